@@ -1,0 +1,65 @@
+package mlsapi
+
+import (
+	"errors"
+	"time"
+)
+
+var errDatetime = errors.New("must be an RFC 3339 datetime")
+
+// datetimeLayout always writes three digits, so that equal times are equal text.
+const datetimeLayout = "2006-01-02T15:04:05.000Z"
+
+// Datetime is a lexicon datetime: a moment in UTC, to the millisecond. Reading
+// and [NewDatetime] cut off what is finer, so a value survives a round trip.
+type Datetime struct{ time.Time }
+
+// NewDatetime converts t, cutting it to the millisecond.
+func NewDatetime(t time.Time) Datetime {
+	return Datetime{t.UTC().Truncate(time.Millisecond)}
+}
+
+// ParseDatetime reads RFC 3339 with any offset and any number of decimals.
+func ParseDatetime(text string) (Datetime, error) {
+	var t time.Time
+	if err := t.UnmarshalText([]byte(text)); err != nil {
+		return Datetime{}, errDatetime
+	}
+	d := NewDatetime(t)
+	if y := d.Year(); y < 0 || y > 9999 { // an offset can carry the year past the format's four digits
+		return Datetime{}, errDatetime
+	}
+	return d, nil
+}
+
+// String returns RFC 3339 in UTC with exactly three decimals and a Z.
+func (d Datetime) String() string { return d.UTC().Format(datetimeLayout) }
+
+// AppendJSON appends the JSON form to dst.
+func (d Datetime) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '"')
+	dst = d.UTC().AppendFormat(dst, datetimeLayout)
+	return append(dst, '"')
+}
+
+// AppendText implements encoding.TextAppender.
+func (d Datetime) AppendText(dst []byte) ([]byte, error) {
+	return d.UTC().AppendFormat(dst, datetimeLayout), nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Datetime) MarshalText() ([]byte, error) { return d.AppendText(nil) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Datetime) UnmarshalText(text []byte) (err error) {
+	*d, err = ParseDatetime(string(text))
+	return err
+}
+
+// MarshalJSON implements the interface of both JSON packages.
+func (d Datetime) MarshalJSON() ([]byte, error) { return d.AppendJSON(nil), nil }
+
+// UnmarshalJSON implements the interface of both JSON packages.
+func (d *Datetime) UnmarshalJSON(data []byte) error {
+	return decodeWith(data, func(dec *decoder) { *d = dec.datetime() })
+}

@@ -1,0 +1,76 @@
+package convos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/messages"
+)
+
+// Membership is what a read is authorised with: a current member's view of the convo at one moment. Reads are bounded by its
+// window, so that nothing committed after the check can slip in.
+type Membership struct {
+	Epoch  int64
+	Window messages.Window
+}
+
+// Authorise returns the membership of did. Errors: ErrNotFound for strangers and for convos that never were, ErrNotMember
+// for former members.
+func Authorise(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (Membership, error) {
+	m := Membership{Window: messages.Window{ConvoID: convo}}
+	var left bool
+	err := q.QueryRow(ctx, `
+		SELECT c.epoch, m.joined_seq, c.last_seq, m.left_at IS NOT NULL
+		FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2
+		WHERE c.id = $1`, convo, did).Scan(&m.Epoch, &m.Window.First, &m.Window.Last, &left)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Membership{}, ErrNotFound
+	}
+	if err != nil {
+		return Membership{}, fmt.Errorf("authorise: %w", err)
+	}
+	if left {
+		return Membership{}, ErrNotMember
+	}
+	return m, nil
+}
+
+// locked is a convo under its row lock, and the caller's place in it.
+type locked struct {
+	id          uuid.UUID
+	groupID     []byte
+	creator     syntax.DID
+	cipherSuite int32
+	epoch       int64
+	lastSeq     int64
+	leftEpoch   *int64 // of a caller who has left
+}
+
+// lockConvo takes the row lock that orders all writers of the convo, and then reads the caller's membership in a statement of
+// its own: one statement would show the membership from before the lock. A former member is returned with leftEpoch set.
+// Error: ErrNotFound.
+func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (c locked, err error) {
+	c.id = convo
+	batch := &pgx.Batch{}
+	batch.Queue(`
+		SELECT group_id, creator_did, cipher_suite, epoch, last_seq FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).
+		QueryRow(func(row pgx.Row) error {
+			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq)
+		})
+	batch.Queue(`SELECT left_epoch FROM members WHERE convo_id = $1 AND did = $2`, convo, caller).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })
+	err = tx.SendBatch(ctx, batch).Close()
+	if errors.Is(err, pgx.ErrNoRows) {
+		return c, ErrNotFound
+	}
+	if err != nil {
+		return c, fmt.Errorf("lock the convo: %w", err)
+	}
+	return c, nil
+}

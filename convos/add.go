@@ -1,0 +1,93 @@
+package convos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/welcome"
+)
+
+// AddMembers is a commit that brings people in.
+type AddMembers struct {
+	ConvoID uuid.UUID
+	Caller  syntax.DID
+	DIDs    []syntax.DID
+	Proposed
+}
+
+// Add accepts the commit and puts the people on the roster. Errors: ErrNotFound, ErrNotMember, ErrCommitRequired,
+// *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError, *InvalidObjectError, and those of
+// keypackages.Consume.
+func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
+	c, err := lockConvo(ctx, tx, a.ConvoID, a.Caller)
+	if err != nil {
+		return Advanced{}, err
+	}
+	if c.leftEpoch != nil {
+		return Advanced{}, ErrNotMember
+	}
+	if a.Commit == nil {
+		return Advanced{}, ErrCommitRequired
+	}
+	// The epoch first: to a caller that lost a race, the winner's roster is not the news.
+	if err := c.checkCommit(a.Commit); err != nil {
+		return Advanced{}, err
+	}
+	if a.Welcome == nil {
+		return Advanced{}, invalid(Welcome, "the added members need one to join with")
+	}
+	added := distinct(a.DIDs)
+	if err := checkAdditions(ctx, tx, c, added); err != nil {
+		return Advanced{}, err
+	}
+	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, added)
+	if err != nil {
+		return Advanced{}, err
+	}
+	// A convo keeps one row for a member that comes back; what it reads starts anew with the commit that added it.
+	_, err = tx.Exec(ctx, `
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq)
+		SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2 FROM unnest($3::text[]) AS did
+		ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
+			cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL`,
+		c.id, advanced.Seq, added)
+	if err != nil {
+		return Advanced{}, fmt.Errorf("add to the roster: %w", err)
+	}
+	return advanced, nil
+}
+
+// checkAdditions refuses people who are in the group already and a roster that would grow too long. Someone who was put on the
+// roster at creation without a Welcome is not in the group yet.
+func checkAdditions(ctx context.Context, tx pgx.Tx, c locked, added []syntax.DID) error {
+	var total int
+	var present []syntax.DID
+	err := tx.QueryRow(ctx, `
+		SELECT count(*), coalesce(array_agg(did ORDER BY did) FILTER (WHERE did = ANY($2)), '{}')
+		FROM members WHERE convo_id = $1 AND left_at IS NULL`,
+		c.id, added).Scan(&total, &present)
+	if err != nil {
+		return fmt.Errorf("read the roster: %w", err)
+	}
+	if total-len(present)+len(added) > MaxMembers {
+		return ErrTooManyMembers
+	}
+	if len(present) == 0 {
+		return nil
+	}
+	invited, err := welcome.Invited(ctx, tx, c.id, present)
+	if err != nil {
+		return err
+	}
+	for _, did := range present {
+		if did == c.creator || slices.Contains(invited, did) {
+			return &AlreadyMemberError{DID: did}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+// Package convos keeps the groups: who belongs to each, and which epoch it is in. An epoch moves only here, in one
+// transaction that holds everything the commit brings: the log entry, the roster change, the Welcomes, the GroupInfo and the
+// KeyPackages used up. The package owns the tables convos (last_seq and last_message_at apart, which are messages') and
+// members.
+package convos
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+
+	"mlsd/messages"
+	"mlsd/mls"
+)
+
+// MaxMembers bounds the members of one convo.
+const MaxMembers = 1000
+
+// Errors of access and of commits. ErrNotFound and ErrNotMember are those of the log: the same rule, the same words.
+var (
+	ErrNotFound           = messages.ErrConvoNotFound
+	ErrNotMember          = messages.ErrNotMember
+	ErrGroupAlreadyExists = errors.New("a convo with this groupId exists already")
+	ErrTooManyMembers     = fmt.Errorf("a convo has at most %d members", MaxMembers)
+	ErrLastMember         = errors.New("the last member cannot leave")
+	ErrCommitRequired     = errors.New("the change needs a commit")
+	ErrNotPermitted       = errors.New("only the creator removes another member")
+	ErrTargetNotMember    = errors.New("targetDid: was never a member of the convo")
+	ErrSeqAhead           = errors.New("seq: beyond the end of the log")
+)
+
+// AlreadyMemberError names a DID that is to be added and is a member.
+type AlreadyMemberError struct{ DID syntax.DID }
+
+func (e *AlreadyMemberError) Error() string { return e.DID.String() + " is a member already" }
+
+// InvalidObjectError says why an MLS object does not fit the write it came with.
+type InvalidObjectError struct {
+	Object Object
+	Reason string
+}
+
+// Object is the kind of MLS object that was refused.
+type Object string
+
+const (
+	Commit    Object = "commit"
+	Welcome   Object = "welcomeMessage"
+	GroupInfo Object = "groupInfo"
+)
+
+func (e *InvalidObjectError) Error() string { return string(e.Object) + ": " + e.Reason }
+
+func invalid(o Object, format string, args ...any) error {
+	return &InvalidObjectError{Object: o, Reason: fmt.Sprintf(format, args...)}
+}
+
+// Convo is a group as its members see it.
+type Convo struct {
+	ID            uuid.UUID
+	GroupID       []byte
+	Creator       syntax.DID
+	Members       []Member // current ones, in the order they joined
+	Epoch         int64
+	CipherSuite   mls.CipherSuite
+	CreatedAt     time.Time
+	LastMessageAt *time.Time
+	Name          *string
+	Description   *string
+	LastSeq       int64
+	Unread        int64 // log entries behind the reader's cursor
+}
+
+// Member is one person in a convo.
+type Member struct {
+	DID      syntax.DID
+	JoinedAt time.Time
+}
+
+// Advanced is what a change of the roster or the epoch comes to.
+type Advanced struct {
+	Epoch int64
+	Seq   int64 // of the commit; 0 if there was none
+}

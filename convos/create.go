@@ -1,0 +1,109 @@
+package convos
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/mls"
+)
+
+// NewConvo is a group as its creator announces it.
+type NewConvo struct {
+	Creator      syntax.DID
+	GroupID      []byte
+	CipherSuite  mls.CipherSuite
+	Members      []syntax.DID // besides the creator
+	Welcome      []byte       // for Members; nil: they are on the roster, and addMembers brings them into the group
+	GroupInfo    []byte
+	CurrentEpoch *int64
+	Name         *string
+	Description  *string
+	Key          string // idempotency key, or the one derived from the content
+	Hash         [sha256.Size]byte
+}
+
+// Create announces a group. Its natural guard is the group_id. Errors: ErrGroupAlreadyExists, ErrTooManyMembers,
+// *InvalidObjectError, and those of keypackages.Consume.
+func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
+	others := distinct(n.Members, n.Creator)
+	if len(others)+1 > MaxMembers {
+		return Convo{}, ErrTooManyMembers
+	}
+	epoch, err := n.epoch()
+	if err != nil {
+		return Convo{}, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Convo{}, fmt.Errorf("mint a convo id: %w", err)
+	}
+	var inserted bool
+	err = tx.QueryRow(ctx, `
+		WITH convo AS (
+			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, group_info, group_info_epoch,
+				idempotency_key, request_hash, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $8::bytea IS NULL THEN NULL ELSE $5 END, $9, $10,
+				date_trunc('milliseconds', clock_timestamp()))
+			ON CONFLICT DO NOTHING
+			RETURNING id, created_at
+		), roster AS (
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+			SELECT convo.id, m.did, CASE m.ord WHEN 1 THEN 'creator' ELSE 'member' END, convo.created_at, 0
+			FROM convo, unnest($11::text[]) WITH ORDINALITY AS m (did, ord)
+		)
+		SELECT EXISTS (SELECT FROM convo)`,
+		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, n.GroupInfo, n.Key, n.Hash[:],
+		append([]syntax.DID{n.Creator}, others...)).Scan(&inserted)
+	if err != nil {
+		return Convo{}, fmt.Errorf("insert the convo: %w", err)
+	}
+	if !inserted {
+		return Convo{}, ErrGroupAlreadyExists
+	}
+	if n.Welcome != nil {
+		c := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: epoch}
+		if err := deposit(ctx, tx, c, n.Creator, epoch, n.Welcome, others); err != nil {
+			return Convo{}, err
+		}
+	}
+	return Get(ctx, tx, id, n.Creator)
+}
+
+// epoch says which epoch the group is in: its GroupInfo's if there is one, else what the creator states, else the one after
+// the commit that a Welcome is made by, else that of a new group.
+func (n NewConvo) epoch() (int64, error) {
+	var epoch int64
+	switch {
+	case n.GroupInfo != nil:
+		info, err := checkGroupInfo(n.GroupInfo, n.GroupID, int32(n.CipherSuite), n.CurrentEpoch)
+		if err != nil {
+			return 0, err
+		}
+		epoch = int64(info.Epoch)
+	case n.CurrentEpoch != nil:
+		epoch = *n.CurrentEpoch
+	case n.Welcome != nil:
+		epoch = 1
+	}
+	if epoch == 0 && n.Welcome != nil {
+		return 0, invalid(Welcome, "leads into epoch 1 or later, but the convo is said to be in epoch 0")
+	}
+	return epoch, nil
+}
+
+// distinct returns dids without repetitions and without those in except, in their first order.
+func distinct(dids []syntax.DID, except ...syntax.DID) []syntax.DID {
+	out := make([]syntax.DID, 0, len(dids))
+	for _, did := range dids {
+		if !slices.Contains(out, did) && !slices.Contains(except, did) {
+			out = append(out, did)
+		}
+	}
+	return out
+}

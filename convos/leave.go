@@ -1,0 +1,92 @@
+package convos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/welcome"
+)
+
+// Departure is a member who leaves, or who is removed by another.
+type Departure struct {
+	ConvoID uuid.UUID
+	Caller  syntax.DID
+	Target  syntax.DID // the caller itself, or whom it removes
+	Proposed
+}
+
+// Leave takes Target off the roster. Leaving needs no commit and leaves the epoch alone, because a member cannot commit its
+// own removal (RFC 9420 §12.2); leaving again gives the same answer. Removing another needs a commit and is the creator's
+// right; the removal of someone who has left already, which only tidies the tree, may be committed by any member.
+//
+// Errors: ErrNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrTargetNotMember,
+// *messages.EpochMismatchError, *InvalidObjectError.
+func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
+	c, err := lockConvo(ctx, tx, d.ConvoID, d.Caller)
+	if err != nil {
+		return Advanced{}, err
+	}
+	self := d.Target == d.Caller
+	if c.leftEpoch != nil {
+		if self {
+			return Advanced{Epoch: *c.leftEpoch}, nil
+		}
+		return Advanced{}, ErrNotMember
+	}
+	present, err := c.standing(ctx, tx, d.Target)
+	if err != nil {
+		return Advanced{}, err
+	}
+	if !self && present && d.Caller != c.creator {
+		return Advanced{}, ErrNotPermitted
+	}
+	if !self && d.Commit == nil {
+		return Advanced{}, ErrCommitRequired
+	}
+	advanced := Advanced{Epoch: c.epoch}
+	if d.Commit != nil {
+		if advanced, err = c.advance(ctx, tx, d.Caller, d.Proposed, nil); err != nil {
+			return Advanced{}, err
+		}
+	}
+	if !present {
+		return advanced, nil
+	}
+	if err := c.strike(ctx, tx, d.Target); err != nil {
+		return Advanced{}, err
+	}
+	return advanced, welcome.Supersede(ctx, tx, c.id, []syntax.DID{d.Target})
+}
+
+// standing reports whether did is a current member. Error: ErrTargetNotMember.
+func (c *locked) standing(ctx context.Context, tx pgx.Tx, did syntax.DID) (present bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT left_at IS NULL FROM members WHERE convo_id = $1 AND did = $2`, c.id, did).Scan(&present)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, ErrTargetNotMember
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the roster: %w", err)
+	}
+	return present, nil
+}
+
+// strike takes did off the roster as of the log's present end. Error: ErrLastMember.
+func (c *locked) strike(ctx context.Context, tx pgx.Tx, did syntax.DID) error {
+	tag, err := tx.Exec(ctx, `
+		UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4
+		WHERE convo_id = $1 AND did = $2
+			AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did <> $2 AND left_at IS NULL)`,
+		c.id, did, c.lastSeq, c.epoch)
+	if err != nil {
+		return fmt.Errorf("take off the roster: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return ErrLastMember
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/lexicon"
+)
+
+// schemas are lexicons in the order of their NSIDs.
+type schemas []*lexicon.SchemaFile
+
+// load reads every lexicon of the directory and checks that each file is named
+// after its NSID.
+func load(dir fs.FS) (schemas, error) {
+	names, err := fs.Glob(dir, "*.json")
+	if err != nil {
+		return nil, err
+	}
+	var set schemas
+	for _, name := range names {
+		data, err := fs.ReadFile(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		sf, err := parse(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if want := sf.ID + ".json"; name != want {
+			return nil, fmt.Errorf("%s: should be named %s", name, want)
+		}
+		set = append(set, sf)
+	}
+	slices.SortFunc(set, func(a, b *lexicon.SchemaFile) int { return strings.Compare(a.ID, b.ID) })
+	return set, nil
+}
+
+func parse(data []byte) (*lexicon.SchemaFile, error) {
+	sf := new(lexicon.SchemaFile)
+	if err := json.Unmarshal(data, sf); err != nil {
+		return nil, err
+	}
+	if err := sf.FinishParse(); err != nil {
+		return nil, err
+	}
+	return sf, sf.CheckSchema()
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"strings"
+	"unicode"
+)
+
+// goName turns a lexicon's lowerCamelCase or snake_case name into a Go name.
+func goName(name string) string {
+	var b strings.Builder
+	for _, word := range words(name) {
+		b.WriteString(capital(word))
+	}
+	return b.String()
+}
+
+// words splits at capitals and underscores.
+func words(name string) []string {
+	var out []string
+	start := 0
+	for i, r := range name {
+		if i > start && (unicode.IsUpper(r) || r == '_') {
+			out = append(out, name[start:i])
+			start = i
+		}
+		if r == '_' {
+			start = i + 1
+		}
+	}
+	return append(out, name[start:])
+}
+
+func capital(word string) string {
+	switch strings.ToLower(word) {
+	case "id", "did", "uri", "url":
+		return strings.ToUpper(word)
+	case "ids", "dids", "uris", "urls":
+		return strings.ToUpper(word[:len(word)-1]) + "s"
+	}
+	return strings.ToUpper(word[:1]) + word[1:]
+}
+
+// lastSegment is the method's own name in its NSID.
+func lastSegment(nsid string) string { return nsid[strings.LastIndexByte(nsid, '.')+1:] }
+
+// refName is the Go name of the definition that ref names, seen from nsid.
+func refName(nsid, ref string) (string, error) {
+	base, frag, ok := strings.Cut(ref, "#")
+	if base == "" {
+		base = nsid
+	}
+	if !ok || frag == "main" {
+		return "", errUnsupported("a ref to a main definition", ref)
+	}
+	return goName(frag), nil
+}

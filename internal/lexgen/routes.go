@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// errors writes a constant for each distinct error name. The first description
+// in the order of the NSIDs documents it.
+func (g *source) errors(methods []*method) {
+	docs := map[string]string{}
+	for _, m := range methods {
+		for _, e := range m.errors {
+			if docs[e.Name] == "" {
+				docs[e.Name] = text(e.Description)
+			}
+		}
+	}
+	g.p("// Error names that the lexicons declare.")
+	g.p("const (")
+	for _, name := range slices.Sorted(maps.Keys(docs)) {
+		g.comment("Err" + name + ": " + docs[name])
+		g.p("Err%s = %q", name, name)
+	}
+	g.p(")")
+}
+
+// routes writes the table of methods, the interface that implements them, and
+// the dispatch between the two.
+func (g *source) routes(methods []*method) {
+	g.p("// Methods returns the methods of the lexicons by NSID.")
+	g.p("func Methods() []Method {")
+	g.p("return []Method{")
+	for _, m := range methods {
+		g.p("%s,", m.literal())
+	}
+	g.p("}")
+	g.p("}")
+
+	g.p("\n// Handler implements the methods. C is what a server hands to each call: its")
+	g.p("// request, the caller, and the way to answer. A method without its handler does")
+	g.p("// not compile.")
+	g.p("type Handler[C any] interface {")
+	for _, m := range methods {
+		g.comment(m.base + ": " + m.doc)
+		g.p("%s(%s) error", m.base, strings.Join(m.signature(), ", "))
+	}
+	g.p("}")
+
+	g.p("\n// Routes binds each method to its handler, in the order of [Methods].")
+	g.p("func Routes[C any]() []Route[C] {")
+	g.p("return []Route[C]{")
+	for _, m := range methods {
+		g.p("{Method: %s, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {", m.literal())
+		g.call(m)
+		g.p("}},")
+	}
+	g.p("}")
+	g.p("}")
+}
+
+func (m *method) literal() string {
+	names := make([]string, len(m.errors))
+	for i, e := range m.errors {
+		names[i] = "Err" + e.Name
+	}
+	return fmt.Sprintf("Method{NSID: NSID%s, Kind: %s, HasInput: %t, Errors: []string{%s}}",
+		m.base, m.kind, m.input != nil, strings.Join(names, ", "))
+}
+
+func (m *method) signature() []string {
+	args := []string{"c C"}
+	if m.params != nil {
+		args = append(args, "p *"+m.base+"Params")
+	}
+	if m.input != nil {
+		args = append(args, "in *"+m.base+"Input")
+	}
+	return args
+}
+
+// call writes the body of Serve: decode what the method has, then call it.
+func (g *source) call(m *method) {
+	args := []string{"c"}
+	if m.params != nil {
+		g.p("p, err := Decode%sParams(query)", m.base)
+		g.p("if err != nil { return err }")
+		args = append(args, "p")
+	}
+	if m.input != nil {
+		g.p("in, err := Decode%sInput(body)", m.base)
+		g.p("if err != nil { return err }")
+		args = append(args, "in")
+	}
+	g.p("return h.%s(%s)", m.base, strings.Join(args, ", "))
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/lexicon"
+)
+
+// field is one property of an object or a params definition.
+type field struct {
+	json, goName, doc string
+	typ               goType
+	required          bool
+	byDefault         string   // Go literal of a parameter's default, or empty
+	values            []string // known or permitted values
+}
+
+// pointer reports whether absence is a nil pointer.
+func (f field) pointer() bool { return !f.required && f.byDefault == "" && !f.typ.nilable }
+
+func (f field) goType() string {
+	if f.pointer() {
+		return "*" + f.typ.name
+	}
+	return f.typ.name
+}
+
+// always reports whether the field is always written.
+func (f field) always() bool { return f.required || f.byDefault != "" }
+
+// fieldsOf lists the properties by name, which is also the canonical order.
+func fieldsOf(nsid string, props map[string]lexicon.SchemaDef, required []string) ([]field, error) {
+	var out []field
+	for _, name := range slices.Sorted(maps.Keys(props)) {
+		typ, err := typeOf(nsid, name, props[name])
+		if err != nil {
+			return nil, err
+		}
+		f := field{json: name, goName: goName(name), typ: typ, required: slices.Contains(required, name)}
+		switch s := props[name].Inner.(type) {
+		case lexicon.SchemaBoolean:
+			f.doc = text(s.Description)
+			if s.Default != nil {
+				f.byDefault = strconv.FormatBool(*s.Default)
+			}
+		case lexicon.SchemaInteger:
+			f.doc = text(s.Description)
+			if s.Default != nil {
+				f.byDefault = strconv.Itoa(*s.Default)
+			}
+		case lexicon.SchemaString:
+			f.doc = text(s.Description)
+			f.values = append(slices.Clone(s.Enum), s.KnownValues...)
+			if s.Default != nil {
+				f.byDefault = strconv.Quote(*s.Default)
+			}
+		case lexicon.SchemaBytes:
+			f.doc = text(s.Description)
+		case lexicon.SchemaArray:
+			f.doc = text(s.Description)
+		case lexicon.SchemaRef:
+			f.doc = text(s.Description)
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// structType writes the type and the names of its fields' known values.
+func (g *source) structType(name, doc string, fields []field, tags bool) {
+	g.comment(doc)
+	g.p("type %s struct {", name)
+	for _, f := range fields {
+		g.comment(f.doc)
+		if !tags {
+			g.p("%s %s", f.goName, f.goType())
+			continue
+		}
+		tag := f.json
+		if !f.required {
+			tag += ",omitzero"
+		}
+		g.p("%s %s `json:%q`", f.goName, f.goType(), tag)
+	}
+	g.p("}")
+	for _, f := range fields {
+		g.values(name, f)
+	}
+}
+
+// plainValue matches the values that make readable Go names.
+var plainValue = regexp.MustCompile(`^[a-z][a-z_]*$`)
+
+func (g *source) values(typeName string, f field) {
+	if len(f.values) == 0 || slices.ContainsFunc(f.values, func(v string) bool { return !plainValue.MatchString(v) }) {
+		return
+	}
+	g.p("\n// Known values of %s.%s.", typeName, f.goName)
+	g.p("const (")
+	for _, v := range f.values {
+		g.p("%s%s%s = %q", typeName, f.goName, goName(v), v)
+	}
+	g.p(")")
+}
+
+// object writes a struct with its decoder and its encoder.
+func (g *source) object(nsid, name, doc string, s lexicon.SchemaObject) error {
+	if len(s.Nullable) > 0 {
+		return errUnsupported("nullable", name)
+	}
+	fields, err := fieldsOf(nsid, s.Properties, s.Required)
+	if err != nil {
+		return err
+	}
+	if len(fields) > 64 {
+		return errUnsupported("an object of more than 64 fields", name)
+	}
+	for _, f := range fields {
+		if f.byDefault != "" {
+			return errUnsupported("a default in a body", name+"."+f.json)
+		}
+	}
+	g.structType(name, doc, fields, true)
+	g.decodeMethod(name, fields)
+	g.appendMethod(name, fields)
+	return nil
+}
+
+func (g *source) decodeMethod(name string, fields []field) {
+	g.p("\nfunc (v *%s) decode(d *decoder) {", name)
+	g.p("if !d.open() { return }")
+	g.p("var o object")
+	g.p("for d.next() {")
+	if len(fields) == 0 {
+		g.p("d.skip(&o)")
+	} else {
+		g.p("switch string(d.name) {")
+		for i, f := range fields {
+			g.p("case %q:", f.json)
+			g.p("d.field(&o, %d, %q)", i, f.json)
+			if f.pointer() {
+				g.p("v.%s = pointer(%s)", f.goName, f.typ.decode)
+			} else {
+				g.p("v.%s = %s", f.goName, f.typ.decode)
+			}
+		}
+		g.p("default: d.skip(&o)")
+		g.p("}")
+	}
+	g.p("}")
+	for i, f := range fields {
+		if f.required {
+			g.p("d.require(&o, %d, %q)", i, f.json)
+		}
+	}
+	g.p("}")
+}
+
+func (g *source) appendMethod(name string, fields []field) {
+	g.p("\n// AppendJSON implements [Appender].")
+	g.p("func (v *%s) AppendJSON(dst []byte) []byte {", name)
+	g.p("dst = append(dst, '{')")
+	for _, f := range fields {
+		g.ifPresent(f, func() {
+			g.p("dst = append(dst, %s...)", strconv.Quote(strconv.Quote(f.json)+":"))
+			g.p("dst = append(%s, ',')", g.appendExpr(f))
+		})
+	}
+	g.p("return endObject(dst)")
+	g.p("}")
+}
+
+// ifPresent wraps what write writes in a test of presence, if there is one.
+func (g *source) ifPresent(f field, write func()) {
+	if f.always() {
+		write()
+		return
+	}
+	g.p("if v.%s != nil {", f.goName)
+	write()
+	g.p("}")
+}
+
+func (g *source) appendExpr(f field) string {
+	expr := "v." + f.goName
+	if f.pointer() {
+		expr = f.typ.pointee(expr)
+	}
+	return fmt.Sprintf(f.typ.appendf, expr)
+}
+
+// fieldsMethod writes Fields for inputs that an idempotency key can repeat.
+func (g *source) fieldsMethod(name string, fields []field) {
+	g.p("\n// Fields returns the fields that are present, apart from the idempotency key, by")
+	g.p("// name and in canonical JSON: what two requests must share to be the same.")
+	g.p("func (v *%s) Fields() []Field {", name)
+	count := 0
+	for _, f := range fields {
+		if f.json != idempotencyKeyField {
+			count++
+		}
+	}
+	g.p("l := fieldList{fields: make([]Field, 0, %d)}", count)
+	g.p("var dst []byte")
+	for _, f := range fields {
+		if f.json == idempotencyKeyField {
+			continue
+		}
+		g.ifPresent(f, func() {
+			g.p("dst = l.add(%q, dst, %s)", f.json, g.appendExpr(f))
+		})
+	}
+	g.p("return l.fields")
+	g.p("}")
+}
+
+// params writes a params struct with its decoder.
+func (g *source) params(nsid, name, doc string, s lexicon.SchemaParams) error {
+	fields, err := fieldsOf(nsid, s.Properties, s.Required)
+	if err != nil {
+		return err
+	}
+	g.structType(name, doc, fields, false)
+	g.p("\n// Decode%s reads and checks query parameters. Every error is a [*Violation].", name)
+	g.p("func Decode%s(query url.Values) (*%s, error) {", name, name)
+	g.p("p := params{query: query}")
+	g.p("v := new(%s)", name)
+	for _, f := range fields {
+		if err := g.param(f); err != nil {
+			return err
+		}
+	}
+	g.p("if p.err != nil { return nil, p.err }")
+	g.p("return v, nil")
+	g.p("}")
+	if _, ok := s.Properties[idempotencyKeyField]; ok {
+		g.fieldsMethod(name, fields)
+	}
+	return nil
+}
+
+func (g *source) param(f field) error {
+	if el := f.typ.element; el != nil {
+		if el.param == "" {
+			return errUnsupported("array parameter of "+el.name, f.json)
+		}
+		g.p("v.%s = paramArray(&p, %q, %t, %s, %s, func(p *params, s string) %s { return %s })",
+			f.goName, f.json, f.required, f.typ.min, f.typ.max, el.name, el.param)
+		return nil
+	}
+	if f.typ.param == "" {
+		return errUnsupported("parameter of "+f.typ.name, f.json)
+	}
+	value := f.typ.param
+	if f.pointer() {
+		value = "pointer(" + value + ")"
+	}
+	if f.byDefault != "" {
+		g.p("v.%s = %s", f.goName, f.byDefault)
+	}
+	g.p("if s, ok := p.one(%q, %t); ok { v.%s = %s }", f.json, f.required, f.goName, value)
+	return nil
+}
+
+// comment writes a doc comment, wrapped.
+func (g *source) comment(doc string) {
+	line := "//"
+	for _, word := range strings.Fields(doc) {
+		if len(line)+1+len(word) > 80 {
+			g.p("%s", line)
+			line = "//"
+		}
+		line += " " + word
+	}
+	if line != "//" {
+		g.p("%s", line)
+	}
+}

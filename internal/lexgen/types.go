@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/lexicon"
+)
+
+// base64Fields are the string fields that hold base64. A lexicon has no way to
+// say so; their descriptions do.
+var base64Fields = map[string]bool{"welcomeMessage": true, "commit": true, "keyPackage": true, "welcome": true}
+
+// idempotencyKeyField has a rule that a lexicon cannot express.
+const idempotencyKeyField = "idempotencyKey"
+
+func errUnsupported(what, where string) error {
+	return fmt.Errorf("%s (%s) is not supported: teach the generator with the first lexicon that needs it", what, where)
+}
+
+// goType is how a lexicon type appears in Go code.
+type goType struct {
+	name    string // the Go type
+	nilable bool   // absent can be nil without a pointer
+	object  bool   // a generated struct
+	// decode is the expression that reads a value from the decoder d, param the
+	// one that reads it from the text s with the params p.
+	decode, param string
+	// appendf is a format that appends the value %s to dst.
+	appendf string
+	// element is set for arrays.
+	element  *goType
+	min, max string
+}
+
+// typeOf maps a field's definition. name is the field's, which decides about
+// base64 and idempotency keys.
+func typeOf(nsid, name string, def lexicon.SchemaDef) (goType, error) {
+	switch s := def.Inner.(type) {
+	case lexicon.SchemaBoolean:
+		return goType{name: "bool", decode: "d.boolean()", param: "p.boolean(s)", appendf: "appendBoolean(dst, %s)"}, constant(s.Const != nil, name)
+	case lexicon.SchemaInteger:
+		args := integerBound(s.Minimum, "-maxInteger") + ", " + integerBound(s.Maximum, "maxInteger")
+		return goType{name: "int64", decode: "d.integer(" + args + ")", param: "p.integer(s, " + args + ")", appendf: "appendInteger(dst, %s)"},
+			constant(s.Const != nil || s.Enum != nil, name)
+	case lexicon.SchemaString:
+		return stringType(name, s)
+	case lexicon.SchemaBytes:
+		return goType{name: "Bytes", nilable: true, decode: "d.bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%s.AppendJSON(dst)"}, nil
+	case lexicon.SchemaRef:
+		ref, err := refName(nsid, s.Ref)
+		return goType{name: ref, object: true, decode: "message[" + ref + "](d)", appendf: "%s.AppendJSON(dst)"}, err
+	case lexicon.SchemaArray:
+		return arrayType(nsid, name, s)
+	}
+	return goType{}, errUnsupported(fmt.Sprintf("%T", def.Inner), name)
+}
+
+func constant(has bool, name string) error {
+	if has {
+		return errUnsupported("a constant or a closed list of numbers", name)
+	}
+	return nil
+}
+
+func stringType(name string, s lexicon.SchemaString) (goType, error) {
+	if s.Const != nil || s.MinGraphemes != nil || s.MaxGraphemes != nil {
+		return goType{}, errUnsupported("const or graphemes", name)
+	}
+	format := ""
+	if s.Format != nil {
+		format = *s.Format
+	}
+	text := goType{name: "string", appendf: "appendString(dst, %s)"}
+	call := func(t goType, method, args string) goType {
+		t.decode, t.param = "d."+method+"("+args+")", "p."+method+"("+strings.TrimSuffix("s, "+args, ", ")+")"
+		return t
+	}
+	switch {
+	case format == "did":
+		return call(goType{name: "syntax.DID", appendf: "appendText(dst, %s)"}, "did", ""), nil
+	case format == "datetime":
+		return call(goType{name: "Datetime", appendf: "%s.AppendJSON(dst)"}, "datetime", ""), nil
+	case format == "uri":
+		return call(text, "uri", ""), nil
+	case format != "":
+		return goType{}, errUnsupported("format "+format, name)
+	case name == idempotencyKeyField:
+		return call(text, "idempotencyKey", ""), nil
+	case base64Fields[name]:
+		t := call(goType{name: "Base64", nilable: true, appendf: "%s.AppendJSON(dst)"}, "base64", limits(s.MinLength, s.MaxLength))
+		t.param = "" // bytes do not travel in query parameters
+		return t, nil
+	case s.Enum != nil:
+		return call(text, "enum", quoteAll(s.Enum)), nil
+	}
+	return call(text, "string", limits(s.MinLength, s.MaxLength)), nil
+}
+
+func arrayType(nsid, name string, s lexicon.SchemaArray) (goType, error) {
+	el, err := typeOf(nsid, name, s.Items)
+	if err != nil {
+		return el, err
+	}
+	if el.element != nil {
+		return el, errUnsupported("an array of arrays", name)
+	}
+	min, max, _ := strings.Cut(limits(s.MinLength, s.MaxLength), ", ")
+	return goType{
+		name: "[]" + el.name, nilable: true, element: &el, min: min, max: max,
+		decode:  fmt.Sprintf("array(d, %s, %s, func(d *decoder) %s { return %s })", min, max, el.name, el.decode),
+		appendf: fmt.Sprintf("appendArray(dst, %%s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendf, el.pointee("v"))),
+	}, nil
+}
+
+// pointee is the expression for what the pointer points to, as appendf wants it:
+// methods are called through the pointer.
+func (t goType) pointee(pointer string) string {
+	if strings.HasPrefix(t.appendf, "%s.") {
+		return pointer
+	}
+	return "*" + pointer
+}
+
+func limits(min, max *int) string {
+	lo, hi := "0", "noLimit"
+	if min != nil {
+		lo = strconv.Itoa(*min)
+	}
+	if max != nil {
+		hi = strconv.Itoa(*max)
+	}
+	return lo + ", " + hi
+}
+
+func integerBound(n *int, otherwise string) string {
+	if n == nil {
+		return otherwise
+	}
+	return strconv.Itoa(*n)
+}
+
+func quoteAll(values []string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = strconv.Quote(v)
+	}
+	return strings.Join(quoted, ", ")
+}

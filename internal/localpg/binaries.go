@@ -1,0 +1,174 @@
+package localpg
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// VersionError says that the cluster was made by a major version of PostgreSQL that is not here. The cluster has not been touched.
+type VersionError struct {
+	Dir     string // of the cluster
+	Cluster int    // the major version that it needs
+	Found   []int  // those that are installed
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("cluster %s was made by PostgreSQL %d, but only %v was found: install version %d, or convert the cluster "+
+		"with pg_upgrade or a dump; nothing has been changed", e.Dir, e.Cluster, e.Found, e.Cluster)
+}
+
+// binaries is an installation of PostgreSQL.
+type binaries struct {
+	dir   string // holds postgres and initdb; free of symbolic links, because they find their libraries relative to it
+	major int
+}
+
+func (b binaries) postgres() string { return filepath.Join(b.dir, "postgres") }
+func (b binaries) initdb() string   { return filepath.Join(b.dir, "initdb") }
+
+// binaryFinder chooses an installation.
+type binaryFinder struct {
+	cfg     Config
+	log     *slog.Logger
+	dir     string // where downloads go
+	account *account
+}
+
+// find returns an installation that the account can run: of the major version want, or of any from MinMajor on if want is 0. If
+// nothing at all is installed, it downloads one.
+func (f *binaryFinder) find(ctx context.Context, want int) (binaries, error) {
+	if f.cfg.BinDir != "" {
+		b, err := f.inspect(ctx, f.cfg.BinDir)
+		if err != nil {
+			return binaries{}, err
+		}
+		return b, f.suits(b, want)
+	}
+	var found []int
+	for _, dir := range f.candidates() {
+		b, err := f.inspect(ctx, dir)
+		if err == nil {
+			if err = f.suits(b, want); err == nil {
+				return b, nil
+			}
+			found = append(found, b.major)
+		}
+		f.log.Debug("PostgreSQL binaries not used", "dir", dir, "reason", err)
+	}
+	if want != 0 && len(found) > 0 {
+		slices.Sort(found)
+		return binaries{}, f.versionError(want, slices.Compact(found)...)
+	}
+	return f.download(ctx, want)
+}
+
+// candidates lists directories that may hold an installation, best first.
+func (f *binaryFinder) candidates() []string {
+	search := f.cfg.search
+	if search == nil {
+		search = installedDirs
+	}
+	return append(search(), newestFirst(filepath.Join(globEscape(f.dir), "[0-9]*", "bin"))...)
+}
+
+// installedDirs lists where this system may have PostgreSQL: PATH, then the directories of Debian, the PostgreSQL project's RPMs and
+// Homebrew, each newest first.
+func installedDirs() []string {
+	var dirs []string
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		if filepath.IsAbs(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	for _, pattern := range []string{
+		"/usr/lib/postgresql/*/bin",
+		"/usr/pgsql-*/bin",
+		"/opt/homebrew/opt/postgresql@*/bin",
+		"/usr/local/opt/postgresql@*/bin",
+		"/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin",
+	} {
+		dirs = append(dirs, newestFirst(pattern)...)
+	}
+	return dirs
+}
+
+// newestFirst expands a pattern whose last but one element holds a version and sorts by that, as a number: 9.6 is older than 15.
+func newestFirst(pattern string) []string {
+	dirs, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil // a malformed pattern matches nothing
+	}
+	version := func(dir string) int {
+		base := filepath.Base(filepath.Dir(dir))
+		return leadingInt(base[max(strings.IndexAny(base, "0123456789"), 0):])
+	}
+	slices.SortStableFunc(dirs, func(a, b string) int { return cmp.Compare(version(b), version(a)) })
+	return dirs
+}
+
+// inspect looks at one directory. What is in it may be links into the real one (as some images have in /usr/local/bin), where the
+// server finds its libraries and initdb.
+func (f *binaryFinder) inspect(ctx context.Context, dir string) (binaries, error) {
+	path, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
+	if err != nil {
+		return binaries{}, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return binaries{}, err
+	}
+	b := binaries{dir: filepath.Dir(path)}
+	if b.postgres() != path {
+		return binaries{}, fmt.Errorf("%s is not called postgres", path)
+	}
+	if _, err := os.Stat(b.initdb()); err != nil {
+		return binaries{}, err
+	}
+	cmd := f.account.command(ctx, path, "/", "--version")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := runChild(cmd); err != nil {
+		return binaries{}, fmt.Errorf("%s --version as %s: %w", path, f.account.name, err)
+	}
+	// "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)"
+	_, text, _ := strings.Cut(out.String(), ") ")
+	if b.major = leadingInt(text); b.major == 0 {
+		return binaries{}, fmt.Errorf("%s --version says %q", path, out.String())
+	}
+	return b, nil
+}
+
+// suits says whether an installation can run the cluster: one of version want, or a new one if want is 0.
+func (f *binaryFinder) suits(b binaries, want int) error {
+	switch {
+	case want != 0 && b.major != want:
+		return f.versionError(want, b.major)
+	case b.major < MinMajor:
+		return fmt.Errorf("%s is PostgreSQL %d; mlsd needs %d or newer", b.dir, b.major, MinMajor)
+	}
+	return nil
+}
+
+func (f *binaryFinder) versionError(want int, found ...int) error {
+	return &VersionError{Dir: filepath.Join(filepath.Dir(f.dir), "postgres"), Cluster: want, Found: found}
+}
+
+// leadingInt is the number that s starts with, or 0.
+func leadingInt(s string) int {
+	end := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
+	if end < 0 {
+		end = len(s)
+	}
+	n, err := strconv.Atoi(s[:end])
+	if err != nil {
+		return 0
+	}
+	return n
+}

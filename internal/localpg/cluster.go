@@ -1,0 +1,155 @@
+package localpg
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// initPrefix starts the name of a cluster that initdb is still making.
+const initPrefix = "postgres.init-"
+
+// cluster is a PostgreSQL data directory and what it takes to run it.
+type cluster struct {
+	dir      string // DataDir/postgres, absolute and free of symbolic links
+	log      *slog.Logger
+	settings map[string]string
+	account  *account
+	bin      binaries
+}
+
+// major is the version that made the cluster, or 0 if there is none yet. Anything else in its place is an error: it is not ours to
+// overwrite.
+func (c *cluster) major() (int, error) {
+	data, err := os.ReadFile(filepath.Join(c.dir, "PG_VERSION"))
+	if err == nil {
+		major, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		if err != nil || major <= 0 {
+			return 0, fmt.Errorf("%s/PG_VERSION holds no version: %q", c.dir, data)
+		}
+		return major, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("cluster: %w", err)
+	}
+	entries, err := os.ReadDir(c.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("cluster: %w", err)
+	case len(entries) > 0:
+		return 0, fmt.Errorf("%s exists and is not a PostgreSQL cluster (no PG_VERSION): left alone", c.dir)
+	}
+	return 0, nil
+}
+
+// initialise makes the cluster under a temporary name and renames it when it is whole and on disk, so that a crash leaves either
+// nothing or everything.
+func (c *cluster) initialise(ctx context.Context) (err error) {
+	parent := filepath.Dir(c.dir)
+	tmp, err := os.MkdirTemp(parent, initPrefix)
+	if err != nil {
+		return fmt.Errorf("make cluster: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(tmp))
+		}
+	}()
+	if err := c.account.own(tmp); err != nil {
+		return fmt.Errorf("make cluster: %w", err)
+	}
+	args := []string{"-D", tmp, "--username=" + superuser, "--auth-local=trust", "--auth-host=reject",
+		"--encoding=UTF8", "--locale=C", "--data-checksums", "--no-instructions"}
+	if c.settings["fsync"] == "off" {
+		args = append(args, "--no-sync")
+	}
+	cmd := c.account.command(ctx, c.bin.initdb(), tmp, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) } // it cleans up after itself
+	cmd.WaitDelay = 10 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	c.log.Info("making a new PostgreSQL cluster", "dir", c.dir, "version", c.bin.major)
+	if err := runChild(cmd); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, bytes.TrimSpace(out.Bytes()))
+	}
+	if err := os.Rename(tmp, c.dir); err != nil {
+		return fmt.Errorf("make cluster: %w", err)
+	}
+	return syncDir(parent)
+}
+
+// syncDir makes a rename in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	if err := d.Sync(); err != nil {
+		return errors.Join(fmt.Errorf("sync directory: %w", err), d.Close())
+	}
+	return d.Close()
+}
+
+// readyPoll is how often we look whether the server is up. It says so only in a file.
+const readyPoll = 5 * time.Millisecond
+
+// run starts the postmaster and waits until it accepts connections. If it does not, it is stopped again and the error ends with
+// what it logged.
+func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
+	sink, err := newLogSink(c.log)
+	if err != nil {
+		return nil, err
+	}
+	// Not bound to ctx, which is about starting: the server ends by Stop, or with us.
+	cmd := c.account.command(context.WithoutCancel(ctx), c.bin.postgres(), c.dir, c.serverArgs(socketDir)...)
+	cmd.Stdout, cmd.Stderr = sink.w, sink.w
+	child, err := startProcess(cmd)
+	if closeErr := sink.childStarted(); err != nil || closeErr != nil {
+		return nil, fmt.Errorf("start postgres: %w", errors.Join(err, closeErr))
+	}
+	if err := c.awaitReady(ctx, child); err != nil {
+		err = errors.Join(err, child.stop(ctx))
+		return nil, fmt.Errorf("postgres did not start: %w\n%s", err, sink.tail())
+	}
+	return child, nil
+}
+
+func (c *cluster) awaitReady(ctx context.Context, child *process) error {
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		if c.ready(child.pid()) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-child.done:
+			return errors.Join(errors.New("it ended"), child.err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ready says whether postmaster.pid tells that the postmaster with this pid accepts connections: its 8th line is a status.
+func (c *cluster) ready(pid int) bool {
+	data, err := os.ReadFile(c.pidFile())
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(string(data), "\n")
+	return len(lines) >= 8 && lines[0] == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
+}
+
+func (c *cluster) pidFile() string { return filepath.Join(c.dir, "postmaster.pid") }

@@ -1,0 +1,97 @@
+package localpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ConnString is a URL, for pgx and golang-migrate, that reaches a database of this server over its socket, with every privilege.
+// PG* variables in our own environment do not change what it means.
+func (s *Server) ConnString(database string) string {
+	q := url.Values{"host": {s.socketDir}, "port": {port}, "sslmode": {"disable"}}
+	for env, p := range neutral() {
+		if os.Getenv(env) != "" {
+			q.Set(p.name, p.value)
+		}
+	}
+	if s.service != "" {
+		q.Set("servicefile", s.service)
+	}
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Host: "", Path: "/" + database, RawQuery: q.Encode()}
+	return u.String()
+}
+
+type param struct{ name, value string }
+
+// neutral lists the variables that pgx would take settings from where a URL has none, each with the parameter that undoes
+// it. Those about TLS do not apply to a unix socket.
+func neutral() map[string]param {
+	return map[string]param{
+		"PGPASSWORD":           {"password", ""},
+		"PGPASSFILE":           {"passfile", ""},
+		"PGAPPNAME":            {"application_name", "mlsd"},
+		"PGCONNECT_TIMEOUT":    {"connect_timeout", "0"},
+		"PGSSLCERTMODE":        {"sslcertmode", "disable"},
+		"PGSSLNEGOTIATION":     {"sslnegotiation", "postgres"},
+		"PGTARGETSESSIONATTRS": {"target_session_attrs", "any"},
+		"PGTZ":                 {"timezone", "UTC"},
+		"PGOPTIONS":            {"options", ""},
+		"PGMINPROTOCOLVERSION": {"min_protocol_version", "3.0"},
+		"PGMAXPROTOCOLVERSION": {"max_protocol_version", "3.0"},
+		"PGCHANNELBINDING":     {"channel_binding", "disable"},
+		"PGREQUIREAUTH":        {"require_auth", ""},
+	}
+}
+
+// writeServiceFile neutralises PGSERVICE, which has no value that means "none": it must name a section of the service file, so we
+// make one with that, empty, section. Returns "" if the variable is not set.
+func writeServiceFile(dir string) (string, error) {
+	service := os.Getenv("PGSERVICE")
+	if service == "" {
+		return "", nil
+	}
+	path := filepath.Join(dir, serviceName)
+	if err := os.WriteFile(path, []byte("["+service+"]\n"), 0o600); err != nil {
+		return "", fmt.Errorf("service file: %w", err)
+	}
+	return path, nil
+}
+
+// EnsureDatabase makes the database if there is none of that name: UTF-8, compared by code point (locale C) so that its order is the
+// same everywhere and survives an upgrade of the C library.
+func (s *Server) EnsureDatabase(ctx context.Context, name string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("make database %q: %w", name, err)
+		}
+	}()
+	if name == "" || strings.ContainsAny(name, "/?%") {
+		return errors.New("not a name for a database")
+	}
+	conn, err := pgx.Connect(ctx, s.ConnString("postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+
+	var exists bool
+	const q = `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`
+	if err := conn.QueryRow(ctx, q, name).Scan(&exists); err != nil || exists {
+		return err
+	}
+	_, err = conn.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+
+		` TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`)
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "42P04" { // duplicate_database: somebody else was faster
+		return nil
+	}
+	return err
+}

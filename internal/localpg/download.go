@@ -1,0 +1,136 @@
+package localpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+)
+
+const (
+	mavenCentral    = "https://repo1.maven.org/maven2"
+	newestMajor     = 18 // what a new cluster gets when nothing is installed
+	downloadsPrefix = "tmp-"
+)
+
+// download fetches an installation into the data directory, of the cluster's major version or the newest we know, and checks that it
+// runs. Like a cluster it is made under a temporary name.
+func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err error) {
+	major := want
+	if major == 0 {
+		major = newestMajor
+	}
+	fetch := f.cfg.Download
+	if fetch == nil {
+		fetch = downloader(mavenCentral)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("no PostgreSQL %d or newer is installed, and downloading version %d failed "+
+				"(install it, or set a database URL): %w", MinMajor, major, err)
+		}
+	}()
+	if err := makeDirs(f.dir); err != nil {
+		return binaries{}, err
+	}
+	if err := removeLeftovers(f.dir, downloadsPrefix); err != nil {
+		return binaries{}, err
+	}
+	tmp, err := os.MkdirTemp(f.dir, downloadsPrefix)
+	if err != nil {
+		return binaries{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+
+	f.log.Warn("no PostgreSQL is installed: downloading one", "version", major, "into", f.dir)
+	if err := fetch(ctx, major, tmp); err != nil {
+		return binaries{}, err
+	}
+	if err := openToAll(tmp); err != nil {
+		return binaries{}, err
+	}
+	b, err := f.inspect(ctx, filepath.Join(tmp, "bin"))
+	if err != nil {
+		return binaries{}, err
+	}
+	if err := f.suits(b, want); err != nil {
+		return binaries{}, err
+	}
+	final := filepath.Join(f.dir, strconv.Itoa(b.major))
+	if err := os.RemoveAll(final); err != nil { // candidates did not find it usable
+		return binaries{}, err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return binaries{}, err
+	}
+	f.log.Info("downloaded PostgreSQL", "version", b.major, "dir", final)
+	b.dir = filepath.Join(final, "bin")
+	return b, nil
+}
+
+// openToAll lets everyone read an installation, whatever our umask: root unpacked it, another account runs it.
+func openToAll(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		mode := info.Mode().Perm() | 0o444
+		if d.IsDir() || mode&0o100 != 0 {
+			mode |= 0o111
+		}
+		return os.Chmod(path, mode)
+	})
+}
+
+// downloader fetches with the embedded-postgres library, from a Maven repository with zonky's binaries; the checksum there is
+// compared if the repository has it. Only its fetching and unpacking is used. It deletes what it takes for an unfit data
+// directory and would then run initdb and a server on TCP, so it is given a data directory that it cannot even delete: of a path
+// that ends in "." os.RemoveAll fails with EINVAL, and that is where its Start stops. Hence what counts is not its error but
+// whether the binaries are there.
+func downloader(repository string) func(ctx context.Context, major int, dir string) error {
+	return func(ctx context.Context, major int, dir string) error {
+		version, ok := map[int]embeddedpostgres.PostgresVersion{
+			15: embeddedpostgres.V15,
+			16: embeddedpostgres.V16,
+			17: embeddedpostgres.V17,
+			18: embeddedpostgres.V18,
+		}[major]
+		if !ok {
+			return fmt.Errorf("no download of PostgreSQL %d is known", major)
+		}
+		work := filepath.Join(dir, "fetch")
+		cfg := embeddedpostgres.DefaultConfig().
+			Version(version).
+			BinaryRepositoryURL(repository).
+			Port(0).
+			CachePath(filepath.Join(work, "cache")).
+			RuntimePath(filepath.Join(work, "runtime")).
+			BinariesPath(dir).
+			DataPath(filepath.Join(work, "none") + "/.").
+			Logger(nil)
+		done := make(chan error, 1)
+		go func() { done <- embeddedpostgres.NewDatabase(cfg).Start() }()
+		var err error
+		select {
+		case err = <-done:
+		case <-ctx.Done():
+			// The library knows no context. What it still writes goes below a temporary name.
+			return context.Cause(ctx)
+		}
+		for _, name := range []string{"postgres", "initdb"} {
+			if _, statErr := os.Stat(filepath.Join(dir, "bin", name)); statErr != nil {
+				return errors.Join(err, statErr)
+			}
+		}
+		return os.RemoveAll(work)
+	}
+}

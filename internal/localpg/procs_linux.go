@@ -1,0 +1,52 @@
+package localpg
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// processesIn returns the pids of PostgreSQL processes of the cluster in dir: its processes all work in that directory. (Zombies
+// have no working directory any more and are not counted. Processes that we may not look at belong to others, and
+// so not to this cluster.) The pid in postmaster.pid is not needed here.
+func processesIn(dir string, _ int) ([]int, error) {
+	want, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("processes of the cluster: %w", err)
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("processes of the cluster: %w", err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		switch got, err := os.Stat("/proc/" + e.Name() + "/cwd"); {
+		case err == nil:
+			if os.SameFile(want, got) && isPostgres(pid) {
+				pids = append(pids, pid)
+			}
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ESRCH):
+		default:
+			return nil, fmt.Errorf("processes of the cluster: %w", err)
+		}
+	}
+	return pids, nil
+}
+
+// isPostgres keeps an administrator's shell that stands in the directory from being taken for a server.
+func isPostgres(pid int) bool {
+	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return false
+	}
+	return filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "postgres" // deleted: upgraded while running
+}

@@ -1,0 +1,75 @@
+// Package pgpool opens the connection pool that every package of the server shares, and says what a database error means.
+package pgpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// settings bound what one session can cost. They are milliseconds.
+var settings = map[string]string{
+	"lock_timeout":                        "2000",  // a duplicate request waits this long for the first one
+	"statement_timeout":                   "15000", // no statement of ours needs a tenth of it
+	"idle_in_transaction_session_timeout": "15000", // a stopped node must not hold locks
+	"timezone":                            "UTC",
+	"application_name":                    "mlsd",
+}
+
+// Open returns a pool on the database at url. Settings in the url win over ours. It does not wait for the database to answer.
+func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("parse the database URL: %w", err)
+	}
+	for name, value := range settings {
+		if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
+			cfg.ConnConfig.RuntimeParams[name] = value
+		}
+	}
+	if !strings.Contains(url, "pool_max_conns") {
+		cfg.MaxConns = 32
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the database pool: %w", err)
+	}
+	return pool, nil
+}
+
+// Queryer is what a read needs: a pool, a connection or a transaction.
+type Queryer interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Code returns the SQLSTATE of err, or "" if the server did not send one.
+func Code(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// LockTimeout reports whether err is a lock that was not had in time (55P03).
+func LockTimeout(err error) bool { return Code(err) == "55P03" }
+
+// Unavailable reports whether err says that the database cannot be reached, is going away or has no room: the request may
+// succeed later and has, as far as err can tell, done nothing.
+func Unavailable(err error) bool {
+	if code := Code(err); code != "" {
+		return code[:2] == "08" || code[:2] == "53" || code[:2] == "57" || code == "25006" || code == "25P03" ||
+			code == "40P01" || code == "40001" || LockTimeout(err)
+	}
+	var netErr net.Error
+	var connectErr *pgconn.ConnectError
+	return errors.As(err, &connectErr) || errors.As(err, &netErr) || pgconn.SafeToRetry(err) || pgconn.Timeout(err) ||
+		strings.Contains(fmt.Sprint(err), "conn closed") || errors.Is(err, net.ErrClosed)
+}

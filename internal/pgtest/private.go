@@ -1,0 +1,130 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"mlsd/internal/localpg"
+)
+
+// privateServer is the PostgreSQL of this process and its directory.
+type privateServer struct {
+	pg    *localpg.Server
+	dir   string
+	lock  *os.File // flock on the directory's name: it is ours until the process ends
+	watch *os.File // closed by our end, which the helper that removes dir waits for
+}
+
+// startPrivate starts a server in a temporary directory. Nothing here is worth a flush to disk.
+func startPrivate(ctx context.Context) (*privateServer, error) {
+	dir, lock, err := claimDir()
+	if err != nil {
+		return nil, fmt.Errorf("directory for a private PostgreSQL: %w", err)
+	}
+	watch, err := removeAtExit(dir)
+	if err != nil {
+		return nil, err
+	}
+	pg, err := localpg.Start(ctx, localpg.Config{
+		DataDir: dir,
+		Settings: map[string]string{
+			"fsync":                      "off",
+			"full_page_writes":           "off",
+			"synchronous_commit":         "off",
+			"max_connections":            "400",
+			"shared_buffers":             "32MB",
+			"checkpoint_timeout":         "1h",
+			"autovacuum_naptime":         "10min", // databases live for seconds
+			"dynamic_shared_memory_type": "mmap",  // /dev/shm has 64 MB in many containers
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &privateServer{pg: pg, dir: dir, lock: lock, watch: watch}, nil
+}
+
+// claimDir makes a directory that is ours while we live, after removing those of processes that are gone. One lock
+// covers both, so that a directory is never seen unclaimed.
+func claimDir() (_ string, _ *os.File, err error) {
+	base, err := baseDir()
+	if err != nil {
+		return "", nil, err
+	}
+	guard, err := lockFile(filepath.Join(base, "lock"), syscall.LOCK_EX)
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() { err = errors.Join(err, guard.Close()) }()
+	if err := reapDirs(base); err != nil {
+		return "", nil, err
+	}
+	dir, err := os.MkdirTemp(base, "run-")
+	if err != nil {
+		return "", nil, err
+	}
+	if err := os.Chmod(dir, 0o711); err != nil { // the server may run as another account
+		return "", nil, err
+	}
+	lock, err := lockFile(dir+".lock", syscall.LOCK_EX|syscall.LOCK_NB)
+	return dir, lock, err
+}
+
+// baseDir is where all test processes of this user keep their servers.
+func baseDir() (string, error) {
+	base := filepath.Join(os.TempDir(), "mlsd-pgtest-"+strconv.Itoa(os.Geteuid()))
+	if err := os.Mkdir(base, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	info, err := os.Lstat(base)
+	if err != nil {
+		return "", err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || ok && int(st.Uid) != os.Geteuid() {
+		return "", fmt.Errorf("%s is not a directory of ours", base)
+	}
+	return base, os.Chmod(base, 0o711)
+}
+
+// reapDirs removes the directories whose owner is gone. One whose server is still shutting down is left for the next time.
+func reapDirs(base string) error {
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".lock")
+		if !ok {
+			continue
+		}
+		dir, path := filepath.Join(base, name), filepath.Join(base, e.Name())
+		lock, err := lockFile(path, syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(removeRun(dir, path), lock.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeRun removes a directory and then its lock file.
+func removeRun(dir, lock string) error {
+	if !abandoned(dir) {
+		return nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.Remove(lock)
+}

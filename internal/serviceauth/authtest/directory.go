@@ -1,0 +1,128 @@
+package authtest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/internal/serviceauth"
+)
+
+// Directory is a serviceauth.Directory in memory. Like a real one it answers
+// from a cache until it is told to refresh, so that tests can rotate keys behind
+// its back and count what would have gone over the network.
+type Directory struct {
+	mu      sync.Mutex
+	truth   map[syntax.DID]atcrypto.PublicKey
+	cache   map[syntax.DID]atcrypto.PublicKey
+	lookups int
+	failure error
+}
+
+// NewDirectory returns a Directory that knows ids.
+func NewDirectory(tb testing.TB, ids ...*Identity) *Directory {
+	tb.Helper()
+	d := &Directory{truth: map[syntax.DID]atcrypto.PublicKey{}, cache: map[syntax.DID]atcrypto.PublicKey{}}
+	for _, id := range ids {
+		d.Publish(id.DID, id.PublicKey(tb))
+	}
+	return d
+}
+
+// Publish makes key the key of did, as an account that is created or rotates its
+// key does. What the cache has stays there.
+func (d *Directory) Publish(did syntax.DID, key atcrypto.PublicKey) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.truth[did] = key
+}
+
+// Fail makes look-ups fail with err, until Fail(nil). The cache still answers.
+func (d *Directory) Fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failure = err
+}
+
+// Lookups is how many look-ups the cache could not answer.
+func (d *Directory) Lookups() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lookups
+}
+
+// Resolve implements serviceauth.Directory.
+func (d *Directory) Resolve(_ context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if key, ok := d.cache[did]; ok {
+		return key, nil
+	}
+	return d.lookup(did)
+}
+
+// Refresh implements serviceauth.Directory.
+func (d *Directory) Refresh(_ context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lookup(did)
+}
+
+// lookup needs d.mu.
+func (d *Directory) lookup(did syntax.DID) (atcrypto.PublicKey, error) {
+	d.lookups++
+	if d.failure != nil {
+		return nil, d.failure
+	}
+	key, ok := d.truth[did]
+	if !ok {
+		delete(d.cache, did)
+		return nil, serviceauth.ErrIssuer
+	}
+	d.cache[did] = key
+	return key, nil
+}
+
+// Replays is a serviceauth.ReplayStore in memory, for one node. The zero value
+// is ready.
+type Replays struct {
+	mu      sync.Mutex
+	used    map[[2]string]time.Time
+	failure error
+}
+
+// Use implements serviceauth.ReplayStore.
+func (r *Replays) Use(_ context.Context, iss syntax.DID, jti string, exp time.Time) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure != nil {
+		return false, r.failure
+	}
+	if r.used == nil {
+		r.used = map[[2]string]time.Time{}
+	}
+	id := [2]string{iss.String(), jti}
+	if _, ok := r.used[id]; ok {
+		return false, nil
+	}
+	r.used[id] = exp
+	return true, nil
+}
+
+// Fail makes Use fail with err, until Fail(nil).
+func (r *Replays) Fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failure = err
+}
+
+// Len is how many tokens were used.
+func (r *Replays) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.used)
+}

@@ -1,0 +1,66 @@
+package serviceauth_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/internal/serviceauth"
+	"mlsd/internal/serviceauth/authtest"
+)
+
+const (
+	service = syntax.DID("did:web:mls.example.com")
+	send    = syntax.NSID("blue.catbird.mls.sendMessage")
+	read    = syntax.NSID("blue.catbird.mls.getMessages")
+)
+
+// fixture is a Validator with its parts in reach and a clock that stands still.
+type fixture struct {
+	*serviceauth.Validator
+	dir     *authtest.Directory
+	replays *authtest.Replays
+	now     time.Time
+}
+
+func newFixture(tb testing.TB, ids ...*authtest.Identity) *fixture {
+	tb.Helper()
+	f := &fixture{dir: authtest.NewDirectory(tb, ids...), replays: &authtest.Replays{}, now: time.Unix(1_800_000_000, 0)}
+	v, err := serviceauth.New(serviceauth.Config{
+		Audiences: serviceauth.Audiences(service),
+		Directory: f.dir,
+		Replays:   f.replays,
+		Now:       func() time.Time { return f.now },
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	f.Validator = v
+	return f
+}
+
+// call validates as a procedure (send) or a query (anything else) would.
+func (f *fixture) call(tb testing.TB, authorization string, nsid syntax.NSID) (syntax.DID, error) {
+	tb.Helper()
+	return f.Validate(tb.Context(), authorization, nsid, nsid == send)
+}
+
+// wantCaller fails the test unless the token passes as did's.
+func (f *fixture) wantCaller(tb testing.TB, authorization string, nsid syntax.NSID, did syntax.DID) {
+	tb.Helper()
+	if got, err := f.call(tb, authorization, nsid); err != nil || got != did {
+		tb.Fatalf("Validate = %q, %v; want %q", got, err, did)
+	}
+}
+
+// wantRefused fails the test unless the token is refused for reason.
+func (f *fixture) wantRefused(tb testing.TB, authorization string, nsid syntax.NSID, reason string) {
+	tb.Helper()
+	did, err := f.call(tb, authorization, nsid)
+	var invalid *serviceauth.InvalidError
+	if did != "" || !errors.As(err, &invalid) || invalid.Reason != reason {
+		tb.Fatalf("Validate = %q, %v; want reason %q", did, err, reason)
+	}
+}

@@ -1,0 +1,171 @@
+package serviceauth
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+func TestMayDial(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]bool{
+		"93.184.216.34:443":             true,
+		"[2606:4700::1111]:443":         true,
+		"93.184.216.34:80":              false,
+		"93.184.216.34:5432":            false,
+		"[2606:4700::1111]:22":          false,
+		"127.0.0.1:443":                 false,
+		"127.8.8.8:443":                 false,
+		"0.0.0.0:443":                   false,
+		"10.1.2.3:443":                  false,
+		"172.16.0.1:443":                false,
+		"192.168.1.1:443":               false,
+		"100.64.0.1:443":                false, // CGNAT
+		"169.254.169.254:443":           false, // link-local, cloud metadata
+		"192.0.2.1:443":                 false,
+		"198.18.0.1:443":                false,
+		"224.0.0.1:443":                 false,
+		"255.255.255.255:443":           false,
+		"[::1]:443":                     false,
+		"[::]:443":                      false,
+		"[::ffff:127.0.0.1]:443":        false, // IPv4-mapped
+		"[::ffff:10.0.0.1]:443":         false,
+		"[::ffff:93.184.216.34]:443":    true,
+		"[::127.0.0.1]:443":             false, // IPv4-compatible
+		"[64:ff9b::7f00:1]:443":         false, // NAT64
+		"[2002:7f00:1::]:443":           false, // 6to4
+		"[2001:0:7f00:1::]:443":         false, // Teredo
+		"[2001:db8::1]:443":             false,
+		"[fc00::1]:443":                 false,
+		"[fe80::1]:443":                 false,
+		"[fe80::1%eth0]:443":            false,
+		"[2606:4700::1111%eth0]:443":    false,
+		"[ff02::1]:443":                 false,
+		"example.com:443":               false, // a name is not an address
+		"93.184.216.34":                 false,
+		"93.184.216.34:443:443":         false,
+		"[fec0::1]:443":                 false,
+		"[3fff::1]:443":                 false,
+		"[2001:4860:4860::8888]:443":    true,
+		"[2001:4860:4860::8888]:443000": false,
+	} {
+		if got := mayDial("tcp4", address, false); got != want {
+			t.Errorf("mayDial(%s) = %t, want %t", address, got, want)
+		}
+	}
+	if mayDial("udp", "93.184.216.34:443", false) {
+		t.Error("udp allowed")
+	}
+	for address, want := range map[string]bool{
+		"127.0.0.1:8080": true, "[::1]:1": true, "[::ffff:127.0.0.1]:80": true,
+		"10.0.0.1:8080": false, "10.0.0.1:443": false, "93.184.216.34:443": true, "93.184.216.34:80": false,
+	} {
+		if got := mayDial("tcp4", address, true); got != want {
+			t.Errorf("with loopback, mayDial(%s) = %t, want %t", address, got, want)
+		}
+	}
+}
+
+// A public name whose DNS points here, as after a rebinding, gets no connection.
+func TestDNSRebinding(t *testing.T) {
+	t.Parallel()
+	var reached atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			reached.Add(1)
+		}
+	}
+	server.StartTLS()
+	defer server.Close()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	for _, allow := range []bool{false, true} {
+		client := guardedClient(allow, fakeDNS(t, &asked, [4]byte{127, 0, 0, 1}))
+		_, err := newSource(client, lookups{perSecond: 1, burst: 1, inFlight: 1}).get(t.Context(), "https://rebind.test:"+port+"/")
+		if forbidden := errors.Is(err, errForbidden) && errors.Is(err, ErrIssuer); forbidden == allow || err == nil {
+			t.Errorf("loopback allowed: %t: %v", allow, err)
+		}
+		if got := reached.Load() > 0; got != allow {
+			t.Errorf("loopback allowed: %t: reached: %t", allow, got)
+		}
+	}
+	if asked.Load() == 0 {
+		t.Error("the DNS was not asked: the test shows nothing")
+	}
+}
+
+// fakeDNS returns a resolver that answers every A question with ip.
+func fakeDNS(t *testing.T, asked *atomic.Int32, ip [4]byte) *net.Resolver {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class},
+					Body:   &dnsmessage.AResource{A: ip},
+				}}
+			}
+			if out, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(out, from)
+			}
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: dialer(conn.LocalAddr().String())}
+}
+
+// A spent budget and a full house are ErrBusy.
+func TestSourceBudget(t *testing.T) {
+	t.Parallel()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-leave
+		_, _ = io.WriteString(w, "{}")
+	}))
+	defer server.Close()
+	s := newSource(plainClient(), lookups{perSecond: 0, burst: 2, inFlight: 1})
+	first := make(chan error)
+	go func() {
+		_, err := s.get(t.Context(), server.URL)
+		first <- err
+	}()
+	<-entered
+	ctx, cancel := contextDone(t)
+	defer cancel()
+	if _, err := s.get(ctx, server.URL); !errors.Is(err, ErrBusy) {
+		t.Errorf("no slot: %v, want ErrBusy", err)
+	}
+	if _, err := s.get(t.Context(), server.URL); !errors.Is(err, ErrBusy) {
+		t.Errorf("no budget: %v, want ErrBusy", err)
+	}
+	close(leave)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,164 @@
+package serviceauth_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"math/big"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mlsd/internal/serviceauth"
+	"mlsd/internal/serviceauth/authtest"
+)
+
+const badSignature, wrongKey = "signature does not verify", "alg does not match the key of iss"
+
+// forge returns a token in alice's name signed by mallory.
+func forge(t *testing.T, alice, mallory *authtest.Identity, f *fixture) string {
+	return mallory.Authorization(t, string(service), string(send), f.now, authtest.Claim("iss", alice.DID))
+}
+
+// 50 forged tokens, one after another and then at once, cost two look-ups: the
+// first, and one in case the key was rotated.
+func TestBadSignaturesAreNoAmplifier(t *testing.T) {
+	t.Parallel()
+	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
+	f := newFixture(t, alice)
+	for range 50 {
+		f.wantRefused(t, forge(t, alice, mallory, f), send, badSignature)
+	}
+	var wg sync.WaitGroup
+	for range 50 {
+		authorization := forge(t, alice, mallory, f)
+		wg.Go(func() {
+			if _, err := f.call(t, authorization, send); err == nil {
+				t.Error("a forged token passed")
+			}
+		})
+	}
+	wg.Wait()
+	if got := f.dir.Lookups(); got > 2 {
+		t.Errorf("%d look-ups, want 2", got)
+	}
+	// A minute later there may be one more.
+	f.now = f.now.Add(time.Minute)
+	for range 50 {
+		f.wantRefused(t, forge(t, alice, mallory, f), send, badSignature)
+	}
+	if got := f.dir.Lookups(); got > 3 {
+		t.Errorf("%d look-ups after a minute, want 3", got)
+	}
+}
+
+// The budget holds for all DIDs together.
+func TestBadSignaturesOfManyDIDs(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	mallory := authtest.NewIdentity(t)
+	var ids []*authtest.Identity
+	for range n {
+		ids = append(ids, authtest.NewIdentity(t))
+	}
+	f := newFixture(t, ids...)
+	for _, id := range ids {
+		f.wantRefused(t, forge(t, id, mallory, f), send, badSignature)
+	}
+	if got := f.dir.Lookups() - n; got != 100 {
+		t.Errorf("%d refreshes, want 100", got)
+	}
+}
+
+// A caller that rotates its key, also to another curve, is let in at once, and
+// its old key is out.
+func TestKeyRotation(t *testing.T) {
+	t.Parallel()
+	alice := authtest.NewIdentity(t)
+	f := newFixture(t, alice)
+	f.wantCaller(t, alice.Authorization(t, string(service), string(send), f.now), send, alice.DID)
+
+	old := *alice
+	alice.Key = authtest.P256(t)
+	f.dir.Publish(alice.DID, alice.PublicKey(t))
+	var wg sync.WaitGroup
+	for range 20 { // all at once: none is refused because another is refreshing
+		authorization := alice.Authorization(t, string(service), string(send), f.now)
+		wg.Go(func() {
+			if did, err := f.call(t, authorization, send); err != nil || did != alice.DID {
+				t.Errorf("after rotation: %q, %v", did, err)
+			}
+		})
+	}
+	wg.Wait()
+	f.wantRefused(t, old.Authorization(t, string(service), string(send), f.now), send, wrongKey)
+	if got := f.dir.Lookups(); got != 2 {
+		t.Errorf("%d look-ups, want 2", got)
+	}
+}
+
+// A forged token during an outage of the directory must not lock the caller out.
+func TestForgeryDuringOutage(t *testing.T) {
+	t.Parallel()
+	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
+	f := newFixture(t, alice)
+	f.wantCaller(t, alice.Authorization(t, string(service), string(send), f.now), send, alice.DID)
+	f.dir.Fail(errors.New("connection refused"))
+	f.wantRefused(t, forge(t, alice, mallory, f), send, badSignature)
+	f.wantCaller(t, alice.Authorization(t, string(service), string(send), f.now), send, alice.DID)
+}
+
+func TestDirectoryErrors(t *testing.T) {
+	t.Parallel()
+	alice, nobody := authtest.NewIdentity(t), authtest.NewIdentity(t)
+	f := newFixture(t, alice)
+	f.wantRefused(t, nobody.Authorization(t, string(service), string(send), f.now), send, "iss has no usable signing key")
+	for _, tc := range []struct{ fail, want error }{
+		{errors.New("connection refused"), serviceauth.ErrUnavailable},
+		{serviceauth.ErrBusy, serviceauth.ErrBusy},
+	} {
+		f.dir.Fail(tc.fail)
+		if _, err := f.call(t, alice.Authorization(t, string(service), string(send), f.now), send); !errors.Is(err, tc.want) {
+			t.Errorf("directory says %v: got %v, want %v", tc.fail, err, tc.want)
+		}
+	}
+}
+
+// Each curve's token is refused for the other curve's key, whatever alg says.
+func TestAlgConfusion(t *testing.T) {
+	t.Parallel()
+	k, p := authtest.NewIdentity(t), authtest.NewP256Identity(t)
+	f := newFixture(t, k, p)
+	auth := func(id *authtest.Identity, alg string) string {
+		return id.Authorization(t, string(service), string(send), f.now, authtest.Header("alg", alg))
+	}
+	f.wantRefused(t, auth(k, "ES256"), send, wrongKey)
+	f.wantRefused(t, auth(p, "ES256K"), send, wrongKey)
+	f.wantRefused(t, forge(t, k, p, f), send, wrongKey)
+	f.wantRefused(t, forge(t, p, k, f), send, wrongKey)
+}
+
+// The other form of a signature, which verifies as well, would be a second token.
+func TestHighSIsRefused(t *testing.T) {
+	t.Parallel()
+	for order, id := range map[string]*authtest.Identity{
+		"fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141": authtest.NewIdentity(t),
+		"ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551": authtest.NewP256Identity(t),
+	} {
+		f := newFixture(t, id)
+		token := id.Token(t, string(service), string(send), f.now)
+		dot := strings.LastIndexByte(token, '.')
+		sig, err := base64.RawURLEncoding.DecodeString(token[dot+1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := new(big.Int).SetString(order, 16)
+		n.Sub(n, new(big.Int).SetBytes(sig[32:])).FillBytes(sig[32:])
+		key := id.PublicKey(t)
+		if err := key.HashAndVerifyLenient([]byte(token[:dot]), sig); err != nil {
+			t.Fatalf("the high-S form should verify: %v", err)
+		}
+		f.wantRefused(t, "Bearer "+token[:dot+1]+base64.RawURLEncoding.EncodeToString(sig), send, badSignature)
+		f.wantCaller(t, "Bearer "+token, send, id.DID)
+	}
+}

@@ -1,0 +1,59 @@
+package keypackages
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/mls"
+)
+
+// Consume spends the KeyPackages that a Welcome names and says which devices they stand for. caller is who made the Welcome,
+// owners are the DIDs it may be for. A KeyPackage that nobody has claimed may be used: its owner can have handed it over
+// directly. Errors: ErrNotFound, *SpentError.
+func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, refs []mls.KeyPackageRef) ([]Recipient, error) {
+	raw := make([][]byte, len(refs))
+	for i, ref := range refs {
+		raw[i] = ref
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT did, ref, device_id, last_resort, state = 'consumed', state = 'claimed' AND claimed_by <> $3
+		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2)
+		ORDER BY did, ref FOR UPDATE`, owners, raw, caller)
+	if err != nil {
+		return nil, fmt.Errorf("lock the KeyPackages: %w", err)
+	}
+	recipients, err := pgx.CollectRows(rows, scanRecipient)
+	if err != nil {
+		return nil, fmt.Errorf("lock the KeyPackages: %w", err)
+	}
+	if len(recipients) < len(refs) {
+		return nil, ErrNotFound
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE key_packages SET state = 'consumed', consumed_at = clock_timestamp(), claimed_by = coalesce(claimed_by, $3)
+		WHERE did = ANY($1) AND ref = ANY($2) AND NOT last_resort`, owners, raw, caller)
+	if err != nil {
+		return nil, fmt.Errorf("consume the KeyPackages: %w", err)
+	}
+	return recipients, nil
+}
+
+// scanRecipient reads a locked KeyPackage and refuses one that is not the caller's to use.
+func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
+	var lastResort, consumed, foreign bool
+	if err := row.Scan(&r.DID, &r.Ref, &r.DeviceID, &lastResort, &consumed, &foreign); err != nil {
+		return r, err
+	}
+	switch {
+	case lastResort:
+		return r, nil
+	case consumed:
+		return r, &SpentError{Ref: r.Ref, Reason: "has been consumed by another Welcome"}
+	case foreign:
+		return r, &SpentError{Ref: r.Ref, Reason: "is claimed by another caller"}
+	}
+	return r, nil
+}

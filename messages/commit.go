@@ -1,0 +1,37 @@
+package messages
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/mls"
+)
+
+// CommitEntry is the log entry of a commit.
+type CommitEntry struct {
+	ConvoID uuid.UUID
+	Sender  syntax.DID
+	Key     string // with the method's name in front: commits come from several methods
+	Hash    [sha256.Size]byte
+	Epoch   int64 // that the commit creates
+	Body    []byte
+}
+
+// AppendCommit writes e as the next entry of the log and returns its seq. The caller's transaction holds the row lock of the
+// convo; the unique index on (convo_id, epoch) stands behind its epoch check.
+func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at time.Time, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH convo AS (
+			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1 RETURNING last_seq
+		)
+		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+		SELECT $1, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
+		RETURNING seq, created_at`,
+		e.ConvoID, int16(mls.ContentTypeCommit), e.Sender, e.Epoch, e.Body, e.Key, e.Hash[:]).Scan(&seq, &at)
+	return seq, at, err
+}

@@ -1,0 +1,50 @@
+// Package messages keeps the ordered log of a convo: what members sent and the commits that moved the epoch, numbered by
+// seq 1, 2, 3 … without a gap or a repeat, in commit order. It owns the table messages and the columns last_seq and
+// last_message_at of convos, which it writes only under that row's lock.
+package messages
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+
+	"mlsd/mls"
+)
+
+// Sentinel errors of access to a convo. Whoever was never a member gets ErrConvoNotFound, as for an id that never existed.
+var (
+	ErrConvoNotFound = errors.New("no such convo")
+	ErrNotMember     = errors.New("the caller is no longer a member of the convo")
+	ErrInvalidCursor = errors.New("the cursor is not a message of this convo")
+)
+
+// EpochMismatchError says that an object was made in another epoch than the convo's.
+type EpochMismatchError struct {
+	Epoch   int64 // of the object, from its own MLS header
+	Current int64 // of the convo, under its row lock
+}
+
+// Error has the fixed form that clients behind a PDS parse.
+func (e *EpochMismatchError) Error() string {
+	if e.Epoch > e.Current {
+		return fmt.Sprintf("epoch %d is ahead; currentEpoch=%d", e.Epoch, e.Current)
+	}
+	return fmt.Sprintf("epoch %d is stale; currentEpoch=%d", e.Epoch, e.Current)
+}
+
+// Message is one entry of the log as a reader gets it.
+type Message struct {
+	ID        uuid.UUID
+	ConvoID   uuid.UUID
+	Seq       int64
+	Kind      mls.ContentType
+	Sender    syntax.DID
+	Epoch     int64 // of a commit: the epoch it creates
+	Body      []byte
+	EmbedType *string
+	EmbedURI  *string
+	CreatedAt time.Time // whole milliseconds
+}

@@ -1,0 +1,120 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Outcomes that the statement gives a draft.
+const (
+	statusAppended      = "appended"
+	statusRepeated      = "repeated" // the key stands in the log, for the same content
+	statusConflict      = "conflict" // the key stands in the log, for other content
+	statusConvoNotFound = "convo-not-found"
+	statusNotMember     = "not-member"
+	statusWrongGroup    = "wrong-group"
+	statusWrongEpoch    = "wrong-epoch"
+)
+
+// outcome is the statement's word on one draft.
+type outcome struct {
+	status       string
+	seq          int64     // of the new row or of the one that holds the key
+	at           time.Time // created_at of that row
+	currentEpoch int64
+	differing    []string // of a conflict: names of the input fields that differ
+}
+
+// lockConvos takes the row locks that order all writers of a convo, in one fixed order so that batches cannot deadlock. It is a
+// statement of its own: what follows must see what the previous holder committed, and a statement keeps the snapshot it began
+// with however long it waited.
+const lockConvos = `SELECT FROM convos WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
+
+// appendDrafts judges every draft, numbers the good ones behind the convo's last_seq and inserts them.
+const appendDrafts = `
+	WITH moment AS MATERIALIZED (
+		SELECT date_trunc('milliseconds', clock_timestamp()) AS now
+	), draft AS MATERIALIZED (
+		SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::text[], $4::text[], $5::bytea[], $6::smallint[], $7::bigint[],
+			$8::bytea[], $9::text[], $10::text[])
+		WITH ORDINALITY AS d (convo_id, group_id, sender_did, key, hash, kind, epoch, body, embed_type, embed_uri, ord)
+	), judged AS MATERIALIZED (
+		SELECT d.ord, d.convo_id, c.last_seq, c.epoch AS current_epoch, held.seq AS held_seq, held.created_at AS held_at,
+			CASE
+				WHEN held.request_hash = d.hash THEN 'repeated'
+				WHEN held.seq IS NOT NULL THEN 'conflict'
+				WHEN c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'
+				WHEN m.left_at IS NOT NULL THEN 'not-member'
+				WHEN c.group_id <> d.group_id THEN 'wrong-group'
+				WHEN d.epoch > c.epoch OR d.epoch < c.epoch - $11 THEN 'wrong-epoch'
+				ELSE 'appended'
+			END AS status,
+			CASE WHEN held.request_hash <> d.hash THEN array_remove(ARRAY[
+				CASE WHEN held.body <> d.body THEN 'ciphertext' END,
+				CASE WHEN held.embed_type IS DISTINCT FROM d.embed_type THEN 'embedType' END,
+				CASE WHEN held.embed_uri IS DISTINCT FROM d.embed_uri THEN 'embedUri' END,
+				CASE WHEN held.epoch <> d.epoch THEN 'epoch' END], NULL)
+			END AS differing
+		FROM draft d
+		LEFT JOIN convos c ON c.id = d.convo_id
+		LEFT JOIN members m ON m.convo_id = d.convo_id AND m.did = d.sender_did
+		LEFT JOIN messages held ON held.convo_id = d.convo_id AND held.sender_did = d.sender_did
+			AND held.idempotency_key = d.key AND held.kind <> 3
+	), numbered AS MATERIALIZED (
+		SELECT ord, convo_id, last_seq + row_number() OVER (PARTITION BY convo_id ORDER BY ord) AS seq
+		FROM judged WHERE status = 'appended'
+	), inserted AS (
+		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, embed_type,
+			embed_uri, created_at)
+		SELECT d.convo_id, n.seq, d.kind, d.sender_did, d.epoch, d.body, d.key, d.hash, d.embed_type, d.embed_uri, moment.now
+		FROM numbered n JOIN draft d USING (ord), moment
+	), advanced AS (
+		UPDATE convos c SET last_seq = n.last_seq, last_message_at = moment.now
+		FROM (SELECT convo_id, max(seq) AS last_seq FROM numbered GROUP BY convo_id) n, moment
+		WHERE c.id = n.convo_id
+	)
+	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing
+	FROM judged j LEFT JOIN numbered n USING (ord), moment
+	ORDER BY j.ord`
+
+// appendBatch writes drafts, whose keys are all different, inside tx and returns an outcome for each.
+func appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft, window int64) (outcomes []outcome, err error) {
+	n := len(drafts)
+	var (
+		convos               = make([]uuid.UUID, n)
+		groups, hashes, body = make([][]byte, n), make([][]byte, n), make([][]byte, n)
+		senders              = make([]syntax.DID, n)
+		keys                 = make([]string, n)
+		kinds                = make([]int16, n)
+		epochs               = make([]int64, n)
+		embedTypes           = make([]*string, n)
+		embedURIs            = make([]*string, n)
+	)
+	for i := range drafts {
+		d := &drafts[i]
+		convos[i], groups[i], senders[i], keys[i], hashes[i] = d.ConvoID, d.GroupID, d.Sender, d.Key, d.hash[:]
+		kinds[i], epochs[i], body[i], embedTypes[i], embedURIs[i] = int16(d.Kind), d.Epoch, d.Body, d.EmbedType, d.EmbedURI
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(lockConvos, convos)
+	batch.Queue(appendDrafts, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, window)
+	results := tx.SendBatch(ctx, batch)
+	defer func() { err = errors.Join(err, results.Close()) }()
+	if _, err := results.Exec(); err != nil {
+		return nil, fmt.Errorf("lock the convos: %w", err)
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o outcome, err error) {
+		err = row.Scan(&o.status, &o.seq, &o.at, &o.currentEpoch, &o.differing)
+		return o, err
+	})
+}

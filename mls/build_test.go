@@ -1,0 +1,251 @@
+package mls
+
+import (
+	"crypto"
+	"crypto/ecdh"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/cryptobyte"
+)
+
+// Hand-built objects, for tests that run without the working group's vectors.
+
+// cat joins encoded parts.
+func cat(parts ...[]byte) []byte { return slices.Concat(parts...) }
+
+// vec encodes opaque<V> holding the parts.
+func vec(parts ...[]byte) []byte {
+	content := cat(parts...)
+	return append(appendVarint(nil, len(content)), content...)
+}
+
+func ints(add func(*cryptobyte.Builder)) []byte {
+	var b cryptobyte.Builder
+	add(&b)
+	return b.BytesOrPanic()
+}
+
+func u8(v uint8) []byte   { return []byte{v} }
+func u32(v uint32) []byte { return ints(func(b *cryptobyte.Builder) { b.AddUint32(v) }) }
+func u64(v uint64) []byte { return ints(func(b *cryptobyte.Builder) { b.AddUint64(v) }) }
+func u16(vs ...uint16) []byte {
+	return ints(func(b *cryptobyte.Builder) {
+		for _, v := range vs {
+			b.AddUint16(v)
+		}
+	})
+}
+
+func ext(t ExtensionType, data ...byte) []byte { return cat(u16(uint16(t)), vec(data)) }
+
+// framed puts an object into an MLSMessage.
+func framed(f WireFormat, object []byte) []byte { return cat(u16(1, uint16(f)), object) }
+
+// testNow is the moment at which test KeyPackages are valid.
+var testNow = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// keyPackageSpec says how to build a KeyPackage; newSpec fills in a good one.
+type keyPackageSpec struct {
+	version, suite        uint16
+	initKey, encKey       []byte
+	signer                crypto.Signer
+	sigKey                []byte
+	credential            []byte
+	versions, suites      []uint16
+	capExts, credentials  []uint16
+	source                uint8
+	notBefore, notAfter   uint64
+	leafExts, packageExts []byte
+}
+
+func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
+	t.Helper()
+	s := &keyPackageSpec{
+		version:     1,
+		suite:       uint16(suite),
+		initKey:     newHPKEKey(t, suite),
+		encKey:      newHPKEKey(t, suite),
+		credential:  basic("did:plc:alice"),
+		versions:    []uint16{1, 0x0a0a},
+		suites:      []uint16{0x1a1a, uint16(suite)},
+		capExts:     []uint16{0x2a2a},
+		credentials: []uint16{1, 0x3a3a},
+		source:      1,
+		notBefore:   uint64(testNow.Unix()) - 3600,
+		notAfter:    uint64(testNow.Unix()) + 30*86400,
+		leafExts:    ext(0x2a2a, 1, 2, 3),
+		packageExts: ext(0x4a4a),
+	}
+	if suite == SuiteP256AES128 {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.signer = key
+		if s.sigKey, err = key.PublicKey.Bytes(); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.signer, s.sigKey = key, pub
+	return s
+}
+
+func newHPKEKey(t testing.TB, suite CipherSuite) []byte {
+	t.Helper()
+	curve := ecdh.X25519()
+	if suite == SuiteP256AES128 {
+		curve = ecdh.P256()
+	}
+	key, err := curve.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key.PublicKey().Bytes()
+}
+
+func basic(identity string) []byte { return cat(u16(1), vec([]byte(identity))) }
+
+// sign is SignWithLabel, written a second time so that the tests do not lean on
+// signContent.
+func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte {
+	t.Helper()
+	message := cat(vec([]byte("MLS 1.0 "+label)), vec(content))
+	opts := crypto.Hash(0)
+	if s.suite == uint16(SuiteP256AES128) {
+		sum := sha256.Sum256(message)
+		message, opts = sum[:], crypto.SHA256
+	}
+	sig, err := s.signer.Sign(rand.Reader, message, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sig
+}
+
+func (s *keyPackageSpec) leaf(t testing.TB) []byte {
+	t.Helper()
+	tbs := cat(vec(s.encKey), vec(s.sigKey), s.credential,
+		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(), vec(u16(s.credentials...)),
+		u8(s.source))
+	switch s.source {
+	case 1:
+		tbs = cat(tbs, u64(s.notBefore), u64(s.notAfter))
+	case 3:
+		tbs = cat(tbs, vec([]byte("parent hash")))
+	}
+	tbs = cat(tbs, vec(s.leafExts))
+	return cat(tbs, vec(s.sign(t, "LeafNodeTBS", tbs)))
+}
+
+// build returns the bare KeyPackage.
+func (s *keyPackageSpec) build(t testing.TB) []byte {
+	t.Helper()
+	tbs := cat(u16(s.version, s.suite), vec(s.initKey), s.leaf(t), vec(s.packageExts))
+	return cat(tbs, vec(s.sign(t, "KeyPackageTBS", tbs)))
+}
+
+// leafOf returns a LeafNode of the given source (1 key_package, 2 update, 3 commit).
+func leafOf(t testing.TB, source uint8) []byte {
+	t.Helper()
+	s := newSpec(t, SuiteX25519AES128)
+	s.source = source
+	return s.leaf(t)
+}
+
+// Proposals of every type, as ProposalOrRef's proposal, keyed by name.
+func testProposals(t testing.TB) map[string][]byte {
+	t.Helper()
+	return map[string][]byte{
+		"add":                      cat(u16(1), newSpec(t, SuiteX25519AES128).build(t)),
+		"update":                   cat(u16(2), leafOf(t, 2)),
+		"remove":                   cat(u16(3), u32(7)),
+		"psk external":             cat(u16(4), u8(1), vec([]byte("id")), vec([]byte("nonce"))),
+		"psk resumption":           cat(u16(4), u8(2), u8(1), vec([]byte("group")), u64(1<<60), vec([]byte("nonce"))),
+		"reinit":                   cat(u16(5), vec([]byte("new group")), u16(2, 0xf000), vec(ext(9))),
+		"external_init":            cat(u16(6), vec([]byte("kem output"))),
+		"group_context_extensions": cat(u16(7), vec(ext(3, 0, 0, 0), ext(5))),
+	}
+}
+
+// testCommit returns a Commit with every proposal by value, two by reference,
+// and a path.
+func testCommit(t testing.TB) []byte {
+	t.Helper()
+	var proposals []byte
+	for _, p := range testProposals(t) {
+		proposals = cat(proposals, u8(1), p)
+	}
+	ref := cat(u8(2), vec(make([]byte, 32)))
+	node := cat(vec(make([]byte, 32)), vec(vec(make([]byte, 32)), vec(make([]byte, 48)), vec([]byte{1}), vec([]byte{2})))
+	return cat(vec(proposals, ref, ref), u8(1), leafOf(t, 3), vec(node, node))
+}
+
+const testGroup = "group-0123456789"
+
+// content returns a FramedContent.
+func content(epoch uint64, sender []byte, t ContentType, body []byte) []byte {
+	return cat(vec([]byte(testGroup)), u64(epoch), sender, vec([]byte("aad")), u8(uint8(t)), body)
+}
+
+func member(leaf uint32) []byte { return cat(u8(1), u32(leaf)) }
+
+var testTag = vec([]byte("a tag of thirty-two bytes at all"))
+
+// publicCommit returns a PublicMessage commit of a member.
+func publicCommit(epoch uint64, commit []byte) []byte {
+	return framed(1, cat(content(epoch, member(3), ContentTypeCommit, commit), vec(make([]byte, 64)), testTag, testTag))
+}
+
+// privateMessage returns a PrivateMessage with so many bytes of ciphertext.
+func privateMessage(epoch uint64, t ContentType, size int) []byte {
+	return framed(2, cat(vec([]byte(testGroup)), u64(epoch), u8(uint8(t)), vec([]byte("aad")),
+		vec(make([]byte, 28)), vec(make([]byte, size))))
+}
+
+// testWelcome returns a Welcome of suite 1 for the references.
+func testWelcome(refs ...[]byte) []byte {
+	var secrets []byte
+	for _, ref := range refs {
+		secrets = cat(secrets, vec(ref), vec(make([]byte, 32)), vec(make([]byte, 80)))
+	}
+	return framed(3, cat(u16(1), vec(secrets), vec(make([]byte, 200))))
+}
+
+// groupInfoSpec says how to build a GroupInfo.
+type groupInfoSpec struct {
+	suite        uint16
+	group        []byte
+	epoch        uint64
+	context, own []byte
+}
+
+func newGroupInfo() groupInfoSpec {
+	return groupInfoSpec{suite: 1, group: []byte(testGroup), epoch: 5}
+}
+
+// build returns the bare GroupInfo.
+func (s groupInfoSpec) build() []byte {
+	return cat(u16(1, s.suite), vec(s.group), u64(s.epoch), vec([]byte("tree hash")), vec([]byte("transcript")),
+		vec(s.context), vec(s.own), vec([]byte("confirmation")), u32(9), vec([]byte("signature")))
+}
+
+// testTree returns a ratchet_tree of two leaves, their parent, and a third leaf
+// behind a blank parent.
+func testTree(t testing.TB) []byte {
+	t.Helper()
+	leaf := func(source uint8) []byte { return cat(u8(1), u8(1), leafOf(t, source)) }
+	parent := cat(u8(1), u8(2), vec(make([]byte, 32)), vec(make([]byte, 32)), vec(u32(1)))
+	return vec(leaf(1), parent, leaf(2), u8(0), leaf(3))
+}

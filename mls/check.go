@@ -1,0 +1,107 @@
+package mls
+
+import (
+	"bytes"
+	"crypto/ecdh"
+	"strconv"
+	"time"
+)
+
+// MaxLifetime is the longest total lifetime that a KeyPackage may have: twelve
+// weeks, and an hour so that not_before may lie in the past (RFC 9420 §7.2 asks
+// every application to define one).
+const MaxLifetime = 7_261_200 * time.Second
+
+// ClockSkew is how far in the future not_before may lie.
+const ClockSkew = 5 * time.Minute
+
+// Check makes the checks of RFC 9420 §10.1 and §7.3 that need no signature: a
+// supported suite, a leaf made for a KeyPackage, keys of the suite's form and
+// different from each other, a lifetime that holds at now and is no longer than
+// MaxLifetime, and capabilities that cover the version, the suite, the
+// credential and the leaf's own extensions. Whether the identity is the
+// publisher's is for the caller to check (BelongsTo).
+//
+// Extensions of the KeyPackage itself need not be listed in the capabilities:
+// §13.4 has unknown ones ignored, and clients in the field leave last_resort out.
+//
+// Errors: ErrUnsupported, ErrMalformed, ErrExpired, ErrLifetimeTooLong.
+func (k *KeyPackage) Check(now time.Time) error {
+	if !k.CipherSuite.Supported() {
+		return k.refuse(ErrUnsupported, "cipher_suite", "10.1", k.CipherSuite.String())
+	}
+	if k.leaf.source != leafFromKeyPackage {
+		return k.refuse(ErrMalformed, "LeafNode.leaf_node_source", "7.3", "not key_package")
+	}
+	for _, step := range []func() error{k.checkKeys, k.checkCapabilities} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return k.checkLifetime(now)
+}
+
+func (k *KeyPackage) checkKeys() error {
+	if !k.CipherSuite.validHPKEKey(k.InitKey) {
+		return k.refuse(ErrMalformed, "init_key", "5.1.1", "not a public key of the cipher suite")
+	}
+	if !k.CipherSuite.validHPKEKey(k.EncryptionKey) {
+		return k.refuse(ErrMalformed, "LeafNode.encryption_key", "5.1.1", "not a public key of the cipher suite")
+	}
+	if k.CipherSuite.verifier(k.SignatureKey) == nil {
+		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+	}
+	if bytes.Equal(k.InitKey, k.EncryptionKey) {
+		return k.refuse(ErrMalformed, "init_key", "10.1", "equal to encryption_key")
+	}
+	return nil
+}
+
+func (k *KeyPackage) checkCapabilities() error {
+	c := &k.leaf.capabilities
+	switch {
+	case !c.versions.contains(uint16(k.Version)):
+		return k.refuse(ErrMalformed, "Capabilities.versions", "7.2", "own version not listed")
+	case !c.cipherSuites.contains(uint16(k.CipherSuite)):
+		return k.refuse(ErrMalformed, "Capabilities.cipher_suites", "7.2", "own cipher suite not listed")
+	case !c.credentials.contains(uint16(k.CredentialType)):
+		return k.refuse(ErrMalformed, "Capabilities.credentials", "7.2", "own credential type not listed")
+	}
+	for t := range k.leaf.extensions.All() {
+		if !t.isDefault() && !c.extensions.contains(uint16(t)) {
+			return k.refuse(ErrMalformed, "Capabilities.extensions", "7.3",
+				"leaf extension "+strconv.Itoa(int(t))+" not listed")
+		}
+	}
+	return nil
+}
+
+func (k *KeyPackage) checkLifetime(now time.Time) error {
+	switch {
+	case k.NotAfter.Before(k.NotBefore):
+		return k.refuse(ErrMalformed, "Lifetime", "7.2", "not_after is before not_before")
+	case k.NotAfter.Sub(k.NotBefore) > MaxLifetime:
+		return k.refuse(ErrLifetimeTooLong, "Lifetime", "7.2",
+			"more than "+strconv.Itoa(int(MaxLifetime/time.Second))+" seconds")
+	case k.NotBefore.After(now.Add(ClockSkew)):
+		return k.refuse(ErrExpired, "Lifetime.not_before", "7.3", "in the future")
+	case !k.NotAfter.After(now):
+		return k.refuse(ErrExpired, "Lifetime.not_after", "7.3", "in the past")
+	}
+	return nil
+}
+
+func (k *KeyPackage) refuse(kind error, field, section, reason string) error {
+	return &ParseError{Object: "KeyPackage", Field: field, Section: section, Reason: reason, Kind: kind}
+}
+
+// validHPKEKey reports whether key has the form of a public key of the suite's
+// KEM (RFC 9180 §7.1.1): 32 bytes, or an uncompressed point on P-256.
+func (c CipherSuite) validHPKEKey(key []byte) bool {
+	curve := ecdh.X25519()
+	if c == SuiteP256AES128 {
+		curve = ecdh.P256()
+	}
+	_, err := curve.NewPublicKey(key)
+	return err == nil
+}

@@ -1,0 +1,67 @@
+package mls
+
+import (
+	"errors"
+	"strings"
+)
+
+// The reasons for which an object is refused. A [*ParseError] wraps exactly one.
+var (
+	// ErrMalformed: the bytes are not a well-formed object of the wanted kind,
+	// or the object contradicts itself.
+	ErrMalformed = errors.New("malformed")
+	// ErrUnsupported: well-formed as far as it could be read, but of a version,
+	// cipher suite, credential, proposal or range that is not carried here.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrTooLarge: over the limit in bytes for its kind.
+	ErrTooLarge = errors.New("too large")
+	// ErrExpired: the moment asked about is not within the lifetime.
+	ErrExpired = errors.New("outside its lifetime")
+	// ErrLifetimeTooLong: the lifetime as a whole is longer than MaxLifetime.
+	ErrLifetimeTooLong = errors.New("lifetime too long")
+	// ErrBadSignature: a signature does not verify. RFC 9420 §10 calls such a
+	// KeyPackage malformed; it is told apart so that it can be counted.
+	ErrBadSignature = errors.New("signature does not verify")
+)
+
+// ParseError says why an object was refused. Its text names fields of the RFC
+// and small numbers only, never content, and is safe to show to a client.
+type ParseError struct {
+	Object  string // outermost object: "KeyPackage", "Welcome", …
+	Field   string // "LeafNode.signature_key"; may be empty
+	Section string // section of RFC 9420: "7.2"; empty for limits of this service
+	Reason  string // what is wrong with the field
+	Kind    error  // one of the sentinels of this package
+}
+
+// Error formats the refusal, e.g.
+// "KeyPackage malformed: LeafNode.signature_key: cut short (RFC 9420 §7.2)".
+func (e *ParseError) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Object)
+	b.WriteByte(' ')
+	b.WriteString(e.Kind.Error())
+	for _, s := range []string{e.Field, e.Reason} {
+		if s != "" {
+			b.WriteString(": ")
+			b.WriteString(s)
+		}
+	}
+	if e.Section != "" {
+		b.WriteString(" (RFC 9420 §")
+		b.WriteString(e.Section)
+		b.WriteByte(')')
+	}
+	return b.String()
+}
+
+// Unwrap returns the sentinel, for errors.Is.
+func (e *ParseError) Unwrap() error { return e.Kind }
+
+// checkSize refuses msg if it has more than limit bytes.
+func checkSize(object string, msg []byte, limit int) error {
+	if len(msg) > limit {
+		return tooLarge(object, limit)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package mls
+
+// GroupInfo describes a group at one epoch, for those who join it (RFC 9420
+// §12.4.3). All of it is in clear. Byte slices alias the parsed input.
+type GroupInfo struct {
+	Version                 ProtocolVersion
+	CipherSuite             CipherSuite
+	GroupID                 []byte // 1…MaxGroupIDSize bytes
+	Epoch                   uint64 // at most MaxEpoch
+	TreeHash                []byte
+	ConfirmedTranscriptHash []byte
+	ContextExtensions       Extensions // of the GroupContext: in force for every member
+
+	Extensions      Extensions // of the GroupInfo itself
+	ConfirmationTag []byte
+	Signer          uint32 // leaf index
+	Signature       []byte // not verified: that takes the ratchet tree
+
+	HasRatchetTree bool // the tree is included: a joiner needs nothing else
+	HasExternalPub bool // external commits are possible
+
+	// Raw is the bare GroupInfo, without MLSMessage framing.
+	Raw []byte
+}
+
+// ParseGroupInfo reads a GroupInfo, bare or framed as an MLSMessage (see the
+// package comment). A ratchet_tree or external_pub extension must be
+// well-formed too; neither signature nor tree is verified.
+//
+// Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
+func ParseGroupInfo(msg []byte) (GroupInfo, error) {
+	if err := checkSize("GroupInfo", msg, MaxGroupInfoSize); err != nil {
+		return GroupInfo{}, err
+	}
+	r := newReader("GroupInfo", unframe(msg, WireFormatGroupInfo))
+	g := r.groupInfo()
+	if err := r.finish(); err != nil {
+		return GroupInfo{}, err
+	}
+	if tree, ok := g.Extensions.Get(ExtensionRatchetTree); ok {
+		g.HasRatchetTree = true
+		if err := checkRatchetTree(tree); err != nil {
+			return GroupInfo{}, err
+		}
+	}
+	if pub, ok := g.Extensions.Get(ExtensionExternalPub); ok {
+		g.HasExternalPub = true
+		if err := checkExternalPub(pub); err != nil {
+			return GroupInfo{}, err
+		}
+	}
+	return g, nil
+}
+
+// groupInfo reads a bare GroupInfo.
+func (r *reader) groupInfo() (g GroupInfo) {
+	start := r.s
+	r.in = place{"GroupContext", "8.1"}
+	g.Version = r.version()
+	g.CipherSuite = CipherSuite(r.u16("cipher_suite"))
+	g.GroupID = r.groupID()
+	g.Epoch = r.epoch()
+	g.TreeHash = r.opaque("tree_hash")
+	g.ConfirmedTranscriptHash = r.opaque("confirmed_transcript_hash")
+	g.ContextExtensions = r.extensions("extensions")
+	r.in = place{"GroupInfo", "12.4.3"}
+	g.Extensions = r.extensions("extensions")
+	g.ConfirmationTag = r.opaque("confirmation_tag")
+	g.Signer = r.u32("signer")
+	g.Signature = r.opaque("signature")
+	g.Raw = r.since(start)
+	return g
+}
+
+// checkExternalPub checks the shape of an external_pub extension (§12.4.3.2).
+func checkExternalPub(data []byte) error {
+	r := newReader("GroupInfo", data)
+	r.in = place{"ExternalPub", "12.4.3.2"}
+	r.opaque("external_pub")
+	return r.finish()
+}
+
+// checkRatchetTree checks the shape of a ratchet_tree extension (§12.4.3.3):
+// leaves at even places, parents at odd ones, the last one not blank.
+func checkRatchetTree(data []byte) error {
+	r := newReader("GroupInfo", data)
+	r.in = place{"ratchet_tree", "12.4.3.3"}
+	next, blank := 0, true
+	r.vector("nodes", func(r *reader) {
+		blank = !r.optional("node")
+		if !blank {
+			r.treeNode(next)
+		}
+		next++
+	})
+	if r.err == nil && blank {
+		r.malformed("nodes", "the last node is blank")
+	}
+	return r.finish()
+}
+
+// treeNode walks the Node (§12.4.3.3) at the given place of the tree.
+func (r *reader) treeNode(place int) {
+	kind := r.u8("node_type")
+	switch {
+	case r.err != nil:
+	case kind == 1 && place%2 == 0:
+		r.leafNode()
+	case kind == 2 && place%2 == 1:
+		r.parentNode()
+	default:
+		r.malformed("node_type", "not the kind of node that belongs there")
+	}
+}
+
+// parentNode walks a ParentNode (§7.1).
+func (r *reader) parentNode() {
+	prev := r.enter("ParentNode", "7.1")
+	r.opaque("encryption_key")
+	r.opaque("parent_hash")
+	if len(r.opaque("unmerged_leaves"))%4 != 0 {
+		r.malformed("unmerged_leaves", "not a whole number of entries")
+	}
+	r.in = prev
+}

@@ -1,0 +1,169 @@
+package mls
+
+import "strconv"
+
+// Header is what a message, proposal or commit says in clear about itself
+// (RFC 9420 §6). Epoch and group are always taken from here, never from what a
+// request claims beside it.
+//
+// A PublicMessage may carry application data as far as parsing goes, although
+// §6 forbids sending it so: a caller that must never see plaintext refuses
+// WireFormatPublicMessage with ContentTypeApplication.
+type Header struct {
+	WireFormat  WireFormat
+	GroupID     []byte // 1…MaxGroupIDSize bytes; aliases the message
+	Epoch       uint64 // the epoch it was made in, at most MaxEpoch; a commit creates Epoch+1
+	ContentType ContentType
+
+	// SenderType and Sender are visible in a PublicMessage only. Sender is the
+	// leaf index of a member, or the index of an external sender.
+	SenderType SenderType
+	Sender     uint32
+}
+
+// ParseHeader reads the header of an MLSMessage that holds a PublicMessage or a
+// PrivateMessage, and checks that the whole frame is well-formed and that
+// nothing follows it. A PublicMessage is walked to its end, proposals and
+// UpdatePath included; of a PrivateMessage the rest is ciphertext. No copy is
+// made.
+//
+// Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
+func ParseHeader(msg []byte) (Header, error) {
+	if err := checkSize("MLSMessage", msg, MaxMessageSize); err != nil {
+		return Header{}, err
+	}
+	var h Header
+	r := newReader("MLSMessage", msg)
+	h.WireFormat = r.mlsMessage()
+	switch {
+	case r.err != nil:
+	case h.WireFormat == WireFormatPrivateMessage:
+		r.privateMessage(&h, len(msg))
+	case h.WireFormat == WireFormatPublicMessage && len(msg) > MaxCommitSize:
+		return Header{}, tooLarge("PublicMessage", MaxCommitSize)
+	case h.WireFormat == WireFormatPublicMessage:
+		r.publicMessage(&h)
+	default:
+		r.malformed("wire_format", "neither PublicMessage nor PrivateMessage but "+h.WireFormat.String())
+	}
+	if err := r.finish(); err != nil {
+		return Header{}, err
+	}
+	return h, nil
+}
+
+// mlsMessage reads the start of an MLSMessage up to its wire_format.
+func (r *reader) mlsMessage() WireFormat {
+	r.in = place{"MLSMessage", "6"}
+	r.version()
+	return WireFormat(r.u16("wire_format"))
+}
+
+// privateMessage reads a PrivateMessage (§6.3) of size bytes into h.
+func (r *reader) privateMessage(h *Header, size int) {
+	r.object = "PrivateMessage"
+	r.in = place{"PrivateMessage", "6.3"}
+	h.GroupID = r.groupID()
+	h.Epoch = r.epoch()
+	h.ContentType = r.contentType()
+	if h.ContentType != ContentTypeApplication && size > MaxCommitSize {
+		r.in.section = ""
+		r.fail(ErrTooLarge, "", "a handshake of more than "+strconv.Itoa(MaxCommitSize)+" bytes")
+	}
+	r.opaque("authenticated_data")
+	r.opaque("encrypted_sender_data")
+	r.opaque("ciphertext")
+}
+
+func (r *reader) contentType() ContentType {
+	c := ContentType(r.u8("content_type"))
+	if c < ContentTypeApplication || c > ContentTypeCommit {
+		r.malformed("content_type", "unknown value "+strconv.Itoa(int(c)))
+	}
+	return c
+}
+
+// publicMessage reads a PublicMessage (§6.2) into h.
+func (r *reader) publicMessage(h *Header) {
+	r.object = "PublicMessage"
+	r.framedContent(h)
+	r.in = place{"FramedContentAuthData", "6.1"}
+	r.opaque("signature")
+	if h.ContentType == ContentTypeCommit {
+		r.opaque("confirmation_tag")
+	}
+	r.in = place{"PublicMessage", "6.2"}
+	if h.SenderType == SenderTypeMember {
+		r.opaque("membership_tag")
+	}
+}
+
+// framedContent reads a FramedContent (§6) into h.
+func (r *reader) framedContent(h *Header) {
+	r.in = place{"FramedContent", "6"}
+	h.GroupID = r.groupID()
+	h.Epoch = r.epoch()
+	r.sender(h)
+	r.opaque("authenticated_data")
+	h.ContentType = r.contentType()
+	r.checkSender(h)
+	if r.err != nil {
+		return
+	}
+	switch h.ContentType {
+	case ContentTypeApplication:
+		r.opaque("application_data")
+	case ContentTypeProposal:
+		t := r.proposal()
+		r.checkProposer(h.SenderType, t)
+	case ContentTypeCommit:
+		r.commit()
+	}
+}
+
+// sender reads a Sender (§6) into h.
+func (r *reader) sender(h *Header) {
+	h.SenderType = SenderType(r.u8("sender.sender_type"))
+	switch h.SenderType {
+	case SenderTypeMember:
+		h.Sender = r.u32("sender.leaf_index")
+	case SenderTypeExternal:
+		h.Sender = r.u32("sender.sender_index")
+	case SenderTypeNewMemberProposal, SenderTypeNewMemberCommit:
+	default:
+		r.malformed("sender.sender_type", "unknown value "+strconv.Itoa(int(h.SenderType)))
+	}
+}
+
+// checkSender refuses content that its kind of sender cannot send (§6.1).
+func (r *reader) checkSender(h *Header) {
+	var only ContentType
+	switch h.SenderType {
+	case SenderTypeExternal, SenderTypeNewMemberProposal:
+		only = ContentTypeProposal
+	case SenderTypeNewMemberCommit:
+		only = ContentTypeCommit
+	default:
+		return
+	}
+	if h.ContentType != only {
+		r.in.section = "6.1"
+		r.malformed("content_type", h.ContentType.String()+" from sender "+h.SenderType.String())
+	}
+}
+
+// checkProposer refuses a proposal that its kind of sender cannot make (§6.1,
+// §12.1.8).
+func (r *reader) checkProposer(s SenderType, t proposalType) {
+	ok := true
+	switch s {
+	case SenderTypeNewMemberProposal:
+		ok = t == proposalAdd
+	case SenderTypeExternal:
+		ok = t != proposalUpdate && t != proposalExternalInit
+	}
+	if r.err == nil && !ok {
+		r.in.section = "12.1.8"
+		r.malformed("proposal", "of a type that "+s.String()+" cannot send")
+	}
+}

@@ -1,0 +1,124 @@
+package mls
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+)
+
+// KeyPackage is what a client publishes so that others can add it to groups
+// while it is away (RFC 9420 §10). Byte slices alias the parsed input.
+type KeyPackage struct {
+	Version       ProtocolVersion
+	CipherSuite   CipherSuite
+	InitKey       []byte // HPKE public key, used once
+	EncryptionKey []byte // HPKE public key of the leaf
+	SignatureKey  []byte // shared by one device's KeyPackages: it names the device
+
+	CredentialType CredentialType
+	Identity       string // of a basic credential, "" otherwise; not checked to be UTF-8
+
+	// NotBefore and NotAfter bound the lifetime, in whole seconds, UTC. Both
+	// are zero if the leaf has no lifetime, which Check refuses. Seconds after
+	// the year 9999 are given as the end of that year.
+	NotBefore, NotAfter time.Time
+
+	LastResort bool       // may be handed out when nothing else is left
+	Extensions Extensions // of the KeyPackage, not of its leaf
+
+	// Ref names the KeyPackage in a Welcome; nil if the RFC does not define
+	// the cipher suite, and with it the hash.
+	Ref KeyPackageRef
+	// Raw is the bare KeyPackage, without MLSMessage framing.
+	Raw []byte
+
+	leaf      leafNode
+	tbs       []byte // KeyPackageTBS
+	signature []byte
+}
+
+// ParseKeyPackage reads a KeyPackage, bare or framed as an MLSMessage (see the
+// package comment). It checks structure alone: a nil error says nothing about
+// lifetime, keys or signatures, for which see Check and VerifySignatures.
+//
+// Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
+func ParseKeyPackage(msg []byte) (*KeyPackage, error) {
+	if err := checkSize("KeyPackage", msg, MaxKeyPackageSize); err != nil {
+		return nil, err
+	}
+	r := newReader("KeyPackage", unframe(msg, WireFormatKeyPackage))
+	k := r.keyPackage()
+	if err := r.finish(); err != nil {
+		return nil, err
+	}
+	k.setDerived()
+	return &k, nil
+}
+
+// keyPackage reads a bare KeyPackage, leaving out what setDerived adds.
+func (r *reader) keyPackage() (k KeyPackage) {
+	prev := r.enter("KeyPackage", "10")
+	start := r.s
+	k.Version = r.version()
+	k.CipherSuite = CipherSuite(r.u16("cipher_suite"))
+	k.InitKey = r.opaque("init_key")
+	k.leaf = r.leafNode()
+	k.Extensions = r.extensions("extensions")
+	k.tbs = r.since(start)
+	k.signature = r.opaque("signature")
+	k.Raw = r.since(start)
+	r.in = prev
+	return k
+}
+
+// setDerived fills the fields that repeat or are computed from the others.
+func (k *KeyPackage) setDerived() {
+	k.EncryptionKey = k.leaf.encryptionKey
+	k.SignatureKey = k.leaf.signatureKey
+	k.CredentialType = k.leaf.credentialType
+	k.Identity = string(k.leaf.identity)
+	k.LastResort = k.Extensions.Has(ExtensionLastResort)
+	k.Ref = k.CipherSuite.refHash("MLS 1.0 KeyPackage Reference", k.Raw)
+	if k.leaf.source == leafFromKeyPackage {
+		k.NotBefore = unixTime(k.leaf.notBefore)
+		k.NotAfter = unixTime(k.leaf.notAfter)
+	}
+}
+
+// DeviceID returns the id of the device that made the KeyPackage: lower-case
+// hexadecimal SHA-256 of its signature key.
+func (k *KeyPackage) DeviceID() string {
+	sum := sha256.Sum256(k.SignatureKey)
+	return hex.EncodeToString(sum[:])
+}
+
+// BelongsTo reports whether the KeyPackage carries did as its identity: a basic
+// credential that is the DID itself, or the DID, "#" and a device name.
+func (k *KeyPackage) BelongsTo(did string) bool {
+	if k.CredentialType != CredentialTypeBasic || did == "" {
+		return false
+	}
+	rest, ok := strings.CutPrefix(k.Identity, did)
+	return ok && (rest == "" || rest[0] == '#')
+}
+
+// unixTime converts seconds since the Unix epoch, stopping at the year 9999, the
+// last that RFC 3339 can write.
+func unixTime(seconds uint64) time.Time {
+	const endOf9999 = 253402300799
+	return time.Unix(int64(min(seconds, endOf9999)), 0).UTC()
+}
+
+// unframe strips the MLSMessage header from a GroupInfo or KeyPackage if there
+// is one. The package comment says why six bytes settle it.
+func unframe(msg []byte, format WireFormat) []byte {
+	framed := len(msg) >= 6 &&
+		msg[0] == 0 && msg[1] == byte(VersionMLS10) &&
+		msg[2] == 0 && msg[3] == byte(format) &&
+		msg[4] == 0 && msg[5] == byte(VersionMLS10)
+	if framed {
+		return msg[4:]
+	}
+	return msg
+}

@@ -1,0 +1,92 @@
+package mls
+
+import "strconv"
+
+// leafNodeSource says how a LeafNode came into being (RFC 9420 §7.2).
+type leafNodeSource uint8
+
+const (
+	leafFromKeyPackage leafNodeSource = 1
+	leafFromUpdate     leafNodeSource = 2
+	leafFromCommit     leafNodeSource = 3
+)
+
+// capabilities is what a client says it supports (RFC 9420 §7.2).
+type capabilities struct {
+	versions     u16List
+	cipherSuites u16List
+	extensions   u16List
+	proposals    u16List
+	credentials  u16List
+}
+
+// leafNode is a LeafNode (RFC 9420 §7.2). All slices alias the input.
+type leafNode struct {
+	encryptionKey  []byte
+	signatureKey   []byte
+	credentialType CredentialType
+	identity       []byte // of a basic credential
+	capabilities   capabilities
+	source         leafNodeSource
+	notBefore      uint64 // seconds since the Unix epoch; leafFromKeyPackage only
+	notAfter       uint64
+	parentHash     []byte // leafFromCommit only
+	extensions     Extensions
+	tbs            []byte // everything above the signature: LeafNodeTBS, group context apart
+	signature      []byte
+}
+
+// leafNode reads a LeafNode.
+func (r *reader) leafNode() (l leafNode) {
+	prev := r.enter("LeafNode", "7.2")
+	start := r.s
+	l.encryptionKey = r.opaque("encryption_key")
+	l.signatureKey = r.opaque("signature_key")
+	l.credentialType, l.identity = r.credential()
+	l.capabilities = r.capabilities()
+	l.source = leafNodeSource(r.u8("leaf_node_source"))
+	switch l.source {
+	case leafFromKeyPackage:
+		l.notBefore = r.u64("lifetime.not_before")
+		l.notAfter = r.u64("lifetime.not_after")
+	case leafFromUpdate:
+	case leafFromCommit:
+		l.parentHash = r.opaque("parent_hash")
+	default:
+		r.malformed("leaf_node_source", "unknown value "+strconv.Itoa(int(l.source)))
+	}
+	l.extensions = r.extensions("extensions")
+	l.tbs = r.since(start)
+	l.signature = r.opaque("signature")
+	r.in = prev
+	return l
+}
+
+// credential reads a Credential (§5.3). An unknown type cannot be read past,
+// since nothing says where it ends; §13.5 bars GREASE here.
+func (r *reader) credential() (t CredentialType, identity []byte) {
+	prev := r.enter("Credential", "5.3")
+	t = CredentialType(r.u16("credential_type"))
+	switch {
+	case r.err != nil:
+	case t == CredentialTypeBasic:
+		identity = r.opaque("identity")
+	case t == CredentialTypeX509:
+		r.vector("certificates", func(r *reader) { r.opaque("cert_data") })
+	default:
+		r.fail(ErrUnsupported, "credential_type", "unknown value "+strconv.Itoa(int(t)))
+	}
+	r.in = prev
+	return t, identity
+}
+
+func (r *reader) capabilities() (c capabilities) {
+	prev := r.enter("Capabilities", "7.2")
+	c.versions = r.u16s("versions")
+	c.cipherSuites = r.u16s("cipher_suites")
+	c.extensions = r.u16s("extensions")
+	c.proposals = r.u16s("proposals")
+	c.credentials = r.u16s("credentials")
+	r.in = prev
+	return c
+}

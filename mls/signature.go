@@ -1,0 +1,98 @@
+package mls
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/sha256"
+)
+
+// VerifySignatures verifies both signatures of a KeyPackage with the leaf's
+// signature key: the leaf's own (RFC 9420 §7.2) and the KeyPackage's (§10).
+//
+// Errors: ErrUnsupported for a suite other than 1, 2 and 3; ErrMalformed for a
+// key that is none of the suite's, or a leaf not made for a KeyPackage;
+// ErrBadSignature.
+func (k *KeyPackage) VerifySignatures() error {
+	if !k.CipherSuite.Supported() {
+		return k.refuse(ErrUnsupported, "cipher_suite", "10.1", k.CipherSuite.String())
+	}
+	if k.leaf.source != leafFromKeyPackage {
+		return k.refuse(ErrMalformed, "LeafNode.leaf_node_source", "7.3", "not key_package")
+	}
+	verify := k.CipherSuite.verifier(k.SignatureKey)
+	if verify == nil {
+		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+	}
+	if !verify(signContent("LeafNodeTBS", k.leaf.tbs), k.leaf.signature) {
+		return k.refuse(ErrBadSignature, "LeafNode.signature", "7.2", "")
+	}
+	if !verify(signContent("KeyPackageTBS", k.tbs), k.signature) {
+		return k.refuse(ErrBadSignature, "signature", "10", "")
+	}
+	return nil
+}
+
+// verifier returns a function that verifies signatures of key under the suite's
+// algorithm (RFC 9420 §5.1.2), or nil if key is not a public key of it: Ed25519
+// with signatures R ‖ S, or P-256 as an uncompressed point with DER signatures
+// over SHA-256.
+func (c CipherSuite) verifier(key []byte) func(content, signature []byte) bool {
+	switch c {
+	case SuiteX25519AES128, SuiteX25519ChaCha20:
+		if len(key) != ed25519.PublicKeySize {
+			return nil
+		}
+		return func(content, signature []byte) bool {
+			return ed25519.Verify(key, content, signature)
+		}
+	case SuiteP256AES128:
+		pub, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), key)
+		if err != nil {
+			return nil
+		}
+		return func(content, signature []byte) bool {
+			sum := sha256.Sum256(content)
+			return ecdsa.VerifyASN1(pub, sum[:], signature)
+		}
+	}
+	return nil
+}
+
+// signContent returns SignContent: what SignWithLabel signs (RFC 9420 §5.1.2).
+func signContent(label string, content []byte) []byte {
+	const prefix = "MLS 1.0 "
+	out := make([]byte, 0, len(prefix)+len(label)+len(content)+8)
+	out = appendVarint(out, len(prefix)+len(label))
+	out = append(out, prefix...)
+	out = append(out, label...)
+	out = appendVarint(out, len(content))
+	return append(out, content...)
+}
+
+// refHash is RefHash (RFC 9420 §5.2) with the suite's hash; nil if the suite is
+// not known.
+func (c CipherSuite) refHash(label string, value []byte) []byte {
+	h := c.newHash()
+	if h == nil {
+		return nil
+	}
+	head := appendVarint(nil, len(label))
+	head = append(head, label...)
+	head = appendVarint(head, len(value))
+	h.Write(head)
+	h.Write(value)
+	return h.Sum(nil)
+}
+
+// appendVarint appends n as a minimal variable-size length (RFC 9420 §2.1.2); n
+// must be below 2^30.
+func appendVarint(b []byte, n int) []byte {
+	switch {
+	case n < 1<<6:
+		return append(b, byte(n))
+	case n < 1<<14:
+		return append(b, 0x40|byte(n>>8), byte(n))
+	}
+	return append(b, 0x80|byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+}

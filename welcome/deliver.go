@@ -1,0 +1,131 @@
+package welcome
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Fetch hands the recipient its newest Welcome and opens a lease on it, or gives the same bytes under the same lease while one
+// is open: fetching again neither restarts the grace nor uses anything up. The caller has checked that the recipient is a
+// member. Errors: ErrNotFound, ErrConsumed.
+func (p Policy) Fetch(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device) (Delivery, error) {
+	w, err := lock(ctx, tx, convo, to, `
+		(w.state IN ('available', 'in_flight')) DESC, w.epoch DESC, w.created_at DESC`)
+	if err != nil {
+		return Delivery{}, err
+	}
+	if w.state == InFlight && w.graceOver {
+		if err := p.expireLease(ctx, tx, convo, &w); err != nil {
+			return Delivery{}, err
+		}
+	}
+	switch w.state {
+	case Available:
+		if err := p.openLease(ctx, tx, convo, &w); err != nil {
+			return Delivery{}, err
+		}
+	case InFlight:
+	case Consumed:
+		return Delivery{}, ErrConsumed
+	default:
+		return Delivery{}, ErrNotFound
+	}
+	d := Delivery{KeyPackageRef: w.ref, Epoch: w.epoch, State: w.state, GraceExpiresAt: *w.graceExpiresAt}
+	err = tx.QueryRow(ctx, `SELECT body FROM welcome_bodies WHERE convo_id = $1 AND epoch = $2`, convo, w.epoch).Scan(&d.Body)
+	if err != nil {
+		return Delivery{}, fmt.Errorf("read the Welcome of epoch %d: %w", w.epoch, err)
+	}
+	return d, nil
+}
+
+// Confirm ends a delivery. Success consumes the Welcome; a failure is recorded and leaves it to be fetched again. It may come
+// twice, or late: what is consumed stays consumed. A Welcome that was never fetched cannot be confirmed: ErrNotFound.
+func (p Policy) Confirm(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device, success bool, details string) (State, error) {
+	w, err := lock(ctx, tx, convo, to, `
+		(w.state = 'in_flight') DESC, (w.state = 'available' AND w.attempts > 0) DESC, (w.state = 'consumed') DESC,
+		w.epoch DESC, w.created_at DESC`)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case w.state == Consumed:
+		return Consumed, nil
+	case w.state != InFlight && (w.state != Available || w.graceExpiresAt == nil):
+		return "", ErrNotFound
+	case success:
+		return Consumed, transition(ctx, tx, convo, w.id, `
+			state = 'consumed', confirmed_at = clock_timestamp(), last_error = NULL`)
+	}
+	if details == "" {
+		details = "not stated"
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE welcomes SET last_error = $3, version = version + 1 WHERE convo_id = $1 AND id = $2`, convo, w.id, details)
+	if err != nil {
+		return "", fmt.Errorf("record the failed join: %w", err)
+	}
+	return w.state, nil
+}
+
+// openLease: available → in_flight.
+func (p Policy) openLease(ctx context.Context, tx pgx.Tx, convo uuid.UUID, w *row) error {
+	w.state = InFlight
+	err := tx.QueryRow(ctx, `
+		UPDATE welcomes SET state = 'in_flight', attempts = attempts + 1, fetched_at = clock_timestamp(), last_error = NULL,
+			grace_expires_at = date_trunc('milliseconds', clock_timestamp() + $3::interval), version = version + 1
+		WHERE convo_id = $1 AND id = $2
+		RETURNING grace_expires_at`, convo, w.id, p.Grace).Scan(&w.graceExpiresAt)
+	if err != nil {
+		return fmt.Errorf("open a lease on the Welcome: %w", err)
+	}
+	return nil
+}
+
+// expireLease: in_flight → available, or consumed where silence counts as success. The reaper does the same in bulk.
+func (p Policy) expireLease(ctx context.Context, tx pgx.Tx, convo uuid.UUID, w *row) error {
+	if p.OnExpiry == Consume && !w.failed {
+		w.state = Consumed
+		return transition(ctx, tx, convo, w.id, `state = 'consumed', confirmed_at = clock_timestamp()`)
+	}
+	w.state = Available
+	return transition(ctx, tx, convo, w.id, `state = 'available'`)
+}
+
+// transition writes a new state to a row that the caller has locked. set is one of the constants of this file.
+func transition(ctx context.Context, tx pgx.Tx, convo, id uuid.UUID, set string) error {
+	_, err := tx.Exec(ctx, `UPDATE welcomes SET `+set+`, version = version + 1 WHERE convo_id = $1 AND id = $2`, convo, id)
+	if err != nil {
+		return fmt.Errorf("change the Welcome's state: %w", err)
+	}
+	return nil
+}
+
+// lock finds the recipient's Welcome that comes first in order, and locks it. The choice is made again if another request
+// changed the row while this one waited.
+func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device, order string) (w row, err error) {
+	// One request at a time for a recipient's Welcomes of a convo: an order over rows that change under it is no order.
+	_, err = tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`,
+		"welcomes:"+convo.String()+":"+to.DID.String())
+	if err != nil {
+		return w, fmt.Errorf("lock the recipient's Welcomes: %w", err)
+	}
+	err = tx.QueryRow(ctx, `
+		SELECT w.id, w.key_package_ref, w.epoch, w.state, coalesce(w.grace_expires_at <= clock_timestamp(), false),
+			w.last_error IS NOT NULL, w.grace_expires_at
+		FROM welcomes w
+		WHERE w.convo_id = $1 AND w.recipient_did = $2 AND ($3 = '' OR w.device_id = $3)
+			AND ($4::bytea IS NULL OR w.key_package_ref = $4)
+		ORDER BY `+order+` LIMIT 1 FOR UPDATE`, convo, to.DID, to.DeviceID, []byte(to.KeyPackageRef)).
+		Scan(&w.id, &w.ref, &w.epoch, &w.state, &w.graceOver, &w.failed, &w.graceExpiresAt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return w, ErrNotFound
+	}
+	if err != nil {
+		return w, fmt.Errorf("find the Welcome: %w", err)
+	}
+	return w, nil
+}
