@@ -47,8 +47,8 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 		return Advanced{}, fmt.Errorf("append the commit: %w", err)
 	}
 	_, err = tx.Exec(ctx, `
-		UPDATE convos SET epoch = $2, group_info = coalesce($3, group_info),
-			group_info_epoch = CASE WHEN $3::bytea IS NULL THEN group_info_epoch ELSE $2 END
+		UPDATE convos SET epoch = $2::bigint, group_info = coalesce($3, group_info),
+			group_info_epoch = CASE WHEN $3::bytea IS NULL THEN group_info_epoch ELSE $2::bigint END
 		WHERE id = $1`, c.id, next, p.GroupInfo)
 	if err != nil {
 		return Advanced{}, fmt.Errorf("advance the epoch: %w", err)
@@ -76,6 +76,8 @@ func (c *locked) checkCommit(commit []byte) error {
 		return invalid(Commit, "group_id is of another group")
 	case int64(h.Epoch) != c.epoch:
 		return &messages.EpochMismatchError{Epoch: int64(h.Epoch), Current: c.epoch}
+	case c.epoch == mls.MaxEpoch:
+		return invalid(Commit, "epoch is the last one that can be stored")
 	}
 	return nil
 }

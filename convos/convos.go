@@ -71,7 +71,7 @@ type Convo struct {
 	Name          *string
 	Description   *string
 	LastSeq       int64
-	Unread        int64 // log entries behind the reader's cursor
+	Unread        int64 // application messages by others behind the reader's cursor, counted up to 100
 }
 
 // Member is one person in a convo.

@@ -48,7 +48,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		WITH convo AS (
 			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, group_info, group_info_epoch,
 				idempotency_key, request_hash, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $8::bytea IS NULL THEN NULL ELSE $5 END, $9, $10,
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $8::bytea IS NULL THEN NULL ELSE $5::bigint END, $9, $10,
 				date_trunc('milliseconds', clock_timestamp()))
 			ON CONFLICT DO NOTHING
 			RETURNING id, created_at

@@ -17,9 +17,16 @@ import (
 // selectConvos reads convos with their rosters as the member $1 sees them.
 const selectConvos = `
 	SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.last_message_at, c.name, c.description,
-		c.last_seq, c.last_seq - greatest(me.cursor_seq, me.joined_seq), roster.dids, roster.joined
+		c.last_seq, unread.n, roster.dids, roster.joined
 	FROM members me
 	JOIN convos c ON c.id = me.convo_id
+	CROSS JOIN LATERAL (
+		SELECT count(*) AS n FROM (
+			SELECT FROM messages m
+			WHERE m.convo_id = c.id AND m.seq > greatest(me.cursor_seq, me.joined_seq) AND m.kind = 1 AND m.sender_did <> $1
+			LIMIT 100
+		) counted
+	) unread
 	CROSS JOIN LATERAL (
 		SELECT array_agg(did ORDER BY joined_seq, role, did) AS dids, array_agg(joined_at ORDER BY joined_seq, role, did) AS joined
 		FROM members WHERE convo_id = c.id AND left_at IS NULL

@@ -27,10 +27,10 @@ type CommitEntry struct {
 func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at time.Time, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH convo AS (
-			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1 RETURNING last_seq
+			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1::uuid RETURNING last_seq
 		)
 		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-		SELECT $1, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
+		SELECT $1::uuid, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
 		RETURNING seq, created_at`,
 		e.ConvoID, int16(mls.ContentTypeCommit), e.Sender, e.Epoch, e.Body, e.Key, e.Hash[:]).Scan(&seq, &at)
 	return seq, at, err

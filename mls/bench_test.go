@@ -49,7 +49,7 @@ func BenchmarkParseKeyPackage(b *testing.B) {
 
 // hostile returns 64 KiB inputs that are refused at their very end, each making
 // the most of another part of the parser.
-func hostile() map[string]func() error {
+func hostile(b *testing.B) map[string]func() error {
 	const size = 64 << 10
 	fill := func(unit []byte) []byte { return bytes.Repeat(unit, size/len(unit)) }
 	commit := func(proposals []byte) []byte { return publicCommit(1, cat(vec(proposals), u8(2))) }
@@ -60,9 +60,16 @@ func hostile() map[string]func() error {
 
 	var secrets []byte
 	for i := range size / 35 {
-		secrets = cat(secrets, vec(testRef(i)), vec(), vec())
+		secrets = append(secrets, cat(vec(testRef(i)), vec(), vec())...)
 	}
 	welcome := framed(3, cat(u16(1), vec(secrets)))
+
+	spec := newSpec(b, SuiteX25519AES128)
+	spec.leafExts = cat(manyExts(600), ext(2000))
+	for i := range 900 {
+		spec.capExts = append(spec.capExts, uint16(0x1000+599-i%600))
+	}
+	unlisted := mustParse(b, spec.build(b))
 
 	info := newGroupInfo()
 	info.own = ext(ExtensionRatchetTree, vec(fill(u8(0)))...)
@@ -75,6 +82,7 @@ func hostile() map[string]func() error {
 		"extension lists":    run(parsers["Header"], commit(fill(cat(u8(1), u16(7), nineExts)))),
 		"one extension list": run(parsers["Header"], commit(cat(u8(1), u16(7), vec(types)))),
 		"path":               run(parsers["Header"], publicCommit(1, cat(vec(), u8(1), emptyLeaf, vec(node, u8(1))))),
+		"capabilities":       func() error { return unlisted.Check(testNow) },
 		"blank tree":         run(parsers["GroupInfo"], info.build()),
 		"welcome":            run(parsers["Welcome"], welcome),
 	}
@@ -82,7 +90,7 @@ func hostile() map[string]func() error {
 
 // BenchmarkHostile: the target is 5 ms for each.
 func BenchmarkHostile(b *testing.B) {
-	for name, parse := range hostile() {
+	for name, parse := range hostile(b) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

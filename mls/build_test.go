@@ -218,7 +218,7 @@ func privateMessage(epoch uint64, t ContentType, size int) []byte {
 func testWelcome(refs ...[]byte) []byte {
 	var secrets []byte
 	for _, ref := range refs {
-		secrets = cat(secrets, vec(ref), vec(make([]byte, 32)), vec(make([]byte, 80)))
+		secrets = append(secrets, cat(vec(ref), vec(make([]byte, 32)), vec(make([]byte, 80)))...)
 	}
 	return framed(3, cat(u16(1), vec(secrets), vec(make([]byte, 200))))
 }

@@ -67,8 +67,15 @@ func (k *KeyPackage) checkCapabilities() error {
 	case !c.credentials.contains(uint16(k.CredentialType)):
 		return k.refuse(ErrMalformed, "Capabilities.credentials", "7.2", "own credential type not listed")
 	}
+	if len(k.leaf.extensions) == 0 {
+		return nil
+	}
+	var listed typeSet // a set, so that two long lists do not cost their product
+	for t := range c.extensions.all() {
+		listed.add(ExtensionType(t))
+	}
 	for t := range k.leaf.extensions.All() {
-		if !t.isDefault() && !c.extensions.contains(uint16(t)) {
+		if !t.isDefault() && !listed.has(t) {
 			return k.refuse(ErrMalformed, "Capabilities.extensions", "7.3",
 				"leaf extension "+strconv.Itoa(int(t))+" not listed")
 		}

@@ -71,10 +71,10 @@ func (r *reader) checkLongList(field string, list Extensions) {
 			r.twoOfOneType(field)
 			return
 		}
-		r.seen.flip(t)
+		r.seen.add(t)
 	}
 	for t := range list.All() {
-		r.seen.flip(t)
+		r.seen.remove(t)
 	}
 }
 
@@ -87,6 +87,5 @@ func (r *reader) twoOfOneType(field string) {
 type typeSet [1 << 16 / 64]uint64
 
 func (s *typeSet) has(t ExtensionType) bool { return s[t/64]>>(t%64)&1 != 0 }
-
-// flip adds t if it is absent and takes it out if it is present.
-func (s *typeSet) flip(t ExtensionType) { s[t/64] ^= 1 << (t % 64) }
+func (s *typeSet) add(t ExtensionType)      { s[t/64] |= 1 << (t % 64) }
+func (s *typeSet) remove(t ExtensionType)   { s[t/64] &^= 1 << (t % 64) }

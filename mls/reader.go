@@ -1,6 +1,7 @@
 package mls
 
 import (
+	"iter"
 	"strconv"
 
 	"golang.org/x/crypto/cryptobyte"
@@ -217,10 +218,21 @@ func tooLarge(object string, limit int) error {
 // u16List is an encoded list of 16-bit code points.
 type u16List []byte
 
+// all yields the code points in order.
+func (l u16List) all() iter.Seq[uint16] {
+	return func(yield func(uint16) bool) {
+		for ; len(l) >= 2; l = l[2:] {
+			if !yield(uint16(l[0])<<8 | uint16(l[1])) {
+				return
+			}
+		}
+	}
+}
+
 // contains reports whether v is in the list.
 func (l u16List) contains(v uint16) bool {
-	for ; len(l) >= 2; l = l[2:] {
-		if uint16(l[0])<<8|uint16(l[1]) == v {
+	for have := range l.all() {
+		if have == v {
 			return true
 		}
 	}

@@ -35,14 +35,14 @@ func TestParseWelcomeRefuses(t *testing.T) {
 		want  error
 		field string
 	}{
-		"nobody":       {testWelcome(), ErrMalformed, "Welcome.secrets"},
-		"one twice":    {testWelcome(testRef(1), testRef(2), testRef(1)), ErrMalformed, "Welcome.secrets.new_member"},
-		"short ref":    {testWelcome(make([]byte, 31)), ErrMalformed, "Welcome.secrets.new_member"},
-		"empty ref":    {testWelcome(nil), ErrMalformed, "Welcome.secrets.new_member"},
-		"bare":         {testWelcome(testRef(1))[4:], ErrMalformed, "MLSMessage.wire_format"},
-		"GroupInfo":    {framed(4, newGroupInfo().build()), ErrMalformed, "MLSMessage.wire_format"},
-		"too large":    {make([]byte, MaxWelcomeSize+1), ErrTooLarge, ""},
-		"empty":        {nil, ErrMalformed, "MLSMessage.version"},
+		"nobody":        {testWelcome(), ErrMalformed, "Welcome.secrets"},
+		"one twice":     {testWelcome(testRef(1), testRef(2), testRef(1)), ErrMalformed, "Welcome.secrets.new_member"},
+		"short ref":     {testWelcome(make([]byte, 31)), ErrMalformed, "Welcome.secrets.new_member"},
+		"empty ref":     {testWelcome(nil), ErrMalformed, "Welcome.secrets.new_member"},
+		"bare":          {testWelcome(testRef(1))[4:], ErrMalformed, "MLSMessage.wire_format"},
+		"GroupInfo":     {framed(4, newGroupInfo().build()), ErrMalformed, "MLSMessage.wire_format"},
+		"too large":     {make([]byte, MaxWelcomeSize+1), ErrTooLarge, ""},
+		"empty":         {nil, ErrMalformed, "MLSMessage.version"},
 		"half an entry": {framed(3, cat(u16(1), vec(vec(testRef(1))), vec())), ErrMalformed, "Welcome.kem_output"},
 	} {
 		t.Run(name, func(t *testing.T) {

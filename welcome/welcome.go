@@ -1,13 +1,13 @@
 // Package welcome delivers Welcomes (RFC 9420 §12.4.3.1) in two phases, so that an app killed between fetching and joining
 // loses nothing. It owns the tables welcomes (a row per recipient device) and welcome_bodies (the object's bytes, once).
 //
-//	             Fetch                        Confirm(true)
-//	 available ───────────────▶ in_flight ───────────────────────▶ consumed
-//	     ▲                        │  │  ▲
-//	     │   grace over, no word  │  │  └── Fetch again: same bytes, same lease
-//	     └────────────────────────┘  └───── Confirm(false): stays in_flight, error recorded, fetched again at will
-//	 available | in_flight ──▶ superseded (a newer Welcome for the same device, or the recipient was added anew)
-//	 available | in_flight ──▶ expired    (retention over)
+//	            Fetch                        Confirm(true)
+//	available ───────────────▶ in_flight ───────────────────────▶ consumed
+//	    ▲                        │  │  ▲
+//	    │   grace over, no word  │  │  └── Fetch again: same bytes, same lease
+//	    └────────────────────────┘  └───── Confirm(false): stays in_flight, error recorded, fetched again at will
+//	available | in_flight ──▶ superseded (a newer Welcome for the same device, or the recipient was added anew)
+//	available | in_flight ──▶ expired    (retention over)
 //
 // Every transition is one UPDATE of a locked row and raises its version. Only the database's clock counts.
 package welcome

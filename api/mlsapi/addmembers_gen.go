@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "github.com/bluesky-social/indigo/atproto/syntax"
+import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
 
 // NSIDAddMembers is the method's name on the wire.
 const NSIDAddMembers = "blue.catbird.mls.addMembers"
@@ -32,11 +34,11 @@ type AddMembersInput struct {
 }
 
 func (v *AddMembersInput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "commit":
 			d.field(&o, 0, "commit")
@@ -101,20 +103,19 @@ func (v *AddMembersInput) AppendJSON(dst []byte) []byte {
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *AddMembersInput) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 6)}
-	var dst []byte
 	if v.Commit != nil {
-		dst = l.add("commit", dst, v.Commit.AppendJSON(dst))
+		l.add("commit", v.Commit.AppendJSON(l.buf))
 	}
-	dst = l.add("convoId", dst, appendString(dst, v.ConvoID))
-	dst = l.add("didList", dst, appendArray(dst, v.DIDList, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
+	l.add("convoId", appendString(l.buf, v.ConvoID))
+	l.add("didList", appendArray(l.buf, v.DIDList, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
 	if v.GroupInfo != nil {
-		dst = l.add("groupInfo", dst, v.GroupInfo.AppendJSON(dst))
+		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
 	}
 	if v.KeyPackageHashes != nil {
-		dst = l.add("keyPackageHashes", dst, appendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
+		l.add("keyPackageHashes", appendArray(l.buf, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
 	}
 	if v.WelcomeMessage != nil {
-		dst = l.add("welcomeMessage", dst, v.WelcomeMessage.AppendJSON(dst))
+		l.add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.buf))
 	}
 	return l.fields
 }
@@ -135,11 +136,11 @@ type AddMembersOutput struct {
 }
 
 func (v *AddMembersOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "newEpoch":
 			d.field(&o, 0, "newEpoch")

@@ -23,11 +23,11 @@ type ConfirmWelcomeInput struct {
 }
 
 func (v *ConfirmWelcomeInput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "convoId":
 			d.field(&o, 0, "convoId")
@@ -78,18 +78,17 @@ func (v *ConfirmWelcomeInput) AppendJSON(dst []byte) []byte {
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *ConfirmWelcomeInput) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 5)}
-	var dst []byte
-	dst = l.add("convoId", dst, appendString(dst, v.ConvoID))
+	l.add("convoId", appendString(l.buf, v.ConvoID))
 	if v.DeviceID != nil {
-		dst = l.add("deviceId", dst, appendString(dst, *v.DeviceID))
+		l.add("deviceId", appendString(l.buf, *v.DeviceID))
 	}
 	if v.ErrorDetails != nil {
-		dst = l.add("errorDetails", dst, appendString(dst, *v.ErrorDetails))
+		l.add("errorDetails", appendString(l.buf, *v.ErrorDetails))
 	}
 	if v.KeyPackageRef != nil {
-		dst = l.add("keyPackageRef", dst, appendString(dst, *v.KeyPackageRef))
+		l.add("keyPackageRef", appendString(l.buf, *v.KeyPackageRef))
 	}
-	dst = l.add("success", dst, appendBoolean(dst, v.Success))
+	l.add("success", appendBoolean(l.buf, v.Success))
 	return l.fields
 }
 
@@ -116,11 +115,11 @@ const (
 )
 
 func (v *ConfirmWelcomeOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "confirmed":
 			d.field(&o, 0, "confirmed")

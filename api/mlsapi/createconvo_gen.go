@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "github.com/bluesky-social/indigo/atproto/syntax"
+import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
 
 // NSIDCreateConvo is the method's name on the wire.
 const NSIDCreateConvo = "blue.catbird.mls.createConvo"
@@ -36,11 +38,11 @@ type CreateConvoInput struct {
 }
 
 func (v *CreateConvoInput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "cipherSuite":
 			d.field(&o, 0, "cipherSuite")
@@ -119,26 +121,25 @@ func (v *CreateConvoInput) AppendJSON(dst []byte) []byte {
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *CreateConvoInput) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 8)}
-	var dst []byte
-	dst = l.add("cipherSuite", dst, appendString(dst, v.CipherSuite))
+	l.add("cipherSuite", appendString(l.buf, v.CipherSuite))
 	if v.CurrentEpoch != nil {
-		dst = l.add("currentEpoch", dst, appendInteger(dst, *v.CurrentEpoch))
+		l.add("currentEpoch", appendInteger(l.buf, *v.CurrentEpoch))
 	}
-	dst = l.add("groupId", dst, appendString(dst, v.GroupID))
+	l.add("groupId", appendString(l.buf, v.GroupID))
 	if v.GroupInfo != nil {
-		dst = l.add("groupInfo", dst, v.GroupInfo.AppendJSON(dst))
+		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
 	}
 	if v.InitialMembers != nil {
-		dst = l.add("initialMembers", dst, appendArray(dst, v.InitialMembers, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
+		l.add("initialMembers", appendArray(l.buf, v.InitialMembers, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
 	}
 	if v.KeyPackageHashes != nil {
-		dst = l.add("keyPackageHashes", dst, appendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
+		l.add("keyPackageHashes", appendArray(l.buf, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
 	}
 	if v.Metadata != nil {
-		dst = l.add("metadata", dst, v.Metadata.AppendJSON(dst))
+		l.add("metadata", v.Metadata.AppendJSON(l.buf))
 	}
 	if v.WelcomeMessage != nil {
-		dst = l.add("welcomeMessage", dst, v.WelcomeMessage.AppendJSON(dst))
+		l.add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.buf))
 	}
 	return l.fields
 }

@@ -2,6 +2,7 @@ package mlsapi
 
 import (
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -22,8 +23,8 @@ func NewDatetime(t time.Time) Datetime {
 // ParseDatetime reads RFC 3339 with any offset and any number of decimals.
 func ParseDatetime(text string) (Datetime, error) {
 	var t time.Time
-	if err := t.UnmarshalText([]byte(text)); err != nil {
-		return Datetime{}, errDatetime
+	if err := t.UnmarshalText([]byte(text)); err != nil || strings.IndexByte(text, ',') >= 0 {
+		return Datetime{}, errDatetime // package time takes a decimal comma, RFC 3339 does not
 	}
 	d := NewDatetime(t)
 	if y := d.Year(); y < 0 || y > 9999 { // an offset can carry the year past the format's four digits

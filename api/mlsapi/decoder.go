@@ -3,7 +3,9 @@ package mlsapi
 import (
 	"bytes"
 	"errors"
+	"hash/maphash"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -30,11 +32,18 @@ type decoder struct {
 	name []byte    // the unquoted member name, valid until the next read
 	path []segment // where the decoder is
 	text []byte    // scratch for strings with escapes
+
+	// unknown holds hashes of the names that the open objects have and their
+	// lexicons do not, the innermost object's last. Hashes, because remembering the
+	// names of a body of small objects would cost more than the body; a false alarm
+	// takes a collision of 64 bits under a seed that nobody knows.
+	unknown []uint64
+	seed    maphash.Seed
 }
 
 // decoders keeps jsontext's state and the scratch buffers for the next request.
 var decoders = sync.Pool{New: func() any {
-	return &decoder{json: jsontext.NewDecoder(eof{}), path: make([]segment, 0, 8)}
+	return &decoder{json: jsontext.NewDecoder(eof{}), path: make([]segment, 0, 8), seed: maphash.MakeSeed()}
 }}
 
 // maxScratch bounds what an idle decoder holds on to.
@@ -59,7 +68,7 @@ func decodeWith(body []byte, f func(*decoder)) error {
 func (d *decoder) release() {
 	d.src = bytes.Buffer{}
 	d.json.Reset(eof{})
-	d.err, d.name, d.path = nil, nil, d.path[:0]
+	d.err, d.name, d.path, d.unknown = nil, nil, d.path[:0], d.unknown[:0]
 	if cap(d.text) > maxScratch {
 		d.text = nil
 	}
@@ -149,36 +158,31 @@ func (d *decoder) raw() []byte {
 // object is the state of one JSON object that is being read.
 type object struct {
 	seen    uint64 // bit i: the field to which the generator gave number i was read
-	unknown map[string]struct{}
+	unknown int    // where this object's names start in decoder.unknown
 }
 
 // open reads the start of an object.
-func (d *decoder) open() bool {
+func (d *decoder) open(o *object) bool {
+	o.unknown = len(d.unknown)
 	if !d.expect(jsontext.KindBeginObject, "an object") {
 		return false
 	}
-	if _, err := d.json.ReadToken(); err != nil {
-		d.syntax(err)
-		return false
-	}
+	d.token()
 	d.path = append(d.path, segment{})
-	return true
+	return d.err == nil
 }
 
 // next reads a member's name into d.name and reports whether there was one; at
 // the end of the object it leaves it.
-func (d *decoder) next() bool {
+func (d *decoder) next(o *object) bool {
 	if d.err != nil {
 		return false
 	}
 	top := len(d.path) - 1
 	switch d.json.PeekKind() {
 	case jsontext.KindEndObject:
-		_, err := d.json.ReadToken()
-		d.path = d.path[:top]
-		if err != nil {
-			d.syntax(err)
-		}
+		d.path, d.unknown = d.path[:top], d.unknown[:o.unknown]
+		d.token()
 		return false
 	case jsontext.KindString:
 		d.path = d.path[:top] // a bad name is nobody's field
@@ -190,8 +194,7 @@ func (d *decoder) next() bool {
 		return d.err == nil
 	default:
 		d.path = d.path[:top]
-		_, err := d.json.ReadToken()
-		d.syntax(err)
+		d.token()
 		return false
 	}
 }
@@ -223,18 +226,16 @@ func (d *decoder) field(o *object, bit int, name string) {
 func (d *decoder) skip(o *object) {
 	d.path = d.path[:len(d.path)-1] // its name is the client's, and not to be repeated
 	defer func() { d.path = append(d.path, segment{}) }()
-	if _, twice := o.unknown[string(d.name)]; twice {
+	hash, names := maphash.Bytes(d.seed, d.name), d.unknown[o.unknown:]
+	if slices.Contains(names, hash) {
 		d.fail(RuleDuplicate, "must not hold an unknown field twice")
 		return
 	}
-	if len(o.unknown) == maxUnknown {
+	if len(names) == maxUnknown {
 		d.fail(RuleTooMany, "holds too many unknown fields")
 		return
 	}
-	if o.unknown == nil {
-		o.unknown = make(map[string]struct{})
-	}
-	o.unknown[string(d.name)] = struct{}{}
+	d.unknown = append(d.unknown, hash)
 	if err := d.json.SkipValue(); err != nil {
 		d.syntax(err)
 	}
@@ -248,7 +249,7 @@ func (d *decoder) require(o *object, bit int, name string) {
 	}
 }
 
-// text reads a string of at most max bytes without decoding a longer one. Each
+// stringText reads a string of at most max bytes without decoding a longer one. Each
 // decoded byte takes one to six bytes of JSON.
 func (d *decoder) stringText(max int) []byte {
 	if !d.expect(jsontext.KindString, "a string") {

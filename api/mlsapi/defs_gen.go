@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "github.com/bluesky-social/indigo/atproto/syntax"
+import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
 
 // ConvoMetadata is blue.catbird.mls.defs#convoMetadata. Plain-text labels of a
 // convo. The server can read them.
@@ -14,11 +16,11 @@ type ConvoMetadata struct {
 }
 
 func (v *ConvoMetadata) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "description":
 			d.field(&o, 0, "description")
@@ -74,11 +76,11 @@ type ConvoView struct {
 }
 
 func (v *ConvoView) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "cipherSuite":
 			d.field(&o, 0, "cipherSuite")
@@ -173,11 +175,11 @@ type KeyPackageHashEntry struct {
 }
 
 func (v *KeyPackageHashEntry) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "did":
 			d.field(&o, 0, "did")
@@ -223,11 +225,11 @@ type KeyPackageRef struct {
 }
 
 func (v *KeyPackageRef) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "cipherSuite":
 			d.field(&o, 0, "cipherSuite")
@@ -300,11 +302,11 @@ type MemberView struct {
 }
 
 func (v *MemberView) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "credential":
 			d.field(&o, 0, "credential")
@@ -377,11 +379,11 @@ const (
 )
 
 func (v *MessageView) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "ciphertext":
 			d.field(&o, 0, "ciphertext")

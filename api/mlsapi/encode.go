@@ -37,12 +37,15 @@ type Field struct {
 }
 
 // fieldList collects Fields, whose values share one buffer.
-type fieldList struct{ fields []Field }
+type fieldList struct {
+	fields []Field
+	buf    []byte
+}
 
-// add records the field whose value is what buf holds beyond dst, and returns buf.
-func (l *fieldList) add(name string, dst, buf []byte) []byte {
-	l.fields = append(l.fields, Field{Name: name, JSON: buf[len(dst):len(buf):len(buf)]})
-	return buf
+// add records the field whose value the caller appended to l.buf.
+func (l *fieldList) add(name string, buf []byte) {
+	l.fields = append(l.fields, Field{Name: name, JSON: buf[len(l.buf):len(buf):len(buf)]})
+	l.buf = buf
 }
 
 func appendString(dst []byte, s string) []byte {

@@ -2,8 +2,11 @@
 
 package mlsapi
 
-import "net/url"
-import "github.com/bluesky-social/indigo/atproto/syntax"
+import (
+	"net/url"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
 
 // NSIDGetCommits is the method's name on the wire.
 const NSIDGetCommits = "blue.catbird.mls.getCommits"
@@ -48,11 +51,11 @@ type GetCommitsOutput struct {
 }
 
 func (v *GetCommitsOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "commits":
 			d.field(&o, 0, "commits")
@@ -96,11 +99,11 @@ type CommitView struct {
 }
 
 func (v *CommitView) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "commitData":
 			d.field(&o, 0, "commitData")

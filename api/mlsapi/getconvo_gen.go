@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "net/url"
+import (
+	"net/url"
+)
 
 // NSIDGetConvo is the method's name on the wire.
 const NSIDGetConvo = "blue.catbird.mls.getConvo"
@@ -34,11 +36,11 @@ type GetConvoOutput struct {
 }
 
 func (v *GetConvoOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "convo":
 			d.field(&o, 0, "convo")

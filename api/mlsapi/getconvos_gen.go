@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "net/url"
+import (
+	"net/url"
+)
 
 // NSIDGetConvos is the method's name on the wire.
 const NSIDGetConvos = "blue.catbird.mls.getConvos"
@@ -42,11 +44,11 @@ type GetConvosOutput struct {
 }
 
 func (v *GetConvosOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "conversations":
 			d.field(&o, 0, "conversations")

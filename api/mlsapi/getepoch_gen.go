@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "net/url"
+import (
+	"net/url"
+)
 
 // NSIDGetEpoch is the method's name on the wire.
 const NSIDGetEpoch = "blue.catbird.mls.getEpoch"
@@ -36,11 +38,11 @@ type GetEpochOutput struct {
 }
 
 func (v *GetEpochOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "convoId":
 			d.field(&o, 0, "convoId")

@@ -2,8 +2,11 @@
 
 package mlsapi
 
-import "net/url"
-import "github.com/bluesky-social/indigo/atproto/syntax"
+import (
+	"net/url"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
 
 // NSIDGetKeyPackages is the method's name on the wire.
 const NSIDGetKeyPackages = "blue.catbird.mls.getKeyPackages"
@@ -48,14 +51,13 @@ func DecodeGetKeyPackagesParams(query url.Values) (*GetKeyPackagesParams, error)
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *GetKeyPackagesParams) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 3)}
-	var dst []byte
 	if v.CipherSuite != nil {
-		dst = l.add("cipherSuite", dst, appendString(dst, *v.CipherSuite))
+		l.add("cipherSuite", appendString(l.buf, *v.CipherSuite))
 	}
 	if v.ConvoID != nil {
-		dst = l.add("convoId", dst, appendString(dst, *v.ConvoID))
+		l.add("convoId", appendString(l.buf, *v.ConvoID))
 	}
-	dst = l.add("dids", dst, appendArray(dst, v.DIDs, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
+	l.add("dids", appendArray(l.buf, v.DIDs, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
 	return l.fields
 }
 
@@ -68,11 +70,11 @@ type GetKeyPackagesOutput struct {
 }
 
 func (v *GetKeyPackagesOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "keyPackages":
 			d.field(&o, 0, "keyPackages")

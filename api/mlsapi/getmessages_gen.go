@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "net/url"
+import (
+	"net/url"
+)
 
 // NSIDGetMessages is the method's name on the wire.
 const NSIDGetMessages = "blue.catbird.mls.getMessages"
@@ -68,11 +70,11 @@ type GetMessagesOutput struct {
 }
 
 func (v *GetMessagesOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "cursor":
 			d.field(&o, 0, "cursor")

@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "net/url"
+import (
+	"net/url"
+)
 
 // NSIDGetWelcome is the method's name on the wire.
 const NSIDGetWelcome = "blue.catbird.mls.getWelcome"
@@ -66,11 +68,11 @@ const (
 )
 
 func (v *GetWelcomeOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "convoId":
 			d.field(&o, 0, "convoId")

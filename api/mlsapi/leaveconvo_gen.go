@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "github.com/bluesky-social/indigo/atproto/syntax"
+import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
 
 // NSIDLeaveConvo is the method's name on the wire.
 const NSIDLeaveConvo = "blue.catbird.mls.leaveConvo"
@@ -28,11 +30,11 @@ type LeaveConvoInput struct {
 }
 
 func (v *LeaveConvoInput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "commit":
 			d.field(&o, 0, "commit")
@@ -84,16 +86,15 @@ func (v *LeaveConvoInput) AppendJSON(dst []byte) []byte {
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *LeaveConvoInput) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 4)}
-	var dst []byte
 	if v.Commit != nil {
-		dst = l.add("commit", dst, v.Commit.AppendJSON(dst))
+		l.add("commit", v.Commit.AppendJSON(l.buf))
 	}
-	dst = l.add("convoId", dst, appendString(dst, v.ConvoID))
+	l.add("convoId", appendString(l.buf, v.ConvoID))
 	if v.GroupInfo != nil {
-		dst = l.add("groupInfo", dst, v.GroupInfo.AppendJSON(dst))
+		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
 	}
 	if v.TargetDID != nil {
-		dst = l.add("targetDid", dst, appendText(dst, *v.TargetDID))
+		l.add("targetDid", appendText(l.buf, *v.TargetDID))
 	}
 	return l.fields
 }
@@ -114,11 +115,11 @@ type LeaveConvoOutput struct {
 }
 
 func (v *LeaveConvoOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "newEpoch":
 			d.field(&o, 0, "newEpoch")

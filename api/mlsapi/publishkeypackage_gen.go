@@ -23,11 +23,11 @@ type PublishKeyPackageInput struct {
 }
 
 func (v *PublishKeyPackageInput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "cipherSuite":
 			d.field(&o, 0, "cipherSuite")
@@ -71,12 +71,11 @@ func (v *PublishKeyPackageInput) AppendJSON(dst []byte) []byte {
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *PublishKeyPackageInput) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 3)}
-	var dst []byte
-	dst = l.add("cipherSuite", dst, appendString(dst, v.CipherSuite))
+	l.add("cipherSuite", appendString(l.buf, v.CipherSuite))
 	if v.Expires != nil {
-		dst = l.add("expires", dst, v.Expires.AppendJSON(dst))
+		l.add("expires", v.Expires.AppendJSON(l.buf))
 	}
-	dst = l.add("keyPackage", dst, v.KeyPackage.AppendJSON(dst))
+	l.add("keyPackage", v.KeyPackage.AppendJSON(l.buf))
 	return l.fields
 }
 
@@ -92,11 +91,11 @@ type PublishKeyPackageOutput struct {
 }
 
 func (v *PublishKeyPackageOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "keyPackageRef":
 			d.field(&o, 0, "keyPackageRef")

@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "net/url"
+import (
+	"net/url"
+)
 
 // Methods returns the methods of the lexicons by NSID.
 func Methods() []Method {
@@ -69,99 +71,100 @@ type Handler[C any] interface {
 
 // Routes binds each method to its handler, in the order of [Methods].
 func Routes[C any]() []Route[C] {
+	m := Methods()
 	return []Route[C]{
-		{Method: Method{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[0], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeAddMembersInput(body)
 			if err != nil {
 				return err
 			}
 			return h.AddMembers(c, in)
 		}},
-		{Method: Method{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[1], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeConfirmWelcomeInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ConfirmWelcome(c, in)
 		}},
-		{Method: Method{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[2], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeCreateConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.CreateConvo(c, in)
 		}},
-		{Method: Method{NSID: NSIDGetCommits, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[3], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetCommitsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetCommits(c, p)
 		}},
-		{Method: Method{NSID: NSIDGetConvo, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[4], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvo(c, p)
 		}},
-		{Method: Method{NSID: NSIDGetConvos, Kind: Query, HasInput: false, Errors: []string{ErrInvalidCursor}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvosParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvos(c, p)
 		}},
-		{Method: Method{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetEpochParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetEpoch(c, p)
 		}},
-		{Method: Method{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackages(c, p)
 		}},
-		{Method: Method{NSID: NSIDGetMessages, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetMessagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetMessages(c, p)
 		}},
-		{Method: Method{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetWelcomeParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetWelcome(c, p)
 		}},
-		{Method: Method{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeLeaveConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.LeaveConvo(c, in)
 		}},
-		{Method: Method{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackage(c, in)
 		}},
-		{Method: Method{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: Method{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember}}, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err

@@ -2,7 +2,9 @@
 
 package mlsapi
 
-import "github.com/bluesky-social/indigo/atproto/syntax"
+import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
 
 // NSIDSendMessage is the method's name on the wire.
 const NSIDSendMessage = "blue.catbird.mls.sendMessage"
@@ -30,11 +32,11 @@ type SendMessageInput struct {
 }
 
 func (v *SendMessageInput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "ciphertext":
 			d.field(&o, 0, "ciphertext")
@@ -97,17 +99,16 @@ func (v *SendMessageInput) AppendJSON(dst []byte) []byte {
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *SendMessageInput) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 6)}
-	var dst []byte
-	dst = l.add("ciphertext", dst, v.Ciphertext.AppendJSON(dst))
-	dst = l.add("convoId", dst, appendString(dst, v.ConvoID))
+	l.add("ciphertext", v.Ciphertext.AppendJSON(l.buf))
+	l.add("convoId", appendString(l.buf, v.ConvoID))
 	if v.EmbedType != nil {
-		dst = l.add("embedType", dst, appendString(dst, *v.EmbedType))
+		l.add("embedType", appendString(l.buf, *v.EmbedType))
 	}
 	if v.EmbedURI != nil {
-		dst = l.add("embedUri", dst, appendString(dst, *v.EmbedURI))
+		l.add("embedUri", appendString(l.buf, *v.EmbedURI))
 	}
-	dst = l.add("epoch", dst, appendInteger(dst, v.Epoch))
-	dst = l.add("senderDid", dst, appendText(dst, v.SenderDID))
+	l.add("epoch", appendInteger(l.buf, v.Epoch))
+	l.add("senderDid", appendText(l.buf, v.SenderDID))
 	return l.fields
 }
 
@@ -129,11 +130,11 @@ type SendMessageOutput struct {
 }
 
 func (v *SendMessageOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "epoch":
 			d.field(&o, 0, "epoch")

@@ -15,11 +15,11 @@ type UpdateCursorInput struct {
 }
 
 func (v *UpdateCursorInput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "convoId":
 			d.field(&o, 0, "convoId")
@@ -49,9 +49,8 @@ func (v *UpdateCursorInput) AppendJSON(dst []byte) []byte {
 // name and in canonical JSON: what two requests must share to be the same.
 func (v *UpdateCursorInput) Fields() []Field {
 	l := fieldList{fields: make([]Field, 0, 2)}
-	var dst []byte
-	dst = l.add("convoId", dst, appendString(dst, v.ConvoID))
-	dst = l.add("seq", dst, appendInteger(dst, v.Seq))
+	l.add("convoId", appendString(l.buf, v.ConvoID))
+	l.add("seq", appendInteger(l.buf, v.Seq))
 	return l.fields
 }
 
@@ -67,11 +66,11 @@ type UpdateCursorOutput struct {
 }
 
 func (v *UpdateCursorOutput) decode(d *decoder) {
-	if !d.open() {
+	var o object
+	if !d.open(&o) {
 		return
 	}
-	var o object
-	for d.next() {
+	for d.next(&o) {
 		switch string(d.name) {
 		case "seq":
 			d.field(&o, 0, "seq")

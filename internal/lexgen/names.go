@@ -43,12 +43,10 @@ func capital(word string) string {
 // lastSegment is the method's own name in its NSID.
 func lastSegment(nsid string) string { return nsid[strings.LastIndexByte(nsid, '.')+1:] }
 
-// refName is the Go name of the definition that ref names, seen from nsid.
-func refName(nsid, ref string) (string, error) {
-	base, frag, ok := strings.Cut(ref, "#")
-	if base == "" {
-		base = nsid
-	}
+// refName is the Go name of the definition that ref names. All definitions share
+// one package, and the generator refuses two of one name.
+func refName(ref string) (string, error) {
+	_, frag, ok := strings.Cut(ref, "#")
 	if !ok || frag == "main" {
 		return "", errUnsupported("a ref to a main definition", ref)
 	}

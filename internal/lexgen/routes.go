@@ -51,9 +51,10 @@ func (g *source) routes(methods []*method) {
 
 	g.p("\n// Routes binds each method to its handler, in the order of [Methods].")
 	g.p("func Routes[C any]() []Route[C] {")
+	g.p("m := Methods()")
 	g.p("return []Route[C]{")
-	for _, m := range methods {
-		g.p("{Method: %s, Serve: func(h Handler[C], c C, query url.Values, body []byte) error {", m.literal())
+	for i, m := range methods {
+		g.p("{Method: m[%d], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {", i)
 		g.call(m)
 		g.p("}},")
 	}

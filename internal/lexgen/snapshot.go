@@ -1,5 +1,95 @@
 package main
 
-import "io"
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
-func landSnapshot(set schemas, path string, out io.Writer) error { return nil }
+	"mlsd/lexicons"
+)
+
+// acceptedBreaks are breaking changes that were made with open eyes: the change
+// as breaking words it, and why no client was hurt.
+func acceptedBreaks() map[string]string { return map[string]string{} }
+
+// snapshot returns all lexicons of the directory in one JSON object by NSID.
+func snapshot(dir fs.FS) ([]byte, error) {
+	names, err := fs.Glob(dir, "*.json")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]json.RawMessage{}
+	for _, name := range names {
+		data, err := fs.ReadFile(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		all[strings.TrimSuffix(name, ".json")] = data
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(all); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// readSnapshot is the inverse of snapshot.
+func readSnapshot(data []byte) (schemas, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(data, &all); err != nil {
+		return nil, err
+	}
+	var set schemas
+	for _, nsid := range slices.Sorted(maps.Keys(all)) {
+		sf, err := parse(all[nsid])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", nsid, err)
+		}
+		set = append(set, sf)
+	}
+	return set, nil
+}
+
+// landSnapshot records the lexicons, unless that would break a client of what is
+// recorded.
+func landSnapshot(set schemas, path string, out io.Writer) error {
+	landed, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil {
+		before, err := readSnapshot(landed)
+		if err != nil {
+			return err
+		}
+		if broken := unaccepted(before, set); len(broken) > 0 {
+			return fmt.Errorf("these changes break clients of the landed lexicons:\n  %s", strings.Join(broken, "\n  "))
+		}
+	}
+	data, err := snapshot(lexicons.Files)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s: %d lexicons\n", landedPath, len(set))
+	return os.WriteFile(path, data, 0o644)
+}
+
+// unaccepted are the breaking changes that no one has vouched for.
+func unaccepted(before, after schemas) []string {
+	accepted := acceptedBreaks()
+	return slices.DeleteFunc(breaking(before, after), func(c string) bool { return accepted[c] != "" })
+}

@@ -34,10 +34,10 @@ func (f field) goType() string {
 func (f field) always() bool { return f.required || f.byDefault != "" }
 
 // fieldsOf lists the properties by name, which is also the canonical order.
-func fieldsOf(nsid string, props map[string]lexicon.SchemaDef, required []string) ([]field, error) {
+func fieldsOf(props map[string]lexicon.SchemaDef, required []string) ([]field, error) {
 	var out []field
 	for _, name := range slices.Sorted(maps.Keys(props)) {
-		typ, err := typeOf(nsid, name, props[name])
+		typ, err := typeOf(name, props[name])
 		if err != nil {
 			return nil, err
 		}
@@ -116,11 +116,11 @@ func (g *source) values(typeName string, f field) {
 }
 
 // object writes a struct with its decoder and its encoder.
-func (g *source) object(nsid, name, doc string, s lexicon.SchemaObject) error {
+func (g *source) object(name, doc string, s lexicon.SchemaObject) error {
 	if len(s.Nullable) > 0 {
 		return errUnsupported("nullable", name)
 	}
-	fields, err := fieldsOf(nsid, s.Properties, s.Required)
+	fields, err := fieldsOf(s.Properties, s.Required)
 	if err != nil {
 		return err
 	}
@@ -140,9 +140,9 @@ func (g *source) object(nsid, name, doc string, s lexicon.SchemaObject) error {
 
 func (g *source) decodeMethod(name string, fields []field) {
 	g.p("\nfunc (v *%s) decode(d *decoder) {", name)
-	g.p("if !d.open() { return }")
 	g.p("var o object")
-	g.p("for d.next() {")
+	g.p("if !d.open(&o) { return }")
+	g.p("for d.next(&o) {")
 	if len(fields) == 0 {
 		g.p("d.skip(&o)")
 	} else {
@@ -175,7 +175,7 @@ func (g *source) appendMethod(name string, fields []field) {
 	for _, f := range fields {
 		g.ifPresent(f, func() {
 			g.p("dst = append(dst, %s...)", strconv.Quote(strconv.Quote(f.json)+":"))
-			g.p("dst = append(%s, ',')", g.appendExpr(f))
+			g.p("dst = append(%s, ',')", f.appendTo("dst"))
 		})
 	}
 	g.p("return endObject(dst)")
@@ -193,12 +193,13 @@ func (g *source) ifPresent(f field, write func()) {
 	g.p("}")
 }
 
-func (g *source) appendExpr(f field) string {
+// appendTo is the expression that appends the field's value to dst.
+func (f field) appendTo(dst string) string {
 	expr := "v." + f.goName
 	if f.pointer() {
 		expr = f.typ.pointee(expr)
 	}
-	return fmt.Sprintf(f.typ.appendf, expr)
+	return fmt.Sprintf(f.typ.appendf, dst, expr)
 }
 
 // fieldsMethod writes Fields for inputs that an idempotency key can repeat.
@@ -213,13 +214,12 @@ func (g *source) fieldsMethod(name string, fields []field) {
 		}
 	}
 	g.p("l := fieldList{fields: make([]Field, 0, %d)}", count)
-	g.p("var dst []byte")
 	for _, f := range fields {
 		if f.json == idempotencyKeyField {
 			continue
 		}
 		g.ifPresent(f, func() {
-			g.p("dst = l.add(%q, dst, %s)", f.json, g.appendExpr(f))
+			g.p("l.add(%q, %s)", f.json, f.appendTo("l.buf"))
 		})
 	}
 	g.p("return l.fields")
@@ -227,8 +227,8 @@ func (g *source) fieldsMethod(name string, fields []field) {
 }
 
 // params writes a params struct with its decoder.
-func (g *source) params(nsid, name, doc string, s lexicon.SchemaParams) error {
-	fields, err := fieldsOf(nsid, s.Properties, s.Required)
+func (g *source) params(name, doc string, s lexicon.SchemaParams) error {
+	fields, err := fieldsOf(s.Properties, s.Required)
 	if err != nil {
 		return err
 	}

@@ -23,11 +23,10 @@ func errUnsupported(what, where string) error {
 type goType struct {
 	name    string // the Go type
 	nilable bool   // absent can be nil without a pointer
-	object  bool   // a generated struct
 	// decode is the expression that reads a value from the decoder d, param the
 	// one that reads it from the text s with the params p.
 	decode, param string
-	// appendf is a format that appends the value %s to dst.
+	// appendf is the format of an expression that appends the value %[2]s to %[1]s.
 	appendf string
 	// element is set for arrays.
 	element  *goType
@@ -36,23 +35,23 @@ type goType struct {
 
 // typeOf maps a field's definition. name is the field's, which decides about
 // base64 and idempotency keys.
-func typeOf(nsid, name string, def lexicon.SchemaDef) (goType, error) {
+func typeOf(name string, def lexicon.SchemaDef) (goType, error) {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
-		return goType{name: "bool", decode: "d.boolean()", param: "p.boolean(s)", appendf: "appendBoolean(dst, %s)"}, constant(s.Const != nil, name)
+		return goType{name: "bool", decode: "d.boolean()", param: "p.boolean(s)", appendf: "appendBoolean(%[1]s, %[2]s)"}, constant(s.Const != nil, name)
 	case lexicon.SchemaInteger:
 		args := integerBound(s.Minimum, "-maxInteger") + ", " + integerBound(s.Maximum, "maxInteger")
-		return goType{name: "int64", decode: "d.integer(" + args + ")", param: "p.integer(s, " + args + ")", appendf: "appendInteger(dst, %s)"},
+		return goType{name: "int64", decode: "d.integer(" + args + ")", param: "p.integer(s, " + args + ")", appendf: "appendInteger(%[1]s, %[2]s)"},
 			constant(s.Const != nil || s.Enum != nil, name)
 	case lexicon.SchemaString:
 		return stringType(name, s)
 	case lexicon.SchemaBytes:
-		return goType{name: "Bytes", nilable: true, decode: "d.bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%s.AppendJSON(dst)"}, nil
+		return goType{name: "Bytes", nilable: true, decode: "d.bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%[2]s.AppendJSON(%[1]s)"}, nil
 	case lexicon.SchemaRef:
-		ref, err := refName(nsid, s.Ref)
-		return goType{name: ref, object: true, decode: "message[" + ref + "](d)", appendf: "%s.AppendJSON(dst)"}, err
+		ref, err := refName(s.Ref)
+		return goType{name: ref, decode: "message[" + ref + "](d)", appendf: "%[2]s.AppendJSON(%[1]s)"}, err
 	case lexicon.SchemaArray:
-		return arrayType(nsid, name, s)
+		return arrayType(name, s)
 	}
 	return goType{}, errUnsupported(fmt.Sprintf("%T", def.Inner), name)
 }
@@ -72,16 +71,16 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	if s.Format != nil {
 		format = *s.Format
 	}
-	text := goType{name: "string", appendf: "appendString(dst, %s)"}
+	text := goType{name: "string", appendf: "appendString(%[1]s, %[2]s)"}
 	call := func(t goType, method, args string) goType {
 		t.decode, t.param = "d."+method+"("+args+")", "p."+method+"("+strings.TrimSuffix("s, "+args, ", ")+")"
 		return t
 	}
 	switch {
 	case format == "did":
-		return call(goType{name: "syntax.DID", appendf: "appendText(dst, %s)"}, "did", ""), nil
+		return call(goType{name: "syntax.DID", appendf: "appendText(%[1]s, %[2]s)"}, "did", ""), nil
 	case format == "datetime":
-		return call(goType{name: "Datetime", appendf: "%s.AppendJSON(dst)"}, "datetime", ""), nil
+		return call(goType{name: "Datetime", appendf: "%[2]s.AppendJSON(%[1]s)"}, "datetime", ""), nil
 	case format == "uri":
 		return call(text, "uri", ""), nil
 	case format != "":
@@ -89,7 +88,7 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	case name == idempotencyKeyField:
 		return call(text, "idempotencyKey", ""), nil
 	case base64Fields[name]:
-		t := call(goType{name: "Base64", nilable: true, appendf: "%s.AppendJSON(dst)"}, "base64", limits(s.MinLength, s.MaxLength))
+		t := call(goType{name: "Base64", nilable: true, appendf: "%[2]s.AppendJSON(%[1]s)"}, "base64", limits(s.MinLength, s.MaxLength))
 		t.param = "" // bytes do not travel in query parameters
 		return t, nil
 	case s.Enum != nil:
@@ -98,8 +97,8 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	return call(text, "string", limits(s.MinLength, s.MaxLength)), nil
 }
 
-func arrayType(nsid, name string, s lexicon.SchemaArray) (goType, error) {
-	el, err := typeOf(nsid, name, s.Items)
+func arrayType(name string, s lexicon.SchemaArray) (goType, error) {
+	el, err := typeOf(name, s.Items)
 	if err != nil {
 		return el, err
 	}
@@ -110,14 +109,14 @@ func arrayType(nsid, name string, s lexicon.SchemaArray) (goType, error) {
 	return goType{
 		name: "[]" + el.name, nilable: true, element: &el, min: min, max: max,
 		decode:  fmt.Sprintf("array(d, %s, %s, func(d *decoder) %s { return %s })", min, max, el.name, el.decode),
-		appendf: fmt.Sprintf("appendArray(dst, %%s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendf, el.pointee("v"))),
+		appendf: fmt.Sprintf("appendArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendf, "dst", el.pointee("v"))),
 	}, nil
 }
 
 // pointee is the expression for what the pointer points to, as appendf wants it:
 // methods are called through the pointer.
 func (t goType) pointee(pointer string) string {
-	if strings.HasPrefix(t.appendf, "%s.") {
+	if strings.HasPrefix(t.appendf, "%[2]s.") {
 		return pointer
 	}
 	return "*" + pointer

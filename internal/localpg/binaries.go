@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -38,6 +40,7 @@ func (b binaries) initdb() string   { return filepath.Join(b.dir, "initdb") }
 type binaryFinder struct {
 	cfg     Config
 	log     *slog.Logger
+	cluster string // the directory of the cluster, for messages
 	dir     string // where downloads go
 	account *account
 }
@@ -52,22 +55,38 @@ func (f *binaryFinder) find(ctx context.Context, want int) (binaries, error) {
 		}
 		return b, f.suits(b, want)
 	}
-	var found []int
-	for _, dir := range f.candidates() {
-		b, err := f.inspect(ctx, dir)
-		if err == nil {
-			if err = f.suits(b, want); err == nil {
-				return b, nil
-			}
-			found = append(found, b.major)
-		}
-		f.log.Debug("PostgreSQL binaries not used", "dir", dir, "reason", err)
-	}
-	if want != 0 && len(found) > 0 {
+	b, found, err := f.first(ctx, f.candidates(), want)
+	switch {
+	case err != nil:
+		return binaries{}, err
+	case b.major != 0:
+		return b, nil
+	case want != 0 && len(found) > 0:
 		slices.Sort(found)
 		return binaries{}, f.versionError(want, slices.Compact(found)...)
 	}
 	return f.download(ctx, want)
+}
+
+// first returns the first installation that suits, or none and the versions of those that do not.
+func (f *binaryFinder) first(ctx context.Context, dirs []string, want int) (_ binaries, found []int, err error) {
+	for _, dir := range dirs {
+		b, err := f.inspect(ctx, dir)
+		if ctx.Err() != nil {
+			return binaries{}, nil, context.Cause(ctx) // not a verdict on the binaries: do not go on to download others
+		}
+		if err == nil {
+			if err = f.suits(b, want); err == nil {
+				return b, nil, nil
+			}
+			found = append(found, b.major)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // most of PATH
+		}
+		f.log.Debug("PostgreSQL binaries not used", "dir", dir, "reason", err)
+	}
+	return binaries{}, found, nil
 }
 
 // candidates lists directories that may hold an installation, best first.
@@ -76,7 +95,11 @@ func (f *binaryFinder) candidates() []string {
 	if search == nil {
 		search = installedDirs
 	}
-	return append(search(), newestFirst(filepath.Join(globEscape(f.dir), "[0-9]*", "bin"))...)
+	return append(search(), f.downloaded()...)
+}
+
+func (f *binaryFinder) downloaded() []string {
+	return newestFirst(filepath.Join(globEscape(f.dir), "[0-9]*", "bin"))
 }
 
 // installedDirs lists where this system may have PostgreSQL: PATH, then the directories of Debian, the PostgreSQL project's RPMs and
@@ -157,7 +180,7 @@ func (f *binaryFinder) suits(b binaries, want int) error {
 }
 
 func (f *binaryFinder) versionError(want int, found ...int) error {
-	return &VersionError{Dir: filepath.Join(filepath.Dir(f.dir), "postgres"), Cluster: want, Found: found}
+	return &VersionError{Dir: f.cluster, Cluster: want, Found: found}
 }
 
 // leadingInt is the number that s starts with, or 0.

@@ -25,7 +25,8 @@ func (s *Server) ConnString(database string) string {
 	if s.service != "" {
 		q.Set("servicefile", s.service)
 	}
-	u := url.URL{Scheme: "postgres", User: url.User(superuser), Host: "", Path: "/" + database, RawQuery: q.Encode()}
+	query := strings.ReplaceAll(q.Encode(), "+", "%20") // to PostgreSQL clients a plus is a plus
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query}
 	return u.String()
 }
 
@@ -90,8 +91,8 @@ func (s *Server) EnsureDatabase(ctx context.Context, name string) (err error) {
 	_, err = conn.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+
 		` TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`)
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "42P04" { // duplicate_database: somebody else was faster
-		return nil
+	if errors.As(err, &pgErr) && (pgErr.Code == "42P04" || pgErr.Code == "23505") {
+		return nil // duplicate_database, or as a race unique_violation: somebody else was faster
 	}
 	return err
 }

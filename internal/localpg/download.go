@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
+	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
@@ -16,6 +18,8 @@ const (
 	mavenCentral    = "https://repo1.maven.org/maven2"
 	newestMajor     = 18 // what a new cluster gets when nothing is installed
 	downloadsPrefix = "tmp-"
+
+	lockPoll = 50 * time.Millisecond // while another process downloads
 )
 
 // download fetches an installation into the data directory, of the cluster's major version or the newest we know, and checks that it
@@ -37,6 +41,14 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	}()
 	if err := makeDirs(f.dir); err != nil {
 		return binaries{}, err
+	}
+	lock, err := awaitLock(ctx, filepath.Join(f.dir, "lock"))
+	if err != nil {
+		return binaries{}, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if b, _, err := f.first(ctx, f.downloaded(), want); err != nil || b.major != 0 {
+		return b, err // another process has downloaded it meanwhile
 	}
 	if err := removeLeftovers(f.dir, downloadsPrefix); err != nil {
 		return binaries{}, err
@@ -71,6 +83,30 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	f.log.Info("downloaded PostgreSQL", "version", b.major, "dir", final)
 	b.dir = filepath.Join(final, "bin")
 	return b, nil
+}
+
+// awaitLock locks a file with flock, waiting as long as ctx allows.
+func awaitLock(ctx context.Context, path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		err := flock(f)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), f.Close())
+		}
+	}
 }
 
 // openToAll lets everyone read an installation, whatever our umask: root unpacked it, another account runs it.

@@ -54,6 +54,9 @@ type Config struct {
 	// BinDir is the directory with postgres and initdb. Empty: installed ones are looked for, then downloaded.
 	BinDir string
 
+	// DownloadDir is where downloaded binaries are kept. Empty: pgbin in DataDir. Several processes may share one.
+	DownloadDir string
+
 	// Download puts an installation of the given major version (bin/postgres, bin/initdb, lib, share) into dir. Nil downloads
 	// from Maven Central. It is called only if no binaries are installed.
 	Download func(ctx context.Context, major int, dir string) error
@@ -117,7 +120,10 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	if c.account, err = chooseAccount(c.dir, major != 0); err != nil {
 		return nil, err
 	}
-	finder := &binaryFinder{cfg: cfg, log: log, dir: filepath.Join(dir, "pgbin"), account: c.account}
+	finder := &binaryFinder{cfg: cfg, log: log, cluster: c.dir, dir: cfg.DownloadDir, account: c.account}
+	if finder.dir == "" {
+		finder.dir = filepath.Join(dir, "pgbin")
+	}
 	if c.bin, err = finder.find(ctx, major); err != nil {
 		return nil, err
 	}

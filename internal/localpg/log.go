@@ -69,24 +69,21 @@ func (l *logSink) add(line string) {
 	l.log.Log(context.Background(), level, "postgres: "+text, "process", backend)
 }
 
-// parseLine gives a server log line its level. LOG is routine. An ERROR of a client's session is the client's to report,
-// and its text may quote values; one of a background process is news.
+// parseLine gives a server log line its level. LOG is routine. An ERROR or FATAL of a client's session is the client's to report, and
+// its text may quote values; one of a background process is news.
 func parseLine(line string) (level slog.Level, backend, text string) {
 	backend, text, ok := strings.Cut(line, "|")
 	if !ok {
 		return slog.LevelWarn, "", line // not from the logger: a library or the dynamic linker speaking
 	}
 	severity, _, _ := strings.Cut(text, ":")
-	switch severity {
-	case "PANIC":
+	switch {
+	case severity == "PANIC":
 		level = slog.LevelError
-	case "FATAL", "WARNING":
+	case backend == "client backend":
+		level = slog.LevelDebug
+	case severity == "FATAL", severity == "ERROR", severity == "WARNING":
 		level = slog.LevelWarn
-	case "ERROR":
-		level = slog.LevelWarn
-		if backend == "client backend" {
-			level = slog.LevelDebug
-		}
 	default:
 		level = slog.LevelDebug
 	}

@@ -50,8 +50,9 @@ func prepareSocketDir(dataDir string, a *account) (string, error) {
 	return "", fmt.Errorf("no directory for a socket with a path of at most %d bytes: use a shorter data directory or TMPDIR", maxSocketPath)
 }
 
+// fits says whether a socket can be in dir and be named in a connection string, where a comma would separate two hosts.
 func fits(dir string) bool {
-	return len(dir)+1+len(socketName) <= maxSocketPath
+	return len(dir)+1+len(socketName) <= maxSocketPath && !strings.Contains(dir, ",")
 }
 
 func makeRunDir(run string, a *account) error {

@@ -32,7 +32,8 @@ func startPrivate(ctx context.Context) (*privateServer, error) {
 		return nil, err
 	}
 	pg, err := localpg.Start(ctx, localpg.Config{
-		DataDir: dir,
+		DataDir:     dir,
+		DownloadDir: filepath.Join(filepath.Dir(dir), "pgbin"), // once for all processes
 		Settings: map[string]string{
 			"fsync":                      "off",
 			"full_page_writes":           "off",

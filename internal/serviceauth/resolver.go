@@ -109,6 +109,12 @@ func (r *resolver) key(ctx context.Context, did syntax.DID) (atcrypto.PublicKey,
 	if err != nil {
 		return nil, err
 	}
+	return parseDocument(body, did)
+}
+
+// parseDocument returns the #atproto key in the DID document of did, which must
+// name did as its subject and as the key's controller.
+func parseDocument(body []byte, did syntax.DID) (atcrypto.PublicKey, error) {
 	var doc document
 	if err := json.Unmarshal(body, &doc); err != nil {
 		return nil, fmt.Errorf("%w: reading DID document: %w", ErrIssuer, err)

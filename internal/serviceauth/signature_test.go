@@ -1,6 +1,7 @@
 package serviceauth_test
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"math/big"
@@ -8,6 +9,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
@@ -93,6 +97,45 @@ func TestKeyRotation(t *testing.T) {
 	wg.Wait()
 	f.wantRefused(t, old.Authorization(t, string(service), string(send), f.now), send, wrongKey)
 	if got := f.dir.Lookups(); got != 2 {
+		t.Errorf("%d look-ups, want 2", got)
+	}
+}
+
+// rotatesMeanwhile is a directory where another request's refresh comes between
+// this request's first Resolve and its second.
+type rotatesMeanwhile struct {
+	*authtest.Directory
+	stale atcrypto.PublicKey
+	once  sync.Once
+}
+
+func (d *rotatesMeanwhile) Resolve(ctx context.Context, did syntax.DID) (key atcrypto.PublicKey, err error) {
+	d.once.Do(func() { key = d.stale })
+	if key != nil {
+		return key, nil
+	}
+	return d.Directory.Resolve(ctx, did)
+}
+
+// A request that read the old key just before another refreshed it is let in,
+// although there is no second refresh.
+func TestKeyRotationMeanwhile(t *testing.T) {
+	t.Parallel()
+	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
+	dir := &rotatesMeanwhile{Directory: authtest.NewDirectory(t, alice)}
+	dir.once.Do(func() {})
+	now := time.Unix(1_800_000_000, 0)
+	v, err := serviceauth.New(serviceauth.Config{
+		Audiences: serviceauth.Audiences(service), Directory: dir, Replays: &authtest.Replays{}, Now: func() time.Time { return now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{Validator: v, dir: dir.Directory, now: now}
+	f.wantRefused(t, forge(t, alice, mallory, f), send, badSignature) // spends the refresh
+	dir.stale, dir.once = mallory.PublicKey(t), sync.Once{}
+	f.wantCaller(t, alice.Authorization(t, string(service), string(send), now), send, alice.DID)
+	if got := dir.Lookups(); got != 2 {
 		t.Errorf("%d look-ups, want 2", got)
 	}
 }

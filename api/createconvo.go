@@ -1,0 +1,50 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
+
+// CreateConvo: blue.catbird.mls.createConvo.
+func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	suite, err := cipherSuite(in.CipherSuite)
+	if err != nil {
+		return err
+	}
+	groupID, err := hex.DecodeString(in.GroupID)
+	if err != nil || len(groupID) == 0 || hex.EncodeToString(groupID) != in.GroupID {
+		return badRequest("groupId must be lower-case hexadecimal of whole bytes")
+	}
+	input := content(in.Fields())
+	if key == "" {
+		key = input.DerivedKey()
+	}
+	n := convos.NewConvo{
+		Creator: c.caller, GroupID: groupID, CipherSuite: suite, Members: in.InitialMembers, Welcome: in.WelcomeMessage,
+		GroupInfo: in.GroupInfo, CurrentEpoch: in.CurrentEpoch, Key: key, Hash: input.Hash(),
+	}
+	if in.Metadata != nil {
+		n.Name, n.Description = in.Metadata.Name, in.Metadata.Description
+	}
+	answer, err := h.writes.Do(c.ctx, c.write("", key, input), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		convo, err := convos.Create(ctx, tx, n)
+		if err != nil {
+			return nil, err
+		}
+		return view(convo).AppendJSON(nil), nil
+	})
+	if err != nil {
+		return err
+	}
+	c.replyStored(answer)
+	return nil
+}

@@ -1,0 +1,244 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/idem"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
+	"mlsd/keypackages"
+	"mlsd/messages"
+	"mlsd/welcome"
+)
+
+// Names of the errors that every method can answer with. Those of single methods come from the lexicons.
+const (
+	invalidRequest       = "InvalidRequest"
+	authMissing          = "AuthMissing"
+	invalidToken         = "InvalidToken"
+	payloadTooLarge      = "PayloadTooLarge"
+	rateLimitExceeded    = "RateLimitExceeded"
+	internalServerError  = "InternalServerError"
+	methodNotImplemented = "MethodNotImplemented"
+	serviceUnavailable   = "ServiceUnavailable"
+)
+
+// failure is an answer that says no. Its text goes to the client.
+type failure struct {
+	status  int
+	name    string
+	message string
+}
+
+func (f failure) Error() string { return f.name + ": " + f.message }
+
+func badRequest(message string) error { return failure{http.StatusBadRequest, invalidRequest, message} }
+
+// limited says that a rate limit is exhausted.
+type limited struct{ after time.Duration }
+
+func (limited) Error() string { return "rate limit exceeded" }
+
+// busy says that the server has no room for the request now.
+type busy struct{ after time.Duration }
+
+func (busy) Error() string { return "no room for the request now" }
+
+// named is the failure with a name from the lexicons; the name says the status.
+func named(name, message string) failure {
+	status, ok := statusOf[name]
+	if !ok {
+		status = http.StatusBadRequest
+	}
+	return failure{status, name, message}
+}
+
+// statusOf is the status of every named error that is not 400.
+var statusOf = map[string]int{
+	mlsapi.ErrNotMember:           http.StatusForbidden,
+	mlsapi.ErrNotPermitted:        http.StatusForbidden,
+	mlsapi.ErrSenderMismatch:      http.StatusForbidden,
+	mlsapi.ErrConvoNotFound:       http.StatusNotFound,
+	mlsapi.ErrWelcomeNotFound:     http.StatusNotFound,
+	mlsapi.ErrKeyPackageNotFound:  http.StatusNotFound,
+	mlsapi.ErrEpochMismatch:       http.StatusConflict,
+	mlsapi.ErrGroupAlreadyExists:  http.StatusConflict,
+	mlsapi.ErrAlreadyMember:       http.StatusConflict,
+	mlsapi.ErrLastMember:          http.StatusConflict,
+	mlsapi.ErrIdempotencyConflict: http.StatusConflict,
+	mlsapi.ErrRequestInProgress:   http.StatusConflict,
+	mlsapi.ErrWelcomeConsumed:     http.StatusGone,
+	mlsapi.ErrMessageTooLarge:     http.StatusRequestEntityTooLarge,
+}
+
+// sentinels are the domain's errors that carry nothing but their text.
+var sentinels = []struct {
+	err  error
+	name string
+}{
+	{messages.ErrConvoNotFound, mlsapi.ErrConvoNotFound},
+	{messages.ErrNotMember, mlsapi.ErrNotMember},
+	{messages.ErrInvalidCursor, mlsapi.ErrInvalidCursor},
+	{messages.ErrWrongGroup, mlsapi.ErrInvalidMessage},
+	{convos.ErrGroupAlreadyExists, mlsapi.ErrGroupAlreadyExists},
+	{convos.ErrTooManyMembers, mlsapi.ErrTooManyMembers},
+	{convos.ErrLastMember, mlsapi.ErrLastMember},
+	{convos.ErrCommitRequired, mlsapi.ErrCommitRequired},
+	{convos.ErrNotPermitted, mlsapi.ErrNotPermitted},
+	{convos.ErrTargetNotMember, invalidRequest},
+	{convos.ErrSeqAhead, invalidRequest},
+	{keypackages.ErrNotFound, mlsapi.ErrKeyPackageNotFound},
+	{keypackages.ErrTooMany, mlsapi.ErrTooManyKeyPackages},
+	{keypackages.ErrExpirationTooFar, mlsapi.ErrExpirationTooFar},
+	{welcome.ErrNotFound, mlsapi.ErrWelcomeNotFound},
+	{welcome.ErrConsumed, mlsapi.ErrWelcomeConsumed},
+	{idem.ErrInProgress, mlsapi.ErrRequestInProgress},
+}
+
+// refusal finds the failure that a domain error stands for: the one table from errors to names.
+func refusal(err error) (failure, bool) {
+	var (
+		f        failure
+		mismatch *messages.EpochMismatchError
+		conflict *idem.ConflictError
+		member   *convos.AlreadyMemberError
+		object   *convos.InvalidObjectError
+		spent    *keypackages.SpentError
+		pkg      *keypackages.InvalidError
+		input    *mlsapi.Violation
+	)
+	switch {
+	case errors.As(err, &f):
+		return f, true
+	case errors.As(err, &input):
+		return failure{http.StatusBadRequest, invalidRequest, input.Message}, true
+	case errors.As(err, &mismatch):
+		return named(mlsapi.ErrEpochMismatch, mismatch.Error()), true
+	case errors.As(err, &conflict):
+		return named(mlsapi.ErrIdempotencyConflict, conflict.Error()), true
+	case errors.As(err, &member):
+		return named(mlsapi.ErrAlreadyMember, member.Error()), true
+	case errors.As(err, &spent):
+		return named(mlsapi.ErrInvalidWelcome, spent.Error()), true
+	case errors.As(err, &pkg):
+		return named(mlsapi.ErrInvalidKeyPackage, pkg.Error()), true
+	case errors.As(err, &object):
+		names := map[convos.Object]string{
+			convos.Commit: mlsapi.ErrInvalidCommit, convos.Welcome: mlsapi.ErrInvalidWelcome,
+			convos.GroupInfo: mlsapi.ErrInvalidGroupInfo,
+		}
+		return named(names[object.Object], object.Error()), true
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			return named(s.name, err.Error()), true
+		}
+	}
+	return failure{}, false
+}
+
+// violations are the limits of the lexicons whose breach has a name of its own. Field is the path without its index.
+var violations = []struct {
+	nsid, field string
+	rule        mlsapi.Rule
+	name        string
+}{
+	{mlsapi.NSIDSendMessage, "ciphertext", mlsapi.RuleMaxLength, mlsapi.ErrMessageTooLarge},
+	{mlsapi.NSIDSendMessage, "embedUri", mlsapi.RuleFormat, mlsapi.ErrInvalidAsset},
+	{mlsapi.NSIDSendMessage, "embedType", mlsapi.RuleMaxLength, mlsapi.ErrInvalidAsset},
+	{mlsapi.NSIDCreateConvo, "initialMembers", mlsapi.RuleMaxLength, mlsapi.ErrTooManyMembers},
+	{mlsapi.NSIDAddMembers, "didList", mlsapi.RuleMaxLength, mlsapi.ErrTooManyMembers},
+	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleMaxLength, mlsapi.ErrTooManyDids},
+	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleFormat, mlsapi.ErrInvalidDid},
+	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
+	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleFormat, mlsapi.ErrInvalidKeyPackage},
+}
+
+// renamed gives a broken rule the name that the method has for it, and keeps every other error as it is.
+func (s *Server) renamed(method mlsapi.Method, err error) error {
+	var v *mlsapi.Violation
+	if errors.As(err, &v) {
+		field, _, _ := strings.Cut(v.Field, "[")
+		for _, known := range violations {
+			if known.nsid == method.NSID && known.field == field && known.rule == v.Rule {
+				return named(known.name, v.Message)
+			}
+		}
+		return err
+	}
+	if f, ok := refusal(err); ok && !generic(f.name) && !slices.Contains(method.Errors, f.name) {
+		s.cfg.Log.Error("an undeclared error was turned into InvalidRequest", "nsid", method.NSID, "error", f.name)
+		return badRequest(f.message)
+	}
+	return err
+}
+
+// generic reports whether every method may answer with name.
+func generic(name string) bool {
+	switch name {
+	case invalidRequest, authMissing, invalidToken, mlsapi.ErrNotPermitted, payloadTooLarge, rateLimitExceeded,
+		internalServerError, methodNotImplemented, serviceUnavailable:
+		return true
+	}
+	return false
+}
+
+// failureOf turns any error into what the client is told, and sets the headers that go with it. What a client cannot help
+// stays in the log.
+func (s *Server) failureOf(c echo.Context, err error) failure {
+	h := c.Response().Header()
+	var (
+		token    *serviceauth.InvalidError
+		rate     limited
+		full     busy
+		conflict *idem.ConflictError
+		http_    *echo.HTTPError
+	)
+	if errors.As(err, &conflict) {
+		h.Set(headerConflict, "body-mismatch")
+	}
+	if errors.Is(err, idem.ErrInProgress) {
+		setRetryAfter(h, time.Second)
+	}
+	if f, ok := refusal(err); ok {
+		return f
+	}
+	switch {
+	case errors.Is(err, serviceauth.ErrMissing):
+		h.Set(echo.HeaderWWWAuthenticate, `Bearer`)
+		return failure{http.StatusUnauthorized, authMissing, "a service-auth token is needed"}
+	case errors.As(err, &token):
+		h.Set(echo.HeaderWWWAuthenticate, `Bearer error="invalid_token"`)
+		return failure{http.StatusUnauthorized, invalidToken, token.Reason}
+	case errors.As(err, &rate):
+		setRetryAfter(h, rate.after)
+		return failure{http.StatusTooManyRequests, rateLimitExceeded, "too many requests"}
+	case errors.As(err, &full):
+		setRetryAfter(h, full.after)
+		return failure{http.StatusServiceUnavailable, serviceUnavailable, "no room for the request now"}
+	case errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy):
+		s.cfg.Log.Warn("a token could not be judged", "error", err)
+		setRetryAfter(h, time.Second)
+		return failure{http.StatusServiceUnavailable, serviceUnavailable, "the token cannot be checked now"}
+	case errors.Is(err, idem.ErrUnknownOutcome), pgpool.Unavailable(err):
+		s.cfg.Log.Warn("the database is unavailable", "error", err)
+		setRetryAfter(h, time.Second)
+		return failure{http.StatusServiceUnavailable, serviceUnavailable, "the write or read cannot be completed now; retry"}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		setRetryAfter(h, time.Second)
+		return failure{http.StatusServiceUnavailable, serviceUnavailable, "the request ran out of time"}
+	case errors.As(err, &http_) && http_.Code < http.StatusInternalServerError:
+		return failure{http_.Code, invalidRequest, http.StatusText(http_.Code)}
+	}
+	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request", h.Get(echo.HeaderXRequestID))
+	return failure{http.StatusInternalServerError, internalServerError, "internal error"}
+}

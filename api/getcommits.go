@@ -1,0 +1,44 @@
+package api
+
+import (
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/messages"
+)
+
+// maxCommits bounds one answer of getCommits. The client asks on from the last epoch it got.
+const maxCommits = 500
+
+// GetCommits: blue.catbird.mls.getCommits.
+func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
+	convo, err := convoID(p.ConvoID)
+	if err != nil {
+		return err
+	}
+	member, err := convos.Authorise(c.ctx, h.db, convo, c.caller)
+	if err != nil {
+		return err
+	}
+	to := member.Epoch
+	if p.ToEpoch != nil {
+		to = *p.ToEpoch
+	}
+	// One epoch behind the end is an empty answer, so that a client that is up to date can ask for what comes next.
+	if p.ToEpoch != nil && p.FromEpoch > to {
+		return named(mlsapi.ErrInvalidEpochRange, "fromEpoch is greater than toEpoch")
+	}
+	if p.FromEpoch > member.Epoch+1 {
+		return named(mlsapi.ErrInvalidEpochRange, "fromEpoch is beyond the convo's epoch")
+	}
+	found, err := messages.Commits(c.ctx, h.db, member.Window, p.FromEpoch, to, maxCommits, maxPageBytes)
+	if err != nil {
+		return err
+	}
+	out := &mlsapi.GetCommitsOutput{ConvoID: p.ConvoID, Commits: make([]mlsapi.CommitView, len(found))}
+	for i, m := range found {
+		out.Commits[i] = mlsapi.CommitView{
+			Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: mlsapi.NewDatetime(m.CreatedAt),
+		}
+	}
+	return c.reply(out)
+}

@@ -1,0 +1,62 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/keypackages"
+)
+
+// GetKeyPackages: blue.catbird.mls.getKeyPackages. A query by its verb, but it claims: with a key, a retry gets the same
+// KeyPackages; without one, others.
+func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error {
+	key, err := c.key(p.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	claim := keypackages.Claim{Caller: c.caller, DIDs: p.DIDs}
+	if p.CipherSuite != nil {
+		if claim.CipherSuite, err = cipherSuite(*p.CipherSuite); err != nil {
+			return err
+		}
+	}
+	scope := ""
+	if p.ConvoID != nil {
+		convo, err := convoID(*p.ConvoID)
+		if err != nil {
+			return badRequest("convoId must be a convo's id")
+		}
+		claim.ConvoID, scope = &convo, *p.ConvoID
+	}
+	answer, err := h.writes.Do(c.ctx, c.write(scope, key, content(p.Fields())), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		claimed, missing, err := keypackages.Take(ctx, tx, claim)
+		if err != nil {
+			return nil, err
+		}
+		out := mlsapi.GetKeyPackagesOutput{KeyPackages: make([]mlsapi.KeyPackageRef, len(claimed)), Missing: missing}
+		for i, k := range claimed {
+			out.KeyPackages[i] = claimedView(k)
+		}
+		return out.AppendJSON(nil), nil
+	})
+	if err != nil {
+		return err
+	}
+	c.replyStored(answer)
+	return nil
+}
+
+func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {
+	ref := k.Ref.String()
+	v := mlsapi.KeyPackageRef{
+		DID: k.DID, KeyPackage: k.Body, CipherSuite: k.CipherSuite.String(), KeyPackageRef: &ref, DeviceID: &k.DeviceID,
+		LastResort: &k.LastResort,
+	}
+	if k.ExpiresAt != nil {
+		at := mlsapi.NewDatetime(*k.ExpiresAt)
+		v.ClaimExpiresAt = &at
+	}
+	return v
+}

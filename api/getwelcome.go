@@ -1,0 +1,41 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
+
+// GetWelcome: blue.catbird.mls.getWelcome. A query by its verb, but it opens a lease.
+func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
+	convo, err := convoID(p.ConvoID)
+	if err != nil {
+		return err
+	}
+	device, err := c.device(p.DeviceID, p.KeyPackageRef)
+	if err != nil {
+		return err
+	}
+	answer, err := h.writes.Do(c.ctx, c.write(p.ConvoID, "", nil), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		if _, err := convos.Authorise(ctx, tx, convo, c.caller); err != nil {
+			return nil, err
+		}
+		w, err := h.welcomes.Fetch(ctx, tx, convo, device)
+		if err != nil {
+			return nil, err
+		}
+		ref, state, grace := w.KeyPackageRef.String(), string(w.State), mlsapi.NewDatetime(w.GraceExpiresAt)
+		out := mlsapi.GetWelcomeOutput{
+			ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch,
+		}
+		return out.AppendJSON(nil), nil
+	})
+	if err != nil {
+		return err
+	}
+	c.replyStored(answer)
+	return nil
+}

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"encoding/hex"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/idem"
+	"mlsd/messages"
+	"mlsd/mls"
+	"mlsd/welcome"
+)
+
+// handlers implements mlsapi.Handler: one method per file of this package.
+type handlers struct {
+	db       *pgxpool.Pool
+	writes   *idem.Store
+	messages *messages.Log
+	welcomes welcome.Policy
+}
+
+var _ mlsapi.Handler[*call] = (*handlers)(nil)
+
+// convoID parses the id of a convo. What cannot be one is answered like one that never existed.
+func convoID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil || id.String() != text { // uuid.Parse also takes other spellings
+		return uuid.Nil, convos.ErrNotFound
+	}
+	return id, nil
+}
+
+// cipherSuite parses the name of a suite whose objects can be verified.
+func cipherSuite(name string) (mls.CipherSuite, error) {
+	suite, ok := mls.ParseCipherSuite(name)
+	if !ok || !suite.Supported() {
+		return 0, named(mlsapi.ErrInvalidCipherSuite, "cipherSuite is not one that this server verifies")
+	}
+	return suite, nil
+}
+
+// content is the part of an input that makes two requests the same.
+func content(fields []mlsapi.Field) idem.Content {
+	c := make(idem.Content, len(fields))
+	for i, f := range fields {
+		c[i] = idem.Field(f)
+	}
+	return c
+}
+
+// write describes the write that a call asks for.
+func (c *call) write(scope, key string, input idem.Content) idem.Request {
+	return idem.Request{Caller: c.caller, NSID: c.nsid, Scope: scope, Key: key, Input: input}
+}
+
+// device selects Welcomes by what the client says of its device.
+func (c *call) device(id, ref *string) (welcome.Device, error) {
+	d := welcome.Device{DID: c.caller}
+	if id != nil {
+		d.DeviceID = *id
+	}
+	if ref != nil {
+		raw, err := hex.DecodeString(*ref)
+		if err != nil || len(raw) == 0 {
+			return d, badRequest("keyPackageRef must be hexadecimal")
+		}
+		d.KeyPackageRef = raw
+	}
+	return d, nil
+}
+
+// view encodes a convo.
+func view(c convos.Convo) *mlsapi.ConvoView {
+	v := &mlsapi.ConvoView{
+		ID:          c.ID.String(),
+		GroupID:     hex.EncodeToString(c.GroupID),
+		Creator:     c.Creator,
+		Members:     make([]mlsapi.MemberView, len(c.Members)),
+		Epoch:       c.Epoch,
+		CipherSuite: c.CipherSuite.String(),
+		CreatedAt:   mlsapi.NewDatetime(c.CreatedAt),
+		LastSeq:     &c.LastSeq,
+		Unread:      &c.Unread,
+	}
+	for i, m := range c.Members {
+		v.Members[i] = mlsapi.MemberView{DID: m.DID, JoinedAt: mlsapi.NewDatetime(m.JoinedAt)}
+	}
+	if c.LastMessageAt != nil {
+		at := mlsapi.NewDatetime(*c.LastMessageAt)
+		v.LastMessageAt = &at
+	}
+	if c.Name != nil || c.Description != nil {
+		v.Metadata = &mlsapi.ConvoMetadata{Name: c.Name, Description: c.Description}
+	}
+	return v
+}
+
+// maxPageBytes bounds the ciphertext of one answer: with base64 around it, it stays below the 8 MB that a PDS passes on.
+const maxPageBytes = 5_700_000

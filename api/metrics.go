@@ -1,0 +1,56 @@
+package api
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mlsd/welcome"
+)
+
+// Metrics are the counters of the public listener and of what it calls.
+type Metrics struct {
+	requests    *prometheus.CounterVec
+	duration    *prometheus.HistogramVec
+	idempotency *prometheus.CounterVec
+	welcomes    *prometheus.CounterVec
+	fetches     *prometheus.CounterVec
+	epochs      *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics with reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_requests_total", Help: "Requests by method, status and error name."}, []string{"nsid", "status", "error"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "mlsd_request_seconds", Help: "Time to answer, by method.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"nsid"}),
+		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_idempotency_total", Help: "Repeated keys by method and what became of them: replay, conflict, in_progress."},
+			[]string{"nsid", "outcome"}),
+		welcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_welcome_reaper_total", Help: "What the Welcome reaper did: released, consumed, expired, erased."}, []string{"action"}),
+		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
+		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
+	}
+	reg.MustRegister(m.requests, m.duration, m.idempotency, m.welcomes, m.fetches, m.epochs)
+	return m
+}
+
+// Replayed implements idem.Metrics.
+func (m *Metrics) Replayed(nsid string) { m.idempotency.WithLabelValues(nsid, "replay").Inc() }
+
+// Conflicted implements idem.Metrics.
+func (m *Metrics) Conflicted(nsid string) { m.idempotency.WithLabelValues(nsid, "conflict").Inc() }
+
+// InProgress implements idem.Metrics.
+func (m *Metrics) InProgress(nsid string) { m.idempotency.WithLabelValues(nsid, "in_progress").Inc() }
+
+// Reaped counts a round of the Welcome reaper.
+func (m *Metrics) Reaped(r welcome.Reaped) {
+	m.welcomes.WithLabelValues("released").Add(float64(r.Released))
+	m.welcomes.WithLabelValues("consumed").Add(float64(r.Consumed))
+	m.welcomes.WithLabelValues("expired").Add(float64(r.Expired))
+	m.welcomes.WithLabelValues("erased").Add(float64(r.Erased))
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package mlsapi_test
+
+const measurable = true

@@ -1,0 +1,51 @@
+package api
+
+import (
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"mlsd/api/mlsapi"
+)
+
+// observe counts and logs every request. Labels come from the route table, never from the caller; DIDs are not logged.
+func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		begun := time.Now()
+		failed := ""
+		err := next(c)
+		if err != nil {
+			f := s.failureOf(c, err)
+			failed = f.name
+			err = f
+			c.Error(err)
+		}
+		nsid := c.Param("nsid")
+		if _, known := s.routes[nsid]; !known {
+			nsid = "other"
+		}
+		s.cfg.Metrics.observe(nsid, c.Response().Status, failed, time.Since(begun))
+		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
+			slog.Int("status", c.Response().Status), slog.String("error", failed), slog.Duration("took", time.Since(begun)),
+			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)))
+		return nil
+	}
+}
+
+// observe counts one request; failed is its error's name, or "".
+func (m *Metrics) observe(nsid string, status int, failed string, took time.Duration) {
+	m.requests.WithLabelValues(nsid, strconv.Itoa(status), failed).Inc()
+	m.duration.WithLabelValues(nsid).Observe(took.Seconds())
+	if failed == mlsapi.ErrEpochMismatch {
+		m.epochs.WithLabelValues(nsid).Inc()
+	}
+	if nsid == mlsapi.NSIDGetWelcome {
+		outcome := failed
+		if outcome == "" {
+			outcome = "ok"
+		}
+		m.fetches.WithLabelValues(outcome).Inc()
+	}
+}

@@ -1,0 +1,41 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/keypackages"
+)
+
+// PublishKeyPackage: blue.catbird.mls.publishKeyPackage. Without a key its guard is the KeyPackageRef.
+func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	suite, err := cipherSuite(in.CipherSuite)
+	if err != nil {
+		return err
+	}
+	input := content(in.Fields())
+	p := keypackages.Publication{Owner: c.caller, Body: in.KeyPackage, CipherSuite: suite, Key: key, Hash: input.Hash()}
+	if in.Expires != nil {
+		p.Expires = &in.Expires.Time
+	}
+	answer, err := h.writes.Do(c.ctx, c.write("", key, input), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		ref, err := keypackages.Publish(ctx, tx, p)
+		if err != nil {
+			return nil, err
+		}
+		text := ref.String()
+		out := mlsapi.PublishKeyPackageOutput{KeyPackageRef: &text}
+		return out.AppendJSON(nil), nil
+	})
+	if err != nil {
+		return err
+	}
+	c.replyStored(answer)
+	return nil
+}

@@ -1,0 +1,70 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+
+	"mlsd/api/mlsapi"
+	"mlsd/messages"
+	"mlsd/mls"
+)
+
+// SendMessage: blue.catbird.mls.sendMessage. The hot path: one batch of the log, no record beside the message's own row.
+func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	if in.SenderDID != c.caller {
+		return named(mlsapi.ErrSenderMismatch, "senderDid is not the caller")
+	}
+	convo, err := convoID(in.ConvoID)
+	if err != nil {
+		return err
+	}
+	header, err := messageHeader(in)
+	if err != nil {
+		return err
+	}
+	if key == "" {
+		sum := sha256.Sum256(in.Ciphertext)
+		key = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	results, err := h.messages.Append(c.ctx, []messages.Draft{{
+		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Input: content(in.Fields()), Kind: header.ContentType,
+		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI,
+	}})
+	if err != nil {
+		return err
+	}
+	sent := results[0]
+	if sent.Err != nil {
+		return sent.Err
+	}
+	c.replayed = sent.Replayed
+	return c.reply(&mlsapi.SendMessageOutput{
+		MessageID: sent.ID.String(), ReceivedAt: mlsapi.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,
+	})
+}
+
+// messageHeader reads what the ciphertext says of itself, which is what counts; the request's epoch must agree with it.
+// Application data is always a PrivateMessage (RFC 9420 §6); a proposal may be public; a commit has methods of its own.
+func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
+	h, err := mls.ParseHeader(in.Ciphertext)
+	switch {
+	case errors.Is(err, mls.ErrTooLarge):
+		return h, named(mlsapi.ErrMessageTooLarge, "ciphertext: "+err.Error())
+	case err != nil:
+		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: "+err.Error())
+	case h.ContentType == mls.ContentTypeCommit:
+		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: a commit is sent with addMembers or leaveConvo")
+	case h.ContentType == mls.ContentTypeApplication && h.WireFormat != mls.WireFormatPrivateMessage:
+		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: application data must be a PrivateMessage (RFC 9420 §6)")
+	case h.WireFormat == mls.WireFormatPublicMessage && h.SenderType != mls.SenderTypeMember:
+		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: its sender is not a member")
+	case int64(h.Epoch) != in.Epoch:
+		return h, named(mlsapi.ErrInvalidMessage, "epoch differs from the ciphertext's own")
+	}
+	return h, nil
+}

@@ -1,0 +1,335 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mlsd/api"
+	"mlsd/api/mlsapi"
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/invariants"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
+	"mlsd/internal/serviceauth"
+	"mlsd/internal/serviceauth/authtest"
+	"mlsd/messages"
+	"mlsd/mls"
+	"mlsd/welcome"
+)
+
+const service = "did:web:mls.example.com"
+
+// world is a server on a database of its own. At the end of its test every promise is checked over the whole database.
+type world struct {
+	t         *testing.T
+	db        *pgxpool.Pool
+	faults    *failpoint.Set
+	directory *authtest.Directory
+	policy    welcome.Policy
+	rates     api.Rates
+	server    *api.Server
+}
+
+func newWorld(t *testing.T, changes ...func(*world)) *world {
+	t.Helper()
+	w := &world{
+		t: t, db: pgtest.Database(t, pgtest.MaxConns(16)), faults: failpoint.New(), directory: authtest.NewDirectory(t),
+		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release},
+		rates:  api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
+	}
+	for _, change := range changes {
+		change(w)
+	}
+	w.server = w.boot()
+	t.Cleanup(func() {
+		violations, err := invariants.Check(context.Background(), w.db)
+		if err != nil {
+			t.Errorf("check the promises: %v", err)
+		}
+		for _, v := range violations {
+			t.Errorf("violated: %s", v)
+		}
+	})
+	return w
+}
+
+// boot returns a node on the world's database. A second one shares nothing else with the first.
+func (w *world) boot() *api.Server {
+	w.t.Helper()
+	log := slog.New(slog.NewTextHandler(testLog{w.t}, nil))
+	auth, err := serviceauth.New(serviceauth.Config{
+		Audiences: serviceauth.Audiences(service), Directory: w.directory, Replays: serviceauth.NewUsedTokens(w.db),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	metrics := api.NewMetrics(prometheus.NewRegistry())
+	server, err := api.New(api.Config{
+		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Welcomes: w.policy, Rates: w.rates, ServiceDID: service,
+		PublicURL: "https://mls.example.com", Version: "test",
+		Writes:   idem.New(w.db, metrics, log, w.faults),
+		Messages: messages.NewLog(w.db, 0, metrics, log, w.faults),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return server
+}
+
+// testLog writes the server's log into the test's.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Log(string(bytes.TrimSpace(p)))
+	return len(p), nil
+}
+
+// user is a person with one device.
+type user struct {
+	*authtest.Identity
+	*mlstest.Device
+	w *world
+}
+
+func (w *world) user() *user {
+	w.t.Helper()
+	id := authtest.NewIdentity(w.t)
+	w.directory.Publish(id.DID, id.PublicKey(w.t))
+	return &user{Identity: id, Device: mlstest.NewDevice(w.t, id.DID.String()), w: w}
+}
+
+func (u *user) did() syntax.DID { return u.Identity.DID }
+
+// answer is what the server said.
+type answer struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   []byte
+}
+
+// post calls a procedure with a fresh token, as every retry of a client does.
+func (u *user) post(nsid string, in mlsapi.Appender, headers ...string) answer {
+	u.w.t.Helper()
+	return u.w.do(http.MethodPost, nsid, nil, in.AppendJSON(nil), u.authorization(nsid), headers...)
+}
+
+// get calls a query; params are names and values in turn.
+func (u *user) get(nsid string, params ...string) answer {
+	u.w.t.Helper()
+	q := url.Values{}
+	for i := 0; i < len(params); i += 2 {
+		q.Add(params[i], params[i+1])
+	}
+	return u.w.do(http.MethodGet, nsid, q, nil, u.authorization(nsid))
+}
+
+func (u *user) authorization(nsid string) string {
+	return u.Authorization(u.w.t, service, nsid, time.Now())
+}
+
+// do sends a request as it is. headers are names and values in turn.
+func (w *world) do(verb, nsid string, q url.Values, body []byte, authorization string, headers ...string) answer {
+	w.t.Helper()
+	return w.doOn(w.server, verb, nsid, q, body, authorization, headers...)
+}
+
+func (w *world) doOn(server http.Handler, verb, nsid string, q url.Values, body []byte, authorization string, headers ...string) answer {
+	r := httptest.NewRequest(verb, "/xrpc/"+nsid+"?"+q.Encode(), bytes.NewReader(body))
+	if verb == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	rec := httptest.NewRecorder()
+	server.ServeHTTP(rec, r)
+	return answer{t: w.t, status: rec.Code, header: rec.Header(), body: rec.Body.Bytes()}
+}
+
+// ok fails the test unless the answer is 200, and returns its body.
+func (a answer) ok() []byte {
+	a.t.Helper()
+	if a.status != http.StatusOK {
+		a.t.Fatalf("status %d: %s", a.status, a.body)
+	}
+	return a.body
+}
+
+// fails fails the test unless the answer is this error, and returns its message.
+func (a answer) fails(status int, name string) string {
+	a.t.Helper()
+	var e struct{ Error, Message string }
+	if err := json.Unmarshal(a.body, &e); err != nil || a.status != status || e.Error != name {
+		a.t.Fatalf("status %d, body %s; want %d %s", a.status, a.body, status, name)
+	}
+	return e.Message
+}
+
+// replays fails the test unless the answer is the first one again, byte for byte and marked as such.
+func (a answer) replays(first answer) {
+	a.t.Helper()
+	if a.status != first.status || !bytes.Equal(a.body, first.body) {
+		a.t.Fatalf("the retry got %d %s; the first answer was %d %s", a.status, a.body, first.status, first.body)
+	}
+	if a.header.Get("X-Idempotency-Replay") != "true" {
+		a.t.Fatal("the replay is not marked")
+	}
+}
+
+// read decodes an answer.
+func read[T any](t *testing.T, body []byte) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal(body, &v); err != nil {
+		t.Fatalf("decode %s: %v", body, err)
+	}
+	return v
+}
+
+// text returns a pointer, for optional fields.
+func text(s string) *string { return &s }
+
+func newKey() *string { return text(uuid.Must(uuid.NewV7()).String()) }
+
+func newGroup(t *testing.T) []byte {
+	t.Helper()
+	group := make([]byte, 16)
+	if _, err := rand.Read(group); err != nil {
+		t.Fatal(err)
+	}
+	return group
+}
+
+// publish makes one KeyPackage available.
+func (u *user) publish(options ...mlstest.Option) mls.KeyPackageRef {
+	u.w.t.Helper()
+	body, ref := u.KeyPackage(u.w.t, options...)
+	u.post(mlsapi.NSIDPublishKeyPackage, &mlsapi.PublishKeyPackageInput{
+		KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey(),
+	}).ok()
+	return ref
+}
+
+// claim claims one KeyPackage of each of the others.
+func (u *user) claim(others ...*user) []mls.KeyPackageRef {
+	u.w.t.Helper()
+	var params []string
+	for _, o := range others {
+		params = append(params, "dids", o.did().String())
+	}
+	out := read[mlsapi.GetKeyPackagesOutput](u.w.t, u.get(mlsapi.NSIDGetKeyPackages, params...).ok())
+	refs := make([]mls.KeyPackageRef, len(out.KeyPackages))
+	for i, k := range out.KeyPackages {
+		ref, err := hex.DecodeString(*k.KeyPackageRef)
+		if err != nil {
+			u.w.t.Fatal(err)
+		}
+		refs[i] = ref
+	}
+	return refs
+}
+
+// convo is a convo as the tests know it: epoch is where its group is.
+type convo struct {
+	id    string
+	group []byte
+	epoch int64
+}
+
+// creation is the input that announces a group with the others in it.
+func (u *user) creation(group []byte, others ...*user) *mlsapi.CreateConvoInput {
+	u.w.t.Helper()
+	in := &mlsapi.CreateConvoInput{
+		GroupID: hex.EncodeToString(group), CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey(),
+	}
+	if len(others) == 0 {
+		return in
+	}
+	for _, o := range others {
+		o.publish()
+		in.InitialMembers = append(in.InitialMembers, o.did())
+	}
+	in.WelcomeMessage = mlstest.Welcome(u.w.t, u.claim(others...)...)
+	return in
+}
+
+// create makes a convo with the others in it, at epoch 1, or alone at epoch 0.
+func (u *user) create(others ...*user) *convo {
+	u.w.t.Helper()
+	group := newGroup(u.w.t)
+	view := read[mlsapi.ConvoView](u.w.t, u.post(mlsapi.NSIDCreateConvo, u.creation(group, others...)).ok())
+	return &convo{id: view.ID, group: group, epoch: view.Epoch}
+}
+
+// addition is the input that adds the others with a commit made in the convo's epoch.
+func (u *user) addition(c *convo, others ...*user) *mlsapi.AddMembersInput {
+	u.w.t.Helper()
+	in := &mlsapi.AddMembersInput{
+		ConvoID: c.id, IdempotencyKey: newKey(),
+		Commit: mlstest.Commit(c.group, c.epoch, "add by "+u.did().String()+*newKey()),
+	}
+	for _, o := range others {
+		o.publish()
+		in.DIDList = append(in.DIDList, o.did())
+	}
+	in.WelcomeMessage = mlstest.Welcome(u.w.t, u.claim(others...)...)
+	return in
+}
+
+// add adds the others and moves c on.
+func (u *user) add(c *convo, others ...*user) {
+	u.w.t.Helper()
+	out := read[mlsapi.AddMembersOutput](u.w.t, u.post(mlsapi.NSIDAddMembers, u.addition(c, others...)).ok())
+	c.epoch = out.NewEpoch
+}
+
+// message is the input that sends body in the convo's epoch.
+func (u *user) message(c *convo, body string) *mlsapi.SendMessageInput {
+	return &mlsapi.SendMessageInput{
+		ConvoID: c.id, SenderDID: u.did(), Epoch: c.epoch, IdempotencyKey: newKey(),
+		Ciphertext: mlstest.Message(c.group, c.epoch, body),
+	}
+}
+
+func (u *user) send(c *convo, body string) mlsapi.SendMessageOutput {
+	u.w.t.Helper()
+	return read[mlsapi.SendMessageOutput](u.w.t, u.post(mlsapi.NSIDSendMessage, u.message(c, body)).ok())
+}
+
+// page reads the log from the start; params are names and values in turn.
+func (u *user) page(c *convo, params ...string) mlsapi.GetMessagesOutput {
+	u.w.t.Helper()
+	return read[mlsapi.GetMessagesOutput](u.w.t,
+		u.get(mlsapi.NSIDGetMessages, append([]string{"convoId", c.id, "limit", "100"}, params...)...).ok())
+}
+
+// count runs a SELECT that returns one number.
+func (w *world) count(sql string, args ...any) (n int) {
+	w.t.Helper()
+	if err := w.db.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"mlsd/api"
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/localpg"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
+	"mlsd/messages"
+	"mlsd/migrations"
+	"mlsd/welcome"
+)
+
+const (
+	drainTimeout   = 15 * time.Second // for requests under way when the server is told to stop
+	stopTimeout    = 30 * time.Second // for the private PostgreSQL
+	reaperInterval = 30 * time.Second
+	sweepInterval  = time.Minute
+)
+
+// serve runs the server until ctx ends, and then shuts down: unready, drain requests, stop workers, close the pool, stop
+// the private PostgreSQL.
+func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
+	log := logger(cfg, stderr)
+	url, own, err := database(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	ownDone := (<-chan struct{})(nil)
+	if own != nil {
+		ownDone = own.Done()
+		defer func() {
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+			defer cancel()
+			err = errors.Join(err, own.Stop(stop))
+		}()
+	}
+	if err := migrations.Up(ctx, url); err != nil {
+		return err
+	}
+	pool, err := pgpool.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+
+	public, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer closeQuietly(public)
+	admin, err := net.Listen("tcp", cfg.AdminListen)
+	if err != nil {
+		return fmt.Errorf("listen for admin: %w", err)
+	}
+	defer closeQuietly(admin)
+
+	n, err := assemble(cfg, pool, public.Addr(), log)
+	if err != nil {
+		return err
+	}
+	workers, stopWorkers := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { n.reaper.Run(workers, reaperInterval) })
+	running.Go(func() { sweep(workers, n.tokens, log) })
+	defer running.Wait()
+	defer stopWorkers()
+
+	failed := make(chan error, 2)
+	publicServer, adminServer := httpServer(n.api, log), httpServer(n.admin(pool, log), log)
+	go func() { failed <- publicServer.Serve(public) }()
+	go func() { failed <- adminServer.Serve(admin) }()
+	n.ready.Store(true)
+	if _, err := fmt.Fprintf(stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", admin.Addr(), public.Addr()); err != nil {
+		return fmt.Errorf("say that the server is ready: %w", err)
+	}
+
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		err = fmt.Errorf("serve: %w", err)
+	case <-ownDone:
+		err = errors.New("the private PostgreSQL has ended")
+	}
+	n.ready.Store(false)
+	log.Info("shutting down")
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	if drainErr := publicServer.Shutdown(drain); drainErr != nil {
+		log.Warn("requests were cut off", "error", drainErr)
+		err = errors.Join(err, publicServer.Close())
+	}
+	return errors.Join(err, adminServer.Close())
+}
+
+// node is a server put together.
+type node struct {
+	api    *api.Server
+	reaper *welcome.Reaper
+	tokens *serviceauth.UsedTokens
+	faults *failpoint.Set // nil unless asked for
+	reg    *prometheus.Registry
+	ready  atomic.Bool
+}
+
+func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (*node, error) {
+	n := &node{reg: prometheus.NewRegistry(), tokens: serviceauth.NewUsedTokens(pool)}
+	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if cfg.Failpoints {
+		n.faults = failpoint.New()
+	}
+	if cfg.ServiceDID == "" {
+		_, port, err := net.SplitHostPort(addr.String())
+		if err != nil {
+			return nil, fmt.Errorf("read the listener's port: %w", err)
+		}
+		cfg.ServiceDID = syntax.DID("did:web:localhost%3A" + port)
+	}
+	if cfg.PublicURL == "" {
+		cfg.PublicURL = api.PublicURL(cfg.ServiceDID)
+	}
+	directory, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback})
+	if err != nil {
+		return nil, err
+	}
+	auth, err := serviceauth.New(serviceauth.Config{
+		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: directory, Replays: n.tokens,
+	})
+	if err != nil {
+		return nil, err
+	}
+	metrics := api.NewMetrics(n.reg)
+	n.reaper = welcome.NewReaper(pool, cfg.Welcomes, log, metrics.Reaped)
+	n.api, err = api.New(api.Config{
+		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
+		Writes:     idem.New(pool, metrics, log, n.faults),
+		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
+		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
+	})
+	return n, err
+}
+
+// extractor believes X-Forwarded-For only from the proxies that the operator names.
+func extractor(cfg Config) echo.IPExtractor {
+	if len(cfg.TrustedProxies) == 0 {
+		return echo.ExtractIPDirect()
+	}
+	options := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
+	for _, p := range cfg.TrustedProxies {
+		options = append(options, echo.TrustIPRange(&net.IPNet{
+			IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
+		}))
+	}
+	return echo.ExtractIPFromXFFHeader(options...)
+}
+
+// database returns the URL of the database to use, and the private PostgreSQL behind it if it is mlsd's own.
+func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *localpg.Server, error) {
+	if cfg.DatabaseURL != "" {
+		return cfg.DatabaseURL, nil, nil
+	}
+	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log})
+	if err != nil {
+		return "", nil, fmt.Errorf("start the private PostgreSQL: %w", err)
+	}
+	if err := own.EnsureDatabase(ctx, localpg.Database); err != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		return "", nil, errors.Join(fmt.Errorf("make the database: %w", err), own.Stop(stop))
+	}
+	return own.ConnString(localpg.Database), own, nil
+}
+
+// sweep forgets used tokens that have expired.
+func sweep(ctx context.Context, tokens *serviceauth.UsedTokens, log *slog.Logger) {
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	for {
+		for {
+			n, err := tokens.Sweep(ctx)
+			if err != nil && ctx.Err() == nil {
+				log.Error("used tokens could not be swept", "error", err)
+			}
+			if err != nil || n < serviceauth.SweepBatch {
+				break
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func httpServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       60 * time.Second,
+		WriteTimeout:      60 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+func logger(cfg Config, w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: cfg.LogLevel}
+	if cfg.LogFormat == "text" {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// closeQuietly closes a listener that a server may have closed before.
+func closeQuietly(l net.Listener) {
+	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		slog.Default().Debug("close a listener", "error", err)
+	}
+}

@@ -1,0 +1,96 @@
+package invariants
+
+// check finds what breaks one promise: each row of its answer is a violation in words.
+type check struct{ promise, sql string }
+
+// convoChecks take the convo's id.
+var convoChecks = []check{
+	{"dense log", `
+		SELECT format('%s entries from %s to %s, last_seq %s', count(m.seq), min(m.seq), max(m.seq), c.last_seq)
+		FROM convos c LEFT JOIN messages m ON m.convo_id = c.id
+		WHERE c.id = $1 GROUP BY c.last_seq
+		HAVING count(m.seq) <> c.last_seq OR coalesce(max(m.seq), 0) <> c.last_seq OR coalesce(min(m.seq), 1) <> 1`},
+	{"one commit per epoch", `
+		SELECT format('the commit at %s creates epoch %s after epoch %s', seq, epoch, before)
+		FROM (
+			SELECT seq, epoch, lag(epoch) OVER (ORDER BY seq) AS before FROM messages WHERE convo_id = $1 AND kind = 3
+		) commits
+		WHERE epoch <> before + 1`},
+	{"the epoch is the last commit's", `
+		SELECT format('epoch %s, but the last commit creates %s', c.epoch, max(m.epoch))
+		FROM convos c JOIN messages m ON m.convo_id = c.id AND m.kind = 3
+		WHERE c.id = $1 GROUP BY c.epoch HAVING max(m.epoch) <> c.epoch`},
+	{"no message from a later epoch", `
+		SELECT format('entry %s is of epoch %s, while the convo was in %s', seq, epoch, current)
+		FROM (
+			SELECT m.seq, m.kind, m.epoch, coalesce(
+				(SELECT max(epoch) FROM messages WHERE convo_id = $1 AND kind = 3 AND seq < m.seq),
+				(SELECT min(epoch) - 1 FROM messages WHERE convo_id = $1 AND kind = 3),
+				c.epoch) AS current
+			FROM messages m JOIN convos c ON c.id = m.convo_id WHERE m.convo_id = $1 AND m.kind <> 3
+		) entries
+		WHERE epoch > current`},
+	{"every sender was a member", `
+		SELECT format('entry %s is by a stranger', m.seq) FROM messages m
+		WHERE m.convo_id = $1 AND NOT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = m.sender_did)`},
+	{"a roster that can be", `
+		SELECT format('%s members are left, %s of them creators ever', count(*) FILTER (WHERE left_at IS NULL),
+			count(*) FILTER (WHERE role = 'creator'))
+		FROM members WHERE convo_id = $1
+		HAVING count(*) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role = 'creator') <> 1`},
+	{"positions within the log", `
+		SELECT format('joined at %s, left at %s, cursor %s of %s', m.joined_seq, m.left_seq, m.cursor_seq, c.last_seq)
+		FROM members m JOIN convos c ON c.id = m.convo_id
+		WHERE m.convo_id = $1 AND (m.joined_seq > c.last_seq OR m.cursor_seq > c.last_seq OR m.left_seq > c.last_seq
+			OR m.left_seq < m.joined_seq OR (m.left_at IS NULL) <> (m.left_seq IS NULL)
+			OR (m.left_at IS NULL) <> (m.left_epoch IS NULL))`},
+	{"no Welcome before its commit", `
+		SELECT format('a Welcome leads into epoch %s, which no commit created', w.epoch)
+		FROM welcomes w JOIN convos c ON c.id = w.convo_id
+		WHERE w.convo_id = $1
+			AND NOT EXISTS (SELECT FROM messages m WHERE m.convo_id = $1 AND m.kind = 3 AND m.epoch = w.epoch)
+			AND w.epoch <> coalesce((SELECT min(epoch) - 1 FROM messages m WHERE m.convo_id = $1 AND m.kind = 3), c.epoch)`},
+	{"a deliverable Welcome has its bytes", `
+		SELECT format('the Welcome of epoch %s for a device has no bytes', w.epoch) FROM welcomes w
+		WHERE w.convo_id = $1 AND w.state IN ('available', 'in_flight')
+			AND NOT EXISTS (SELECT FROM welcome_bodies b WHERE b.convo_id = $1 AND b.epoch = w.epoch)`},
+	{"one deliverable Welcome per device", `
+		SELECT format('%s Welcomes on their way to one device', count(*)) FROM welcomes
+		WHERE convo_id = $1 AND state IN ('available', 'in_flight')
+		GROUP BY recipient_did, device_id HAVING count(*) > 1`},
+	{"Welcomes reach members", `
+		SELECT 'a Welcome is on its way to someone who is not a member' FROM welcomes w
+		WHERE w.convo_id = $1 AND w.state IN ('available', 'in_flight')
+			AND NOT EXISTS (SELECT FROM members m WHERE m.convo_id = $1 AND m.did = w.recipient_did AND m.left_at IS NULL)`},
+	{"a commit's record and its effect are one", `
+		SELECT format('key of a %s without its commit', k.nsid) FROM idempotency_keys k
+		WHERE k.scope = $1::uuid::text AND k.nsid = 'blue.catbird.mls.addMembers' AND NOT EXISTS (
+			SELECT FROM messages m WHERE m.convo_id = $1::uuid AND m.kind = 3 AND m.sender_did = k.caller_did
+				AND m.idempotency_key = 'addMembers:' || k.key AND m.request_hash = k.request_hash)
+		UNION ALL
+		SELECT format('the commit at %s has no record', m.seq) FROM messages m
+		WHERE m.convo_id = $1::uuid AND m.kind = 3 AND m.idempotency_key LIKE 'addMembers:%' AND NOT EXISTS (
+			SELECT FROM idempotency_keys k WHERE k.caller_did = m.sender_did AND k.nsid = 'blue.catbird.mls.addMembers'
+				AND k.scope = $1::uuid::text AND 'addMembers:' || k.key = m.idempotency_key)`},
+}
+
+// globalChecks take nothing.
+var globalChecks = []check{
+	{"a KeyPackage is used once", `
+		SELECT format('KeyPackage %s is in %s Welcomes, its state is %s', encode(k.ref, 'hex'),
+			count(DISTINCT (w.convo_id, w.epoch)), k.state)
+		FROM key_packages k JOIN welcomes w ON w.recipient_did = k.did AND w.key_package_ref = k.ref
+		WHERE NOT k.last_resort
+		GROUP BY k.did, k.ref, k.state
+		HAVING count(DISTINCT (w.convo_id, w.epoch)) > 1 OR k.state <> 'consumed'`},
+	{"an init_key is used once", `
+		SELECT format('KeyPackage %s has no tombstone', encode(k.ref, 'hex')) FROM key_packages k
+		WHERE NOT EXISTS (SELECT FROM key_package_init_keys t WHERE t.did = k.did AND t.ref = k.ref)`},
+	{"a convo's record and its effect are one", `
+		SELECT format('key of a createConvo without its convo') FROM idempotency_keys k
+		WHERE k.nsid = 'blue.catbird.mls.createConvo' AND NOT EXISTS (
+			SELECT FROM convos c WHERE c.creator_did = k.caller_did AND c.idempotency_key = k.key
+				AND c.request_hash = k.request_hash)`},
+	{"every record has its answer", `
+		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = ''`},
+}

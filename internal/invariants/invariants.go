@@ -1,0 +1,114 @@
+// Package invariants re-verifies the promises of docs/INVARIANTS.md over what is stored. Tests and the simulator call it after
+// everything they do; operators reach it on the admin listener. It only reads, and it trusts no code that writes.
+package invariants
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/mls"
+)
+
+// Check verifies every convo and every KeyPackage, and returns what is violated, in words.
+func Check(ctx context.Context, db *pgxpool.Pool) ([]string, error) {
+	rows, err := db.Query(ctx, `SELECT id FROM convos ORDER BY id`)
+	if err != nil {
+		return nil, fmt.Errorf("list the convos: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("list the convos: %w", err)
+	}
+	violations, err := run(ctx, db, globalChecks)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		found, err := CheckConvo(ctx, db, id)
+		if err != nil {
+			return nil, err
+		}
+		violations = append(violations, found...)
+	}
+	return violations, nil
+}
+
+// CheckConvo verifies one convo at one moment, and returns what is violated.
+func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, fmt.Errorf("check convo %s: %w", id, err)
+	}
+	defer func() { err = errors.Join(err, tx.Rollback(ctx)) }()
+	if violations, err = run(ctx, tx, convoChecks, id); err != nil {
+		return nil, fmt.Errorf("check convo %s: %w", id, err)
+	}
+	objects, err := checkObjects(ctx, tx, id)
+	if err != nil {
+		return nil, fmt.Errorf("check the objects of convo %s: %w", id, err)
+	}
+	violations = append(violations, objects...)
+	for i, v := range violations {
+		violations[i] = fmt.Sprintf("convo %s: %s", id, v)
+	}
+	return violations, nil
+}
+
+type queryer interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func run(ctx context.Context, q queryer, checks []check, args ...any) (violations []string, err error) {
+	for _, c := range checks {
+		rows, err := q.Query(ctx, c.sql, args...)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.promise, err)
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.promise, err)
+		}
+		for _, f := range found {
+			violations = append(violations, c.promise+": "+f)
+		}
+	}
+	return violations, nil
+}
+
+// checkObjects compares what the rows say of the log's MLS objects with what the objects say of themselves.
+func checkObjects(ctx context.Context, tx pgx.Tx, id uuid.UUID) (violations []string, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT m.seq, m.kind, m.epoch, m.body, c.group_id
+		FROM messages m JOIN convos c ON c.id = m.convo_id WHERE m.convo_id = $1 ORDER BY m.seq`, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var seq, epoch int64
+		var kind int16
+		var body, groupID []byte
+		if err := rows.Scan(&seq, &kind, &epoch, &body, &groupID); err != nil {
+			return nil, err
+		}
+		if mls.ContentType(kind) == mls.ContentTypeCommit {
+			epoch-- // the row has the epoch that the commit creates, its header the one it was made in
+		}
+		h, err := mls.ParseHeader(body)
+		switch {
+		case err != nil:
+			violations = append(violations, fmt.Sprintf("log entry %d: %v", seq, err))
+		case !bytes.Equal(h.GroupID, groupID):
+			violations = append(violations, fmt.Sprintf("log entry %d is of another group", seq))
+		case int16(h.ContentType) != kind || int64(h.Epoch) != epoch:
+			violations = append(violations, fmt.Sprintf("log entry %d says %s of epoch %d", seq, h.ContentType, h.Epoch))
+		}
+	}
+	return violations, rows.Err()
+}

@@ -1,0 +1,245 @@
+// Package examples makes requests from the lexicons for table tests: valid ones,
+// and for every rule and every field one that breaks it. They are valid as far as
+// a lexicon goes; their MLS objects are not MLS.
+//
+// It reads the lexicons by its own code, not the generator's, so that a mistake
+// of the one is not repeated by the other.
+package examples
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/lexicon"
+
+	"mlsd/lexicons"
+)
+
+// A Case is one request. Body is nil for methods without input, Query for
+// methods without parameters.
+type Case struct {
+	Name  string
+	Body  []byte
+	Query url.Values
+	// Field and Rule are what the refusal must name, with Rule in the words of
+	// mlsapi.Rule; both are empty in a valid case. Field does not matter where
+	// Rule is "syntax".
+	Field, Rule string
+}
+
+// Valid returns requests that the decoders must accept: with every field, and with
+// the required ones only. It panics on an NSID without a lexicon.
+func Valid(nsid string) []Case {
+	m := find(nsid)
+	full, least := m.object(m.fields(), false), m.object(m.fields(), true)
+	out := []Case{m.request("every field", full), m.request("required fields only", least)}
+	if m.body {
+		full["lexiconsYetUnwritten"] = map[string]any{"deep": []any{1.5e3, nil, true, map[string]any{}}}
+		out = append(out, m.request("an unknown field", full))
+		text := " \t\r\n" + string(out[1].Body) + "\n"
+		out = append(out, Case{Name: "white space around", Body: []byte(text)})
+	} else {
+		out = append(out, m.request("an unknown parameter", full))
+		out[2].Query.Set("lexiconsYetUnwritten", "1")
+	}
+	return out
+}
+
+// Invalid returns requests that the decoders must refuse. It panics on an NSID
+// without a lexicon.
+func Invalid(nsid string) []Case {
+	m := find(nsid)
+	if m.body {
+		return append(m.malformed(), m.badFields()...)
+	}
+	return m.badParams()
+}
+
+// NSIDs returns the methods that have a lexicon.
+func NSIDs() []string {
+	names := []string{}
+	for nsid, sf := range files() {
+		if _, ok := sf.Defs["main"]; ok {
+			names = append(names, nsid)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// method is a lexicon's request side.
+type method struct {
+	nsid     string
+	all      map[string]*lexicon.SchemaFile
+	props    map[string]lexicon.SchemaDef
+	required []string
+	body     bool
+}
+
+func files() map[string]*lexicon.SchemaFile {
+	out := map[string]*lexicon.SchemaFile{}
+	entries, err := lexicons.Files.ReadDir(".")
+	must(err)
+	for _, e := range entries {
+		data, err := lexicons.Files.ReadFile(e.Name())
+		must(err)
+		sf := new(lexicon.SchemaFile)
+		must(json.Unmarshal(data, sf))
+		must(sf.FinishParse())
+		out[sf.ID] = sf
+	}
+	return out
+}
+
+// must panics: the lexicons are part of the program, and tested by themselves.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func find(nsid string) *method {
+	m := &method{nsid: nsid, all: files()}
+	sf := m.all[nsid]
+	if sf == nil {
+		panic("no lexicon " + nsid)
+	}
+	switch s := sf.Defs["main"].Inner.(type) {
+	case lexicon.SchemaQuery:
+		if s.Parameters != nil {
+			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
+		}
+	case lexicon.SchemaProcedure:
+		if s.Input != nil {
+			obj := s.Input.Schema.Inner.(lexicon.SchemaObject)
+			m.props, m.required, m.body = obj.Properties, obj.Required, true
+		}
+	}
+	return m
+}
+
+// field is one property on the way down.
+type field struct {
+	name     string
+	def      lexicon.SchemaDef
+	required bool
+}
+
+func fieldsOf(props map[string]lexicon.SchemaDef, required []string) []field {
+	var out []field
+	for _, name := range slices.Sorted(maps.Keys(props)) {
+		out = append(out, field{name, props[name], slices.Contains(required, name)})
+	}
+	return out
+}
+
+func (m *method) fields() []field { return fieldsOf(m.props, m.required) }
+
+// refFields are the fields of the object that ref names.
+func (m *method) refFields(ref string) []field {
+	nsid, def, _ := strings.Cut(ref, "#")
+	if nsid == "" {
+		nsid = m.nsid
+	}
+	obj := m.all[nsid].Defs[def].Inner.(lexicon.SchemaObject)
+	return fieldsOf(obj.Properties, obj.Required)
+}
+
+// object is a valid value with every field, or the required ones only.
+func (m *method) object(fields []field, least bool) map[string]any {
+	out := map[string]any{}
+	for _, f := range fields {
+		if f.required || !least {
+			out[f.name] = m.value(f.name, f.def, least)
+		}
+	}
+	return out
+}
+
+// named are values for strings whose meaning the lexicon only describes.
+func named(name string) string {
+	switch name {
+	case "groupId", "hash", "keyPackageRef":
+		return "00ff10"
+	case "welcomeMessage", "commit", "keyPackage", "welcome":
+		return "AAEC_w"
+	case "idempotencyKey", "convoId", "sinceMessage":
+		return "01890a5d-ac96-774b-bcce-b302099a8057"
+	}
+	return "text"
+}
+
+const exampleDID = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
+
+func (m *method) value(name string, def lexicon.SchemaDef, least bool) any {
+	switch s := def.Inner.(type) {
+	case lexicon.SchemaBoolean:
+		return true
+	case lexicon.SchemaInteger:
+		if s.Minimum != nil {
+			return *s.Minimum
+		}
+		return 1
+	case lexicon.SchemaString:
+		return stringValue(name, s)
+	case lexicon.SchemaBytes:
+		return map[string]any{"$bytes": "AAEC/w"}
+	case lexicon.SchemaArray:
+		out := []any{m.value(name, s.Items, least)}
+		for !least && len(out) < 3 && (s.MaxLength == nil || len(out) < *s.MaxLength) {
+			out = append(out, out[0])
+		}
+		return out
+	case lexicon.SchemaRef:
+		return m.object(m.refFields(s.Ref), least)
+	}
+	panic(fmt.Sprintf("%s: no example of a %T", name, def.Inner))
+}
+
+func stringValue(name string, s lexicon.SchemaString) string {
+	switch {
+	case s.Format != nil && *s.Format == "did":
+		return exampleDID
+	case s.Format != nil && *s.Format == "datetime":
+		return "2026-11-20T10:20:30.400Z"
+	case s.Format != nil && *s.Format == "uri":
+		return "https://example.com/a"
+	case len(s.Enum) > 0:
+		return s.Enum[0]
+	case len(s.KnownValues) > 0:
+		return s.KnownValues[0]
+	}
+	return named(name)
+}
+
+// request makes the case of a value.
+func (m *method) request(name string, value map[string]any) Case {
+	if m.body {
+		return Case{Name: name, Body: encode(value)}
+	}
+	return Case{Name: name, Query: query(value)}
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	must(err)
+	return b
+}
+
+func query(value map[string]any) url.Values {
+	q := url.Values{}
+	for name, v := range value {
+		list, ok := v.([]any)
+		if !ok {
+			list = []any{v}
+		}
+		for _, v := range list {
+			q.Add(name, fmt.Sprint(v))
+		}
+	}
+	return q
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/lexicons"
+)
+
+func mustLoad(t *testing.T, dir fs.FS) schemas {
+	t.Helper()
+	set, err := load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func mustRoot(t *testing.T) string {
+	t.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// Regenerating must change nothing: no file behind, none too many, none too few.
+func TestGeneratedCodeIsCurrent(t *testing.T) {
+	t.Parallel()
+	want, err := generate(mustLoad(t, lexicons.Files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(mustRoot(t), outDir)
+	got := map[string][]byte{}
+	paths, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		if got[filepath.Base(path)], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+		t.Fatalf("other files than generated; run go generate ./lexicons (-want +got):\n%s", diff)
+	}
+	for name := range want {
+		if !bytes.Equal(want[name], got[name]) {
+			t.Errorf("%s is behind the lexicons; run go generate ./lexicons", name)
+		}
+	}
+}
+
+// Every change of a lexicon passes through -land, which refuses breaking ones.
+func TestLandedSnapshotIsCurrent(t *testing.T) {
+	t.Parallel()
+	landed, err := os.ReadFile(filepath.Join(mustRoot(t), landedPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := readSnapshot(landed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range unaccepted(before, mustLoad(t, lexicons.Files)) {
+		t.Errorf("breaks clients: %s", c)
+	}
+	now, err := snapshot(lexicons.Files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(landed, now) {
+		t.Error("the lexicons are not the landed ones; run go run ./internal/lexgen -land")
+	}
+}
+
+// The snapshot's own history catches an edit of the snapshot by hand.
+func TestNothingLandedIsBroken(t *testing.T) {
+	t.Parallel()
+	root := mustRoot(t)
+	git := func(args ...string) (string, error) {
+		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()
+		return string(out), err
+	}
+	revs, err := git("log", "--format=%H", "--", landedPath)
+	if err != nil {
+		t.Skipf("no git history to compare with: %v", err)
+	}
+	now := mustLoad(t, lexicons.Files)
+	for _, rev := range strings.Fields(revs) {
+		data, err := git("show", rev+":"+landedPath)
+		if err != nil {
+			continue // the commit removed the file
+		}
+		before, err := readSnapshot([]byte(data))
+		if err != nil {
+			t.Errorf("%.12s: %v", rev, err)
+			continue
+		}
+		for _, c := range unaccepted(before, now) {
+			t.Errorf("breaks clients of commit %.12s: %s", rev, c)
+		}
+	}
+}
+
+func TestGoName(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"convoId": "ConvoID", "didList": "DIDList", "dids": "DIDs", "embedUri": "EmbedURI",
+		"senderDid": "SenderDID", "convoIds": "ConvoIDs", "in_flight": "InFlight", "keyPackageRef": "KeyPackageRef",
+	} {
+		if got := goName(in); got != want {
+			t.Errorf("goName(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// -land records a compatible change and refuses a breaking one.
+func TestLand(t *testing.T) {
+	t.Parallel()
+	set := mustLoad(t, lexicons.Files)
+	path := filepath.Join(t.TempDir(), "testdata", "landed.json")
+	if err := landSnapshot(set, path, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	landed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wider := bytes.Replace(landed, []byte(`"name": "NotMember"`), []byte(`"name": "NoMember"`), 1)
+	if bytes.Equal(wider, landed) {
+		t.Fatal("nothing to change")
+	}
+	if err := os.WriteFile(path, wider, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err = landSnapshot(set, path, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "error NoMember removed") {
+		t.Errorf("landing over a removed error: %v", err)
+	}
+}

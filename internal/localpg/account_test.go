@@ -1,0 +1,147 @@
+package localpg
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// asUser makes an owner run as another account, with a home and a copy of this binary that it can get to.
+func asUser(t *testing.T, uid, gid uint32) func(*exec.Cmd) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become somebody else; the other tests are about this user")
+	}
+	base := dataDir(t)
+	home := filepath.Join(base, "home")
+	for _, dir := range []string{base, home} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(home, int(uid), int(gid)); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe := filepath.Join(base, "test")
+	copyFile(t, self, exe)
+	return func(cmd *exec.Cmd) {
+		cmd.Path, cmd.Args = exe, []string{exe}
+		cmd.Dir = home
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, helperEnv + "=default"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid, Groups: []uint32{}}}
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	r, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(w, r)
+	for _, err := range []error{err, w.Close(), r.Close()} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	if err != nil {
+		t.Skip(err)
+	}
+	asNobody := asUser(t, nobody.uid, nobody.gid)
+	var home string
+	o := launchOwner(t, "", func(cmd *exec.Cmd) { asNobody(cmd); home = cmd.Dir })
+	pid := o.ready(t)
+	dir := filepath.Join(home, ".local", "share", "mlsd")
+	if got := readPID(filepath.Join(dir, "postgres", "postmaster.pid")); got != pid {
+		t.Errorf("the server of %s is %d, want %d", dir, got, pid)
+	}
+	o.finish(t)
+
+	o = launchOwner(t, "", asNobody)
+	o.ready(t)
+	o.kill(t)
+	eventually(t, "the server went with its owner", func() bool { return none(t, dir) })
+}
+
+func TestUserWithoutAccount(t *testing.T) {
+	t.Parallel()
+	const uid = 54321
+	o := launchOwner(t, "", asUser(t, uid, uid))
+	if line := o.line(t); !strings.Contains(line, "uid 54321 has no account") {
+		t.Errorf("owner: %s", line)
+	}
+}
+
+func TestRootStepsDown(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := dataDir(t)
+	s := start(t, Config{DataDir: dir})
+	info, err := os.Stat(filepath.Join(dir, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || st.Uid == 0 || info.Mode().Perm() != 0o700 {
+		t.Errorf("the cluster belongs to %d with mode %o", st.Uid, info.Mode().Perm())
+	}
+	status, err := os.ReadFile(filepath.Join("/proc", itoa(s.PID()), "status"))
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if groups, ok := strings.CutPrefix(line, "Groups:"); ok && strings.TrimSpace(groups) != "" {
+			t.Errorf("the server kept groups %s", groups)
+		}
+	}
+	// The cluster's owner stays its account, whoever else there is.
+	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	if err != nil {
+		t.Skip(err)
+	}
+	other := dataDir(t)
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(other, int(nobody.uid), int(nobody.gid)); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := chooseAccount(other, true); err != nil || a.uid != nobody.uid {
+		t.Errorf("account %+v, %v; want nobody", a, err)
+	}
+}
+
+func TestDirectoryThatTheServerCannotEnter(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	home := dataDir(t)
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(t.Context(), Config{DataDir: filepath.Join(home, "share", "mlsd"), Download: noDownload})
+	if err == nil || !strings.Contains(err.Error(), "may not enter "+home+":") {
+		t.Errorf("Start: %v", err)
+	}
+}

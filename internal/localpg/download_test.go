@@ -1,0 +1,184 @@
+package localpg
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// A tar.xz with bin/postgres, which says "postgres (PostgreSQL) 18.3" and notes in bin/postgres.ran that it was run, bin/initdb and
+// bin/pg_ctl, which only note it, and share/readme:
+//
+//	tar -cJf testdata/postgres.txz --owner=0 --group=0 -C <dir> bin share
+//
+//go:embed testdata/postgres.txz
+var archive []byte
+
+func TestDownloadWhenNothingIsInstalled(t *testing.T) {
+	t.Parallel()
+	var calls []int
+	cfg := Config{
+		DataDir: dataDir(t),
+		search:  func() []string { return nil },
+		Download: func(_ context.Context, major int, dir string) error {
+			calls = append(calls, major)
+			if err := os.Mkdir(filepath.Join(dir, "bin"), 0o700); err != nil {
+				return err
+			}
+			writeScripts(t, filepath.Join(dir, "bin"), map[string]string{
+				"postgres": `exec "$REAL/postgres" "$@"`,
+				"initdb":   `exec "$REAL/initdb" "$@"`,
+			})
+			return nil
+		},
+	}
+	s := start(t, cfg)
+	mustStore(t, s)
+	stop(t, s)
+	if s := start(t, cfg); stored(t, s) != 1 {
+		t.Error("a row is lost")
+	}
+	if len(calls) != 1 || calls[0] != newestMajor {
+		t.Errorf("downloads of versions %v, want one of %d", calls, newestMajor)
+	}
+}
+
+func TestFailedDownload(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	half := func(_ context.Context, _ int, dir string) error {
+		return os.WriteFile(filepath.Join(dir, "half"), nil, 0o600)
+	}
+	cfg := Config{DataDir: dir, Download: half, search: func() []string { return nil }}
+	_, err := Start(t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "downloading version 18 failed (install it, or set a database URL)") {
+		t.Errorf("Start: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "pgbin", "[^l]*")); err != nil || len(left) > 0 { // but lock
+		t.Errorf("left over: %v, %v", left, err)
+	}
+}
+
+func TestDownloadOnceForAll(t *testing.T) {
+	t.Parallel()
+	shared := finder(t)
+	var calls atomic.Int32
+	shared.cfg.Download = func(_ context.Context, _ int, dir string) error {
+		calls.Add(1)
+		bin := filepath.Join(dir, "bin")
+		if err := os.Mkdir(bin, 0o755); err != nil {
+			return err
+		}
+		writeScripts(t, bin, map[string]string{"postgres": "echo 'postgres (PostgreSQL) 18.1'", "initdb": "exit 1"})
+		return nil
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		f := *shared
+		wg.Go(func() {
+			if b, err := f.find(t.Context(), 0); err != nil || b.major != 18 {
+				t.Errorf("%v, %v", b, err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := calls.Load(); got != 1 {
+		t.Errorf("%d downloads", got)
+	}
+}
+
+// repository serves one jar as Maven Central does, with a checksum of it.
+func repository(t *testing.T, sum func(jar []byte) string) string {
+	t.Helper()
+	var jar bytes.Buffer
+	z := zip.NewWriter(&jar)
+	w, err := z.Create("postgres-some-platform.txz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(archive); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := jar.Bytes()
+		switch {
+		case !strings.Contains(r.URL.Path, "/18."):
+			http.NotFound(w, r)
+			return
+		case strings.HasSuffix(r.URL.Path, ".sha256"):
+			body = []byte(sum(body))
+		}
+		if _, err := w.Write(body); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func sha256Hex(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
+
+// The library must fetch and unpack, and do nothing else that it would like to do.
+func TestDownloader(t *testing.T) {
+	t.Parallel()
+	f := finder(t)
+	f.cfg.Download = downloader(repository(t, sha256Hex))
+	dir := t.TempDir()
+	if err := f.cfg.Download(t.Context(), 18, dir); err != nil {
+		t.Fatal(err)
+	}
+	if ran, err := filepath.Glob(filepath.Join(dir, "bin", "*.ran")); err != nil || len(ran) > 0 {
+		t.Errorf("the library ran %v, %v", ran, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("unpacked %v, %v; want bin and share", entries, err)
+	}
+	b, err := f.find(t.Context(), 0)
+	if want := (binaries{filepath.Join(f.dir, "18", "bin"), 18}); err != nil || b != want {
+		t.Errorf("%v, %v; want %v", b, err, want)
+	}
+	if _, err := f.find(t.Context(), 17); err == nil {
+		t.Error("version 17 found")
+	}
+}
+
+func TestDownloaderFailures(t *testing.T) {
+	t.Parallel()
+	url := repository(t, sha256Hex)
+	bad := repository(t, func([]byte) string { return sha256Hex(nil) })
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx   context.Context
+		url   string
+		major int
+		want  string
+	}{
+		"not there":      {t.Context(), url, 17, "no version found"},
+		"unknown":        {t.Context(), url, 14, "no download of PostgreSQL 14"},
+		"wrong checksum": {t.Context(), bad, 18, "checksums do not match"},
+		"cancelled":      {cancelled, "http://192.0.2.1", 18, "canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := downloader(tc.url)(tc.ctx, tc.major, t.TempDir()); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %s", err, tc.want)
+			}
+		})
+	}
+}

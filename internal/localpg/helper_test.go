@@ -1,0 +1,171 @@
+package localpg
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// deadline bounds every wait in these tests; none should come near it.
+const deadline = 60 * time.Second
+
+// helperEnv makes this test binary a process that owns a server: its value is the data directory, or "default".
+const helperEnv = "LOCALPG_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(helperEnv); dir != "" {
+		os.Exit(helper(dir))
+	}
+	os.Exit(m.Run())
+}
+
+// helper starts a server in dir, stores a row, reports one line ("ready <pid of the server>" or "failed <error>") and waits to be
+// killed, or for its input to end, upon which it stops the server in order.
+func helper(dir string) int {
+	pid, stop, err := own(context.Background(), dir)
+	if err != nil {
+		fmt.Printf("failed %q\n", err)
+		return 1
+	}
+	fmt.Printf("ready %d\n", pid)
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return 1
+	}
+	if err := stop(context.Background()); err != nil {
+		return 1
+	}
+	return 0
+}
+
+func own(ctx context.Context, dir string) (pid int, stop func(context.Context) error, err error) {
+	if dir == "default" {
+		if dir, err = DefaultDataDir(); err != nil {
+			return 0, nil, err
+		}
+	}
+	s, err := Start(ctx, Config{DataDir: dir, Settings: quick(), BinDir: os.Getenv(helperEnv + "_BIN"), Download: noDownload})
+	if err != nil {
+		return 0, nil, err
+	}
+	return s.PID(), s.Stop, store(ctx, s)
+}
+
+// quick is settings for servers whose machine will not crash.
+func quick() map[string]string {
+	return map[string]string{"fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
+}
+
+// dataDir makes a data directory that the server's account can get to when we are root: t.TempDir is closed.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "mlsd")
+}
+
+// start runs a server that is stopped at the end of the test.
+func start(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	if cfg.Settings == nil {
+		cfg.Settings = quick()
+	}
+	if cfg.Download == nil {
+		cfg.Download = noDownload
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	s, err := Start(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil && s.child.stopping.Load() {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func stop(t *testing.T, s *Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	if err := s.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// store commits one more row.
+func store(ctx context.Context, s *Server) error {
+	if err := s.EnsureDatabase(ctx, Database); err != nil {
+		return err
+	}
+	return query(ctx, s, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `CREATE TABLE IF NOT EXISTS kept (n int); INSERT INTO kept SELECT count(*) FROM kept`)
+		return err
+	})
+}
+
+// stored counts the rows.
+func stored(t *testing.T, s *Server) (n int) {
+	t.Helper()
+	err := query(t.Context(), s, func(conn *pgx.Conn) error {
+		return conn.QueryRow(t.Context(), `SELECT count(*) FROM kept`).Scan(&n)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func mustStore(t *testing.T, s *Server) {
+	t.Helper()
+	if err := store(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func query(ctx context.Context, s *Server, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, s.ConnString(Database))
+	if err != nil {
+		return err
+	}
+	if err := do(conn); err != nil {
+		return fmt.Errorf("%w (close: %v)", err, conn.Close(ctx))
+	}
+	return conn.Close(ctx)
+}
+
+// eventually waits for a condition that nothing signals.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(deadline)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("not after %v: %s", deadline, what)
+		}
+	}
+}
+
+// none says whether no process of the cluster in the data directory runs.
+func none(t *testing.T, dir string) bool {
+	t.Helper()
+	clusterDir := filepath.Join(dir, "postgres")
+	pids, err := processesIn(clusterDir, readPID(filepath.Join(clusterDir, "postmaster.pid")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(pids) == 0
+}

@@ -1,0 +1,217 @@
+// Package mlstest builds MLS wire objects (RFC 9420) whose clear parts are genuine and whose secret parts are noise: as much as
+// a delivery service can see. KeyPackages carry real signatures. It is for tests of packages that must not depend on an MLS
+// client; what real clients make is the simulator's matter.
+package mlstest
+
+import (
+	"crypto/ecdh"
+	"crypto/ed25519"
+	"crypto/rand"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/cryptobyte"
+
+	"mlsd/mls"
+)
+
+// Suite is the cipher suite of everything built here.
+const Suite = mls.SuiteX25519AES128
+
+// Device is a client with a signature key of its own.
+type Device struct {
+	DID string
+	key ed25519.PrivateKey
+}
+
+// NewDevice returns a device of did.
+func NewDevice(t testing.TB, did string) *Device {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Device{DID: did, key: key}
+}
+
+// Option changes a KeyPackage before it is signed.
+type Option func(*spec)
+
+type spec struct {
+	notBefore, notAfter time.Time
+	lastResort          bool
+	initKey             []byte
+	identity            string
+}
+
+// LastResort marks the KeyPackage as one that may be used again and again.
+func LastResort(s *spec) { s.lastResort = true }
+
+// Lifetime sets the KeyPackage's validity.
+func Lifetime(from, to time.Time) Option {
+	return func(s *spec) { s.notBefore, s.notAfter = from, to }
+}
+
+// InitKey sets the KeyPackage's init_key.
+func InitKey(key []byte) Option { return func(s *spec) { s.initKey = key } }
+
+// Identity sets the identity in the credential, in place of the device's DID.
+func Identity(identity string) Option { return func(s *spec) { s.identity = identity } }
+
+// KeyPackage returns a fresh KeyPackage, framed, and its ref.
+func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPackageRef) {
+	t.Helper()
+	now := time.Now()
+	s := spec{notBefore: now.Add(-time.Hour), notAfter: now.Add(30 * 24 * time.Hour), initKey: hpkeKey(t), identity: d.DID}
+	for _, o := range options {
+		o(&s)
+	}
+	leaf := encode(func(b *cryptobyte.Builder) {
+		vector(b, hpkeKey(t))
+		vector(b, d.key.Public().(ed25519.PublicKey))
+		b.AddUint16(uint16(mls.CredentialTypeBasic))
+		vector(b, []byte(s.identity))
+		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {}, {}, {uint16(mls.CredentialTypeBasic)}} {
+			vector(b, u16s(capability...))
+		}
+		b.AddUint8(1) // leaf_node_source: key_package
+		b.AddUint64(uint64(s.notBefore.Unix()))
+		b.AddUint64(uint64(s.notAfter.Unix()))
+		vector(b, nil)
+	})
+	leaf = append(leaf, encode(func(b *cryptobyte.Builder) { vector(b, d.sign("LeafNodeTBS", leaf)) })...)
+	var extensions []byte
+	if s.lastResort {
+		extensions = encode(func(b *cryptobyte.Builder) {
+			b.AddUint16(uint16(mls.ExtensionLastResort))
+			vector(b, nil)
+		})
+	}
+	body := encode(func(b *cryptobyte.Builder) {
+		b.AddUint16(uint16(mls.VersionMLS10))
+		b.AddUint16(uint16(Suite))
+		vector(b, s.initKey)
+		b.AddBytes(leaf)
+		vector(b, extensions)
+	})
+	body = append(body, encode(func(b *cryptobyte.Builder) { vector(b, d.sign("KeyPackageTBS", body)) })...)
+	framed := message(mls.WireFormatKeyPackage, body)
+	parsed, err := mls.ParseKeyPackage(framed)
+	if err != nil {
+		t.Fatalf("the KeyPackage that was built does not parse: %v", err)
+	}
+	return framed, parsed.Ref
+}
+
+// sign is SignWithLabel (RFC 9420 §5.1.2).
+func (d *Device) sign(label string, content []byte) []byte {
+	return ed25519.Sign(d.key, encode(func(b *cryptobyte.Builder) {
+		vector(b, []byte("MLS 1.0 "+label))
+		vector(b, content)
+	}))
+}
+
+// Message returns a PrivateMessage with application data; body stands for the ciphertext.
+func Message(group []byte, epoch int64, body string) []byte {
+	return private(group, epoch, mls.ContentTypeApplication, body)
+}
+
+// Proposal returns a PrivateMessage with a proposal.
+func Proposal(group []byte, epoch int64, body string) []byte {
+	return private(group, epoch, mls.ContentTypeProposal, body)
+}
+
+// Commit returns a PrivateMessage with a commit made in epoch.
+func Commit(group []byte, epoch int64, body string) []byte {
+	return private(group, epoch, mls.ContentTypeCommit, body)
+}
+
+func private(group []byte, epoch int64, kind mls.ContentType, body string) []byte {
+	return message(mls.WireFormatPrivateMessage, encode(func(b *cryptobyte.Builder) {
+		vector(b, group)
+		b.AddUint64(uint64(epoch))
+		b.AddUint8(uint8(kind))
+		vector(b, nil)
+		vector(b, make([]byte, 28))
+		vector(b, []byte(body))
+	}))
+}
+
+// Welcome returns a Welcome for the KeyPackages.
+func Welcome(t testing.TB, refs ...mls.KeyPackageRef) []byte {
+	t.Helper()
+	noise := make([]byte, 64)
+	if _, err := rand.Read(noise); err != nil {
+		t.Fatal(err)
+	}
+	secrets := encode(func(b *cryptobyte.Builder) {
+		for _, ref := range refs {
+			vector(b, ref)
+			vector(b, noise[:32])
+			vector(b, noise)
+		}
+	})
+	return message(mls.WireFormatWelcome, encode(func(b *cryptobyte.Builder) {
+		b.AddUint16(uint16(Suite))
+		vector(b, secrets)
+		vector(b, noise)
+	}))
+}
+
+// GroupInfo returns a GroupInfo of the group at epoch.
+func GroupInfo(group []byte, epoch int64) []byte {
+	return message(mls.WireFormatGroupInfo, encode(func(b *cryptobyte.Builder) {
+		b.AddUint16(uint16(mls.VersionMLS10))
+		b.AddUint16(uint16(Suite))
+		vector(b, group)
+		b.AddUint64(uint64(epoch))
+		vector(b, make([]byte, 32))
+		vector(b, make([]byte, 32))
+		vector(b, nil)
+		vector(b, nil)
+		vector(b, make([]byte, 32))
+		b.AddUint32(0)
+		vector(b, make([]byte, 64))
+	}))
+}
+
+func message(format mls.WireFormat, object []byte) []byte {
+	return slices.Concat(u16s(uint16(mls.VersionMLS10), uint16(format)), object)
+}
+
+func hpkeKey(t testing.TB) []byte {
+	t.Helper()
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key.PublicKey().Bytes()
+}
+
+func u16s(vs ...uint16) []byte {
+	return encode(func(b *cryptobyte.Builder) {
+		for _, v := range vs {
+			b.AddUint16(v)
+		}
+	})
+}
+
+func encode(f func(*cryptobyte.Builder)) []byte {
+	b := cryptobyte.NewBuilder(nil)
+	f(b)
+	return b.BytesOrPanic()
+}
+
+// vector writes opaque<V>: a minimal variable-size length and the bytes (RFC 9420 §2.1.2).
+func vector(b *cryptobyte.Builder, content []byte) {
+	switch n := len(content); {
+	case n < 1<<6:
+		b.AddUint8(uint8(n))
+	case n < 1<<14:
+		b.AddUint16(uint16(n) | 1<<14)
+	default:
+		b.AddUint32(uint32(n) | 2<<30)
+	}
+	b.AddBytes(content)
+}
