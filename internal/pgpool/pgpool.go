@@ -22,8 +22,24 @@ var settings = map[string]string{
 	"application_name":                    "mlsd",
 }
 
-// Open returns a pool on the database at url. Settings in the url win over ours. It does not wait for the database to answer.
+// Open returns a pool on the database at url. It does not wait for the database to answer.
 func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	cfg, err := Config(url)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the database pool: %w", err)
+	}
+	return pool, nil
+}
+
+// maxConns is the size of a pool whose URL does not say pool_max_conns.
+const maxConns = 32
+
+// Config returns how Open connects to the database at url. Settings in the url win over ours.
+func Config(url string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse the database URL: %w", err)
@@ -34,13 +50,9 @@ func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 		}
 	}
 	if !strings.Contains(url, "pool_max_conns") {
-		cfg.MaxConns = 32
+		cfg.MaxConns = maxConns
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open the database pool: %w", err)
-	}
-	return pool, nil
+	return cfg, nil
 }
 
 // Queryer is what a read needs: a pool, a connection or a transaction.

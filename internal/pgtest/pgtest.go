@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/pgpool"
 )
 
 const (
@@ -38,7 +40,7 @@ func MaxConns(n int32) Option {
 	return func(cfg *pgxpool.Config) { cfg.MaxConns = n }
 }
 
-// Database returns a pool on a fresh, migrated database. At the end of the test it is closed and the database dropped.
+// Database returns a pool on a fresh, migrated database, with the session settings that the server has. At the end of the test it is closed and the database dropped.
 func Database(t testing.TB, opts ...Option) *pgxpool.Pool {
 	t.Helper()
 	return connect(t, create(t, true), opts)
@@ -90,7 +92,7 @@ func create(t testing.TB, migrated bool) string {
 // connect opens a pool that is closed at the end of the test. A connection that the test did not give back fails it.
 func connect(t testing.TB, url string, opts []Option) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := pgpool.Config(url)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
