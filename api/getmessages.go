@@ -48,9 +48,12 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	}
 	out := &mlsapi.GetMessagesOutput{Messages: make([]mlsapi.MessageView, len(found)), LastSeq: &member.Window.Last}
 	for i, m := range found {
-		kind := m.Kind.String()
+		kind, epoch := m.Kind.String(), m.Epoch
+		if m.Kind == mls.ContentTypeCommit {
+			epoch-- // the log has the epoch that a commit creates, this view the one it was made in, as its MLS header says
+		}
 		out.Messages[i] = mlsapi.MessageView{
-			ID: m.ID.String(), ConvoID: p.ConvoID, Sender: m.Sender, Ciphertext: m.Body, Epoch: m.Epoch, Seq: m.Seq,
+			ID: m.ID.String(), ConvoID: p.ConvoID, Sender: m.Sender, Ciphertext: m.Body, Epoch: epoch, Seq: m.Seq,
 			CreatedAt: mlsapi.NewDatetime(m.CreatedAt), EmbedType: m.EmbedType, EmbedURI: m.EmbedURI, MessageType: &kind,
 		}
 	}

@@ -18,10 +18,8 @@ func (p Policy) Fetch(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device
 	if err != nil {
 		return Delivery{}, err
 	}
-	if w.state == InFlight && w.graceOver {
-		if err := p.expireLease(ctx, tx, convo, &w); err != nil {
-			return Delivery{}, err
-		}
+	if err := p.expireLease(ctx, tx, convo, &w); err != nil {
+		return Delivery{}, err
 	}
 	switch w.state {
 	case Available:
@@ -49,6 +47,9 @@ func (p Policy) Confirm(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Devi
 		(w.state = 'in_flight') DESC, (w.state = 'available' AND w.attempts > 0) DESC, (w.state = 'consumed') DESC,
 		w.epoch DESC, w.created_at DESC`)
 	if err != nil {
+		return "", err
+	}
+	if err := p.expireLease(ctx, tx, convo, &w); err != nil {
 		return "", err
 	}
 	switch {
@@ -85,8 +86,12 @@ func (p Policy) openLease(ctx context.Context, tx pgx.Tx, convo uuid.UUID, w *ro
 	return nil
 }
 
-// expireLease: in_flight → available, or consumed where silence counts as success. The reaper does the same in bulk.
+// expireLease: in_flight → available, or consumed where silence counts as success, if the grace is over. The reaper does the
+// same in bulk; whoever comes before it must not see anything else.
 func (p Policy) expireLease(ctx context.Context, tx pgx.Tx, convo uuid.UUID, w *row) error {
+	if w.state != InFlight || !w.graceOver {
+		return nil
+	}
 	if p.OnExpiry == Consume && !w.failed {
 		w.state = Consumed
 		return transition(ctx, tx, convo, w.id, `state = 'consumed', confirmed_at = clock_timestamp()`)

@@ -1,0 +1,216 @@
+package welcome_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"mlsd/internal/pgtest"
+	"mlsd/mls"
+	"mlsd/welcome"
+)
+
+const bob syntax.DID = "did:plc:bob"
+
+// grace is the policy's; time passes by moving the rows into the past.
+const grace = 5 * time.Minute
+
+// expect is the model: what one Welcome must be, by the rules of the contract and nothing of the code.
+type expect struct {
+	state   welcome.State
+	fetched bool
+	failed  bool
+	left    time.Duration // of the lease
+}
+
+func (e *expect) settle(onExpiry welcome.ExpiryPolicy) {
+	if e.state != welcome.InFlight || e.left > 0 {
+		return
+	}
+	if onExpiry == welcome.Consume && !e.failed {
+		e.state = welcome.Consumed
+	} else {
+		e.state = welcome.Available
+	}
+}
+
+// TestMachineFollowsTheModel plays random fetches, confirmations, waits and reaper rounds against the database and against
+// the model, and compares after each step.
+func TestMachineFollowsTheModel(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, onExpiry := range []welcome.ExpiryPolicy{welcome.Release, welcome.Consume} {
+		t.Run(string(onExpiry), func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) { play(t, rt, db, welcome.Policy{Grace: grace, OnExpiry: onExpiry}) })
+		})
+	}
+}
+
+func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
+	ctx := context.Background()
+	convo, ref := uuid.New(), mls.KeyPackageRef("ref")
+	deposit(rt, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: ref})
+	reaper := welcome.NewReaper(db, policy, slog.New(slog.DiscardHandler), func(welcome.Reaped) {})
+	model := expect{state: welcome.Available}
+	var lease time.Time
+	rt.Repeat(map[string]func(*rapid.T){
+		"fetch": func(rt *rapid.T) {
+			model.settle(policy.OnExpiry)
+			got, err := fetch(db, policy, convo)
+			if model.state == welcome.Consumed {
+				if !errors.Is(err, welcome.ErrConsumed) {
+					rt.Fatalf("a consumed Welcome: %v", err)
+				}
+				return
+			}
+			if err != nil || string(got.Body) != "welcome 1" || got.State != welcome.InFlight || got.KeyPackageRef.String() != ref.String() {
+				rt.Fatalf("fetch: %+v, %v", got, err)
+			}
+			if model.state == welcome.InFlight && !got.GraceExpiresAt.Equal(lease) {
+				rt.Fatalf("the lease moved from %s to %s", lease, got.GraceExpiresAt)
+			}
+			if model.state == welcome.Available {
+				model.left, model.failed = grace, false
+			}
+			lease = got.GraceExpiresAt
+			model.state, model.fetched = welcome.InFlight, true
+		},
+		"confirm": func(rt *rapid.T) {
+			success := rapid.Bool().Draw(rt, "success")
+			model.settle(policy.OnExpiry)
+			state, err := confirm(db, policy, convo, success)
+			switch {
+			case !model.fetched:
+				if !errors.Is(err, welcome.ErrNotFound) {
+					rt.Fatalf("confirmed what was never fetched: %s, %v", state, err)
+				}
+			case model.state == welcome.Consumed || success:
+				model.state = welcome.Consumed
+				if err != nil || state != welcome.Consumed {
+					rt.Fatalf("confirm: %s, %v", state, err)
+				}
+			default:
+				model.failed = true
+				if err != nil || state != model.state {
+					rt.Fatalf("failed join: %s, %v, want %s", state, err, model.state)
+				}
+			}
+		},
+		"wait": func(rt *rapid.T) {
+			d := rapid.SampledFrom([]time.Duration{time.Minute, 3 * time.Minute, 6 * time.Minute}).Draw(rt, "for")
+			if _, err := db.Exec(ctx, `
+				UPDATE welcomes SET grace_expires_at = grace_expires_at - $2::interval WHERE convo_id = $1`, convo, d); err != nil {
+				rt.Fatal(err)
+			}
+			lease = lease.Add(-d)
+			model.left -= d
+		},
+		"reap": func(rt *rapid.T) {
+			if _, err := reaper.RunOnce(ctx); err != nil {
+				rt.Fatal(err)
+			}
+			model.settle(policy.OnExpiry)
+			var state welcome.State
+			if err := db.QueryRow(ctx, `SELECT state FROM welcomes WHERE convo_id = $1`, convo).Scan(&state); err != nil {
+				rt.Fatal(err)
+			}
+			if state != model.state {
+				rt.Fatalf("after the reaper: %s, want %s", state, model.state)
+			}
+		},
+	})
+}
+
+type fataler interface{ Fatal(...any) }
+
+func deposit(t fataler, db *pgxpool.Pool, convo uuid.UUID, epoch int64, to ...welcome.Recipient) {
+	err := pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) error {
+		return welcome.Deposit(context.Background(), tx, convo, epoch, fmt.Appendf(nil, "welcome %d", epoch), to)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fetch(db *pgxpool.Pool, policy welcome.Policy, convo uuid.UUID) (d welcome.Delivery, err error) {
+	err = pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) (err error) {
+		d, err = policy.Fetch(context.Background(), tx, convo, welcome.Device{DID: bob, DeviceID: "phone"})
+		return err
+	})
+	return d, err
+}
+
+func confirm(db *pgxpool.Pool, policy welcome.Policy, convo uuid.UUID, success bool) (s welcome.State, err error) {
+	err = pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) (err error) {
+		s, err = policy.Confirm(context.Background(), tx, convo, welcome.Device{DID: bob, DeviceID: "phone"}, success, "no such key")
+		return err
+	})
+	return s, err
+}
+
+// TestNewerWelcomeSupersedes: stale-welcome. The device gets the newer one; another device's is left alone.
+func TestNewerWelcomeSupersedes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
+	convo := uuid.New()
+	phone := welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")}
+	laptop := welcome.Recipient{DID: bob, DeviceID: "laptop", Ref: mls.KeyPackageRef("two")}
+	deposit(t, db, convo, 1, phone, laptop)
+	if _, err := fetch(db, policy, convo); err != nil {
+		t.Fatal(err)
+	}
+	deposit(t, db, convo, 7, phone) // the same KeyPackage: a last-resort one
+	got, err := fetch(db, policy, convo)
+	if err != nil || got.Epoch != 7 || string(got.Body) != "welcome 7" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	var states string
+	err = db.QueryRow(t.Context(), `
+		SELECT string_agg(device_id || ' ' || epoch || ' ' || state, ', ' ORDER BY device_id, epoch) FROM welcomes WHERE convo_id = $1`,
+		convo).Scan(&states)
+	if want := "laptop 1 available, phone 1 superseded, phone 7 in_flight"; err != nil || states != want {
+		t.Fatalf("%q, %v; want %q", states, err, want)
+	}
+}
+
+// TestRetention: unfetched Welcomes expire after 90 days; bytes are erased a day after the last device has consumed them.
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
+	reaper := welcome.NewReaper(db, policy, slog.New(slog.DiscardHandler), func(welcome.Reaped) {})
+	convo := uuid.New()
+	deposit(t, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")},
+		welcome.Recipient{DID: "did:plc:carol", DeviceID: "tablet", Ref: mls.KeyPackageRef("two")})
+	if _, err := fetch(db, policy, convo); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := confirm(db, policy, convo, true); err != nil {
+		t.Fatal(err)
+	}
+	step := func(d time.Duration, want welcome.Reaped) {
+		t.Helper()
+		pgtest.Age(t, db, "welcomes", d)
+		pgtest.Age(t, db, "welcome_bodies", d)
+		got, err := reaper.RunOnce(t.Context())
+		if err != nil || got != want {
+			t.Fatalf("%+v, %v; want %+v", got, err, want)
+		}
+	}
+	step(25*time.Hour, welcome.Reaped{})                         // carol's is still to be fetched
+	step(89*24*time.Hour, welcome.Reaped{Expired: 1, Erased: 1}) // nobody waits any longer
+	step(time.Hour, welcome.Reaped{})
+	if _, err := fetch(db, policy, convo); !errors.Is(err, welcome.ErrConsumed) {
+		t.Fatalf("a consumed Welcome without bytes: %v", err)
+	}
+}
