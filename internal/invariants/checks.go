@@ -69,9 +69,11 @@ var convoChecks = []check{
 				AND m.idempotency_key = 'addMembers:' || k.key AND m.request_hash = k.request_hash)
 		UNION ALL
 		SELECT format('the commit at %s has no record', m.seq) FROM messages m
-		WHERE m.convo_id = $1::uuid AND m.kind = 3 AND m.idempotency_key LIKE 'addMembers:%' AND NOT EXISTS (
-			SELECT FROM idempotency_keys k WHERE k.caller_did = m.sender_did AND k.nsid = 'blue.catbird.mls.addMembers'
-				AND k.scope = $1::uuid::text AND 'addMembers:' || k.key = m.idempotency_key)`},
+		WHERE m.convo_id = $1::uuid AND m.kind = 3 AND NOT EXISTS (
+			SELECT FROM idempotency_keys k
+			WHERE k.caller_did = m.sender_did AND k.scope = $1::uuid::text AND k.request_hash = m.request_hash
+				AND k.nsid = 'blue.catbird.mls.' || split_part(m.idempotency_key, ':', 1)
+				AND k.key = substr(m.idempotency_key, strpos(m.idempotency_key, ':') + 1))`},
 }
 
 // globalChecks take nothing.

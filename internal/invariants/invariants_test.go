@@ -1,0 +1,170 @@
+package invariants_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/convos"
+	"mlsd/idem"
+	"mlsd/internal/invariants"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
+	"mlsd/keypackages"
+	"mlsd/messages"
+	"mlsd/mls"
+)
+
+const (
+	alice syntax.DID = "did:plc:alice"
+	bob   syntax.DID = "did:plc:bob"
+	carol syntax.DID = "did:plc:carol"
+)
+
+type uncounted struct{}
+
+func (uncounted) Replayed(string)   {}
+func (uncounted) Conflicted(string) {}
+func (uncounted) InProgress(string) {}
+
+// story tells a database a small story in which every promise is kept: alice makes a convo with bob, they talk, alice adds
+// carol, and they talk on.
+func story(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	db := pgtest.Database(t)
+	log := slog.New(slog.DiscardHandler)
+	writes := idem.New(db, uncounted{}, log, nil)
+	group := []byte("the group")
+	do := func(nsid, scope, key string, input idem.Content, effect func(tx pgx.Tx) error) {
+		t.Helper()
+		_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: nsid, Scope: scope, Key: key, Input: input},
+			func(_ context.Context, tx pgx.Tx) ([]byte, error) { return []byte("{}"), effect(tx) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	welcomeTo := func(did syntax.DID) []byte {
+		t.Helper()
+		body, ref := mlstest.NewDevice(t, did.String()).KeyPackage(t)
+		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+			_, err := keypackages.Publish(t.Context(), tx, keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mlstest.Welcome(t, ref)
+	}
+	var convo convos.Convo
+	creation := idem.Content{{Name: "groupId", JSON: []byte(`"g"`)}}
+	toBob := welcomeTo(bob)
+	do("blue.catbird.mls.createConvo", "", "create", creation, func(tx pgx.Tx) (err error) {
+		convo, err = convos.Create(t.Context(), tx, convos.NewConvo{
+			Creator: alice, GroupID: group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob}, Welcome: toBob,
+			Key: "create", Hash: creation.Hash(),
+		})
+		return err
+	})
+	say := func(epoch int64, body string) {
+		t.Helper()
+		results, err := messages.NewLog(db, 0, uncounted{}, log, nil).Append(t.Context(), []messages.Draft{{
+			ConvoID: convo.ID, GroupID: group, Sender: bob, Key: body, Kind: mls.ContentTypeApplication, Epoch: epoch,
+			Body: mlstest.Message(group, epoch, body),
+		}})
+		if err != nil || results[0].Err != nil {
+			t.Fatal(err, results[0].Err)
+		}
+	}
+	say(1, "hello")
+	toCarol := welcomeTo(carol)
+	addition := idem.Content{{Name: "commit", JSON: []byte(`"c"`)}}
+	do("blue.catbird.mls.addMembers", convo.ID.String(), "add", addition, func(tx pgx.Tx) error {
+		_, err := convos.Add(t.Context(), tx, convos.AddMembers{
+			ConvoID: convo.ID, Caller: alice, DIDs: []syntax.DID{carol},
+			Proposed: convos.Proposed{Commit: mlstest.Commit(group, 1, "add"), Welcome: toCarol, Key: "addMembers:add", Hash: addition.Hash()},
+		})
+		return err
+	})
+	removal := idem.Content{{Name: "commit", JSON: []byte(`"r"`)}}
+	do("blue.catbird.mls.leaveConvo", convo.ID.String(), "rotate", removal, func(tx pgx.Tx) error {
+		_, err := convos.Leave(t.Context(), tx, convos.Departure{
+			ConvoID: convo.ID, Caller: alice, Target: carol,
+			Proposed: convos.Proposed{Commit: mlstest.Commit(group, 2, "remove"), Key: "leaveConvo:rotate", Hash: removal.Hash()},
+		})
+		return err
+	})
+	say(3, "goodbye carol")
+	return db
+}
+
+func TestKeptPromises(t *testing.T) {
+	t.Parallel()
+	db := story(t)
+	if violations, err := invariants.Check(t.Context(), db); err != nil || len(violations) > 0 {
+		t.Fatalf("%q, %v", violations, err)
+	}
+}
+
+// TestBrokenPromises breaks each promise behind the server's back: a checker that finds nothing is worth nothing.
+func TestBrokenPromises(t *testing.T) {
+	t.Parallel()
+	other := mlstest.Message([]byte("another group"), 3, "x")
+	cases := []struct {
+		promise string
+		sql     string
+		args    []any
+	}{
+		{"dense log", `DELETE FROM messages WHERE seq = 1`, nil},
+		{"dense log", `DELETE FROM messages WHERE seq = 4`, nil},
+		{"dense log", `UPDATE convos SET last_seq = 5`, nil},
+		{"one commit per epoch", `UPDATE messages SET epoch = 9 WHERE seq = 3`, nil},
+		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},
+		{"no message from a later epoch", `UPDATE messages SET epoch = 2 WHERE seq = 1`, nil},
+		{"every sender was a member", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
+		{"a roster that can be", `UPDATE members SET left_at = now(), left_seq = 4, left_epoch = 3`, nil},
+		{"a roster that can be", `UPDATE members SET role = 'creator'`, nil},
+		{"positions within the log", `UPDATE members SET cursor_seq = 99 WHERE did = 'did:plc:bob'`, nil},
+		{"positions within the log", `UPDATE members SET left_epoch = NULL`, nil},
+		{"no Welcome before its commit", `UPDATE welcomes SET epoch = 7 WHERE recipient_did = 'did:plc:bob'`, nil},
+		{"a deliverable Welcome has its bytes", `DELETE FROM welcome_bodies`, nil},
+		{"one deliverable Welcome per device", `
+			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
+			SELECT convo_id, gen_random_uuid(), recipient_did, device_id, 'another', epoch, now() FROM welcomes`, nil},
+		{"Welcomes reach members", `
+			UPDATE members SET left_at = now(), left_seq = 4, left_epoch = 3 WHERE did = 'did:plc:bob'`, nil},
+		{"a commit's record and its effect are one", `DELETE FROM idempotency_keys WHERE nsid LIKE '%addMembers'`, nil},
+		{"a commit's record and its effect are one", `DELETE FROM idempotency_keys WHERE nsid LIKE '%leaveConvo'`, nil},
+		{"a commit's record and its effect are one", `UPDATE messages SET request_hash = 'x' WHERE seq = 2`, nil},
+		{"a convo's record and its effect are one", `UPDATE convos SET idempotency_key = 'another'`, nil},
+		{"every record has its answer", `UPDATE idempotency_keys SET response = ''`, nil},
+		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
+		{"a KeyPackage is used once", `
+			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
+			SELECT gen_random_uuid(), gen_random_uuid(), recipient_did, device_id, key_package_ref, epoch, now() FROM welcomes`, nil},
+		{"an init_key is used once", `DELETE FROM key_package_init_keys`, nil},
+		{"is of another group", `UPDATE messages SET body = $1 WHERE seq = 4`, []any{other}},
+		{"says application of epoch 3", `UPDATE messages SET kind = 2 WHERE seq = 4`, nil},
+		{"log entry 4", `UPDATE messages SET body = 'garbage' WHERE seq = 4`, nil},
+	}
+	for _, c := range cases {
+		t.Run(c.promise, func(t *testing.T) {
+			t.Parallel()
+			db := story(t)
+			if _, err := db.Exec(t.Context(), c.sql, c.args...); err != nil {
+				t.Fatal(err)
+			}
+			violations, err := invariants.Check(t.Context(), db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(strings.Join(violations, "\n"), c.promise) {
+				t.Fatalf("not noticed: %q", violations)
+			}
+		})
+	}
+}
