@@ -44,25 +44,13 @@ func (uncounted) Replayed(string)   {}
 func (uncounted) Conflicted(string) {}
 func (uncounted) InProgress(string) {}
 
-func newFixture(t *testing.T, window int64) *fixture {
+func newFixture(t testing.TB, window int64) *fixture {
 	t.Helper()
 	f := &fixture{db: pgtest.Database(t, pgtest.MaxConns(20)), faults: failpoint.New(), epoch: 5}
 	f.Log = messages.NewLog(f.db, window, uncounted{}, slog.New(slog.DiscardHandler), f.faults)
 	for i := range f.convos {
 		f.convos[i] = uuid.Must(uuid.NewV7())
-		_, err := f.db.Exec(t.Context(), `
-			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, $4, now())`,
-			f.convos[i], f.convos[i][:], alice, f.epoch)
-		if err == nil {
-			_, err = f.db.Exec(t.Context(), `
-				INSERT INTO members (convo_id, did, role, joined_at, joined_seq, left_at, left_seq, left_epoch) VALUES
-				($1, 'did:plc:alice', 'creator', now(), 0, NULL, NULL, NULL),
-				($1, 'did:plc:bob', 'member', now(), 0, NULL, NULL, NULL),
-				($1, 'did:plc:carol', 'member', now(), 0, now(), 0, 5)`, f.convos[i])
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		f.addConvo(t, f.convos[i])
 	}
 	t.Cleanup(func() {
 		violations, err := invariants.Check(context.Background(), f.db)
@@ -71,6 +59,23 @@ func newFixture(t *testing.T, window int64) *fixture {
 		}
 	})
 	return f
+}
+
+func (f *fixture) addConvo(t testing.TB, id uuid.UUID) {
+	t.Helper()
+	_, err := f.db.Exec(t.Context(), `
+		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, $4, now())`,
+		id, id[:], alice, f.epoch)
+	if err == nil {
+		_, err = f.db.Exec(t.Context(), `
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, left_at, left_seq, left_epoch) VALUES
+			($1, 'did:plc:alice', 'creator', now(), 0, NULL, NULL, NULL),
+			($1, 'did:plc:bob', 'member', now(), 0, NULL, NULL, NULL),
+			($1, 'did:plc:carol', 'member', now(), 0, now(), 0, 5)`, id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // draft is what sender sends to a convo under key; body decides the content.

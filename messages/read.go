@@ -40,13 +40,13 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page) (page []Message, more b
 	rows, err := q.Query(ctx, `
 		SELECT m.seq, m.kind, m.sender_did, m.epoch, m.body, m.embed_type, m.embed_uri, m.created_at
 		FROM (
-			SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+			SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq) AS total, row_number() OVER (ORDER BY seq) AS nth
 			FROM messages
 			WHERE convo_id = $1 AND seq BETWEEN greatest($2, $4::bigint + 1) AND $3 AND kind = ANY($5)
 			ORDER BY seq LIMIT $6
 		) page
 		JOIN messages m ON m.convo_id = $1 AND m.seq = page.seq
-		WHERE page.before < $7
+		WHERE page.total <= $7 OR page.nth = 1
 		ORDER BY m.seq`,
 		p.ConvoID, p.First, p.Last, p.After, kinds, p.Limit+1, p.MaxBytes)
 	if err != nil {
@@ -100,13 +100,13 @@ func Commits(ctx context.Context, q pgpool.Queryer, w Window, from, to int64, li
 	rows, err := q.Query(ctx, `
 		SELECT m.seq, m.sender_did, m.epoch, m.body, m.created_at
 		FROM (
-			SELECT seq, sum(octet_length(body)) OVER (ORDER BY epoch) - octet_length(body) AS before
+			SELECT seq, sum(octet_length(body)) OVER (ORDER BY epoch) AS total, row_number() OVER (ORDER BY epoch) AS nth
 			FROM messages
 			WHERE convo_id = $1 AND kind = 3 AND epoch BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
 			ORDER BY epoch LIMIT $6
 		) page
 		JOIN messages m ON m.convo_id = $1 AND m.seq = page.seq
-		WHERE page.before < $7
+		WHERE page.total <= $7 OR page.nth = 1
 		ORDER BY m.epoch`,
 		w.ConvoID, from, to, w.First, w.Last, limit, maxBytes)
 	if err != nil {

@@ -36,7 +36,9 @@ type outcome struct {
 // with however long it waited.
 const lockConvos = `SELECT FROM convos WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
 
-// appendDrafts judges every draft, numbers the good ones behind the convo's last_seq and inserts them.
+// appendDrafts judges every draft, numbers the good ones behind the convo's last_seq and inserts them. The laterals with their
+// limits are index look-ups whatever the planner believes of a table that it has no statistics of yet; as plain joins they
+// became scans of a fresh log, and the cost of a message grew with the log.
 const appendDrafts = `
 	WITH moment AS MATERIALIZED (
 		SELECT date_trunc('milliseconds', clock_timestamp()) AS now
@@ -62,10 +64,12 @@ const appendDrafts = `
 				CASE WHEN held.epoch <> d.epoch THEN 'epoch' END], NULL)
 			END AS differing
 		FROM draft d
-		LEFT JOIN convos c ON c.id = d.convo_id
-		LEFT JOIN members m ON m.convo_id = d.convo_id AND m.did = d.sender_did
-		LEFT JOIN messages held ON held.convo_id = d.convo_id AND held.sender_did = d.sender_did
-			AND held.idempotency_key = d.key AND held.kind <> 3
+		LEFT JOIN LATERAL (SELECT * FROM convos WHERE id = d.convo_id LIMIT 1) c ON true
+		LEFT JOIN LATERAL (SELECT * FROM members WHERE convo_id = d.convo_id AND did = d.sender_did LIMIT 1) m ON true
+		LEFT JOIN LATERAL (
+			SELECT * FROM messages
+			WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
+		) held ON true
 	), numbered AS MATERIALIZED (
 		SELECT ord, convo_id, last_seq + row_number() OVER (PARTITION BY convo_id ORDER BY ord) AS seq
 		FROM judged WHERE status = 'appended'
@@ -77,7 +81,7 @@ const appendDrafts = `
 	), advanced AS (
 		UPDATE convos c SET last_seq = n.last_seq, last_message_at = moment.now
 		FROM (SELECT convo_id, max(seq) AS last_seq FROM numbered GROUP BY convo_id) n, moment
-		WHERE c.id = n.convo_id
+		WHERE c.id = n.convo_id AND c.id = ANY($1)
 	)
 	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing
 	FROM judged j LEFT JOIN numbered n USING (ord), moment
