@@ -11,7 +11,7 @@ import (
 	"github.com/golang-migrate/migrate/v4"
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -52,11 +52,11 @@ func Version(ctx context.Context, databaseURL string) (version uint, err error) 
 }
 
 func with(ctx context.Context, databaseURL string, do func(*migrate.Migrate) error) (err error) {
-	cfg, err := pgx.ParseConfig(databaseURL)
+	cfg, err := pgxpool.ParseConfig(databaseURL) // it knows the pool's settings, which are no concern of the server's
 	if err != nil {
 		return fmt.Errorf("parse the database URL: %w", err)
 	}
-	db := stdlib.OpenDB(*cfg)
+	db := stdlib.OpenDB(*cfg.ConnConfig)
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if err := db.PingContext(ctx); err != nil {
 		return fmt.Errorf("reach the database: %w", err)

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -13,10 +15,12 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
 	"mlsd/internal/localpg"
+	"mlsd/internal/serviceauth"
 	"mlsd/welcome"
 )
 
@@ -78,9 +82,9 @@ var settings = []setting{
 	}},
 	{"MLSD_DATABASE_URL", "PostgreSQL to use; empty: one of mlsd's own", "", func(c *Config, v string) error {
 		c.DatabaseURL = v
-		return nil
+		return checkDatabaseURL(v)
 	}},
-	{"MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: the user's data directory", "", func(c *Config, v string) (err error) {
+	{"MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: the user's data directory", "", func(c *Config, v string) error {
 		c.DataDir = v
 		return nil
 	}},
@@ -96,7 +100,8 @@ var settings = []setting{
 	}},
 	{"MLSD_PLC_URL", "PLC directory", "https://plc.directory", func(c *Config, v string) error {
 		c.PLCURL = v
-		return checkURL(v)
+		_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v}) // its rules, before anything is started
+		return err
 	}},
 	{"MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too (development)", "false", boolean(func(c *Config) *bool { return &c.AllowLoopback })},
 	{"MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m", func(c *Config, v string) (err error) {
@@ -210,8 +215,8 @@ func boolean(field func(*Config) *bool) func(*Config, string) error {
 
 func number(field func(*Config) *float64) func(*Config, string) error {
 	return func(c *Config, v string) (err error) {
-		if *field(c), err = strconv.ParseFloat(v, 64); err == nil && !(*field(c) > 0) {
-			err = errors.New("must be positive")
+		if *field(c), err = strconv.ParseFloat(v, 64); err == nil && (!(*field(c) > 0) || math.IsInf(*field(c), 0)) {
+			err = errors.New("must be positive and finite")
 		}
 		return err
 	}
@@ -227,8 +232,28 @@ func count(field func(*Config) *int) func(*Config, string) error {
 }
 
 func checkAddress(v string) error {
-	_, _, err := net.SplitHostPort(v)
+	_, port, err := net.SplitHostPort(v)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
 	return err
+}
+
+// checkDatabaseURL refuses what the driver cannot read. What the driver says of it is not passed on: it quotes the text, from
+// which it can only guess where the password is.
+func checkDatabaseURL(v string) error {
+	if v == "" {
+		return nil
+	}
+	_, err := pgxpool.ParseConfig(v)
+	var file *fs.PathError // of a certificate, say
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &file):
+		return file
+	}
+	return errors.New("is not a PostgreSQL URL that can be read (special characters in a password must be percent-encoded)")
 }
 
 func checkURL(v string) error {

@@ -19,6 +19,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal asks for an orderly end. After it signals do what they do by default, so that a second one is an end at once.
+	context.AfterFunc(ctx, stop)
 	err := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
@@ -33,8 +35,12 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	withConfig := func(do func(ctx context.Context, cfg Config, cmd *cli.Command) error) cli.ActionFunc {
+	// withConfig makes an action of do, for a command with at most so many arguments.
+	withConfig := func(arguments int, do func(ctx context.Context, cfg Config, cmd *cli.Command) error) cli.ActionFunc {
 		return func(ctx context.Context, cmd *cli.Command) error {
+			if cmd.Args().Len() > arguments {
+				return fmt.Errorf("%s: unknown command or argument %q", cmd.FullName(), cmd.Args().Get(arguments))
+			}
 			cfg, err := configure(cmd)
 			if err != nil {
 				return err
@@ -42,10 +48,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			return do(ctx, cfg, cmd)
 		}
 	}
-	serveAction := withConfig(func(ctx context.Context, cfg Config, cmd *cli.Command) error {
-		if cmd.Args().Present() {
-			return fmt.Errorf("unknown command %q", cmd.Args().First())
-		}
+	serveAction := withConfig(0, func(ctx context.Context, cfg Config, _ *cli.Command) error {
 		return serve(ctx, cfg, stdout, stderr)
 	})
 	app := &cli.Command{
@@ -61,11 +64,11 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		Commands: []*cli.Command{
 			{Name: "serve", Usage: "serve (the default)", Action: serveAction},
 			{Name: "migrate", Usage: "change the database schema", Commands: []*cli.Command{
-				{Name: "up", Usage: "apply what is missing", Action: withConfig(func(ctx context.Context, cfg Config, _ *cli.Command) error {
+				{Name: "up", Usage: "apply what is missing", Action: withConfig(0, func(ctx context.Context, cfg Config, _ *cli.Command) error {
 					return onDatabase(ctx, cfg, stderr, func(url string) error { return migrations.Up(ctx, url) })
 				})},
 				{Name: "down", Usage: "take back the newest migration, or as many as the argument says", ArgsUsage: "[N]",
-					Action: withConfig(func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+					Action: withConfig(1, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
 						n := 1
 						if text := cmd.Args().First(); text != "" {
 							var err error
@@ -75,7 +78,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 						}
 						return onDatabase(ctx, cfg, stderr, func(url string) error { return migrations.Down(ctx, url, n) })
 					})},
-				{Name: "version", Usage: "print the schema's version", Action: withConfig(func(ctx context.Context, cfg Config, _ *cli.Command) error {
+				{Name: "version", Usage: "print the schema's version", Action: withConfig(0, func(ctx context.Context, cfg Config, _ *cli.Command) error {
 					return onDatabase(ctx, cfg, stderr, func(url string) error {
 						v, err := migrations.Version(ctx, url)
 						if err == nil {

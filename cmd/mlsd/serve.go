@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +31,7 @@ import (
 )
 
 const (
+	reachTimeout   = 15 * time.Second // for the first connection to the operator's PostgreSQL
 	drainTimeout   = 15 * time.Second // for requests under way when the server is told to stop
 	stopTimeout    = 30 * time.Second // for the private PostgreSQL
 	reaperInterval = 30 * time.Second
@@ -37,12 +39,12 @@ const (
 )
 
 // serve runs the server until ctx ends, and then shuts down: unready, drain requests, stop workers, close the pool, stop
-// the private PostgreSQL.
+// the private PostgreSQL. To be told to stop while it still starts is no failure.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
 	log := logger(cfg, stderr)
 	url, own, err := database(ctx, cfg, log)
 	if err != nil {
-		return err
+		return unlessInterrupted(ctx, err, log)
 	}
 	ownDone := (<-chan struct{})(nil)
 	if own != nil {
@@ -54,7 +56,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		}()
 	}
 	if err := migrations.Up(ctx, url); err != nil {
-		return err
+		return unlessInterrupted(ctx, err, log)
 	}
 	pool, err := pgpool.Open(ctx, url)
 	if err != nil {
@@ -66,12 +68,12 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	defer closeQuietly(public)
+	defer closeQuietly(public, log)
 	admin, err := net.Listen("tcp", cfg.AdminListen)
 	if err != nil {
 		return fmt.Errorf("listen for admin: %w", err)
 	}
-	defer closeQuietly(admin)
+	defer closeQuietly(admin, log)
 
 	n, err := assemble(cfg, pool, public.Addr(), log)
 	if err != nil {
@@ -175,7 +177,7 @@ func extractor(cfg Config) echo.IPExtractor {
 // database returns the URL of the database to use, and the private PostgreSQL behind it if it is mlsd's own.
 func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *localpg.Server, error) {
 	if cfg.DatabaseURL != "" {
-		return cfg.DatabaseURL, nil, nil
+		return cfg.DatabaseURL, nil, reach(ctx, cfg.DatabaseURL, reachTimeout)
 	}
 	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log})
 	if err != nil {
@@ -187,6 +189,30 @@ func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *local
 		return "", nil, errors.Join(fmt.Errorf("make the database: %w", err), own.Stop(stop))
 	}
 	return own.ConnString(localpg.Database), own, nil
+}
+
+// reach fails unless the operator's PostgreSQL lets us in before timeout is over. Left to itself, the driver would wait for minutes.
+func reach(ctx context.Context, url string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	cfg, err := pgxpool.ParseConfig(url) // which, unlike pgx's own, knows the pool's settings
+	if err != nil {
+		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil {
+		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
+	}
+	return conn.Close(ctx)
+}
+
+// unlessInterrupted is err, or nil if ctx has ended: then the step was cut short, which its error need not say (initdb's does not).
+func unlessInterrupted(ctx context.Context, err error, log *slog.Logger) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	log.Warn("told to stop while starting", "error", err)
+	return nil
 }
 
 // sweep forgets used tokens that have expired.
@@ -223,17 +249,9 @@ func httpServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-func logger(cfg Config, w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.LogLevel}
-	if cfg.LogFormat == "text" {
-		return slog.New(slog.NewTextHandler(w, options))
-	}
-	return slog.New(slog.NewJSONHandler(w, options))
-}
-
 // closeQuietly closes a listener that a server may have closed before.
-func closeQuietly(l net.Listener) {
+func closeQuietly(l net.Listener, log *slog.Logger) {
 	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		slog.Default().Debug("close a listener", "error", err)
+		log.Warn("a listener could not be closed", "error", err)
 	}
 }

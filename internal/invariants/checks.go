@@ -34,10 +34,10 @@ var convoChecks = []check{
 		SELECT format('entry %s is by a stranger', m.seq) FROM messages m
 		WHERE m.convo_id = $1 AND NOT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = m.sender_did)`},
 	{"a roster that can be", `
-		SELECT format('%s members are left, %s of them creators ever', count(*) FILTER (WHERE left_at IS NULL),
+		SELECT format('%s members are left, %s were creators', count(m.did) FILTER (WHERE left_at IS NULL),
 			count(*) FILTER (WHERE role = 'creator'))
-		FROM members WHERE convo_id = $1
-		HAVING count(*) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role = 'creator') <> 1`},
+		FROM convos c LEFT JOIN members m ON m.convo_id = c.id WHERE c.id = $1 GROUP BY c.id
+		HAVING count(m.did) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role = 'creator') <> 1`},
 	{"positions within the log", `
 		SELECT format('joined at %s, left at %s, cursor %s of %s', m.joined_seq, m.left_seq, m.cursor_seq, c.last_seq)
 		FROM members m JOIN convos c ON c.id = m.convo_id

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v3"
+
+	"mlsd/welcome"
+)
+
+// settingCases has a row for every setting: two good values with what they mean, the default's meaning, and values that are refused.
+func settingCases() map[string]struct {
+	env, flag string // values
+	get       func(Config) any
+	envWant   any
+	flagWant  any
+	unset     any
+	bad       []string
+} {
+	type row = struct {
+		env, flag string
+		get       func(Config) any
+		envWant   any
+		flagWant  any
+		unset     any
+		bad       []string
+	}
+	network := netip.MustParsePrefix
+	return map[string]row{
+		"MLSD_LISTEN": {"127.0.0.1:1", "[::1]:2", func(c Config) any { return c.Listen }, "127.0.0.1:1", "[::1]:2", "127.0.0.1:8080",
+			[]string{"", "8080", "localhost", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80"}},
+		"MLSD_ADMIN_LISTEN": {"127.0.0.1:1", ":2", func(c Config) any { return c.AdminListen }, "127.0.0.1:1", ":2", "127.0.0.1:8081",
+			[]string{"", "8081", "127.0.0.1:port"}},
+		"MLSD_DATABASE_URL": {"postgres://a/b", "host=c dbname=d", func(c Config) any { return c.DatabaseURL }, "postgres://a/b",
+			"host=c dbname=d", "", []string{"postgres://a:b/c", "x", "postgres://a/b?sslmode=maybe", "postgres://a/b?pool_max_conns=none"}},
+		"MLSD_DATA_DIR": {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // the default is localpg's to test
+		"MLSD_SERVICE_DID": {"did:web:a.example.com", "did:plc:abc", func(c Config) any { return c.ServiceDID.String() },
+			"did:web:a.example.com", "did:plc:abc", "", []string{"a.example.com", "did:web:", "did:web:a.example.com#atproto_mls"}},
+		"MLSD_PUBLIC_URL": {"https://a.example.com", "http://b:1", func(c Config) any { return c.PublicURL }, "https://a.example.com",
+			"http://b:1", "", []string{"a.example.com", "ftp://a", "https://", "https://a b"}},
+		"MLSD_PLC_URL": {"https://a.example.com", "http://127.0.0.1:1", func(c Config) any { return c.PLCURL }, "https://a.example.com",
+			"http://127.0.0.1:1", "https://plc.directory", []string{"plc.directory", "http://plc.directory", "https://a/b", "https://u:p@a"}},
+		"MLSD_ALLOW_LOOPBACK": {"true", "0", func(c Config) any { return c.AllowLoopback }, true, false, false, []string{"", "yes"}},
+		"MLSD_WELCOME_GRACE": {"1m", "2h", func(c Config) any { return c.Welcomes.Grace }, time.Minute, 2 * time.Hour, 5 * time.Minute,
+			[]string{"", "5", "0s", "-1m"}},
+		"MLSD_WELCOME_ON_GRACE_EXPIRY": {"consume", "release", func(c Config) any { return c.Welcomes.OnExpiry }, welcome.Consume,
+			welcome.Release, welcome.Release, []string{"", "keep"}},
+		"MLSD_MESSAGE_EPOCH_WINDOW": {"1", "2", func(c Config) any { return c.EpochWindow }, int64(1), int64(2), int64(0),
+			[]string{"", "-1", "1.5", "4294967296"}},
+		"MLSD_RATE_DID": {"1.5", "2", func(c Config) any { return c.Rates.DID.PerSecond }, 1.5, 2.0, 20.0,
+			[]string{"", "0", "-1", "NaN", "Inf", "1e999"}},
+		"MLSD_RATE_DID_BURST": {"1", "2", func(c Config) any { return c.Rates.DID.Burst }, 1, 2, 400, []string{"", "0", "-1", "1.5"}},
+		"MLSD_RATE_IP":        {"1", "2", func(c Config) any { return c.Rates.IP.PerSecond }, 1.0, 2.0, 200.0, []string{"", "0", "many"}},
+		"MLSD_RATE_IP_BURST":  {"1", "2", func(c Config) any { return c.Rates.IP.Burst }, 1, 2, 2000, []string{"", "0"}},
+		"MLSD_TRUSTED_PROXIES": {"10.0.0.0/8", "10.1.0.0/16, fd00::/8", func(c Config) any { return c.TrustedProxies },
+			[]netip.Prefix{network("10.0.0.0/8")}, []netip.Prefix{network("10.1.0.0/16"), network("fd00::/8")}, []netip.Prefix(nil),
+			[]string{"10.0.0.1", "10.0.0.0/33", "all"}},
+		"MLSD_LOG_LEVEL": {"debug", "error", func(c Config) any { return c.LogLevel }, slog.LevelDebug, slog.LevelError, slog.LevelInfo,
+			[]string{"", "loud"}},
+		"MLSD_LOG_FORMAT": {"text", "json", func(c Config) any { return c.LogFormat }, "text", "json", "json", []string{"", "xml"}},
+		"MLSD_FAILPOINTS": {"true", "false", func(c Config) any { return c.Failpoints }, true, false, false, []string{"", "on"}},
+	}
+}
+
+// parse is what run makes of a command line and its environment.
+func parse(t *testing.T, environ []string, args ...string) (cfg Config, err error) {
+	t.Helper()
+	env, err := environment(environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := &cli.Command{
+		Name: "mlsd", Flags: flags(env), ExitErrHandler: func(context.Context, *cli.Command, error) {},
+		Action: func(_ context.Context, cmd *cli.Command) error { cfg, err = configure(cmd); return err },
+	}
+	err = cmd.Run(t.Context(), append([]string{"mlsd"}, args...))
+	return cfg, err
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	cases := settingCases()
+	if len(cases) != len(settings) {
+		t.Errorf("%d settings, %d of them tested", len(settings), len(cases))
+	}
+	for _, s := range settings {
+		tc, ok := cases[s.env]
+		if !ok {
+			t.Errorf("%s is not tested", s.env)
+			continue
+		}
+		t.Run(s.env, func(t *testing.T) {
+			t.Parallel()
+			check := func(what string, want any, environ []string, args ...string) {
+				t.Helper()
+				cfg, err := parse(t, environ, args...)
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if diff := cmp.Diff(want, tc.get(cfg), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", what, diff)
+				}
+			}
+			if tc.unset != nil {
+				check("by default", tc.unset, nil)
+			}
+			env := []string{s.env + "=" + tc.env}
+			check("by environment", tc.envWant, env)
+			check("by flag", tc.flagWant, nil, "--"+s.flag(), tc.flag)
+			check("by both, of which the flag counts", tc.flagWant, env, "--"+s.flag()+"="+tc.flag)
+			for _, bad := range tc.bad {
+				for how, parsed := range map[string]func() (Config, error){
+					"variable": func() (Config, error) { return parse(t, []string{s.env + "=" + bad}) },
+					"flag":     func() (Config, error) { return parse(t, nil, "--"+s.flag()+"="+bad) },
+				} {
+					if _, err := parsed(); err == nil || !strings.Contains(err.Error(), s.env) || !strings.Contains(err.Error(), "--"+s.flag()) {
+						t.Errorf("%s %q: the error does not name it: %v", how, bad, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"--help", "help", "serve --help", "migrate up --help"} {
+		s := launch(t, []string{"MLSD_DATABASE_URL=postgres://mlsd:battery@127.0.0.1/mlsd"}, strings.Fields(args)...)
+		if err := s.wait(); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+		help := s.stdout.String()
+		for _, setting := range settings {
+			for _, part := range []string{"--" + setting.flag() + " ", setting.env, setting.usage} {
+				if !strings.Contains(help, part) {
+					t.Errorf("%s does not say %q", args, part)
+				}
+			}
+		}
+		wantNoPassword(t, help, s.stderr.String())
+	}
+}
+
+// A bad setting stops every command before anything is started.
+func TestBadSetting(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"", "serve", "migrate up", "migrate version"} {
+		dir := dataDir(t)
+		s := launch(t, []string{"MLSD_WELCOME_GRACE=soon", "MLSD_DATA_DIR=" + dir}, strings.Fields(command)...)
+		s.fails("MLSD_WELCOME_GRACE", "soon")
+		if log := s.stderr.String(); log != "" || s.stdout.String() != "" {
+			t.Errorf("%q: %s%s", command, s.stdout, log)
+		}
+	}
+}

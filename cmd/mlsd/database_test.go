@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgtest"
+)
+
+const password = "correct horse+battery"
+
+// withPassword is a database URL as an operator has it. The server of the tests lets everybody in.
+func withPassword(t *testing.T, database string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(u.User.Username(), password)
+	return u.String()
+}
+
+// wantNoPassword fails the test if any text has the password in it, however it is written.
+func wantNoPassword(t *testing.T, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		for _, form := range []string{password, url.QueryEscape(password), url.PathEscape(password), "horse", "battery"} {
+			if strings.Contains(text, form) {
+				t.Errorf("the password is in: %s", text)
+			}
+		}
+	}
+}
+
+// administer runs statements about a database, written {db} in them, from outside of it.
+func administer(t *testing.T, database string, statements ...string) {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimPrefix(u.Path, "/")
+	u.Path = "/postgres"
+	conn, err := pgx.Connect(t.Context(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, sql := range statements {
+		if _, err := conn.Exec(t.Context(), strings.ReplaceAll(sql, "{db}", name)); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+// A database of the operator's that goes away makes the server unready, not dead; and no log ever has the password.
+func TestDatabaseGoesAway(t *testing.T) {
+	t.Parallel()
+	database := withPassword(t, pgtest.URL(t))
+	s := boot(t, []string{"MLSD_DATABASE_URL=" + database}, "--log-level", "debug")
+	wantPage(t, s.admin+"/readyz", http.StatusOK, "ok\n")
+
+	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS false`,
+		`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{db}'`)
+	eventually(t, "the server finds that it cannot connect", func() bool {
+		status, _ := fetch(t, s.admin+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(s.stderr.String(), "failed to connect")
+	})
+	wantPage(t, s.admin+"/readyz", http.StatusServiceUnavailable, "the database cannot be reached\n")
+	wantPage(t, s.admin+"/livez", http.StatusOK, "ok\n")
+	wantPage(t, s.admin+"/check", http.StatusInternalServerError, "the check could not be made\n")
+
+	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS true`)
+	eventually(t, "the server is ready again", func() bool {
+		status, _ := fetch(t, s.admin+"/readyz")
+		return status == http.StatusOK
+	})
+	s.stop()
+	wantNoPassword(t, s.stdout.String(), s.stderr.String())
+}
+
+func TestUnusableDatabase(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		url  string
+		want []string
+	}{
+		"nobody listens": {"postgres://mlsd:" + url.QueryEscape(password) + "@127.0.0.1:1/mlsd", []string{"127.0.0.1:1", "refused"}},
+		"no such database": {
+			withPassword(t, strings.Replace(pgtest.EmptyURL(t), "?", "_none?", 1)), []string{"_none", "does not exist"}},
+		"unreadable":                 {"postgres://mlsd:" + password + "%zz@127.0.0.1/mlsd", nil},
+		"bad port":                   {"postgres://mlsd:horse/battery@127.0.0.1/mlsd", nil},
+		"bad setting":                {"postgres://mlsd:battery@127.0.0.1/mlsd?sslmode=horse", nil},
+		"words":                      {"host=127.0.0.1 user=mlsd password='correct horse+battery", nil},
+		"other scheme":               {"mysql://mlsd:battery@127.0.0.1/mlsd", nil},
+		"certificate does not exist": {"postgres://mlsd:battery@127.0.0.1/mlsd?sslmode=verify-full&sslrootcert=/none.pem", []string{"/none.pem"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, command := range []string{"serve", "migrate up"} {
+				s := launch(t, []string{"MLSD_DATABASE_URL=" + tc.url}, strings.Fields(command)...)
+				s.fails(append(tc.want, "MLSD_DATABASE_URL")...)
+				wantNoPassword(t, s.err.Error(), s.stderr.String())
+			}
+		})
+	}
+}
+
+// A host that takes connections and says nothing is given up on.
+func TestSilentDatabase(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := silent.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	database := "postgres://mlsd:battery@" + silent.Addr().String() + "/mlsd"
+	done := make(chan error, 1)
+	go func() { done <- reach(context.Background(), database, 50*time.Millisecond) }()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), silent.Addr().String()) {
+			t.Errorf("reach: %v", err)
+			return
+		}
+		wantNoPassword(t, err.Error())
+	case <-time.After(deadline):
+		t.Fatal("it waits still")
+	}
+	if reachTimeout > 30*time.Second {
+		t.Errorf("reachTimeout is %v", reachTimeout)
+	}
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	database := pgtest.EmptyURL(t)
+	migrate := func(args ...string) *server {
+		return launch(t, []string{"MLSD_DATABASE_URL=" + database}, append([]string{"migrate"}, args...)...)
+	}
+	wantVersion := func(want string) {
+		t.Helper()
+		s := migrate("version")
+		if err := s.wait(); err != nil || s.stdout.String() != want+"\n" {
+			t.Fatalf("migrate version: %q, %v; want %s", s.stdout, err, want)
+		}
+	}
+	ok := func(args ...string) {
+		t.Helper()
+		if s := migrate(args...); s.wait() != nil || s.stdout.String() != "" {
+			t.Fatalf("migrate %v: %v, %q", args, s.err, s.stdout)
+		}
+	}
+	newest := newestMigration(t)
+	before, all := strconv.Itoa(newest-1), strconv.Itoa(newest)
+	wantVersion("0")
+	ok("up")
+	wantVersion(all)
+	ok("up")
+	wantVersion(all)
+	migrate("down", "0").fails("must be positive")
+	migrate("down", "-1").fails("-1")
+	migrate("down", "one").fails(`"one" is not a number`)
+	wantVersion(all)
+	ok("down")
+	wantVersion(before)
+	ok("up")
+	ok("down", all)
+	wantVersion("0")
+	migrate("down").fails("migrate")
+	// Serving migrates on its own.
+	boot(t, []string{"MLSD_DATABASE_URL=" + database}).stop()
+	wantVersion(all)
+}
+
+// newestMigration is the number of the newest schema.
+func newestMigration(t *testing.T) int {
+	t.Helper()
+	files, err := filepath.Glob("../../migrations/*.up.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no migrations: %v", err)
+	}
+	number, _, _ := strings.Cut(filepath.Base(files[len(files)-1]), "_") // Glob sorts
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

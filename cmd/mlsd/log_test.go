@@ -1,0 +1,66 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/pgtest"
+)
+
+// What the log says above level debug of a conversation, of refusals and of a directory that is gone: no caller, no content.
+func TestLogNamesNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := boot(t, nil, w.flags("--database-url", pgtest.URL(t), "--log-level", "info", "--log-format", "json")...)
+	w.use(s.admin, s.public)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id).must().ok()
+	message := alice.message(c, "the body of the message, which is a secret")
+	alice.procedure(mlsapi.NSIDSendMessage, message).must().ok()
+	conflict := alice.message(c, "another body")
+	conflict.IdempotencyKey = message.IdempotencyKey
+	alice.procedure(mlsapi.NSIDSendMessage, conflict).must().fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+	bob.procedure(mlsapi.NSIDSendMessage, message).must().fails(http.StatusForbidden, mlsapi.ErrSenderMismatch)
+	stranger := w.user()
+	w.plc.Close()
+	stranger.query(mlsapi.NSIDGetConvos).must().fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	s.stop()
+
+	log := s.stderr.String()
+	if !strings.Contains(log, "a token could not be judged") {
+		t.Errorf("the directory's failure is not in the log:\n%s", log)
+	}
+	secrets := map[string]string{
+		"ciphertext": base64.StdEncoding.EncodeToString(message.Ciphertext)[:40], "ciphertext in hex": hex.EncodeToString(message.Ciphertext)[:40],
+		"content": "which is a secret", "key": *message.IdempotencyKey, "DID": "did:",
+		"alice": alice.did().Identifier(), "bob": bob.did().Identifier(), "the stranger": stranger.did().Identifier(),
+	}
+	for name, secret := range secrets {
+		if strings.Contains(strings.ReplaceAll(log, "did:…", ""), secret) {
+			t.Errorf("%s is in the log:\n%s", name, log)
+		}
+	}
+}
+
+func TestLogBlotsOutDIDs(t *testing.T) {
+	t.Parallel()
+	cause := fmt.Errorf("get /did:plc:abc123: %w", errors.New("did%3Aweb%3Ab.example.com%3A80: no"))
+	for level, want := range map[slog.Level]string{
+		slog.LevelInfo:  `level=WARN msg="of did:…, twice did:…" error="get /did:…: did:…: no" n=1`,
+		slog.LevelDebug: `level=WARN msg="of did:plc:abc, twice did:web:a.example.com" error="get /did:plc:abc123: did%3Aweb%3Ab.example.com%3A80: no" n=1`,
+	} {
+		out := newOutput()
+		logger(Config{LogFormat: "text", LogLevel: level}, out).Warn("of did:plc:abc, twice did:web:a.example.com", "error", cause, "n", 1)
+		if _, got, _ := strings.Cut(strings.TrimSpace(out.String()), " "); got != want {
+			t.Errorf("at %v: %s, want %s", level, got, want)
+		}
+	}
+}

@@ -1,0 +1,237 @@
+// Package imports_test keeps the design's import rules: which package may know which.
+package imports_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "mlsd"
+
+// allowed says, for every package of ours that is not there for tests alone, which others of ours it may import. To add an edge
+// here is to change the design (docs of the packages concerned included).
+func allowed() map[string][]string {
+	domain := func(more ...string) []string { return append(more, "mls", "internal/pgpool") }
+	return map[string][]string{
+		"cmd/mlsd": {
+			"api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "mls", "migrations",
+			"internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool", "internal/serviceauth",
+		},
+		"cmd/clientsim": {"clientsim"},
+		"clientsim":     {"api/mlsapi", "mls"}, // a black box: it talks HTTP
+		"api": domain("api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events",
+			"internal/serviceauth"),
+		"convos":               domain("messages", "welcome", "keypackages", "idem", "events"),
+		"messages":             domain("idem", "internal/failpoint"),
+		"welcome":              domain("idem"),
+		"keypackages":          domain("idem"),
+		"events":               domain("idem"),
+		"idem":                 {"internal/failpoint", "internal/pgpool"},
+		"mls":                  {},
+		"migrations":           {},
+		"api/mlsapi":           {},
+		"lexicons":             {},
+		"internal/failpoint":   {},
+		"internal/invariants":  {"mls"},
+		"internal/lexgen":      {"lexicons"},
+		"internal/localpg":     {},
+		"internal/pgpool":      {},
+		"internal/serviceauth": {},
+	}
+}
+
+// forTests are the packages that only tests may import, and what they may import themselves.
+func forTests() map[string][]string {
+	return map[string][]string{
+		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "migrations"},
+		"internal/mlstest":              {"mls"},
+		"internal/serviceauth/authtest": {"internal/serviceauth"},
+		"internal/lexgen/examples":      {"lexicons"},
+		"internal/mutants":              {},
+		"internal/imports":              {},
+	}
+}
+
+// foreign are the packages of others that not everybody may import: a prefix of their paths, and who may. Tests are included
+// where it says so.
+func foreign() []foreignRule {
+	return []foreignRule{
+		// The server's verdict must not rest on the code that made the object.
+		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim"}, tests: true},
+		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
+		{prefix: "net/http", only: []string{
+			"api", "cmd/mlsd", "clientsim", "cmd/clientsim", "internal/localpg", "internal/serviceauth",
+		}},
+		{prefix: "testing", only: []string{"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants"}},
+	}
+}
+
+type foreignRule struct {
+	prefix string
+	only   []string
+	tests  bool
+}
+
+// pkg is what go list says of a package.
+type pkg struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
+
+func TestImports(t *testing.T) {
+	t.Parallel()
+	pkgs := list(t, "./...")
+	if len(pkgs) < 15 {
+		t.Fatalf("go list knows only %d packages", len(pkgs))
+	}
+	for _, v := range violations(pkgs) {
+		t.Error(v)
+	}
+}
+
+// What the server is made of, down to the last package: no MLS client, and nothing that is there for tests.
+func TestServerIsBuiltWithout(t *testing.T) {
+	t.Parallel()
+	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim"}
+	for name := range forTests() {
+		unwanted = append(unwanted, name)
+	}
+	deps := list(t, "-deps", "./cmd/mlsd")
+	if !slices.ContainsFunc(deps, func(p pkg) bool { return p.ImportPath == "github.com/jackc/pgx/v5" }) {
+		t.Fatal("go list -deps does not list what it should")
+	}
+	for _, p := range deps {
+		for _, u := range unwanted {
+			if below(p.name(), u) {
+				t.Errorf("cmd/mlsd is built with %s", p.ImportPath)
+			}
+		}
+	}
+}
+
+// violations compares packages with the rules.
+func violations(pkgs []pkg) (found []string) {
+	rules, helpers := allowed(), forTests()
+	for _, p := range pkgs {
+		may, known := rules[p.name()]
+		if !known {
+			may, known = helpers[p.name()]
+		}
+		if !known {
+			found = append(found, fmt.Sprintf("%s is in neither table: say what it may import", p.name()))
+			continue
+		}
+		for _, path := range p.Imports {
+			if name, ours := strings.CutPrefix(path, module+"/"); ours && !slices.Contains(may, name) {
+				found = append(found, fmt.Sprintf("%s imports %s", p.name(), name))
+			}
+		}
+		for _, rule := range foreign() {
+			if slices.Contains(rule.only, p.name()) {
+				continue
+			}
+			paths := p.Imports
+			if rule.tests {
+				paths = slices.Concat(p.Imports, p.TestImports, p.XTestImports)
+			}
+			for _, path := range paths {
+				if below(path, rule.prefix) {
+					found = append(found, fmt.Sprintf("%s imports %s", p.name(), path))
+				}
+			}
+		}
+	}
+	return found
+}
+
+// below reports whether a path is prefix or lies under it.
+func below(path, prefix string) bool {
+	return path == prefix || strings.HasPrefix(path, prefix+"/")
+}
+
+// The rules do refuse what the design refuses.
+func TestViolations(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		pkg  pkg
+		want []string
+	}{
+		{"allowed", pkg{ImportPath: "mlsd/convos", Imports: []string{"fmt", "mlsd/messages", "mlsd/mls"},
+			XTestImports: []string{"mlsd/internal/pgtest", "testing", "net/http"}}, nil},
+		{"a new package", pkg{ImportPath: "mlsd/federation"}, []string{"federation is in neither table: say what it may import"}},
+		{"upwards", pkg{ImportPath: "mlsd/messages", Imports: []string{"mlsd/convos"}}, []string{"messages imports convos"}},
+		{"generated types in the domain", pkg{ImportPath: "mlsd/convos", Imports: []string{"mlsd/api/mlsapi"}},
+			[]string{"convos imports api/mlsapi"}},
+		{"HTTP in the domain", pkg{ImportPath: "mlsd/idem", Imports: []string{"net/http/httptrace", "github.com/labstack/echo/v4"}},
+			[]string{"idem imports github.com/labstack/echo/v4", "idem imports net/http/httptrace"}},
+		{"the simulator looks inside", pkg{ImportPath: "mlsd/clientsim", Imports: []string{"mlsd/messages"}},
+			[]string{"clientsim imports messages"}},
+		{"test support outside of tests", pkg{ImportPath: "mlsd/cmd/mlsd", Imports: []string{"mlsd/internal/pgtest"}},
+			[]string{"cmd/mlsd imports internal/pgtest"}},
+		{"an MLS client in the server's tests", pkg{ImportPath: "mlsd/mls", XTestImports: []string{"github.com/thomas-vilte/mls-go/group"}},
+			[]string{"mls imports github.com/thomas-vilte/mls-go/group"}},
+		{"something that only looks like it", pkg{ImportPath: "mlsd/mls", Imports: []string{"github.com/thomas-vilte/mls-gone"}}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, violations([]pkg{tc.pkg})); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// list runs go list in the module's root.
+func list(t *testing.T, args ...string) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports"}, args...)...)
+	cmd.Dir = "../.."
+	lookAtSources(t, cmd.Dir)
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("%v: %v\n%s", cmd.Args, err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var pkgs []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		switch err := d.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return pkgs
+		case err != nil:
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// lookAtSources opens every directory of the module: go test keeps a result until something changes that the test itself has
+// opened, and what go list reads it does not see.
+func lookAtSources(t *testing.T, root string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && path != root && strings.HasPrefix(entry.Name(), ".") {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,94 @@
+package migrations_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgtest"
+	"mlsd/migrations"
+)
+
+func tables(t *testing.T, url string) (n int) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	err = conn.QueryRow(t.Context(), `
+		SELECT count(*) FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'schema_migrations'`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestUpDownUp: every migration can be taken back, and leaves nothing behind.
+func TestUpDownUp(t *testing.T) {
+	t.Parallel()
+	url := pgtest.EmptyURL(t)
+	version := func() uint {
+		t.Helper()
+		v, err := migrations.Version(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if version() != 0 {
+		t.Fatal("an empty database has a version")
+	}
+	if err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	newest, full := version(), tables(t, url)
+	if newest == 0 || full == 0 {
+		t.Fatalf("version %d, %d tables", newest, full)
+	}
+	if err := migrations.Down(t.Context(), url, int(newest)); err != nil {
+		t.Fatal(err)
+	}
+	if version() != 0 || tables(t, url) != 0 {
+		t.Fatalf("after down: version %d, %d tables", version(), tables(t, url))
+	}
+	if err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	if version() != newest || tables(t, url) != full {
+		t.Fatalf("after up again: version %d, %d tables", version(), tables(t, url))
+	}
+	if err := migrations.Down(t.Context(), url, 0); err == nil {
+		t.Fatal("down by nothing")
+	}
+}
+
+// TestUpAtOnce: several nodes may start together on a new database.
+func TestUpAtOnce(t *testing.T) {
+	t.Parallel()
+	url := pgtest.EmptyURL(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := migrations.Up(t.Context(), url); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestPoolSettings: a URL that sizes the pool is as good for migrations.
+func TestPoolSettings(t *testing.T) {
+	t.Parallel()
+	if err := migrations.Up(t.Context(), pgtest.EmptyURL(t)+"&pool_max_conns=3"); err != nil {
+		t.Fatal(err)
+	}
+}
