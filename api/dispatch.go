@@ -80,18 +80,21 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	if !ok {
 		return nil, failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
 	}
-	if err := s.byIP.take(c, c.RealIP()); err != nil {
+	if err := s.byIP.check(c, c.RealIP()); err != nil {
 		return nil, err
 	}
 	procedure := route.Method.Kind == mlsapi.Procedure
 	if err := checkVerb(r, procedure); err != nil {
 		return nil, err
 	}
-	if len(r.Header.Values(echo.HeaderAuthorization)) > 1 {
-		return nil, badRequest("there is more than one Authorization header")
+	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
+		if len(r.Header.Values(name)) > 1 {
+			return nil, badRequest("there is more than one " + name + " header")
+		}
 	}
 	caller, err := s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure)
 	if err != nil {
+		s.byIP.charge(c.RealIP())
 		return nil, err
 	}
 	if err := s.byDID.take(c, caller.String()); err != nil {

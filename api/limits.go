@@ -19,7 +19,7 @@ type Rate struct {
 }
 
 // Rates are the limits of the public listener. All users of a PDS share its address, so a person is limited by DID, and an
-// address only by what it may try before it is authenticated.
+// address only by the requests that it could not authenticate.
 type Rates struct {
 	DID Rate
 	IP  Rate
@@ -47,26 +47,51 @@ func newLimiter(r Rate) (*limiter, error) {
 
 // take uses up one request of the caller, and says in the answer's headers what is left.
 func (l *limiter) take(c echo.Context, caller string) error {
-	bucket, ok := l.buckets.Get(caller)
-	if !ok {
-		fresh := rate.NewLimiter(rate.Limit(l.rate.PerSecond), l.rate.Burst)
-		if held, raced, _ := l.buckets.PeekOrAdd(caller, fresh); raced {
-			bucket = held
-		} else {
-			bucket = fresh
-		}
-	}
+	bucket := l.bucket(caller)
 	allowed := bucket.Allow()
-	left := max(0, bucket.Tokens())
+	left := bucket.Tokens()
+	l.describe(c, left)
+	if allowed {
+		return nil
+	}
+	return limited{after: l.wait(left)}
+}
+
+// check refuses a caller that has nothing left, and uses up nothing.
+func (l *limiter) check(c echo.Context, caller string) error {
+	left := l.bucket(caller).Tokens()
+	if left >= 1 {
+		return nil
+	}
+	l.describe(c, left)
+	return limited{after: l.wait(left)}
+}
+
+func (l *limiter) describe(c echo.Context, left float64) {
+	left = max(0, left)
 	h := c.Response().Header()
 	h.Set("RateLimit-Limit", strconv.Itoa(l.rate.Burst))
 	h.Set("RateLimit-Remaining", strconv.Itoa(int(left)))
 	h.Set("RateLimit-Reset", strconv.Itoa(seconds((float64(l.rate.Burst)-left)/l.rate.PerSecond)))
-	if allowed {
-		return nil
+}
+
+// charge counts one request against the caller, even if that is more than it had left.
+func (l *limiter) charge(caller string) { l.bucket(caller).Reserve() }
+
+func (l *limiter) bucket(caller string) *rate.Limiter {
+	if bucket, ok := l.buckets.Get(caller); ok {
+		return bucket
 	}
-	wait := time.Duration(float64(time.Second) * (1 - left) / l.rate.PerSecond)
-	return limited{after: wait}
+	fresh := rate.NewLimiter(rate.Limit(l.rate.PerSecond), l.rate.Burst)
+	if held, raced, _ := l.buckets.PeekOrAdd(caller, fresh); raced {
+		return held
+	}
+	return fresh
+}
+
+// wait is how long it takes until a bucket with left requests has one.
+func (l *limiter) wait(left float64) time.Duration {
+	return time.Duration(float64(time.Second) * (1 - left) / l.rate.PerSecond)
 }
 
 // seconds rounds up to whole seconds, which is what these headers hold.

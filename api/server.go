@@ -104,6 +104,9 @@ func (s *Server) build() *echo.Echo {
 	e.GET("/xrpc/_health", s.health)
 	e.GET("/.well-known/did.json", s.didDocument)
 	e.Any("/xrpc/:nsid", s.serve)
+	e.RouteNotFound("/xrpc/*", func(echo.Context) error {
+		return failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
+	})
 	e.RouteNotFound("/*", func(echo.Context) error { return failure{http.StatusNotFound, "NotFound", "no such page"} })
 	return e
 }

@@ -10,12 +10,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -43,36 +47,48 @@ type world struct {
 	directory *authtest.Directory
 	policy    welcome.Policy
 	rates     api.Rates
+	locks     string // lock_timeout of the database sessions; "" is none
+	faulty    bool   // the test makes writes fail that no client can help
 	server    *api.Server
+	ctx       context.Context // of the requests; nil is one that does not end
 }
 
 func newWorld(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
 	w := &world{
-		t: t, db: pgtest.Database(t, pgtest.MaxConns(16)), faults: failpoint.New(), directory: authtest.NewDirectory(t),
+		t: t, faults: failpoint.New(), directory: authtest.NewDirectory(t),
 		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release},
 		rates:  api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 	}
 	for _, change := range changes {
 		change(w)
 	}
-	w.server = w.boot()
-	t.Cleanup(func() {
-		violations, err := invariants.Check(context.Background(), w.db)
-		if err != nil {
-			t.Errorf("check the promises: %v", err)
-		}
-		for _, v := range violations {
-			t.Errorf("violated: %s", v)
+	w.db = pgtest.Database(t, pgtest.MaxConns(16), func(cfg *pgxpool.Config) {
+		if w.locks != "" {
+			cfg.ConnConfig.RuntimeParams["lock_timeout"] = w.locks
 		}
 	})
+	w.server = w.boot()
+	t.Cleanup(w.check)
 	return w
+}
+
+// check fails the test if a promise is broken.
+func (w *world) check() {
+	w.t.Helper()
+	violations, err := invariants.Check(context.Background(), w.db)
+	if err != nil {
+		w.t.Errorf("check the promises: %v", err)
+	}
+	for _, v := range violations {
+		w.t.Errorf("violated: %s", v)
+	}
 }
 
 // boot returns a node on the world's database. A second one shares nothing else with the first.
 func (w *world) boot() *api.Server {
 	w.t.Helper()
-	log := slog.New(slog.NewTextHandler(testLog{w.t}, nil))
+	log := slog.New(slog.NewTextHandler(testLog{w}, nil))
 	auth, err := serviceauth.New(serviceauth.Config{
 		Audiences: serviceauth.Audiences(service), Directory: w.directory, Replays: serviceauth.NewUsedTokens(w.db),
 	})
@@ -92,13 +108,20 @@ func (w *world) boot() *api.Server {
 	return server
 }
 
-// testLog writes the server's log into the test's.
-type testLog struct{ t *testing.T }
+// testLog writes the server's log into the test's. A defect that the server itself notices fails the test.
+type testLog struct{ w *world }
 
 func (l testLog) Write(p []byte) (int, error) {
-	l.t.Log(string(bytes.TrimSpace(p)))
+	line := string(bytes.TrimSpace(p))
+	l.w.t.Log(line)
+	if strings.Contains(line, "level=ERROR") && (!l.w.faulty || !strings.Contains(line, "request failed")) {
+		l.w.t.Errorf("the server reports a defect: %s", line)
+	}
 	return len(p), nil
 }
+
+// faulty is for tests that make writes fail.
+func faulty(w *world) { w.faulty = true }
 
 // user is a person with one device.
 type user struct {
@@ -112,6 +135,19 @@ func (w *world) user() *user {
 	id := authtest.NewIdentity(w.t)
 	w.directory.Publish(id.DID, id.PublicKey(w.t))
 	return &user{Identity: id, Device: mlstest.NewDevice(w.t, id.DID.String()), w: w}
+}
+
+// device is another device of the same person.
+func (u *user) device() *user {
+	u.w.t.Helper()
+	return &user{Identity: u.Identity, Device: mlstest.NewDevice(u.w.t, u.Identity.DID.String()), w: u.w}
+}
+
+// on is the same person talking to another node.
+func (u *user) on(node *api.Server) *user {
+	w := *u.w
+	w.server = node
+	return &user{Identity: u.Identity, Device: u.Device, w: &w}
 }
 
 func (u *user) did() syntax.DID { return u.Identity.DID }
@@ -133,11 +169,15 @@ func (u *user) post(nsid string, in mlsapi.Appender, headers ...string) answer {
 // get calls a query; params are names and values in turn.
 func (u *user) get(nsid string, params ...string) answer {
 	u.w.t.Helper()
+	return u.w.do(http.MethodGet, nsid, query(params...), nil, u.authorization(nsid))
+}
+
+func query(params ...string) url.Values {
 	q := url.Values{}
 	for i := 0; i < len(params); i += 2 {
 		q.Add(params[i], params[i+1])
 	}
-	return u.w.do(http.MethodGet, nsid, q, nil, u.authorization(nsid))
+	return q
 }
 
 func (u *user) authorization(nsid string) string {
@@ -147,10 +187,10 @@ func (u *user) authorization(nsid string) string {
 // do sends a request as it is. headers are names and values in turn.
 func (w *world) do(verb, nsid string, q url.Values, body []byte, authorization string, headers ...string) answer {
 	w.t.Helper()
-	return w.doOn(w.server, verb, nsid, q, body, authorization, headers...)
+	return w.answer(w.server, w.request(verb, nsid, q, body, authorization, headers...))
 }
 
-func (w *world) doOn(server http.Handler, verb, nsid string, q url.Values, body []byte, authorization string, headers ...string) answer {
+func (w *world) request(verb, nsid string, q url.Values, body []byte, authorization string, headers ...string) *http.Request {
 	r := httptest.NewRequest(verb, "/xrpc/"+nsid+"?"+q.Encode(), bytes.NewReader(body))
 	if verb == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
@@ -160,6 +200,14 @@ func (w *world) doOn(server http.Handler, verb, nsid string, q url.Values, body 
 	}
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
+	}
+	return r
+}
+
+// answer lets server answer r.
+func (w *world) answer(server http.Handler, r *http.Request) answer {
+	if w.ctx != nil {
+		r = r.WithContext(w.ctx)
 	}
 	rec := httptest.NewRecorder()
 	server.ServeHTTP(rec, r)
@@ -303,6 +351,16 @@ func (u *user) add(c *convo, others ...*user) {
 	c.epoch = out.NewEpoch
 }
 
+// remove removes other with a commit, and moves c on.
+func (u *user) remove(c *convo, other *user) {
+	u.w.t.Helper()
+	out := read[mlsapi.LeaveConvoOutput](u.w.t, u.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
+		ConvoID: c.id, TargetDID: ptr(other.did()), IdempotencyKey: newKey(),
+		Commit: mlstest.Commit(c.group, c.epoch, "remove "+other.did().String()),
+	}).ok())
+	c.epoch = out.NewEpoch
+}
+
 // message is the input that sends body in the convo's epoch.
 func (u *user) message(c *convo, body string) *mlsapi.SendMessageInput {
 	return &mlsapi.SendMessageInput{
@@ -333,3 +391,60 @@ func (w *world) count(sql string, args ...any) (n int) {
 }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// digest sums up everything that is stored, apart from the spent tokens, which every procedure leaves behind.
+func (w *world) digest() string {
+	w.t.Helper()
+	rows, err := w.db.Query(context.Background(), `
+		SELECT relname || (xpath('//row/md5/text()', query_to_xml(format(
+			'SELECT md5(string_agg(t::text, chr(10) ORDER BY t::text)) FROM %I t', relname), true, true, '')))::text
+		FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'used_tokens'
+		ORDER BY relname`)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.Join(tables, "\n")
+}
+
+// exec changes the database behind the server's back.
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.Exec(context.Background(), sql, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// together makes n calls at the same moment.
+func together(n int, call func(i int) answer) []answer {
+	answers := make([]answer, n)
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			answers[i] = call(i)
+		})
+	}
+	close(start)
+	wg.Wait()
+	return answers
+}
+
+func unhex(t *testing.T, s string) []byte {
+	t.Helper()
+	raw, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}

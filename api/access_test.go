@@ -1,0 +1,147 @@
+package api_test
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/mlstest"
+)
+
+// calls are all methods that name a convo, as u would call them.
+func (u *user) calls(c *convo) map[string]answer {
+	u.w.t.Helper()
+	_, ref := u.KeyPackage(u.w.t)
+	commit := func(what string) []byte { return mlstest.Commit(c.group, c.epoch, what+u.did().String()) }
+	someone := u.w.user().did()
+	return map[string]answer{
+		"getConvo":               u.get(mlsapi.NSIDGetConvo, "convoId", c.id),
+		"getEpoch":               u.get(mlsapi.NSIDGetEpoch, "convoId", c.id),
+		"getMessages":            u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "type", "all"),
+		"getMessages, cursor":    u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceMessage", uuid.NewString()),
+		"getCommits":             u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "0"),
+		"getCommits, far":        u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1000"),
+		"getWelcome":             u.fetch(c),
+		"getWelcome, device":     u.fetch(c, "deviceId", "x"),
+		"confirmWelcome":         u.confirm(c, true, nil),
+		"confirmWelcome, failed": u.confirm(c, false, nil),
+		"updateCursor":           u.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1000}),
+		"sendMessage":            u.post(mlsapi.NSIDSendMessage, u.message(c, "x")),
+		"sendMessage, other group": u.post(mlsapi.NSIDSendMessage, func() *mlsapi.SendMessageInput {
+			in := u.message(c, "x")
+			in.Ciphertext = mlstest.Message(newGroup(u.w.t), c.epoch, "x")
+			return in
+		}()),
+		"sendMessage, other epoch": u.post(mlsapi.NSIDSendMessage, u.message(&convo{c.id, c.group, c.epoch + 7}, "x")),
+		"addMembers": u.post(mlsapi.NSIDAddMembers, &mlsapi.AddMembersInput{ConvoID: c.id, DIDList: []syntax.DID{someone},
+			Commit: commit("add"), WelcomeMessage: mlstest.Welcome(u.w.t, ref), IdempotencyKey: newKey()}),
+		"addMembers, no commit": u.post(mlsapi.NSIDAddMembers, &mlsapi.AddMembersInput{ConvoID: c.id, DIDList: []syntax.DID{someone}}),
+		"leaveConvo, other": u.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: &someone,
+			Commit: commit("remove")}),
+		"leaveConvo": u.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: newKey()}),
+	}
+}
+
+// To a stranger a convo that exists answers like one that does not, byte for byte, whatever is asked.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, stranger := w.user(), w.user(), w.user()
+	c := alice.create(bob)
+	alice.send(c, "hello")
+	alice.add(c, w.user())
+	never := &convo{uuid.Must(uuid.NewV7()).String(), newGroup(t), c.epoch}
+	noID := &convo{"not-an-id", newGroup(t), c.epoch}
+	before := w.count(`SELECT count(*) FROM messages`)
+	real, other, odd := stranger.calls(c), stranger.calls(never), stranger.calls(noID)
+	for name, a := range real {
+		a.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+		for _, b := range []answer{other[name], odd[name]} {
+			if a.status != b.status || !bytes.Equal(a.body, b.body) {
+				t.Errorf("%s: a convo that exists answers %d %s, one that does not %d %s", name, a.status, a.body, b.status, b.body)
+			}
+		}
+	}
+	// An id in another spelling is another id, for a member too.
+	for _, id := range []string{strings.ToUpper(c.id), "{" + c.id + "}", "urn:uuid:" + c.id, strings.ReplaceAll(c.id, "-", ""), c.id + " "} {
+		bob.get(mlsapi.NSIDGetEpoch, "convoId", id).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	}
+	if n := w.count(`SELECT count(*) FROM messages`); n != before {
+		t.Fatalf("strangers have written %d entries", n-before)
+	}
+	if page := read[mlsapi.GetConvosOutput](t, stranger.get(mlsapi.NSIDGetConvos).ok()); len(page.Conversations) != 0 {
+		t.Fatalf("a stranger's convos are %+v", page)
+	}
+}
+
+// A removed member reads and writes nothing any more; neither does one that left.
+func TestRemovedMemberReadsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol := w.user(), w.user(), w.user()
+	c := alice.create(bob, carol)
+	alice.send(c, "before")
+	alice.remove(c, bob)
+	carol.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
+	alice.send(c, "after")
+	for _, u := range []*user{bob, carol} {
+		for name, a := range u.calls(c) {
+			if name == "leaveConvo" {
+				if out := read[mlsapi.LeaveConvoOutput](t, a.ok()); !out.Success {
+					t.Fatalf("leaving again is answered with %+v", out)
+				}
+				continue
+			}
+			a.fails(http.StatusForbidden, mlsapi.ErrNotMember)
+		}
+		if page := read[mlsapi.GetConvosOutput](t, u.get(mlsapi.NSIDGetConvos).ok()); len(page.Conversations) != 0 {
+			t.Fatalf("a former member's convos are %+v", page)
+		}
+	}
+	alice.add(c, bob)
+	page := bob.page(c, "type", "all")
+	if len(page.Messages) != 1 || page.Messages[0].Epoch != c.epoch-1 || *page.Messages[0].MessageType != "commit" {
+		t.Fatalf("once he is back in epoch %d, bob reads %+v", c.epoch, page.Messages)
+	}
+}
+
+// Who may remove whom.
+func TestRemovalRights(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol := w.user(), w.user(), w.user()
+	c := alice.create(bob, carol)
+	remove := func(by, target *user, commit []byte) answer {
+		return by.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(target.did()), Commit: commit})
+	}
+	commit := func() []byte { return mlstest.Commit(c.group, c.epoch, *newKey()) }
+	remove(bob, carol, commit()).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	remove(bob, alice, commit()).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	remove(alice, bob, nil).fails(http.StatusBadRequest, mlsapi.ErrCommitRequired)
+	remove(alice, w.user(), commit()).fails(http.StatusBadRequest, "InvalidRequest")
+	remove(carol, carol, nil).ok()
+	// carol has left; any member may commit what she could not.
+	out := read[mlsapi.LeaveConvoOutput](t, remove(bob, carol, commit()).ok())
+	if out.NewEpoch != 2 {
+		t.Fatalf("tidying up after carol leads into epoch %d", out.NewEpoch)
+	}
+	c.epoch = 2
+	remove(alice, bob, commit()).ok()
+	remove(alice, alice, nil).fails(http.StatusConflict, mlsapi.ErrLastMember)
+}
+
+// senderDid must be the caller, whatever else is right.
+func TestSenderMismatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	in := bob.message(c, "x")
+	in.SenderDID = alice.did()
+	bob.post(mlsapi.NSIDSendMessage, in).fails(http.StatusForbidden, mlsapi.ErrSenderMismatch)
+}

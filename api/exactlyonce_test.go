@@ -1,0 +1,193 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+
+	"mlsd/internal/failpoint"
+)
+
+// A hundred identical requests over two nodes: one effect, and one answer for all.
+func TestHundredAtOnce(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		other := w.boot()
+		same(t, r, together(100, func(i int) answer {
+			if i%2 == 1 {
+				return r.send(other)
+			}
+			return r.send(w.server)
+		}))
+		r.once()
+		r.send(other).replays(r.send(w.server))
+	})
+}
+
+// The same without a key: the natural guards hold.
+func TestHundredAtOnceWithoutKey(t *testing.T) {
+	t.Parallel()
+	each(t, guarded(), noKey, func(t *testing.T, w *world, r request) {
+		other := w.boot()
+		same(t, r, together(20, func(i int) answer {
+			if i%2 == 1 {
+				return r.send(other)
+			}
+			return r.send(w.server)
+		}))
+		r.once()
+	})
+}
+
+// A retry gets the first answer and changes nothing at all.
+func TestRetryChangesNothing(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		first := r.send(w.server)
+		first.ok()
+		if first.header.Get("X-Idempotency-Replay") != "" {
+			t.Fatal("the first answer is marked as a replay")
+		}
+		before := w.digest()
+		r.send(w.boot()).replays(first)
+		if w.digest() != before {
+			t.Fatal("the retry has changed what is stored")
+		}
+	})
+}
+
+// Without a key the answer to a retry has the same bytes, and no second effect.
+func TestRetryWithoutKey(t *testing.T) {
+	t.Parallel()
+	each(t, guarded(), noKey, func(t *testing.T, w *world, r request) {
+		same(t, r, []answer{r.send(w.server), r.send(w.boot()), r.send(w.server)})
+		r.once()
+	})
+}
+
+// The answer is lost once the database has committed: the server finds out what became of the write and tells it.
+func TestLostAfterCommit(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		w.arm(failpoint.AfterCommit, r, failpoint.Error)
+		first := r.send(w.server)
+		first.ok()
+		r.once()
+		r.send(w.boot()).replays(first)
+		r.once()
+	}, faulty)
+}
+
+// Without a key the server may be unable to tell; it says so, and the retry is safe.
+func TestLostAfterCommitWithoutKey(t *testing.T) {
+	t.Parallel()
+	each(t, guarded(), noKey, func(t *testing.T, w *world, r request) {
+		w.arm(failpoint.AfterCommit, r, failpoint.Error)
+		first := r.send(w.server)
+		r.once()
+		if first.status != http.StatusOK {
+			first.unavailable()
+		}
+		again := r.send(w.server)
+		again.ok()
+		if first.status == http.StatusOK {
+			same(t, r, []answer{first, again})
+		}
+		r.once()
+	}, faulty)
+}
+
+// The write fails just before its COMMIT: nothing has happened, and the retry is a first request.
+func TestLostBeforeCommit(t *testing.T) {
+	t.Parallel()
+	writes := append(keyed[:len(keyed):len(keyed)], unkeyed...)
+	each(t, writes, newKey, func(t *testing.T, w *world, r request) {
+		before := w.digest()
+		w.arm(failpoint.BeforeCommit, r, failpoint.Error)
+		if failed := r.send(w.server); failed.status < 500 {
+			t.Fatalf("the failed write is answered with %d %s", failed.status, failed.body)
+		}
+		if w.digest() != before {
+			t.Fatal("the failed write has left something behind")
+		}
+		retry := r.send(w.server)
+		retry.ok()
+		if retry.header.Get("X-Idempotency-Replay") != "" {
+			t.Fatal("the retry of a write that did not happen is marked as a replay")
+		}
+		r.once()
+	}, faulty)
+}
+
+// The database session dies under a write that is about to commit. Its outcome is not known until it is looked up; the client
+// is told to retry, and the retry takes effect once.
+func TestSessionLostAtCommit(t *testing.T) {
+	t.Parallel()
+	writes := append(keyed[:len(keyed):len(keyed)], unkeyed...)
+	each(t, writes, newKey, func(t *testing.T, w *world, r request) {
+		answered, resume := w.pause(r)
+		if n := w.count(`
+			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE datname = current_database() AND state = 'idle in transaction'`); n != 1 {
+			t.Fatalf("%d sessions were ended", n)
+		}
+		resume()
+		(<-answered).unavailable()
+		r.send(w.server).ok()
+		r.once()
+	})
+}
+
+// The client goes away while its write is about to commit: the write does not happen, and the next request with its key is a first one.
+func TestClientGone(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		before := w.digest()
+		ctx, hangUp := context.WithCancel(t.Context())
+		gone := r
+		gone.by = r.by.on(w.server)
+		gone.by.w.ctx = ctx
+		answered, _ := w.pause(gone)
+		hangUp()
+		(<-answered).unavailable()
+		if w.digest() != before {
+			t.Fatal("the abandoned write has left something behind")
+		}
+		r.send(w.server).ok()
+		r.once()
+	})
+}
+
+// arm makes the next write of r's method do action at point.
+func (w *world) arm(point string, r request, action failpoint.Action) {
+	w.t.Helper()
+	if err := w.faults.Arm(point, r.nsid, action); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// pause sends r and returns once its write has come to the point before its COMMIT, where it waits for resume.
+func (w *world) pause(r request) (answered <-chan answer, resume func()) {
+	w.t.Helper()
+	w.arm(failpoint.BeforeCommit, r, failpoint.Pause)
+	answers := make(chan answer, 1)
+	go func() { answers <- r.send(w.server) }()
+	select {
+	case <-w.faults.Reached(failpoint.BeforeCommit, r.nsid):
+	case a := <-answers:
+		w.t.Fatalf("the write is answered before it commits: %d %s", a.status, a.body)
+	}
+	resume = sync.OnceFunc(func() { w.faults.Resume(failpoint.BeforeCommit, r.nsid) })
+	w.t.Cleanup(resume)
+	return answers, resume
+}
+
+// unavailable fails the test unless the answer is 503 with the time to retry.
+func (a answer) unavailable() {
+	a.t.Helper()
+	a.fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	if a.header.Get("Retry-After") == "" {
+		a.t.Fatal("a 503 without Retry-After")
+	}
+}

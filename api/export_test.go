@@ -1,0 +1,38 @@
+package api
+
+// What the tests of error conventions walk through.
+
+// EmittedNames are the error names that domain errors and broken rules are turned into.
+func EmittedNames() []string {
+	var names []string
+	for _, s := range sentinels {
+		names = append(names, s.name)
+	}
+	for _, v := range violations {
+		names = append(names, v.name)
+	}
+	for name := range statusOf {
+		names = append(names, name)
+	}
+	return names
+}
+
+// RenamedRules are the names that broken rules get, with the method that has them.
+func RenamedRules() (names [][2]string) {
+	for _, v := range violations {
+		names = append(names, [2]string{v.nsid, v.name})
+	}
+	return names
+}
+
+// Refusal is the answer that a domain error is turned into.
+func Refusal(err error) (status int, name string, ok bool) {
+	f, ok := refusal(err)
+	return f.status, f.name, ok
+}
+
+// Generic reports whether every method may answer with name.
+func Generic(name string) bool { return generic(name) }
+
+// StatusOf is the status of a named error.
+func StatusOf(name string) int { return named(name, "").status }

@@ -1,0 +1,174 @@
+package api_test
+
+import (
+	"bytes"
+	"net/http"
+	"testing"
+
+	"mlsd/api"
+	"mlsd/api/mlsapi"
+	"mlsd/internal/mlstest"
+)
+
+// request is one write as its client repeats it: the same input, each time with a fresh token.
+type request struct {
+	by     *user
+	nsid   string
+	in     mlsapi.Appender // of a procedure
+	params []string        // of a query
+
+	effects string // SQL that counts how often the write has taken effect
+	args    []any
+}
+
+// send sends the request to node.
+func (r request) send(node *api.Server) answer {
+	r.by.w.t.Helper()
+	if r.in == nil {
+		return r.by.on(node).get(r.nsid, r.params...)
+	}
+	return r.by.on(node).post(r.nsid, r.in)
+}
+
+// once fails the test unless the write has taken effect exactly once.
+func (r request) once() {
+	r.by.w.t.Helper()
+	if n := r.by.w.count(r.effects, r.args...); n != 1 {
+		r.by.w.t.Fatalf("%s took effect %d times", r.nsid, n)
+	}
+}
+
+// write is a kind of write. make prepares a world for one request of it; key is nil for a client that sends none.
+type write struct {
+	name string
+	make func(w *world, key *string) request
+}
+
+// keyed are the writes that carry an idempotency key.
+var keyed = []write{
+	{"createConvo", func(w *world, key *string) request {
+		alice, group := w.user(), newGroup(w.t)
+		in := alice.creation(group, w.user(), w.user())
+		in.IdempotencyKey = key
+		return request{by: alice, nsid: mlsapi.NSIDCreateConvo, in: in,
+			effects: `SELECT count(*) FROM convos WHERE group_id = $1`, args: []any{group}}
+	}},
+	{"addMembers", func(w *world, key *string) request {
+		alice := w.user()
+		c := alice.create()
+		in := alice.addition(c, w.user(), w.user())
+		in.IdempotencyKey = key
+		return request{by: alice, nsid: mlsapi.NSIDAddMembers, in: in,
+			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
+	}},
+	{"sendMessage", func(w *world, key *string) request {
+		alice := w.user()
+		c := alice.create()
+		in := alice.message(c, "hello")
+		in.IdempotencyKey = key
+		return request{by: alice, nsid: mlsapi.NSIDSendMessage, in: in,
+			effects: `SELECT count(*) FROM messages WHERE convo_id = $1`, args: []any{c.id}}
+	}},
+	{"publishKeyPackage", func(w *world, key *string) request {
+		alice := w.user()
+		body, _ := alice.KeyPackage(w.t)
+		return request{by: alice, nsid: mlsapi.NSIDPublishKeyPackage,
+			in:      &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: key},
+			effects: `SELECT count(*) FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
+	}},
+	{"leaveConvo", func(w *world, key *string) request {
+		bob := w.user()
+		c := w.user().create(bob)
+		return request{by: bob, nsid: mlsapi.NSIDLeaveConvo, in: &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: key},
+			effects: `SELECT count(*) FROM members WHERE convo_id = $1 AND left_at IS NOT NULL`, args: []any{c.id}}
+	}},
+	{"leaveConvo with a commit", func(w *world, key *string) request {
+		alice, bob := w.user(), w.user()
+		c := alice.create(bob)
+		return request{by: alice, nsid: mlsapi.NSIDLeaveConvo,
+			in: &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: key, TargetDID: ptr(bob.did()),
+				Commit: mlstest.Commit(c.group, c.epoch, "remove bob")},
+			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
+	}},
+	{"getKeyPackages", func(w *world, key *string) request {
+		alice, bob := w.user(), w.user()
+		for range 3 {
+			bob.publish()
+		}
+		params := []string{"dids", bob.did().String()}
+		if key != nil {
+			params = append(params, "idempotencyKey", *key)
+		}
+		return request{by: alice, nsid: mlsapi.NSIDGetKeyPackages, params: params,
+			effects: `SELECT count(*) FROM key_packages WHERE did = $1 AND state = 'claimed'`, args: []any{bob.did()}}
+	}},
+}
+
+// unkeyed are the writes that have a natural guard and take no key.
+var unkeyed = []write{
+	{"getWelcome", func(w *world, _ *string) request {
+		bob := w.user()
+		c := w.user().create(bob)
+		return request{by: bob, nsid: mlsapi.NSIDGetWelcome, params: []string{"convoId", c.id},
+			effects: `SELECT sum(attempts) FROM welcomes WHERE convo_id = $1`, args: []any{c.id}}
+	}},
+	{"confirmWelcome", func(w *world, _ *string) request {
+		bob := w.user()
+		c := w.user().create(bob)
+		bob.get(mlsapi.NSIDGetWelcome, "convoId", c.id).ok()
+		return request{by: bob, nsid: mlsapi.NSIDConfirmWelcome, in: &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true},
+			effects: `SELECT count(*) FROM welcomes WHERE convo_id = $1 AND state = 'consumed' AND version = 2`, args: []any{c.id}}
+	}},
+	{"updateCursor", func(w *world, _ *string) request {
+		alice := w.user()
+		c := alice.create()
+		alice.send(c, "hello")
+		return request{by: alice, nsid: mlsapi.NSIDUpdateCursor, in: &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1},
+			effects: `SELECT count(*) FROM members WHERE convo_id = $1 AND cursor_seq = 1`, args: []any{c.id}}
+	}},
+}
+
+// guarded are the writes that take effect once even if they are repeated without a key: all but getKeyPackages.
+func guarded() []write {
+	var out []write
+	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {
+		if k.name != "getKeyPackages" {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// each runs test for every kind of write, in a world of its own.
+func each(t *testing.T, writes []write, key func() *string, test func(t *testing.T, w *world, r request), changes ...func(*world)) {
+	t.Helper()
+	for _, kind := range writes {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, changes...)
+			test(t, w, kind.make(w, key()))
+		})
+	}
+}
+
+func noKey() *string { return nil }
+
+// same fails the test unless all answers are 200 with one body. Whoever is told that the first request is still running retries.
+func same(t *testing.T, r request, answers []answer) {
+	t.Helper()
+	var first []byte
+	for i, a := range answers {
+		for a.status == http.StatusConflict || a.status == http.StatusServiceUnavailable {
+			if a.header.Get("Retry-After") == "" {
+				t.Fatalf("answer %d says neither yes nor when to retry: %s", i, a.body)
+			}
+			a = r.send(r.by.w.server)
+		}
+		if first == nil {
+			first = a.ok()
+		}
+		if !bytes.Equal(a.ok(), first) {
+			t.Fatalf("answer %d is %s, another one %s", i, a.body, first)
+		}
+	}
+}

@@ -1,0 +1,524 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
+	"mlsd/mls"
+	"mlsd/welcome"
+)
+
+func release(w *world) { w.policy.OnExpiry = welcome.Release }
+func consume(w *world) { w.policy.OnExpiry = welcome.Consume }
+
+// fetch asks for u's Welcome; params are names and values in turn.
+func (u *user) fetch(c *convo, params ...string) answer {
+	u.w.t.Helper()
+	return u.get(mlsapi.NSIDGetWelcome, append([]string{"convoId", c.id}, params...)...)
+}
+
+// fetched is fetch that succeeds.
+func (u *user) fetched(c *convo, params ...string) mlsapi.GetWelcomeOutput {
+	u.w.t.Helper()
+	return read[mlsapi.GetWelcomeOutput](u.w.t, u.fetch(c, params...).ok())
+}
+
+// confirm says how joining went. device is nil for a client that does not name it.
+func (u *user) confirm(c *convo, success bool, device *string) answer {
+	u.w.t.Helper()
+	return u.post(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: success, DeviceID: device})
+}
+
+// deviceID is the id that the server gives u's device.
+func (u *user) deviceID() string {
+	u.w.t.Helper()
+	body, _ := u.KeyPackage(u.w.t)
+	kp, err := mls.ParseKeyPackage(body)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	sum := sha256.Sum256(kp.SignatureKey)
+	return hex.EncodeToString(sum[:])
+}
+
+// reap runs the reaper once.
+func (w *world) reap() welcome.Reaped {
+	w.t.Helper()
+	reaper := welcome.NewReaper(w.db, w.policy, slog.New(slog.NewTextHandler(io.Discard, nil)), func(welcome.Reaped) {})
+	done, err := reaper.RunOnce(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return done
+}
+
+// age lets time pass for Welcomes.
+func (w *world) age(d time.Duration) {
+	w.t.Helper()
+	pgtest.Age(w.t, w.db, "welcomes", d)
+	pgtest.Age(w.t, w.db, "welcome_bodies", d)
+}
+
+// states are those of u's Welcomes, oldest first.
+func (u *user) states(c *convo) string {
+	u.w.t.Helper()
+	var states string
+	err := u.w.db.QueryRow(context.Background(), `
+		SELECT coalesce(string_agg(state, ' ' ORDER BY epoch, created_at, device_id), '') FROM welcomes
+		WHERE convo_id = $1 AND recipient_did = $2`, c.id, u.did()).Scan(&states)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	return states
+}
+
+// delivery is one Welcome on its way to bob, as the steps of TestWelcomeStates see it.
+type delivery struct {
+	bob   *user
+	c     *convo
+	first *mlsapi.GetWelcomeOutput // the first fetch
+	last  *mlsapi.GetWelcomeOutput // the one before this
+}
+
+type step func(d *delivery)
+
+// fetches: the same bytes as ever, under a new lease or that of the fetch before.
+func fetches(lease string) step {
+	return func(d *delivery) {
+		d.bob.w.t.Helper()
+		out := d.bob.fetched(d.c)
+		if d.first == nil {
+			d.first = &out
+		}
+		if *out.State != "in_flight" || *out.Epoch != 1 || !bytes.Equal(out.Welcome, d.first.Welcome) {
+			d.bob.w.t.Fatalf("fetched %+v", out)
+		}
+		if d.last != nil {
+			same := out.GraceExpiresAt.Equal(d.last.GraceExpiresAt.Time)
+			if same != (lease == "same lease") {
+				d.bob.w.t.Fatalf("the grace ends at %s, before it ended at %s; want the %s", out.GraceExpiresAt, d.last.GraceExpiresAt, lease)
+			}
+		}
+		d.last = &out
+	}
+}
+
+func refused(status int, name string) step {
+	return func(d *delivery) { d.bob.w.t.Helper(); d.bob.fetch(d.c).fails(status, name) }
+}
+
+// confirms: success is said, and the Welcome is in state afterwards.
+func confirms(success bool, state string) step {
+	return func(d *delivery) {
+		d.bob.w.t.Helper()
+		out := read[mlsapi.ConfirmWelcomeOutput](d.bob.w.t, d.bob.confirm(d.c, success, nil).ok())
+		if !out.Confirmed || *out.State != state {
+			d.bob.w.t.Fatalf("confirmed: %+v, want %s", out, state)
+		}
+		is(state)(d)
+	}
+}
+
+func unconfirmed(success bool) step {
+	return func(d *delivery) {
+		d.bob.w.t.Helper()
+		d.bob.confirm(d.c, success, nil).fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+	}
+}
+
+// passes: time does, for the client as well.
+func passes(by time.Duration) step {
+	return func(d *delivery) {
+		d.bob.w.age(by)
+		if d.last != nil {
+			*d.last.GraceExpiresAt = mlsapi.NewDatetime(d.last.GraceExpiresAt.Add(-by))
+		}
+	}
+}
+
+func reaps(want welcome.Reaped) step {
+	return func(d *delivery) {
+		d.bob.w.t.Helper()
+		if diff := cmp.Diff(want, d.bob.w.reap()); diff != "" {
+			d.bob.w.t.Fatalf("the reaper did (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func is(states string) step {
+	return func(d *delivery) {
+		d.bob.w.t.Helper()
+		if got := d.bob.states(d.c); got != states {
+			d.bob.w.t.Fatalf("the Welcome is %s, want %s", got, states)
+		}
+	}
+}
+
+const day = 24 * time.Hour
+
+var (
+	gone    = refused(http.StatusGone, mlsapi.ErrWelcomeConsumed)
+	missing = refused(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+)
+
+// anyPolicy are the ways of a Welcome that do not depend on what silence means.
+var anyPolicy = map[string][]step{
+	"joined": {is("available"), fetches("new lease"), is("in_flight"), confirms(true, "consumed"), gone, gone},
+	"fetched twice": {fetches("new lease"), fetches("same lease"), passes(4 * time.Minute), fetches("same lease"),
+		passes(59 * time.Second), reaps(welcome.Reaped{}), fetches("same lease"), confirms(true, "consumed")},
+	"confirmed twice":          {fetches("new lease"), confirms(true, "consumed"), confirms(true, "consumed"), gone},
+	"confirmed, then failed":   {fetches("new lease"), confirms(true, "consumed"), confirms(false, "consumed"), gone},
+	"failed, then confirmed":   {fetches("new lease"), confirms(false, "in_flight"), fetches("same lease"), confirms(true, "consumed"), gone},
+	"failed twice":             {fetches("new lease"), confirms(false, "in_flight"), confirms(false, "in_flight"), fetches("same lease")},
+	"never fetched":            {unconfirmed(true), unconfirmed(false), is("available"), fetches("new lease")},
+	"late, before the reaper":  {fetches("new lease"), passes(6 * time.Minute), confirms(true, "consumed"), gone, reaps(welcome.Reaped{})},
+	"late, once it was failed": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute), confirms(true, "consumed"), gone},
+	"failed, grace over": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+		fetches("new lease"), confirms(true, "consumed"), gone},
+	"failed, grace over, reaped": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+		reaps(welcome.Reaped{Released: 1}), is("available"), confirms(false, "available"), fetches("new lease"), confirms(true, "consumed"), gone},
+	"kept for 90 days":  {passes(90*day - time.Minute), reaps(welcome.Reaped{}), fetches("new lease")},
+	"expired":           {passes(90*day + time.Minute), reaps(welcome.Reaped{Expired: 1, Erased: 1}), is("expired"), missing, unconfirmed(true)},
+	"erased":            {fetches("new lease"), confirms(true, "consumed"), passes(23 * time.Hour), reaps(welcome.Reaped{}), passes(2 * time.Hour), reaps(welcome.Reaped{Erased: 1}), gone, confirms(true, "consumed")},
+	"reaped in between": {reaps(welcome.Reaped{}), fetches("new lease"), reaps(welcome.Reaped{}), fetches("same lease"), confirms(true, "consumed"), reaps(welcome.Reaped{})},
+}
+
+// TestWelcomeStates walks the whole state table over HTTP.
+func TestWelcomeStates(t *testing.T) {
+	t.Parallel()
+	ways := map[string][]step{
+		"silent/release": {fetches("new lease"), passes(6 * time.Minute), fetches("new lease"), passes(6 * time.Minute),
+			fetches("new lease"), confirms(true, "consumed"), gone},
+		"silent, reaped/release": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}), is("available"),
+			fetches("new lease"), is("in_flight")},
+		"late/release": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}), confirms(true, "consumed"), gone},
+		"late failure/release": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}),
+			confirms(false, "available"), fetches("new lease")},
+		"second silence after a failure/release": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+			fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}), fetches("new lease")},
+		"expired in flight/release": {fetches("new lease"), passes(91 * day), reaps(welcome.Reaped{Released: 1, Expired: 1, Erased: 1}), missing},
+
+		"silent/consume": {fetches("new lease"), passes(6 * time.Minute), gone},
+		"silent, reaped/consume": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Consumed: 1}), is("consumed"), gone,
+			confirms(true, "consumed")},
+		"late failure/consume": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Consumed: 1}), confirms(false, "consumed"), gone},
+		"late failure before the reaper/consume": {fetches("new lease"), passes(6 * time.Minute), confirms(false, "consumed"), gone,
+			reaps(welcome.Reaped{})},
+		"second silence after a failure/consume": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+			fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Consumed: 1}), gone},
+		"expired in flight/consume": {fetches("new lease"), passes(91 * day), reaps(welcome.Reaped{Consumed: 1}), gone},
+	}
+	for name, steps := range anyPolicy {
+		ways[name+"/release"], ways[name+"/consume"] = steps, steps
+	}
+	for _, policy := range []struct {
+		name string
+		set  func(*world)
+	}{{"/release", release}, {"/consume", consume}} {
+		t.Run(policy.name[1:], func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, policy.set)
+			for name, steps := range ways {
+				if name, ok := strings.CutSuffix(name, policy.name); ok {
+					t.Run(name, func(t *testing.T) { w.walk(t, steps) })
+				}
+			}
+		})
+	}
+}
+
+// walk takes a Welcome through the steps. Time and the reaper are the whole world's, so the one before is removed.
+func (w *world) walk(t *testing.T, steps []step) {
+	inner := *w
+	inner.t = t
+	bob := inner.user()
+	d := &delivery{bob: bob, c: inner.user().create(bob)}
+	for _, s := range steps {
+		s(d)
+	}
+	inner.check()
+	inner.exec(`TRUNCATE convos, members, messages, welcomes, welcome_bodies, key_packages, key_package_init_keys, idempotency_keys`)
+}
+
+// second-fetch-410: fetching consumed the KeyPackage that the grace clause required.
+func TestSecondFetch410(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bob := w.user()
+	c := w.user().create(bob)
+	first := bob.fetch(c)
+	if second := bob.on(w.boot()).fetch(c); string(second.ok()) != string(first.ok()) {
+		t.Fatalf("the second fetch got %s, the first %s", second.body, first.body)
+	}
+}
+
+// confirmed-nothing: confirmed: true for zero rows.
+func TestConfirmedNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	other := w.user().deviceID()
+	for _, success := range []bool{true, false} {
+		alice.confirm(c, success, nil).fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)  // never had one
+		bob.confirm(c, success, nil).fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)    // has not fetched it
+		bob.confirm(c, success, &other).fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound) // has no such device
+	}
+	if s := bob.states(c); s != "available" {
+		t.Fatalf("bob's Welcome is %s", s)
+	}
+}
+
+// sliding-grace: each re-fetch restarted the five minutes.
+func TestSlidingGrace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bob := w.user()
+	c := w.user().create(bob)
+	first := bob.fetched(c)
+	for range 4 {
+		w.age(time.Minute)
+		bob.fetched(c)
+	}
+	w.age(time.Minute)
+	if done := w.reap(); done.Released != 1 {
+		t.Fatalf("five minutes after the first fetch the reaper did %+v", done)
+	}
+	if again := bob.fetched(c); !again.GraceExpiresAt.After(first.GraceExpiresAt.Time) {
+		t.Fatalf("the new lease ends at %s, the first one ended at %s", again.GraceExpiresAt, first.GraceExpiresAt)
+	}
+}
+
+// pair is bob with two devices in a convo that one Welcome brought both into.
+func (w *world) pair() (phone, laptop *user, c *convo) {
+	w.t.Helper()
+	alice, phone := w.user(), w.user()
+	laptop = phone.device()
+	phone.publish()
+	laptop.publish()
+	group := newGroup(w.t)
+	in := alice.creation(group)
+	in.InitialMembers = append(in.InitialMembers, phone.did())
+	in.WelcomeMessage = mlstest.Welcome(w.t, alice.claim(phone)...)
+	view := read[mlsapi.ConvoView](w.t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+	return phone, laptop, &convo{id: view.ID, group: group, epoch: 1}
+}
+
+// any-device: one device's fetch consumed every device's Welcome.
+func TestAnyDevice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	phone, laptop, c := w.pair()
+	first := phone.fetched(c, "deviceId", phone.deviceID())
+	if n := w.count(`SELECT count(*) FROM welcomes WHERE state = 'available'`); n != 1 {
+		t.Fatalf("after one device's fetch %d Welcomes are available", n)
+	}
+	phone.confirm(c, true, text(phone.deviceID())).ok()
+	phone.fetch(c, "deviceId", phone.deviceID()).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
+
+	second := laptop.fetched(c, "deviceId", laptop.deviceID())
+	if *second.KeyPackageRef == *first.KeyPackageRef || !bytes.Equal(second.Welcome, first.Welcome) {
+		t.Fatalf("the laptop got %s, the phone %s", *second.KeyPackageRef, *first.KeyPackageRef)
+	}
+	byRef := laptop.fetched(c, "keyPackageRef", *second.KeyPackageRef)
+	if diff := cmp.Diff(second, byRef); diff != "" {
+		t.Fatalf("by its ref the Welcome is another one (-device +ref):\n%s", diff)
+	}
+	phone.fetch(c, "keyPackageRef", *first.KeyPackageRef).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
+	phone.fetch(c, "keyPackageRef", "00ff").fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+	phone.fetch(c, "keyPackageRef", "zz").fails(http.StatusBadRequest, "InvalidRequest")
+	phone.fetch(c, "deviceId", "another").fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+
+	out := read[mlsapi.ConfirmWelcomeOutput](t, laptop.post(mlsapi.NSIDConfirmWelcome,
+		&mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true, KeyPackageRef: second.KeyPackageRef}).ok())
+	if *out.State != "consumed" || phone.states(c) != "consumed consumed" {
+		t.Fatalf("the laptop's confirmation is %+v, the Welcomes are %s", out, phone.states(c))
+	}
+}
+
+// A client that names no device gets its DID's Welcomes one after the other, and what it confirms is what it fetched.
+func TestAnyDeviceUnnamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	phone, _, c := w.pair()
+	refs := map[string]bool{}
+	for _, want := range []string{"available consumed", "consumed consumed"} {
+		refs[*phone.fetched(c).KeyPackageRef] = true
+		phone.confirm(c, true, nil).ok()
+		phone.confirm(c, true, nil).ok()
+		if states := strings.Fields(phone.states(c)); strings.Join(sorted(states), " ") != want {
+			t.Fatalf("the Welcomes are %s, want %s", states, want)
+		}
+	}
+	if len(refs) != 2 {
+		t.Fatalf("%d Welcomes were fetched", len(refs))
+	}
+	phone.fetch(c).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
+}
+
+// One device's bytes are erased; the other's stay.
+func TestErasureSparesOtherDevices(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	phone, laptop, c := w.pair()
+	first := phone.fetched(c, "deviceId", phone.deviceID())
+	phone.confirm(c, true, text(phone.deviceID())).ok()
+	w.age(25 * time.Hour)
+	if diff := cmp.Diff(welcome.Reaped{}, w.reap()); diff != "" {
+		t.Fatalf("the reaper did (-want +got):\n%s", diff)
+	}
+	second := laptop.fetched(c, "deviceId", laptop.deviceID())
+	if !bytes.Equal(second.Welcome, first.Welcome) {
+		t.Fatal("the laptop got other bytes")
+	}
+	laptop.confirm(c, true, text(laptop.deviceID())).ok()
+	w.age(25 * time.Hour)
+	if diff := cmp.Diff(welcome.Reaped{Erased: 1}, w.reap()); diff != "" {
+		t.Fatalf("once both have joined, the reaper did (-want +got):\n%s", diff)
+	}
+}
+
+// gc-kills-welcome: cleaning up KeyPackages made a Welcome unfetchable a day later.
+func TestGCKillsWelcome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bob := w.user()
+	c := w.user().create(bob)
+	w.exec(`DELETE FROM key_packages`)
+	w.age(30 * time.Hour)
+	w.reap()
+	bob.fetched(c)
+	w.age(30 * time.Hour)
+	w.reap()
+	bob.fetched(c)
+	bob.confirm(c, true, nil).ok()
+}
+
+// stale-welcome: a re-add kept the old Welcome (DO NOTHING).
+func TestStaleWelcome(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"available", "in_flight", "consumed"} {
+		for _, way := range []string{"left", "removed"} {
+			t.Run(state+", "+way, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				alice, bob := w.user(), w.user()
+				c := alice.create(bob)
+				old := ""
+				if state != "available" {
+					old = *bob.fetched(c).KeyPackageRef
+				}
+				if state == "consumed" {
+					bob.confirm(c, true, nil).ok()
+				}
+				if way == "left" {
+					bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
+				} else {
+					alice.remove(c, bob)
+				}
+				bob.fetch(c).fails(http.StatusForbidden, mlsapi.ErrNotMember)
+				ended := strings.NewReplacer("available", "superseded", "in_flight", "superseded").Replace(state)
+				if s := bob.states(c); s != ended {
+					t.Fatalf("after the departure the Welcome is %s", s)
+				}
+				addition := alice.addition(c, bob)
+				alice.post(mlsapi.NSIDAddMembers, addition).ok()
+				got := bob.fetched(c)
+				if !bytes.Equal(got.Welcome, addition.WelcomeMessage) || *got.Epoch != c.epoch+1 {
+					t.Fatalf("bob got the Welcome of epoch %d, want %d", *got.Epoch, c.epoch+1)
+				}
+				if old != "" && state != "consumed" {
+					bob.fetch(c, "keyPackageRef", old).fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+				}
+				bob.confirm(c, true, nil).ok()
+				if s := bob.states(c); s != ended+" consumed" {
+					t.Fatalf("the Welcomes are %s", s)
+				}
+			})
+		}
+	}
+}
+
+// first-recipient-only: a batch Welcome reached one of its recipients.
+func TestFirstRecipientOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice := w.user()
+	first := []*user{w.user(), w.user(), w.user()}
+	c := alice.create(first...)
+	second := []*user{w.user(), w.user()}
+	alice.add(c, second...)
+	for i, u := range append(first, second...) {
+		out := u.fetched(c)
+		if want := []int64{1, 1, 1, 2, 2}[i]; *out.Epoch != want {
+			t.Fatalf("recipient %d got the Welcome of epoch %d, want %d", i, *out.Epoch, want)
+		}
+		u.confirm(c, true, nil).ok()
+		u.fetch(c).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
+	}
+}
+
+// backfill-dead: adding a column with a default made WHERE state IS NULL match nothing and consumed Welcomes came back. There is no
+// state that is not stated.
+func TestBackfillDead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.count(`
+		SELECT count(*) FROM information_schema.columns
+		WHERE table_schema = 'public' AND column_name = 'state' AND is_nullable = 'NO' AND table_name IN ('welcomes', 'key_packages')`)
+	if n != 2 {
+		t.Fatalf("%d of 2 state columns are NOT NULL", n)
+	}
+	if n := w.count(`
+		SELECT count(*) FROM information_schema.columns
+		WHERE table_schema = 'public' AND column_name = 'state' AND is_nullable = 'YES'`); n != 0 {
+		t.Fatalf("%d state columns may be NULL", n)
+	}
+}
+
+// Two nodes and many requests at once: one lease, one end.
+func TestWelcomeAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bob := w.user()
+	c := w.user().create(bob)
+	nodes := []*user{bob, bob.on(w.boot())}
+	var first answer
+	for i, a := range together(20, func(i int) answer { return nodes[i%2].fetch(c) }) {
+		if i == 0 {
+			first = a
+		}
+		if string(a.ok()) != string(first.ok()) {
+			t.Fatalf("two fetches got %s and %s", a.body, first.body)
+		}
+	}
+	if n := w.count(`SELECT attempts FROM welcomes`); n != 1 {
+		t.Fatalf("%d leases were opened", n)
+	}
+	for _, a := range together(20, func(i int) answer {
+		if i%4 == 3 {
+			return nodes[i%2].fetch(c)
+		}
+		return nodes[i%2].confirm(c, true, nil)
+	}) {
+		if a.status != http.StatusGone {
+			a.ok()
+		}
+	}
+	if n := w.count(`SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 1 {
+		t.Fatal("the Welcome was not consumed once")
+	}
+}

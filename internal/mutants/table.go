@@ -1,0 +1,211 @@
+package main
+
+// mutant is a bug that a server had, put back.
+type mutant struct {
+	name  string // of the bug, with what it is put into where there are several
+	edits []edit
+	test  string // of package api
+}
+
+// edit replaces a text that stands exactly once in a file.
+type edit struct{ file, old, new string }
+
+// reserveBody is what takes a key, and checked what a server that only looks does instead.
+const (
+	reserveBody = `	tag, err := tx.Exec(ctx, ` + "`" + `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp())
+		ON CONFLICT DO NOTHING` + "`" + `,
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes())
+	return err == nil && tag.RowsAffected() == 1, err
+`
+	checked = `	_ = hash
+	_, err := lookup(ctx, tx, req)
+	if err != nil && err.Error() == "no rows in result set" {
+		return true, nil
+	}
+	return false, err
+`
+	completeBody = `		UPDATE idempotency_keys SET response = $5
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)` + "`" + `,
+		req.Caller, req.NSID, req.Scope, req.Key, response)
+	return err
+`
+	inserted = `		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
+		VALUES ($1, $2, $3, $4, $6, $7, $5, clock_timestamp())
+		ON CONFLICT DO NOTHING` + "`" + `,
+		req.Caller, req.NSID, req.Scope, req.Key, response,
+		func() []byte { h := req.Input.Hash(); return h[:] }(), req.Input.fieldHashes())
+	return err
+`
+)
+
+// welcomeBody is how the bytes of a Welcome are found.
+const welcomeBody = "SELECT body FROM welcome_bodies WHERE convo_id = $1 AND epoch = $2"
+
+var mutants = []mutant{
+	{"replay-before-auth", []edit{
+		{"api/dispatch.go", `		s.byIP.charge(c.RealIP())
+		return nil, err
+`, `		token := strings.Split(r.Header.Get(echo.HeaderAuthorization), ".")
+		if len(token) != 3 {
+			return nil, err
+		}
+		var claims struct{ Iss syntax.DID }
+		raw, _ := base64.RawURLEncoding.DecodeString(token[1])
+		if json.Unmarshal(raw, &claims) != nil {
+			return nil, err
+		}
+		caller = claims.Iss
+`}, {"api/dispatch.go", `	"context"
+`, `	"context"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+`}}, "TestReplayBeforeAuth"},
+	{"global-key", []edit{
+		{"api/handlers.go", "idem.Request{Caller: c.caller,", `idem.Request{Caller: "did:web:everyone.example",`}}, "TestGlobalKey"},
+	{"global-key (messages)", []edit{
+		{"messages/statement.go", "WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key",
+			"WHERE convo_id = d.convo_id AND idempotency_key"}}, "TestGlobalKey"},
+	{"body-ignored", []edit{
+		{"idem/content.go", "if bytes.Equal(r.requestHash, hash[:]) {", "if bytes.Equal(hash[:], hash[:]) {"}}, "TestBodyIgnored"},
+	{"body-ignored (messages)", []edit{
+		{"messages/statement.go", "WHEN held.request_hash = d.hash THEN 'repeated'", "WHEN held.seq IS NOT NULL THEN 'repeated'"}}, "TestBodyIgnored"},
+	{"check-then-run", []edit{
+		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted}}, "TestCheckThenRun"},
+	{"record-after", []edit{
+		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted},
+		{"idem/record.go", "func complete(ctx context.Context, tx pgx.Tx,", "func complete(ctx context.Context, tx interface {\n\tExec(context.Context, string, ...any) (pgconn.CommandTag, error)\n},"},
+		{"idem/record.go", `	"github.com/jackc/pgx/v5"
+`, `	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+`},
+		{"idem/idem.go", `		if err := complete(ctx, tx, req, response); err != nil {
+			return Answer{}, fmt.Errorf("record the answer: %w", err)
+		}
+`, ""},
+		{"idem/idem.go", "	return Answer{Body: response}, nil\n", "	return Answer{Body: response}, complete(ctx, s.db, req, response)\n"}}, "TestRecordAfter"},
+	{"epoch-before-key", []edit{
+		{"messages/statement.go", `			CASE
+				WHEN held.request_hash = d.hash`, `			CASE
+				WHEN d.epoch < c.epoch THEN 'wrong-epoch'
+				WHEN held.request_hash = d.hash`}}, "TestEpochBeforeKey"},
+	{"member-before-key", []edit{
+		{"messages/statement.go", `			CASE
+				WHEN held.request_hash = d.hash`, `			CASE
+				WHEN m.left_at IS NOT NULL THEN 'not-member'
+				WHEN held.request_hash = d.hash`}}, "TestMemberBeforeKey"},
+	{"member-before-key (leave)", []edit{
+		{"convos/leave.go", "			return Advanced{Epoch: *c.leftEpoch}, nil\n", "			return Advanced{}, ErrNotMember\n"}}, "TestMemberBeforeKey"},
+	{"cached-401", []edit{
+		{"idem/idem.go", `	response, err := effect(ctx, tx)
+	if err != nil {
+`, `	response, err := effect(ctx, tx)
+	if err != nil {
+		if complete(ctx, tx, req, []byte(err.Error())) == nil {
+			_ = tx.Commit(ctx)
+		}
+`}}, "TestCached401"},
+	{"swallowed-insert", []edit{
+		{"idem/record.go", reserveBody, `	attempt, err := tx.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	tag, err := attempt.Exec(ctx, ` + "`" + `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp())
+		ON CONFLICT DO NOTHING` + "`" + `,
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes())
+	if err != nil {
+		return true, attempt.Rollback(ctx)
+	}
+	return tag.RowsAffected() == 1, attempt.Commit(ctx)
+`}}, "TestSwallowedInsert"},
+	{"epoch-in-replay", []edit{
+		{"idem/idem.go", "	return Answer{Body: rec.response, Replayed: true}, nil\n",
+			"	return Answer{Body: []byte(`{\"success\":true}`), Replayed: true}, nil\n"}}, "TestEpochInReplay"},
+
+	{"second-fetch-410", []edit{
+		{"welcome/deliver.go", "	case InFlight:\n	case Consumed:\n", "	case InFlight, Consumed:\n"}}, "TestSecondFetch410"},
+	{"confirmed-nothing", []edit{
+		{"welcome/deliver.go", `	if err != nil {
+		return "", err
+	}
+	if err := p.expireLease(`, `	if err != nil {
+		return Consumed, nil
+	}
+	if err := p.expireLease(`}}, "TestConfirmedNothing"},
+	{"confirmed-nothing (unfetched)", []edit{
+		{"welcome/deliver.go", `		return "", ErrNotFound
+	case success:
+`, `		return Consumed, nil
+	case success:
+`}}, "TestConfirmedNothing"},
+	{"sliding-grace", []edit{
+		{"welcome/deliver.go", "	case InFlight:\n	case Consumed:\n",
+			"	case InFlight:\n		if err := p.openLease(ctx, tx, convo, &w); err != nil {\n			return Delivery{}, err\n		}\n	case Consumed:\n"}}, "TestSlidingGrace"},
+	{"any-device", []edit{
+		{"welcome/deliver.go", `		UPDATE welcomes SET state = 'in_flight', attempts`, `		WITH others AS (
+			UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp()
+			WHERE convo_id = $1 AND id <> $2 AND recipient_did = (SELECT recipient_did FROM welcomes WHERE convo_id = $1 AND id = $2)
+		)
+		UPDATE welcomes SET state = 'in_flight', attempts`}}, "TestAnyDevice"},
+	{"gc-kills-welcome", []edit{
+		{"welcome/deliver.go", welcomeBody, welcomeBody + ` AND EXISTS (
+			SELECT FROM welcomes w JOIN key_packages k ON k.did = w.recipient_did AND k.ref = w.key_package_ref
+			WHERE w.convo_id = $1 AND w.epoch = $2)`}}, "TestGCKillsWelcome"},
+	{"stale-welcome", []edit{
+		{"welcome/deposit.go", "AS r (id, did, device_id, ref)`", `AS r (id, did, device_id, ref)
+		WHERE NOT EXISTS (SELECT FROM welcomes w WHERE w.convo_id = $1 AND w.recipient_did = r.did)` + "`"}}, "TestStaleWelcome"},
+	{"first-recipient-only", []edit{
+		{"welcome/deposit.go", "	n := len(to)\n", "	to = to[:1]\n	n := len(to)\n"}}, "TestFirstRecipientOnly"},
+
+	{"self-read-cas", []edit{
+		{"convos/commit.go", "	case int64(h.Epoch) != c.epoch:\n", "	case int64(h.Epoch) > c.epoch:\n"}}, "TestSelfReadCAS"},
+	{"max-plus-one", []edit{
+		{"messages/statement.go", "ORDER BY id FOR NO KEY UPDATE`", "ORDER BY id`"}}, "TestMaxPlusOne"},
+	{"epoch-zero", []edit{
+		{"convos/create.go", "		epoch = 1\n", "		epoch = 0\n"},
+		{"convos/create.go", "	if epoch == 0 && n.Welcome != nil {\n", "	if epoch < 0 {\n"}}, "TestEpochZero"},
+	{"off-by-one", []edit{
+		{"convos/commit.go", "Hash: p.Hash, Epoch: next,", "Hash: p.Hash, Epoch: c.epoch,"}}, "TestOffByOne"},
+	{"off-by-one (range)", []edit{
+		{"messages/read.go", "AND kind = 3 AND epoch BETWEEN $2 AND $3 AND", "AND kind = 3 AND epoch > $2 AND epoch <= $3 AND"}}, "TestOffByOne"},
+	{"group-info-late", []edit{
+		{"convos/commit.go", "SET epoch = $2::bigint, group_info = coalesce($3, group_info),", "SET epoch = $2::bigint,"}}, "TestGroupInfoLate"},
+	{"member-list-leak", []edit{
+		{"convos/create.go", `	if !inserted {
+		return Convo{}, ErrGroupAlreadyExists
+`, `	if !inserted {
+		var existing uuid.UUID
+		var creator syntax.DID
+		err := tx.QueryRow(ctx, "SELECT id, creator_did FROM convos WHERE group_id = $1", n.GroupID).Scan(&existing, &creator)
+		if err != nil {
+			return Convo{}, err
+		}
+		return Get(ctx, tx, existing, creator)
+`}}, "TestMemberListLeak"},
+	{"sub-impersonation", []edit{
+		{"internal/serviceauth/claims.go", "	iss, ok := parseIssuer(r.Iss)\n",
+			"	var subject struct {\n		Sub string `json:\"sub\"`\n	}\n	_ = json.Unmarshal(b, &subject)\n	iss, ok := parseIssuer(r.Iss)\n"},
+		{"internal/serviceauth/claims.go", "	if r.Nbf != nil {\n		c.nbf = *r.Nbf\n	}\n",
+			"	if r.Nbf != nil {\n		c.nbf = *r.Nbf\n	}\n	if subject.Sub != \"\" {\n		c.sub = syntax.DID(subject.Sub)\n	}\n"},
+		{"internal/serviceauth/token.go", "	iat, nbf, exp int64 //", "	sub           syntax.DID\n	iat, nbf, exp int64 //"},
+		{"internal/serviceauth/validator.go", "	return c.iss, nil\n", "	if c.sub != \"\" {\n		return c.sub, nil\n	}\n	return c.iss, nil\n"}}, "TestSubImpersonation"},
+	{"removed member reads on", []edit{
+		{"convos/access.go", "	if left {\n", "	if left && m.Epoch < 0 {\n"}}, "TestRemovedMemberReadsNothing"},
+
+	{"double-claim", []edit{
+		{"keypackages/claim.go", "				FOR UPDATE SKIP LOCKED\n", ""}}, "TestDoubleClaim"},
+	{"expired-served", []edit{
+		{"keypackages/claim.go", "state = 'available' AND NOT last_resort AND not_after > clock_timestamp()\n				AND ($2",
+			"state = 'available' AND NOT last_resort\n				AND ($2"},
+		{"keypackages/claim.go", "state = 'available' AND NOT last_resort AND not_after > clock_timestamp()\n				ORDER",
+			"state = 'available' AND NOT last_resort\n				ORDER"}}, "TestExpiredServed"},
+	{"expired-served (last resort)", []edit{
+		{"keypackages/claim.go", "state = 'available' AND last_resort AND not_after > clock_timestamp()", "state = 'available' AND last_resort"}}, "TestExpiredServed"},
+	{"locked-last-resort", []edit{
+		{"keypackages/claim.go", "		SELECT DISTINCT ON (did, device_id) did, device_id, ref, cipher_suite, body\n		FROM key_packages\n",
+			"		SELECT DISTINCT ON (did, device_id) did, device_id, ref, cipher_suite, body\n		FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
+}
