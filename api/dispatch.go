@@ -121,7 +121,7 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 // checkVerb refuses the wrong HTTP method and a body that is not plain JSON.
 func checkVerb(r *http.Request, procedure bool) error {
 	if !procedure {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		if r.Method != http.MethodGet { // not even HEAD: some queries claim or lease
 			return badRequest("the method is a query: use GET")
 		}
 		return nil

@@ -179,6 +179,7 @@ func TestWrongHTTP(t *testing.T) {
 		{"PUT to a query", "PUT", query, "", "", body, "GET"},
 		{"DELETE to a query", "DELETE", query, "", "", nil, "GET"},
 		{"GET of a procedure", "GET", procedure, "", "", nil, "POST"},
+		{"HEAD of a query", "HEAD", query, "", "", nil, "GET"},
 		{"HEAD of a procedure", "HEAD", procedure, "", "", nil, "POST"},
 		{"PUT to a procedure", "PUT", procedure, "", "", body, "POST"},
 		{"PATCH to a procedure", "PATCH", procedure, "", "", body, "POST"},

@@ -95,7 +95,7 @@ func (s *Server) build() *echo.Echo {
 		}}),
 		middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  []string{"*"},
-			AllowMethods:  []string{http.MethodGet, http.MethodHead, http.MethodPost},
+			AllowMethods:  []string{http.MethodGet, http.MethodPost},
 			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, "Atproto-Proxy", "Atproto-Accept-Labelers"},
 			ExposeHeaders: []string{headerReplay, headerConflict, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID},
 			MaxAge:        86400,

@@ -72,7 +72,7 @@ const NSID = "blue.catbird.mls.sendMessage"
 // Append writes a batch of drafts in one transaction and returns a result for each, in order, once it is durable. Drafts are
 // judged one by one inside the statement: a refused one never fails its neighbours. The key is looked at before membership
 // and epoch, so a retry gets its first answer whatever has happened since. The error is of the batch as a whole: the
-// database's, or idem.ErrUnknownOutcome.
+// database's, idem.ErrUnknownOutcome, or idem.ErrInProgress if one of the keys is being written by another request.
 func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 	results := make([]Result, len(drafts))
 	for pass := joinAll(drafts); len(pass.first) > 0; pass = joinSome(drafts, pass.later) {
@@ -101,6 +101,9 @@ func (l *Log) write(ctx context.Context, drafts []draft) ([]outcome, error) {
 	}
 	defer l.rollback(ctx, tx)
 	outcomes, err := appendBatch(ctx, tx, drafts, l.window)
+	if errors.Is(err, idem.ErrInProgress) {
+		l.metrics.InProgress(NSID)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("append: %w", err)
 	}

@@ -2,13 +2,18 @@ package messages
 
 import (
 	"context"
-	"errors"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/idem"
+	"mlsd/internal/pgpool"
 )
 
 // Outcomes that the statement gives a draft.
@@ -30,6 +35,10 @@ type outcome struct {
 	currentEpoch int64
 	differing    []string // of a conflict: names of the input fields that differ
 }
+
+// lockKeys makes a draft wait for another request with its key, here or on another node, before it queues for the convo: only
+// then can a wait that takes too long be told from a busy convo. Keys come sorted, and always before convos.
+const lockKeys = `SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key`
 
 // lockConvos takes the row locks that order all writers of a convo, in one fixed order so that batches cannot deadlock. It is a
 // statement of its own: what follows must see what the previous holder committed, and a statement keeps the snapshot it began
@@ -106,10 +115,20 @@ func appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft, window int64) (
 		kinds[i], epochs[i], body[i], embedTypes[i], embedURIs[i] = int16(d.Kind), d.Epoch, d.Body, d.EmbedType, d.EmbedURI
 	}
 	batch := &pgx.Batch{}
+	batch.Queue(lockKeys, lockNumbers(drafts))
 	batch.Queue(lockConvos, convos)
 	batch.Queue(appendDrafts, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, window)
 	results := tx.SendBatch(ctx, batch)
-	defer func() { err = errors.Join(err, results.Close()) }()
+	defer func() {
+		if closeErr := results.Close(); err == nil {
+			err = closeErr // after a failed statement it only says the same again
+		}
+	}()
+	if _, err := results.Exec(); pgpool.LockTimeout(err) {
+		return nil, idem.ErrInProgress
+	} else if err != nil {
+		return nil, fmt.Errorf("lock the keys: %w", err)
+	}
 	if _, err := results.Exec(); err != nil {
 		return nil, fmt.Errorf("lock the convos: %w", err)
 	}
@@ -121,4 +140,15 @@ func appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft, window int64) (
 		err = row.Scan(&o.status, &o.seq, &o.at, &o.currentEpoch, &o.differing)
 		return o, err
 	})
+}
+
+// lockNumbers names the drafts' keys for advisory locks, sorted. Two keys that share a number wait for each other for nothing.
+func lockNumbers(drafts []draft) []int64 {
+	numbers := make([]int64, len(drafts))
+	for i, d := range drafts {
+		sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s", d.ConvoID, d.Sender, d.Key))
+		numbers[i] = int64(binary.BigEndian.Uint64(sum[:]))
+	}
+	slices.Sort(numbers)
+	return numbers
 }

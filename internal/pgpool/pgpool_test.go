@@ -59,10 +59,19 @@ func TestUnavailable(t *testing.T) {
 		_, err := pgx.Connect(t.Context(), "postgres://mlsd@127.0.0.1:1/mlsd?sslmode=disable")
 		return err
 	}
+	closed := func() error {
+		pool, err := pgpool.Open(t.Context(), pgtest.EmptyURL(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool.Close()
+		return pool.Ping(t.Context())
+	}
 	for name, c := range map[string]struct {
 		err  error
 		want bool
 	}{
+		"closed pool":        {closed(), true},
 		"terminated backend": {terminated(), true},
 		"connection refused": {refused(), true},
 		"statement timeout":  {exec(`SET statement_timeout = 1; SELECT pg_sleep(60)`), true},

@@ -119,7 +119,7 @@ func reapDirs(base string) error {
 	return nil
 }
 
-// removeRun removes a directory and then its lock file.
+// removeRun removes a directory and then its lock file. The helper that the owner left behind may be doing the same.
 func removeRun(dir, lock string) error {
 	if !abandoned(dir) {
 		return nil
@@ -127,5 +127,8 @@ func removeRun(dir, lock string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	return os.Remove(lock)
+	if err := os.Remove(lock); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
