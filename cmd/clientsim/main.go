@@ -1,6 +1,6 @@
 // Command clientsim plays simulated MLS clients against mlsd, with faults, and
 // checks that every promise is kept. With no arguments it starts a server of
-// its own and plays every scenario.
+// its own and plays every scenario. The subcommand tour serves the README's tour.
 package main
 
 import (
@@ -65,6 +65,24 @@ func command(out, progress io.Writer) *cli.Command {
 				return list(out)
 			}
 			return play(ctx, c, out, progress)
+		},
+		Commands: []*cli.Command{tour(out)},
+	}
+}
+
+func tour(out io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:  "tour",
+		Usage: "serve two made-up people, and the PLC directory that knows them, to a person with curl (see the README)",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "service-did", Value: clientsim.DefaultServiceDID, Usage: "the `DID` that tokens are made out to"},
+			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:2582", Usage: "`ADDR`, on loopback, to serve at; the server has to use it (MLSD_PLC_URL)"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if c.Args().Present() {
+				return fmt.Errorf("unexpected argument %q", c.Args().First())
+			}
+			return clientsim.ServeTour(ctx, c.String("plc-listen"), c.String("service-did"), out)
 		},
 	}
 }

@@ -1,0 +1,219 @@
+package clientsim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// Model is the simulator's own account of what happened, kept from what was
+// sent and what was acknowledged and never from what the server stores. The
+// checker holds the server's log and every phone's inbox against it. It is
+// safe for concurrent use.
+type Model struct {
+	mu      sync.Mutex // guards what follows
+	convos  map[string]*convoModel
+	claims  map[digest]string // the claim that each KeyPackage went to
+	settled []settled
+}
+
+// digest names a ciphertext.
+type digest [sha256.Size]byte
+
+// convoModel is one convo as it should be.
+type convoModel struct {
+	id         string
+	groupID    []byte
+	firstEpoch uint64
+	sent       map[string]sent     // acknowledged, by text
+	attempted  map[digest]string   // text of every ciphertext that left a phone
+	refused    map[digest]struct{} // ciphertexts that the server turned down
+	members    map[syntax.DID]*membership
+}
+
+// sent is one acknowledged message.
+type sent struct {
+	text   string
+	sender syntax.DID
+	digest digest
+	epoch  uint64
+	id     string
+	seq    int64
+}
+
+// live lists the present members in order.
+func (c *convoModel) live() []syntax.DID {
+	var dids []syntax.DID
+	for did, member := range c.members {
+		if member.live {
+			dids = append(dids, did)
+		}
+	}
+	slices.Sort(dids)
+	return dids
+}
+
+// membership is what one DID may see: the log from seq from on.
+type membership struct {
+	from int64 // seq of the commit that added it; 1 for a founder
+	live bool
+	// cursor is the largest seq that it has reported as read. One who was added
+	// starts at the commit that did it.
+	cursor int64
+}
+
+// settled is a write that was acknowledged, for asking again at the end.
+type settled struct {
+	who  *Account
+	call Call
+}
+
+// NewModel returns a model of nothing.
+func NewModel() *Model {
+	return &Model{convos: map[string]*convoModel{}, claims: map[digest]string{}}
+}
+
+// Created notes a convo and its founders.
+func (m *Model) Created(id string, groupID []byte, epoch uint64, creator syntax.DID, members []syntax.DID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.convos[id]; ok {
+		return // a replay
+	}
+	c := &convoModel{
+		id: id, groupID: groupID, firstEpoch: epoch,
+		sent: map[string]sent{}, attempted: map[digest]string{}, refused: map[digest]struct{}{},
+		members: map[syntax.DID]*membership{creator: {from: 1, live: true}},
+	}
+	for _, did := range members {
+		c.members[did] = &membership{from: 1, live: true}
+	}
+	m.convos[id] = c
+}
+
+// Claimed notes that KeyPackages were handed out for a claim, known by its
+// key. No KeyPackage goes to two.
+func (m *Model) Claimed(claim string, packages [][]byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, kp := range packages {
+		d := digest(sha256.Sum256(kp))
+		if before, ok := m.claims[d]; ok && before != claim {
+			return fmt.Errorf("KeyPackage %x was handed out for the claims %s and %s", d[:4], before, claim)
+		}
+		m.claims[d] = claim
+	}
+	return nil
+}
+
+// Attempted notes that a ciphertext is about to leave a phone.
+func (m *Model) Attempted(convo, text string, d digest) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.convos[convo].attempted[d] = text
+}
+
+// Refused notes that the server turned a ciphertext down: it must never appear.
+func (m *Model) Refused(convo string, d digest) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.convos[convo].refused[d] = struct{}{}
+}
+
+// Acked notes an acknowledged message, and reports whether it is news. The same
+// text acknowledged under two ids is a duplicate: the first stands.
+func (m *Model) Acked(convo string, s sent) (fresh bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before, ok := m.convos[convo].sent[s.text]
+	if ok && before != s {
+		return false, fmt.Errorf("acknowledged before as %s at seq %d", before.id, before.seq)
+	}
+	m.convos[convo].sent[s.text] = s
+	return !ok, nil
+}
+
+// Joined notes that a commit at seq added members.
+func (m *Model) Joined(convo string, seq int64, dids []syntax.DID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, did := range dids {
+		if old, ok := m.convos[convo].members[did]; ok && old.live {
+			continue // the acknowledgement of a replay
+		}
+		m.convos[convo].members[did] = &membership{from: seq, live: true, cursor: seq}
+	}
+}
+
+// Left notes that a member left or was removed.
+func (m *Model) Left(convo string, did syntax.DID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old, ok := m.convos[convo].members[did]; ok {
+		old.live = false
+	}
+}
+
+// MarkedRead notes that a member reported seq as read and was told that it
+// stands at answer: the largest of all that it reported, and never less.
+func (m *Model) MarkedRead(convo string, did syntax.DID, seq, answer int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	member := m.convos[convo].members[did]
+	before := member.cursor
+	member.cursor = max(before, seq)
+	if answer != member.cursor {
+		return fmt.Errorf("the cursor stood at %d, %d was reported, and it stands at %d", before, seq, answer)
+	}
+	return nil
+}
+
+// Settled notes an acknowledged write with a key.
+func (m *Model) Settled(who *Account, call Call) {
+	if call.Key == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.settled = append(m.settled, settled{who, call})
+}
+
+// live reports whether did is a member now.
+func (m *Model) live(convo string, did syntax.DID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, ok := m.convos[convo]
+	if !ok {
+		return false
+	}
+	member, ok := c.members[did]
+	return ok && member.live
+}
+
+// snapshot copies the convos for the checker.
+func (m *Model) snapshot() []convoModel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []convoModel
+	for _, id := range slices.Sorted(maps.Keys(m.convos)) {
+		c := *m.convos[id]
+		c.sent, c.attempted, c.refused = maps.Clone(c.sent), maps.Clone(c.attempted), maps.Clone(c.refused)
+		c.members = map[syntax.DID]*membership{}
+		for did, member := range m.convos[id].members {
+			copied := *member
+			c.members[did] = &copied
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func (m *Model) settledCalls() []settled {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.settled)
+}

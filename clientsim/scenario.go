@@ -1,0 +1,49 @@
+package clientsim
+
+import "context"
+
+// Scenario is one story with a promise at its end. Run plays it and notes what
+// it sees broken; the checker goes over everything afterwards.
+type Scenario struct {
+	Name string
+	// About is one line for --list.
+	About string
+	// Control is set where the server has to be killed or restarted, which
+	// only works with a server of the simulator's own.
+	Control bool
+	Run     func(context.Context, *World) error
+}
+
+// Scenarios lists every scenario, in the order in which they run.
+func Scenarios() []Scenario {
+	return []Scenario{
+		{Name: "lost-answer-send", About: "the answer to sendMessage is lost after the commit", Run: LostAnswerSend},
+		{Name: "lost-answer-create", About: "the answer to createConvo is lost after the commit", Run: LostAnswerCreate},
+		{Name: "lost-answer-add", About: "the answer to addMembers is lost after the commit", Run: LostAnswerAdd},
+		{Name: "lost-answer-publish", About: "the answer to publishKeyPackage is lost after the commit", Run: LostAnswerPublish},
+		{Name: "lost-answer-get-welcome", About: "the answer to getWelcome is lost: fetched again, same bytes, same lease", Run: LostAnswerGetWelcome},
+		{Name: "lost-answer-confirm", About: "the answer to confirmWelcome is lost: confirmed again", Run: LostAnswerConfirm},
+		{Name: "lost-answer-leave", About: "the answers to leaveConvo are lost: of who leaves, and of who commits the removal", Run: LostAnswerLeave},
+		{Name: "lost-answer-cursor", About: "the answer to updateCursor is lost: said again, and it never moves back", Run: LostAnswerCursor},
+		{Name: "twice-at-once", About: "every write arrives twice at the same time", Run: TwiceAtOnce},
+		{Name: "hundred-at-once", About: "one sendMessage arrives a hundred times at the same time", Run: HundredAtOnce},
+		{Name: "claim-at-once", About: "eight callers claim an account's four KeyPackages at the same time", Run: ClaimAtOnce},
+		{Name: "no-key", About: "the same writes twice without any key: the natural guards", Run: NoKey},
+		{Name: "key-other-body", About: "a key is reused with another body: a conflict that names the fields", Run: KeyOtherBody},
+		{Name: "key-other-caller", About: "a key is reused by another caller: two separate writes", Run: KeyOtherCaller},
+		{Name: "retry-after-epoch", About: "a message is retried after the epoch moved", Run: RetryAfterEpoch},
+		{Name: "retry-after-leave", About: "a message and a leave are retried after the sender left", Run: RetryAfterLeave},
+		{Name: "welcome-app-killed", About: "the app dies between fetching its Welcome and joining, within the grace", Run: WelcomeAppKilled},
+		{Name: "welcome-after-grace", About: "the same, and the grace runs out", Control: true, Run: WelcomeAfterGrace},
+		{Name: "welcome-silence", About: "where silence counts as success: consumed after the grace, released after a reported failure", Control: true, Run: WelcomeSilence},
+		{Name: "confirm-twice", About: "a Welcome is confirmed twice, late, and first with false", Run: ConfirmTwice},
+		{Name: "two-devices", About: "one DID has two devices, each with a Welcome of its own", Run: TwoDevices},
+		{Name: "same-epoch", About: "two members commit in the same epoch: one wins, the other learns the epoch", Run: SameEpoch},
+		{Name: "leave-twice", About: "a member leaves twice, its removal is committed, and it returns", Run: LeaveTwice},
+		{Name: "create-existing", About: "createConvo with a group that exists: replay, or refusal without a leak", Run: CreateExisting},
+		{Name: "metadata", About: "a convo's name and a message's embed come back as they were sent", Run: Metadata},
+		{Name: "killed-before-commit", About: "the server is killed before COMMIT, restarted, and asked again", Control: true, Run: KilledBeforeCommit},
+		{Name: "killed-after-commit", About: "the server is killed between COMMIT and the answer, restarted, and asked again", Control: true, Run: KilledAfterCommit},
+		{Name: "long-conversation", About: "joins, leaves, messages and faults at random, from the printed seed", Run: LongConversation},
+	}
+}

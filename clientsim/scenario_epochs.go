@@ -1,0 +1,200 @@
+package clientsim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"mlsd/api/mlsapi"
+)
+
+// RetryAfterEpoch loses the answer to a message, moves the epoch, and asks
+// again: the look-up of the key comes before the check of the epoch, or the
+// client is told to encrypt anew and the message stands twice. Then the same
+// with a request that never arrived: that one has to be refused.
+func RetryAfterEpoch(ctx context.Context, w *World) error {
+	phones, convo, err := w.Convo(ctx, 2)
+	if err != nil {
+		return err
+	}
+	alice, bob := phones[0], phones[1]
+	more, err := w.Phones(ctx, 2)
+	if err != nil {
+		return err
+	}
+	stored, err := alice.DraftSend(convo, "stored, and the answer lost")
+	if err != nil {
+		return err
+	}
+	if err := w.losing("sendMessage", func() error {
+		if _, err := w.net.Once(ctx, alice.Account, stored.Call); err == nil {
+			return errors.New("the answer was not lost")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	lost, err := alice.DraftSend(convo, "never arrived in its epoch")
+	if err != nil {
+		return err
+	}
+	if err := bob.Add(ctx, convo, more[0].Account.DID); err != nil {
+		return err
+	}
+	if err := more[0].Join(ctx, convo); err != nil {
+		return err
+	}
+	answer, err := alice.Deliver(ctx, stored)
+	if err != nil {
+		return fmt.Errorf("a stored message retried after the epoch moved: %w", err)
+	}
+	if !answer.Replayed() {
+		w.Broken("a stored message retried after the epoch moved is answered as new")
+	}
+	_, err = alice.Deliver(ctx, lost)
+	w.staleEpoch(err, 2)
+	if err := alice.Sync(ctx, convo); err != nil {
+		return err
+	}
+	if err := alice.Send(ctx, convo, lost.Text); err != nil {
+		return err
+	}
+	return w.retryAddAfterEpoch(ctx, convo, alice, bob, more[1])
+}
+
+// staleEpoch: the loser learns the current epoch, from the message alone.
+func (w *World) staleEpoch(err error, current uint64) {
+	var named *CallError
+	if !errors.As(err, &named) || named.Name != mlsapi.ErrEpochMismatch || named.Status != 409 {
+		w.Broken("a write of an old epoch: %v, want EpochMismatch", err)
+		return
+	}
+	if epoch, ok := named.CurrentEpoch(); !ok || epoch != current {
+		w.Broken("EpochMismatch says %q, want currentEpoch=%d in it", named.Message, current)
+	}
+}
+
+// retryAddAfterEpoch: addMembers.newEpoch on a replay is the original one.
+func (w *World) retryAddAfterEpoch(ctx context.Context, convo string, alice, bob, joiner *Phone) error {
+	packages, err := alice.Claim(ctx, convo, dids([]*Phone{joiner}))
+	if err != nil {
+		return err
+	}
+	d, err := alice.DraftAdd(convo, dids([]*Phone{joiner}), packages)
+	if err != nil {
+		return err
+	}
+	first, err := alice.Deliver(ctx, d)
+	if err != nil {
+		return err
+	}
+	if err := w.SyncAll(ctx, convo, alice, bob); err != nil {
+		return err
+	}
+	if err := joiner.Join(ctx, convo); err != nil {
+		return err
+	}
+	more, err := w.Phones(ctx, 1)
+	if err != nil {
+		return err
+	}
+	if err := bob.Add(ctx, convo, more[0].Account.DID); err != nil {
+		return err
+	}
+	again, err := w.net.Do(ctx, alice.Account, d.Call)
+	if err != nil {
+		return fmt.Errorf("a stored commit retried after the epoch moved: %w", err)
+	}
+	if !again.Replayed() || !bytes.Equal(first.Body, again.Body) {
+		w.Broken("addMembers retried after the epoch moved: %q, first %q", again.Body, first.Body)
+	}
+	return more[0].Join(ctx, convo)
+}
+
+// SameEpoch has several members commit in one epoch at the same time, and one
+// by one: exactly one commit is accepted per epoch.
+func SameEpoch(ctx context.Context, w *World) error {
+	phones, convo, err := w.Convo(ctx, 4)
+	if err != nil {
+		return err
+	}
+	joiners, err := w.Phones(ctx, len(phones))
+	if err != nil {
+		return err
+	}
+	drafts := make([]*Draft, len(phones))
+	packages := make([][][]byte, len(phones))
+	for i, p := range phones {
+		if packages[i], err = p.Claim(ctx, convo, dids(joiners[i:i+1])); err != nil {
+			return err
+		}
+		if drafts[i], err = p.DraftAdd(convo, dids(joiners[i:i+1]), packages[i]); err != nil {
+			return err
+		}
+	}
+	won, err := w.race(ctx, phones, drafts)
+	if err != nil {
+		return err
+	}
+	if len(won) != 1 {
+		w.Broken("%d commits were accepted in one epoch, want 1", len(won))
+	}
+	// The losers forget their commits, learn the winner's, and try again with
+	// the packages they have: nobody has seen the Welcomes they made.
+	for i, p := range phones {
+		if slices.Contains(won, i) {
+			continue
+		}
+		if err := p.commit(ctx, convo, func() (*Draft, error) {
+			return p.DraftAdd(convo, dids(joiners[i:i+1]), packages[i])
+		}); err != nil {
+			return err
+		}
+	}
+	for _, p := range joiners {
+		if err := p.Join(ctx, convo); err != nil {
+			return err
+		}
+	}
+	if err := w.SyncAll(ctx, convo, phones...); err != nil {
+		return err
+	}
+	return phones[3].Send(ctx, convo, "all eight of us")
+}
+
+// race delivers drafts at the same moment and returns who won.
+func (w *World) race(ctx context.Context, phones []*Phone, drafts []*Draft) ([]int, error) {
+	type result struct {
+		who int
+		err error
+	}
+	results := make(chan result, len(phones))
+	start := make(chan struct{})
+	for i := range phones {
+		go func() {
+			<-start
+			_, err := phones[i].Deliver(ctx, drafts[i])
+			results <- result{i, err}
+		}()
+	}
+	close(start)
+	var won []int
+	var errs []error
+	for range phones {
+		r := <-results
+		switch ErrorName(r.err) {
+		case mlsapi.ErrEpochMismatch:
+			w.staleEpoch(r.err, drafts[r.who].Epoch)
+		case "":
+			if r.err == nil {
+				won = append(won, r.who)
+			}
+			errs = append(errs, r.err)
+		default:
+			errs = append(errs, r.err)
+		}
+	}
+	return won, errors.Join(errs...)
+}

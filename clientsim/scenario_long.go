@@ -1,0 +1,280 @@
+package clientsim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"mlsd/api/mlsapi"
+)
+
+// stormy is the chance of each request to meet a fault.
+const stormy = 0.15
+
+// LongConversation is a life of its own: in every round each member talks,
+// reads, and now and then has its app killed; people are added, leave, are
+// removed and come back; answers get lost, requests arrive twice, and the
+// server is killed. What happens is drawn from the seed. Only the order of what
+// happens at the same time is not.
+func LongConversation(ctx context.Context, w *World) error {
+	all, err := w.Phones(ctx, max(w.Clients, 4))
+	if err != nil {
+		return err
+	}
+	founders := len(all) / 2
+	convo, err := all[0].Create(ctx, dids(all[1:founders])...)
+	if err != nil {
+		return err
+	}
+	for _, p := range all[1:founders] {
+		if err := p.Join(ctx, convo); err != nil {
+			return err
+		}
+	}
+	if err := w.aside(ctx, all[:founders]); err != nil {
+		return err
+	}
+	t := &talk{w: w, convo: convo, inside: slices.Clone(all[:founders]), outside: slices.Clone(all[founders:])}
+	w.Faults.Use(NewWeather(w.rng.Uint64(), stormy))
+	for round := 1; w.Stats.Sent.Load() < int64(w.Messages); round++ {
+		if err := t.round(ctx, round); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		w.tell(fmt.Sprintf("round %d: %d of %d messages, %d members", round, w.Stats.Sent.Load(), w.Messages, len(t.inside)))
+	}
+	w.Faults.Use(nil)
+	return all[0].Tidy(ctx, convo)
+}
+
+// aside makes further convos of some of the founders, so that their lists have
+// several pages: one that nobody joins yet, one that its member reads, and one
+// that its member leaves.
+func (w *World) aside(ctx context.Context, founders []*Phone) error {
+	creator, member := founders[0], founders[1]
+	if err := member.Publish(ctx, 3); err != nil {
+		return err
+	}
+	for i := range 3 {
+		convo, err := creator.Create(ctx, member.Account.DID)
+		if err != nil {
+			return err
+		}
+		if err := creator.Send(ctx, convo, fmt.Sprintf("aside %d", i)); err != nil {
+			return err
+		}
+		if i == 0 {
+			continue
+		}
+		if err := member.Join(ctx, convo); err != nil {
+			return err
+		}
+		if err := member.markRead(ctx, convo, 0); err != nil {
+			return err
+		}
+		if i == 2 {
+			if err := member.Leave(ctx, convo); err != nil {
+				return err
+			}
+			if err := creator.Tidy(ctx, convo); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// talk is a long conversation between two rounds.
+type talk struct {
+	w     *World
+	convo string
+	// inside[0] is the creator, who stays.
+	inside, outside []*Phone
+}
+
+// part is what one phone does in a round.
+type part struct {
+	phone    *Phone
+	rng      *rand.Rand
+	messages int
+	tidy     bool
+	add      *Phone // somebody from outside
+	remove   *Phone // only the creator may
+	leave    bool
+}
+
+// round draws the parts, plays them at the same time, and brings the lists of
+// who is inside and outside up to date.
+func (t *talk) round(ctx context.Context, number int) error {
+	parts := t.draw()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(parts)+1)
+	var all sync.WaitGroup
+	if t.w.Server != nil && t.w.rng.IntN(4) == 0 {
+		point := []string{BeforeCommit, AfterCommit}[t.w.rng.IntN(2)]
+		parts[0].messages++ // somebody has to pull the trigger
+		if err := t.w.Server.Arm(ctx, point, nsid("sendMessage"), "kill"); err != nil {
+			return err
+		}
+		all.Go(func() { errs[len(parts)] = t.resurrect(ctx) })
+	}
+	for i, part := range parts {
+		all.Go(func() { errs[i] = t.play(ctx, part, number) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, part := range parts {
+		t.move(part)
+	}
+	return nil
+}
+
+func (t *talk) resurrect(ctx context.Context) error {
+	if err := t.w.Server.Died(ctx); err != nil {
+		return err
+	}
+	return t.w.Server.Start(ctx, nil)
+}
+
+func (t *talk) draw() []*part {
+	rng := t.w.rng
+	parts := make([]*part, len(t.inside))
+	for i, p := range t.inside {
+		parts[i] = &part{phone: p, rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), messages: rng.IntN(4), tidy: rng.IntN(4) == 0}
+	}
+	if len(t.outside) > 0 && rng.IntN(3) > 0 {
+		parts[rng.IntN(len(parts))].add = t.outside[rng.IntN(len(t.outside))]
+	}
+	if len(t.inside) > 3 {
+		switch rng.IntN(4) {
+		case 0:
+			parts[1+rng.IntN(len(parts)-1)].leave = true
+		case 1:
+			victim := 1 + rng.IntN(len(parts)-1)
+			if parts[victim].add == nil {
+				parts[0].remove = t.inside[victim]
+				parts = slices.Delete(parts, victim, victim+1)
+			}
+		}
+	}
+	return parts
+}
+
+func (t *talk) play(ctx context.Context, part *part, round int) error {
+	p := part.phone
+	for i := range part.messages {
+		if err := t.maybeKill(ctx, part); err != nil {
+			return err
+		}
+		if err := p.Send(ctx, t.convo, fmt.Sprintf("round %d, %s, %d", round, p.Name, i)); err != nil {
+			return err
+		}
+	}
+	if part.tidy || part.add != nil {
+		if err := p.Tidy(ctx, t.convo); err != nil {
+			return err
+		}
+	}
+	if part.add != nil {
+		if err := t.invite(ctx, part); err != nil {
+			return err
+		}
+	}
+	if part.remove != nil {
+		if err := p.Remove(ctx, t.convo, part.remove.Account.DID); err != nil {
+			return err
+		}
+	}
+	if part.leave {
+		return p.Leave(ctx, t.convo)
+	}
+	if err := p.Sync(ctx, t.convo); err != nil || part.rng.IntN(2) == 0 {
+		return err
+	}
+	// Now and then a word that was overtaken by a later one arrives.
+	return p.markRead(ctx, t.convo, part.rng.Int64N(5))
+}
+
+// markRead reports the place where this phone stands in the log, or one that
+// lies so far back.
+func (p *Phone) markRead(ctx context.Context, convo string, back int64) error {
+	thread, _, err := p.open(convo)
+	if err != nil {
+		return err
+	}
+	return p.MarkRead(ctx, convo, max(thread.Cursor-back, 0))
+}
+
+// invite adds someone, who joins at once, with an app that may die over it.
+func (t *talk) invite(ctx context.Context, part *part) error {
+	joiner := part.add
+	if err := joiner.Publish(ctx, 1); err != nil {
+		return err
+	}
+	if err := part.phone.Add(ctx, t.convo, joiner.Account.DID); err != nil {
+		return err
+	}
+	out, err := joiner.AskWelcome(ctx, t.convo)
+	if err != nil {
+		return err
+	}
+	if part.rng.IntN(3) == 0 {
+		joiner.Kill()
+		if err := joiner.Launch(); err != nil {
+			return err
+		}
+		if out, err = joiner.AskWelcome(ctx, t.convo); err != nil {
+			return err
+		}
+	}
+	if err := joiner.KeepWelcome(out); err != nil {
+		return err
+	}
+	return joiner.FinishJoin(ctx, t.convo)
+}
+
+// maybeKill kills the app now and then: idle, or with a message in its outbox
+// that was sent once, with an outcome that nobody heard.
+func (t *talk) maybeKill(ctx context.Context, part *part) error {
+	p := part.phone
+	switch part.rng.IntN(12) {
+	case 0:
+		p.Kill()
+	case 1:
+		d, err := p.DraftSend(t.convo, "last words "+newKey())
+		if err != nil {
+			return err
+		}
+		if _, err := t.w.net.Once(ctx, p.Account, d.Call); ErrorName(err) == mlsapi.ErrEpochMismatch {
+			return p.Drop(d)
+		}
+		p.Kill()
+	default:
+		return nil
+	}
+	if err := p.Launch(); err != nil {
+		return err
+	}
+	return p.Flush(ctx)
+}
+
+// move brings the lists up to date with a part that was played.
+func (t *talk) move(part *part) {
+	drop := func(list []*Phone, p *Phone) []*Phone {
+		return slices.DeleteFunc(list, func(q *Phone) bool { return p == q })
+	}
+	if part.add != nil {
+		t.inside, t.outside = append(t.inside, part.add), drop(t.outside, part.add)
+	}
+	if part.leave {
+		t.inside, t.outside = drop(t.inside, part.phone), append(t.outside, part.phone)
+	}
+	if part.remove != nil {
+		t.inside, t.outside = drop(t.inside, part.remove), append(t.outside, part.remove)
+	}
+}

@@ -1,0 +1,94 @@
+package clientsim
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"mlsd/api/mlsapi"
+)
+
+func (p *Phone) settleSend(d *Draft, answer Answer) error {
+	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.Seq == nil || out.Epoch == nil {
+		return errors.New("no seq or no epoch")
+	}
+	if uint64(*out.Epoch) != d.Epoch {
+		return fmt.Errorf("stored in epoch %d, sent in %d", *out.Epoch, d.Epoch)
+	}
+	fresh, err := p.model.Acked(d.Convo(), sent{
+		text: d.Text, sender: p.Account.DID, digest: d.Digest, epoch: d.Epoch, id: out.MessageID, seq: *out.Seq,
+	})
+	if fresh {
+		p.stats.Sent.Add(1)
+	}
+	return err
+}
+
+func (p *Phone) settleCreate(d *Draft, answer Answer, changes map[string][]byte) error {
+	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.GroupID != hex.EncodeToString(d.GroupID) || out.Epoch != int64(d.Epoch) {
+		return fmt.Errorf("group %s at epoch %d, want %x at %d", out.GroupID, out.Epoch, d.GroupID, d.Epoch)
+	}
+	if len(out.Members) != len(d.DIDs)+1 {
+		return fmt.Errorf("%d members, want %d", len(out.Members), len(d.DIDs)+1)
+	}
+	group, ok := p.device.Group(d.GroupID)
+	if !ok {
+		return errors.New("the group is gone from the device")
+	}
+	if group.Pending() != nil {
+		if err := group.Confirm(); err != nil {
+			return err
+		}
+	}
+	p.model.Created(out.ID, d.GroupID, d.Epoch, p.Account.DID, d.DIDs)
+	return p.openThread(&Thread{ConvoID: out.ID, GroupID: d.GroupID}, changes)
+}
+
+// openThread adds a thread to memory and to the files that will be written.
+func (p *Phone) openThread(t *Thread, changes map[string][]byte) error {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	p.threads[t.ConvoID] = t
+	changes[threadPrefix+t.ConvoID] = data
+	return nil
+}
+
+func (p *Phone) settleCommit(d *Draft, answer Answer) error {
+	out, err := mlsapi.DecodeAddMembersOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if !out.Success || out.NewEpoch != int64(d.Epoch) || out.Seq == nil {
+		return fmt.Errorf("want success with newEpoch %d and a seq", d.Epoch)
+	}
+	p.model.Joined(d.Convo(), *out.Seq, d.DIDs)
+	return nil
+}
+
+func (p *Phone) settleLeave(d *Draft, answer Answer) error {
+	out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if !out.Success {
+		return errors.New("no success")
+	}
+	if d.Kind == kindRemove && (out.NewEpoch != int64(d.Epoch) || out.Seq == nil) {
+		return fmt.Errorf("want newEpoch %d and a seq", d.Epoch)
+	}
+	for _, did := range d.DIDs {
+		p.model.Left(d.Convo(), did)
+	}
+	return nil
+}
