@@ -1,0 +1,267 @@
+package convos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/convos"
+	"mlsd/idem"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
+	"mlsd/keypackages"
+	"mlsd/messages"
+	"mlsd/mls"
+)
+
+const (
+	alice syntax.DID = "did:plc:alice"
+	bob   syntax.DID = "did:plc:bob"
+	carol syntax.DID = "did:plc:carol"
+)
+
+// fixture is a convo of alice's at epoch 1, with bob in it.
+type fixture struct {
+	db    *pgxpool.Pool
+	id    uuid.UUID
+	group []byte
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{db: pgtest.Database(t), group: []byte("the group")}
+	welcome := f.welcome(t, bob)
+	f.do(t, func(tx pgx.Tx) error {
+		c, err := convos.Create(t.Context(), tx, convos.NewConvo{
+			Creator: alice, GroupID: f.group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob, alice, bob}, Welcome: welcome, Key: "k",
+		})
+		f.id = c.ID
+		if c.Epoch != 1 || len(c.Members) != 2 || c.Members[0].DID != alice {
+			t.Errorf("created %+v", c)
+		}
+		return err
+	})
+	return f
+}
+
+// do runs effect in a transaction that must succeed.
+func (f *fixture) do(t *testing.T, effect func(pgx.Tx) error) {
+	t.Helper()
+	if err := pgx.BeginFunc(t.Context(), f.db, effect); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// welcome publishes a KeyPackage of did and returns a Welcome for it.
+func (f *fixture) welcome(t *testing.T, did syntax.DID) []byte {
+	t.Helper()
+	body, ref := mlstest.NewDevice(t, did.String()).KeyPackage(t)
+	f.do(t, func(tx pgx.Tx) error {
+		_, err := keypackages.Publish(t.Context(), tx, keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
+		return err
+	})
+	return mlstest.Welcome(t, ref)
+}
+
+// addition is a commit by caller, made in epoch, that adds did.
+func (f *fixture) addition(t *testing.T, caller syntax.DID, epoch int64, did syntax.DID) convos.AddMembers {
+	t.Helper()
+	return convos.AddMembers{ConvoID: f.id, Caller: caller, DIDs: []syntax.DID{did}, Proposed: convos.Proposed{
+		Commit: mlstest.Commit(f.group, epoch, "add"), Welcome: f.welcome(t, did), Key: fmt.Sprintf("addMembers:%s%d", did, epoch),
+	}}
+}
+
+// removal is alice's commit, made in epoch, that removes did.
+func (f *fixture) removal(epoch int64, did syntax.DID) convos.Departure {
+	return convos.Departure{ConvoID: f.id, Caller: alice, Target: did, Proposed: convos.Proposed{
+		Commit: mlstest.Commit(f.group, epoch, "remove"), Key: fmt.Sprintf("leaveConvo:%s%d", did, epoch),
+	}}
+}
+
+// TestRemovedWhileWaiting: whoever waits for the convo's row is judged by what the holder commits, not by what it saw before it
+// waited. One statement that locked the convo and read the membership would see bob still in.
+func TestRemovedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	writes := map[string]func(t *testing.T, f *fixture) func() error{
+		"addMembers": func(t *testing.T, f *fixture) func() error {
+			add := f.addition(t, bob, 1, carol)
+			return func() error {
+				return pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
+					_, err := convos.Add(t.Context(), tx, add)
+					return err
+				})
+			}
+		},
+		"leaveConvo": func(t *testing.T, f *fixture) func() error {
+			return func() error {
+				return pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
+					left, err := convos.Leave(t.Context(), tx, convos.Departure{ConvoID: f.id, Caller: bob, Target: bob})
+					if err == nil && left.Epoch == 2 {
+						return messages.ErrNotMember // leaving again has the answer of the removal: it was seen
+					}
+					return err
+				})
+			}
+		},
+		"sendMessage": func(t *testing.T, f *fixture) func() error {
+			log := messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
+			return func() error {
+				results, err := log.Append(t.Context(), []messages.Draft{{
+					ConvoID: f.id, GroupID: f.group, Sender: bob, Key: "k", Kind: mls.ContentTypeApplication, Epoch: 1,
+					Body: mlstest.Message(f.group, 1, "still here"), Input: idem.Content{},
+				}})
+				if err != nil {
+					return err
+				}
+				return results[0].Err
+			}
+		},
+	}
+	for name, prepare := range writes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			write := prepare(t, f)
+			holder, err := f.db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := convos.Leave(t.Context(), holder, f.removal(1, bob)); err != nil {
+				t.Fatal(err)
+			}
+			waited := make(chan error, 1)
+			go func() { waited <- write() }()
+			f.untilSomeoneWaits(t)
+			if err := holder.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-waited; !errors.Is(err, convos.ErrNotMember) {
+				t.Fatalf("got %v", err)
+			}
+		})
+	}
+}
+
+type uncounted struct{}
+
+func (uncounted) Replayed(string)   {}
+func (uncounted) Conflicted(string) {}
+func (uncounted) InProgress(string) {}
+
+// untilSomeoneWaits returns when a session of the test's database waits for a lock.
+func (f *fixture) untilSomeoneWaits(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for waiting := 0; waiting == 0; {
+		err := f.db.QueryRow(ctx, `
+			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReturn: a member who comes back reads from the commit that brought it back, and an old Welcome is not what it gets.
+func TestReturn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.do(t, func(tx pgx.Tx) error {
+		_, err := convos.Leave(t.Context(), tx, f.removal(1, bob))
+		return err
+	})
+	if _, err := convos.Authorise(t.Context(), f.db, f.id, bob); !errors.Is(err, convos.ErrNotMember) {
+		t.Fatalf("after the removal: %v", err)
+	}
+	again := f.addition(t, alice, 2, bob)
+	f.do(t, func(tx pgx.Tx) error {
+		_, err := convos.Add(t.Context(), tx, again)
+		return err
+	})
+	m, err := convos.Authorise(t.Context(), f.db, f.id, bob)
+	if err != nil || m.Epoch != 3 || m.Window.First != 2 || m.Window.Last != 2 {
+		t.Fatalf("after the return: %+v, %v", m, err)
+	}
+	var live string
+	err = f.db.QueryRow(t.Context(), `SELECT string_agg(epoch || ' ' || state, ', ' ORDER BY epoch) FROM welcomes`).Scan(&live)
+	if err != nil || live != "1 superseded, 3 available" {
+		t.Fatalf("Welcomes: %s, %v", live, err)
+	}
+}
+
+// TestWelcomeMustFit: nobody is added without a way in, and nobody gets one who is not added.
+func TestWelcomeMustFit(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	add := func(change func(*convos.AddMembers)) error {
+		a := f.addition(t, alice, 1, carol)
+		change(&a)
+		return pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
+			_, err := convos.Add(t.Context(), tx, a)
+			return err
+		})
+	}
+	var object *convos.InvalidObjectError
+	if err := add(func(a *convos.AddMembers) { a.Welcome = nil }); !errors.As(err, &object) || object.Object != convos.Welcome {
+		t.Errorf("no Welcome: %v", err)
+	}
+	if err := add(func(a *convos.AddMembers) { a.DIDs = append(a.DIDs, "did:plc:dave") }); !errors.As(err, &object) || object.Object != convos.Welcome {
+		t.Errorf("a Welcome for some: %v", err)
+	}
+	if err := add(func(a *convos.AddMembers) { a.Welcome = f.welcome(t, "did:plc:mallory") }); !errors.Is(err, keypackages.ErrNotFound) {
+		t.Errorf("a Welcome for somebody else: %v", err)
+	}
+	var member *convos.AlreadyMemberError
+	if err := add(func(a *convos.AddMembers) { a.DIDs = []syntax.DID{bob} }); !errors.As(err, &member) || member.DID != bob {
+		t.Errorf("a member: %v", err)
+	}
+	if err := add(func(*convos.AddMembers) {}); err != nil {
+		t.Errorf("a Welcome that fits: %v", err)
+	}
+	var refused int
+	err := f.db.QueryRow(t.Context(), `SELECT count(*) FROM key_packages WHERE state = 'consumed' AND did = $1`, carol).Scan(&refused)
+	if err != nil || refused != 1 {
+		t.Errorf("refused additions have used up KeyPackages: %d consumed, %v", refused, err)
+	}
+}
+
+// TestListPages: every convo once, newest first, whatever the limit.
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	want := []uuid.UUID{f.id}
+	for i := range 6 {
+		f.do(t, func(tx pgx.Tx) error {
+			c, err := convos.Create(t.Context(), tx, convos.NewConvo{
+				Creator: alice, GroupID: []byte{byte(i)}, CipherSuite: mlstest.Suite, Key: fmt.Sprint(i),
+			})
+			want = append([]uuid.UUID{c.ID}, want...)
+			return err
+		})
+	}
+	for limit := 1; limit <= len(want)+1; limit++ {
+		var got []uuid.UUID
+		for after, more := uuid.Nil, true; more; {
+			var page []convos.Convo
+			var err error
+			if page, more, err = convos.List(t.Context(), f.db, alice, after, limit); err != nil || len(page) > limit {
+				t.Fatalf("%d of %d, %v", len(page), limit, err)
+			}
+			for _, c := range page {
+				got = append(got, c.ID)
+			}
+			after = page[len(page)-1].ID
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("limit %d: %v, want %v", limit, got, want)
+		}
+	}
+}
