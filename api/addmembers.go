@@ -28,19 +28,13 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 		ConvoID: convo, Caller: c.caller, DIDs: in.DIDList,
 		Proposed: proposed("addMembers", key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
 	}
-	answer, err := h.writes.Do(c.ctx, c.write(in.ConvoID, key, input), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, in.ConvoID, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		advanced, err := convos.Add(ctx, tx, add)
 		if err != nil {
 			return nil, err
 		}
-		out := mlsapi.AddMembersOutput{Success: true, NewEpoch: advanced.Epoch, Seq: &advanced.Seq}
-		return out.AppendJSON(nil), nil
+		return &mlsapi.AddMembersOutput{Success: true, NewEpoch: advanced.Epoch, Seq: &advanced.Seq}, nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }
 
 // proposed is the commit of a request to method, with what it brings. On the log entry the key stands behind the method's

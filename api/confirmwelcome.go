@@ -23,7 +23,7 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 	if in.ErrorDetails != nil {
 		details = *in.ErrorDetails
 	}
-	answer, err := h.writes.Do(c.ctx, c.write(in.ConvoID, "", nil), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, in.ConvoID, "", nil, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		if _, err := convos.Authorise(ctx, tx, convo, c.caller); err != nil {
 			return nil, err
 		}
@@ -32,12 +32,6 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 			return nil, err
 		}
 		text := string(state)
-		out := mlsapi.ConfirmWelcomeOutput{Confirmed: true, State: &text}
-		return out.AppendJSON(nil), nil
+		return &mlsapi.ConfirmWelcomeOutput{Confirmed: true, State: &text}, nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }

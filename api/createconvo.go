@@ -35,16 +35,11 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 	if in.Metadata != nil {
 		n.Name, n.Description = in.Metadata.Name, in.Metadata.Description
 	}
-	answer, err := h.writes.Do(c.ctx, c.write("", key, input), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		convo, err := convos.Create(ctx, tx, n)
 		if err != nil {
 			return nil, err
 		}
-		return view(convo).AppendJSON(nil), nil
+		return view(convo), nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
-	"mlsd/idem"
 )
 
 // Headers of idempotency. A PDS strips them all, so nothing depends on them.
@@ -37,11 +36,6 @@ type call struct {
 func (c *call) reply(v mlsapi.Appender) error {
 	c.answer = v.AppendJSON(nil)
 	return nil
-}
-
-// replyStored sets the answer of a recorded write: the bytes that the first request got.
-func (c *call) replyStored(a idem.Answer) {
-	c.answer, c.replayed = a.Body, a.Replayed
 }
 
 // key returns the idempotency key of a request that carries field in its input: the header serves clients that talk to us

@@ -30,22 +30,17 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		}
 		claim.ConvoID, scope = &convo, *p.ConvoID
 	}
-	answer, err := h.writes.Do(c.ctx, c.write(scope, key, content(p.Fields())), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		claimed, missing, err := keypackages.Take(ctx, tx, claim)
 		if err != nil {
 			return nil, err
 		}
-		out := mlsapi.GetKeyPackagesOutput{KeyPackages: make([]mlsapi.KeyPackageRef, len(claimed)), Missing: missing}
+		out := &mlsapi.GetKeyPackagesOutput{KeyPackages: make([]mlsapi.KeyPackageRef, len(claimed)), Missing: missing}
 		for i, k := range claimed {
 			out.KeyPackages[i] = claimedView(k)
 		}
-		return out.AppendJSON(nil), nil
+		return out, nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {

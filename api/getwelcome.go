@@ -19,7 +19,7 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 	if err != nil {
 		return err
 	}
-	answer, err := h.writes.Do(c.ctx, c.write(p.ConvoID, "", nil), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, p.ConvoID, "", nil, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		if _, err := convos.Authorise(ctx, tx, convo, c.caller); err != nil {
 			return nil, err
 		}
@@ -28,14 +28,9 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 			return nil, err
 		}
 		ref, state, grace := w.KeyPackageRef.String(), string(w.State), mlsapi.NewDatetime(w.GraceExpiresAt)
-		out := mlsapi.GetWelcomeOutput{
+		out := &mlsapi.GetWelcomeOutput{
 			ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch,
 		}
-		return out.AppendJSON(nil), nil
+		return out, nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }

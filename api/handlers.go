@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"encoding/hex"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
@@ -51,9 +53,22 @@ func content(fields []mlsapi.Field) idem.Content {
 	return c
 }
 
-// write describes the write that a call asks for.
-func (c *call) write(scope, key string, input idem.Content) idem.Request {
-	return idem.Request{Caller: c.caller, NSID: c.nsid, Scope: scope, Key: key, Input: input}
+// write runs effect once for the call's key, which may be "", and answers with what it returned the first time. scope is the
+// convo that the request names, or "".
+func (h *handlers) write(c *call, scope, key string, input idem.Content, effect func(context.Context, pgx.Tx) (mlsapi.Appender, error)) error {
+	req := idem.Request{Caller: c.caller, NSID: c.nsid, Scope: scope, Key: key, Input: input}
+	answer, err := h.writes.Do(c.ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		out, err := effect(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		return out.AppendJSON(nil), nil
+	})
+	if err != nil {
+		return err
+	}
+	c.answer, c.replayed = answer.Body, answer.Replayed
+	return nil
 }
 
 // device selects Welcomes by what the client says of its device.

@@ -31,20 +31,15 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 	if in.TargetDID != nil {
 		leave.Target = *in.TargetDID
 	}
-	answer, err := h.writes.Do(c.ctx, c.write(in.ConvoID, key, input), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, in.ConvoID, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		advanced, err := convos.Leave(ctx, tx, leave)
 		if err != nil {
 			return nil, err
 		}
-		out := mlsapi.LeaveConvoOutput{Success: true, NewEpoch: advanced.Epoch}
+		out := &mlsapi.LeaveConvoOutput{Success: true, NewEpoch: advanced.Epoch}
 		if advanced.Seq != 0 {
 			out.Seq = &advanced.Seq
 		}
-		return out.AppendJSON(nil), nil
+		return out, nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }

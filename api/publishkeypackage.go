@@ -24,18 +24,12 @@ func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput)
 	if in.Expires != nil {
 		p.Expires = &in.Expires.Time
 	}
-	answer, err := h.writes.Do(c.ctx, c.write("", key, input), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		ref, err := keypackages.Publish(ctx, tx, p)
 		if err != nil {
 			return nil, err
 		}
 		text := ref.String()
-		out := mlsapi.PublishKeyPackageOutput{KeyPackageRef: &text}
-		return out.AppendJSON(nil), nil
+		return &mlsapi.PublishKeyPackageOutput{KeyPackageRef: &text}, nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }

@@ -15,17 +15,11 @@ func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	if err != nil {
 		return err
 	}
-	answer, err := h.writes.Do(c.ctx, c.write(in.ConvoID, "", nil), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	return h.write(c, in.ConvoID, "", nil, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		seq, err := convos.UpdateCursor(ctx, tx, convo, c.caller, in.Seq)
 		if err != nil {
 			return nil, err
 		}
-		out := mlsapi.UpdateCursorOutput{Seq: seq}
-		return out.AppendJSON(nil), nil
+		return &mlsapi.UpdateCursorOutput{Seq: seq}, nil
 	})
-	if err != nil {
-		return err
-	}
-	c.replyStored(answer)
-	return nil
 }
