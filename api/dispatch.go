@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"io"
 	"mime"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/serviceauth"
 )
 
 // Headers of idempotency. A PDS strips them all, so nothing depends on them.
@@ -69,39 +71,27 @@ func (s *Server) serve(c echo.Context) error {
 
 func (s *Server) handle(c echo.Context) (*call, error) {
 	r := c.Request()
-	nsid := c.Param("nsid")
-	route, ok := s.routes[nsid]
-	if !ok {
-		return nil, failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
-	}
 	if err := s.byIP.check(c, c.RealIP()); err != nil {
 		return nil, err
 	}
-	procedure := route.Method.Kind == mlsapi.Procedure
-	if err := checkVerb(r, procedure); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
-		if len(r.Header.Values(name)) > 1 {
-			return nil, badRequest("there is more than one " + name + " header")
-		}
-	}
-	caller, err := s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure)
+	route, caller, err := s.admit(r, c.Param("nsid"))
 	if err != nil {
-		s.byIP.charge(c.RealIP())
+		if !errors.Is(err, serviceauth.ErrUnavailable) && !errors.Is(err, serviceauth.ErrBusy) { // those are not the caller's fault
+			s.byIP.charge(c.RealIP())
+		}
 		return nil, err
 	}
 	if err := s.byDID.take(c, caller.String()); err != nil {
 		return nil, err
 	}
-	cl := &call{ctx: r.Context(), nsid: nsid, caller: caller, header: r.Header.Get(headerKey)}
+	cl := &call{ctx: r.Context(), nsid: route.Method.NSID, caller: caller, header: r.Header.Get(headerKey)}
 	if cl.header != "" && !mlsapi.ValidIdempotencyKey(cl.header) {
 		return nil, badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
 	}
 	var body []byte
 	if route.Method.HasInput {
 		var release func()
-		if body, release, err = s.readBody(r, bodyLimit(nsid)); err != nil {
+		if body, release, err = s.readBody(r, bodyLimit(route.Method.NSID)); err != nil {
 			return nil, err
 		}
 		defer release()
@@ -110,6 +100,25 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 		return nil, s.renamed(route.Method, err)
 	}
 	return cl, nil
+}
+
+// admit does what comes before the caller is known: which method it is, whether the request has its form, and who sends it.
+func (s *Server) admit(r *http.Request, nsid string) (route mlsapi.Route[*call], caller syntax.DID, err error) {
+	route, ok := s.routes[nsid]
+	if !ok {
+		return route, "", failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
+	}
+	procedure := route.Method.Kind == mlsapi.Procedure
+	if err := checkVerb(r, procedure); err != nil {
+		return route, "", err
+	}
+	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
+		if len(r.Header.Values(name)) > 1 {
+			return route, "", badRequest("there is more than one " + name + " header")
+		}
+	}
+	caller, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure)
+	return route, caller, err
 }
 
 // checkVerb refuses the wrong HTTP method and a body that is not plain JSON.

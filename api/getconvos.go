@@ -5,7 +5,6 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/messages"
 )
 
 // GetConvos: blue.catbird.mls.getConvos.
@@ -14,7 +13,7 @@ func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
 	if p.Cursor != nil {
 		var err error
 		if after, err = uuid.Parse(*p.Cursor); err != nil || after == uuid.Nil {
-			return messages.ErrInvalidCursor
+			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave")
 		}
 	}
 	found, more, err := convos.List(c.ctx, h.db, c.caller, after, int(p.Limit))

@@ -19,7 +19,7 @@ type Rate struct {
 }
 
 // Rates are the limits of the public listener. All users of a PDS share its address, so a person is limited by DID, and an
-// address only by the requests that it could not authenticate.
+// address only by requests whose caller could not be told.
 type Rates struct {
 	DID Rate
 	IP  Rate

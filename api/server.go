@@ -102,6 +102,7 @@ func (s *Server) build() *echo.Echo {
 		}),
 	)
 	e.GET("/xrpc/_health", s.health)
+	e.HEAD("/xrpc/_health", s.health)
 	e.GET("/.well-known/did.json", s.didDocument)
 	e.Any("/xrpc/:nsid", s.serve)
 	e.RouteNotFound("/xrpc/*", func(echo.Context) error {

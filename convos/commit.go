@@ -99,7 +99,7 @@ func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.G
 }
 
 // deposit routes a Welcome to the devices whose KeyPackages it names, which are used up by it. Each added member must be
-// reached, and nobody else.
+// reached, and nobody else, except that its maker may bring in other devices of its own.
 func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, added []syntax.DID) error {
 	w, err := mls.ParseWelcome(body)
 	if err != nil {
@@ -108,13 +108,16 @@ func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int6
 	if int32(w.CipherSuite) != c.cipherSuite {
 		return invalid(Welcome, "cipher_suite is %s", w.CipherSuite)
 	}
-	devices, err := keypackages.Consume(ctx, tx, by, added, w.Refs)
+	devices, err := keypackages.Consume(ctx, tx, by, append(slices.Clip(added), by), w.Refs)
 	if err != nil {
 		return err
 	}
 	to := make([]welcome.Recipient, len(devices))
 	for i, d := range devices {
 		to[i] = welcome.Recipient(d)
+		if slices.ContainsFunc(to[:i], func(r welcome.Recipient) bool { return r.DID == d.DID && r.DeviceID == d.DeviceID }) {
+			return invalid(Welcome, "names two KeyPackages of one device of %s; a signature key is one leaf (RFC 9420 §7.3)", d.DID)
+		}
 	}
 	for _, did := range added {
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return r.DID == did }) {

@@ -63,12 +63,18 @@ func (f *fixture) do(t *testing.T, effect func(pgx.Tx) error) {
 // welcome publishes a KeyPackage of did and returns a Welcome for it.
 func (f *fixture) welcome(t *testing.T, did syntax.DID) []byte {
 	t.Helper()
-	body, ref := mlstest.NewDevice(t, did.String()).KeyPackage(t)
+	return mlstest.Welcome(t, f.publish(t, did, mlstest.NewDevice(t, did.String())))
+}
+
+// publish publishes a KeyPackage of a device of did.
+func (f *fixture) publish(t *testing.T, did syntax.DID, device *mlstest.Device) mls.KeyPackageRef {
+	t.Helper()
+	body, ref := device.KeyPackage(t)
 	f.do(t, func(tx pgx.Tx) error {
 		_, err := keypackages.Publish(t.Context(), tx, keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
 		return err
 	})
-	return mlstest.Welcome(t, ref)
+	return ref
 }
 
 // addition is a commit by caller, made in epoch, that adds did.
@@ -223,13 +229,24 @@ func TestWelcomeMustFit(t *testing.T) {
 	if err := add(func(a *convos.AddMembers) { a.DIDs = []syntax.DID{bob} }); !errors.As(err, &member) || member.DID != bob {
 		t.Errorf("a member: %v", err)
 	}
-	if err := add(func(*convos.AddMembers) {}); err != nil {
+	if err := add(func(a *convos.AddMembers) {
+		phone := mlstest.NewDevice(t, carol.String())
+		a.Welcome = mlstest.Welcome(t, f.publish(t, carol, phone), f.publish(t, carol, phone))
+	}); !errors.As(err, &object) || object.Object != convos.Welcome {
+		t.Errorf("two KeyPackages of one device: %v", err)
+	}
+	if err := add(func(a *convos.AddMembers) { // carol's two devices, and another one of alice's own
+		a.Welcome = mlstest.Welcome(t, f.publish(t, carol, mlstest.NewDevice(t, carol.String())),
+			f.publish(t, carol, mlstest.NewDevice(t, carol.String())), f.publish(t, alice, mlstest.NewDevice(t, alice.String())))
+	}); err != nil {
 		t.Errorf("a Welcome that fits: %v", err)
 	}
-	var refused int
-	err := f.db.QueryRow(t.Context(), `SELECT count(*) FROM key_packages WHERE state = 'consumed' AND did = $1`, carol).Scan(&refused)
-	if err != nil || refused != 1 {
-		t.Errorf("refused additions have used up KeyPackages: %d consumed, %v", refused, err)
+	var used, live int
+	err := f.db.QueryRow(t.Context(), `
+		SELECT (SELECT count(*) FROM key_packages WHERE state = 'consumed' AND did <> $1),
+			(SELECT count(*) FROM welcomes WHERE epoch = 2 AND state = 'available')`, bob).Scan(&used, &live)
+	if err != nil || used != 3 || live != 3 {
+		t.Errorf("%d KeyPackages used up, %d Welcomes on their way, %v; want the 3 of the one addition", used, live, err)
 	}
 }
 

@@ -73,10 +73,11 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page) (page []Message, more b
 	return page, more, err
 }
 
-// SeqOf returns the seq of the message with this id. The error is ErrInvalidCursor if w holds no such message.
+// SeqOf returns the seq of the message with this id. It may be behind w.First. The error is ErrInvalidCursor if
+// the log holds no such message up to w.Last.
 func SeqOf(ctx context.Context, q pgpool.Queryer, w Window, id uuid.UUID) (int64, error) {
 	seq := seqOf(w.ConvoID, id)
-	if seq < w.First || seq > w.Last {
+	if seq < 1 || seq > w.Last { // behind First is fine: a member who came back may still have its old cursor
 		return 0, ErrInvalidCursor
 	}
 	var at time.Time

@@ -112,7 +112,7 @@ CREATE TABLE welcomes (
     CHECK ((state = 'in_flight') <= (grace_expires_at IS NOT NULL)),
     CHECK ((state = 'consumed') = (confirmed_at IS NOT NULL))
 );
-CREATE UNIQUE INDEX welcomes_live ON welcomes (convo_id, recipient_did, key_package_ref) WHERE state IN ('available', 'in_flight');
+CREATE UNIQUE INDEX welcomes_live ON welcomes (convo_id, recipient_did, device_id) WHERE state IN ('available', 'in_flight');
 CREATE INDEX welcomes_of_recipient ON welcomes (convo_id, recipient_did, epoch DESC);
 CREATE INDEX welcomes_grace ON welcomes (grace_expires_at) WHERE state = 'in_flight';
 CREATE INDEX welcomes_retention ON welcomes (created_at) WHERE state IN ('available', 'in_flight');

@@ -41,11 +41,11 @@ func (p Policy) Fetch(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device
 }
 
 // Confirm ends a delivery. Success consumes the Welcome; a failure is recorded and leaves it to be fetched again. It may come
-// twice, or late: what is consumed stays consumed. A Welcome that was never fetched cannot be confirmed: ErrNotFound.
+// twice, or late: what has ended stays as it is. A Welcome that was never fetched cannot be confirmed: ErrNotFound.
 func (p Policy) Confirm(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device, success bool, details string) (State, error) {
 	w, err := lock(ctx, tx, convo, to, `
 		(w.state = 'in_flight') DESC, (w.state = 'available' AND w.attempts > 0) DESC, (w.state = 'consumed') DESC,
-		w.epoch DESC, w.created_at DESC`)
+		(w.attempts > 0) DESC, w.epoch DESC, w.created_at DESC`)
 	if err != nil {
 		return "", err
 	}
@@ -53,10 +53,10 @@ func (p Policy) Confirm(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Devi
 		return "", err
 	}
 	switch {
-	case w.state == Consumed:
-		return Consumed, nil
-	case w.state != InFlight && (w.state != Available || w.graceExpiresAt == nil):
+	case !w.fetched:
 		return "", ErrNotFound
+	case w.state != InFlight && w.state != Available:
+		return w.state, nil // a late word about what has ended
 	case success:
 		return Consumed, transition(ctx, tx, convo, w.id, `
 			state = 'consumed', confirmed_at = clock_timestamp(), last_error = NULL`)
@@ -120,12 +120,12 @@ func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device, order stri
 	}
 	err = tx.QueryRow(ctx, `
 		SELECT w.id, w.key_package_ref, w.epoch, w.state, coalesce(w.grace_expires_at <= clock_timestamp(), false),
-			w.last_error IS NOT NULL, w.grace_expires_at
+			w.attempts > 0, w.last_error IS NOT NULL, w.grace_expires_at
 		FROM welcomes w
 		WHERE w.convo_id = $1 AND w.recipient_did = $2 AND ($3 = '' OR w.device_id = $3)
 			AND ($4::bytea IS NULL OR w.key_package_ref = $4)
 		ORDER BY `+order+` LIMIT 1 FOR UPDATE`, convo, to.DID, to.DeviceID, []byte(to.KeyPackageRef)).
-		Scan(&w.id, &w.ref, &w.epoch, &w.state, &w.graceOver, &w.failed, &w.graceExpiresAt)
+		Scan(&w.id, &w.ref, &w.epoch, &w.state, &w.graceOver, &w.fetched, &w.failed, &w.graceExpiresAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return w, ErrNotFound
 	}

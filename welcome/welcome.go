@@ -81,6 +81,7 @@ type row struct {
 	epoch          int64
 	state          State
 	graceOver      bool
+	fetched        bool // at any time
 	failed         bool // Confirm(false) was said of the delivery under way
 	graceExpiresAt *time.Time
 }

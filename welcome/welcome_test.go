@@ -170,6 +170,9 @@ func TestNewerWelcomeSupersedes(t *testing.T) {
 		t.Fatal(err)
 	}
 	deposit(t, db, convo, 7, phone) // the same KeyPackage: a last-resort one
+	if state, err := confirm(db, policy, convo, true); err != nil || state != welcome.Superseded {
+		t.Fatalf("a late word about what has ended: %s, %v", state, err)
+	}
 	got, err := fetch(db, policy, convo)
 	if err != nil || got.Epoch != 7 || string(got.Body) != "welcome 7" {
 		t.Fatalf("%+v, %v", got, err)

@@ -28,8 +28,9 @@ type AddMembersInput struct {
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// KeyPackages that the new members were added with.
 	KeyPackageHashes []KeyPackageHashEntry `json:"keyPackageHashes,omitzero"`
-	// Welcome for the new members, as an MLSMessage. Base64 text: standard or
-	// URL-safe alphabet, padded or not.
+	// Welcome for the new members, as an MLSMessage; without one they could not
+	// join, and the answer is InvalidWelcome. It may also reach other devices of
+	// the caller. Base64 text: standard or URL-safe alphabet, padded or not.
 	WelcomeMessage Base64 `json:"welcomeMessage,omitzero"`
 }
 

@@ -71,7 +71,7 @@ type ConvoView struct {
 	Members []MemberView `json:"members"`
 	// What the creator called the convo. Not encrypted.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
-	// Application messages by others beyond the caller's cursor.
+	// Application messages by others beyond the caller's cursor, counted up to 100.
 	Unread *int64 `json:"unread,omitzero"`
 }
 
@@ -362,8 +362,8 @@ type MessageView struct {
 	Epoch int64 `json:"epoch"`
 	// Id of the message, a UUIDv7; also a cursor for getMessages.
 	ID string `json:"id"`
-	// What the entry is: an application message, or the commit that ended its
-	// epoch.
+	// What the entry is: an application message, a proposal, or the commit that
+	// ended its epoch.
 	MessageType *string `json:"messageType,omitzero"`
 	// The authenticated account that sent it.
 	Sender syntax.DID `json:"sender"`
@@ -375,6 +375,7 @@ type MessageView struct {
 // Known values of MessageView.MessageType.
 const (
 	MessageViewMessageTypeApplication = "application"
+	MessageViewMessageTypeProposal    = "proposal"
 	MessageViewMessageTypeCommit      = "commit"
 )
 

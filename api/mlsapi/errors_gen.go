@@ -39,8 +39,8 @@ const (
 	ErrInvalidGroupInfo = "InvalidGroupInfo"
 	// ErrInvalidKeyPackage: The KeyPackage does not parse or fails verification.
 	ErrInvalidKeyPackage = "InvalidKeyPackage"
-	// ErrInvalidMessage: The ciphertext is not an MLS application message of this
-	// group.
+	// ErrInvalidMessage: The ciphertext is not an application message or a proposal
+	// of this group and epoch.
 	ErrInvalidMessage = "InvalidMessage"
 	// ErrInvalidWelcome: The Welcome does not parse, or is for other KeyPackages
 	// than the request's.

@@ -44,7 +44,8 @@ func DecodeGetCommitsParams(query url.Values) (*GetCommitsParams, error) {
 
 // GetCommitsOutput is the output of blue.catbird.mls.getCommits.
 type GetCommitsOutput struct {
-	// Commits by ascending epoch, without a gap.
+	// Commits by ascending epoch, without a gap. A long answer stops before
+	// toEpoch: ask on from the epoch after the last one.
 	Commits []CommitView `json:"commits"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`

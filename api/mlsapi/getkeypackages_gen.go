@@ -17,7 +17,8 @@ const NSIDGetKeyPackages = "blue.catbird.mls.getKeyPackages"
 type GetKeyPackagesParams struct {
 	// Claim of this MLS cipher suite only.
 	CipherSuite *string
-	// The convo that the KeyPackages are for.
+	// The convo that the KeyPackages are for: a note for the caller's own claim,
+	// which may come before the convo does.
 	ConvoID *string
 	// Accounts to claim for. The parameter is repeated.
 	DIDs []syntax.DID

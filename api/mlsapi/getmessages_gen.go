@@ -19,9 +19,10 @@ type GetMessagesParams struct {
 	Limit int64
 	// Id of a message, or a cursor: return what follows it.
 	SinceMessage *string
-	// Log position: return what follows it.
+	// Log position: return what follows it. With sinceMessage too, the later of the
+	// two counts.
 	SinceSeq *int64
-	// Which entries to return.
+	// Which entries to return. Proposals come with the application messages.
 	Type string
 }
 

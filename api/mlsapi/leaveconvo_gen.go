@@ -25,7 +25,8 @@ type LeaveConvoInput struct {
 	// the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// Who leaves; absent: the caller. Another than the caller needs a commit, and
-	// is the creator's right.
+	// is the creator's right; the removal of someone who has left already may be
+	// committed by any member.
 	TargetDID *syntax.DID `json:"targetDid,omitzero"`
 }
 

@@ -61,8 +61,9 @@ type Handler[C any] interface {
 	LeaveConvo(c C, in *LeaveConvoInput) error
 	// PublishKeyPackage: Publish one KeyPackage, to be handed out once.
 	PublishKeyPackage(c C, in *PublishKeyPackageInput) error
-	// SendMessage: Append an application message to a convo's log. Resend the same
-	// bytes after a lost answer; never encrypt anew under the same key.
+	// SendMessage: Append an application message or a proposal to a convo's log.
+	// Resend the same bytes after a lost answer; never encrypt anew under the same
+	// key.
 	SendMessage(c C, in *SendMessageInput) error
 	// UpdateCursor: Record how far the caller has read. The position never moves
 	// back.

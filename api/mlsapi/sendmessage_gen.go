@@ -10,10 +10,11 @@ import (
 const NSIDSendMessage = "blue.catbird.mls.sendMessage"
 
 // SendMessageInput is the input of blue.catbird.mls.sendMessage. Append an
-// application message to a convo's log. Resend the same bytes after a lost
-// answer; never encrypt anew under the same key.
+// application message or a proposal to a convo's log. Resend the same bytes
+// after a lost answer; never encrypt anew under the same key.
 type SendMessageInput struct {
-	// The MLSMessage holding a PrivateMessage.
+	// The MLSMessage holding a PrivateMessage with application data, or a proposal
+	// in either framing. Commits have methods of their own.
 	Ciphertext Bytes `json:"ciphertext"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
