@@ -45,19 +45,16 @@ const welcomeBody = "SELECT body FROM welcome_bodies WHERE convo_id = $1 AND epo
 
 var mutants = []mutant{
 	{"replay-before-auth", []edit{
-		{"api/dispatch.go", `		s.byIP.charge(c.RealIP())
-		return nil, err
-`, `		token := strings.Split(r.Header.Get(echo.HeaderAuthorization), ".")
-		if len(token) != 3 {
-			return nil, err
-		}
+		{"api/dispatch.go", `	return route, caller, err
+}`, `	if token := strings.Split(r.Header.Get(echo.HeaderAuthorization), "."); err != nil && len(token) == 3 {
 		var claims struct{ Iss syntax.DID }
 		raw, _ := base64.RawURLEncoding.DecodeString(token[1])
-		if json.Unmarshal(raw, &claims) != nil {
-			return nil, err
+		if json.Unmarshal(raw, &claims) == nil {
+			return route, claims.Iss, nil
 		}
-		caller = claims.Iss
-`}, {"api/dispatch.go", `	"context"
+	}
+	return route, caller, err
+}`}, {"api/dispatch.go", `	"context"
 `, `	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -137,10 +134,10 @@ var mutants = []mutant{
 	}
 	if err := p.expireLease(`}}, "TestConfirmedNothing"},
 	{"confirmed-nothing (unfetched)", []edit{
-		{"welcome/deliver.go", `		return "", ErrNotFound
-	case success:
-`, `		return Consumed, nil
-	case success:
+		{"welcome/deliver.go", `	case !w.fetched:
+		return "", ErrNotFound
+`, `	case !w.fetched:
+		return Consumed, nil
 `}}, "TestConfirmedNothing"},
 	{"sliding-grace", []edit{
 		{"welcome/deliver.go", "	case InFlight:\n	case Consumed:\n",
