@@ -54,9 +54,18 @@ type locked struct {
 
 // lockConvo takes the row lock that orders all writers of the convo, and then reads the caller's membership in a statement of
 // its own: one statement would show the membership from before the lock. A former member is returned with leftEpoch set.
-// Error: ErrNotFound.
+// Whoever was never a member is turned away before the lock: it can neither hold up a convo nor learn from a wait that it
+// exists. Error: ErrNotFound.
 func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (c locked, err error) {
 	c.id = convo
+	var known bool
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2)`, convo, caller).Scan(&known)
+	if err != nil {
+		return c, fmt.Errorf("look for the caller: %w", err)
+	}
+	if !known {
+		return c, ErrNotFound
+	}
 	batch := &pgx.Batch{}
 	batch.Queue(`
 		SELECT group_id, creator_did, cipher_suite, epoch, last_seq FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).

@@ -108,7 +108,7 @@ func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int6
 	if int32(w.CipherSuite) != c.cipherSuite {
 		return invalid(Welcome, "cipher_suite is %s", w.CipherSuite)
 	}
-	devices, err := keypackages.Consume(ctx, tx, by, append(slices.Clip(added), by), w.Refs)
+	devices, err := keypackages.Consume(ctx, tx, by, append(slices.Clip(added), by), w.CipherSuite, w.Refs)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ type Convo struct {
 	Name          *string
 	Description   *string
 	LastSeq       int64
-	Unread        int64 // application messages by others behind the reader's cursor, counted up to 100
+	Unread        int64 // application messages by others behind the reader's cursor, counted up to 100 among the next 1,000 entries
 }
 
 // Member is one person in a convo.

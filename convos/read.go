@@ -21,11 +21,12 @@ const selectConvos = `
 	FROM members me
 	JOIN convos c ON c.id = me.convo_id
 	CROSS JOIN LATERAL (
-		SELECT count(*) AS n FROM (
-			SELECT FROM messages m
-			WHERE m.convo_id = c.id AND m.seq > greatest(me.cursor_seq, me.joined_seq) AND m.kind = 1 AND m.sender_did <> $1
-			LIMIT 100
-		) counted
+		SELECT least(count(*), 100) AS n FROM (
+			SELECT kind, sender_did FROM messages m
+			WHERE m.convo_id = c.id AND m.seq > greatest(me.cursor_seq, me.joined_seq)
+			ORDER BY m.seq LIMIT 1000
+		) ahead
+		WHERE kind = 1 AND sender_did <> $1
 	) unread
 	CROSS JOIN LATERAL (
 		SELECT array_agg(did ORDER BY joined_seq, role, did) AS dids, array_agg(joined_at ORDER BY joined_seq, role, did) AS joined

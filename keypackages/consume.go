@@ -11,17 +11,18 @@ import (
 )
 
 // Consume spends the KeyPackages that a Welcome names and says which devices they stand for. caller is who made the Welcome,
-// owners are the DIDs it may be for. A KeyPackage that nobody has claimed may be used: its owner can have handed it over
+// owners are the DIDs it may be for, suite is the
+// group's. A KeyPackage that nobody has claimed may be used: its owner can have handed it over
 // directly. Errors: ErrNotFound, *SpentError.
-func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, refs []mls.KeyPackageRef) ([]Recipient, error) {
+func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite, refs []mls.KeyPackageRef) ([]Recipient, error) {
 	raw := make([][]byte, len(refs))
 	for i, ref := range refs {
 		raw[i] = ref
 	}
 	rows, err := tx.Query(ctx, `
 		SELECT did, ref, device_id, last_resort, state = 'consumed', state = 'claimed' AND claimed_by <> $3
-		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2)
-		ORDER BY did, ref FOR UPDATE`, owners, raw, caller)
+		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2) AND cipher_suite = $4
+		ORDER BY did, ref FOR UPDATE`, owners, raw, caller, int32(suite))
 	if err != nil {
 		return nil, fmt.Errorf("lock the KeyPackages: %w", err)
 	}

@@ -34,7 +34,7 @@ const claimLifetime = 30 * time.Minute
 var (
 	ErrTooMany          = fmt.Errorf("more than %d KeyPackages are available already", MaxAvailable)
 	ErrExpirationTooFar = errors.New("expires is more than 90 days ahead")
-	ErrNotFound         = errors.New("no KeyPackage of the added members has this KeyPackageRef")
+	ErrNotFound         = errors.New("no KeyPackage of the added members and the group's cipher suite has this KeyPackageRef")
 )
 
 // InvalidError says why a KeyPackage is not taken.

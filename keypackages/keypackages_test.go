@@ -290,7 +290,7 @@ func TestConsume(t *testing.T) {
 	last := stock(t, db, d, 1, mlstest.LastResort)[0]
 	consume := func(caller syntax.DID, owners []syntax.DID, refs ...mls.KeyPackageRef) ([]keypackages.Recipient, error) {
 		return inTx(t, db, func(tx pgx.Tx) ([]keypackages.Recipient, error) {
-			return keypackages.Consume(t.Context(), tx, caller, owners, refs)
+			return keypackages.Consume(t.Context(), tx, caller, owners, mlstest.Suite, refs)
 		})
 	}
 	if _, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil { // refs[0]

@@ -77,6 +77,10 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 	results := make([]Result, len(drafts))
 	for pass := joinAll(drafts); len(pass.first) > 0; pass = joinSome(drafts, pass.later) {
 		outcomes, err := l.write(ctx, pass.first)
+		if pgpool.Code(err) == uniqueViolation {
+			// A sender became a member between the statements, so its convo was not locked. Now it will be.
+			outcomes, err = l.write(ctx, pass.first)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +97,9 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 	return results, nil
 }
 
-// write runs the transaction, and resolves a COMMIT whose outcome was lost by asking for the keys again.
+const uniqueViolation = "23505"
+
+// write runs the transaction, and resolves a COMMIT whose answer was lost.
 func (l *Log) write(ctx context.Context, drafts []draft) ([]outcome, error) {
 	tx, err := l.db.Begin(ctx)
 	if err != nil {
@@ -122,26 +128,22 @@ func (l *Log) write(ctx context.Context, drafts []draft) ([]outcome, error) {
 	if code := pgpool.Code(err); code != "" && !pgpool.Unavailable(err) {
 		return nil, fmt.Errorf("append: commit: %w", err)
 	}
-	return l.resolve(ctx, drafts, outcomes, err)
+	return l.resolve(ctx, outcomes, err)
 }
 
 // commitTimeout bounds the wait for a COMMIT and, after a lost connection, for the look-up of its outcome.
 const commitTimeout = 10 * time.Second
 
-// resolve answers a batch whose COMMIT was lost. One transaction wrote it: if one of its rows is there, all are. If none was to
-// be written, there was nothing to lose.
-func (l *Log) resolve(ctx context.Context, drafts []draft, outcomes []outcome, cause error) ([]outcome, error) {
+// resolve answers a batch whose COMMIT was lost with what the server says of its transaction. The rows would not do: another
+// request may have the key and the seq by now. If nothing was to be written, there was nothing to lose.
+func (l *Log) resolve(ctx context.Context, outcomes []outcome, cause error) ([]outcome, error) {
 	i := slices.IndexFunc(outcomes, func(o outcome) bool { return o.status == statusAppended })
 	if i < 0 {
 		return outcomes, nil
 	}
-	d := drafts[i]
-	var seq int64
-	err := l.db.QueryRow(ctx, `
-		SELECT seq FROM messages
-		WHERE convo_id = $1 AND sender_did = $2 AND idempotency_key = $3 AND kind <> 3`,
-		d.ConvoID, d.Sender, d.Key).Scan(&seq)
-	if err != nil || seq != outcomes[i].seq {
+	var status *string
+	err := l.db.QueryRow(ctx, `SELECT pg_xact_status($1::text::xid8)`, outcomes[i].xid).Scan(&status)
+	if err != nil || status == nil || *status != "committed" {
 		return nil, errors.Join(fmt.Errorf("append: %w: %w", idem.ErrUnknownOutcome, cause), err)
 	}
 	l.log.WarnContext(ctx, "a lost commit was found committed", "nsid", NSID)

@@ -273,3 +273,58 @@ func TestUnknownOutcome(t *testing.T) {
 		t.Fatalf("retry: %+v", got)
 	}
 }
+
+// TestLostCommitIsNotAnothers: a COMMIT that never was must not be taken for done because another request has its key, and
+// even its seq, by the time anyone looks.
+func TestLostCommitIsNotAnothers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	reached := f.faults.Reached(failpoint.BeforeCommit, messages.NSID)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "k", "first")})
+		failed <- err
+	}()
+	<-reached
+	_, err := f.db.Exec(t.Context(), `
+		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.append(t, f.draft(f.convos[0], alice, "k", "second"))[0]; got.Err != nil || got.Seq != 1 {
+		t.Fatalf("the other request: %+v", got)
+	}
+	f.faults.Resume(failpoint.BeforeCommit, messages.NSID)
+	if err := <-failed; !errors.Is(err, idem.ErrUnknownOutcome) {
+		t.Fatalf("the lost one: %v", err)
+	}
+}
+
+// TestStrangersDoNotWait: whoever is no member neither waits for a convo, which would tell that it exists, nor holds it up.
+func TestStrangersDoNotWait(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	holder, err := f.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := holder.Rollback(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := holder.Exec(t.Context(), `SELECT FROM convos FOR NO KEY UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	// Waiting would end in a lock timeout, which fails the batch.
+	got := f.append(t, f.draft(f.convos[0], mallory, "k", "x"), f.draft(f.convos[0], carol, "k", "x"), f.draft(uuid.New(), mallory, "k", "x"))
+	for i, want := range []error{messages.ErrConvoNotFound, messages.ErrNotMember, messages.ErrConvoNotFound} {
+		if !errors.Is(got[i].Err, want) {
+			t.Errorf("%d: %v, want %v", i, got[i].Err, want)
+		}
+	}
+}

@@ -45,7 +45,7 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page) (page []Message, more b
 			WHERE convo_id = $1 AND seq BETWEEN greatest($2, $4::bigint + 1) AND $3 AND kind = ANY($5)
 			ORDER BY seq LIMIT $6
 		) page
-		JOIN messages m ON m.convo_id = $1 AND m.seq = page.seq
+		CROSS JOIN LATERAL (SELECT * FROM messages WHERE convo_id = $1 AND seq = page.seq LIMIT 1) m
 		WHERE page.total <= $7 OR page.nth = 1
 		ORDER BY m.seq`,
 		p.ConvoID, p.First, p.Last, p.After, kinds, p.Limit+1, p.MaxBytes)
@@ -106,7 +106,7 @@ func Commits(ctx context.Context, q pgpool.Queryer, w Window, from, to int64, li
 			WHERE convo_id = $1 AND kind = 3 AND epoch BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
 			ORDER BY epoch LIMIT $6
 		) page
-		JOIN messages m ON m.convo_id = $1 AND m.seq = page.seq
+		CROSS JOIN LATERAL (SELECT * FROM messages WHERE convo_id = $1 AND seq = page.seq LIMIT 1) m
 		WHERE page.total <= $7 OR page.nth = 1
 		ORDER BY m.epoch`,
 		w.ConvoID, from, to, w.First, w.Last, limit, maxBytes)

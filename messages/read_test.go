@@ -99,3 +99,66 @@ func TestMessageIDs(t *testing.T) {
 		t.Fatalf("a forged id: %v", err)
 	}
 }
+
+// TestPagesOfAYoungLog: a page costs what is on it, also while the planner knows nothing of a log that has just grown.
+func TestPagesOfAYoungLog(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	const n = 20_000
+	convo := f.convos[0]
+	tx, err := f.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	grow := func(from, to int) {
+		t.Helper()
+		_, err := tx.Exec(t.Context(), `
+			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+			SELECT $1, n, CASE n % 4 WHEN 0 THEN 3 ELSE 1 END, 'did:plc:alice', n, '', n::text, '', now() FROM generate_series($2::bigint, $3::bigint) AS n`,
+			convo, from, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	touched := func() (rows int64) {
+		t.Helper()
+		err := tx.QueryRow(t.Context(), `
+			SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'messages'`).Scan(&rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	grow(1, 20)
+	for _, size := range []int{20, n} {
+		if size == n {
+			grow(21, n)
+		}
+		window := messages.Window{ConvoID: convo, Last: int64(size)}
+		for _, after := range []int64{0, int64(size) / 2, int64(size) - 10} {
+			for range 6 { // until a plan is kept
+				before := touched()
+				page, _, err := messages.Read(t.Context(), tx, messages.Page{Window: window, After: after, Limit: 50, MaxBytes: 1 << 20, Kinds: all[:1]})
+				if err != nil || len(page) == 0 {
+					t.Fatalf("%d messages, %v", len(page), err)
+				}
+				if rows := touched() - before; rows > 400 {
+					t.Fatalf("a page behind %d of %d touches %d rows", after, size, rows)
+				}
+				before = touched()
+				commits, err := messages.Commits(t.Context(), tx, window, after, int64(size), 50, 1<<20)
+				if err != nil || len(commits) == 0 {
+					t.Fatalf("%d commits, %v", len(commits), err)
+				}
+				if rows := touched() - before; rows > 400 {
+					t.Fatalf("commits behind %d of %d touch %d rows", after, size, rows)
+				}
+			}
+		}
+	}
+}

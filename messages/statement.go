@@ -34,6 +34,7 @@ type outcome struct {
 	at           time.Time // created_at of that row
 	currentEpoch int64
 	differing    []string // of a conflict: names of the input fields that differ
+	xid          *string  // of the transaction, if it has written or locked anything
 }
 
 // lockKeys makes a draft wait for another request with its key, here or on another node, before it queues for the convo: only
@@ -43,7 +44,17 @@ const lockKeys = `SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS
 // lockConvos takes the row locks that order all writers of a convo, in one fixed order so that batches cannot deadlock. It is a
 // statement of its own: what follows must see what the previous holder committed, and a statement keeps the snapshot it began
 // with however long it waited.
-const lockConvos = `SELECT FROM convos WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
+//
+// Only for members: a stranger can neither hold up a convo nor learn from a wait that it exists.
+const lockConvos = `
+	SELECT FROM convos
+	WHERE id = ANY(ARRAY(
+		SELECT m.convo_id
+		FROM unnest($1::uuid[], $2::text[]) AS d (convo_id, did)
+		CROSS JOIN LATERAL (
+			SELECT convo_id FROM members WHERE convo_id = d.convo_id AND did = d.did AND left_at IS NULL LIMIT 1
+		) m))
+	ORDER BY id FOR NO KEY UPDATE`
 
 // appendDrafts judges every draft, numbers the good ones behind the convo's last_seq and inserts them. The laterals with their
 // limits are index look-ups whatever the planner believes of a table that it has no statistics of yet; as plain joins they
@@ -92,7 +103,8 @@ const appendDrafts = `
 		FROM (SELECT convo_id, max(seq) AS last_seq FROM numbered GROUP BY convo_id) n, moment
 		WHERE c.id = n.convo_id AND c.id = ANY($1)
 	)
-	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing
+	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing,
+		pg_current_xact_id_if_assigned()::text
 	FROM judged j LEFT JOIN numbered n USING (ord), moment
 	ORDER BY j.ord`
 
@@ -116,7 +128,7 @@ func appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft, window int64) (
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(lockKeys, lockNumbers(drafts))
-	batch.Queue(lockConvos, convos)
+	batch.Queue(lockConvos, convos, senders)
 	batch.Queue(appendDrafts, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, window)
 	results := tx.SendBatch(ctx, batch)
 	defer func() {
@@ -137,7 +149,7 @@ func appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft, window int64) (
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o outcome, err error) {
-		err = row.Scan(&o.status, &o.seq, &o.at, &o.currentEpoch, &o.differing)
+		err = row.Scan(&o.status, &o.seq, &o.at, &o.currentEpoch, &o.differing, &o.xid)
 		return o, err
 	})
 }

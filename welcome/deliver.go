@@ -109,12 +109,12 @@ func transition(ctx context.Context, tx pgx.Tx, convo, id uuid.UUID, set string)
 	return nil
 }
 
-// lock finds the recipient's Welcome that comes first in order, and locks it. The choice is made again if another request
-// changed the row while this one waited.
+// lock finds the recipient's Welcome that comes first in order, and locks it. It takes the locks first and chooses in a statement
+// of its own: one that waited for a lock would choose by what it saw before.
 func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device, order string) (w row, err error) {
-	// One request at a time for a recipient's Welcomes of a convo: an order over rows that change under it is no order.
-	_, err = tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`,
-		"welcomes:"+convo.String()+":"+to.DID.String())
+	_, err = tx.Exec(ctx, `
+		SELECT FROM welcomes WHERE convo_id = $1 AND recipient_did = $2 AND state IN ('available', 'in_flight')
+		ORDER BY id FOR UPDATE`, convo, to.DID)
 	if err != nil {
 		return w, fmt.Errorf("lock the recipient's Welcomes: %w", err)
 	}

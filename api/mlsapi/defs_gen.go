@@ -71,7 +71,8 @@ type ConvoView struct {
 	Members []MemberView `json:"members"`
 	// What the creator called the convo. Not encrypted.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
-	// Application messages by others beyond the caller's cursor, counted up to 100.
+	// Application messages by others beyond the caller's cursor, counted up to 100
+	// among the next 1,000 entries.
 	Unread *int64 `json:"unread,omitzero"`
 }
 

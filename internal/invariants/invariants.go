@@ -5,7 +5,6 @@ package invariants
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -16,16 +15,19 @@ import (
 )
 
 // Check verifies every convo and every KeyPackage, and returns what is violated, in words.
-func Check(ctx context.Context, db *pgxpool.Pool) ([]string, error) {
-	rows, err := db.Query(ctx, `SELECT id FROM convos ORDER BY id`)
-	if err != nil {
-		return nil, fmt.Errorf("list the convos: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return nil, fmt.Errorf("list the convos: %w", err)
-	}
-	violations, err := run(ctx, db, globalChecks)
+func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
+	var ids []uuid.UUID
+	err = read(ctx, db, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT id FROM convos ORDER BY id`)
+		if err != nil {
+			return err
+		}
+		if ids, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID]); err != nil {
+			return err
+		}
+		violations, err = run(ctx, tx, globalChecks)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -41,32 +43,39 @@ func Check(ctx context.Context, db *pgxpool.Pool) ([]string, error) {
 
 // CheckConvo verifies one convo at one moment, and returns what is violated.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	err = read(ctx, db, func(tx pgx.Tx) error {
+		if violations, err = run(ctx, tx, convoChecks, id); err != nil {
+			return err
+		}
+		objects, err := checkObjects(ctx, tx, id)
+		violations = append(violations, objects...)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("check convo %s: %w", id, err)
+		return nil, fmt.Errorf("convo %s: %w", id, err)
 	}
-	defer func() { err = errors.Join(err, tx.Rollback(ctx)) }()
-	if violations, err = run(ctx, tx, convoChecks, id); err != nil {
-		return nil, fmt.Errorf("check convo %s: %w", id, err)
-	}
-	objects, err := checkObjects(ctx, tx, id)
-	if err != nil {
-		return nil, fmt.Errorf("check the objects of convo %s: %w", id, err)
-	}
-	violations = append(violations, objects...)
 	for i, v := range violations {
 		violations[i] = fmt.Sprintf("convo %s: %s", id, v)
 	}
 	return violations, nil
 }
 
-type queryer interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+// read runs look in a read-only transaction that sees one moment. Unlike everything else here, checks read whole tables, so the
+// planner gets back the means for that.
+func read(ctx context.Context, db *pgxpool.Pool, look func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		for _, setting := range []string{"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"} {
+			if _, err := tx.Exec(ctx, `SELECT set_config($1, 'on', true)`, setting); err != nil {
+				return fmt.Errorf("prepare the check: %w", err)
+			}
+		}
+		return look(tx)
+	})
 }
 
-func run(ctx context.Context, q queryer, checks []check, args ...any) (violations []string, err error) {
+func run(ctx context.Context, tx pgx.Tx, checks []check, args ...any) (violations []string, err error) {
 	for _, c := range checks {
-		rows, err := q.Query(ctx, c.sql, args...)
+		rows, err := tx.Query(ctx, c.sql, args...)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.promise, err)
 		}

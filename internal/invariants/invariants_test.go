@@ -133,6 +133,7 @@ func TestBrokenPromises(t *testing.T) {
 		{"no Welcome before its commit", `UPDATE welcomes SET epoch = 7 WHERE recipient_did = 'did:plc:bob'`, nil},
 		{"a deliverable Welcome has its bytes", `DELETE FROM welcome_bodies`, nil},
 		{"one deliverable Welcome per device", `
+			DROP INDEX welcomes_live;
 			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
 			SELECT convo_id, gen_random_uuid(), recipient_did, device_id, 'another', epoch, now() FROM welcomes`, nil},
 		{"Welcomes reach members", `
