@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -32,6 +33,7 @@ type call struct {
 
 	answer   []byte
 	replayed bool
+	room     *room // of the answer, until it is written
 }
 
 // reply sets the answer.
@@ -63,6 +65,7 @@ func (s *Server) serve(c echo.Context) error {
 		drain(r.Body)
 		return err
 	}
+	defer answered.room.release() // once the client has read it
 	if answered.replayed {
 		c.Response().Header().Set(headerReplay, "true")
 	}
@@ -74,36 +77,47 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	if err := s.byIP.check(c, c.RealIP()); err != nil {
 		return nil, err
 	}
-	route, caller, err := s.admit(r, c.Param("nsid"))
+	route, caller, err := s.admit(c)
 	if err != nil {
-		if !errors.Is(err, serviceauth.ErrUnavailable) && !errors.Is(err, serviceauth.ErrBusy) { // those are not the caller's fault
+		if !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) { // not the address's fault
 			s.byIP.charge(c.RealIP())
 		}
 		return nil, err
 	}
-	if err := s.byDID.take(c, caller.String()); err != nil {
-		return nil, err
-	}
-	cl := &call{ctx: r.Context(), nsid: route.Method.NSID, caller: caller, header: r.Header.Get(headerKey)}
+	cl := &call{nsid: route.Method.NSID, caller: caller, header: r.Header.Get(headerKey)}
 	if cl.header != "" && !mlsapi.ValidIdempotencyKey(cl.header) {
 		return nil, badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
 	}
 	var body []byte
 	if route.Method.HasInput {
-		var release func()
-		if body, release, err = s.readBody(r, bodyLimit(route.Method.NSID)); err != nil {
+		var held *room
+		if body, held, err = s.readBody(c, cl); err != nil {
 			return nil, err
 		}
-		defer release()
+		defer held.release()
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), maxRequest)
+	defer cancel()
+	cl.ctx = ctx
+	if cl.room, err = s.answers.take(ctx, caller.String(), answerRoom(cl.nsid)); err != nil {
+		return nil, err
 	}
 	if err := route.Serve(&s.handlers, cl, r.URL.Query(), body); err != nil {
+		cl.room.release()
 		return nil, s.renamed(route.Method, err)
 	}
+	cl.room.shrink(int64(cap(cl.answer)))
 	return cl, nil
 }
 
-// admit does what comes before the caller is known: which method it is, whether the request has its form, and who sends it.
-func (s *Server) admit(r *http.Request, nsid string) (route mlsapi.Route[*call], caller syntax.DID, err error) {
+// maxRequest bounds the time of a request once its body is here: a PDS gives up after ten seconds. A COMMIT under way is
+// finished all the same.
+const maxRequest = 9 * time.Second
+
+// admit does what comes before the caller is known: which method it is, whether the request has its form, and who sends it. The
+// caller's rate limit comes before its token is used up, which costs a row.
+func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], caller syntax.DID, err error) {
+	r, nsid := c.Request(), c.Param("nsid")
 	route, ok := s.routes[nsid]
 	if !ok {
 		return route, "", failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
@@ -117,7 +131,8 @@ func (s *Server) admit(r *http.Request, nsid string) (route mlsapi.Route[*call],
 			return route, "", badRequest("there is more than one " + name + " header")
 		}
 	}
-	caller, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure)
+	caller, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure,
+		func(did syntax.DID) error { return s.byDID.take(c, did.String()) })
 	return route, caller, err
 }
 
@@ -142,16 +157,36 @@ func checkVerb(r *http.Request, procedure bool) error {
 	return nil
 }
 
-// Bounds of request bodies, in bytes.
+// Bounds of what requests hold in memory, in bytes.
 const (
 	maxBody = 15 << 20 // sendMessage: 10 MiB of ciphertext in base64, and what surrounds it
 	// maxDrained is how much of a body that nobody wants is read before the refusal is written.
 	maxDrained = 16 << 20
-	// maxBufferedBodies bounds the bodies in memory at one time, all requests together.
-	maxBufferedBodies = 256 << 20
-	// maxBodyWait is how long a request waits for room among them.
-	maxBodyWait = 5 * time.Second
+	// maxSmallBody parts the bodies: uploads must not keep the many small requests waiting.
+	maxSmallBody = 256 << 10
+
+	smallBodies, smallBodiesOfCaller = 64 << 20, 32 << 20
+	largeBodies, largeBodiesOfCaller = 256 << 20, 32 << 20
+	answersOfAll, answersOfCaller    = 512 << 20, 64 << 20
 )
+
+// slowestUpload is how long a body may take for each MiB, after its first ten seconds.
+const slowestUpload = time.Second
+
+// answerRoom is the memory that a method's answer may take, with what it is made from. It is held until the client has read the
+// answer, by then in the answer's true size.
+func answerRoom(nsid string) int64 {
+	switch nsid {
+	case mlsapi.NSIDGetMessages, mlsapi.NSIDGetCommits, mlsapi.NSIDGetConvos:
+		return 4 * maxPageBytes
+	case mlsapi.NSIDGetWelcome, mlsapi.NSIDGetKeyPackages:
+		return 4 << 20
+	case mlsapi.NSIDGetConvo, mlsapi.NSIDCreateConvo:
+		return 256 << 10
+	default:
+		return 4 << 10
+	}
+}
 
 // bodyLimit returns how long a method's body may be.
 func bodyLimit(nsid string) int64 {
@@ -165,21 +200,32 @@ func bodyLimit(nsid string) int64 {
 	}
 }
 
-// readBody reads the whole body, which is in memory until release is called.
-func (s *Server) readBody(r *http.Request, limit int64) (body []byte, release func(), err error) {
+// readBody reads the whole body, which is in memory until its room is released.
+func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held *room, err error) {
+	r, limit := c.Request(), bodyLimit(cl.nsid)
 	if r.ContentLength > limit {
 		return nil, nil, tooLarge(limit)
 	}
-	reserved := limit
+	size := limit
 	if r.ContentLength >= 0 {
-		reserved = r.ContentLength
+		size = r.ContentLength
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), maxBodyWait)
-	defer cancel()
-	if err := s.bodies.Acquire(ctx, reserved); err != nil {
-		return nil, nil, busy{after: time.Second}
+	bodies := s.smallBodies
+	if size > maxSmallBody {
+		bodies = s.largeBodies
 	}
-	release = func() { s.bodies.Release(reserved) }
+	if held, err = bodies.take(r.Context(), cl.caller.String(), size); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			held.release()
+		}
+	}()
+	deadline := time.Now().Add(10*time.Second + time.Duration(size>>20)*slowestUpload)
+	if err := http.NewResponseController(c.Response()).SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return nil, nil, fmt.Errorf("bound the upload: %w", err)
+	}
 	if r.ContentLength >= 0 {
 		body = make([]byte, r.ContentLength)
 		_, err = io.ReadFull(r.Body, body)
@@ -188,13 +234,11 @@ func (s *Server) readBody(r *http.Request, limit int64) (body []byte, release fu
 	}
 	switch {
 	case err != nil:
-		release()
 		return nil, nil, badRequest("the body ended early")
 	case int64(len(body)) > limit:
-		release()
 		return nil, nil, tooLarge(limit)
 	}
-	return body, release, nil
+	return body, held, nil
 }
 
 // drain reads on what is left of a body, within bounds.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -79,6 +80,7 @@ func (l *limiter) describe(c echo.Context, left float64) {
 func (l *limiter) charge(caller string) { l.bucket(caller).Reserve() }
 
 func (l *limiter) bucket(caller string) *rate.Limiter {
+	caller = network(caller)
 	if bucket, ok := l.buckets.Get(caller); ok {
 		return bucket
 	}
@@ -100,4 +102,13 @@ func seconds(s float64) int { return int(math.Ceil(s)) }
 // setRetryAfter says when to try again: in whole seconds, at least one.
 func setRetryAfter(h http.Header, after time.Duration) {
 	h.Set("Retry-After", strconv.Itoa(max(1, seconds(after.Seconds()))))
+}
+
+// network returns the /64 of an IPv6 address, all of which one host usually has, and any other caller as it is.
+func network(caller string) string {
+	addr, err := netip.ParseAddr(caller)
+	if err != nil || !addr.Is6() || addr.Is4In6() {
+		return caller
+	}
+	return netip.PrefixFrom(addr.WithZone(""), 64).Masked().String()
 }

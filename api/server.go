@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
-	"golang.org/x/sync/semaphore"
 
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
@@ -49,8 +48,9 @@ type Server struct {
 	handlers handlers
 	byIP     *limiter
 	byDID    *limiter
-	bodies   *semaphore.Weighted
 	echo     *echo.Echo
+
+	smallBodies, largeBodies, answers *budget
 }
 
 // New returns a server.
@@ -59,7 +59,10 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		routes:   map[string]mlsapi.Route[*call]{},
 		handlers: handlers{db: cfg.DB, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes},
-		bodies:   semaphore.NewWeighted(maxBufferedBodies),
+
+		smallBodies: newBudget(smallBodies, smallBodiesOfCaller),
+		largeBodies: newBudget(largeBodies, largeBodiesOfCaller),
+		answers:     newBudget(answersOfAll, answersOfCaller),
 	}
 	var err error
 	if s.byIP, err = newLimiter(cfg.Rates.IP); err != nil {

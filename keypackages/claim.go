@@ -42,15 +42,16 @@ func Take(ctx context.Context, tx pgx.Tx, c Claim) (claimed []Claimed, missing [
 func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) ([]Claimed, error) {
 	rows, err := tx.Query(ctx, `
 		WITH device AS MATERIALIZED (
-			SELECT did, device_id, min(cipher_suite) AS cipher_suite
+			SELECT did, device_id, min(cipher_suite) AS cipher_suite,
+				row_number() OVER (PARTITION BY did ORDER BY max(created_at) DESC) AS nth
 			FROM key_packages
 			WHERE did = ANY($1) AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
 				AND ($2 = 0 OR cipher_suite = $2)
 			GROUP BY did, device_id
-			ORDER BY did, device_id LIMIT $6
+			ORDER BY nth LIMIT $6
 		), pick AS MATERIALIZED (
 			SELECT k.did, k.ref
-			FROM device d CROSS JOIN LATERAL (
+			FROM (SELECT * FROM device WHERE nth <= $7) d CROSS JOIN LATERAL (
 				SELECT did, ref FROM key_packages
 				WHERE did = d.did AND device_id = d.device_id AND cipher_suite = d.cipher_suite
 					AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
@@ -63,7 +64,7 @@ func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) ([]Claimed, error) {
 			claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $5::interval)
 		FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
 		RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at`,
-		c.DIDs, int32(c.CipherSuite), c.Caller, c.ConvoID, claimLifetime, maxDevices)
+		c.DIDs, int32(c.CipherSuite), c.Caller, c.ConvoID, claimLifetime, maxClaimed, maxDevices)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +74,12 @@ func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) ([]Claimed, error) {
 	})
 }
 
-// maxDevices bounds the KeyPackages of one answer, whoever has published how many devices.
-const maxDevices = 1000
+// Bounds of one answer, whoever has published how many devices: so many of a DID, those that published last first, and so many
+// in all, of which each DID gets one before any gets two.
+const (
+	maxDevices = 20
+	maxClaimed = 500
+)
 
 // lastResort returns the newest last-resort KeyPackage of each device that has not been served a one-time one.
 func lastResort(ctx context.Context, tx pgx.Tx, c Claim, served []Claimed) ([]Claimed, error) {
@@ -83,13 +88,20 @@ func lastResort(ctx context.Context, tx pgx.Tx, c Claim, served []Claimed) ([]Cl
 		devices[i] = k.DID.String() + " " + k.DeviceID
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (did, device_id) did, device_id, ref, cipher_suite, body
-		FROM key_packages
-		WHERE did = ANY($1) AND state = 'available' AND last_resort AND not_after > clock_timestamp()
-			AND ($2 = 0 OR cipher_suite = $2) AND did || ' ' || device_id <> ALL($3)
-		ORDER BY did, device_id, cipher_suite, created_at DESC
-		LIMIT $4`,
-		c.DIDs, int32(c.CipherSuite), devices, maxDevices)
+		SELECT did, device_id, ref, cipher_suite, body
+		FROM (
+			SELECT *, row_number() OVER (PARTITION BY did ORDER BY created_at DESC) AS nth
+			FROM (
+				SELECT DISTINCT ON (did, device_id) did, device_id, ref, cipher_suite, body, created_at
+				FROM key_packages
+				WHERE did = ANY($1) AND state = 'available' AND last_resort AND not_after > clock_timestamp()
+					AND ($2 = 0 OR cipher_suite = $2) AND did || ' ' || device_id <> ALL($3)
+				ORDER BY did, device_id, cipher_suite, created_at DESC
+			) newest
+		) ranked
+		WHERE nth <= $5
+		ORDER BY nth LIMIT $4`,
+		c.DIDs, int32(c.CipherSuite), devices, maxClaimed-len(served), maxDevices)
 	if err != nil {
 		return nil, err
 	}

@@ -322,3 +322,38 @@ func TestConsume(t *testing.T) {
 		}
 	}
 }
+
+// TestManyDevices: an answer is bounded, and a DID with many devices does not crowd out the others.
+func TestManyDevices(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for i := range 25 {
+		d := mlstest.NewDevice(t, bob.String())
+		if i%2 == 0 {
+			stock(t, db, d, 1, mlstest.LastResort)
+		} else {
+			stock(t, db, d, 1)
+		}
+	}
+	body, _ := mlstest.NewDevice(t, carol.String()).KeyPackage(t)
+	if _, err := publish(t, db, keypackages.Publication{Owner: carol, Body: body, CipherSuite: mlstest.Suite}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob, carol}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	perDID := map[syntax.DID]int{}
+	for _, k := range got.claimed {
+		perDID[k.DID]++
+	}
+	if perDID[carol] != 1 || perDID[bob] != 25 { // 12 one-time and 13 last-resort ones: each kind is bounded on its own
+		t.Fatalf("%v", perDID)
+	}
+	for range 25 {
+		stock(t, db, mlstest.NewDevice(t, bob.String()), 1)
+	}
+	if got, err = take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(got.claimed) > 40 {
+		t.Fatalf("%d KeyPackages, %v", len(got.claimed), err)
+	}
+}

@@ -203,6 +203,6 @@ var mutants = []mutant{
 	{"expired-served (last resort)", []edit{
 		{"keypackages/claim.go", "state = 'available' AND last_resort AND not_after > clock_timestamp()", "state = 'available' AND last_resort"}}, "TestExpiredServed"},
 	{"locked-last-resort", []edit{
-		{"keypackages/claim.go", "		SELECT DISTINCT ON (did, device_id) did, device_id, ref, cipher_suite, body\n		FROM key_packages\n",
-			"		SELECT DISTINCT ON (did, device_id) did, device_id, ref, cipher_suite, body\n		FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
+		{"keypackages/claim.go", "ref, cipher_suite, body, created_at\n				FROM key_packages\n",
+			"ref, cipher_suite, body, created_at\n				FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
 }

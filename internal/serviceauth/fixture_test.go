@@ -44,7 +44,7 @@ func newFixture(tb testing.TB, ids ...*authtest.Identity) *fixture {
 // call validates as a procedure (send) or a query (anything else) would.
 func (f *fixture) call(tb testing.TB, authorization string, nsid syntax.NSID) (syntax.DID, error) {
 	tb.Helper()
-	return f.Validate(tb.Context(), authorization, nsid, nsid == send)
+	return f.Validate(tb.Context(), authorization, nsid, nsid == send, nil)
 }
 
 // wantCaller fails the test unless the token passes as did's.

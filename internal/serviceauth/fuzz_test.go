@@ -24,7 +24,7 @@ func FuzzValidate(f *testing.F) {
 	f.Add("Basic x")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, authorization string) {
-		did, err := fix.Validate(context.Background(), authorization, read, false)
+		did, err := fix.Validate(context.Background(), authorization, read, false, nil)
 		if err == nil {
 			if did != alice.DID || !strings.Contains(authorization, good) {
 				t.Fatalf("accepted %q as %s", authorization, did)
@@ -56,7 +56,7 @@ func FuzzClaims(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header, claims string) {
 		authorization := "Bearer " + authtest.Sign(t, alice.Key, header, claims)
-		did, err := fix.Validate(context.Background(), authorization, read, false)
+		did, err := fix.Validate(context.Background(), authorization, read, false, nil)
 		if err == nil && did != alice.DID || err != nil && did != "" {
 			t.Fatalf("Validate = %q, %v", did, err)
 		}

@@ -109,7 +109,7 @@ func TestUseAcrossNodes(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 20 {
 			wg.Go(func() {
-				if _, err := nodes[i%2].Validate(context.WithoutCancel(t.Context()), authorization, send, true); err == nil {
+				if _, err := nodes[i%2].Validate(context.WithoutCancel(t.Context()), authorization, send, true, nil); err == nil {
 					passed.Add(1)
 				}
 			})

@@ -116,7 +116,9 @@ func New(cfg Config) (*Validator, error) {
 // Errors: [ErrMissing], *[InvalidError], [ErrUnavailable], [ErrBusy]. The token
 // stays unused after the last two, except that it may be used up when the replay
 // store failed.
-func (v *Validator) Validate(ctx context.Context, authorization string, nsid syntax.NSID, consume bool) (syntax.DID, error) {
+//
+// admit, unless nil, is asked about the verified caller before the token is used up; its error is returned as it is.
+func (v *Validator) Validate(ctx context.Context, authorization string, nsid syntax.NSID, consume bool, admit func(syntax.DID) error) (syntax.DID, error) {
 	raw, err := bearer(authorization)
 	if err != nil {
 		return "", err
@@ -142,6 +144,11 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 		}
 		if !consume {
 			v.verified.Add(sum, c)
+		}
+	}
+	if admit != nil {
+		if err := admit(c.iss); err != nil {
+			return "", err
 		}
 	}
 	if consume {

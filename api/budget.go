@@ -1,0 +1,101 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// budget bounds the bytes that requests hold in memory at one time: of all callers together, and of each, so that a few slow
+// ones cannot stop everybody.
+type budget struct {
+	all       *semaphore.Weighted
+	perCaller int64
+
+	mu    sync.Mutex // guards parts
+	parts map[string]*part
+}
+
+// part is one caller's, while it has or wants any.
+type part struct {
+	bytes *semaphore.Weighted
+	users int // requests that have it or wait for it
+}
+
+func newBudget(all, perCaller int64) *budget {
+	return &budget{all: semaphore.NewWeighted(all), perCaller: perCaller, parts: map[string]*part{}}
+}
+
+// maxRoomWait is how long a request waits for room.
+const maxRoomWait = 5 * time.Second
+
+// take reserves n bytes, at most the caller's part, for the caller. Errors: limited, if the caller's other requests hold too
+// much for too long; busy, if those of all do.
+func (b *budget) take(ctx context.Context, caller string, n int64) (*room, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxRoomWait)
+	defer cancel()
+	r := &room{budget: b, caller: caller, part: b.enter(caller)}
+	if err := r.part.bytes.Acquire(ctx, n); err != nil {
+		b.leave(caller)
+		return nil, limited{after: time.Second}
+	}
+	if err := b.all.Acquire(ctx, n); err != nil {
+		r.part.bytes.Release(n)
+		b.leave(caller)
+		return nil, busy{after: time.Second}
+	}
+	r.n = n
+	return r, nil
+}
+
+func (b *budget) enter(caller string) *part {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, ok := b.parts[caller]
+	if !ok {
+		p = &part{bytes: semaphore.NewWeighted(b.perCaller)}
+		b.parts[caller] = p
+	}
+	p.users++
+	return p
+}
+
+func (b *budget) leave(caller string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.parts[caller]; p.users == 1 {
+		delete(b.parts, caller)
+	} else {
+		p.users--
+	}
+}
+
+// room is what one request has reserved, until release. A nil room has nothing.
+type room struct {
+	budget *budget
+	caller string
+	part   *part // nil once released
+	n      int64
+}
+
+// shrink gives back all but n bytes.
+func (r *room) shrink(n int64) {
+	if n >= r.n {
+		return
+	}
+	r.part.bytes.Release(r.n - n)
+	r.budget.all.Release(r.n - n)
+	r.n = n
+}
+
+// release gives everything back.
+func (r *room) release() {
+	if r == nil || r.part == nil {
+		return
+	}
+	r.shrink(0)
+	r.budget.leave(r.caller)
+	r.part = nil
+}

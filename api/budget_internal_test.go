@@ -1,0 +1,58 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestBudget: a caller is stopped by what it holds itself, everybody by what all hold, and what is given back is there again.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	b := newBudget(10, 6)
+	take := func(caller string, n int64) *room {
+		t.Helper()
+		r, err := b.take(t.Context(), caller, n)
+		if err != nil {
+			t.Fatalf("%s takes %d: %v", caller, n, err)
+		}
+		return r
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	alice := take("alice", 6)
+	var tooMuch limited
+	if _, err := b.take(soon, "alice", 1); !errors.As(err, &tooMuch) {
+		t.Fatalf("alice takes more than her part: %v", err)
+	}
+	bob := take("bob", 4)
+	var full busy
+	later, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := b.take(later, "carol", 1); !errors.As(err, &full) {
+		t.Fatalf("there is no room: %v", err)
+	}
+	alice.shrink(2)
+	carol := take("carol", 4)
+	alice.shrink(5) // grows nothing
+	for _, r := range []*room{alice, bob, carol, nil} {
+		r.release()
+		r.release()
+	}
+	if len(b.parts) != 0 || !b.all.TryAcquire(10) {
+		t.Fatalf("not everything came back: %v", b.parts)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	for caller, want := range map[string]string{
+		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "::ffff:192.0.2.7",
+		"did:plc:alice": "did:plc:alice", "fe80::1%eth0": "fe80::/64",
+	} {
+		if got := network(caller); got != want {
+			t.Errorf("%s: %s, want %s", caller, got, want)
+		}
+	}
+}
