@@ -2,17 +2,17 @@ package mls
 
 import "strconv"
 
-// proposalType is a code point of RFC 9420 §17.4.
-type proposalType uint16
+// ProposalType is a code point of RFC 9420 §17.4.
+type ProposalType uint16
 
 const (
-	proposalAdd                    proposalType = 1
-	proposalUpdate                 proposalType = 2
-	proposalRemove                 proposalType = 3
-	proposalPSK                    proposalType = 4
-	proposalReInit                 proposalType = 5
-	proposalExternalInit           proposalType = 6
-	proposalGroupContextExtensions proposalType = 7
+	ProposalAdd                    ProposalType = 1
+	ProposalUpdate                 ProposalType = 2
+	ProposalRemove                 ProposalType = 3
+	ProposalPSK                    ProposalType = 4
+	ProposalReInit                 ProposalType = 5
+	ProposalExternalInit           ProposalType = 6
+	ProposalGroupContextExtensions ProposalType = 7
 )
 
 // commit walks a Commit (RFC 9420 §12.4).
@@ -39,23 +39,23 @@ func (r *reader) proposalOrRef() {
 
 // proposal walks a Proposal (§12.1). A type the RFC does not define cannot be
 // read past, since nothing says where it ends; §13.5 bars GREASE here.
-func (r *reader) proposal() proposalType {
+func (r *reader) proposal() ProposalType {
 	prev := r.enter("Proposal", "12.1")
-	t := proposalType(r.u16("proposal_type"))
+	t := ProposalType(r.u16("proposal_type"))
 	switch t {
-	case proposalAdd:
+	case ProposalAdd:
 		r.keyPackage()
-	case proposalUpdate:
+	case ProposalUpdate:
 		r.leafNode()
-	case proposalRemove:
+	case ProposalRemove:
 		r.u32("remove.removed")
-	case proposalPSK:
+	case ProposalPSK:
 		r.preSharedKeyID()
-	case proposalReInit:
+	case ProposalReInit:
 		r.reInit()
-	case proposalExternalInit:
+	case ProposalExternalInit:
 		r.opaque("external_init.kem_output")
-	case proposalGroupContextExtensions:
+	case ProposalGroupContextExtensions:
 		r.extensions("group_context_extensions.extensions")
 	default:
 		r.fail(ErrUnsupported, "proposal_type", "unknown value "+strconv.Itoa(int(t)))

@@ -1,5 +1,7 @@
 package mls
 
+import "encoding/binary"
+
 // GroupInfo describes a group at one epoch, for those who join it (RFC 9420
 // §12.4.3). All of it is in clear. Byte slices alias the parsed input.
 type GroupInfo struct {
@@ -113,13 +115,19 @@ func (r *reader) treeNode(place int) {
 	}
 }
 
-// parentNode walks a ParentNode (§7.1).
-func (r *reader) parentNode() {
+// parentNode reads a ParentNode (§7.1).
+func (r *reader) parentNode() (p parentNode) {
 	prev := r.enter("ParentNode", "7.1")
-	r.opaque("encryption_key")
-	r.opaque("parent_hash")
-	if len(r.opaque("unmerged_leaves"))%4 != 0 {
+	p.encryptionKey = r.opaque("encryption_key")
+	p.parentHash = r.opaque("parent_hash")
+	list := r.opaque("unmerged_leaves")
+	if len(list)%4 != 0 {
 		r.malformed("unmerged_leaves", "not a whole number of entries")
 	}
+	p.unmerged = make([]uint32, 0, len(list)/4)
+	for ; r.err == nil && len(list) > 0; list = list[4:] {
+		p.unmerged = append(p.unmerged, binary.BigEndian.Uint32(list))
+	}
 	r.in = prev
+	return p
 }

@@ -154,13 +154,13 @@ func (r *reader) checkSender(h *Header) {
 
 // checkProposer refuses a proposal that its kind of sender cannot make (§6.1,
 // §12.1.8).
-func (r *reader) checkProposer(s SenderType, t proposalType) {
+func (r *reader) checkProposer(s SenderType, t ProposalType) {
 	ok := true
 	switch s {
 	case SenderTypeNewMemberProposal:
-		ok = t == proposalAdd
+		ok = t == ProposalAdd
 	case SenderTypeExternal:
-		ok = t != proposalUpdate && t != proposalExternalInit
+		ok = t != ProposalUpdate && t != ProposalExternalInit
 	}
 	if r.err == nil && !ok {
 		r.in.section = "12.1.8"

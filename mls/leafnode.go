@@ -34,6 +34,7 @@ type leafNode struct {
 	extensions     Extensions
 	tbs            []byte // everything above the signature: LeafNodeTBS, group context apart
 	signature      []byte
+	raw            []byte // the whole LeafNode
 }
 
 // leafNode reads a LeafNode.
@@ -58,6 +59,7 @@ func (r *reader) leafNode() (l leafNode) {
 	l.extensions = r.extensions("extensions")
 	l.tbs = r.since(start)
 	l.signature = r.opaque("signature")
+	l.raw = r.since(start)
 	r.in = prev
 	return l
 }

@@ -80,7 +80,7 @@ func walk(read func(*reader)) func([]byte) error {
 }
 
 // proposalOf frames a proposal's body as a Proposal.
-func proposalOf(t proposalType, body []byte) []byte {
+func proposalOf(t ProposalType, body []byte) []byte {
 	return append([]byte{byte(t >> 8), byte(t)}, body...)
 }
 
@@ -104,13 +104,13 @@ func TestVectorsMessages(t *testing.T) {
 			{"private_message", parsers["Header"], v.PrivateMessageAny},
 			{"ratchet_tree", checkRatchetTree, v.RatchetTree},
 			{"commit", walk((*reader).commit), v.Commit},
-			{"add", proposal, proposalOf(proposalAdd, v.AddProposal)},
-			{"update", proposal, proposalOf(proposalUpdate, v.UpdateProposal)},
-			{"remove", proposal, proposalOf(proposalRemove, v.RemoveProposal)},
-			{"psk", proposal, proposalOf(proposalPSK, v.PSKProposal)},
-			{"reinit", proposal, proposalOf(proposalReInit, v.ReInitProposal)},
-			{"external_init", proposal, proposalOf(proposalExternalInit, v.ExternalInit)},
-			{"group_context_extensions", proposal, proposalOf(proposalGroupContextExtensions, v.ContextExtensions)},
+			{"add", proposal, proposalOf(ProposalAdd, v.AddProposal)},
+			{"update", proposal, proposalOf(ProposalUpdate, v.UpdateProposal)},
+			{"remove", proposal, proposalOf(ProposalRemove, v.RemoveProposal)},
+			{"psk", proposal, proposalOf(ProposalPSK, v.PSKProposal)},
+			{"reinit", proposal, proposalOf(ProposalReInit, v.ReInitProposal)},
+			{"external_init", proposal, proposalOf(ProposalExternalInit, v.ExternalInit)},
+			{"group_context_extensions", proposal, proposalOf(ProposalGroupContextExtensions, v.ContextExtensions)},
 		} {
 			if err := checkExact(c.parse, c.data); err != nil {
 				t.Errorf("%d %s: %v", i, c.name, err)

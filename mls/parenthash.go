@@ -1,0 +1,121 @@
+package mls
+
+import (
+	"bytes"
+	"slices"
+)
+
+// parentHash returns the parent hash of the parent at p with the given child as
+// copath child (RFC 9420 §7.9).
+func (t *Tree) parentHash(p, copath nodeIndex) []byte {
+	node := t.parents[p/2]
+	h := t.newTreeHasher()
+	sibling := h.hashWithout(t, copath, within(node.unmerged, copath))
+	h.buf = appendOpaque(h.buf[:0], node.encryptionKey)
+	h.buf = appendOpaque(h.buf, node.parentHash)
+	h.buf = appendOpaque(h.buf, sibling)
+	out := make([]byte, t.suite.hashSize())
+	h.sum(out)
+	return out
+}
+
+// checkParentHashes checks that every parent was set by a member: exactly one
+// node below it vouches for it (RFC 9420 §7.9.2). As this holds for all of them,
+// every chain ends in a leaf, and the leaf's signature covers it.
+func (t *Tree) checkParentHashes() error {
+	for i, p := range t.parents {
+		if p == nil {
+			continue
+		}
+		x := nodeIndex(2*i + 1)
+		vouchers := 0
+		for _, child := range []nodeIndex{x.left(), x.right()} {
+			if have := t.parentHashBelow(child, p); have != nil && bytes.Equal(have, t.parentHash(x, child.sibling())) {
+				vouchers++
+			}
+		}
+		if vouchers != 1 {
+			return refuseTree(ErrMalformed, "ParentNode.parent_hash", "7.9.2", "a parent that no member's leaf vouches for")
+		}
+	}
+	return nil
+}
+
+// parentHashBelow returns the parent_hash of the one node D that can vouch for p
+// through its child c, or nil. D is what remains of c's resolution without p's
+// unmerged leaves, all of which must be in it. Visiting a blank node is paid for
+// by the nearest parent above it, and an unmerged leaf by its list.
+func (t *Tree) parentHashBelow(c nodeIndex, p *parentNode) []byte {
+	unmerged := within(p.unmerged, c)
+	found, merged := 0, 0
+	var hash []byte
+	t.resolve(c, func(x nodeIndex) bool {
+		leaf, parent := t.at(x)
+		switch {
+		case leaf == nil:
+			merged++
+			hash = parent.parentHash
+		case contains(unmerged, x.leaf()):
+			found++
+		default:
+			merged++
+			hash = leaf.parentHash // nil unless set by a commit
+		}
+		return merged < 2
+	})
+	if merged != 1 || found != len(unmerged) || len(hash) == 0 {
+		return nil
+	}
+	return hash
+}
+
+// resolve yields the resolution of x (RFC 9420 §4.1.1) in order, until yield
+// returns false, and returns what yield returned last.
+func (t *Tree) resolve(x nodeIndex, yield func(nodeIndex) bool) bool {
+	leaf, parent := t.at(x)
+	switch {
+	case leaf != nil:
+		return yield(x)
+	case parent != nil:
+		if !yield(x) {
+			return false
+		}
+		for _, l := range parent.unmerged {
+			if !yield(leafNodeIndex(l)) {
+				return false
+			}
+		}
+		return true
+	case x.isLeaf():
+		return true
+	}
+	return t.resolve(x.left(), yield) && t.resolve(x.right(), yield)
+}
+
+// within returns the part of an increasing list of leaves that lies below x.
+func within(list []uint32, x nodeIndex) []uint32 {
+	first, end := x.leaves()
+	from, _ := slices.BinarySearch(list, first)
+	to, _ := slices.BinarySearch(list, end)
+	return list[from:to]
+}
+
+// contains reports whether leaf is in an increasing list.
+func contains(list []uint32, leaf uint32) bool {
+	_, ok := slices.BinarySearch(list, leaf)
+	return ok
+}
+
+// difference returns list without gone; both are increasing.
+func difference(list, gone []uint32) []uint32 {
+	var left []uint32
+	for _, leaf := range list {
+		for len(gone) > 0 && gone[0] < leaf {
+			gone = gone[1:]
+		}
+		if len(gone) == 0 || gone[0] != leaf {
+			left = append(left, leaf)
+		}
+	}
+	return left
+}

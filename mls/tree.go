@@ -1,0 +1,194 @@
+package mls
+
+import (
+	"iter"
+	"slices"
+	"strconv"
+)
+
+// MaxTreeLeaves is the largest ratchet tree accepted, in leaves, blank ones
+// included. MaxGroupInfoSize has no room for so many members; the limit is
+// against trees of nothing but blanks, one byte each, that must all be hashed.
+const MaxTreeLeaves = 8192
+
+// Tree is the public ratchet tree of a group at one epoch (RFC 9420 §7). It
+// does not change once made, and may be used by several goroutines. It aliases
+// the bytes that it was parsed from.
+type Tree struct {
+	suite   CipherSuite
+	leaves  []*leafNode   // by leaf index, nil if blank; their number is a power of two
+	parents []*parentNode // by node index / 2, nil if blank; one fewer than leaves
+	hashes  []byte        // tree hash of each node, by node index (§7.8)
+}
+
+// parentNode is a ParentNode (RFC 9420 §7.1). It is never changed: trees share it.
+type parentNode struct {
+	encryptionKey []byte
+	parentHash    []byte
+	unmerged      []uint32 // strictly increasing
+}
+
+// Member is the holder of a leaf: one device of a person. Byte slices alias
+// what the leaf was parsed from.
+type Member struct {
+	Leaf           uint32
+	CredentialType CredentialType
+	Identity       string // of a basic credential, "" otherwise; not checked to be UTF-8
+	SignatureKey   []byte // names the device
+	EncryptionKey  []byte // changes whenever the leaf is updated
+}
+
+// ParseTree reads a ratchet_tree extension's data (RFC 9420 §12.4.3.3) and
+// hashes it. It checks structure alone, as far as the encoding has one: see
+// Verify.
+//
+// Errors: ErrMalformed, ErrTooLarge, ErrUnsupported (an unknown suite; more than
+// MaxTreeLeaves).
+func ParseTree(suite CipherSuite, data []byte) (*Tree, error) {
+	if err := checkSize("ratchet_tree", data, MaxGroupInfoSize); err != nil {
+		return nil, err
+	}
+	if suite.hashSize() == 0 {
+		return nil, refuseTree(ErrUnsupported, "cipher_suite", "7.8", suite.String())
+	}
+	r := newReader("ratchet_tree", data)
+	t := r.ratchetTree(suite)
+	if err := r.finish(); err != nil {
+		return nil, err
+	}
+	t.rehash()
+	return t, nil
+}
+
+// ratchetTree reads the nodes of a tree and fills it up to a full one.
+func (r *reader) ratchetTree(suite CipherSuite) *Tree {
+	r.in = place{"ratchet_tree", "12.4.3.3"}
+	t := &Tree{suite: suite}
+	blank := true
+	r.vector("nodes", func(r *reader) {
+		blank = !r.optional("node")
+		var kind uint8
+		if !blank {
+			kind = r.u8("node_type")
+		}
+		switch atLeaf := len(t.leaves) == len(t.parents); {
+		case r.err != nil:
+		case blank && atLeaf:
+			t.leaves = append(t.leaves, nil)
+		case blank:
+			t.parents = append(t.parents, nil)
+		case kind == 1 && atLeaf:
+			leaf := r.leafNode()
+			t.leaves = append(t.leaves, &leaf)
+		case kind == 2 && !atLeaf:
+			parent := r.parentNode()
+			t.parents = append(t.parents, &parent)
+		default:
+			r.malformed("node_type", "not the kind of node that belongs there")
+		}
+		if len(t.leaves) > MaxTreeLeaves {
+			r.fail(ErrUnsupported, "nodes", "more than "+strconv.Itoa(MaxTreeLeaves)+" leaves")
+		}
+	})
+	if r.err == nil && blank {
+		r.malformed("nodes", "the last node is blank")
+	}
+	if r.err == nil && len(t.parents) == len(t.leaves) && len(t.leaves) == MaxTreeLeaves {
+		r.fail(ErrUnsupported, "nodes", "more than "+strconv.Itoa(MaxTreeLeaves)+" leaves")
+	}
+	n := 1
+	for n < len(t.leaves) || n-1 < len(t.parents) {
+		n *= 2
+	}
+	t.resize(n)
+	return t
+}
+
+// resize makes the tree one of n leaves, a power of two: new ones are blank.
+func (t *Tree) resize(n int) {
+	if n < len(t.leaves) {
+		t.leaves, t.parents = t.leaves[:n:n], t.parents[:n-1:n-1]
+		return
+	}
+	t.leaves = append(t.leaves, make([]*leafNode, n-len(t.leaves))...)
+	t.parents = append(t.parents, make([]*parentNode, n-1-len(t.parents))...)
+}
+
+// clone returns a copy that may be changed until rehash is called.
+func (t *Tree) clone() *Tree {
+	return &Tree{suite: t.suite, leaves: slices.Clone(t.leaves), parents: slices.Clone(t.parents)}
+}
+
+// Encode returns the tree as the data of a ratchet_tree extension, blank nodes
+// at the end left out.
+func (t *Tree) Encode() []byte {
+	var nodes []byte
+	end := 0
+	for x := range len(t.leaves) + len(t.parents) {
+		leaf, parent := t.at(nodeIndex(x))
+		switch {
+		case leaf != nil:
+			nodes = append(append(nodes, 1, 1), leaf.raw...)
+		case parent != nil:
+			nodes = parent.append(append(nodes, 1, 2))
+		default:
+			nodes = append(nodes, 0)
+			continue
+		}
+		end = len(nodes)
+	}
+	return appendOpaque(nil, nodes[:end])
+}
+
+// at returns the node at x; both are nil if it is blank.
+func (t *Tree) at(x nodeIndex) (*leafNode, *parentNode) {
+	if x.isLeaf() {
+		return t.leaves[x/2], nil
+	}
+	return nil, t.parents[x/2]
+}
+
+func (t *Tree) root() nodeIndex { return rootOf(len(t.leaves)) }
+
+// leaf returns the leaf of that index, nil if it is blank or outside the tree.
+func (t *Tree) leaf(i uint32) *leafNode {
+	if int64(i) >= int64(len(t.leaves)) {
+		return nil
+	}
+	return t.leaves[i]
+}
+
+// Member returns the member at a leaf and whether there is one.
+func (t *Tree) Member(leaf uint32) (Member, bool) {
+	l := t.leaf(leaf)
+	if l == nil {
+		return Member{}, false
+	}
+	return l.member(leaf), true
+}
+
+// Members yields the members in the order of their leaves.
+func (t *Tree) Members() iter.Seq[Member] {
+	return func(yield func(Member) bool) {
+		for i, l := range t.leaves {
+			if l != nil && !yield(l.member(uint32(i))) {
+				return
+			}
+		}
+	}
+}
+
+func (l *leafNode) member(leaf uint32) Member {
+	return Member{
+		Leaf:           leaf,
+		CredentialType: l.credentialType,
+		Identity:       string(l.identity),
+		SignatureKey:   l.signatureKey,
+		EncryptionKey:  l.encryptionKey,
+	}
+}
+
+// refuseTree reports what is wrong with a tree.
+func refuseTree(kind error, field, section, reason string) error {
+	return &ParseError{Object: "ratchet_tree", Field: field, Section: section, Reason: reason, Kind: kind}
+}

@@ -1,0 +1,186 @@
+package mls
+
+import "slices"
+
+// Verify checks everything about the tree of a group that can be checked without
+// its GroupContext (RFC 9420 §12.4.3.1, §7.3): keys of the suite's form, no
+// encryption key or signature key twice, unmerged_leaves that say what they may,
+// capabilities that cover each leaf and every credential in use, parents that
+// members vouch for, and the signature of every leaf. Lifetimes are not looked
+// at: a member may stay beyond its KeyPackage's.
+//
+// The cost is n log n for n nodes, and one signature for each member; those come
+// last.
+//
+// Errors: ErrUnsupported (a suite other than 1, 2 and 3), ErrMalformed,
+// ErrBadSignature.
+func (t *Tree) Verify(groupID []byte) error {
+	if !t.suite.Supported() {
+		return refuseTree(ErrUnsupported, "cipher_suite", "17.1", t.suite.String())
+	}
+	for _, step := range []func() error{
+		t.checkKeys, t.checkUnmerged, t.checkCapabilities, t.checkParentHashes,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	for i, l := range t.leaves {
+		if l == nil {
+			continue
+		}
+		if err := t.suite.verifyLeaf(l, groupID, uint32(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyLeaf verifies a leaf's signature at its place in a group (§7.2).
+func (c CipherSuite) verifyLeaf(l *leafNode, groupID []byte, index uint32) error {
+	verify := c.verifier(l.signatureKey)
+	if verify == nil {
+		return refuseTree(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+	}
+	if !verify(signContent("LeafNodeTBS", l.tbsAt(groupID, index)), l.signature) {
+		return refuseTree(ErrBadSignature, "LeafNode.signature", "7.2", "")
+	}
+	return nil
+}
+
+// tbsAt returns LeafNodeTBS (§7.2): a leaf made within a group is signed for its
+// place in it.
+func (l *leafNode) tbsAt(groupID []byte, index uint32) []byte {
+	if l.source == leafFromKeyPackage {
+		return l.tbs
+	}
+	tbs := make([]byte, 0, len(l.tbs)+len(groupID)+8)
+	tbs = appendOpaque(append(tbs, l.tbs...), groupID)
+	return append(tbs, byte(index>>24), byte(index>>16), byte(index>>8), byte(index))
+}
+
+// checkKeys checks the form of every key and that none is there twice.
+func (t *Tree) checkKeys() error {
+	encryption := make(map[string]struct{}, len(t.leaves))
+	signature := make(map[string]struct{}, len(t.leaves))
+	for _, l := range t.leaves {
+		switch {
+		case l == nil:
+			continue
+		case !t.suite.validHPKEKey(l.encryptionKey):
+			return refuseTree(ErrMalformed, "LeafNode.encryption_key", "5.1.1", "not a public key of the cipher suite")
+		case !addKey(encryption, l.encryptionKey):
+			return refuseTree(ErrMalformed, "LeafNode.encryption_key", "7.3", "one key twice")
+		case !addKey(signature, l.signatureKey):
+			return refuseTree(ErrMalformed, "LeafNode.signature_key", "7.3", "one key twice")
+		}
+	}
+	for _, p := range t.parents {
+		switch {
+		case p == nil:
+			continue
+		case !t.suite.validHPKEKey(p.encryptionKey):
+			return refuseTree(ErrMalformed, "ParentNode.encryption_key", "5.1.1", "not a public key of the cipher suite")
+		case !addKey(encryption, p.encryptionKey):
+			return refuseTree(ErrMalformed, "ParentNode.encryption_key", "12.4.3.1", "one key twice")
+		}
+	}
+	return nil
+}
+
+// addKey adds key to a set and reports whether it was new there.
+func addKey(set map[string]struct{}, key []byte) bool {
+	if _, have := set[string(key)]; have {
+		return false
+	}
+	set[string(key)] = struct{}{}
+	return true
+}
+
+// checkUnmerged checks every unmerged_leaves list: increasing, of members below
+// the parent, and a leaf in one list is in those of all parents between (§7.1,
+// §12.4.3.1).
+func (t *Tree) checkUnmerged() error {
+	refuse := func(section, reason string) error {
+		return refuseTree(ErrMalformed, "ParentNode.unmerged_leaves", section, reason)
+	}
+	for i, p := range t.parents {
+		if p == nil {
+			continue
+		}
+		first, end := nodeIndex(2*i + 1).leaves()
+		for j, l := range p.unmerged {
+			switch {
+			case j > 0 && l <= p.unmerged[j-1]:
+				return refuse("7.1", "not in increasing order")
+			case l < first || l >= end:
+				return refuse("12.4.3.1", "a leaf that is not below the node")
+			case t.leaves[l] == nil:
+				return refuse("12.4.3.1", "a blank leaf")
+			}
+		}
+	}
+	for i, l := range t.leaves {
+		if l == nil {
+			continue
+		}
+		merged := false
+		for x := leafNodeIndex(uint32(i)); x != t.root(); {
+			x = x.parent()
+			p := t.parents[x/2]
+			switch {
+			case p == nil:
+			case !contains(p.unmerged, uint32(i)):
+				merged = true
+			case merged:
+				return refuse("12.4.3.1", "a leaf that is merged further down")
+			}
+		}
+	}
+	return nil
+}
+
+// checkCapabilities checks that each leaf lists its own extensions, and that
+// every member supports every credential type in use (§7.3).
+func (t *Tree) checkCapabilities() error {
+	var used []CredentialType // no more than the two that can be parsed
+	for _, l := range t.leaves {
+		if l != nil && !slices.Contains(used, l.credentialType) {
+			used = append(used, l.credentialType)
+		}
+	}
+	var listed typeSet
+	for _, l := range t.leaves {
+		if l == nil {
+			continue
+		}
+		for _, c := range used {
+			if !l.capabilities.credentials.contains(uint16(c)) {
+				return refuseTree(ErrMalformed, "Capabilities.credentials", "7.3", "a credential type in use is not listed")
+			}
+		}
+		if !l.capabilities.listExtensions(l.extensions, &listed) {
+			return refuseTree(ErrMalformed, "Capabilities.extensions", "7.3", "an extension of the leaf is not listed")
+		}
+	}
+	return nil
+}
+
+// listExtensions reports whether the capabilities list every type of a leaf's
+// extensions that is not a default one. The scratch set is empty between calls.
+func (c *capabilities) listExtensions(list Extensions, scratch *typeSet) bool {
+	if len(list) == 0 {
+		return true
+	}
+	for t := range c.extensions.all() {
+		scratch.add(ExtensionType(t))
+	}
+	ok := true
+	for t := range list.All() {
+		ok = ok && (t.isDefault() || scratch.has(t))
+	}
+	for t := range c.extensions.all() {
+		scratch.remove(ExtensionType(t))
+	}
+	return ok
+}
