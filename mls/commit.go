@@ -15,7 +15,40 @@ const (
 	ProposalGroupContextExtensions ProposalType = 7
 )
 
-// commit walks a Commit (RFC 9420 §12.4).
+// Proposal is one entry of a Commit, or a proposal on its own (RFC 9420 §12.1,
+// §12.4). Only the fields of its type are set; slices alias the message.
+type Proposal struct {
+	Type       ProposalType // 0 for a proposal by reference
+	Reference  []byte       // ProposalRef, by reference only
+	KeyPackage *KeyPackage  // ProposalAdd; not verified by parsing
+	Removed    uint32       // ProposalRemove: leaf index
+	Extensions Extensions   // ProposalGroupContextExtensions
+
+	leaf      *leafNode // ProposalUpdate
+	psk       pskID     // ProposalPSK
+	kemOutput []byte    // ProposalExternalInit
+}
+
+// pskID is a PreSharedKeyID (§8.4).
+type pskID struct {
+	usage uint8 // of a resumption PSK, 0 for an external one
+	nonce []byte
+	raw   []byte
+}
+
+// updatePath is an UpdatePath (§7.6).
+type updatePath struct {
+	leaf  leafNode
+	nodes []pathNode
+}
+
+// pathNode is an UpdatePathNode (§7.6).
+type pathNode struct {
+	encryptionKey []byte
+	secrets       []byte // HPKECiphertext, encoded one after the other
+}
+
+// commit reads a Commit (RFC 9420 §12.4), into r.into if that is set.
 func (r *reader) commit() {
 	prev := r.enter("Commit", "12.4")
 	r.vector("proposals", (*reader).proposalOrRef)
@@ -25,62 +58,81 @@ func (r *reader) commit() {
 	r.in = prev
 }
 
-// proposalOrRef walks a ProposalOrRef (§12.4).
+// proposalOrRef reads a ProposalOrRef (§12.4).
 func (r *reader) proposalOrRef() {
 	switch t := r.u8("proposals.type"); t {
 	case 1:
 		r.proposal()
 	case 2:
-		r.opaque("proposals.reference")
+		ref := r.opaque("proposals.reference")
+		if r.into != nil {
+			r.into.proposals = append(r.into.proposals, Proposal{Reference: ref})
+		}
 	default:
 		r.malformed("proposals.type", "unknown value "+strconv.Itoa(int(t)))
 	}
 }
 
-// proposal walks a Proposal (§12.1). A type the RFC does not define cannot be
-// read past, since nothing says where it ends; §13.5 bars GREASE here.
+// proposal reads a Proposal (§12.1), into r.into if that is set. A type the RFC
+// does not define cannot be read past, since nothing says where it ends; §13.5
+// bars GREASE here.
 func (r *reader) proposal() ProposalType {
 	prev := r.enter("Proposal", "12.1")
-	t := ProposalType(r.u16("proposal_type"))
-	switch t {
+	p := Proposal{Type: ProposalType(r.u16("proposal_type"))}
+	switch p.Type {
 	case ProposalAdd:
-		r.keyPackage()
+		k := r.keyPackage()
+		if r.into != nil && r.err == nil {
+			kept := k
+			kept.setDerived()
+			p.KeyPackage = &kept
+		}
 	case ProposalUpdate:
-		r.leafNode()
+		l := r.leafNode()
+		if r.into != nil {
+			kept := l
+			p.leaf = &kept
+		}
 	case ProposalRemove:
-		r.u32("remove.removed")
+		p.Removed = r.u32("remove.removed")
 	case ProposalPSK:
-		r.preSharedKeyID()
+		p.psk = r.preSharedKeyID()
 	case ProposalReInit:
 		r.reInit()
 	case ProposalExternalInit:
-		r.opaque("external_init.kem_output")
+		p.kemOutput = r.opaque("external_init.kem_output")
 	case ProposalGroupContextExtensions:
-		r.extensions("group_context_extensions.extensions")
+		p.Extensions = r.extensions("group_context_extensions.extensions")
 	default:
-		r.fail(ErrUnsupported, "proposal_type", "unknown value "+strconv.Itoa(int(t)))
+		r.fail(ErrUnsupported, "proposal_type", "unknown value "+strconv.Itoa(int(p.Type)))
+	}
+	if r.into != nil {
+		r.into.proposals = append(r.into.proposals, p)
 	}
 	r.in = prev
-	return t
+	return p.Type
 }
 
-// preSharedKeyID walks a PreSharedKeyID (§8.4).
-func (r *reader) preSharedKeyID() {
+// preSharedKeyID reads a PreSharedKeyID (§8.4).
+func (r *reader) preSharedKeyID() (id pskID) {
 	prev := r.enter("PreSharedKeyID", "8.4")
+	start := r.s
 	switch t := r.u8("psktype"); t {
 	case 1: // external
 		r.opaque("psk_id")
 	case 2: // resumption
-		if u := r.u8("usage"); u < 1 || u > 3 {
-			r.malformed("usage", "unknown value "+strconv.Itoa(int(u)))
+		if id.usage = r.u8("usage"); id.usage < 1 || id.usage > 3 {
+			r.malformed("usage", "unknown value "+strconv.Itoa(int(id.usage)))
 		}
 		r.opaque("psk_group_id")
 		r.u64("psk_epoch")
 	default:
 		r.malformed("psktype", "unknown value "+strconv.Itoa(int(t)))
 	}
-	r.opaque("psk_nonce")
+	id.nonce = r.opaque("psk_nonce")
+	id.raw = r.since(start)
 	r.in = prev
+	return id
 }
 
 // reInit walks a ReInit (§12.1.5). It may announce any version and suite.
@@ -93,14 +145,22 @@ func (r *reader) reInit() {
 	r.in = prev
 }
 
-// updatePath walks an UpdatePath (§7.6).
+// updatePath reads an UpdatePath (§7.6), into r.into if that is set.
 func (r *reader) updatePath() {
 	prev := r.enter("UpdatePath", "7.6")
-	r.leafNode()
+	var path updatePath
+	path.leaf = r.leafNode()
 	r.vector("nodes", func(r *reader) {
-		r.opaque("nodes.encryption_key")
-		r.vector("nodes.encrypted_path_secret", (*reader).hpkeCiphertext)
+		key := r.opaque("nodes.encryption_key")
+		secrets := r.vector("nodes.encrypted_path_secret", (*reader).hpkeCiphertext)
+		if r.into != nil {
+			path.nodes = append(path.nodes, pathNode{key, secrets})
+		}
 	})
+	if r.into != nil {
+		kept := path
+		r.into.path = &kept
+	}
 	r.in = prev
 }
 

@@ -83,32 +83,42 @@ func (r *reader) contentType() ContentType {
 	return c
 }
 
-// publicMessage reads a PublicMessage (§6.2) into h.
+// publicMessage reads a PublicMessage (§6.2) into h, and into r.into if that is
+// set.
 func (r *reader) publicMessage(h *Header) {
+	var parts handshake
 	r.object = "PublicMessage"
-	r.framedContent(h)
+	start := r.s
+	parts.authenticatedData = r.framedContent(h)
+	parts.content = r.since(start)
 	r.in = place{"FramedContentAuthData", "6.1"}
-	r.opaque("signature")
+	parts.signature = r.opaque("signature")
+	parts.signed = r.since(start)
 	if h.ContentType == ContentTypeCommit {
-		r.opaque("confirmation_tag")
+		parts.confirmationTag = r.opaque("confirmation_tag")
 	}
 	r.in = place{"PublicMessage", "6.2"}
 	if h.SenderType == SenderTypeMember {
-		r.opaque("membership_tag")
+		parts.membershipTag = r.opaque("membership_tag")
+	}
+	if r.into != nil {
+		parts.proposals, parts.path = r.into.proposals, r.into.path
+		*r.into = parts
 	}
 }
 
-// framedContent reads a FramedContent (§6) into h.
-func (r *reader) framedContent(h *Header) {
+// framedContent reads a FramedContent (§6) into h and returns its
+// authenticated_data.
+func (r *reader) framedContent(h *Header) (authenticatedData []byte) {
 	r.in = place{"FramedContent", "6"}
 	h.GroupID = r.groupID()
 	h.Epoch = r.epoch()
 	r.sender(h)
-	r.opaque("authenticated_data")
+	authenticatedData = r.opaque("authenticated_data")
 	h.ContentType = r.contentType()
 	r.checkSender(h)
 	if r.err != nil {
-		return
+		return nil
 	}
 	switch h.ContentType {
 	case ContentTypeApplication:
@@ -119,6 +129,7 @@ func (r *reader) framedContent(h *Header) {
 	case ContentTypeCommit:
 		r.commit()
 	}
+	return authenticatedData
 }
 
 // sender reads a Sender (§6) into h.

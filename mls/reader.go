@@ -22,7 +22,8 @@ type reader struct {
 	object string
 	in     place
 	err    *ParseError
-	seen   *typeSet // scratch of extensions: empty between lists
+	seen   *typeSet   // scratch of extensions: empty between lists
+	into   *handshake // what keeps the parts of a PublicMessage; may be nil
 }
 
 func newReader(object string, b []byte) reader {

@@ -1,0 +1,163 @@
+package mls
+
+import (
+	"errors"
+)
+
+// Change is what a commit does to a group, as far as it is public.
+type Change struct {
+	Adds    []Member // with their new leaves, in the order of the commit; an external committer too
+	Removes []Member // as they were
+	Updates []Update // leaves that go on with new content, the committer's last
+	// Committer is the sender's leaf, in the next epoch.
+	Committer uint32
+	External  bool // the committer was not a member: it is among Adds
+	ReInit    bool // the group is closed, another takes its place (§11.2)
+	Next      *Group
+}
+
+// Update says how a member's leaf changed. Leaf is the same in both.
+type Update struct{ Before, After Member }
+
+// applier applies one commit.
+type applier struct {
+	g         *Group
+	c         *Commit
+	tree      *Tree // of the next epoch, in the making
+	context   Extensions
+	proposals []sentProposal
+	added     []uint32 // leaves of those added by proposals
+	change    *Change
+}
+
+// sentProposal is a proposal and who made it.
+type sentProposal struct {
+	*Proposal
+	leaf   uint32 // of a member
+	member bool
+}
+
+// Apply checks that the commit is one that this group can accept at this epoch,
+// and returns what it changes: the sender's signature (RFC 9420 §6.1), what a
+// commit may contain (§12.2, §12.4.3.2), and the tree of the next epoch, with
+// every leaf that is new and every parent hash of the path (§7.3, §7.5, §12.4.2).
+// Nothing that takes a secret is checked: both tags, the path's ciphertexts and
+// PSKs. Nor are lifetimes, nor whether the application lets these people do
+// that. The group's tree must be verified already; g does not change.
+//
+// Proposals that the commit contains by reference must be among pending, in any
+// order; their signatures are verified here.
+//
+// Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for a reference to
+// a proposal that is not among pending: then nothing is known but the header.
+func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
+	a := &applier{g: g, c: c, tree: g.Tree.clone(), context: g.ContextExtensions, change: &Change{}}
+	for _, step := range []func() error{
+		a.checkHeader,
+		a.checkSignature,
+		func() error { return a.resolve(pending) },
+		a.checkProposals,
+		a.applyProposals,
+		a.applyPath,
+		a.checkTree,
+	} {
+		if err := step(); err != nil {
+			var p *ParseError
+			if errors.As(err, &p) { // say that it is the commit which is wrong
+				inCommit := *p
+				inCommit.Object = "Commit"
+				return nil, &inCommit
+			}
+			return nil, err
+		}
+	}
+	a.change.Next = a.next()
+	return a.change, nil
+}
+
+func (a *applier) checkHeader() error {
+	size := a.g.CipherSuite.hashSize()
+	switch {
+	case !a.g.CipherSuite.Supported():
+		return refuseCommit(ErrUnsupported, "cipher_suite", "17.1", a.g.CipherSuite.String())
+	case string(a.c.GroupID) != string(a.g.GroupID):
+		return refuseCommit(ErrMalformed, "FramedContent.group_id", "6", "another group")
+	case a.c.Epoch != a.g.Epoch:
+		return refuseCommit(ErrMalformed, "FramedContent.epoch", "12.4.2", "another epoch")
+	case a.g.Epoch >= MaxEpoch:
+		return refuseCommit(ErrUnsupported, "FramedContent.epoch", "", "the last")
+	case len(a.c.ConfirmationTag) != size:
+		return refuseCommit(ErrMalformed, "FramedContentAuthData.confirmation_tag", "6.1", "not of the size of the suite's MAC")
+	case a.c.SenderType == SenderTypeMember && len(a.c.parts.membershipTag) != size:
+		return refuseCommit(ErrMalformed, "PublicMessage.membership_tag", "6.2", "not of the size of the suite's MAC")
+	}
+	a.change.External = a.c.SenderType == SenderTypeNewMemberCommit
+	return nil
+}
+
+// checkSignature verifies the sender's signature (§6.1): with a member's leaf,
+// or with the leaf that an external committer brings along.
+func (a *applier) checkSignature() error {
+	var signer *leafNode
+	switch {
+	case !a.change.External:
+		if signer = a.g.Tree.leaf(a.c.Sender); signer == nil {
+			return refuseCommit(ErrMalformed, "FramedContent.sender", "6.1", "a blank leaf")
+		}
+	case a.c.parts.path == nil:
+		return refuseCommit(ErrMalformed, "Commit.path", "12.4.3.2", "an external commit without a path")
+	default:
+		signer = &a.c.parts.path.leaf
+	}
+	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.g.Context())
+}
+
+// verifyHandshake verifies the signature of a PublicMessage.
+func (g *Group) verifyHandshake(parts *handshake, key, context []byte) error {
+	verify := g.CipherSuite.verifier(key)
+	if verify == nil {
+		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+	}
+	if !verify(signContent("FramedContentTBS", parts.tbs(context)), parts.signature) {
+		return refuseCommit(ErrBadSignature, "FramedContentAuthData.signature", "6.1", "")
+	}
+	return nil
+}
+
+// checkTree checks what the leaves of the next epoch must have in common (§7.3),
+// and that no key is there twice. Leaves that have not changed are not verified
+// again, and neither are parents: those that remain are as they were, and those
+// of the path have just been computed.
+func (a *applier) checkTree() error {
+	for _, step := range []func() error{a.tree.checkKeys, a.tree.checkCapabilities} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return a.tree.checkRequired(a.context)
+}
+
+// next returns the group of the next epoch, transcript hash included (§8.2).
+func (a *applier) next() *Group {
+	h := a.g.CipherSuite.newHash()
+	h.Write(a.g.ConfirmedTranscriptHash)
+	h.Write(appendOpaque(nil, a.g.ConfirmationTag))
+	interim := h.Sum(nil)
+	h.Reset()
+	h.Write(interim)
+	h.Write(a.c.parts.authenticated())
+	return &Group{
+		CipherSuite:             a.g.CipherSuite,
+		GroupID:                 a.g.GroupID,
+		Epoch:                   a.g.Epoch + 1,
+		ConfirmedTranscriptHash: h.Sum(nil),
+		ContextExtensions:       a.context,
+		ConfirmationTag:         a.c.ConfirmationTag,
+		Tree:                    a.tree,
+	}
+}
+
+// refuseCommit reports what is wrong with a commit.
+func refuseCommit(kind error, field, section, reason string) error {
+	return &ParseError{Object: "Commit", Field: field, Section: section, Reason: reason, Kind: kind}
+}

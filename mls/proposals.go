@@ -1,0 +1,207 @@
+package mls
+
+import "bytes"
+
+// resolve finds the proposals that the commit refers to, verifies who sent them
+// (RFC 9420 §6.1), and lists them with those that it contains.
+func (a *applier) resolve(pending []*ProposalMessage) error {
+	var byRef map[string]*ProposalMessage
+	for i := range a.c.Proposals {
+		p := &a.c.Proposals[i]
+		if p.Type != 0 {
+			a.proposals = append(a.proposals, sentProposal{p, a.c.Sender, !a.change.External})
+			continue
+		}
+		if a.change.External {
+			return refuseCommit(ErrMalformed, "Commit.proposals", "12.4.3.2", "an external commit with a proposal by reference")
+		}
+		if byRef == nil {
+			byRef = make(map[string]*ProposalMessage, len(pending))
+			for _, m := range pending {
+				byRef[string(m.ref(a.g.CipherSuite))] = m
+			}
+		}
+		m := byRef[string(p.Reference)]
+		if m == nil {
+			return refuseCommit(ErrUnsupported, "Commit.proposals", "12.4", "a reference to a proposal that is not known here, or two to one")
+		}
+		delete(byRef, string(p.Reference))
+		if err := a.g.verifyProposal(m); err != nil {
+			return err
+		}
+		a.proposals = append(a.proposals, sentProposal{&m.Proposal, m.Sender, m.SenderType == SenderTypeMember})
+	}
+	return nil
+}
+
+// ref returns the ProposalRef (§5.2).
+func (m *ProposalMessage) ref(suite CipherSuite) []byte {
+	return suite.refHash("MLS 1.0 Proposal Reference", m.parts.authenticated())
+}
+
+// verifyProposal verifies that a proposal is of this epoch and signed by its
+// sender (§6.1).
+func (g *Group) verifyProposal(m *ProposalMessage) error {
+	if !bytes.Equal(m.GroupID, g.GroupID) || m.Epoch != g.Epoch {
+		return refuseCommit(ErrMalformed, "Commit.proposals", "12.1", "a proposal of another epoch")
+	}
+	switch m.SenderType {
+	case SenderTypeMember:
+		l := g.Tree.leaf(m.Sender)
+		if l == nil {
+			return refuseCommit(ErrMalformed, "Commit.proposals", "6.1", "a proposal from a blank leaf")
+		}
+		return g.verifyHandshake(&m.parts, l.signatureKey, g.Context())
+	case SenderTypeExternal:
+		key, err := g.externalSender(m.Sender)
+		if err != nil {
+			return err
+		}
+		return g.verifyHandshake(&m.parts, key, nil)
+	}
+	return g.verifyHandshake(&m.parts, m.Proposal.KeyPackage.SignatureKey, nil)
+}
+
+// externalSender returns the signature key of an external sender (§12.1.8.1).
+func (g *Group) externalSender(index uint32) ([]byte, error) {
+	data, _ := g.ContextExtensions.Get(ExtensionExternalSenders)
+	r := newReader("GroupContext", data)
+	r.in = place{"ExternalSender", "12.1.8.1"}
+	var key []byte
+	n := uint32(0)
+	r.vector("external_senders", func(r *reader) {
+		k := r.opaque("signature_key")
+		r.credential()
+		if n == index {
+			key = k
+		}
+		n++
+	})
+	if err := r.finish(); err != nil {
+		return nil, err
+	}
+	if index >= n {
+		return nil, refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1", "a proposal from an external sender that the group does not list")
+	}
+	return key, nil
+}
+
+// counts is how many proposals of each type there are.
+type counts [ProposalGroupContextExtensions + 1]int
+
+// checkProposals holds the list to §12.2, and the path to §12.4.
+func (a *applier) checkProposals() error {
+	refuse := func(reason string) error {
+		return refuseCommit(ErrMalformed, "Commit.proposals", "12.2", reason)
+	}
+	var n counts
+	for _, p := range a.proposals {
+		n[p.Type]++
+	}
+	all := len(a.proposals)
+	switch {
+	case a.change.External && n[ProposalExternalInit] != 1:
+		return refuse("an external commit without exactly one external_init")
+	case a.change.External && n[ProposalRemove] > 1:
+		return refuse("an external commit with two removes")
+	case a.change.External && all != 1+n[ProposalRemove]+n[ProposalPSK]:
+		return refuse("an external commit with a proposal of another type")
+	case !a.change.External && n[ProposalExternalInit] > 0:
+		return refuse("external_init in a commit that is not external")
+	case n[ProposalGroupContextExtensions] > 1:
+		return refuse("two group_context_extensions")
+	case n[ProposalReInit] > 0 && all > 1:
+		return refuse("reinit beside another proposal")
+	}
+	optional := all > 0 && all == n[ProposalAdd]+n[ProposalPSK]+n[ProposalReInit]
+	if !optional && !a.c.HasPath {
+		return refuseCommit(ErrMalformed, "Commit.path", "12.4", "missing")
+	}
+	a.change.ReInit = n[ProposalReInit] > 0
+	touched := make(map[uint32]struct{})
+	psks := make(map[string]struct{})
+	for _, p := range a.proposals {
+		if err := a.checkProposal(p, touched, psks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkProposal checks one proposal (§12.1) beside those before it: the leaves
+// they touched and the PSKs they named.
+func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psks map[string]struct{}) error {
+	refuse := func(field, section, reason string) error {
+		return refuseCommit(ErrMalformed, field, section, reason)
+	}
+	byCommitter := func(leaf uint32) bool { return !a.change.External && leaf == a.c.Sender }
+	touch := func(leaf uint32) bool {
+		_, twice := touched[leaf]
+		touched[leaf] = struct{}{}
+		return !twice
+	}
+	switch p.Type {
+	case ProposalAdd:
+		return a.checkAdd(p.KeyPackage)
+	case ProposalUpdate:
+		switch {
+		case byCommitter(p.leaf):
+			return refuse("Update", "12.2", "of the committer")
+		case !p.member || a.g.Tree.leaf(p.leaf) == nil:
+			return refuse("Update", "12.1.2", "not from a member")
+		case !touch(p.leaf):
+			return refuse("Update", "12.2", "another proposal for the same leaf")
+		}
+		return a.checkUpdate(p.leaf, p.Proposal.leaf)
+	case ProposalRemove:
+		switch {
+		case a.g.Tree.leaf(p.Removed) == nil:
+			return refuse("Remove.removed", "12.1.3", "a blank leaf")
+		case byCommitter(p.Removed):
+			return refuse("Remove.removed", "12.2", "the committer")
+		case !touch(p.Removed):
+			return refuse("Remove.removed", "12.2", "another proposal for the same leaf")
+		}
+	case ProposalPSK:
+		switch {
+		case len(p.psk.nonce) != a.g.CipherSuite.hashSize():
+			return refuse("PreSharedKeyID.psk_nonce", "12.1.4", "not of the size of the suite's hash")
+		case p.psk.usage > 1 && a.g.Epoch > 0: // in epoch 0 the group is reinitialised or branched
+			return refuse("PreSharedKeyID.usage", "12.1.4", "reinit or branch outside of these")
+		case !addKey(psks, p.psk.raw):
+			return refuse("PreSharedKeyID", "12.2", "one PSK twice")
+		}
+	case ProposalExternalInit:
+		if !a.g.CipherSuite.validHPKEKey(p.kemOutput) {
+			return refuse("ExternalInit.kem_output", "8.3", "not an output of the suite's KEM")
+		}
+	}
+	return nil
+}
+
+// checkAdd checks a KeyPackage as §10.1 has it, its lifetime apart.
+func (a *applier) checkAdd(k *KeyPackage) error {
+	switch {
+	case k.CipherSuite != a.g.CipherSuite:
+		return refuseCommit(ErrMalformed, "KeyPackage.cipher_suite", "10.1", "not the group's")
+	case k.leaf.source != leafFromKeyPackage:
+		return refuseCommit(ErrMalformed, "LeafNode.leaf_node_source", "7.3", "not key_package")
+	}
+	for _, step := range []func() error{k.checkKeys, k.checkCapabilities, k.VerifySignatures} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkUpdate checks the new leaf of an Update (§7.3).
+func (a *applier) checkUpdate(index uint32, l *leafNode) error {
+	switch {
+	case l.source != leafFromUpdate:
+		return refuseCommit(ErrMalformed, "LeafNode.leaf_node_source", "7.3", "not update")
+	case bytes.Equal(l.encryptionKey, a.g.Tree.leaves[index].encryptionKey):
+		return refuseCommit(ErrMalformed, "LeafNode.encryption_key", "7.3", "that of the leaf it replaces")
+	}
+	return a.g.CipherSuite.verifyLeaf(l, a.g.GroupID, index)
+}
