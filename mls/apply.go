@@ -1,8 +1,6 @@
 package mls
 
-import (
-	"errors"
-)
+import "errors"
 
 // Change is what a commit does to a group, as far as it is public.
 type Change struct {

@@ -25,7 +25,7 @@ type Proposal struct {
 	Extensions Extensions   // ProposalGroupContextExtensions
 
 	leaf      *leafNode // ProposalUpdate
-	psk       pskID     // ProposalPSK
+	psk       *pskID    // ProposalPSK
 	kemOutput []byte    // ProposalExternalInit
 }
 
@@ -96,7 +96,11 @@ func (r *reader) proposal() ProposalType {
 	case ProposalRemove:
 		p.Removed = r.u32("remove.removed")
 	case ProposalPSK:
-		p.psk = r.preSharedKeyID()
+		id := r.preSharedKeyID()
+		if r.into != nil {
+			kept := id
+			p.psk = &kept
+		}
 	case ProposalReInit:
 		r.reInit()
 	case ProposalExternalInit:

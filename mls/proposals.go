@@ -6,6 +6,7 @@ import "bytes"
 // (RFC 9420 §6.1), and lists them with those that it contains.
 func (a *applier) resolve(pending []*ProposalMessage) error {
 	var byRef map[string]*ProposalMessage
+	a.proposals = make([]sentProposal, 0, len(a.c.Proposals))
 	for i := range a.c.Proposals {
 		p := &a.c.Proposals[i]
 		if p.Type != 0 {
