@@ -51,6 +51,12 @@ type pathNode struct {
 // commit reads a Commit (RFC 9420 §12.4), into r.into if that is set.
 func (r *reader) commit() {
 	prev := r.enter("Commit", "12.4")
+	if r.into != nil { // a walk first, to make room once: a proposal can be 7 bytes
+		count, n := *r, 0
+		count.into = nil
+		count.vector("proposals", func(r *reader) { r.proposalOrRef(); n++ })
+		r.into.proposals = make([]Proposal, 0, n)
+	}
 	r.vector("proposals", (*reader).proposalOrRef)
 	if r.optional("path") {
 		r.updatePath()
