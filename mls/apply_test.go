@@ -38,7 +38,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 		checkChange(t, g.group, change)
 		g.group = change.Next
 		info := must(ParseGroupInfo(g.groupInfo(t, change.Committer)))(t)
-		if err := change.Next.Describes(&info); err != nil {
+		if err := change.Next.Matches(&info); err != nil {
 			t.Errorf("%d members: %s: %v", n, name, err)
 		}
 		return change

@@ -1,7 +1,8 @@
 // Package mls reads the wire objects of RFC 9420 (Messaging Layer Security)
 // that a delivery service can read without any secret: the clear header of a
-// message or commit, the recipients of a Welcome, the group a GroupInfo
-// describes, and everything in a KeyPackage, both signatures included.
+// message or commit, the recipients of a Welcome, everything in a KeyPackage, both
+// signatures included, and of a group the tree, the roster and what a commit
+// sent in clear does to them.
 //
 // It holds no state and touches neither network nor database. It is written
 // from the RFC on golang.org/x/crypto/cryptobyte, so that the server's verdict
@@ -22,6 +23,21 @@
 // one goes on with the inner version 00 01. Read as bare, those two bytes would
 // be an empty group_id and an epoch of at least 2^56, or an empty init_key;
 // neither is acceptable here.
+//
+// # Groups
+//
+// A group is followed from outside by what its members say in clear:
+//
+//	info, err := ParseGroupInfo(msg)        // as a member published it
+//	tree, err := info.Tree()                // or ParseTree, if it came apart
+//	group, err := info.Verify(tree)         // tree, signatures; Trust if kept since
+//	commit, err := ParseCommit(msg)         // a PublicMessage
+//	change, err := group.Apply(commit)      // who joins, leaves, changes keys
+//	err = change.Next.Matches(&nextInfo)  // the GroupInfo sent with the commit
+//
+// What only members can check stays unchecked: confirmation_tag and
+// membership_tag, the ciphertexts of a path, PSKs. A commit that passes Apply may
+// thus still be one that members refuse.
 //
 // # Rules
 //

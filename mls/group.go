@@ -91,14 +91,14 @@ func (g *GroupInfo) tbs() []byte {
 	return g.Raw[:len(g.Raw)-signature]
 }
 
-// Describes checks that the GroupInfo, made by a member of epoch g.Epoch, is of
+// Matches checks that the GroupInfo, made by a member of epoch g.Epoch, is of
 // this group at this epoch in every public field, and signed by a member. The
 // group is one that Verify or Apply returned, so its tree needs no verifying.
 // The GroupInfo may lack the ratchet_tree extension; one that it has must be the
 // group's, byte for byte.
 //
 // Errors: ErrMalformed, ErrBadSignature.
-func (g *Group) Describes(info *GroupInfo) error {
+func (g *Group) Matches(info *GroupInfo) error {
 	if !bytes.Equal(info.Raw[:min(len(info.Raw), len(g.Context()))], g.Context()) {
 		return refuseInfo(ErrMalformed, "group_context", "12.4.3", "not that of the group at this epoch")
 	}

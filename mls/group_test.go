@@ -23,7 +23,7 @@ func TestVectorsGroups(t *testing.T) {
 				if !bytes.HasPrefix(info.Raw, g.Context()) {
 					t.Errorf("%d: GroupContext differs", i)
 				}
-				if err := g.Describes(info); err != nil {
+				if err := g.Matches(info); err != nil {
 					t.Errorf("%d: %v", i, err)
 				}
 				k := mustParse(t, v.KeyPackage)

@@ -1,0 +1,88 @@
+package mls
+
+import "bytes"
+
+// resolve finds the proposals that the commit refers to, verifies who sent them
+// (RFC 9420 §6.1), and lists them with those that it contains.
+func (a *applier) resolve(pending []*ProposalMessage) error {
+	var byRef map[string]*ProposalMessage
+	a.proposals = make([]sentProposal, 0, len(a.c.Proposals))
+	for i := range a.c.Proposals {
+		p := &a.c.Proposals[i]
+		if p.Type != 0 {
+			a.proposals = append(a.proposals, sentProposal{p, a.c.Sender, !a.change.External})
+			continue
+		}
+		if a.change.External {
+			return refuseCommit(ErrMalformed, "Commit.proposals", "12.4.3.2", "an external commit with a proposal by reference")
+		}
+		if byRef == nil {
+			byRef = make(map[string]*ProposalMessage, len(pending))
+			for _, m := range pending {
+				byRef[string(m.ref(a.g.CipherSuite))] = m
+			}
+		}
+		m := byRef[string(p.Reference)]
+		if m == nil {
+			return refuseCommit(ErrUnsupported, "Commit.proposals", "12.4", "a reference to a proposal that is not known here, or two to one")
+		}
+		delete(byRef, string(p.Reference))
+		if err := a.g.verifyProposal(m); err != nil {
+			return err
+		}
+		a.proposals = append(a.proposals, sentProposal{&m.Proposal, m.Sender, m.SenderType == SenderTypeMember})
+	}
+	return nil
+}
+
+// ref returns the ProposalRef (§5.2).
+func (m *ProposalMessage) ref(suite CipherSuite) []byte {
+	return suite.refHash("MLS 1.0 Proposal Reference", m.parts.authenticated())
+}
+
+// verifyProposal verifies that a proposal is of this epoch and signed by its
+// sender (§6.1).
+func (g *Group) verifyProposal(m *ProposalMessage) error {
+	if !bytes.Equal(m.GroupID, g.GroupID) || m.Epoch != g.Epoch {
+		return refuseCommit(ErrMalformed, "Commit.proposals", "12.1", "a proposal of another epoch")
+	}
+	switch m.SenderType {
+	case SenderTypeMember:
+		l := g.Tree.leaf(m.Sender)
+		if l == nil {
+			return refuseCommit(ErrMalformed, "Commit.proposals", "6.1", "a proposal from a blank leaf")
+		}
+		return g.verifyHandshake(&m.parts, l.signatureKey, g.Context())
+	case SenderTypeExternal:
+		key, err := g.externalSender(m.Sender)
+		if err != nil {
+			return err
+		}
+		return g.verifyHandshake(&m.parts, key, nil)
+	}
+	return g.verifyHandshake(&m.parts, m.Proposal.KeyPackage.SignatureKey, nil)
+}
+
+// externalSender returns the signature key of an external sender (§12.1.8.1).
+func (g *Group) externalSender(index uint32) ([]byte, error) {
+	data, _ := g.ContextExtensions.Get(ExtensionExternalSenders)
+	r := newReader("GroupContext", data)
+	r.in = place{"ExternalSender", "12.1.8.1"}
+	var key []byte
+	n := uint32(0)
+	r.vector("external_senders", func(r *reader) {
+		k := r.opaque("signature_key")
+		r.credential()
+		if n == index {
+			key = k
+		}
+		n++
+	})
+	if err := r.finish(); err != nil {
+		return nil, err
+	}
+	if index >= n {
+		return nil, refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1", "a proposal from an external sender that the group does not list")
+	}
+	return key, nil
+}
