@@ -47,6 +47,40 @@ func BenchmarkVerifyGroupInfo(b *testing.B) {
 	}
 }
 
+// BenchmarkVerifyUnmerged verifies, signatures apart, a tree whose parents have
+// as many unmerged leaves as members can give them: the most that original tree
+// hashes cost.
+func BenchmarkVerifyUnmerged(b *testing.B) {
+	g := newGroupSpec(b, SuiteX25519AES128, 512)
+	for i := uint32(0); i < 512; i += 2 { // parents everywhere
+		g.group = must(g.group.Apply(must(ParseCommit((&commitSpec{sender: i}).build(b, g)))(b)))(b).Next
+	}
+	tree := g.group.Tree.clone()
+	for i := uint32(1); i < 512; i += 2 { // as if they had been blank at the time
+		for x := leafNodeIndex(i).parent(); ; x = x.parent() {
+			if p := tree.parents[x/2]; p != nil && !contains(p.unmerged, i) {
+				unmerged := append(append([]uint32(nil), p.unmerged...), i)
+				tree.parents[x/2] = &parentNode{p.encryptionKey, p.parentHash, unmerged}
+			}
+			if x == tree.root() {
+				break
+			}
+		}
+	}
+	tree.rehash()
+	b.ReportAllocs()
+	for b.Loop() {
+		for i, p := range tree.parents {
+			if p != nil {
+				x := nodeIndex(2*i + 1)
+				tree.parentHashBelow(x.left(), p)
+				tree.parentHash(x, x.left())
+				tree.parentHash(x, x.right())
+			}
+		}
+	}
+}
+
 // hostileGroups returns 64 KiB inputs against trees and commits, signatures
 // aside: these are verified in proportion to what a member of the group signed.
 func hostileGroups(b *testing.B) map[string]func() error {

@@ -62,6 +62,9 @@ func (g *GroupInfo) Verify(t *Tree) (*Group, error) {
 // Trust is Verify for a GroupInfo that has passed it before and was kept since:
 // nothing but the tree hash is checked again, and no signature.
 //
+// At epoch 0 the confirmation_tag may be empty. §11 has the creator compute one,
+// but clients in the field leave it out, in their transcript hashes too.
+//
 // Errors: ErrUnsupported, ErrMalformed.
 func (g *GroupInfo) Trust(t *Tree) (*Group, error) {
 	switch size := g.CipherSuite.hashSize(); {
@@ -69,7 +72,7 @@ func (g *GroupInfo) Trust(t *Tree) (*Group, error) {
 		return nil, refuseInfo(ErrUnsupported, "GroupContext.cipher_suite", "17.1", g.CipherSuite.String())
 	case t.suite != g.CipherSuite || !bytes.Equal(g.TreeHash, t.Hash()):
 		return nil, refuseInfo(ErrMalformed, "GroupContext.tree_hash", "12.4.3.1", "not the hash of the tree")
-	case len(g.ConfirmationTag) != size:
+	case len(g.ConfirmationTag) != size && (g.Epoch > 0 || len(g.ConfirmationTag) > 0):
 		return nil, refuseInfo(ErrMalformed, "confirmation_tag", "6.1", "not of the size of the suite's MAC")
 	case len(g.ConfirmedTranscriptHash) != size && (g.Epoch > 0 || len(g.ConfirmedTranscriptHash) > 0):
 		return nil, refuseInfo(ErrMalformed, "GroupContext.confirmed_transcript_hash", "8.2", "not of the size of the suite's hash")

@@ -92,3 +92,58 @@ func TestVectorsGroupInfoMutations(t *testing.T) {
 		t.Errorf("only %d GroupInfos tried", len(done))
 	}
 }
+
+// TestVerifyGroupInfoRefuses: properly signed, but wrong. The empty tag at epoch
+// 0 is what clients in the field send for a group that was just created.
+func TestVerifyGroupInfoRefuses(t *testing.T) {
+	t.Parallel()
+	required := ext(ExtensionRequiredCapabilities, cat(vec(), vec(), vec(u16(2)))...)
+	for name, c := range map[string]struct {
+		change func(*Group)
+		want   error
+		field  string
+	}{
+		"good":                  {func(*Group) {}, nil, ""},
+		"epoch 0":               {func(g *Group) { g.Epoch, g.ConfirmedTranscriptHash = 0, nil }, nil, ""},
+		"epoch 0, empty tag":    {func(g *Group) { g.Epoch, g.ConfirmedTranscriptHash, g.ConfirmationTag = 0, nil, nil }, nil, ""},
+		"empty tag":             {func(g *Group) { g.ConfirmationTag = nil }, ErrMalformed, "confirmation_tag"},
+		"short tag":             {func(g *Group) { g.Epoch, g.ConfirmationTag = 0, g.ConfirmationTag[1:] }, ErrMalformed, "confirmation_tag"},
+		"empty transcript hash": {func(g *Group) { g.ConfirmedTranscriptHash = nil }, ErrMalformed, "GroupContext.confirmed_transcript_hash"},
+		"required credential":   {func(g *Group) { g.ContextExtensions = required }, ErrMalformed, "Capabilities"},
+		"blank signer":          {func(g *Group) { g.Tree = g.Tree.without(1) }, ErrMalformed, "signer"},
+		"tree with a bad leaf": {func(g *Group) {
+			g.Tree = g.Tree.clone()
+			bad := *g.Tree.leaves[2]
+			bad.signature = make([]byte, 64)
+			bad.raw = cat(bad.tbs, vec(bad.signature))
+			g.Tree.leaves[2] = &bad
+			g.Tree.rehash()
+		}, ErrBadSignature, "LeafNode.signature"},
+	} {
+		g := newGroupSpec(t, SuiteX25519AES128, 3)
+		c.change(g.group)
+		info := must(ParseGroupInfo(g.groupInfo(t, 1)))(t)
+		_, err := info.Verify(must(info.Tree())(t))
+		if wantError(t, err, c.want, c.field); t.Failed() {
+			t.Fatal(name)
+		}
+		other := newGroupSpec(t, SuiteX25519AES128, 3)
+		_, err = info.Verify(other.group.Tree)
+		if c.want == nil {
+			wantError(t, err, ErrMalformed, "GroupContext.tree_hash")
+			wantError(t, other.group.Matches(&info), ErrMalformed, "group_context")
+		}
+		info.Signature[3] ^= 1
+		if _, err = info.Verify(g.group.Tree); err == nil {
+			t.Errorf("%s: accepted with another signature", name)
+		}
+	}
+}
+
+// without returns the tree with a leaf blanked.
+func (t *Tree) without(leaf uint32) *Tree {
+	t = t.clone()
+	t.leaves[leaf] = nil
+	t.rehash()
+	return t
+}

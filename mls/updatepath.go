@@ -101,13 +101,13 @@ func (a *applier) checkSecrets(list []byte, want int) error {
 	suite := a.tree.suite
 	r := newReader("Commit", list)
 	r.in = place{"UpdatePathNode", "7.6"}
-	for ; len(r.s) > 0; want-- {
+	for ; len(r.s) > 0 && want > 0; want-- {
 		kem, ciphertext := r.opaque("kem_output"), r.opaque("ciphertext")
 		if r.err == nil && (!suite.validHPKEKey(kem) || len(ciphertext) != suite.hashSize()+tag) {
 			r.malformed("encrypted_path_secret", "not an HPKE ciphertext of the suite")
 		}
 	}
-	if want != 0 {
+	if want != 0 || len(r.s) > 0 {
 		r.malformed("encrypted_path_secret", "not one for each node to encrypt to")
 	}
 	return r.finish()
