@@ -2,10 +2,13 @@ package localpg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -22,7 +25,30 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(helperEnv); dir != "" {
 		os.Exit(helper(dir))
 	}
+	if err := provide(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "PostgreSQL for the tests:", err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
+}
+
+// provide sees to it that this process and its children find a PostgreSQL installed. On a machine without one it is downloaded,
+// once for all test runs; the tests themselves never download anything.
+func provide(ctx context.Context) error {
+	dir := filepath.Join(os.TempDir(), "mlsd-localpg-"+strconv.Itoa(os.Geteuid()))
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	a, err := chooseAccount(dir, false)
+	if err != nil {
+		return err
+	}
+	f := &binaryFinder{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), dir: filepath.Join(dir, "pgbin"), account: a}
+	b, err := f.find(ctx, 0)
+	if err != nil {
+		return err
+	}
+	return os.Setenv("PATH", b.dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
 // helper starts a server in dir, stores a row, reports one line ("ready <pid of the server>" or "failed <error>") and waits to be
