@@ -102,11 +102,17 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	if cl.room, err = s.answers.take(ctx, caller.String(), answerRoom(cl.nsid)); err != nil {
 		return nil, err
 	}
+	answered := false
+	defer func() {
+		if !answered { // refused, or the handler has panicked
+			cl.room.release()
+		}
+	}()
 	if err := route.Serve(&s.handlers, cl, r.URL.Query(), body); err != nil {
-		cl.room.release()
 		return nil, s.renamed(route.Method, err)
 	}
 	cl.room.shrink(int64(cap(cl.answer)))
+	answered = true
 	return cl, nil
 }
 
@@ -222,9 +228,8 @@ func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held *room, er
 			held.release()
 		}
 	}()
-	deadline := time.Now().Add(10*time.Second + time.Duration(size>>20)*slowestUpload)
-	if err := http.NewResponseController(c.Response()).SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, nil, fmt.Errorf("bound the upload: %w", err)
+	if err := readUntil(c, time.Now().Add(10*time.Second+time.Duration(size>>20)*slowestUpload)); err != nil {
+		return nil, nil, err
 	}
 	if r.ContentLength >= 0 {
 		body = make([]byte, r.ContentLength)
@@ -238,7 +243,20 @@ func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held *room, er
 	case int64(len(body)) > limit:
 		return nil, nil, tooLarge(limit)
 	}
+	// net/http goes on reading, to see the client hang up: the upload's deadline must not end the request in its handler.
+	if err := readUntil(c, time.Time{}); err != nil {
+		return nil, nil, err
+	}
 	return body, held, nil
+}
+
+// readUntil sets the deadline for reading from the client; the zero time is none. The next request sets its own.
+func readUntil(c echo.Context, deadline time.Time) error {
+	err := http.NewResponseController(c.Response()).SetReadDeadline(deadline)
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("bound the upload: %w", err)
+	}
+	return nil
 }
 
 // drain reads on what is left of a body, within bounds.

@@ -4,13 +4,19 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/serviceauth"
 )
 
 // A request that the rate limit refuses does not use up its token, and so costs no row.
@@ -81,4 +87,58 @@ func TestSlowUploads(t *testing.T) {
 	}
 	alice.send(c, "and again")
 	mallory.get(mlsapi.NSIDGetConvos).ok()
+}
+
+// A handler that panics gives back the room that its answer would have taken: a few of them must not shut the caller out.
+func TestPanicGivesBackItsRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice := w.user()
+	auth, err := serviceauth.New(serviceauth.Config{
+		Audiences: serviceauth.Audiences(service), Directory: w.directory, Replays: serviceauth.NewUsedTokens(w.db),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, err := api.New(api.Config{ // without a database, reads panic
+		Auth: auth, Metrics: api.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Rates: w.rates, ServiceDID: service,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 8 { // more than one caller's answers may take together
+		r := httptest.NewRequest(http.MethodGet, "/xrpc/"+mlsapi.NSIDGetConvos, nil)
+		r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDGetConvos))
+		rec := httptest.NewRecorder()
+		broken.ServeHTTP(rec, r)
+		if rec.Code != http.StatusInternalServerError {
+			t.Fatalf("status %d: %s", rec.Code, rec.Body)
+		}
+	}
+}
+
+// deadlines records what a handler does to the connection.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	read []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.read = append(d.read, t)
+	return nil
+}
+
+// An upload has a deadline, which ends with it: left standing, it would end a request that is being answered.
+func TestUploadDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice := w.user()
+	r := httptest.NewRequest(http.MethodPost, "/xrpc/"+mlsapi.NSIDUpdateCursor, strings.NewReader(`{"convoId":"x","seq":1}`))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDUpdateCursor))
+	d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	w.server.ServeHTTP(d, r)
+	if d.Code != http.StatusNotFound || len(d.read) != 2 || d.read[0].IsZero() || !d.read[1].IsZero() {
+		t.Fatalf("status %d, deadlines %v; want one for the body and then none", d.Code, d.read)
+	}
 }

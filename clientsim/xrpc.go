@@ -38,14 +38,6 @@ type Answer struct {
 // Replayed reports whether the server says that it had answered this before.
 func (a Answer) Replayed() bool { return a.Header.Get("X-Idempotency-Replay") == "true" }
 
-// Into decodes the body.
-func (a Answer) Into(v any) error {
-	if err := json.Unmarshal(a.Body, v); err != nil {
-		return fmt.Errorf("decode answer %.200q: %w", a.Body, err)
-	}
-	return nil
-}
-
 // CallError is an answer that is not 2xx.
 type CallError struct {
 	Method  syntax.NSID
