@@ -70,6 +70,7 @@ var statusOf = map[string]int{
 	mlsapi.ErrConvoNotFound:       http.StatusNotFound,
 	mlsapi.ErrWelcomeNotFound:     http.StatusNotFound,
 	mlsapi.ErrKeyPackageNotFound:  http.StatusNotFound,
+	mlsapi.ErrGroupInfoNotFound:   http.StatusNotFound,
 	mlsapi.ErrEpochMismatch:       http.StatusConflict,
 	mlsapi.ErrGroupAlreadyExists:  http.StatusConflict,
 	mlsapi.ErrAlreadyMember:       http.StatusConflict,
@@ -159,6 +160,7 @@ var violations = []struct {
 	{mlsapi.NSIDAddMembers, "didList", mlsapi.RuleMaxLength, mlsapi.ErrTooManyMembers},
 	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleMaxLength, mlsapi.ErrTooManyDids},
 	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleFormat, mlsapi.ErrInvalidDid},
+	{mlsapi.NSIDPublishKeyPackages, "keyPackages", mlsapi.RuleMaxLength, mlsapi.ErrTooManyKeyPackages},
 	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
 	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleFormat, mlsapi.ErrInvalidKeyPackage},
 }

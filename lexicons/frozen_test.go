@@ -97,6 +97,11 @@ getWelcome | WelcomeConsumed
 confirmWelcome | WelcomeNotFound
 getConvo | ConvoNotFound, NotMember
 updateCursor | ConvoNotFound, NotMember
+submitCommit | ConvoNotFound, NotMember, NotPermitted, KeyPackageNotFound, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress
+processExternalCommit | ConvoNotFound, NotMember, NotPermitted, GroupInfoNotFound, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress
+getGroupInfo | ConvoNotFound, NotMember, GroupInfoNotFound
+publishKeyPackages | TooManyKeyPackages, IdempotencyConflict, RequestInProgress
+getKeyPackageStats | InvalidCipherSuite
 `
 
 const prefix = "blue.catbird.mls."

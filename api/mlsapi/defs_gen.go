@@ -53,6 +53,12 @@ func (v *ConvoMetadata) AppendJSON(dst []byte) []byte {
 type ConvoView struct {
 	// The group's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
+	// What the server could check of the commit that made the current epoch.
+	// verified: everything that is public, against the group's tree, which is
+	// known. structure: its form, and the KeyPackages that it adds, for the tree is
+	// not known. header: its group and epoch, for the rest is encrypted; also
+	// before the first commit, unless the creator sent a GroupInfo.
+	CommitLevel *string `json:"commitLevel,omitzero"`
 	// When the server recorded the convo.
 	CreatedAt Datetime `json:"createdAt"`
 	// Who created the convo.
@@ -76,6 +82,13 @@ type ConvoView struct {
 	Unread *int64 `json:"unread,omitzero"`
 }
 
+// Known values of ConvoView.CommitLevel.
+const (
+	ConvoViewCommitLevelHeader    = "header"
+	ConvoViewCommitLevelStructure = "structure"
+	ConvoViewCommitLevelVerified  = "verified"
+)
+
 func (v *ConvoView) decode(d *decoder) {
 	var o object
 	if !d.open(&o) {
@@ -86,47 +99,50 @@ func (v *ConvoView) decode(d *decoder) {
 		case "cipherSuite":
 			d.field(&o, 0, "cipherSuite")
 			v.CipherSuite = d.string(0, noLimit)
+		case "commitLevel":
+			d.field(&o, 1, "commitLevel")
+			v.CommitLevel = pointer(d.string(0, 64))
 		case "createdAt":
-			d.field(&o, 1, "createdAt")
+			d.field(&o, 2, "createdAt")
 			v.CreatedAt = d.datetime()
 		case "creator":
-			d.field(&o, 2, "creator")
+			d.field(&o, 3, "creator")
 			v.Creator = d.did()
 		case "epoch":
-			d.field(&o, 3, "epoch")
+			d.field(&o, 4, "epoch")
 			v.Epoch = d.integer(0, maxInteger)
 		case "groupId":
-			d.field(&o, 4, "groupId")
+			d.field(&o, 5, "groupId")
 			v.GroupID = d.string(0, 128)
 		case "id":
-			d.field(&o, 5, "id")
+			d.field(&o, 6, "id")
 			v.ID = d.string(0, noLimit)
 		case "lastMessageAt":
-			d.field(&o, 6, "lastMessageAt")
+			d.field(&o, 7, "lastMessageAt")
 			v.LastMessageAt = pointer(d.datetime())
 		case "lastSeq":
-			d.field(&o, 7, "lastSeq")
+			d.field(&o, 8, "lastSeq")
 			v.LastSeq = pointer(d.integer(0, maxInteger))
 		case "members":
-			d.field(&o, 8, "members")
+			d.field(&o, 9, "members")
 			v.Members = array(d, 0, noLimit, func(d *decoder) MemberView { return message[MemberView](d) })
 		case "metadata":
-			d.field(&o, 9, "metadata")
+			d.field(&o, 10, "metadata")
 			v.Metadata = pointer(message[ConvoMetadata](d))
 		case "unread":
-			d.field(&o, 10, "unread")
+			d.field(&o, 11, "unread")
 			v.Unread = pointer(d.integer(0, maxInteger))
 		default:
 			d.skip(&o)
 		}
 	}
 	d.require(&o, 0, "cipherSuite")
-	d.require(&o, 1, "createdAt")
-	d.require(&o, 2, "creator")
-	d.require(&o, 3, "epoch")
-	d.require(&o, 4, "groupId")
-	d.require(&o, 5, "id")
-	d.require(&o, 8, "members")
+	d.require(&o, 2, "createdAt")
+	d.require(&o, 3, "creator")
+	d.require(&o, 4, "epoch")
+	d.require(&o, 5, "groupId")
+	d.require(&o, 6, "id")
+	d.require(&o, 9, "members")
 }
 
 // AppendJSON implements [Appender].
@@ -134,6 +150,10 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cipherSuite\":"...)
 	dst = append(appendString(dst, v.CipherSuite), ',')
+	if v.CommitLevel != nil {
+		dst = append(dst, "\"commitLevel\":"...)
+		dst = append(appendString(dst, *v.CommitLevel), ',')
+	}
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"creator\":"...)

@@ -15,20 +15,29 @@ type none struct{}
 
 func (e *echo) keep(v any) error { e.got = v; return nil }
 
-func (e *echo) AddMembers(_ none, in *mlsapi.AddMembersInput) error               { return e.keep(in) }
-func (e *echo) ConfirmWelcome(_ none, in *mlsapi.ConfirmWelcomeInput) error       { return e.keep(in) }
-func (e *echo) CreateConvo(_ none, in *mlsapi.CreateConvoInput) error             { return e.keep(in) }
-func (e *echo) GetCommits(_ none, p *mlsapi.GetCommitsParams) error               { return e.keep(p) }
-func (e *echo) GetConvo(_ none, p *mlsapi.GetConvoParams) error                   { return e.keep(p) }
-func (e *echo) GetConvos(_ none, p *mlsapi.GetConvosParams) error                 { return e.keep(p) }
-func (e *echo) GetEpoch(_ none, p *mlsapi.GetEpochParams) error                   { return e.keep(p) }
-func (e *echo) GetKeyPackages(_ none, p *mlsapi.GetKeyPackagesParams) error       { return e.keep(p) }
-func (e *echo) GetMessages(_ none, p *mlsapi.GetMessagesParams) error             { return e.keep(p) }
-func (e *echo) GetWelcome(_ none, p *mlsapi.GetWelcomeParams) error               { return e.keep(p) }
-func (e *echo) LeaveConvo(_ none, in *mlsapi.LeaveConvoInput) error               { return e.keep(in) }
-func (e *echo) PublishKeyPackage(_ none, in *mlsapi.PublishKeyPackageInput) error { return e.keep(in) }
-func (e *echo) SendMessage(_ none, in *mlsapi.SendMessageInput) error             { return e.keep(in) }
-func (e *echo) UpdateCursor(_ none, in *mlsapi.UpdateCursorInput) error           { return e.keep(in) }
+func (e *echo) AddMembers(_ none, in *mlsapi.AddMembersInput) error                 { return e.keep(in) }
+func (e *echo) ConfirmWelcome(_ none, in *mlsapi.ConfirmWelcomeInput) error         { return e.keep(in) }
+func (e *echo) CreateConvo(_ none, in *mlsapi.CreateConvoInput) error               { return e.keep(in) }
+func (e *echo) GetCommits(_ none, p *mlsapi.GetCommitsParams) error                 { return e.keep(p) }
+func (e *echo) GetConvo(_ none, p *mlsapi.GetConvoParams) error                     { return e.keep(p) }
+func (e *echo) GetConvos(_ none, p *mlsapi.GetConvosParams) error                   { return e.keep(p) }
+func (e *echo) GetEpoch(_ none, p *mlsapi.GetEpochParams) error                     { return e.keep(p) }
+func (e *echo) GetGroupInfo(_ none, p *mlsapi.GetGroupInfoParams) error             { return e.keep(p) }
+func (e *echo) GetKeyPackageStats(_ none, p *mlsapi.GetKeyPackageStatsParams) error { return e.keep(p) }
+func (e *echo) GetKeyPackages(_ none, p *mlsapi.GetKeyPackagesParams) error         { return e.keep(p) }
+func (e *echo) GetMessages(_ none, p *mlsapi.GetMessagesParams) error               { return e.keep(p) }
+func (e *echo) GetWelcome(_ none, p *mlsapi.GetWelcomeParams) error                 { return e.keep(p) }
+func (e *echo) LeaveConvo(_ none, in *mlsapi.LeaveConvoInput) error                 { return e.keep(in) }
+func (e *echo) PublishKeyPackage(_ none, in *mlsapi.PublishKeyPackageInput) error   { return e.keep(in) }
+func (e *echo) PublishKeyPackages(_ none, in *mlsapi.PublishKeyPackagesInput) error {
+	return e.keep(in)
+}
+func (e *echo) ProcessExternalCommit(_ none, in *mlsapi.ProcessExternalCommitInput) error {
+	return e.keep(in)
+}
+func (e *echo) SubmitCommit(_ none, in *mlsapi.SubmitCommitInput) error { return e.keep(in) }
+func (e *echo) SendMessage(_ none, in *mlsapi.SendMessageInput) error   { return e.keep(in) }
+func (e *echo) UpdateCursor(_ none, in *mlsapi.UpdateCursorInput) error { return e.keep(in) }
 
 // serve decodes a request and returns what the handler would have got. Any error
 // that is not a Violation fails the test.

@@ -18,6 +18,8 @@ const (
 	ErrExpirationTooFar = "ExpirationTooFar"
 	// ErrGroupAlreadyExists: The group id is taken by another convo.
 	ErrGroupAlreadyExists = "GroupAlreadyExists"
+	// ErrGroupInfoNotFound: No GroupInfo of the current epoch is known.
+	ErrGroupInfoNotFound = "GroupInfoNotFound"
 	// ErrIdempotencyConflict: The idempotency key was used with another request;
 	// the message names the fields that differ.
 	ErrIdempotencyConflict = "IdempotencyConflict"
@@ -25,7 +27,8 @@ const (
 	ErrInvalidAsset = "InvalidAsset"
 	// ErrInvalidCipherSuite: The cipher suite is unknown or not offered here.
 	ErrInvalidCipherSuite = "InvalidCipherSuite"
-	// ErrInvalidCommit: The commit does not parse, or is for another group.
+	// ErrInvalidCommit: The commit is not one that the group can accept; the
+	// message says why, with the section of RFC 9420.
 	ErrInvalidCommit = "InvalidCommit"
 	// ErrInvalidCursor: The cursor does not point into this list.
 	ErrInvalidCursor = "InvalidCursor"
@@ -34,16 +37,16 @@ const (
 	// ErrInvalidEpochRange: toEpoch is below fromEpoch, or an epoch is out of
 	// range.
 	ErrInvalidEpochRange = "InvalidEpochRange"
-	// ErrInvalidGroupInfo: The GroupInfo does not parse, or belongs to another
-	// group or epoch.
+	// ErrInvalidGroupInfo: The GroupInfo does not parse, belongs to another group
+	// or epoch, or is not signed by a device of the caller that is in its tree.
 	ErrInvalidGroupInfo = "InvalidGroupInfo"
 	// ErrInvalidKeyPackage: The KeyPackage does not parse or fails verification.
 	ErrInvalidKeyPackage = "InvalidKeyPackage"
 	// ErrInvalidMessage: The ciphertext is not an application message or a proposal
 	// of this group and epoch.
 	ErrInvalidMessage = "InvalidMessage"
-	// ErrInvalidWelcome: The Welcome does not parse, or is for other KeyPackages
-	// than the request's.
+	// ErrInvalidWelcome: The Welcome does not parse, or does not name just the
+	// KeyPackages that the commit adds.
 	ErrInvalidWelcome = "InvalidWelcome"
 	// ErrKeyPackageNotFound: A KeyPackage that the request refers to does not
 	// exist.

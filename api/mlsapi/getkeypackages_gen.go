@@ -66,6 +66,9 @@ func (v *GetKeyPackagesParams) Fields() []Field {
 type GetKeyPackagesOutput struct {
 	// What was claimed.
 	KeyPackages []KeyPackageRef `json:"keyPackages"`
+	// Accounts of which the caller has claimed so many KeyPackages of late that
+	// only last-resort ones, if any, are left to it for now.
+	Limited []syntax.DID `json:"limited,omitzero"`
 	// Accounts with nothing to claim.
 	Missing []syntax.DID `json:"missing,omitzero"`
 }
@@ -80,8 +83,11 @@ func (v *GetKeyPackagesOutput) decode(d *decoder) {
 		case "keyPackages":
 			d.field(&o, 0, "keyPackages")
 			v.KeyPackages = array(d, 0, noLimit, func(d *decoder) KeyPackageRef { return message[KeyPackageRef](d) })
+		case "limited":
+			d.field(&o, 1, "limited")
+			v.Limited = array(d, 0, noLimit, func(d *decoder) syntax.DID { return d.did() })
 		case "missing":
-			d.field(&o, 1, "missing")
+			d.field(&o, 2, "missing")
 			v.Missing = array(d, 0, noLimit, func(d *decoder) syntax.DID { return d.did() })
 		default:
 			d.skip(&o)
@@ -95,6 +101,10 @@ func (v *GetKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"keyPackages\":"...)
 	dst = append(appendArray(dst, v.KeyPackages, func(dst []byte, v *KeyPackageRef) []byte { return v.AppendJSON(dst) }), ',')
+	if v.Limited != nil {
+		dst = append(dst, "\"limited\":"...)
+		dst = append(appendArray(dst, v.Limited, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }), ',')
+	}
 	if v.Missing != nil {
 		dst = append(dst, "\"missing\":"...)
 		dst = append(appendArray(dst, v.Missing, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }), ',')

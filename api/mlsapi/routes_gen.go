@@ -16,12 +16,17 @@ func Methods() []Method {
 		Method{NSID: NSIDGetConvo, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 		Method{NSID: NSIDGetConvos, Kind: Query, HasInput: false, Errors: []string{ErrInvalidCursor}},
 		Method{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		Method{NSID: NSIDGetGroupInfo, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrGroupInfoNotFound}},
+		Method{NSID: NSIDGetKeyPackageStats, Kind: Query, HasInput: false, Errors: []string{ErrInvalidCipherSuite}},
 		Method{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDGetMessages, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
 		Method{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
 		Method{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 	}
 }
@@ -47,6 +52,12 @@ type Handler[C any] interface {
 	GetConvos(c C, p *GetConvosParams) error
 	// GetEpoch: Read a convo's current epoch.
 	GetEpoch(c C, p *GetEpochParams) error
+	// GetGroupInfo: Read the GroupInfo of the convo's current epoch, with which a
+	// member's device can join by external commit.
+	GetGroupInfo(c C, p *GetGroupInfoParams) error
+	// GetKeyPackageStats: Count the caller's own KeyPackages, to know when to
+	// publish more.
+	GetKeyPackageStats(c C, p *GetKeyPackageStatsParams) error
 	// GetKeyPackages: Claim one KeyPackage of each device of the given accounts. A
 	// claimed KeyPackage is never handed to another caller.
 	GetKeyPackages(c C, p *GetKeyPackagesParams) error
@@ -59,12 +70,23 @@ type Handler[C any] interface {
 	// LeaveConvo: Leave a convo, or remove another member. Leaving again answers as
 	// the first time.
 	LeaveConvo(c C, in *LeaveConvoInput) error
+	// ProcessExternalCommit: Join the group by external commit (RFC 9420, section
+	// 12.4.3.2): for a present member's new device, or one that lost its state.
+	// Former members and strangers cannot.
+	ProcessExternalCommit(c C, in *ProcessExternalCommitInput) error
 	// PublishKeyPackage: Publish one KeyPackage, to be handed out once.
 	PublishKeyPackage(c C, in *PublishKeyPackageInput) error
+	// PublishKeyPackages: Publish several KeyPackages. Each is judged on its own:
+	// one that is refused does not hold up the others.
+	PublishKeyPackages(c C, in *PublishKeyPackagesInput) error
 	// SendMessage: Append an application message or a proposal to a convo's log.
 	// Resend the same bytes after a lost answer; never encrypt anew under the same
 	// key.
 	SendMessage(c C, in *SendMessageInput) error
+	// SubmitCommit: Submit a commit that leaves the roster as it is: key rotation,
+	// removal of the caller's own devices or of leaves whose owners have left, or
+	// addition of further devices of the caller's own.
+	SubmitCommit(c C, in *SubmitCommitInput) error
 	// UpdateCursor: Record how far the caller has read. The position never moves
 	// back.
 	UpdateCursor(c C, in *UpdateCursorInput) error
@@ -124,48 +146,83 @@ func Routes[C any]() []Route[C] {
 			return h.GetEpoch(c, p)
 		}},
 		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetGroupInfoParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetGroupInfo(c, p)
+		}},
+		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetKeyPackageStatsParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetKeyPackageStats(c, p)
+		}},
+		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackages(c, p)
 		}},
-		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetMessagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetMessages(c, p)
 		}},
-		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetWelcomeParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetWelcome(c, p)
 		}},
-		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeLeaveConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.LeaveConvo(c, in)
 		}},
-		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeProcessExternalCommitInput(body)
+			if err != nil {
+				return err
+			}
+			return h.ProcessExternalCommit(c, in)
+		}},
+		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackage(c, in)
 		}},
-		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodePublishKeyPackagesInput(body)
+			if err != nil {
+				return err
+			}
+			return h.PublishKeyPackages(c, in)
+		}},
+		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeSubmitCommitInput(body)
+			if err != nil {
+				return err
+			}
+			return h.SubmitCommit(c, in)
+		}},
+		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err
