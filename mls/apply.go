@@ -5,8 +5,8 @@ import "errors"
 // Change is what a commit does to a group, as far as it is public.
 type Change struct {
 	Adds    []Addition // in the order of the commit; an external committer too
-	Removes []Member // as they were
-	Updates []Update // leaves that go on with new content, the committer's last
+	Removes []Member   // as they were
+	Updates []Update   // leaves that go on with new content, the committer's last
 	// Committer is the sender's leaf, in the next epoch.
 	Committer uint32
 	External  bool // the committer was not a member: it is among Adds
