@@ -35,9 +35,15 @@ func (s Suite) Name() string {
 type Device interface {
 	// Identity is the credential's identity: the account's DID.
 	Identity() string
+	// SignatureKey is the public half of the device's signature key, which names
+	// it among the devices of its account.
+	SignatureKey() []byte
 	// KeyPackage makes a fresh KeyPackage and keeps its private half until a
 	// Welcome for it has been joined.
 	KeyPackage() (KeyPackage, error)
+	// LastResort makes a KeyPackage that may be used again and again (extension
+	// last_resort, 0x000A), and keeps its private half for good.
+	LastResort() (KeyPackage, error)
 	// Refs lists the KeyPackageRefs that still wait for a Welcome, in hex.
 	Refs() []string
 	// Create starts a group of one at epoch 0 under the given group_id.
@@ -46,6 +52,15 @@ type Device interface {
 	// It replaces an older state of the same group, as a member that left and
 	// was added again must.
 	Join(welcome []byte) (Group, error)
+	// JoinExternal stages a commit by which the device enters the group of a
+	// GroupInfo on its own (RFC 9420 §12.4.3.2), and with which it removes the
+	// leaf prior of its account, unless that is NoLeaf. A state of the group that
+	// the device has stays in use until ConfirmJoin replaces it.
+	JoinExternal(groupInfo []byte, prior int) (*Staged, error)
+	// ConfirmJoin enters the group by the commit that JoinExternal staged;
+	// DiscardJoin forgets that commit.
+	ConfirmJoin(groupID []byte) (Group, error)
+	DiscardJoin(groupID []byte)
 	// Group returns the group with this group_id, if the device has it.
 	Group(groupID []byte) (Group, bool)
 	// Forget drops a group, as after a create that the server refused.
@@ -53,6 +68,9 @@ type Device interface {
 	// HideHandshakes makes the device's commits PrivateMessages, of which the
 	// server can read no more than the header, and not PublicMessages.
 	HideHandshakes(bool)
+	// Bare is the device as it is after its state was lost and its signature key
+	// was not: no group, no private half of a KeyPackage.
+	Bare() Device
 	// Export serialises everything above, staged commits included, so that
 	// ImportDevice continues where a killed app stopped.
 	Export() ([]byte, error)
@@ -73,12 +91,20 @@ type Group interface {
 	// Members lists the identity of every leaf, in leaf order; a DID with two
 	// devices stands twice.
 	Members() []string
+	// Leaves lists every leaf, in leaf order; Own is the index of this device's.
+	Leaves() []Leaf
+	Own() uint32
+	// GroupInfo is the present epoch's, signed by this device, as Staged has it.
+	GroupInfo() ([]byte, error)
 	// Encrypt returns an MLSMessage holding a PrivateMessage of this epoch.
 	Encrypt(plaintext []byte) ([]byte, error)
 	// Process reads the next MLSMessage of the log. A foreign commit discards
 	// the staged one (it lost); the staged commit's own bytes confirm it.
 	Process(message []byte) (Received, error)
-	// StageAdd, StageRemove and StageUpdate prepare a commit.
+	// Stage prepares a commit; without additions and removals it only rotates
+	// this device's keys. StageAdd, StageRemove, which takes every device of the
+	// given accounts, and StageUpdate are its common cases.
+	Stage(Change) (*Staged, error)
 	StageAdd(keyPackages ...[]byte) (*Staged, error)
 	StageRemove(identities ...string) (*Staged, error)
 	StageUpdate() (*Staged, error)
@@ -87,6 +113,24 @@ type Group interface {
 	// Confirm merges the staged commit; Discard forgets it.
 	Confirm() error
 	Discard()
+}
+
+// NoLeaf stands for no leaf, where one may be removed.
+const NoLeaf = -1
+
+// Leaf is one device in a group's tree.
+type Leaf struct {
+	Index        uint32
+	Identity     string
+	SignatureKey []byte
+}
+
+// Change is what a commit does to a group's leaves.
+type Change struct {
+	// Add holds the KeyPackages of the devices that are added.
+	Add [][]byte
+	// Remove holds the leaves that are removed.
+	Remove []uint32
 }
 
 // KeyPackage is the public half of a KeyPackage: an MLSMessage and its
@@ -103,7 +147,8 @@ type Staged struct {
 	Epoch uint64
 	// Commit and Welcome are MLSMessages; Welcome is nil without additions.
 	Commit, Welcome []byte
-	// GroupInfo is the new epoch's, as an MLSMessage, ratchet tree included.
+	// GroupInfo is the new epoch's, as an MLSMessage, with the ratchet tree and
+	// with the external_pub that a commit from outside needs.
 	GroupInfo []byte
 }
 

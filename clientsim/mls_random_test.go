@@ -7,7 +7,7 @@ import (
 )
 
 // TestRandomHistory drives the library alone through random adds, removals,
-// updates, messages and restarts: whatever it cannot do is found here, with a
+// updates, external rejoins, messages and restarts: whatever it cannot do is found here, with a
 // seed and without a server, and not in a scenario.
 func TestRandomHistory(t *testing.T) {
 	t.Parallel()
@@ -58,6 +58,10 @@ func randomHistory(t *testing.T, rng *rand.Rand, suite Suite, steps int) {
 			staged, err = g.StageRemove(gone)
 		case n < 6:
 			staged, err = g.StageUpdate()
+		case n < 7 && len(live) > 1:
+			live = rejoin(t, rng, live, i, gid)
+			sameEpoch(t, groups()...)
+			continue
 		default:
 			var to []Group
 			for k, other := range groups() {
@@ -89,4 +93,33 @@ func randomHistory(t *testing.T, rng *rand.Rand, suite Suite, steps int) {
 		live = append(next, joiners...)
 		sameEpoch(t, groups()...)
 	}
+}
+
+// rejoin has the member behind i lose its state, and now and then its key, and
+// come back by external commit with the GroupInfo of i.
+func rejoin(t *testing.T, rng *rand.Rand, live []Device, i int, gid []byte) []Device {
+	t.Helper()
+	j := (i + 1) % len(live)
+	info := mustInfo(t, mustGroup(t, live[i], gid))
+	prior := int(mustGroup(t, live[j], gid).Own())
+	reborn := live[j].Bare()
+	if rng.IntN(2) == 0 {
+		reborn = mustDevice(t, reborn.Identity(), Suite(reborn.(*goDevice).suite))
+	}
+	staged, err := reborn.JoinExternal(info, prior)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live[j] = reborn
+	for k, d := range live {
+		if k == j {
+			_, err = d.ConfirmJoin(gid)
+		} else {
+			_, err = mustGroup(t, d, gid).Process(staged.Commit)
+		}
+		if err != nil {
+			t.Fatalf("rejoin of %s: %s: %v", reborn.Identity(), d.Identity(), err)
+		}
+	}
+	return live
 }

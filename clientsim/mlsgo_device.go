@@ -8,6 +8,7 @@ import (
 
 	"github.com/thomas-vilte/mls-go/ciphersuite"
 	"github.com/thomas-vilte/mls-go/credentials"
+	mlsext "github.com/thomas-vilte/mls-go/extensions"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
 )
@@ -29,12 +30,15 @@ type goDevice struct {
 	hidden   bool                       // see HideHandshakes
 	waiting  map[string]*waitingPackage // by KeyPackageRef in hex
 	groups   map[string]*goGroup        // by group_id in hex
+	joining  map[string]*pendingCommit  // staged by JoinExternal, by group_id in hex
 }
 
-// waitingPackage is a published KeyPackage whose Welcome has not come yet.
+// waitingPackage is a published KeyPackage whose Welcome has not come yet, or
+// a last-resort one, for which there is always another Welcome to come.
 type waitingPackage struct {
-	public  *keypackages.KeyPackage
-	private *keypackages.KeyPackagePrivateKeys
+	public     *keypackages.KeyPackage
+	private    *keypackages.KeyPackagePrivateKeys
+	lastResort bool
 }
 
 // NewDevice makes a device with a signature key of its own. The identity is
@@ -51,23 +55,59 @@ func NewDevice(identity string, suite Suite) (Device, error) {
 func newGoDevice(id string, cs ciphersuite.CipherSuite, cred *credentials.CredentialWithKey, signer *ciphersuite.SignaturePrivateKey) *goDevice {
 	return &goDevice{
 		identity: id, suite: cs, cred: cred, signer: signer,
-		waiting: map[string]*waitingPackage{}, groups: map[string]*goGroup{},
+		waiting: map[string]*waitingPackage{}, groups: map[string]*goGroup{}, joining: map[string]*pendingCommit{},
 	}
 }
 
 func (d *goDevice) Identity() string { return d.identity }
 
+func (d *goDevice) SignatureKey() []byte { return bytes.Clone(d.cred.SignatureKeyBytes) }
+
 func (d *goDevice) HideHandshakes(hide bool) { d.hidden = hide }
+
+func (d *goDevice) Bare() Device {
+	bare := newGoDevice(d.identity, d.suite, d.cred, d.signer)
+	bare.hidden = d.hidden
+	return bare
+}
 
 func (d *goDevice) KeyPackage() (KeyPackage, error) {
 	public, private, err := keypackages.Generate(d.cred, d.suite)
 	if err != nil {
 		return KeyPackage{}, fmt.Errorf("key package: %w", err)
 	}
-	raw := public.Marshal()
+	return d.await(&waitingPackage{public: public, private: private}), nil
+}
+
+// LastResort adds the extension to what the library generates, and signs anew.
+func (d *goDevice) LastResort() (KeyPackage, error) {
+	public, private, err := keypackages.Generate(d.cred, d.suite)
+	if err != nil {
+		return KeyPackage{}, fmt.Errorf("last-resort key package: %w", err)
+	}
+	public.Extensions = append(public.Extensions, keypackages.Extension{Type: mlsext.ExtensionTypeLastResort})
+	if err := d.signPackage(public); err != nil {
+		return KeyPackage{}, err
+	}
+	return d.await(&waitingPackage{public: public, private: private, lastResort: true}), nil
+}
+
+// signPackage signs a KeyPackage, but not its leaf.
+func (d *goDevice) signPackage(kp *keypackages.KeyPackage) error {
+	signature, err := ciphersuite.SignWithLabel(d.signer, "KeyPackageTBS", kp.MarshalTBS())
+	if err != nil {
+		return fmt.Errorf("sign key package: %w", err)
+	}
+	kp.Signature = signature.AsSlice()
+	return nil
+}
+
+// await keeps a KeyPackage's private half until its Welcome comes.
+func (d *goDevice) await(w *waitingPackage) KeyPackage {
+	raw := w.public.Marshal()
 	ref := refOf(raw, d.suite)
-	d.waiting[ref] = &waitingPackage{public, private}
-	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: ref}, nil
+	d.waiting[ref] = w
+	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: ref}
 }
 
 func (d *goDevice) Refs() []string {
@@ -110,7 +150,9 @@ func (d *goDevice) Join(welcome []byte) (Group, error) {
 		if err != nil {
 			return nil, fmt.Errorf("join with package %s: %w", ref, err)
 		}
-		delete(d.waiting, ref)
+		if !waiting.lastResort {
+			delete(d.waiting, ref)
+		}
 		return d.adopt(state), nil
 	}
 	return nil, fmt.Errorf("join: the Welcome is for none of this device's %d KeyPackages", len(d.waiting))

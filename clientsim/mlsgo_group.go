@@ -28,14 +28,35 @@ func (g *goGroup) ID() []byte            { return bytes.Clone(g.state.ID().AsSli
 func (g *goGroup) Epoch() uint64         { return g.state.Epoch().AsUint64() }
 func (g *goGroup) Authenticator() []byte { return bytes.Clone(g.state.EpochAuthenticator()) }
 
+func (g *goGroup) Own() uint32 { return uint32(g.state.OwnLeafIndex()) }
+
 func (g *goGroup) Members() []string {
-	members := slices.Clone(g.state.GetMembers())
-	slices.SortFunc(members, func(a, b *group.Member) int { return int(a.LeafIndex) - int(b.LeafIndex) })
-	ids := make([]string, len(members))
-	for i, m := range members {
-		ids[i] = string(m.Credential.Identity)
+	leaves := g.Leaves()
+	ids := make([]string, len(leaves))
+	for i, leaf := range leaves {
+		ids[i] = leaf.Identity
 	}
 	return ids
+}
+
+func (g *goGroup) Leaves() []Leaf {
+	members := slices.Clone(g.state.GetMembers())
+	slices.SortFunc(members, func(a, b *group.Member) int { return int(a.LeafIndex) - int(b.LeafIndex) })
+	leaves := make([]Leaf, len(members))
+	for i, m := range members {
+		leaves[i] = Leaf{
+			Index: uint32(m.LeafIndex), Identity: string(m.Credential.Identity), SignatureKey: g.state.MemberSigningKey(m.LeafIndex),
+		}
+	}
+	return leaves
+}
+
+func (g *goGroup) GroupInfo() ([]byte, error) {
+	info, err := g.state.GetGroupInfo(g.device.signer)
+	if err != nil {
+		return nil, fmt.Errorf("group info: %w", err)
+	}
+	return wrap(formatGroupInfo, info.Marshal()), nil
 }
 
 func (g *goGroup) Encrypt(plaintext []byte) ([]byte, error) {
@@ -97,19 +118,41 @@ func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error
 }
 
 func (g *goGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {
-	var added []*keypackages.KeyPackage
-	for _, message := range keyPackages {
-		raw, err := unwrap(formatKeyPackage, message)
-		if err != nil {
-			return nil, fmt.Errorf("stage add: %w", err)
+	return g.Stage(Change{Add: keyPackages})
+}
+
+func (g *goGroup) StageRemove(identities ...string) (*Staged, error) {
+	var gone []uint32
+	for _, leaf := range g.Leaves() {
+		if slices.Contains(identities, leaf.Identity) {
+			gone = append(gone, leaf.Index)
 		}
-		kp, err := keypackages.UnmarshalKeyPackage(raw)
+	}
+	if len(gone) == 0 {
+		return nil, errors.New("stage: nobody to remove")
+	}
+	return g.Stage(Change{Remove: gone})
+}
+
+// StageUpdate commits nothing but a new path: the library's own SelfUpdate is
+// an Update proposal by the committer, which RFC 9420 §12.2 forbids.
+func (g *goGroup) StageUpdate() (*Staged, error) { return g.Stage(Change{}) }
+
+func (g *goGroup) Stage(change Change) (*Staged, error) {
+	var added []*keypackages.KeyPackage
+	for _, message := range change.Add {
+		kp, err := readPackage(message)
 		if err != nil {
-			return nil, fmt.Errorf("stage add: %w", err)
+			return nil, fmt.Errorf("stage: %w", err)
 		}
 		added = append(added, kp)
 	}
 	return g.stage(added, func(next *group.Group) error {
+		for _, leaf := range change.Remove {
+			if _, err := next.RemoveMember(group.LeafNodeIndex(leaf)); err != nil {
+				return err
+			}
+		}
 		for _, kp := range added {
 			if _, err := next.AddMember(kp); err != nil {
 				return err
@@ -117,31 +160,6 @@ func (g *goGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {
 		}
 		return nil
 	})
-}
-
-func (g *goGroup) StageRemove(identities ...string) (*Staged, error) {
-	return g.stage(nil, func(next *group.Group) error {
-		removed := 0
-		for _, m := range next.GetMembers() {
-			if !slices.Contains(identities, string(m.Credential.Identity)) {
-				continue
-			}
-			if _, err := next.RemoveMember(m.LeafIndex); err != nil {
-				return err
-			}
-			removed++
-		}
-		if removed == 0 {
-			return errors.New("nobody to remove")
-		}
-		return nil
-	})
-}
-
-// StageUpdate commits nothing but a new path: the library's own SelfUpdate is
-// an Update proposal by the committer, which RFC 9420 §12.2 forbids.
-func (g *goGroup) StageUpdate() (*Staged, error) {
-	return g.stage(nil, func(*group.Group) error { return nil })
 }
 
 func (g *goGroup) stage(added []*keypackages.KeyPackage, propose func(*group.Group) error) (*Staged, error) {

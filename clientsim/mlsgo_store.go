@@ -24,12 +24,14 @@ type deviceFile struct {
 	Hidden   bool                   `json:"hidden,omitempty"`
 	Waiting  map[string]packageFile `json:"waiting"`
 	Groups   map[string]groupFile   `json:"groups"`
+	Joining  map[string]pendingFile `json:"joining,omitempty"`
 }
 
 type packageFile struct {
 	Public []byte `json:"public"`
 	Init   []byte `json:"init"`
 	Leaf   []byte `json:"leaf"`
+	Last   bool   `json:"lastResort,omitempty"`
 }
 
 type groupFile struct {
@@ -45,12 +47,12 @@ type pendingFile struct {
 func (d *goDevice) Export() ([]byte, error) {
 	file := deviceFile{
 		Identity: d.identity, Suite: uint16(d.suite), Signer: signerBytes(d.cred), Hidden: d.hidden,
-		Waiting: map[string]packageFile{}, Groups: map[string]groupFile{},
+		Waiting: map[string]packageFile{}, Groups: map[string]groupFile{}, Joining: map[string]pendingFile{},
 	}
 	for ref, w := range d.waiting {
 		file.Waiting[ref] = packageFile{
 			Public: w.public.Marshal(),
-			Init:   w.private.InitKey.Bytes(), Leaf: w.private.EncryptionKey.Bytes(),
+			Init:   w.private.InitKey.Bytes(), Leaf: w.private.EncryptionKey.Bytes(), Last: w.lastResort,
 		}
 	}
 	for id, g := range d.groups {
@@ -60,15 +62,32 @@ func (d *goDevice) Export() ([]byte, error) {
 		}
 		saved := groupFile{State: state}
 		if g.pending != nil {
-			next, err := g.pending.next.MarshalState()
+			pending, err := g.pending.save()
 			if err != nil {
 				return nil, fmt.Errorf("export staged commit of %s: %w", id, err)
 			}
-			saved.Pending = &pendingFile{Staged: g.pending.Staged, Next: next}
+			saved.Pending = &pending
 		}
 		file.Groups[id] = saved
 	}
+	for id, joining := range d.joining {
+		saved, err := joining.save()
+		if err != nil {
+			return nil, fmt.Errorf("export external commit to %s: %w", id, err)
+		}
+		file.Joining[id] = saved
+	}
 	return json.Marshal(file)
+}
+
+func (p *pendingCommit) save() (pendingFile, error) {
+	next, err := p.next.MarshalState()
+	return pendingFile{Staged: p.Staged, Next: next}, err
+}
+
+func (f *pendingFile) restore() (*pendingCommit, error) {
+	next, err := group.UnmarshalGroupState(f.Next)
+	return &pendingCommit{Staged: f.Staged, next: next}, err
 }
 
 // ImportDevice restores what Export wrote.
@@ -95,13 +114,16 @@ func ImportDevice(data []byte) (Device, error) {
 			return nil, fmt.Errorf("import group %s: %w", id, err)
 		}
 		if saved.Pending != nil {
-			next, err := group.UnmarshalGroupState(saved.Pending.Next)
-			if err != nil {
+			if g.pending, err = saved.Pending.restore(); err != nil {
 				return nil, fmt.Errorf("import staged commit of %s: %w", id, err)
 			}
-			g.pending = &pendingCommit{Staged: saved.Pending.Staged, next: next}
 		}
 		d.groups[id] = g
+	}
+	for id, saved := range file.Joining {
+		if d.joining[id], err = saved.restore(); err != nil {
+			return nil, fmt.Errorf("import external commit to %s: %w", id, err)
+		}
 	}
 	return d, nil
 }
@@ -151,5 +173,5 @@ func restorePackage(saved packageFile, cs ciphersuite.CipherSuite, cred *credent
 			return nil, err
 		}
 	}
-	return &waitingPackage{public, private}, nil
+	return &waitingPackage{public: public, private: private, lastResort: saved.Last}, nil
 }

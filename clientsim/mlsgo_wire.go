@@ -3,11 +3,15 @@ package clientsim
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"github.com/thomas-vilte/mls-go/ciphersuite"
+	mlsext "github.com/thomas-vilte/mls-go/extensions"
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
+	"github.com/thomas-vilte/mls-go/keypackages"
+	"github.com/thomas-vilte/mls-go/treesync"
 )
 
 // copyGroup clones a group through its serialised form. What the copy lacks,
@@ -39,6 +43,68 @@ func unwrap(format byte, message []byte) ([]byte, error) {
 		return nil, fmt.Errorf("not an MLSMessage of wire format %d", format)
 	}
 	return object, nil
+}
+
+// readPackage parses a framed KeyPackage.
+func readPackage(message []byte) (*keypackages.KeyPackage, error) {
+	raw, err := unwrap(formatKeyPackage, message)
+	if err != nil {
+		return nil, err
+	}
+	return keypackages.UnmarshalKeyPackage(raw)
+}
+
+// packageLeaf says whose KeyPackage a message is. It has no index yet.
+func packageLeaf(message []byte) (Leaf, error) {
+	kp, err := readPackage(message)
+	if err != nil {
+		return Leaf{}, fmt.Errorf("key package: %w", err)
+	}
+	return Leaf{Identity: string(kp.LeafNode.Credential.Identity), SignatureKey: kp.LeafNode.SignatureKeyBytes}, nil
+}
+
+// readGroupInfo parses a framed GroupInfo, and the tree that is in it.
+func readGroupInfo(message []byte) (*group.Info, *treesync.RatchetTree, error) {
+	raw, err := unwrap(formatGroupInfo, message)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := group.UnmarshalGroupInfo(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, ext := range info.Extensions {
+		if ext.Type == mlsext.ExtensionTypeRatchetTree {
+			tree, err := treesync.UnmarshalTreeFromExtension(ext.Data, info.GroupContext.CipherSuite)
+			return info, tree, err
+		}
+	}
+	return nil, nil, errors.New("no ratchet tree in the GroupInfo")
+}
+
+// leavesOf lists the devices in a tree.
+func leavesOf(tree *treesync.RatchetTree) []Leaf {
+	var leaves []Leaf
+	for i := range tree.NumLeaves {
+		node := tree.GetLeaf(treesync.LeafIndex(i))
+		if node == nil || node.LeafData == nil || node.State != treesync.NodeStatePresent {
+			continue
+		}
+		leaves = append(leaves, Leaf{
+			Index: i, Identity: string(node.LeafData.Credential.Identity), SignatureKey: node.LeafData.SigKeyBytes(),
+		})
+	}
+	return leaves
+}
+
+// InfoLeaves lists the devices in the tree of a GroupInfo, for one who is not,
+// or no longer, in the group.
+func InfoLeaves(groupInfo []byte) ([]Leaf, error) {
+	_, tree, err := readGroupInfo(groupInfo)
+	if err != nil {
+		return nil, fmt.Errorf("leaves of a GroupInfo: %w", err)
+	}
+	return leavesOf(tree), nil
 }
 
 // refOf is the KeyPackageRef (RFC 9420 §5.2) over the bare KeyPackage; the
