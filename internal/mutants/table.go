@@ -184,7 +184,7 @@ var mutants = []mutant{
 	{"forged sender", []edit{
 		{"convos/verify.go", "ok && !may.joins && sender.DID() != by.String()", "ok && !may.joins && sender.DID() == \"\""}}, "TestVerifiedCommit"},
 	{"unverified commit", []edit{
-		{"convos/verify.go", "	if errors.Is(err, mls.ErrUnsupported) { //", "	if err != nil { //"}}, "TestVerifiedCommit"},
+		{"convos/verify.go", "	if errors.Is(err, mls.ErrUnsupported) { //", "	if errors.Is(err, mls.ErrUnsupported) || err != nil { //"}}, "TestVerifiedCommit"},
 	{"roster beside the commit", []edit{
 		{"convos/verify.go", "all: true}\n	for _, a := range change.Adds {", "all: true}\n	for _, a := range change.Adds[:0] {"},
 		{"convos/verify.go", "	return v, c.permit(ctx, tx, by, change, may)\n", "	v.all = false\n	return v, nil\n"}}, "TestVerifiedCommit"},
