@@ -1,10 +1,12 @@
 // Package idem makes a write safe to repeat. A request that carries an idempotency key leaves a record in the same
 // transaction as its effect, so that neither can exist without the other; a repetition finds the record and gets the first
-// answer, byte for byte.
+// answer, byte for byte. docs/IDEMPOTENCY.md has the states and the lifetimes.
 //
-// This is class T: writes whose effects all lie in PostgreSQL. They need no lease. The record is inserted first and its
-// unique index is the lock: a concurrent repetition waits on it, sees the winner's record once that has committed, or takes
-// the place of a winner that rolled back. A refused request (a 4xx) rolls back and leaves nothing, so it is judged anew.
+// Class T (Do) is a write whose effects all lie in PostgreSQL. It needs no lease. The record is inserted first and its unique index
+// is the lock: a concurrent repetition waits on it, sees the winner's record once that has committed, or takes the place of a
+// winner that rolled back. A refused request (a 4xx) rolls back and leaves nothing, so it is judged anew.
+//
+// Class X (Run) is work with an effect outside. Its record is written before the work begins and is held by a lease: see lease.go.
 package idem
 
 import (
@@ -23,20 +25,37 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// ErrInProgress says that a request with the same key is still running.
+// ErrInProgress says that a request with the same key is still running. A *RunningError says since when, where that is known.
 var ErrInProgress = errors.New("a request with this idempotency key is still running")
 
 // ErrUnknownOutcome says that the connection was lost while committing and that no record can tell whether it did.
 var ErrUnknownOutcome = errors.New("the outcome of the write is not known")
 
+// RunningError is ErrInProgress for work that holds a lease.
+type RunningError struct {
+	Since time.Time     // when the present attempt began
+	Left  time.Duration // until another may take it over
+}
+
+func (e *RunningError) Error() string {
+	return fmt.Sprintf("%v; processing_started_at=%s", ErrInProgress, e.Since.UTC().Format(timestamp))
+}
+
+// Unwrap returns ErrInProgress.
+func (e *RunningError) Unwrap() error { return ErrInProgress }
+
+// timestamp is RFC 3339 with milliseconds, as everywhere in the contract.
+const timestamp = "2006-01-02T15:04:05.000Z07:00"
+
 // ConflictError says that the key was used before for another request.
 type ConflictError struct {
 	Fields []string  // names of the input fields that differ, sorted; never their values
-	At     time.Time // when the first request was answered
+	At     time.Time // when the first request came
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("the idempotency key was used for another request; differing fields: %s", strings.Join(e.Fields, ", "))
+	return fmt.Sprintf("the idempotency key was used for another request; differing fields: %s; first used at %s",
+		strings.Join(e.Fields, ", "), e.At.UTC().Format(timestamp))
 }
 
 // Request names one write and says what was asked.
@@ -52,6 +71,8 @@ type Request struct {
 type Answer struct {
 	Body     []byte // the response, exactly as it was first sent
 	Replayed bool
+	Expired  bool    // the key had been used before, so long ago that its record's lifetime was over
+	Outcome  Outcome // of work outside; Success for every other write
 }
 
 // Effect does the write inside tx and returns the encoded response. An error rolls everything back.
@@ -62,6 +83,9 @@ type Metrics interface {
 	Replayed(nsid string)
 	Conflicted(nsid string)
 	InProgress(nsid string)
+	Expired(nsid string)       // a key was used again after its record's lifetime
+	TakenOver(nsid string)     // a reservation whose lease was over went to another
+	HeartbeatLost(nsid string) // a heartbeat found the reservation taken, or could not be written
 }
 
 // Store runs writes and owns the table idempotency_keys.
@@ -70,11 +94,27 @@ type Store struct {
 	faults  *failpoint.Set
 	metrics Metrics
 	log     *slog.Logger
+	beats   func(every time.Duration) (beat <-chan time.Time, stop func())
+}
+
+// Option changes a Store.
+type Option func(*Store)
+
+// WithBeats sets what tells the holder of a lease when to extend it. The default is a ticker.
+func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func())) Option {
+	return func(s *Store) { s.beats = beats }
 }
 
 // New returns a store on db. faults may be nil.
-func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set) *Store {
-	return &Store{db: db, faults: faults, metrics: metrics, log: log}
+func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
+	s := &Store{db: db, faults: faults, metrics: metrics, log: log, beats: func(every time.Duration) (<-chan time.Time, func()) {
+		t := time.NewTicker(every)
+		return t.C, t.Stop
+	}}
+	for _, o := range options {
+		o(s)
+	}
+	return s
 }
 
 // Do runs effect at most once for the request's key and returns the answer: the new one, or the first one if the key has
@@ -82,31 +122,27 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 //
 // Errors besides effect's own: *ConflictError, ErrInProgress, ErrUnknownOutcome, and those of the database.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
-	tx, err := s.db.Begin(ctx)
-	if err != nil {
-		return Answer{}, fmt.Errorf("begin: %w", err)
-	}
-	defer s.rollback(ctx, tx)
-
-	if req.Key != "" {
-		reserved, err := reserve(ctx, tx, req)
-		if pgpool.LockTimeout(err) {
-			s.metrics.InProgress(req.NSID)
-			return Answer{}, ErrInProgress
-		}
-		if err != nil {
-			return Answer{}, fmt.Errorf("reserve the idempotency key: %w", err)
-		}
-		if !reserved {
-			return s.replay(ctx, tx, req)
-		}
-	}
-	response, err := effect(ctx, tx)
+	tx, err := s.begin(ctx, req)
 	if err != nil {
 		return Answer{}, err
 	}
+	defer s.rollback(ctx, tx)
+
+	answer := Answer{Outcome: Success}
 	if req.Key != "" {
-		if err := complete(ctx, tx, req, response); err != nil {
+		var first *Answer
+		if first, answer.Expired, err = s.claim(ctx, tx, req); err != nil {
+			return Answer{}, err
+		}
+		if first != nil {
+			return *first, nil
+		}
+	}
+	if answer.Body, err = effect(ctx, tx); err != nil {
+		return Answer{}, err
+	}
+	if req.Key != "" {
+		if err := complete(ctx, tx, req, answer.Body); err != nil {
 			return Answer{}, fmt.Errorf("record the answer: %w", err)
 		}
 	}
@@ -119,7 +155,39 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	if err := s.commit(ctx, tx, req.NSID); err != nil {
 		return s.resolve(ctx, req, err)
 	}
-	return Answer{Body: response}, nil
+	return answer, nil
+}
+
+// begin opens a transaction in the caller's name: it sees the caller's records and no others, and what it changes is its doing.
+func (s *Store) begin(ctx context.Context, req Request) (pgx.Tx, error) {
+	tx, err := s.db.BeginTx(ctx, pgx.TxOptions{BeginQuery: asCaller(req)})
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	return tx, nil
+}
+
+// claim takes the key inside tx, or returns the first answer. expired: the key had been taken, and its record's time is over.
+func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answer, expired bool, err error) {
+	reserved, err := reserve(ctx, tx, req)
+	if err == nil && !reserved {
+		if reserved, err = reclaim(ctx, tx, req); reserved {
+			s.metrics.Expired(req.NSID)
+			expired = true
+		}
+	}
+	if pgpool.LockTimeout(err) {
+		s.metrics.InProgress(req.NSID)
+		return nil, false, ErrInProgress
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("reserve the idempotency key: %w", err)
+	}
+	if reserved {
+		return nil, expired, nil
+	}
+	answer, err := s.replay(ctx, tx, req)
+	return &answer, false, err
 }
 
 // commitTimeout bounds the wait for a COMMIT and, after a lost connection, for the look-up of its outcome.
@@ -133,9 +201,9 @@ func (s *Store) commit(ctx context.Context, tx pgx.Tx, nsid string) error {
 	return s.faults.Hit(ctx, failpoint.AfterCommit, nsid)
 }
 
-// replay answers from the record that reserve ran into.
-func (s *Store) replay(ctx context.Context, tx pgx.Tx, req Request) (Answer, error) {
-	rec, err := lookup(ctx, tx, req)
+// replay answers from the record that holds the key.
+func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answer, error) {
+	rec, err := lookup(ctx, q, req)
 	if errors.Is(err, pgx.ErrNoRows) {
 		// The record was removed between two statements; the caller's retry will find the key free.
 		s.metrics.InProgress(req.NSID)
@@ -148,8 +216,12 @@ func (s *Store) replay(ctx context.Context, tx pgx.Tx, req Request) (Answer, err
 		s.metrics.Conflicted(req.NSID)
 		return Answer{}, err
 	}
+	if rec.state != completed {
+		s.metrics.InProgress(req.NSID)
+		return Answer{}, &RunningError{Since: *rec.startedAt, Left: rec.left}
+	}
 	s.metrics.Replayed(req.NSID)
-	return Answer{Body: rec.response, Replayed: true}, nil
+	return Answer{Body: rec.response, Replayed: true, Outcome: rec.outcome}, nil
 }
 
 // resolve finds out what became of a COMMIT whose outcome was lost: the record says so, or nothing can.
@@ -160,7 +232,7 @@ func (s *Store) resolve(ctx context.Context, req Request, cause error) (Answer, 
 	if req.Key == "" {
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause)
 	}
-	rec, err := lookup(ctx, s.db, req)
+	rec, err := s.lookupCommitted(ctx, req)
 	if errors.Is(err, pgx.ErrNoRows) {
 		// The old session may still be committing: "not there" is not yet "not done".
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause)
@@ -172,7 +244,17 @@ func (s *Store) resolve(ctx context.Context, req Request, cause error) (Answer, 
 		return Answer{}, err
 	}
 	s.log.WarnContext(ctx, "a lost commit was found committed", "nsid", req.NSID)
-	return Answer{Body: rec.response}, nil
+	return Answer{Body: rec.response, Outcome: rec.outcome}, nil
+}
+
+// lookupCommitted is lookup in a transaction of its own.
+func (s *Store) lookupCommitted(ctx context.Context, req Request) (rec record, err error) {
+	tx, err := s.begin(ctx, req)
+	if err != nil {
+		return rec, err
+	}
+	defer s.rollback(ctx, tx)
+	return lookup(ctx, tx, req)
 }
 
 // rollback ends a transaction that was not committed. A failure is only logged: the server rolls back on its own once the

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -15,7 +16,12 @@ import (
 const (
 	BeforeCommit = "before-commit"
 	AfterCommit  = "after-commit"
+	AfterReserve = "after-reserve" // of work outside the database: before it begins
+	AfterWork    = "after-work"    // it is done, and not yet recorded
+	Heartbeat    = "heartbeat"     // a lease is about to be extended
 )
+
+var points = []string{BeforeCommit, AfterCommit, AfterReserve, AfterWork, Heartbeat}
 
 // Action is what happens at an armed point.
 type Action string
@@ -46,7 +52,7 @@ func New() *Set { return &Set{armed: map[point]Action{}, gates: map[point]*gate{
 
 // Arm makes the next write of method (an NSID) that reaches name perform action, once.
 func (s *Set) Arm(name, method string, action Action) error {
-	if name != BeforeCommit && name != AfterCommit {
+	if !slices.Contains(points, name) {
 		return fmt.Errorf("unknown failpoint %q", name)
 	}
 	if action != Kill && action != Error && action != Pause {

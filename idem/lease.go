@@ -1,0 +1,275 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/failpoint"
+)
+
+// Outcome is what work outside came to. All three are answers: a repetition gets the same.
+type Outcome string
+
+const (
+	Success Outcome = "success"
+	Partial Outcome = "partial" // some of it was done, and that is final
+	Failure Outcome = "failure" // it was refused for good
+)
+
+// ErrLeaseLost says that the reservation belongs to another by now. It is the cause of the end of the work's context.
+var ErrLeaseLost = errors.New("the lease was lost: another has taken the work over")
+
+// Done is what work outside ended with.
+type Done struct {
+	Outcome  Outcome
+	Response []byte
+	// Effect, if any, is what the outcome changes in the database. It is one transaction with the record.
+	Effect func(ctx context.Context, tx pgx.Tx) error
+}
+
+// Work does something outside the database. ctx ends when the lease is lost. An error means that nothing final came of it: the
+// reservation is given back, and the next attempt may begin at once. fence is higher for every holder of the key: what lies
+// outside can tell an old one by it.
+type Work func(ctx context.Context, fence int64) (Done, error)
+
+// Run is Do for work outside the database. The key is reserved, visibly, before the work begins; its holder extends a lease while
+// it works, and records the end together with its effects. If the holder dies, another takes over once the lease is over, with a higher
+// fence; a holder who was only thought dead finds that its heartbeat and its completion match no row any more. What lies outside may thus
+// see the work twice, and must tell by the key. Only the database's clock counts.
+//
+// Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome, and those of the database.
+func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error) {
+	fence, first, err := s.acquire(ctx, req)
+	if err != nil {
+		return Answer{}, err
+	}
+	if first != nil {
+		return *first, nil
+	}
+	if err := s.faults.Hit(ctx, failpoint.AfterReserve, req.NSID); err != nil {
+		return Answer{}, err
+	}
+	working, end := s.keep(ctx, req, fence)
+	done, err := work(working, fence)
+	end()
+	if errors.Is(context.Cause(working), ErrLeaseLost) {
+		return Answer{}, ErrLeaseLost
+	}
+	if err != nil {
+		return Answer{}, errors.Join(err, s.release(ctx, req, fence))
+	}
+	if err := s.faults.Hit(ctx, failpoint.AfterWork, req.NSID); err != nil {
+		return Answer{}, err
+	}
+	return s.finish(ctx, req, fence, done)
+}
+
+// acquire reserves the key, or takes over a reservation whose lease is over or that was given back, or returns the answer there is.
+func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *Answer, err error) {
+	tx, err := s.begin(ctx, req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer s.rollback(ctx, tx)
+	op, hash := operationOf(req.NSID), req.Input.Hash()
+	tag, err := tx.Exec(ctx, `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at,
+			state, outcome, started_at, lease_expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval,
+			'processing', '', clock_timestamp(), clock_timestamp() + $8::interval)
+		ON CONFLICT DO NOTHING`,
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), op.life, op.lease)
+	if err != nil {
+		return 0, nil, fmt.Errorf("reserve the work: %w", err)
+	}
+	fence = 1
+	if tag.RowsAffected() == 0 {
+		if fence, err = s.takeOver(ctx, tx, req); err != nil {
+			return 0, nil, err
+		}
+		if fence == 0 {
+			answer, err := s.replay(ctx, tx, req)
+			if errors.Is(err, ErrInProgress) {
+				s.log.InfoContext(ctx, "skipped_duplicate", "operation", req.NSID, "key", req.Key)
+			}
+			return 0, &answer, err
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return 0, nil, fmt.Errorf("reserve the work: %w", err) // if it was committed after all, its lease will end
+	}
+	s.log.InfoContext(ctx, "lock_acquired", "operation", req.NSID, "key", req.Key, "fence", fence)
+	return fence, nil, nil
+}
+
+// takeOver raises the fence of a reservation that nobody holds, and returns it; 0 if somebody does, or if it has its answer. It is a
+// single compare-and-set, so of two that try one gets it.
+func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int64, err error) {
+	op, hash := operationOf(req.NSID), req.Input.Hash()
+	var lapsed bool
+	err = tx.QueryRow(ctx, `
+		WITH held AS (
+			SELECT state FROM idempotency_keys WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)
+				AND (request_hash = $5 OR expires_at <= clock_timestamp())
+				AND (state = 'released' OR (state = 'processing' AND lease_expires_at <= clock_timestamp())
+					OR (state = 'completed' AND expires_at <= clock_timestamp()))
+			FOR UPDATE
+		)
+		UPDATE idempotency_keys k
+		SET state = 'processing', outcome = '', response = '', fence = k.fence + 1, request_hash = $5, field_hashes = $6,
+			started_at = clock_timestamp(), lease_expires_at = clock_timestamp() + $8::interval, completed_at = NULL,
+			expires_at = clock_timestamp() + $7::interval
+		FROM held
+		WHERE (k.caller_did, k.nsid, k.scope, k.key) = ($1, $2, $3, $4)
+		RETURNING k.fence, held.state = 'processing'`,
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), op.life, op.lease).Scan(&fence, &lapsed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("take the work over: %w", err)
+	}
+	if lapsed {
+		s.metrics.TakenOver(req.NSID)
+		s.log.WarnContext(ctx, "takeover", "operation", req.NSID, "key", req.Key, "fence", fence)
+	}
+	return fence, nil
+}
+
+// keep extends the lease every third of its length until end is called. The context that it returns ends with ErrLeaseLost when
+// the reservation is another's, or when no heartbeat could be written for as long as a lease lasts.
+func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
+	lease := operationOf(req.NSID).lease
+	working, cancel := context.WithCancelCause(ctx)
+	beat, stop := s.beats(lease / 3)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer stop()
+		extended := time.Now()
+		for {
+			select {
+			case <-working.Done():
+				return
+			case <-beat:
+			}
+			held, err := s.extend(working, req, fence)
+			switch {
+			case working.Err() != nil:
+				return
+			case err == nil && held:
+				extended = time.Now()
+				s.log.DebugContext(ctx, "heartbeat", "operation", req.NSID, "key", req.Key, "fence", fence)
+				continue
+			case err == nil:
+				s.metrics.HeartbeatLost(req.NSID)
+				s.log.WarnContext(ctx, "heartbeat lost: taken over", "operation", req.NSID, "key", req.Key, "fence", fence)
+				cancel(ErrLeaseLost)
+				return
+			}
+			s.metrics.HeartbeatLost(req.NSID)
+			s.log.WarnContext(ctx, "heartbeat lost", "operation", req.NSID, "key", req.Key, "fence", fence, "error", err)
+			if time.Since(extended) >= lease {
+				cancel(ErrLeaseLost)
+				return
+			}
+		}
+	}()
+	return working, func() {
+		cancel(nil)
+		<-ended
+	}
+}
+
+// extend writes one heartbeat and reports whether the reservation is still the holder's.
+func (s *Store) extend(ctx context.Context, req Request, fence int64) (held bool, err error) {
+	if err := s.faults.Hit(ctx, failpoint.Heartbeat, req.NSID); err != nil {
+		return false, err
+	}
+	tx, err := s.begin(ctx, req)
+	if err != nil {
+		return false, err
+	}
+	defer s.rollback(ctx, tx)
+	tag, err := tx.Exec(ctx, `
+		UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + $6::interval
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
+		req.Caller, req.NSID, req.Scope, req.Key, fence, operationOf(req.NSID).lease)
+	if err != nil {
+		return false, fmt.Errorf("extend the lease: %w", err)
+	}
+	return tag.RowsAffected() == 1, tx.Commit(ctx)
+}
+
+// release gives the reservation back after an attempt that came to nothing. If it is another's by now there is nothing to give.
+func (s *Store) release(ctx context.Context, req Request, fence int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	tx, err := s.begin(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer s.rollback(ctx, tx)
+	_, err = tx.Exec(ctx, `
+		UPDATE idempotency_keys SET state = 'released', outcome = 'failure', completed_at = clock_timestamp()
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
+		req.Caller, req.NSID, req.Scope, req.Key, fence)
+	if err != nil {
+		return fmt.Errorf("release the reservation: %w", err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("release the reservation: %w", err)
+	}
+	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence)
+	return nil
+}
+
+// finish records what the work came to, in one transaction with its effect. The fence comes first: a holder who has lost the lease
+// changes nothing.
+func (s *Store) finish(ctx context.Context, req Request, fence int64, done Done) (Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	tx, err := s.begin(ctx, req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer s.rollback(ctx, tx)
+	tag, err := tx.Exec(ctx, `
+		UPDATE idempotency_keys SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
+		req.Caller, req.NSID, req.Scope, req.Key, fence, done.Outcome, done.Response)
+	if err != nil {
+		return Answer{}, fmt.Errorf("complete the work: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return Answer{}, ErrLeaseLost
+	}
+	if done.Effect != nil {
+		if err := done.Effect(ctx, tx); err != nil {
+			return Answer{}, fmt.Errorf("complete the work: %w", err)
+		}
+	}
+	if err := s.faults.Hit(ctx, failpoint.BeforeCommit, req.NSID); err != nil {
+		return Answer{}, err
+	}
+	if err := s.commit(ctx, tx, req.NSID); err != nil {
+		return s.resolveRun(ctx, req, fence, err)
+	}
+	return Answer{Body: done.Response, Outcome: done.Outcome}, nil
+}
+
+// resolveRun finds out what became of the COMMIT of a completion.
+func (s *Store) resolveRun(ctx context.Context, req Request, fence int64, cause error) (Answer, error) {
+	rec, err := s.lookupCommitted(ctx, req)
+	if err == nil && rec.state == completed && rec.fence == fence {
+		return Answer{Body: rec.response, Outcome: rec.outcome}, nil
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return Answer{}, errors.Join(fmt.Errorf("%w: %w", ErrUnknownOutcome, cause), err)
+}

@@ -1,0 +1,498 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/pgtest"
+)
+
+// outside is work outside the database, as a key stands for it.
+func outside(key string) idem.Request {
+	r := request(key, "job", `"1"`)
+	r.Caller, r.NSID = "mlsd", idem.NSIDPush
+	return r
+}
+
+// done is work that ends well, with an effect of its own.
+func (b *bench) done(t *testing.T, response string) idem.Done {
+	return idem.Done{Outcome: idem.Success, Response: []byte(response), Effect: func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO effects (note) VALUES ($1)`, response)
+		return err
+	}}
+}
+
+// record is what a key's row says.
+type row struct {
+	state, outcome string
+	fence          int64
+	seconds        float64 // that it took
+}
+
+func (b *bench) row(t *testing.T, key string) (r row) {
+	t.Helper()
+	err := b.db.QueryRow(t.Context(), `
+		SELECT state, outcome, fence, coalesce(extract(epoch FROM completed_at - started_at), -1)
+		FROM idempotency_keys WHERE key = $1`, key).Scan(&r.state, &r.outcome, &r.fence, &r.seconds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// lapse lets the leases of all reservations end.
+func (b *bench) lapse(t *testing.T) {
+	t.Helper()
+	pgtest.Age(t, b.db, "idempotency_keys", time.Hour, "lease_expires_at")
+}
+
+// held is work that waits to be told to go on.
+type held struct {
+	begun, goOn chan struct{}
+	ctx         context.Context // of the work, once it has begun
+}
+
+func (b *bench) held(t *testing.T, response string) (*held, idem.Work) {
+	h := &held{begun: make(chan struct{}), goOn: make(chan struct{})}
+	return h, func(ctx context.Context, _ int64) (idem.Done, error) {
+		h.ctx = ctx
+		close(h.begun)
+		select {
+		case <-h.goOn:
+		case <-ctx.Done():
+		}
+		return b.done(t, response), nil
+	}
+}
+
+// outcome is what Run has returned.
+type outcome struct {
+	answer idem.Answer
+	err    error
+}
+
+func (b *bench) start(ctx context.Context, key string, work idem.Work) <-chan outcome {
+	out := make(chan outcome, 1)
+	go func() {
+		answer, err := b.Run(ctx, outside(key), work)
+		out <- outcome{answer, err}
+	}()
+	return out
+}
+
+// The reservation is there before the work, and a duplicate is told since when.
+func TestReservationAndStillProcessing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	h, work := b.held(t, "first")
+	first := b.start(t.Context(), "k", work)
+	<-h.begun
+	if r := b.row(t, "k"); r.state != "processing" || r.fence != 1 {
+		t.Fatalf("while it runs: %+v", r)
+	}
+	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) {
+		t.Error("the duplicate has run")
+		return idem.Done{}, nil
+	})
+	var running *idem.RunningError
+	if !errors.As(err, &running) || !errors.Is(err, idem.ErrInProgress) || running.Since.IsZero() || running.Left <= 0 ||
+		!strings.Contains(err.Error(), "processing_started_at=") {
+		t.Fatalf("the duplicate: %v", err)
+	}
+	close(h.goOn)
+	if out := <-first; out.err != nil || string(out.answer.Body) != "first" {
+		t.Fatalf("%+v", out)
+	}
+	if r := b.row(t, "k"); r.state != "completed" || r.outcome != "success" || r.seconds < 0 {
+		t.Fatalf("in the end: %+v", r)
+	}
+}
+
+// What work came to is an answer for every repetition, whether it was a success or not.
+func TestCachedOutcomes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, want := range []idem.Outcome{idem.Success, idem.Partial, idem.Failure} {
+		ran := 0
+		work := func(context.Context, int64) (idem.Done, error) {
+			ran++
+			return idem.Done{Outcome: want, Response: []byte(want + "!")}, nil
+		}
+		for i := range 2 {
+			answer, err := b.Run(t.Context(), outside(string(want)), work)
+			if err != nil || answer.Outcome != want || string(answer.Body) != string(want)+"!" || answer.Replayed != (i == 1) {
+				t.Fatalf("%s, run %d: %+v, %v", want, i, answer, err)
+			}
+		}
+		if ran != 1 || b.row(t, string(want)).outcome != string(want) {
+			t.Fatalf("%s ran %d times: %+v", want, ran, b.row(t, string(want)))
+		}
+	}
+	other := outside("success")
+	other.Input = idem.Content{{Name: "job", JSON: []byte(`"2"`)}}
+	var conflict *idem.ConflictError
+	if _, err := b.Run(t.Context(), other, nil); !errors.As(err, &conflict) {
+		t.Fatalf("the key for other work: %v", err)
+	}
+}
+
+// An attempt that came to nothing is released, and the next one begins at once with a higher fence.
+func TestReleased(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	refused := errors.New("nobody answers")
+	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) { return idem.Done{}, refused })
+	if r := b.row(t, "k"); !errors.Is(err, refused) || r.state != "released" || r.outcome != "failure" || r.seconds < 0 {
+		t.Fatalf("%v, %+v", err, r)
+	}
+	var fence int64
+	answer, err := b.Run(t.Context(), outside("k"), func(_ context.Context, f int64) (idem.Done, error) {
+		fence = f
+		return b.done(t, "second"), nil
+	})
+	if err != nil || fence != 2 || answer.Replayed || b.effects(t) != 1 {
+		t.Fatalf("fence %d, %+v, %v", fence, answer, err)
+	}
+}
+
+// zombie: a heartbeat or completion without a fence extended or overwrote its successor's lease.
+func TestZombie(t *testing.T) {
+	t.Parallel()
+	beats := make(chan time.Time)
+	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
+	h, work := b.held(t, "zombie")
+	zombie := b.start(t.Context(), "k", work)
+	<-h.begun
+	b.lapse(t) // it is frozen, as far as anybody can tell
+	successor, work2 := b.held(t, "successor")
+	second := b.start(t.Context(), "k", work2)
+	<-successor.begun
+	if r := b.row(t, "k"); r.state != "processing" || r.fence != 2 || b.counts.takenOver.Load() != 1 {
+		t.Fatalf("after the takeover: %+v", r)
+	}
+	close(h.goOn) // it wakes up, and completes
+	if out := <-zombie; !errors.Is(out.err, idem.ErrLeaseLost) {
+		t.Fatalf("the zombie: %+v", out)
+	}
+	if r := b.row(t, "k"); r.state != "processing" || r.fence != 2 || b.effects(t) != 0 {
+		t.Fatalf("after the zombie's completion: %+v, %d effects", r, b.effects(t))
+	}
+	close(successor.goOn)
+	if out := <-second; out.err != nil || string(out.answer.Body) != "successor" || b.effects(t) != 1 {
+		t.Fatalf("the successor: %+v, %d effects", out, b.effects(t))
+	}
+}
+
+// The zombie's heartbeat matches no row, and ends its work.
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	beats := make(chan time.Time)
+	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
+	h, work := b.held(t, "x")
+	first := b.start(t.Context(), "k", work)
+	<-h.begun
+	left := func() (left time.Duration) {
+		t.Helper()
+		if err := b.db.QueryRow(t.Context(), `SELECT lease_expires_at - clock_timestamp() FROM idempotency_keys`).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", 50*time.Second, "lease_expires_at")
+	short := left()
+	beats <- time.Time{}
+	beats <- time.Time{} // the second is taken when the first is done
+	if now := left(); now <= short+40*time.Second {
+		t.Fatalf("a heartbeat has extended the lease from %s to %s", short, now)
+	}
+	b.lapse(t)
+	other, work2 := b.held(t, "y")
+	second := b.start(t.Context(), "k", work2)
+	<-other.begun
+	for h.ctx.Err() == nil { // both holders listen to the same beats
+		select {
+		case beats <- time.Time{}:
+		case <-h.ctx.Done():
+		}
+	}
+	if !errors.Is(context.Cause(h.ctx), idem.ErrLeaseLost) || b.counts.heartbeatLost.Load() == 0 {
+		t.Fatalf("the first holder's work ended with %v", context.Cause(h.ctx))
+	}
+	if out := <-first; !errors.Is(out.err, idem.ErrLeaseLost) {
+		t.Fatalf("%+v", out)
+	}
+	if r := b.row(t, "k"); r.fence != 2 || r.state != "processing" {
+		t.Fatalf("%+v", r)
+	}
+	close(other.goOn)
+	if out := <-second; out.err != nil {
+		t.Fatal(out.err)
+	}
+}
+
+// A heartbeat that could not be written costs nothing as long as the next one can.
+func TestDroppedHeartbeat(t *testing.T) {
+	t.Parallel()
+	beats := make(chan time.Time)
+	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
+	h, work := b.held(t, "x")
+	first := b.start(t.Context(), "k", work)
+	<-h.begun
+	if err := b.faults.Arm(failpoint.Heartbeat, idem.NSIDPush, failpoint.Error); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		beats <- time.Time{}
+	}
+	close(h.goOn)
+	if out := <-first; out.err != nil || b.counts.heartbeatLost.Load() != 1 {
+		t.Fatalf("%+v, %d lost", out, b.counts.heartbeatLost.Load())
+	}
+}
+
+// takeover-race: an unconditional takeover let two workers win.
+func TestTakeoverRace(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	h, work := b.held(t, "dead")
+	first := b.start(t.Context(), "k", work)
+	<-h.begun
+	b.lapse(t)
+	var mu sync.Mutex
+	fences := map[int64]int{}
+	release := make(chan struct{})
+	outs := make([]<-chan outcome, 16)
+	for i := range outs {
+		outs[i] = b.start(t.Context(), "k", func(_ context.Context, fence int64) (idem.Done, error) {
+			mu.Lock()
+			fences[fence]++
+			mu.Unlock()
+			<-release
+			return b.done(t, "winner"), nil
+		})
+	}
+	results := make(chan outcome, len(outs))
+	for _, out := range outs {
+		go func() { results <- <-out }()
+	}
+	for range len(outs) - 1 { // whoever they are
+		if out := <-results; !errors.Is(out.err, idem.ErrInProgress) {
+			t.Fatalf("%+v", out)
+		}
+	}
+	close(release)
+	if out := <-results; out.err != nil || fences[2] != 1 || len(fences) != 1 {
+		t.Fatalf("%+v, fences %v", out, fences)
+	}
+	close(h.goOn)
+	if out := <-first; !errors.Is(out.err, idem.ErrLeaseLost) || b.effects(t) != 1 {
+		t.Fatalf("%+v, %d effects", out, b.effects(t))
+	}
+}
+
+// frozen-lease: now() in a transaction made an expired lease look valid.
+func TestFrozenLease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	h, work := b.held(t, "x")
+	first := b.start(t.Context(), "k", work)
+	<-h.begun
+	// The takeover's transaction began before the lease ended: it must see that it has.
+	if err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + interval '300 milliseconds'`)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SELECT now()`); err != nil {
+			return err
+		}
+		var frozen, lapsed bool
+		for !lapsed {
+			if err := tx.QueryRow(t.Context(), `SELECT lease_expires_at > now(), lease_expires_at <= clock_timestamp() FROM idempotency_keys`).
+				Scan(&frozen, &lapsed); err != nil {
+				return err
+			}
+		}
+		if !frozen {
+			t.Error("the test has not shown what it should")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) { return b.done(t, "y"), nil }); err != nil {
+		t.Fatal(err)
+	}
+	close(h.goOn)
+	<-first
+}
+
+// The completion and its effect are one, and a lost COMMIT is looked up.
+func TestCompletionIsOne(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, c := range []struct {
+		point   string
+		effects int
+	}{{failpoint.AfterReserve, 0}, {failpoint.AfterWork, 0}, {failpoint.BeforeCommit, 0}, {failpoint.AfterCommit, 1}} {
+		if err := b.faults.Arm(c.point, idem.NSIDPush, failpoint.Error); err != nil {
+			t.Fatal(err)
+		}
+		before := b.effects(t)
+		work := func(context.Context, int64) (idem.Done, error) { return b.done(t, c.point), nil }
+		answer, err := b.Run(t.Context(), outside(c.point), work)
+		if (err == nil) != (c.effects == 1) || b.effects(t)-before != c.effects {
+			t.Fatalf("%s: %+v, %v, %d effects", c.point, answer, err, b.effects(t)-before)
+		}
+		if c.effects == 0 { // as after a crash: the lease ends, and another takes over
+			b.lapse(t)
+			if _, err := b.Run(t.Context(), outside(c.point), work); err != nil || b.effects(t)-before != 1 {
+				t.Fatalf("%s, taken over: %v, %d effects", c.point, err, b.effects(t)-before)
+			}
+		}
+	}
+}
+
+// Expired records: the key is new, is said to have been used, and then belongs to the new request.
+func TestExpiredKey(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	first, err := b.Do(t.Context(), request("k", "a", "1"), effect)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", 7*24*time.Hour-time.Minute, "expires_at")
+	if again, err := b.Do(t.Context(), request("k", "a", "1"), effect); err != nil || !again.Replayed || again.Expired {
+		t.Fatalf("a minute before its time: %+v, %v", again, err)
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", 2*time.Minute, "expires_at")
+	second, err := b.Do(t.Context(), request("k", "a", "2"), effect)
+	if err != nil || second.Replayed || !second.Expired || string(second.Body) == string(first.Body) || b.counts.expired.Load() != 1 {
+		t.Fatalf("after it: %+v, %v", second, err)
+	}
+	if again, err := b.Do(t.Context(), request("k", "a", "2"), effect); err != nil || !again.Replayed || string(again.Body) != string(second.Body) {
+		t.Fatalf("the new record: %+v, %v", again, err)
+	}
+}
+
+// Of concurrent requests with an expired key one runs.
+func TestExpiredKeyAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if _, err := b.Do(t.Context(), request("k", "a", "1"), effect); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", 8*24*time.Hour, "expires_at")
+	var wg sync.WaitGroup
+	bodies := make([]string, 12)
+	for i := range bodies {
+		wg.Go(func() {
+			answer, err := b.Do(t.Context(), request("k", "a", "1"), effect)
+			if err != nil {
+				t.Error(err)
+			}
+			bodies[i] = string(answer.Body)
+		})
+	}
+	wg.Wait()
+	for _, body := range bodies {
+		if body != bodies[0] {
+			t.Fatalf("answers differ: %v", bodies)
+		}
+	}
+	if b.effects(t) != 2 {
+		t.Fatalf("%d effects", b.effects(t))
+	}
+}
+
+func TestCleaner(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, key := range []string{"old", "older"} {
+		if _, err := b.Do(t.Context(), request(key), effect); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", 8*24*time.Hour+time.Hour)
+	if _, err := b.Do(t.Context(), request("young"), effect); err != nil {
+		t.Fatal(err)
+	}
+	cleaner := idem.NewCleaner(b.db, slog.New(slog.DiscardHandler))
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.cleaner', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := cleaner.RunOnce(t.Context()); err != nil || done.Records != 0 {
+		t.Fatalf("while another cleans: %+v, %v", done, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := cleaner.RunOnce(t.Context())
+	if err != nil || done.Records != 2 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	var noted, left int
+	err = b.db.QueryRow(t.Context(), `
+		SELECT (SELECT version FROM audit_log WHERE entity = 'record'), (SELECT count(*) FROM idempotency_keys)`).Scan(&noted, &left)
+	if err != nil || noted != 2 || left != 1 {
+		t.Fatalf("%d noted, %d left, %v", noted, left, err)
+	}
+}
+
+// Row-level security: under the application's account a query without a WHERE sees the caller's records alone, and changes no other.
+func TestRowLevelSecurity(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, caller := range []syntax.DID{"did:plc:alice", "did:plc:bob"} {
+		req := request("k", "a", "1")
+		req.Caller = caller
+		if _, err := b.Do(t.Context(), req, effect); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hostile := func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		var role string
+		var seen int
+		if err := tx.QueryRow(ctx, `SELECT current_user, count(*) FROM idempotency_keys WHERE true OR caller_did = ''`).Scan(&role, &seen); err != nil {
+			return nil, err
+		}
+		if role != "mlsd_app" || seen != 2 { // the record of before and the one that is being written
+			t.Errorf("as %s alice sees %d records", role, seen)
+		}
+		for _, sql := range []string{`UPDATE idempotency_keys SET response = 'stolen' WHERE caller_did <> 'did:plc:alice'`, `DELETE FROM idempotency_keys WHERE caller_did <> 'did:plc:alice'`} {
+			tag, err := tx.Exec(ctx, sql)
+			if err != nil || tag.RowsAffected() != 0 {
+				t.Errorf("%s: %s, %v", sql, tag, err)
+			}
+		}
+		nested, err := tx.Begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_, err = nested.Exec(ctx, `UPDATE idempotency_keys SET caller_did = 'did:plc:bob', key = 'planted' WHERE caller_did = 'did:plc:alice'`)
+		if err == nil {
+			t.Error("alice has planted a record of bob's")
+		}
+		return []byte("{}"), nested.Rollback(ctx)
+	}
+	if _, err := b.Do(t.Context(), request("l"), hostile); err != nil {
+		t.Fatal(err)
+	}
+}
