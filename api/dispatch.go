@@ -22,6 +22,7 @@ const (
 	headerKey      = "Idempotency-Key"
 	headerReplay   = "X-Idempotency-Replay"
 	headerConflict = "X-Idempotency-Conflict"
+	headerExpired  = "X-Idempotency-Expired"
 )
 
 // call is one authenticated request on its way through its handler.
@@ -33,6 +34,7 @@ type call struct {
 
 	answer   []byte
 	replayed bool
+	expired  bool  // the key is that of a record whose lifetime is over
 	room     *room // of the answer, until it is written
 }
 
@@ -68,6 +70,9 @@ func (s *Server) serve(c echo.Context) error {
 	defer answered.room.release() // once the client has read it
 	if answered.replayed {
 		c.Response().Header().Set(headerReplay, "true")
+	}
+	if answered.expired {
+		c.Response().Header().Set(headerExpired, "true")
 	}
 	return c.JSONBlob(http.StatusOK, answered.answer)
 }

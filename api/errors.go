@@ -42,8 +42,10 @@ type failure struct {
 
 // more is what an error says besides, to clients that talk to us directly: a PDS passes on the name and the message alone.
 type more struct {
-	CurrentEpoch *int64 `json:"currentEpoch,omitempty"`
-	Seq          *int64 `json:"seq,omitempty"` // of the commit that won the race
+	CurrentEpoch        *int64  `json:"currentEpoch,omitempty"`
+	Seq                 *int64  `json:"seq,omitempty"`                 // of the commit that won the race
+	ProcessingStartedAt *string `json:"processingStartedAt,omitempty"` // of the request that holds the key
+	FirstUsedAt         *string `json:"firstUsedAt,omitempty"`         // of the key
 }
 
 func (f failure) Error() string { return f.name + ": " + f.message }
@@ -121,6 +123,7 @@ func refusal(err error) (failure, bool) {
 		f        failure
 		mismatch *messages.EpochMismatchError
 		conflict *idem.ConflictError
+		running  *idem.RunningError
 		member   *convos.AlreadyMemberError
 		object   *convos.InvalidObjectError
 		spent    *keypackages.SpentError
@@ -140,7 +143,15 @@ func refusal(err error) (failure, bool) {
 		}
 		return f, true
 	case errors.As(err, &conflict):
-		return named(mlsapi.ErrIdempotencyConflict, conflict.Error()), true
+		f = named(mlsapi.ErrIdempotencyConflict, conflict.Error())
+		at := mlsapi.NewDatetime(conflict.At).String()
+		f.more.FirstUsedAt = &at
+		return f, true
+	case errors.As(err, &running):
+		f = named(mlsapi.ErrRequestInProgress, running.Error())
+		since := mlsapi.NewDatetime(running.Since).String()
+		f.more.ProcessingStartedAt = &since
+		return f, true
 	case errors.As(err, &member):
 		return named(mlsapi.ErrAlreadyMember, member.Error()), true
 	case errors.As(err, &spent):
@@ -218,13 +229,18 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 		rate     limited
 		full     busy
 		conflict *idem.ConflictError
+		running  *idem.RunningError
 		http_    *echo.HTTPError
 	)
 	if errors.As(err, &conflict) {
 		h.Set(headerConflict, "body-mismatch")
 	}
 	if errors.Is(err, idem.ErrInProgress) {
-		setRetryAfter(h, time.Second)
+		after := time.Second
+		if errors.As(err, &running) {
+			after = max(after, running.Left)
+		}
+		setRetryAfter(h, after)
 	}
 	if f, ok := refusal(err); ok {
 		return f

@@ -71,7 +71,7 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 	if err != nil {
 		return err
 	}
-	c.answer, c.replayed = answer.Body, answer.Replayed
+	c.answer, c.replayed, c.expired = answer.Body, answer.Replayed, answer.Expired
 	return nil
 }
 

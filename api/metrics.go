@@ -25,7 +25,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_request_seconds", Help: "Time to answer, by method.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"nsid"}),
 		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_idempotency_total", Help: "Repeated keys by method and what became of them: replay, conflict, in_progress."},
+			Name: "mlsd_idempotency_total", Help: "Repeated keys by method and what became of them: replay, conflict, in_progress, expired; and of work outside the database: takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
 		welcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_reaper_total", Help: "What the Welcome reaper did: released, consumed, expired, erased."}, []string{"action"}),
@@ -46,6 +46,17 @@ func (m *Metrics) Conflicted(nsid string) { m.idempotency.WithLabelValues(nsid, 
 
 // InProgress implements idem.Metrics.
 func (m *Metrics) InProgress(nsid string) { m.idempotency.WithLabelValues(nsid, "in_progress").Inc() }
+
+// Expired implements idem.Metrics.
+func (m *Metrics) Expired(nsid string) { m.idempotency.WithLabelValues(nsid, "expired").Inc() }
+
+// TakenOver implements idem.Metrics.
+func (m *Metrics) TakenOver(nsid string) { m.idempotency.WithLabelValues(nsid, "takeover").Inc() }
+
+// HeartbeatLost implements idem.Metrics.
+func (m *Metrics) HeartbeatLost(nsid string) {
+	m.idempotency.WithLabelValues(nsid, "heartbeat_lost").Inc()
+}
 
 // Reaped counts a round of the Welcome reaper.
 func (m *Metrics) Reaped(r welcome.Reaped) {

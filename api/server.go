@@ -100,7 +100,7 @@ func (s *Server) build() *echo.Echo {
 			AllowOrigins:  []string{"*"},
 			AllowMethods:  []string{http.MethodGet, http.MethodPost},
 			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, "Atproto-Proxy", "Atproto-Accept-Labelers"},
-			ExposeHeaders: []string{headerReplay, headerConflict, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID},
+			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID},
 			MaxAge:        86400,
 		}),
 	)

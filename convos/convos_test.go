@@ -158,9 +158,12 @@ func TestRemovedWhileWaiting(t *testing.T) {
 
 type uncounted struct{}
 
-func (uncounted) Replayed(string)   {}
-func (uncounted) Conflicted(string) {}
-func (uncounted) InProgress(string) {}
+func (uncounted) Replayed(string)      {}
+func (uncounted) Conflicted(string)    {}
+func (uncounted) InProgress(string)    {}
+func (uncounted) Expired(string)       {}
+func (uncounted) TakenOver(string)     {}
+func (uncounted) HeartbeatLost(string) {}
 
 // untilSomeoneWaits returns when a session of the test's database waits for a lock.
 func (f *fixture) untilSomeoneWaits(t *testing.T) {

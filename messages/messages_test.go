@@ -40,9 +40,12 @@ const (
 
 type uncounted struct{}
 
-func (uncounted) Replayed(string)   {}
-func (uncounted) Conflicted(string) {}
-func (uncounted) InProgress(string) {}
+func (uncounted) Replayed(string)      {}
+func (uncounted) Conflicted(string)    {}
+func (uncounted) InProgress(string)    {}
+func (uncounted) Expired(string)       {}
+func (uncounted) TakenOver(string)     {}
+func (uncounted) HeartbeatLost(string) {}
 
 func newFixture(t testing.TB, window int64) *fixture {
 	t.Helper()

@@ -82,6 +82,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	workers, stopWorkers := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { n.reaper.Run(workers, reaperInterval) })
+	running.Go(func() { n.cleaner.Run(workers, sweepInterval) })
 	running.Go(func() { sweep(workers, n.tokens, log) })
 	defer running.Wait()
 	defer stopWorkers()
@@ -115,12 +116,13 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 
 // node is a server put together.
 type node struct {
-	api    *api.Server
-	reaper *welcome.Reaper
-	tokens *serviceauth.UsedTokens
-	faults *failpoint.Set // nil unless asked for
-	reg    *prometheus.Registry
-	ready  atomic.Bool
+	api     *api.Server
+	reaper  *welcome.Reaper
+	tokens  *serviceauth.UsedTokens
+	cleaner *idem.Cleaner
+	faults  *failpoint.Set // nil unless asked for
+	reg     *prometheus.Registry
+	ready   atomic.Bool
 }
 
 func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (*node, error) {
@@ -150,6 +152,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		return nil, err
 	}
 	metrics := api.NewMetrics(n.reg)
+	n.cleaner = idem.NewCleaner(pool, log)
 	n.reaper = welcome.NewReaper(pool, cfg.Welcomes, log, metrics.Reaped)
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,

@@ -73,7 +73,7 @@ var convoChecks = []check{
 				AND m.idempotency_key = split_part(k.nsid, '.', 4) || ':' || k.key AND m.request_hash = k.request_hash)
 		UNION ALL
 		SELECT format('the commit at %s has no record', m.seq) FROM messages m
-		WHERE m.convo_id = $1::uuid AND m.kind = 3 AND NOT EXISTS (
+		WHERE m.convo_id = $1::uuid AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '6 days' AND NOT EXISTS (
 			SELECT FROM idempotency_keys k
 			WHERE k.caller_did = m.sender_did AND k.scope = $1::uuid::text AND k.request_hash = m.request_hash
 				AND k.nsid = 'blue.catbird.mls.' || split_part(m.idempotency_key, ':', 1)
@@ -98,5 +98,5 @@ var globalChecks = []check{
 			SELECT FROM convos c WHERE c.creator_did = k.caller_did AND c.idempotency_key = k.key
 				AND c.request_hash = k.request_hash)`},
 	{"every record has its answer", `
-		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = ''`},
+		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = '' AND started_at IS NULL`},
 }

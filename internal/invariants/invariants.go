@@ -71,6 +71,9 @@ func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations
 // planner gets back the means for that.
 func read(ctx context.Context, db *pgxpool.Pool, look func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
+			return fmt.Errorf("prepare the check: %w", err)
+		}
 		for _, setting := range []string{"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"} {
 			if _, err := tx.Exec(ctx, `SELECT set_config($1, 'on', true)`, setting); err != nil {
 				return fmt.Errorf("prepare the check: %w", err)
