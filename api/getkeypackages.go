@@ -31,12 +31,14 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		claim.ConvoID, scope = &convo, *p.ConvoID
 	}
 	return h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
-		claimed, missing, err := keypackages.Take(ctx, tx, claim)
+		taken, err := keypackages.Take(ctx, tx, claim)
 		if err != nil {
 			return nil, err
 		}
-		out := &mlsapi.GetKeyPackagesOutput{KeyPackages: make([]mlsapi.KeyPackageRef, len(claimed)), Missing: missing}
-		for i, k := range claimed {
+		out := &mlsapi.GetKeyPackagesOutput{
+			KeyPackages: make([]mlsapi.KeyPackageRef, len(taken.Claimed)), Missing: taken.Missing, Limited: taken.Limited,
+		}
+		for i, k := range taken.Claimed {
 			out.KeyPackages[i] = claimedView(k)
 		}
 		return out, nil
