@@ -47,13 +47,8 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {
 	ref := k.Ref.String()
-	v := mlsapi.KeyPackageRef{
+	return mlsapi.KeyPackageRef{
 		DID: k.DID, KeyPackage: k.Body, CipherSuite: k.CipherSuite.String(), KeyPackageRef: &ref, DeviceID: &k.DeviceID,
-		LastResort: &k.LastResort,
+		LastResort: &k.LastResort, ClaimExpiresAt: datetime(k.ExpiresAt),
 	}
-	if k.ExpiresAt != nil {
-		at := mlsapi.NewDatetime(*k.ExpiresAt)
-		v.ClaimExpiresAt = &at
-	}
-	return v
 }

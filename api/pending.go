@@ -16,6 +16,4 @@ func (h *handlers) SubmitCommit(*call, *mlsapi.SubmitCommitInput) error { return
 func (h *handlers) ProcessExternalCommit(*call, *mlsapi.ProcessExternalCommitInput) error {
 	return notYet()
 }
-func (h *handlers) GetGroupInfo(*call, *mlsapi.GetGroupInfoParams) error             { return notYet() }
-func (h *handlers) PublishKeyPackages(*call, *mlsapi.PublishKeyPackagesInput) error  { return notYet() }
-func (h *handlers) GetKeyPackageStats(*call, *mlsapi.GetKeyPackageStatsParams) error { return notYet() }
+func (h *handlers) GetGroupInfo(*call, *mlsapi.GetGroupInfoParams) error { return notYet() }
