@@ -77,7 +77,7 @@ func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) (claimed []served, li
 			SELECT did, device_id, cipher_suite, available, (
 					SELECT count(*) FROM key_packages
 					WHERE did = d.did AND device_id = d.device_id AND claimed_by = $3
-						AND claimed_at > clock_timestamp() - $9::interval
+						AND claimed_at > statement_timestamp() - $9::interval
 				) >= $8 AS limited
 			FROM (
 				SELECT *, row_number() OVER (PARTITION BY did ORDER BY published_at DESC) AS nth

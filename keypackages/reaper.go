@@ -58,7 +58,8 @@ const (
 	keepSignal = 30 * 24 * time.Hour
 )
 
-// RunOnce does all the work that is due, in bounded batches.
+// RunOnce does all the work that is due, in bounded batches. Each statement is a transaction of its own, which makes now() the
+// time: unlike clock_timestamp() it can be looked up in an index.
 func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 	var signals int64
 	for _, step := range []struct {
@@ -71,14 +72,14 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 			UPDATE key_packages SET state = 'expired'
 			WHERE (did, ref) IN (
 				SELECT did, ref FROM key_packages
-				WHERE state = 'available' AND not_after <= clock_timestamp()
+				WHERE state = 'available' AND claimed_by IS NULL AND not_after <= now()
 				ORDER BY not_after LIMIT $1 FOR UPDATE SKIP LOCKED)`, nil},
 		{"end lapsed claims", &done.Orphaned, `
 			WITH lapsed AS (
 				UPDATE key_packages SET state = 'orphaned'
 				WHERE (did, ref) IN (
 					SELECT did, ref FROM key_packages
-					WHERE state = 'claimed' AND claim_expires_at <= clock_timestamp()
+					WHERE state = 'claimed' AND claim_expires_at <= now()
 					ORDER BY claim_expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 				RETURNING did, device_id, cipher_suite
 			), told AS (
@@ -93,13 +94,13 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 			WHERE (did, ref) IN (
 				SELECT did, ref FROM key_packages
 				WHERE state IN ('consumed', 'expired', 'orphaned')
-					AND coalesce(consumed_at, claim_expires_at, not_after) <= clock_timestamp() - $2::interval
+					AND coalesce(consumed_at, claim_expires_at, not_after) <= now() - $2::interval
 				ORDER BY coalesce(consumed_at, claim_expires_at, not_after) LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{keepSpent}},
 		{"forget old signals", &signals, `
 			DELETE FROM key_package_signals
 			WHERE (did, device_id, cipher_suite, kind) IN (
 				SELECT did, device_id, cipher_suite, kind FROM key_package_signals
-				WHERE raised_at <= clock_timestamp() - $2::interval
+				WHERE raised_at <= now() - $2::interval
 				ORDER BY raised_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{keepSignal}},
 	} {
 		for {

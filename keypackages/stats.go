@@ -76,6 +76,7 @@ type Filter struct {
 // Count counts the owner's KeyPackages that f selects.
 func Count(ctx context.Context, q pgpool.Queryer, owner syntax.DID, f Filter) (Stats, error) {
 	rows, err := q.Query(ctx, `
+		WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now) -- one moment for all rows
 		SELECT device_id, cipher_suite,
 			count(*) FILTER (WHERE live AND NOT last_resort),
 			count(*) FILTER (WHERE live AND last_resort),
@@ -87,7 +88,7 @@ func Count(ctx context.Context, q pgpool.Queryer, owner syntax.DID, f Filter) (S
 			NOT bool_and(last_resort), min(created_at), max(created_at), now
 		FROM (
 			SELECT *, state = 'available' AND not_after > now AS live
-			FROM key_packages, (SELECT clock_timestamp() AS now) clock
+			FROM key_packages, clock
 			WHERE did = $1 AND ($2 = 0 OR cipher_suite = $2) AND ($3 = '' OR device_id = $3)
 		) own
 		GROUP BY device_id, cipher_suite, now`,

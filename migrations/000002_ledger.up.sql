@@ -5,8 +5,9 @@ ALTER TABLE key_packages
     ADD CONSTRAINT key_packages_state_check CHECK (state IN ('available', 'claimed', 'consumed', 'expired', 'orphaned'));
 
 CREATE INDEX key_packages_claims ON key_packages (did, claimed_by, device_id, claimed_at) WHERE claimed_by IS NOT NULL;
--- What the reaper looks for: the moment from which a row is due, in each state that it ends.
-CREATE INDEX key_packages_expiry ON key_packages (not_after) WHERE state = 'available';
+-- What the reaper looks for: the moment from which a row is due, in each state that it ends. Of what is available nothing is
+-- claimed, but only the reaper says so: a claim must not find its KeyPackages by an index that holds everybody's.
+CREATE INDEX key_packages_expiry ON key_packages (not_after) WHERE state = 'available' AND claimed_by IS NULL;
 CREATE INDEX key_packages_lapse ON key_packages (claim_expires_at) WHERE state = 'claimed';
 CREATE INDEX key_packages_spent ON key_packages (coalesce(consumed_at, claim_expires_at, not_after))
     WHERE state IN ('consumed', 'expired', 'orphaned');
