@@ -2,15 +2,15 @@
 // it is spent when a Welcome that names it is accepted. It owns the tables key_packages, key_package_init_keys and
 // key_package_signals.
 //
-//	publish           claim              a Welcome names it
-//	────────▶ available ─────▶ claimed ─────────────────────▶ consumed
-//	             │  │              │ its time is over             ▲ ▲
-//	             │  │              └─────────▶ orphaned ──────────┘ │
-//	             │  │                             a late Welcome of its claimer
-//	             │  └───────────────────────────────────────────────┘
-//	             │       a Welcome names it, handed over by its owner
-//	             └──────▶ expired
-//	               its lifetime is over
+//	 publish            claim             a Welcome names it
+//	────────▶ available ─────▶ claimed ────────────────────▶ consumed
+//	            │   │             │ 30 minutes without one     ▲  ▲
+//	            │   │             └────────▶ orphaned ─────────┘  │
+//	            │   │                          its claimer's late Welcome
+//	            │   └─────────────────────────────────────────────┘
+//	            │        a Welcome names it, handed over by its owner
+//	            └──────▶ expired
+//	              its lifetime is over
 //
 // Nothing that was claimed is ever served again: an orphaned one is its claimer's still, and nobody else's. Last-resort
 // KeyPackages are not claimed: they stay available, whatever is done with them, until they expire. Time passes for whoever looks,
