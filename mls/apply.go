@@ -23,6 +23,8 @@ type applier struct {
 	c         *Commit
 	tree      *Tree // of the next epoch, in the making
 	context   Extensions
+	signed    []byte   // the GroupContext of this epoch, which members sign
+	senders   [][]byte // signature keys of the external senders; read when needed
 	proposals []sentProposal
 	added     []uint32 // leaves of those added by proposals
 	change    *Change
@@ -107,7 +109,8 @@ func (a *applier) checkSignature() error {
 	default:
 		signer = &a.c.parts.path.leaf
 	}
-	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.g.Context())
+	a.signed = a.g.Context()
+	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.signed)
 }
 
 // verifyHandshake verifies the signature of a PublicMessage.
@@ -116,7 +119,7 @@ func (g *Group) verifyHandshake(parts *handshake, key, context []byte) error {
 	if verify == nil {
 		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
 	}
-	if !verify(signContent("FramedContentTBS", parts.tbs(context)), parts.signature) {
+	if !verify(signContent("FramedContentTBS", parts.tbs(context)...), parts.signature) {
 		return refuseCommit(ErrBadSignature, "FramedContentAuthData.signature", "6.1", "")
 	}
 	return nil

@@ -121,7 +121,9 @@ func resign(t testing.TB, g *groupSpec, keys []*keyPackageSpec, msg []byte, h He
 		}
 		context = g.group.Context()
 	case SenderTypeExternal:
-		key, _ = g.group.externalSender(h.Sender)
+		if keys := must(g.group.externalSenders())(t); int(h.Sender) < len(keys) {
+			key = keys[h.Sender]
+		}
 	case SenderTypeNewMemberProposal:
 		key = parts.proposals[0].KeyPackage.SignatureKey
 	case SenderTypeNewMemberCommit:
@@ -133,7 +135,7 @@ func resign(t testing.TB, g *groupSpec, keys []*keyPackageSpec, msg []byte, h He
 	for _, s := range keys {
 		if bytes.Equal(s.sigKey, key) {
 			end := msg[4+len(parts.content)+len(vec(parts.signature)):]
-			return cat(msg[:4+len(parts.content)], vec(s.sign(t, "FramedContentTBS", parts.tbs(context))), end)
+			return cat(msg[:4+len(parts.content)], vec(s.sign(t, "FramedContentTBS", cat(parts.tbs(context)...))), end)
 		}
 	}
 	return msg

@@ -62,14 +62,6 @@ type messagesVector struct {
 	PrivateMessageAny hexBytes `json:"private_message"`
 }
 
-// parsers maps each kind of object to its parser, result dropped.
-var parsers = map[string]func([]byte) error{
-	"Header":     func(b []byte) error { _, err := ParseHeader(b); return err },
-	"Welcome":    func(b []byte) error { _, err := ParseWelcome(b); return err },
-	"GroupInfo":  func(b []byte) error { _, err := ParseGroupInfo(b); return err },
-	"KeyPackage": func(b []byte) error { _, err := ParseKeyPackage(b); return err },
-}
-
 // checkExact checks that parse accepts data, and neither any shorter start of
 // it nor data with anything after it.
 func checkExact(parse func([]byte) error, data []byte) error {
