@@ -26,6 +26,7 @@ func BenchmarkCommit(b *testing.B) {
 				nextInfo := next.groupInfo(b, 0)
 				b.Run(name+"/"+strconv.Itoa(n)+"/"+suite.String(), func(b *testing.B) {
 					b.ReportAllocs()
+					defer reportCPU(b)()
 					for b.Loop() {
 						judgeCommit(b, info, msg, nextInfo)
 					}
