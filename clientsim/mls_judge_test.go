@@ -473,7 +473,7 @@ func (j *judge) compare(c *mls.Change, before, after map[uint32]string, committe
 		}
 	}
 	for _, m := range c.Removes {
-		was(m)
+		was(m.Member)
 		delete(before, m.Leaf)
 	}
 	for _, m := range c.Adds {

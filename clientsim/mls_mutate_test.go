@@ -93,7 +93,7 @@ func (j *judge) membersRefuse(commit []byte, change *mls.Change) {
 	for _, m := range j.members {
 		g := j.group(m)
 		leaf := uint32(g.state.OwnLeafIndex())
-		is := func(r mls.Member) bool { return r.Leaf == leaf }
+		is := func(r mls.Removal) bool { return r.Leaf == leaf }
 		if leaf == change.Committer && !change.External || slices.ContainsFunc(change.Removes, is) {
 			continue // would refuse the commit as it was
 		}

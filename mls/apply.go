@@ -5,8 +5,8 @@ import "errors"
 // Change is what a commit does to a group, as far as it is public.
 type Change struct {
 	Adds    []Addition // in the order of the commit; an external committer too
-	Removes []Member   // as they were
-	Updates []Update   // leaves that go on with new content, the committer's last
+	Removes []Removal
+	Updates []Update // leaves that go on with new content, the committer's last
 	// Committer is the sender's leaf, in the next epoch.
 	Committer uint32
 	External  bool // the committer was not a member: it is among Adds
@@ -18,6 +18,12 @@ type Change struct {
 type Addition struct {
 	Member
 	KeyPackage KeyPackageRef // that it was added with; nil for an external committer, and if not known
+}
+
+// Removal is a member that is there no longer, as it was.
+type Removal struct {
+	Member
+	Own bool // the member proposed it itself (§12.1.3)
 }
 
 // Update says how a member's leaf changed. Leaf is the same in both.

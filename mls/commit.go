@@ -112,7 +112,7 @@ func (r *reader) proposal() ProposalType {
 	case ProposalExternalInit:
 		p.kemOutput = r.opaque("external_init.kem_output")
 	case ProposalGroupContextExtensions:
-		p.Extensions = r.extensions("group_context_extensions.extensions")
+		p.Extensions = r.contextExtensions("group_context_extensions.extensions")
 	default:
 		r.fail(ErrUnsupported, "proposal_type", "unknown value "+strconv.Itoa(int(p.Type)))
 	}

@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,9 @@ const Suite = mls.SuiteX25519AES128
 type Device struct {
 	DID string
 	key ed25519.PrivateKey
+
+	once  sync.Once
+	place []byte // its leaf in GroupInfo's trees
 }
 
 // NewDevice returns a device of did.
@@ -174,7 +178,10 @@ func GroupInfo(t testing.TB, group []byte, epoch int64, members ...*Device) []by
 		if i > 0 {
 			nodes = append(nodes, 0)
 		}
-		nodes = append(append(nodes, 1, 1), m.leaf(t, spec{notBefore: time.Now(), notAfter: time.Now().Add(time.Hour), identity: m.DID})...)
+		m.once.Do(func() {
+			m.place = m.leaf(t, spec{notBefore: time.Now(), notAfter: time.Now().Add(time.Hour), identity: m.DID})
+		})
+		nodes = append(append(nodes, 1, 1), m.place...)
 	}
 	tree := encode(func(b *cryptobyte.Builder) { vector(b, nodes) })
 	parsed, err := mls.ParseTree(Suite, tree)
