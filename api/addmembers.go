@@ -28,7 +28,7 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 		ConvoID: convo, Caller: c.caller, DIDs: in.DIDList,
 		Proposed: proposed("addMembers", key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
 	}
-	return h.write(c, in.ConvoID, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		advanced, err := convos.Add(ctx, tx, add)
 		if err != nil {
 			return nil, err
@@ -39,7 +39,7 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 
 // proposed is the commit of a request to method, with what it brings. On the log entry the key stands behind the method's
 // name: a key is a method's own.
-func proposed(method, key string, input idem.Content, commit, welcome mlsapi.Base64, groupInfo mlsapi.Bytes) convos.Proposed {
+func proposed(method, key string, input idem.Content, commit, welcome, groupInfo []byte) convos.Proposed {
 	return convos.Proposed{
 		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Key: method + ":" + key, Hash: input.Hash(),
 	}

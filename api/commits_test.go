@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -130,17 +131,21 @@ func TestEpochZero(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		members int
-		change  func(*mlsapi.CreateConvoInput, []byte)
+		change  func(in *mlsapi.CreateConvoInput, group []byte, others ...*user)
 		want    int64
 	}{
 		{"alone", 0, nil, 0},
 		{"with a Welcome", 1, nil, 1},
-		{"with currentEpoch", 1, func(in *mlsapi.CreateConvoInput, _ []byte) { in.CurrentEpoch = ptr[int64](7) }, 7},
-		{"with a GroupInfo", 1, func(in *mlsapi.CreateConvoInput, group []byte) { in.GroupInfo = mlstest.GroupInfo(group, 5) }, 5},
-		{"with both", 1, func(in *mlsapi.CreateConvoInput, group []byte) {
-			in.GroupInfo, in.CurrentEpoch = mlstest.GroupInfo(group, 5), ptr[int64](5)
+		{"with currentEpoch", 1, func(in *mlsapi.CreateConvoInput, _ []byte, _ ...*user) { in.CurrentEpoch = ptr[int64](7) }, 7},
+		{"with a GroupInfo", 1, func(in *mlsapi.CreateConvoInput, group []byte, others ...*user) {
+			in.GroupInfo = alice.groupInfo(group, 5, others...)
 		}, 5},
-		{"alone with a GroupInfo", 0, func(in *mlsapi.CreateConvoInput, group []byte) { in.GroupInfo = mlstest.GroupInfo(group, 0) }, 0},
+		{"with both", 1, func(in *mlsapi.CreateConvoInput, group []byte, others ...*user) {
+			in.GroupInfo, in.CurrentEpoch = alice.groupInfo(group, 5, others...), ptr[int64](5)
+		}, 5},
+		{"alone with a GroupInfo", 0, func(in *mlsapi.CreateConvoInput, group []byte, _ ...*user) {
+			in.GroupInfo = alice.groupInfo(group, 0)
+		}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			group := newGroup(t)
@@ -150,7 +155,7 @@ func TestEpochZero(t *testing.T) {
 			}
 			in := alice.creation(group, others...)
 			if test.change != nil {
-				test.change(in, group)
+				test.change(in, group, others...)
 			}
 			view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
 			epoch := read[mlsapi.GetEpochOutput](t, alice.get(mlsapi.NSIDGetEpoch, "convoId", view.ID).ok())
@@ -171,9 +176,9 @@ func TestEpochZero(t *testing.T) {
 		in := alice.creation(group, bob)
 		in.CurrentEpoch = ptr[int64](0)
 		alice.post(mlsapi.NSIDCreateConvo, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidWelcome)
-		in.CurrentEpoch, in.GroupInfo = ptr[int64](1), mlstest.GroupInfo(group, 2)
+		in.CurrentEpoch, in.GroupInfo = ptr[int64](1), alice.groupInfo(group, 2, bob)
 		alice.post(mlsapi.NSIDCreateConvo, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
-		in.CurrentEpoch, in.GroupInfo = nil, mlstest.GroupInfo(newGroup(t), 1)
+		in.CurrentEpoch, in.GroupInfo = nil, alice.groupInfo(newGroup(t), 1, bob)
 		alice.post(mlsapi.NSIDCreateConvo, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
 	})
 }
@@ -268,38 +273,41 @@ func TestGroupInfoLate(t *testing.T) {
 	w := newWorld(t, faulty)
 	alice := w.user()
 	c := alice.create()
-	stored := func() (epoch int64, info []byte) {
-		if err := w.db.QueryRow(context.Background(), `SELECT coalesce(group_info_epoch, -1), group_info FROM convos WHERE id = $1`, c.id).
-			Scan(&epoch, &info); err != nil {
-			t.Fatal(err)
-		}
-		return epoch, info
+	none := func() {
+		t.Helper()
+		alice.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).fails(http.StatusNotFound, mlsapi.ErrGroupInfoNotFound)
 	}
-	in := alice.addition(c, w.user())
-	in.GroupInfo = mlstest.GroupInfo(c.group, 1)
+	bob := w.user()
+	in := alice.addition(c, bob)
+	in.GroupInfo = alice.groupInfo(c.group, 1, bob)
 	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDAddMembers, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	if a := alice.post(mlsapi.NSIDAddMembers, in); a.status < 500 {
 		t.Fatalf("the failed commit is answered with %d", a.status)
 	}
-	if epoch, info := stored(); epoch != -1 || info != nil {
-		t.Fatalf("the failed commit has left a GroupInfo of epoch %d", epoch)
-	}
+	none()
 	alice.post(mlsapi.NSIDAddMembers, in).ok()
-	if epoch, info := stored(); epoch != 1 || string(info) != string(in.GroupInfo) {
-		t.Fatalf("after the commit the GroupInfo is of epoch %d", epoch)
+	info := read[mlsapi.GetGroupInfoOutput](t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
+	if info.Epoch != 1 || !bytes.Equal(info.GroupInfo, in.GroupInfo) {
+		t.Fatalf("after the commit the GroupInfo is another one, of epoch %d", info.Epoch)
 	}
 	c.epoch = 1
-	wrong := alice.addition(c, w.user())
-	for _, info := range [][]byte{mlstest.GroupInfo(c.group, 1), mlstest.GroupInfo(newGroup(t), 2), []byte("x")} {
+	carol := w.user()
+	wrong := alice.addition(c, carol)
+	for name, info := range map[string][]byte{
+		"the old epoch": alice.groupInfo(c.group, 1, bob, carol), "another group": alice.groupInfo(newGroup(t), 2, bob, carol),
+		"noise": []byte("x"), "another signer": bob.groupInfo(c.group, 2, alice, carol),
+		"without the new member": alice.groupInfo(c.group, 2, bob), "with a stranger": alice.groupInfo(c.group, 2, bob, carol, w.user()),
+		"without a member": alice.groupInfo(c.group, 2, carol),
+	} {
 		wrong.GroupInfo = info
-		alice.post(mlsapi.NSIDAddMembers, wrong).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
+		if a := alice.post(mlsapi.NSIDAddMembers, wrong); a.status < 400 || a.status >= 500 {
+			t.Errorf("a GroupInfo of %s: %d %s", name, a.status, a.body)
+		}
 	}
-	alice.add(c, w.user()) // brings none: what is stored says itself that it is old
-	if epoch, _ := stored(); epoch != 1 {
-		t.Fatalf("after a commit without one, the GroupInfo is said to be of epoch %d", epoch)
-	}
+	alice.add(c, w.user()) // brings none: the old one would lead nobody anywhere
+	none()
 }
 
 // A commit is all or nothing: what it brings is checked before anything of it stays.

@@ -126,7 +126,7 @@ func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], caller syntax
 	r, nsid := c.Request(), c.Param("nsid")
 	route, ok := s.routes[nsid]
 	if !ok {
-		return route, "", failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
+		return route, "", failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
 	}
 	procedure := route.Method.Kind == mlsapi.Procedure
 	if err := checkVerb(r, procedure); err != nil {
@@ -185,7 +185,7 @@ func answerRoom(nsid string) int64 {
 	switch nsid {
 	case mlsapi.NSIDGetMessages, mlsapi.NSIDGetCommits, mlsapi.NSIDGetConvos:
 		return 4 * maxPageBytes
-	case mlsapi.NSIDGetWelcome, mlsapi.NSIDGetKeyPackages:
+	case mlsapi.NSIDGetWelcome, mlsapi.NSIDGetKeyPackages, mlsapi.NSIDGetGroupInfo:
 		return 4 << 20
 	case mlsapi.NSIDGetConvo, mlsapi.NSIDCreateConvo:
 		return 256 << 10
@@ -199,7 +199,7 @@ func bodyLimit(nsid string) int64 {
 	switch nsid {
 	case mlsapi.NSIDSendMessage:
 		return maxBody
-	case mlsapi.NSIDCreateConvo, mlsapi.NSIDAddMembers, mlsapi.NSIDLeaveConvo:
+	case mlsapi.NSIDCreateConvo, mlsapi.NSIDAddMembers, mlsapi.NSIDLeaveConvo, mlsapi.NSIDSubmitCommit, mlsapi.NSIDProcessExternalCommit:
 		return 5 << 20 // a commit, a Welcome and a GroupInfo of 1 MiB each, in base64
 	default:
 		return 256 << 10
@@ -266,6 +266,5 @@ func drain(body io.Reader) {
 }
 
 func tooLarge(limit int64) error {
-	return failure{http.StatusRequestEntityTooLarge, payloadTooLarge,
-		"the body has more than " + strconv.FormatInt(limit, 10) + " bytes"}
+	return failure{status: http.StatusRequestEntityTooLarge, name: payloadTooLarge, message: "the body has more than " + strconv.FormatInt(limit, 10) + " bytes"}
 }

@@ -37,11 +37,20 @@ type failure struct {
 	status  int
 	name    string
 	message string
+	more    more
+}
+
+// more is what an error says besides, to clients that talk to us directly: a PDS passes on the name and the message alone.
+type more struct {
+	CurrentEpoch *int64 `json:"currentEpoch,omitempty"`
+	Seq          *int64 `json:"seq,omitempty"` // of the commit that won the race
 }
 
 func (f failure) Error() string { return f.name + ": " + f.message }
 
-func badRequest(message string) error { return failure{http.StatusBadRequest, invalidRequest, message} }
+func badRequest(message string) error {
+	return failure{status: http.StatusBadRequest, name: invalidRequest, message: message}
+}
 
 // limited says that a rate limit is exhausted.
 type limited struct{ after time.Duration }
@@ -59,7 +68,7 @@ func named(name, message string) failure {
 	if !ok {
 		status = http.StatusBadRequest
 	}
-	return failure{status, name, message}
+	return failure{status: status, name: name, message: message}
 }
 
 // statusOf is the status of every named error that is not 400.
@@ -97,6 +106,7 @@ var sentinels = []struct {
 	{convos.ErrNotPermitted, mlsapi.ErrNotPermitted},
 	{convos.ErrTargetNotMember, invalidRequest},
 	{convos.ErrSeqAhead, invalidRequest},
+	{convos.ErrNoGroupInfo, mlsapi.ErrGroupInfoNotFound},
 	{keypackages.ErrNotFound, mlsapi.ErrKeyPackageNotFound},
 	{keypackages.ErrTooMany, mlsapi.ErrTooManyKeyPackages},
 	{keypackages.ErrExpirationTooFar, mlsapi.ErrExpirationTooFar},
@@ -121,9 +131,14 @@ func refusal(err error) (failure, bool) {
 	case errors.As(err, &f):
 		return f, true
 	case errors.As(err, &input):
-		return failure{http.StatusBadRequest, invalidRequest, input.Message}, true
+		return named(invalidRequest, input.Message), true
 	case errors.As(err, &mismatch):
-		return named(mlsapi.ErrEpochMismatch, mismatch.Error()), true
+		f = named(mlsapi.ErrEpochMismatch, mismatch.Error())
+		f.more.CurrentEpoch = &mismatch.Current
+		if mismatch.WonBy != 0 {
+			f.more.Seq = &mismatch.WonBy
+		}
+		return f, true
 	case errors.As(err, &conflict):
 		return named(mlsapi.ErrIdempotencyConflict, conflict.Error()), true
 	case errors.As(err, &member):
@@ -217,30 +232,30 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	switch {
 	case errors.Is(err, serviceauth.ErrMissing):
 		h.Set(echo.HeaderWWWAuthenticate, `Bearer`)
-		return failure{http.StatusUnauthorized, authMissing, "a service-auth token is needed"}
+		return failure{status: http.StatusUnauthorized, name: authMissing, message: "a service-auth token is needed"}
 	case errors.As(err, &token):
 		h.Set(echo.HeaderWWWAuthenticate, `Bearer error="invalid_token"`)
-		return failure{http.StatusUnauthorized, invalidToken, token.Reason}
+		return failure{status: http.StatusUnauthorized, name: invalidToken, message: token.Reason}
 	case errors.As(err, &rate):
 		setRetryAfter(h, rate.after)
-		return failure{http.StatusTooManyRequests, rateLimitExceeded, "too many requests"}
+		return failure{status: http.StatusTooManyRequests, name: rateLimitExceeded, message: "too many requests"}
 	case errors.As(err, &full):
 		setRetryAfter(h, full.after)
-		return failure{http.StatusServiceUnavailable, serviceUnavailable, "no room for the request now"}
+		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "no room for the request now"}
 	case errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy):
 		s.cfg.Log.Warn("a token could not be judged", "error", err)
 		setRetryAfter(h, time.Second)
-		return failure{http.StatusServiceUnavailable, serviceUnavailable, "the token cannot be checked now"}
+		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "the token cannot be checked now"}
 	case errors.Is(err, idem.ErrUnknownOutcome), pgpool.Unavailable(err):
 		s.cfg.Log.Warn("the database is unavailable", "error", err)
 		setRetryAfter(h, time.Second)
-		return failure{http.StatusServiceUnavailable, serviceUnavailable, "the write or read cannot be completed now; retry"}
+		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "the write or read cannot be completed now; retry"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		setRetryAfter(h, time.Second)
-		return failure{http.StatusServiceUnavailable, serviceUnavailable, "the request ran out of time"}
+		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "the request ran out of time"}
 	case errors.As(err, &http_) && http_.Code < http.StatusInternalServerError:
-		return failure{http_.Code, invalidRequest, http.StatusText(http_.Code)}
+		return failure{status: http_.Code, name: invalidRequest, message: http.StatusText(http_.Code)}
 	}
 	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request", h.Get(echo.HeaderXRequestID))
-	return failure{http.StatusInternalServerError, internalServerError, "internal error"}
+	return failure{status: http.StatusInternalServerError, name: internalServerError, message: "internal error"}
 }

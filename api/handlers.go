@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 	"encoding/hex"
+	"errors"
+	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,6 +22,7 @@ import (
 // handlers implements mlsapi.Handler: one method per file of this package.
 type handlers struct {
 	db       *pgxpool.Pool
+	log      *slog.Logger
 	writes   *idem.Store
 	messages *messages.Log
 	welcomes welcome.Policy
@@ -71,6 +75,44 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 	return nil
 }
 
+// commit is write for a commit. It waits while the next one is reserved for another member, and keeps count of lost races.
+func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Content, effect func(context.Context, pgx.Tx) (mlsapi.Appender, error)) error {
+	for {
+		err := h.write(c, convo.String(), key, input, effect)
+		var (
+			reserved *convos.ReservedError
+			mismatch *messages.EpochMismatchError
+		)
+		switch {
+		case errors.As(err, &reserved):
+			if err := pause(c.ctx, min(reserved.Left, reservedPoll)); err != nil {
+				return err
+			}
+		case errors.As(err, &mismatch):
+			if failed := convos.Lost(c.ctx, h.db, convo, c.caller, mismatch.Epoch); failed != nil { // fairness suffers, no more
+				h.log.WarnContext(c.ctx, "a lost race was not noted", "error", failed)
+			}
+			return err
+		default:
+			return err
+		}
+	}
+}
+
+// reservedPoll is how often a commit that waits for another's looks whether that has come.
+const reservedPoll = 25 * time.Millisecond
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // device selects Welcomes by what the client says of its device.
 func (c *call) device(id, ref *string) (welcome.Device, error) {
 	d := welcome.Device{DID: c.caller}
@@ -89,6 +131,7 @@ func (c *call) device(id, ref *string) (welcome.Device, error) {
 
 // view encodes a convo.
 func view(c convos.Convo) *mlsapi.ConvoView {
+	level := string(c.CommitLevel)
 	v := &mlsapi.ConvoView{
 		ID:          c.ID.String(),
 		GroupID:     hex.EncodeToString(c.GroupID),
@@ -97,6 +140,7 @@ func view(c convos.Convo) *mlsapi.ConvoView {
 		Epoch:       c.Epoch,
 		CipherSuite: c.CipherSuite.String(),
 		CreatedAt:   mlsapi.NewDatetime(c.CreatedAt),
+		CommitLevel: &level,
 		LastSeq:     &c.LastSeq,
 		Unread:      &c.Unread,
 	}

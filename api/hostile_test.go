@@ -211,7 +211,7 @@ func TestHostileObjects(t *testing.T) {
 	before := w.count(`SELECT count(*) FROM messages`)
 	random := rand.New(rand.NewPCG(3, 4))
 	good := [][]byte{
-		mlstest.Commit(c.group, c.epoch, "x"), mlstest.Message(c.group, c.epoch, "x"), mlstest.GroupInfo(c.group, 2),
+		mlstest.Commit(c.group, c.epoch, "x"), mlstest.Message(c.group, c.epoch, "x"), alice.groupInfo(c.group, 2, bob),
 		mlstest.Welcome(t, make([]byte, 32)), func() []byte { kp, _ := alice.KeyPackage(t); return kp }(),
 	}
 	for i := range 150 {

@@ -31,7 +31,7 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 	if in.TargetDID != nil {
 		leave.Target = *in.TargetDID
 	}
-	return h.write(c, in.ConvoID, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
 		advanced, err := convos.Leave(ctx, tx, leave)
 		if err != nil {
 			return nil, err

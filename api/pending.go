@@ -9,13 +9,8 @@ import (
 // Methods whose lexicons stand and whose handlers are still to come.
 
 func notYet() error {
-	return failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
+	return failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
 }
 
-func (h *handlers) SubmitCommit(*call, *mlsapi.SubmitCommitInput) error { return notYet() }
-func (h *handlers) ProcessExternalCommit(*call, *mlsapi.ProcessExternalCommitInput) error {
-	return notYet()
-}
-func (h *handlers) GetGroupInfo(*call, *mlsapi.GetGroupInfoParams) error             { return notYet() }
 func (h *handlers) PublishKeyPackages(*call, *mlsapi.PublishKeyPackagesInput) error  { return notYet() }
 func (h *handlers) GetKeyPackageStats(*call, *mlsapi.GetKeyPackageStatsParams) error { return notYet() }

@@ -58,7 +58,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:      cfg,
 		routes:   map[string]mlsapi.Route[*call]{},
-		handlers: handlers{db: cfg.DB, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes},
+		handlers: handlers{db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes},
 
 		smallBodies: newBudget(smallBodies, smallBodiesOfCaller),
 		largeBodies: newBudget(largeBodies, largeBodiesOfCaller),
@@ -109,9 +109,11 @@ func (s *Server) build() *echo.Echo {
 	e.GET("/.well-known/did.json", s.didDocument)
 	e.Any("/xrpc/:nsid", s.serve)
 	e.RouteNotFound("/xrpc/*", func(echo.Context) error {
-		return failure{http.StatusNotImplemented, methodNotImplemented, "no such method"}
+		return failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
 	})
-	e.RouteNotFound("/*", func(echo.Context) error { return failure{http.StatusNotFound, "NotFound", "no such page"} })
+	e.RouteNotFound("/*", func(echo.Context) error {
+		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
+	})
 	return e
 }
 
@@ -124,7 +126,7 @@ func (s *Server) health(c echo.Context) error {
 // documents elsewhere.
 func (s *Server) didDocument(c echo.Context) error {
 	if s.cfg.PublicURL == "" || s.cfg.ServiceDID.Method() != "web" {
-		return failure{http.StatusNotFound, "NotFound", "no such page"}
+		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
 	}
 	type service struct {
 		ID       string `json:"id"`
@@ -167,7 +169,8 @@ func (s *Server) writeError(err error, c echo.Context) {
 	body, err := json.Marshal(struct {
 		Error   string `json:"error"`
 		Message string `json:"message"`
-	}{f.name, f.message})
+		more
+	}{f.name, f.message, f.more})
 	if err == nil {
 		err = c.JSONBlob(f.status, body)
 	}

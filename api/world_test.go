@@ -361,6 +361,16 @@ func (u *user) remove(c *convo, other *user) {
 	c.epoch = out.NewEpoch
 }
 
+// groupInfo is a GroupInfo of the group with u and the others in it, signed by u.
+func (u *user) groupInfo(group []byte, epoch int64, others ...*user) []byte {
+	u.w.t.Helper()
+	members := []*mlstest.Device{u.Device}
+	for _, o := range others {
+		members = append(members, o.Device)
+	}
+	return mlstest.GroupInfo(u.w.t, group, epoch, members...)
+}
+
 // message is the input that sends body in the convo's epoch.
 func (u *user) message(c *convo, body string) *mlsapi.SendMessageInput {
 	return &mlsapi.SendMessageInput{

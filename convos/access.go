@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -49,7 +50,8 @@ type locked struct {
 	cipherSuite int32
 	epoch       int64
 	lastSeq     int64
-	leftEpoch   *int64 // of a caller who has left
+	leftEpoch   *int64         // of a caller who has left
+	reserved    *time.Duration // how much longer the next commit is reserved for another than the caller
 }
 
 // lockConvo takes the row lock that orders all writers of the convo, and then reads the caller's membership in a statement of
@@ -68,9 +70,11 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(`
-		SELECT group_id, creator_did, cipher_suite, epoch, last_seq FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).
+		SELECT group_id, creator_did, cipher_suite, epoch, last_seq,
+			CASE WHEN reserved_for <> $2 AND reserved_until > clock_timestamp() THEN reserved_until - clock_timestamp() END
+		FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo, caller).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq)
+			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq, &c.reserved)
 		})
 	batch.Queue(`SELECT left_epoch FROM members WHERE convo_id = $1 AND did = $2`, convo, caller).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })

@@ -35,7 +35,7 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 		return Advanced{}, ErrCommitRequired
 	}
 	// The epoch first: to a caller that lost a race, the winner's roster is not the news.
-	if err := c.checkCommit(a.Commit); err != nil {
+	if _, err := c.checkCommit(ctx, tx, a.Commit); err != nil {
 		return Advanced{}, err
 	}
 	if a.Welcome == nil {
@@ -45,7 +45,7 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	if err := checkAdditions(ctx, tx, c, added); err != nil {
 		return Advanced{}, err
 	}
-	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, added)
+	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, rights{adds: added})
 	if err != nil {
 		return Advanced{}, err
 	}

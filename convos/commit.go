@@ -28,33 +28,37 @@ type Proposed struct {
 }
 
 // advance accepts a commit: the convo goes from the epoch in the commit's own header, which must be the current one, to the
-// next. It is the compare-and-swap of promise 3, under the row lock that c holds; added are the members that the commit's
-// Welcome must reach. It does not change the roster.
-func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, added []syntax.DID) (Advanced, error) {
-	if err := c.checkCommit(p.Commit); err != nil {
+// next. It is the compare-and-swap of promise 3, under the row lock that c holds. It does not change the roster.
+func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, may rights) (Advanced, error) {
+	h, err := c.checkCommit(ctx, tx, p.Commit)
+	if err != nil {
+		return Advanced{}, err
+	}
+	v, err := c.judge(ctx, tx, by, p, h, may)
+	if err != nil {
 		return Advanced{}, err
 	}
 	next := c.epoch + 1
-	if p.GroupInfo != nil {
-		if _, err := checkGroupInfo(p.GroupInfo, c.groupID, c.cipherSuite, &next); err != nil {
-			return Advanced{}, err
-		}
-	}
 	seq, _, err := messages.AppendCommit(ctx, tx, messages.CommitEntry{
 		ConvoID: c.id, Sender: by, Key: p.Key, Hash: p.Hash, Epoch: next, Body: p.Commit,
 	})
 	if err != nil {
 		return Advanced{}, fmt.Errorf("append the commit: %w", err)
 	}
-	_, err = tx.Exec(ctx, `
-		UPDATE convos SET epoch = $2::bigint, group_info = coalesce($3, group_info),
-			group_info_epoch = CASE WHEN $3::bytea IS NULL THEN group_info_epoch ELSE $2::bigint END
-		WHERE id = $1`, c.id, next, p.GroupInfo)
-	if err != nil {
+	batch := &pgx.Batch{}
+	batch.Queue(`UPDATE convos SET epoch = $2, commit_level = $3 WHERE id = $1`, c.id, next, v.level)
+	c.won(batch, by)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return Advanced{}, fmt.Errorf("advance the epoch: %w", err)
 	}
+	if err := keepGroup(ctx, tx, c.id, next, v.group, p.GroupInfo); err != nil {
+		return Advanced{}, err
+	}
+	if err := welcome.SupersedeDevices(ctx, tx, c.id, v.gone()); err != nil {
+		return Advanced{}, err
+	}
 	if p.Welcome != nil {
-		if err := deposit(ctx, tx, *c, by, next, p.Welcome, added); err != nil {
+		if err := deposit(ctx, tx, *c, by, next, p.Welcome, may.adds, v); err != nil {
 			return Advanced{}, err
 		}
 	}
@@ -62,45 +66,35 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	return Advanced{Epoch: next, Seq: seq}, nil
 }
 
-// checkCommit reads the commit's header: what it is, of which group, made in which epoch.
-func (c *locked) checkCommit(commit []byte) error {
+// checkCommit reads the commit's header: what it is, of which group, made in which epoch. Then it is the caller's turn, unless
+// the next commit is reserved for another.
+func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls.Header, error) {
 	h, err := mls.ParseHeader(commit)
 	switch {
 	case err != nil:
-		return invalid(Commit, "%v", err)
+		return h, invalid(Commit, "%v", err)
 	case h.ContentType != mls.ContentTypeCommit:
-		return invalid(Commit, "content_type is %s (RFC 9420 §6)", h.ContentType)
-	case h.WireFormat == mls.WireFormatPublicMessage && h.SenderType != mls.SenderTypeMember:
-		return invalid(Commit, "sender is %s, not a member (RFC 9420 §12.4)", h.SenderType)
+		return h, invalid(Commit, "content_type is %s (RFC 9420 §6)", h.ContentType)
 	case !bytes.Equal(h.GroupID, c.groupID):
-		return invalid(Commit, "group_id is of another group")
+		return h, invalid(Commit, "group_id is of another group")
 	case int64(h.Epoch) != c.epoch:
-		return &messages.EpochMismatchError{Epoch: int64(h.Epoch), Current: c.epoch}
+		won, err := messages.CommitSeq(ctx, tx, c.id, int64(h.Epoch)+1)
+		if err != nil {
+			return h, err
+		}
+		return h, &messages.EpochMismatchError{Epoch: int64(h.Epoch), Current: c.epoch, WonBy: won}
+	case c.reserved != nil:
+		return h, &ReservedError{Left: *c.reserved}
 	case c.epoch == mls.MaxEpoch:
-		return invalid(Commit, "epoch is the last one that can be stored")
+		return h, invalid(Commit, "epoch is the last one that can be stored")
 	}
-	return nil
-}
-
-// checkGroupInfo reads a GroupInfo and compares it with what is known of the group. epoch may be nil: not known.
-func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.GroupInfo, error) {
-	info, err := mls.ParseGroupInfo(groupInfo)
-	switch {
-	case err != nil:
-		return info, invalid(GroupInfo, "%v", err)
-	case !bytes.Equal(info.GroupID, groupID):
-		return info, invalid(GroupInfo, "group_id is of another group")
-	case int32(info.CipherSuite) != suite:
-		return info, invalid(GroupInfo, "cipher_suite is %s", info.CipherSuite)
-	case epoch != nil && int64(info.Epoch) != *epoch:
-		return info, invalid(GroupInfo, "epoch is %d, not %d", info.Epoch, *epoch)
-	}
-	return info, nil
+	return h, nil
 }
 
 // deposit routes a Welcome to the devices whose KeyPackages it names, which are used up by it. Each added member must be
-// reached, and nobody else, except that its maker may bring in other devices of its own.
-func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, added []syntax.DID) error {
+// reached, and nobody else, except that its maker may bring in other devices of its own; and it must fit what is known of the
+// commit.
+func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, added []syntax.DID, v verdict) error {
 	w, err := mls.ParseWelcome(body)
 	if err != nil {
 		return invalid(Welcome, "%v", err)
@@ -123,6 +117,9 @@ func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int6
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return r.DID == did }) {
 			return invalid(Welcome, "names no KeyPackage of %s", did)
 		}
+	}
+	if err := v.checkRecipients(to); err != nil {
+		return err
 	}
 	return welcome.Deposit(ctx, tx, c.id, epoch, body, to)
 }

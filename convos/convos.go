@@ -27,9 +27,10 @@ var (
 	ErrTooManyMembers     = fmt.Errorf("a convo has at most %d members", MaxMembers)
 	ErrLastMember         = errors.New("the last member cannot leave")
 	ErrCommitRequired     = errors.New("the change needs a commit")
-	ErrNotPermitted       = errors.New("only the creator removes another member")
+	ErrNotPermitted       = errors.New("only the creator removes another member, with leaveConvo")
 	ErrTargetNotMember    = errors.New("targetDid: was never a member of the convo")
 	ErrSeqAhead           = errors.New("seq: beyond the end of the log")
+	ErrNoGroupInfo        = errors.New("no GroupInfo of the current epoch is known")
 )
 
 // AlreadyMemberError names a DID that is to be added and is a member.
@@ -67,6 +68,7 @@ type Convo struct {
 	Epoch         int64
 	CipherSuite   mls.CipherSuite
 	CreatedAt     time.Time
+	CommitLevel   Level // of the commit that made the epoch
 	LastMessageAt *time.Time
 	Name          *string
 	Description   *string

@@ -35,7 +35,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	if len(others)+1 > MaxMembers {
 		return Convo{}, ErrTooManyMembers
 	}
-	epoch, err := n.epoch()
+	epoch, v, err := n.judge(others)
 	if err != nil {
 		return Convo{}, err
 	}
@@ -46,9 +46,9 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	var inserted bool
 	err = tx.QueryRow(ctx, `
 		WITH convo AS (
-			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, group_info, group_info_epoch,
+			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, commit_level,
 				idempotency_key, request_hash, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $8::bytea IS NULL THEN NULL ELSE $5::bigint END, $9, $10,
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
 				date_trunc('milliseconds', clock_timestamp()))
 			ON CONFLICT DO NOTHING
 			RETURNING id, created_at
@@ -58,7 +58,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 			FROM convo, unnest($11::text[]) WITH ORDINALITY AS m (did, ord)
 		)
 		SELECT EXISTS (SELECT FROM convo)`,
-		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, n.GroupInfo, n.Key, n.Hash[:],
+		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key, n.Hash[:],
 		append([]syntax.DID{n.Creator}, others...)).Scan(&inserted)
 	if err != nil {
 		return Convo{}, fmt.Errorf("insert the convo: %w", err)
@@ -66,35 +66,50 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	if !inserted {
 		return Convo{}, ErrGroupAlreadyExists
 	}
+	if v.group != nil {
+		if err := keepGroup(ctx, tx, id, epoch, v.group, n.GroupInfo); err != nil {
+			return Convo{}, err
+		}
+	}
 	if n.Welcome != nil {
 		c := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: epoch}
-		if err := deposit(ctx, tx, c, n.Creator, epoch, n.Welcome, others); err != nil {
+		if err := deposit(ctx, tx, c, n.Creator, epoch, n.Welcome, others, v); err != nil {
 			return Convo{}, err
 		}
 	}
 	return Get(ctx, tx, id, n.Creator)
 }
 
-// epoch says which epoch the group is in: its GroupInfo's if there is one, else what the creator states, else the one after
-// the commit that a Welcome is made by, else that of a new group.
-func (n NewConvo) epoch() (int64, error) {
-	var epoch int64
+// judge says which epoch the group is in: its GroupInfo's if there is one, else what the creator states, else the one after the
+// commit that a Welcome is made by, else that of a new group. The GroupInfo must be the creator's, of a group of nobody but those
+// on the roster; others are they without the creator.
+func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error) {
+	v.level = LevelHeader
 	switch {
 	case n.GroupInfo != nil:
 		info, err := checkGroupInfo(n.GroupInfo, n.GroupID, int32(n.CipherSuite), n.CurrentEpoch)
 		if err != nil {
-			return 0, err
+			return 0, v, err
 		}
-		epoch = int64(info.Epoch)
+		if v.group, err = verifyGroupInfo(&info); err != nil {
+			return 0, v, err
+		}
+		if err := checkSigner(&info, v.group, n.Creator); err != nil {
+			return 0, v, err
+		}
+		if err := onRoster(v.group, append(slices.Clip(others), n.Creator)); err != nil {
+			return 0, v, err
+		}
+		v.level, epoch = LevelVerified, int64(info.Epoch)
 	case n.CurrentEpoch != nil:
 		epoch = *n.CurrentEpoch
 	case n.Welcome != nil:
 		epoch = 1
 	}
 	if epoch == 0 && n.Welcome != nil {
-		return 0, invalid(Welcome, "leads into epoch 1 or later, but the convo is said to be in epoch 0")
+		return 0, v, invalid(Welcome, "leads into epoch 1 or later, but the convo is said to be in epoch 0")
 	}
-	return epoch, nil
+	return epoch, v, nil
 }
 
 // distinct returns dids without repetitions and without those in except, in their first order.

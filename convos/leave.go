@@ -50,7 +50,11 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	}
 	advanced := Advanced{Epoch: c.epoch}
 	if d.Commit != nil {
-		if advanced, err = c.advance(ctx, tx, d.Caller, d.Proposed, nil); err != nil {
+		var may rights
+		if !self {
+			may.removes = d.Target
+		}
+		if advanced, err = c.advance(ctx, tx, d.Caller, d.Proposed, may); err != nil {
 			return Advanced{}, err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // selectConvos reads convos with their rosters as the member $1 sees them.
 const selectConvos = `
-	SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.last_message_at, c.name, c.description,
+	SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.commit_level, c.last_message_at, c.name, c.description,
 		c.last_seq, unread.n, roster.dids, roster.joined
 	FROM members me
 	JOIN convos c ON c.id = me.convo_id
@@ -79,7 +79,7 @@ func scanConvo(row pgx.CollectableRow) (c Convo, err error) {
 	var dids []syntax.DID
 	var joined []time.Time
 	var suite int32
-	err = row.Scan(&c.ID, &c.GroupID, &c.Creator, &suite, &c.Epoch, &c.CreatedAt, &c.LastMessageAt, &c.Name, &c.Description,
+	err = row.Scan(&c.ID, &c.GroupID, &c.Creator, &suite, &c.Epoch, &c.CreatedAt, &c.CommitLevel, &c.LastMessageAt, &c.Name, &c.Description,
 		&c.LastSeq, &c.Unread, &dids, &joined)
 	if err != nil {
 		return c, err

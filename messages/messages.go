@@ -25,6 +25,7 @@ var (
 type EpochMismatchError struct {
 	Epoch   int64 // of the object, from its own MLS header
 	Current int64 // of the convo, under its row lock
+	WonBy   int64 // seq of the commit that ended Epoch; 0 if there is none, or it was not looked up
 }
 
 // Error has the fixed form that clients behind a PDS parse.

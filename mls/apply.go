@@ -4,14 +4,20 @@ import "errors"
 
 // Change is what a commit does to a group, as far as it is public.
 type Change struct {
-	Adds    []Member // with their new leaves, in the order of the commit; an external committer too
-	Removes []Member // as they were
-	Updates []Update // leaves that go on with new content, the committer's last
+	Adds    []Addition // in the order of the commit; an external committer too
+	Removes []Member   // as they were
+	Updates []Update   // leaves that go on with new content, the committer's last
 	// Committer is the sender's leaf, in the next epoch.
 	Committer uint32
 	External  bool // the committer was not a member: it is among Adds
 	ReInit    bool // the group is closed, another takes its place (§11.2)
 	Next      *Group
+}
+
+// Addition is a member that was not there before, with its new leaf.
+type Addition struct {
+	Member
+	KeyPackage KeyPackageRef // that it was added with; nil for an external committer, and if not known
 }
 
 // Update says how a member's leaf changed. Leaf is the same in both.

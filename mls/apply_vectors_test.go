@@ -76,7 +76,7 @@ func checkChange(t *testing.T, g *Group, c *Change) {
 		delete(want, m.Leaf)
 	}
 	for _, m := range c.Adds {
-		want[m.Leaf] = m
+		want[m.Leaf] = m.Member
 	}
 	got := map[uint32]Member{}
 	for m := range c.Next.Tree.Members() {

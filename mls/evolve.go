@@ -39,7 +39,7 @@ func (a *applier) applyProposals() error {
 			}
 			a.tree.add(leaf, &p.KeyPackage.leaf)
 			a.added = append(a.added, leaf)
-			a.change.Adds = append(a.change.Adds, p.KeyPackage.leaf.member(leaf))
+			a.change.Adds = append(a.change.Adds, Addition{p.KeyPackage.leaf.member(leaf), p.KeyPackage.Ref})
 			from = int(leaf) + 1
 		}
 	}

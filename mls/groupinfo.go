@@ -57,6 +57,18 @@ func ParseGroupInfo(msg []byte) (GroupInfo, error) {
 // groupInfo reads a bare GroupInfo.
 func (r *reader) groupInfo() (g GroupInfo) {
 	start := r.s
+	r.groupContext(&g)
+	r.in = place{"GroupInfo", "12.4.3"}
+	g.Extensions = r.extensions("extensions")
+	g.ConfirmationTag = r.opaque("confirmation_tag")
+	g.Signer = r.u32("signer")
+	g.Signature = r.opaque("signature")
+	g.Raw = r.since(start)
+	return g
+}
+
+// groupContext reads a GroupContext (§8.1) into g.
+func (r *reader) groupContext(g *GroupInfo) {
 	r.in = place{"GroupContext", "8.1"}
 	g.Version = r.version()
 	g.CipherSuite = CipherSuite(r.u16("cipher_suite"))
@@ -65,13 +77,6 @@ func (r *reader) groupInfo() (g GroupInfo) {
 	g.TreeHash = r.opaque("tree_hash")
 	g.ConfirmedTranscriptHash = r.opaque("confirmed_transcript_hash")
 	g.ContextExtensions = r.extensions("extensions")
-	r.in = place{"GroupInfo", "12.4.3"}
-	g.Extensions = r.extensions("extensions")
-	g.ConfirmationTag = r.opaque("confirmation_tag")
-	g.Signer = r.u32("signer")
-	g.Signature = r.opaque("signature")
-	g.Raw = r.since(start)
-	return g
 }
 
 // checkExternalPub checks the shape of an external_pub extension (§12.4.3.2).

@@ -88,8 +88,10 @@ func (k *KeyPackage) setDerived() {
 
 // DeviceID returns the id of the device that made the KeyPackage: lower-case
 // hexadecimal SHA-256 of its signature key.
-func (k *KeyPackage) DeviceID() string {
-	sum := sha256.Sum256(k.SignatureKey)
+func (k *KeyPackage) DeviceID() string { return deviceID(k.SignatureKey) }
+
+func deviceID(signatureKey []byte) string {
+	sum := sha256.Sum256(signatureKey)
 	return hex.EncodeToString(sum[:])
 }
 

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // MaxTreeLeaves is the largest ratchet tree accepted, in leaves, blank ones
@@ -37,6 +38,17 @@ type Member struct {
 	SignatureKey   []byte // names the device
 	EncryptionKey  []byte // changes whenever the leaf is updated
 }
+
+// DID returns the account that the member says it belongs to: the identity of a
+// basic credential, without the device name that may follow behind "#". It is ""
+// for any other credential.
+func (m Member) DID() string {
+	did, _, _ := strings.Cut(m.Identity, "#")
+	return did
+}
+
+// DeviceID returns the id of the member's device, as KeyPackage.DeviceID does.
+func (m Member) DeviceID() string { return deviceID(m.SignatureKey) }
 
 // ParseTree reads a ratchet_tree extension's data (RFC 9420 §12.4.3.3) and
 // hashes it. It checks structure alone, as far as the encoding has one: see

@@ -48,7 +48,7 @@ func (a *applier) applyPath() error {
 	if after := path.leaf.member(leaf); wasMember {
 		a.change.Updates = append(a.change.Updates, Update{before, after})
 	} else {
-		a.change.Adds = append(a.change.Adds, after)
+		a.change.Adds = append(a.change.Adds, Addition{Member: after})
 	}
 	return nil
 }

@@ -64,6 +64,26 @@ func Supersede(ctx context.Context, tx pgx.Tx, convo uuid.UUID, recipients []syn
 	return nil
 }
 
+// SupersedeDevices ends the Welcomes that are still on their way to these devices.
+func SupersedeDevices(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices []Device) error {
+	if len(devices) == 0 {
+		return nil
+	}
+	dids, ids := make([]syntax.DID, len(devices)), make([]string, len(devices))
+	for i, d := range devices {
+		dids[i], ids[i] = d.DID, d.DeviceID
+	}
+	_, err := tx.Exec(ctx, `
+		UPDATE welcomes w SET state = 'superseded', version = version + 1
+		FROM unnest($2::text[], $3::text[]) AS d (did, device_id)
+		WHERE w.convo_id = $1 AND w.recipient_did = d.did AND w.device_id = d.device_id AND w.state IN ('available', 'in_flight')`,
+		convo, dids, ids)
+	if err != nil {
+		return fmt.Errorf("supersede Welcomes: %w", err)
+	}
+	return nil
+}
+
 // Invited returns those of dids that have ever been sent a Welcome to convo.
 func Invited(ctx context.Context, tx pgx.Tx, convo uuid.UUID, dids []syntax.DID) (invited []syntax.DID, err error) {
 	err = tx.QueryRow(ctx, `

@@ -62,11 +62,15 @@ var convoChecks = []check{
 		SELECT 'a Welcome is on its way to someone who is not a member' FROM welcomes w
 		WHERE w.convo_id = $1 AND w.state IN ('available', 'in_flight')
 			AND NOT EXISTS (SELECT FROM members m WHERE m.convo_id = $1 AND m.did = w.recipient_did AND m.left_at IS NULL)`},
+	{"the group that is known is the convo's", `
+		SELECT format('a public group of epoch %s in epoch %s', g.epoch, c.epoch)
+		FROM public_groups g JOIN convos c ON c.id = g.convo_id WHERE g.convo_id = $1 AND g.epoch <> c.epoch`},
 	{"a commit's record and its effect are one", `
 		SELECT format('key of a %s without its commit', k.nsid) FROM idempotency_keys k
-		WHERE k.scope = $1::uuid::text AND k.nsid = 'blue.catbird.mls.addMembers' AND NOT EXISTS (
+		WHERE k.scope = $1::uuid::text AND k.nsid = ANY('{blue.catbird.mls.addMembers,blue.catbird.mls.submitCommit,blue.catbird.mls.processExternalCommit}')
+			AND NOT EXISTS (
 			SELECT FROM messages m WHERE m.convo_id = $1::uuid AND m.kind = 3 AND m.sender_did = k.caller_did
-				AND m.idempotency_key = 'addMembers:' || k.key AND m.request_hash = k.request_hash)
+				AND m.idempotency_key = split_part(k.nsid, '.', 4) || ':' || k.key AND m.request_hash = k.request_hash)
 		UNION ALL
 		SELECT format('the commit at %s has no record', m.seq) FROM messages m
 		WHERE m.convo_id = $1::uuid AND m.kind = 3 AND NOT EXISTS (

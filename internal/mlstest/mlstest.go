@@ -67,20 +67,7 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 	for _, o := range options {
 		o(&s)
 	}
-	leaf := encode(func(b *cryptobyte.Builder) {
-		vector(b, hpkeKey(t))
-		vector(b, d.key.Public().(ed25519.PublicKey))
-		b.AddUint16(uint16(mls.CredentialTypeBasic))
-		vector(b, []byte(s.identity))
-		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {}, {}, {uint16(mls.CredentialTypeBasic)}} {
-			vector(b, u16s(capability...))
-		}
-		b.AddUint8(1) // leaf_node_source: key_package
-		b.AddUint64(uint64(s.notBefore.Unix()))
-		b.AddUint64(uint64(s.notAfter.Unix()))
-		vector(b, nil)
-	})
-	leaf = append(leaf, encode(func(b *cryptobyte.Builder) { vector(b, d.sign("LeafNodeTBS", leaf)) })...)
+	leaf := d.leaf(t, s)
 	var extensions []byte
 	if s.lastResort {
 		extensions = encode(func(b *cryptobyte.Builder) {
@@ -102,6 +89,25 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 		t.Fatalf("the KeyPackage that was built does not parse: %v", err)
 	}
 	return framed, parsed.Ref
+}
+
+// leaf returns a LeafNode as a KeyPackage has it.
+func (d *Device) leaf(t testing.TB, s spec) []byte {
+	t.Helper()
+	leaf := encode(func(b *cryptobyte.Builder) {
+		vector(b, hpkeKey(t))
+		vector(b, d.key.Public().(ed25519.PublicKey))
+		b.AddUint16(uint16(mls.CredentialTypeBasic))
+		vector(b, []byte(s.identity))
+		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {}, {}, {uint16(mls.CredentialTypeBasic)}} {
+			vector(b, u16s(capability...))
+		}
+		b.AddUint8(1) // leaf_node_source: key_package
+		b.AddUint64(uint64(s.notBefore.Unix()))
+		b.AddUint64(uint64(s.notAfter.Unix()))
+		vector(b, nil)
+	})
+	return append(leaf, encode(func(b *cryptobyte.Builder) { vector(b, d.sign("LeafNodeTBS", leaf)) })...)
 }
 
 // sign is SignWithLabel (RFC 9420 §5.1.2).
@@ -159,21 +165,38 @@ func Welcome(t testing.TB, refs ...mls.KeyPackageRef) []byte {
 	}))
 }
 
-// GroupInfo returns a GroupInfo of the group at epoch.
-func GroupInfo(group []byte, epoch int64) []byte {
-	return message(mls.WireFormatGroupInfo, encode(func(b *cryptobyte.Builder) {
+// GroupInfo returns a GroupInfo of the group at epoch, ratchet tree included, signed by the first of its members. The tree is one
+// that adding the members one by one without a path would make: every parent is blank.
+func GroupInfo(t testing.TB, group []byte, epoch int64, members ...*Device) []byte {
+	t.Helper()
+	var nodes []byte
+	for i, m := range members {
+		if i > 0 {
+			nodes = append(nodes, 0)
+		}
+		nodes = append(append(nodes, 1, 1), m.leaf(t, spec{notBefore: time.Now(), notAfter: time.Now().Add(time.Hour), identity: m.DID})...)
+	}
+	tree := encode(func(b *cryptobyte.Builder) { vector(b, nodes) })
+	parsed, err := mls.ParseTree(Suite, tree)
+	if err != nil {
+		t.Fatalf("the tree that was built does not parse: %v", err)
+	}
+	info := encode(func(b *cryptobyte.Builder) {
 		b.AddUint16(uint16(mls.VersionMLS10))
 		b.AddUint16(uint16(Suite))
 		vector(b, group)
 		b.AddUint64(uint64(epoch))
-		vector(b, make([]byte, 32))
+		vector(b, parsed.Hash())
 		vector(b, make([]byte, 32))
 		vector(b, nil)
-		vector(b, nil)
+		vector(b, encode(func(b *cryptobyte.Builder) {
+			b.AddUint16(uint16(mls.ExtensionRatchetTree))
+			vector(b, tree)
+		}))
 		vector(b, make([]byte, 32))
 		b.AddUint32(0)
-		vector(b, make([]byte, 64))
-	}))
+	})
+	return message(mls.WireFormatGroupInfo, append(info, encode(func(b *cryptobyte.Builder) { vector(b, members[0].sign("GroupInfoTBS", info)) })...))
 }
 
 func message(format mls.WireFormat, object []byte) []byte {

@@ -1,0 +1,37 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
+
+// ProcessExternalCommit: blue.catbird.mls.processExternalCommit.
+func (h *handlers) ProcessExternalCommit(c *call, in *mlsapi.ProcessExternalCommitInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	convo, err := convoID(in.ConvoID)
+	if err != nil {
+		return err
+	}
+	input := content(in.Fields())
+	if key == "" {
+		key = input.DerivedKey()
+	}
+	s := convos.Submission{
+		ConvoID: convo, Caller: c.caller,
+		Proposed: proposed("processExternalCommit", key, input, in.Commit, nil, in.GroupInfo),
+	}
+	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+		advanced, err := convos.Rejoin(ctx, tx, s)
+		if err != nil {
+			return nil, err
+		}
+		return &mlsapi.ProcessExternalCommitOutput{NewEpoch: advanced.Epoch, Seq: advanced.Seq}, nil
+	})
+}

@@ -1,0 +1,37 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
+
+// SubmitCommit: blue.catbird.mls.submitCommit.
+func (h *handlers) SubmitCommit(c *call, in *mlsapi.SubmitCommitInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	convo, err := convoID(in.ConvoID)
+	if err != nil {
+		return err
+	}
+	input := content(in.Fields())
+	if key == "" {
+		key = input.DerivedKey()
+	}
+	s := convos.Submission{
+		ConvoID: convo, Caller: c.caller,
+		Proposed: proposed("submitCommit", key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
+	}
+	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+		advanced, err := convos.Submit(ctx, tx, s)
+		if err != nil {
+			return nil, err
+		}
+		return &mlsapi.SubmitCommitOutput{NewEpoch: advanced.Epoch, Seq: advanced.Seq}, nil
+	})
+}

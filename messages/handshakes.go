@@ -1,0 +1,61 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/mls"
+)
+
+// CommitSeq returns the seq of the commit that creates epoch, 0 if the log has none.
+func CommitSeq(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int64) (seq int64, err error) {
+	err = q.QueryRow(ctx, `SELECT seq FROM messages WHERE convo_id = $1 AND kind = 3 AND epoch = $2`, convo, epoch).Scan(&seq)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find the commit of epoch %d: %w", epoch, err)
+	}
+	return seq, nil
+}
+
+// Bounds of what is looked through for the proposals that a commit refers to.
+const (
+	proposalsAmong = 10_000  // newest entries of the log
+	proposalBytes  = 4 << 20 // of them all, the newest first
+)
+
+// Proposals returns those proposals of epoch that were sent in clear, as far back as a commit can reasonably refer.
+func Proposals(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch, lastSeq int64) (found []*mls.ProposalMessage, err error) {
+	rows, err := q.Query(ctx, `
+		SELECT m.body
+		FROM (
+			SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq DESC) AS total
+			FROM messages WHERE convo_id = $1 AND seq > $3 AND kind = 2 AND epoch = $2
+		) newest
+		CROSS JOIN LATERAL (SELECT body FROM messages WHERE convo_id = $1 AND seq = newest.seq LIMIT 1) m
+		WHERE newest.total <= $4`, convo, epoch, lastSeq-proposalsAmong, proposalBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read proposals: %w", err)
+	}
+	bodies, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	if err != nil {
+		return nil, fmt.Errorf("read proposals: %w", err)
+	}
+	for _, body := range bodies {
+		p, err := mls.ParseProposal(body)
+		if errors.Is(err, mls.ErrUnsupported) {
+			continue // encrypted
+		}
+		if err != nil {
+			return nil, fmt.Errorf("a proposal in the log: %w", err)
+		}
+		found = append(found, p)
+	}
+	return found, nil
+}
