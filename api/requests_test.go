@@ -7,6 +7,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/clientsim"
 	"mlsd/internal/mlstest"
 )
 
@@ -88,6 +89,23 @@ var keyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDLeaveConvo,
 			in: &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: key, TargetDID: ptr(bob.did()),
 				Commit: mlstest.Commit(c.group, c.epoch, "remove bob")},
+			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
+	}},
+	{"submitCommit", func(w *world, key *string) request {
+		bob := w.user()
+		c := w.user().create(bob)
+		in := bob.rotation(c)
+		in.IdempotencyKey = key
+		return request{by: bob, nsid: mlsapi.NSIDSubmitCommit, in: in,
+			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
+	}},
+	{"processExternalCommit", func(w *world, key *string) request {
+		bob := w.phone()
+		c := w.phone().found(bob)
+		info := read[mlsapi.GetGroupInfoOutput](w.t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
+		in := rejoin(c, must(bob.user.phone().mls.JoinExternal(info.GroupInfo, clientsim.NoLeaf))(w))
+		in.IdempotencyKey = key
+		return request{by: bob.user, nsid: mlsapi.NSIDProcessExternalCommit, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
 	}},
 	{"getKeyPackages", func(w *world, key *string) request {

@@ -153,17 +153,19 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, g
 		if err := v.group.Matches(&info); err != nil {
 			return invalid(GroupInfo, "%v", err)
 		}
+	case before != nil:
+		if v.change, err = before.Follow(&info); err != nil {
+			return invalid(GroupInfo, "%v", err)
+		}
+		v.group = v.change.Next
+		if err := c.permit(ctx, tx, by, v.change, may); err != nil {
+			return err
+		}
 	default:
 		if v.group, err = verifyGroupInfo(&info); err != nil {
 			return err
 		}
-		if before != nil {
-			v.change = before.Compare(v.group)
-			err = c.permit(ctx, tx, by, v.change, may)
-		} else {
-			err = c.checkMembers(ctx, tx, v.group, may)
-		}
-		if err != nil {
+		if err := c.checkMembers(ctx, tx, v.group, may); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,9 @@ func (g *GroupInfo) Tree() (*Tree, error) {
 // that of the GroupInfo itself.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
-func (g *GroupInfo) Verify(t *Tree) (*Group, error) {
+func (g *GroupInfo) Verify(t *Tree) (*Group, error) { return g.verify(t, &Tree{}) }
+
+func (g *GroupInfo) verify(t, known *Tree) (*Group, error) {
 	group, err := g.Trust(t)
 	if err != nil {
 		return nil, err
@@ -50,7 +52,7 @@ func (g *GroupInfo) Verify(t *Tree) (*Group, error) {
 	if verify == nil || !verify(signContent("GroupInfoTBS", g.tbs()), g.Signature) {
 		return nil, refuseInfo(ErrBadSignature, "signature", "12.4.3", "")
 	}
-	if err := t.Verify(g.GroupID); err != nil {
+	if err := t.verify(g.GroupID, known); err != nil {
 		return nil, err
 	}
 	if err := t.checkRequired(g.ContextExtensions); err != nil {

@@ -27,11 +27,26 @@ func ParseGroup(data []byte) (*Group, error) {
 	return info.Trust(tree)
 }
 
-// Compare returns what has become of the group's members in next, as far as the
-// two trees tell: it is for commits that are encrypted. A leaf with another
-// signature key or another account is another member's. Who committed is not
-// known.
-func (g *Group) Compare(next *Group) *Change {
+// Follow checks the GroupInfo of a later epoch of the group, tree included, as
+// Verify does, and returns what became of the members, as far as the two trees
+// tell: it is for commits that are encrypted. A leaf with another signature key or
+// of another account is another member's. Who committed is not known, nor which
+// KeyPackages the new members were added with.
+//
+// Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
+func (g *Group) Follow(info *GroupInfo) (*Change, error) {
+	tree, err := info.Tree()
+	if err != nil {
+		return nil, err
+	}
+	next, err := info.verify(tree, g.Tree)
+	if err != nil {
+		return nil, err
+	}
+	return g.compare(next), nil
+}
+
+func (g *Group) compare(next *Group) *Change {
 	change := &Change{Next: next}
 	for i := range max(len(g.Tree.leaves), len(next.Tree.leaves)) {
 		before, was := g.Tree.Member(uint32(i))

@@ -36,9 +36,9 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestCompare: what two trees tell of the commit between them is what the commit
+// TestFollow: what two trees tell of the commit between them is what the commit
 // says of itself.
-func TestCompare(t *testing.T) {
+func TestFollow(t *testing.T) {
 	t.Parallel()
 	g := newGroupSpec(t, SuiteX25519AES128, 5)
 	dave := newSpec(t, g.suite)
@@ -49,7 +49,12 @@ func TestCompare(t *testing.T) {
 		"swap":   {proposals: [][]byte{removeOf(2), addOf(t, dave)}},
 	} {
 		want := must(g.group.Apply(must(ParseCommit(c.build(t, g)))(t)))(t)
-		got := g.group.Compare(want.Next)
+		next := groupSpec{suite: g.suite, members: g.members, group: want.Next}
+		info := must(ParseGroupInfo(next.groupInfo(t, 3)))(t)
+		got := must(g.group.Follow(&info))(t)
+		if !bytes.Equal(got.Next.Encode(), want.Next.Encode()) {
+			t.Errorf("%s: the group that was followed is another one", name)
+		}
 		leaves := func(c *Change) (leaves [3]map[uint32]bool) {
 			for i := range leaves {
 				leaves[i] = map[uint32]bool{}

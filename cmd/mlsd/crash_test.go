@@ -11,6 +11,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/mlstest"
 )
 
 // crashCase is one write that is in the air when mlsd dies.
@@ -33,7 +34,7 @@ func crashCases(w *world) []crashCase {
 	message := alice.message(c, "the message")
 	fetched, confirmed := alice.create(bob), alice.create(bob)
 	bob.query(mlsapi.NSIDGetWelcome, "convoId", confirmed.id).must().ok()
-	added, left := alice.create(bob), alice.create(bob)
+	added, left, rotated := alice.create(bob), alice.create(bob), alice.create(bob)
 	return []crashCase{
 		{name: "createConvo", request: creation, effects: func() (n int) {
 			out := read[mlsapi.GetConvosOutput](w.t, alice.query(mlsapi.NSIDGetConvos, "limit", "100").must().ok())
@@ -59,6 +60,9 @@ func crashCases(w *world) []crashCase {
 			}
 			return n
 		}},
+		{name: "submitCommit", request: bob.procedure(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
+			ConvoID: rotated.id, IdempotencyKey: newKey(), Commit: mlstest.Commit(rotated.group, rotated.epoch, "rotation"),
+		}), effects: func() int { return len(alice.log(rotated)) }},
 		{name: "publishKeyPackage", request: carol.publication(), countOnce: true, effects: func() (n int) {
 			for len(alice.claim(carol)) > 0 {
 				n++

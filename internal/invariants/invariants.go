@@ -5,7 +5,9 @@ package invariants
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -49,6 +51,11 @@ func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations
 		}
 		objects, err := checkObjects(ctx, tx, id)
 		violations = append(violations, objects...)
+		if err != nil {
+			return err
+		}
+		group, err := checkGroup(ctx, tx, id)
+		violations = append(violations, group...)
 		return err
 	})
 	if err != nil {
@@ -120,4 +127,44 @@ func checkObjects(ctx context.Context, tx pgx.Tx, id uuid.UUID) (violations []st
 		}
 	}
 	return violations, rows.Err()
+}
+
+// checkGroup compares what is known of the convo's group with the convo, its roster and the GroupInfo that is handed out.
+func checkGroup(ctx context.Context, tx pgx.Tx, id uuid.UUID) (violations []string, err error) {
+	var groupID, state, groupInfo []byte
+	var epoch int64
+	var people []string
+	err = tx.QueryRow(ctx, `
+		SELECT c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did) FROM members WHERE convo_id = c.id)
+		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE c.id = $1`, id).
+		Scan(&groupID, &epoch, &state, &groupInfo, &people)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the public group: %w", err)
+	}
+	group, err := mls.ParseGroup(state)
+	if err != nil {
+		return []string{fmt.Sprintf("the public group: %v", err)}, nil
+	}
+	if !bytes.Equal(group.GroupID, groupID) || int64(group.Epoch) != epoch {
+		violations = append(violations, fmt.Sprintf("the public group is of epoch %d, or another group's", group.Epoch))
+	}
+	for m := range group.Tree.Members() {
+		if !slices.Contains(people, m.DID()) {
+			violations = append(violations, fmt.Sprintf("leaf %d of the public group is a stranger's", m.Leaf))
+		}
+	}
+	if groupInfo == nil {
+		return violations, nil
+	}
+	info, err := mls.ParseGroupInfo(groupInfo)
+	if err == nil {
+		err = group.Matches(&info)
+	}
+	if err != nil {
+		violations = append(violations, fmt.Sprintf("the GroupInfo is not the public group's: %v", err))
+	}
+	return violations, nil
 }

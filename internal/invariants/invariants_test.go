@@ -33,7 +33,7 @@ func (uncounted) Conflicted(string) {}
 func (uncounted) InProgress(string) {}
 
 // story tells a database a small story in which every promise is kept: alice makes a convo with bob, they talk, alice adds
-// carol, and they talk on.
+// carol and removes her again with a GroupInfo, and they talk on.
 func story(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	db := pgtest.Database(t)
@@ -48,9 +48,10 @@ func story(t *testing.T) *pgxpool.Pool {
 			t.Fatal(err)
 		}
 	}
-	welcomeTo := func(did syntax.DID) []byte {
+	alices, bobs, carols := mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, carol.String())
+	welcomeTo := func(did syntax.DID, device *mlstest.Device) []byte {
 		t.Helper()
-		body, ref := mlstest.NewDevice(t, did.String()).KeyPackage(t)
+		body, ref := device.KeyPackage(t)
 		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 			_, err := keypackages.Publish(t.Context(), tx, keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
 			return err
@@ -62,7 +63,7 @@ func story(t *testing.T) *pgxpool.Pool {
 	}
 	var convo convos.Convo
 	creation := idem.Content{{Name: "groupId", JSON: []byte(`"g"`)}}
-	toBob := welcomeTo(bob)
+	toBob := welcomeTo(bob, bobs)
 	do("blue.catbird.mls.createConvo", "", "create", creation, func(tx pgx.Tx) (err error) {
 		convo, err = convos.Create(t.Context(), tx, convos.NewConvo{
 			Creator: alice, GroupID: group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob}, Welcome: toBob,
@@ -81,7 +82,7 @@ func story(t *testing.T) *pgxpool.Pool {
 		}
 	}
 	say(1, "hello")
-	toCarol := welcomeTo(carol)
+	toCarol := welcomeTo(carol, carols)
 	addition := idem.Content{{Name: "commit", JSON: []byte(`"c"`)}}
 	do("blue.catbird.mls.addMembers", convo.ID.String(), "add", addition, func(tx pgx.Tx) error {
 		_, err := convos.Add(t.Context(), tx, convos.AddMembers{
@@ -94,7 +95,10 @@ func story(t *testing.T) *pgxpool.Pool {
 	do("blue.catbird.mls.leaveConvo", convo.ID.String(), "rotate", removal, func(tx pgx.Tx) error {
 		_, err := convos.Leave(t.Context(), tx, convos.Departure{
 			ConvoID: convo.ID, Caller: alice, Target: carol,
-			Proposed: convos.Proposed{Commit: mlstest.Commit(group, 2, "remove"), Key: "leaveConvo:rotate", Hash: removal.Hash()},
+			Proposed: convos.Proposed{
+				Commit: mlstest.Commit(group, 2, "remove"), GroupInfo: mlstest.GroupInfo(t, group, 3, alices, bobs),
+				Key: "leaveConvo:rotate", Hash: removal.Hash(),
+			},
 		})
 		return err
 	})
@@ -124,6 +128,12 @@ func TestBrokenPromises(t *testing.T) {
 		{"dense log", `UPDATE convos SET last_seq = 5`, nil},
 		{"one commit per epoch", `UPDATE messages SET epoch = 9 WHERE seq = 3`, nil},
 		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},
+		{"the group that is known is the convo's", `UPDATE public_groups SET epoch = 2`, nil},
+		{"the public group: ", `UPDATE public_groups SET state = 'garbage'`, nil},
+		{"or another group's", `UPDATE convos SET group_id = 'another'`, nil},
+		{"is a stranger's", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
+		{"the GroupInfo is not the public group's", `UPDATE public_groups SET group_info = $1`,
+			[]any{mlstest.GroupInfo(t, []byte("the group"), 3, mlstest.NewDevice(t, alice.String()))}},
 		{"no message from a later epoch", `UPDATE messages SET epoch = 2 WHERE seq = 1`, nil},
 		{"every sender was a member", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
 		{"a roster that can be", `UPDATE members SET left_at = now(), left_seq = 4, left_epoch = 3`, nil},

@@ -170,7 +170,26 @@ var mutants = []mutant{
 	{"off-by-one (range)", []edit{
 		{"messages/read.go", "AND kind = 3 AND epoch BETWEEN $2 AND $3 AND", "AND kind = 3 AND epoch > $2 AND epoch <= $3 AND"}}, "TestOffByOne"},
 	{"group-info-late", []edit{
-		{"convos/commit.go", "SET epoch = $2::bigint, group_info = coalesce($3, group_info),", "SET epoch = $2::bigint,"}}, "TestGroupInfoLate"},
+		{"convos/commit.go", "v.group, p.GroupInfo); err", "v.group, nil); err"}}, "TestGroupInfoLate"},
+	{"open-join", []edit{
+		{"convos/access.go", "	if !known {\n", "	if !known && caller == \"\" {\n"},
+		{"convos/access.go", "		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })\n",
+			"		QueryRow(func(row pgx.Row) error {\n			if err := row.Scan(&c.leftEpoch); !errors.Is(err, pgx.ErrNoRows) {\n				return err\n			}\n			return nil\n		})\n"}}, "TestOpenJoin"},
+	{"open-join (another's device)", []edit{
+		{"convos/verify.go", "	if m.DID() == by.String() || slices", "	if r.joins || m.DID() == by.String() || slices"}}, "TestOpenJoin"},
+	{"self-rejoin", []edit{
+		{"convos/submit.go", "	if c.leftEpoch != nil {\n", "	if c.leftEpoch != nil && !may.joins {\n"}}, "TestSelfRejoin"},
+	{"group-info-open", []edit{
+		{"convos/publicgroup.go", "m.did = $2 AND m.left_at IS NULL AND g.", "m.did <> $2 AND m.left_at IS NULL AND g."}}, "TestGroupInfoOpen"},
+	{"forged sender", []edit{
+		{"convos/verify.go", "ok && !may.joins && sender.DID() != by.String()", "ok && !may.joins && sender.DID() == \"\""}}, "TestVerifiedCommit"},
+	{"unverified commit", []edit{
+		{"convos/verify.go", "	if errors.Is(err, mls.ErrUnsupported) { //", "	if errors.Is(err, mls.ErrUnsupported) || err != nil { //"}}, "TestVerifiedCommit"},
+	{"roster beside the commit", []edit{
+		{"convos/verify.go", "all: true}\n	for _, a := range change.Adds {", "all: true}\n	for _, a := range change.Adds[:0] {"},
+		{"convos/verify.go", "	return v, c.permit(ctx, tx, by, change, may)\n", "	v.all = false\n	return v, nil\n"}}, "TestVerifiedCommit"},
+	{"starvation", []edit{
+		{"convos/access.go", "reserved_for <> $2 AND", "reserved_for = $2 AND"}}, "TestNobodyStarves"},
 	{"member-list-leak", []edit{
 		{"convos/create.go", `	if !inserted {
 		return Convo{}, ErrGroupAlreadyExists
