@@ -81,6 +81,10 @@ func (p *Phone) DraftPublish() (*Draft, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.draftPackage(kp)
+}
+
+func (p *Phone) draftPackage(kp KeyPackage) (*Draft, error) {
 	return p.journal(&Draft{Kind: kindPublish, Call: publishCall(kp, p.suite, newKey())}, nil)
 }
 

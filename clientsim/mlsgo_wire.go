@@ -120,6 +120,15 @@ func ReadInfo(groupInfo []byte) (*Info, error) {
 	}, nil
 }
 
+// packageRef is the KeyPackageRef of a framed KeyPackage.
+func packageRef(message []byte) ([]byte, error) {
+	kp, err := readPackage(message)
+	if err != nil {
+		return nil, fmt.Errorf("key package: %w", err)
+	}
+	return hex.DecodeString(refOf(message[len(wrap(formatKeyPackage, nil)):], kp.CipherSuite))
+}
+
 // refOf is the KeyPackageRef (RFC 9420 §5.2) over the bare KeyPackage; the
 // library's KeyPackage.Hash is something else.
 func refOf(bare []byte, cs ciphersuite.CipherSuite) string {

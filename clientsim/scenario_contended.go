@@ -19,6 +19,10 @@ const committers = 8
 // when a reservation was made may still win, at its beginning and at its end.
 const mostLosses = 3 + committers + 2
 
+// mostEpochs bounds how many epochs may go by meanwhile. While a member reads
+// the log and commits anew, each of the others can do the same about once.
+const mostEpochs = mostLosses * (committers - 1)
+
 // contest is eight members who want every epoch to themselves.
 type contest struct {
 	w     *World
@@ -110,6 +114,9 @@ func (c *contest) judge(phones []*Phone, scores []score, epochs int, took time.D
 		wins, fewest, losses, waited = wins+s.wins, min(fewest, s.wins), max(losses, s.losses), max(waited, s.epochs)
 		if s.losses > mostLosses {
 			c.w.Broken("%s lost %d races in a row, want at most %d", phones[i].Name, s.losses, mostLosses)
+		}
+		if s.epochs > mostEpochs {
+			c.w.Broken("%s waited %d epochs for its commit, want at most %d", phones[i].Name, s.epochs, mostEpochs)
 		}
 	}
 	if wins != epochs {
