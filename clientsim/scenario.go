@@ -49,6 +49,7 @@ func Scenarios() []Scenario {
 		{Name: "malicious-add", About: "a member adds whom it does not name, with KeyPackages and Welcomes that are not for them", Run: MaliciousAdd},
 		{Name: "malicious-group-info", About: "a member sends GroupInfos that are forged, damaged or of another epoch", Run: MaliciousGroupInfo},
 		{Name: "malicious-key-package", About: "KeyPackages of others, damaged ones, and a used init_key are published", Run: MaliciousKeyPackage},
+		{Name: "big-group", About: "a group of many members, some with several devices, added in batches", Run: BigGroup},
 		{Name: "create-existing", About: "createConvo with a group that exists: replay, or refusal without a leak", Run: CreateExisting},
 		{Name: "metadata", About: "a convo's name and a message's embed come back as they were sent", Run: Metadata},
 		{Name: "killed-before-commit", About: "the server is killed before COMMIT, restarted, and asked again", Control: true, Run: KilledBeforeCommit},
