@@ -28,6 +28,8 @@ func Scenarios() []Scenario {
 		{Name: "twice-at-once", About: "every write arrives twice at the same time", Run: TwiceAtOnce},
 		{Name: "hundred-at-once", About: "one sendMessage arrives a hundred times at the same time", Run: HundredAtOnce},
 		{Name: "claim-at-once", About: "eight callers claim an account's four KeyPackages at the same time", Run: ClaimAtOnce},
+		{Name: "claims-two-servers", About: "sixteen callers claim on two servers with one database, ten times what there is", Control: true, Run: ClaimsTwoServers},
+		{Name: "keys-exhausted", About: "KeyPackages are used up: last resort, missing, refilled, and a caller that has had enough", Run: KeysExhausted},
 		{Name: "no-key", About: "the same writes twice without any key: the natural guards", Run: NoKey},
 		{Name: "key-other-body", About: "a key is reused with another body: a conflict that names the fields", Run: KeyOtherBody},
 		{Name: "key-other-caller", About: "a key is reused by another caller: two separate writes", Run: KeyOtherCaller},
