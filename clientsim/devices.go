@@ -3,7 +3,7 @@ package clientsim
 import (
 	"bytes"
 	"context"
-	"slices"
+	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
@@ -13,41 +13,26 @@ func (p *Phone) Rotate(ctx context.Context, convo string) error {
 	return p.commit(ctx, convo, func() (*Draft, error) { return p.DraftCommit(convo, Change{}) })
 }
 
-// AddOwn brings the account's other devices into the convo, those that are not
-// in it yet.
-func (p *Phone) AddOwn(ctx context.Context, convo string) error {
+// AddOwn brings another device of this account into the convo. Its KeyPackage is
+// one of those that a claim serves, which are of every device of the account,
+// also of the one that claims and of those that are lost.
+func (p *Phone) AddOwn(ctx context.Context, convo string, other *Phone) error {
 	packages, err := p.Claim(ctx, convo, []syntax.DID{p.Account.DID})
 	if err != nil {
 		return err
 	}
-	return p.commit(ctx, convo, func() (*Draft, error) {
-		group, err := p.Group(convo)
-		if err != nil {
-			return nil, err
-		}
-		missing, err := outside(group, packages)
-		if err != nil || len(missing) == 0 {
-			return nil, err
-		}
-		return p.DraftCommit(convo, Change{Add: missing})
-	})
-}
-
-// outside picks the KeyPackages of devices that are not in the group. A claim
-// serves every device of an account, also the one that claims.
-func outside(group Group, packages [][]byte) ([][]byte, error) {
-	var missing [][]byte
-	leaves := group.Leaves()
 	for _, message := range packages {
 		leaf, err := packageLeaf(message)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if !slices.ContainsFunc(leaves, func(l Leaf) bool { return bytes.Equal(l.SignatureKey, leaf.SignatureKey) }) {
-			missing = append(missing, message)
+		if bytes.Equal(leaf.SignatureKey, other.device.SignatureKey()) {
+			return p.commit(ctx, convo, func() (*Draft, error) {
+				return p.DraftCommit(convo, Change{Add: [][]byte{message}})
+			})
 		}
 	}
-	return missing, nil
+	return fmt.Errorf("%s: of %s: %w", p.Name, other.Name, ErrNoPackages)
 }
 
 // RemoveOwn removes another device of this account, known by its signature

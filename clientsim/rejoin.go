@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"mlsd/api/mlsapi"
 )
@@ -44,6 +46,24 @@ func (p *Phone) GroupInfo(ctx context.Context, convo string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: getGroupInfo says epoch %d, and the GroupInfo %d", p.Name, out.Epoch, info.Epoch)
 	}
 	return out.GroupInfo, nil
+}
+
+// Recover loses what the phone had and comes back into every convo that its
+// account is still in.
+func (p *Phone) Recover(ctx context.Context, keepKey bool) error {
+	convos := slices.Sorted(maps.Keys(p.threads))
+	if err := p.Lose(keepKey); err != nil {
+		return err
+	}
+	for _, convo := range convos {
+		if !p.model.live(convo, p.Account.DID) {
+			continue
+		}
+		if err := p.Rejoin(ctx, convo); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Rejoin enters a convo of this account by external commit, until it is

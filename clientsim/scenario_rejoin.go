@@ -119,7 +119,7 @@ func OwnDevice(ctx context.Context, w *World) error {
 	if err := tablet.Publish(ctx, 1); err != nil {
 		return err
 	}
-	if err := w.losing("submitCommit", func() error { return phone.AddOwn(ctx, convo) }); err != nil {
+	if err := w.losing("submitCommit", func() error { return phone.AddOwn(ctx, convo, tablet) }); err != nil {
 		return err
 	}
 	if err := tablet.Join(ctx, convo); err != nil {
