@@ -168,6 +168,12 @@ func TestALyingServerIsCaught(t *testing.T) {
 			}
 			return body
 		}}, Broken, "want currentEpoch=2"},
+		{"another commit is said to have won", "same-epoch", &liar{after: func(_ trip, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
+				return []byte(`{"error":"EpochMismatch","message":"epoch 1 is stale; currentEpoch=2","currentEpoch":2,"seq":7}`)
+			}
+			return body
+		}}, Broken, "says that seq 7 has won"},
 		{"a key's other body is ignored", "key-other-body", &liar{after: func(_ trip, _ int, a *http.Response, body []byte) []byte {
 			if bytes.Contains(body, []byte(mlsapi.ErrIdempotencyConflict)) {
 				a.StatusCode = 200
