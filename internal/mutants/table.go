@@ -214,6 +214,12 @@ var mutants = []mutant{
 
 	{"double-claim", []edit{
 		{"keypackages/claim.go", "				FOR UPDATE SKIP LOCKED\n", ""}}, "TestDoubleClaim"},
+	{"double-claim (lapsed)", []edit{
+		{"keypackages/reaper.go", "SET state = 'orphaned'\n", "SET state = 'available', claimed_by = NULL\n"}}, "TestOrphanedClaim"},
+	{"drain", []edit{
+		{"keypackages/claim.go", ">= $8 AS limited", ">= $8 + 1000000 AS limited"}}, "TestDrain"},
+	{"drain (at once)", []edit{
+		{"keypackages/claim.go", "	b.Queue(lockCaller, c.Caller)\n", ""}}, "TestDrain"},
 	{"expired-served", []edit{
 		{"keypackages/claim.go", "state = 'available' AND NOT last_resort AND not_after > clock_timestamp()\n				AND ($2",
 			"state = 'available' AND NOT last_resort\n				AND ($2"},
