@@ -29,6 +29,8 @@ type applier struct {
 	c         *Commit
 	tree      *Tree // of the next epoch, in the making
 	context   Extensions
+	signed    []byte   // the GroupContext of this epoch, which members sign
+	senders   [][]byte // signature keys of the external senders; read when needed
 	proposals []sentProposal
 	added     []uint32 // leaves of those added by proposals
 	change    *Change
@@ -51,6 +53,11 @@ type sentProposal struct {
 //
 // Proposals that the commit contains by reference must be among pending, in any
 // order; their signatures are verified here.
+//
+// The cost is linear in the commit and the tree, but for the signatures, which
+// are most of it: one for the commit and one for each new leaf, two for each Add,
+// and one for each proposal by reference, over the whole GroupContext. So who
+// keeps proposals must bound how many there are in an epoch.
 //
 // Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for a reference to
 // a proposal that is not among pending: then nothing is known but the header.
@@ -113,7 +120,8 @@ func (a *applier) checkSignature() error {
 	default:
 		signer = &a.c.parts.path.leaf
 	}
-	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.g.Context())
+	a.signed = a.g.Context()
+	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.signed)
 }
 
 // verifyHandshake verifies the signature of a PublicMessage.
@@ -122,7 +130,7 @@ func (g *Group) verifyHandshake(parts *handshake, key, context []byte) error {
 	if verify == nil {
 		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
 	}
-	if !verify(signContent("FramedContentTBS", parts.tbs(context)), parts.signature) {
+	if !verify(signContent("FramedContentTBS", parts.tbs(context)...), parts.signature) {
 		return refuseCommit(ErrBadSignature, "FramedContentAuthData.signature", "6.1", "")
 	}
 	return nil
