@@ -194,6 +194,8 @@ func answerRoom(nsid string) int64 {
 		return 4 << 20
 	case mlsapi.NSIDGetConvo, mlsapi.NSIDCreateConvo:
 		return 256 << 10
+	case mlsapi.NSIDPublishKeyPackages, mlsapi.NSIDGetKeyPackageStats:
+		return 128 << 10
 	default:
 		return 4 << 10
 	}
@@ -206,6 +208,8 @@ func bodyLimit(nsid string) int64 {
 		return maxBody
 	case mlsapi.NSIDCreateConvo, mlsapi.NSIDAddMembers, mlsapi.NSIDLeaveConvo, mlsapi.NSIDSubmitCommit, mlsapi.NSIDProcessExternalCommit:
 		return 5 << 20 // a commit, a Welcome and a GroupInfo of 1 MiB each, in base64
+	case mlsapi.NSIDPublishKeyPackages:
+		return 1 << 20 // 100 KeyPackages of 4 KiB each, in base64
 	default:
 		return 256 << 10
 	}

@@ -31,12 +31,14 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		claim.ConvoID, scope = &convo, *p.ConvoID
 	}
 	return h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
-		claimed, missing, err := keypackages.Take(ctx, tx, claim)
+		taken, err := keypackages.Take(ctx, tx, claim)
 		if err != nil {
 			return nil, err
 		}
-		out := &mlsapi.GetKeyPackagesOutput{KeyPackages: make([]mlsapi.KeyPackageRef, len(claimed)), Missing: missing}
-		for i, k := range claimed {
+		out := &mlsapi.GetKeyPackagesOutput{
+			KeyPackages: make([]mlsapi.KeyPackageRef, len(taken.Claimed)), Missing: taken.Missing, Limited: taken.Limited,
+		}
+		for i, k := range taken.Claimed {
 			out.KeyPackages[i] = claimedView(k)
 		}
 		return out, nil
@@ -45,13 +47,8 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {
 	ref := k.Ref.String()
-	v := mlsapi.KeyPackageRef{
+	return mlsapi.KeyPackageRef{
 		DID: k.DID, KeyPackage: k.Body, CipherSuite: k.CipherSuite.String(), KeyPackageRef: &ref, DeviceID: &k.DeviceID,
-		LastResort: &k.LastResort,
+		LastResort: &k.LastResort, ClaimExpiresAt: datetime(k.ExpiresAt),
 	}
-	if k.ExpiresAt != nil {
-		at := mlsapi.NewDatetime(*k.ExpiresAt)
-		v.ClaimExpiresAt = &at
-	}
-	return v
 }

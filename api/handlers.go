@@ -5,8 +5,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,6 +28,7 @@ type handlers struct {
 	writes   *idem.Store
 	messages *messages.Log
 	welcomes welcome.Policy
+	waiting  sync.Map // of waiter
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)
@@ -75,7 +78,8 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 	return nil
 }
 
-// commit is write for a commit. It waits while the next one is reserved for another member, and keeps count of lost races.
+// commit is write for a commit. It waits while the next one is reserved for another member, one request of a caller's at a time, and
+// keeps count of lost races.
 func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Content, effect func(context.Context, pgx.Tx) (mlsapi.Appender, error)) error {
 	for {
 		err := h.write(c, convo.String(), key, input, effect)
@@ -85,7 +89,7 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 		)
 		switch {
 		case errors.As(err, &reserved):
-			if err := pause(c.ctx, min(reserved.Left, reservedPoll)); err != nil {
+			if err := h.turnOver(c, convo, reserved.Left); err != nil {
 				return err
 			}
 		case errors.As(err, &mismatch):
@@ -99,8 +103,36 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 	}
 }
 
-// reservedPoll is how often a commit that waits for another's looks whether that has come.
-const reservedPoll = 25 * time.Millisecond
+// How often a commit that waits for another's looks whether that has come: soon at first, then less and less often.
+const (
+	firstLook = 20 * time.Millisecond
+	lastLook  = 250 * time.Millisecond
+)
+
+// waiter is a caller whose commit waits for another member's.
+type waiter struct {
+	convo  uuid.UUID
+	caller syntax.DID
+}
+
+// turnOver waits until the next commit is not another member's to make any more.
+func (h *handlers) turnOver(c *call, convo uuid.UUID, left time.Duration) error {
+	w := waiter{convo, c.caller}
+	if _, waits := h.waiting.LoadOrStore(w, true); waits {
+		return busy{left}
+	}
+	defer h.waiting.Delete(w)
+	for look := firstLook; left > 0; look = min(2*look, lastLook) {
+		err := pause(c.ctx, min(left, look))
+		if err == nil {
+			left, err = convos.Reserved(c.ctx, h.db, convo, c.caller)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

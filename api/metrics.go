@@ -3,6 +3,7 @@ package api
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/keypackages"
 	"mlsd/welcome"
 )
 
@@ -12,6 +13,7 @@ type Metrics struct {
 	duration    *prometheus.HistogramVec
 	idempotency *prometheus.CounterVec
 	welcomes    *prometheus.CounterVec
+	keyPackages *prometheus.CounterVec
 	fetches     *prometheus.CounterVec
 	epochs      *prometheus.CounterVec
 }
@@ -29,12 +31,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			[]string{"nsid", "outcome"}),
 		welcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_reaper_total", Help: "What the Welcome reaper did: released, consumed, expired, erased."}, []string{"action"}),
+		keyPackages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_key_package_reaper_total", Help: "What the KeyPackage reaper did: expired, orphaned, deleted."}, []string{"action"}),
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
 	}
-	reg.MustRegister(m.requests, m.duration, m.idempotency, m.welcomes, m.fetches, m.epochs)
+	reg.MustRegister(m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs)
 	return m
 }
 
@@ -56,6 +60,13 @@ func (m *Metrics) TakenOver(nsid string) { m.idempotency.WithLabelValues(nsid, "
 // HeartbeatLost implements idem.Metrics.
 func (m *Metrics) HeartbeatLost(nsid string) {
 	m.idempotency.WithLabelValues(nsid, "heartbeat_lost").Inc()
+}
+
+// KeyPackagesReaped counts a round of the KeyPackage reaper.
+func (m *Metrics) KeyPackagesReaped(r keypackages.Reaped) {
+	m.keyPackages.WithLabelValues("expired").Add(float64(r.Expired))
+	m.keyPackages.WithLabelValues("orphaned").Add(float64(r.Orphaned))
+	m.keyPackages.WithLabelValues("deleted").Add(float64(r.Deleted))
 }
 
 // Reaped counts a round of the Welcome reaper.

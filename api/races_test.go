@@ -119,35 +119,103 @@ func TestNoTurnForStaleCommits(t *testing.T) {
 	alice.rotate(c)
 }
 
-// Of two that have lost too often, the one that has lost more goes first.
-func TestWhoLostMoreGoesFirst(t *testing.T) {
+// After a turn that was taken, the next one goes to whoever has lost most and still contends.
+func TestWhoLostMostGoesNext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, bob, carol := w.user(), w.user(), w.user()
-	c := alice.create(bob, carol)
-	bob.lose(c, alice)
-	for range 2 { // both lose to alice, carol first
-		carols, bobs := carol.rotation(c), bob.rotation(c)
-		alice.rotate(c)
-		carol.post(mlsapi.NSIDSubmitCommit, carols).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
-		bob.post(mlsapi.NSIDSubmitCommit, bobs).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+	alice, bob, carol, dave := w.user(), w.user(), w.user(), w.user()
+	c := alice.create(bob, carol, dave)
+	turn := func() (did string) {
+		t.Helper()
+		if err := w.db.QueryRow(t.Context(), `SELECT coalesce(reserved_for, '') FROM convos WHERE id = $1`, c.id).Scan(&did); err != nil {
+			t.Fatal(err)
+		}
+		return did
 	}
-	w.exec(`UPDATE members SET lost_races = 7 WHERE convo_id = $1 AND did = $2`, c.id, carol.did())
-	carols, bobs := carol.rotation(c), bob.rotation(c)
-	bob.post(mlsapi.NSIDSubmitCommit, bobs).ok() // it is still his turn
-	c.epoch++
-	carol.post(mlsapi.NSIDSubmitCommit, carols).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
-	var turn string
-	if err := w.db.QueryRow(t.Context(), `SELECT reserved_for FROM convos WHERE id = $1`, c.id).Scan(&turn); err != nil || turn != carol.did().String() {
-		t.Fatalf("it is the turn of %s, %v", turn, err)
+	race := func(winner *user, losers ...*user) {
+		t.Helper()
+		var late []*mlsapi.SubmitCommitInput
+		for _, l := range losers {
+			late = append(late, l.rotation(c))
+		}
+		winner.rotate(c)
+		for i, l := range losers {
+			l.post(mlsapi.NSIDSubmitCommit, late[i]).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+		}
 	}
-	w.exec(`UPDATE convos SET reserved_for = $2, reserved_until = clock_timestamp() + interval '1 minute' WHERE id = $1`, c.id, bob.did())
-	w.exec(`UPDATE members SET lost_races = 9 WHERE convo_id = $1 AND did = $2`, c.id, carol.did())
-	// Carol has lost more than the one whose turn it is.
-	late := carol.rotation(&convo{c.id, c.group, c.epoch})
-	w.exec(`UPDATE members SET lost_races = 1 WHERE convo_id = $1 AND did = $2`, c.id, bob.did())
+	race(alice, carol)
+	race(alice, carol, bob, dave)
+	race(alice, bob, carol, dave)
+	if turn() != carol.did().String() { // the first to have lost three
+		t.Fatalf("it is the turn of %s", turn())
+	}
+	race(carol, bob, dave)
+	if turn() != bob.did().String() {
+		t.Fatalf("it is the turn of %s", turn())
+	}
+	race(bob, dave, carol)
+	if turn() != dave.did().String() {
+		t.Fatalf("it is the turn of %s", turn())
+	}
+	dave.rotate(c)
+	if turn() != "" {
+		t.Fatalf("it is the turn of %s", turn())
+	}
+
+	// Who has given up gets no turn that nobody needs.
+	for range 3 {
+		race(alice, bob, carol)
+	}
+	pgtest.Age(t, w.db, "members", time.Minute, "lost_at")
 	bob.rotate(c)
-	w.exec(`UPDATE convos SET reserved_for = $2, reserved_until = clock_timestamp() + interval '1 minute' WHERE id = $1`, c.id, bob.did())
-	carol.post(mlsapi.NSIDSubmitCommit, late).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
-	carol.rotate(c)
+	if turn() != "" {
+		t.Fatalf("it is the turn of %s", turn())
+	}
+}
+
+// A turn that was not taken costs the others three seconds once, and not again and again.
+func TestMissedTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	for range 3 {
+		bob.lose(c, alice)
+	}
+	pgtest.Age(t, w.db, "convos", time.Minute, "reserved_until")
+	for range 6 {
+		bob.lose(c, alice) // none of them waits
+	}
+	if n := w.count(`SELECT count(*) FROM convos WHERE reserved_for IS NOT NULL`); n != 0 {
+		t.Fatal("bob has another turn, after he let one pass")
+	}
+	pgtest.Age(t, w.db, "members", time.Hour, "no_turn_until")
+	bob.lose(c, alice)
+	if n := w.count(`SELECT count(*) FROM convos WHERE reserved_for = $1`, bob.did()); n != 1 {
+		t.Fatal("bob never gets a turn again")
+	}
+}
+
+// One commit of a caller's waits; a second one is told to come later.
+func TestOneWaitsForATurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	for range 3 {
+		bob.lose(c, alice)
+	}
+	answers := make(chan answer, 5)
+	for range 5 {
+		go func() { answers <- alice.post(mlsapi.NSIDSubmitCommit, alice.rotation(c)) }()
+	}
+	for range 4 {
+		a := <-answers
+		a.fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+		if a.header.Get("Retry-After") == "" {
+			t.Error("without Retry-After")
+		}
+	}
+	bob.post(mlsapi.NSIDSubmitCommit, bob.rotation(c)).ok()
+	(<-answers).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 }

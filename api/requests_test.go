@@ -77,6 +77,14 @@ var keyed = []write{
 			in:      &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: key},
 			effects: `SELECT count(*) FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
 	}},
+	{"publishKeyPackages", func(w *world, key *string) request {
+		alice := w.user()
+		in, _ := alice.batch(3)
+		in.KeyPackages[1].KeyPackage[9] ^= 1 // which does not hold up the others
+		in.IdempotencyKey = key
+		return request{by: alice, nsid: mlsapi.NSIDPublishKeyPackages, in: in,
+			effects: `SELECT count(*) / 2 FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
+	}},
 	{"leaveConvo", func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
@@ -146,11 +154,12 @@ var unkeyed = []write{
 	}},
 }
 
-// guarded are the writes that take effect once even if they are repeated without a key: all but getKeyPackages.
+// guarded are the writes that take effect once, with one answer, even if they are repeated without a key: all but
+// getKeyPackages, and publishKeyPackages, which answers that it knows the KeyPackages.
 func guarded() []write {
 	var out []write
 	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {
-		if k.name != "getKeyPackages" {
+		if k.name != "getKeyPackages" && k.name != "publishKeyPackages" {
 			out = append(out, k)
 		}
 	}

@@ -58,7 +58,7 @@ func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
 	case err != nil:
 		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: "+err.Error())
 	case h.ContentType == mls.ContentTypeCommit:
-		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: a commit is sent with addMembers or leaveConvo")
+		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: a commit is sent with addMembers, leaveConvo, submitCommit or processExternalCommit")
 	case h.ContentType == mls.ContentTypeApplication && h.WireFormat != mls.WireFormatPrivateMessage:
 		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: application data must be a PrivateMessage (RFC 9420 §6)")
 	case h.WireFormat == mls.WireFormatPublicMessage && h.SenderType != mls.SenderTypeMember:

@@ -311,7 +311,7 @@ func TestRejoin(t *testing.T) {
 	c := alice.found(bob)
 	for name, fresh := range map[string]*phone{
 		"a new device":        bob.user.phone(),
-		"with its old key":    {user: bob.user, mls: bob.mls.Bare()},
+		"with its old key":    {user: bob.user, mls: must(bob.mls.Reborn(true))(w)},
 		"after a lost answer": bob.user.phone(),
 	} {
 		info := read[mlsapi.GetGroupInfoOutput](t, fresh.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())

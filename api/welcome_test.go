@@ -397,7 +397,10 @@ func TestGCKillsWelcome(t *testing.T) {
 	w := newWorld(t)
 	bob := w.user()
 	c := w.user().create(bob)
-	w.exec(`DELETE FROM key_packages`)
+	pgtest.Age(t, w.db, "key_packages", 31*day)
+	if done := w.reapKeyPackages(); done.Deleted != 1 {
+		t.Fatalf("the KeyPackage reaper did %+v", done)
+	}
 	w.age(30 * time.Hour)
 	w.reap()
 	bob.fetched(c)

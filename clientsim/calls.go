@@ -34,16 +34,25 @@ func publishCall(kp KeyPackage, suite Suite, key string) Call {
 	})
 }
 
-func createCall(groupID []byte, suite Suite, members []syntax.DID, staged *Staged, key string) Call {
-	in := &mlsapi.CreateConvoInput{
+func publishManyCall(packages []KeyPackage, suite Suite, key string) Call {
+	in := &mlsapi.PublishKeyPackagesInput{IdempotencyKey: optional(key)}
+	for _, kp := range packages {
+		in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: kp.Message, CipherSuite: suite.Name()})
+	}
+	return procedure(mlsapi.NSIDPublishKeyPackages, "", key, in)
+}
+
+func statsCall() Call { return query(mlsapi.NSIDGetKeyPackageStats, "", "") }
+
+// createCall announces a group as founded: the epoch that it is in, and the
+// Welcome of whoever was added on the way there.
+func createCall(groupID []byte, suite Suite, members []syntax.DID, founded *Staged, key string) Call {
+	epoch := int64(founded.Epoch)
+	return procedure(mlsapi.NSIDCreateConvo, "", key, &mlsapi.CreateConvoInput{
 		GroupID: hex.EncodeToString(groupID), CipherSuite: suite.Name(),
 		InitialMembers: members, IdempotencyKey: optional(key),
-	}
-	if staged != nil {
-		epoch := int64(staged.Epoch)
-		in.WelcomeMessage, in.GroupInfo, in.CurrentEpoch = staged.Welcome, staged.GroupInfo, &epoch
-	}
-	return procedure(mlsapi.NSIDCreateConvo, "", key, in)
+		WelcomeMessage: founded.Welcome, GroupInfo: founded.GroupInfo, CurrentEpoch: &epoch,
+	})
 }
 
 func addCall(convo string, dids []syntax.DID, staged *Staged, key string) Call {
@@ -61,6 +70,19 @@ func removeCall(convo string, target syntax.DID, staged *Staged, key string) Cal
 	return procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{
 		ConvoID: convo, TargetDID: &target, IdempotencyKey: optional(key),
 		Commit: staged.Commit, GroupInfo: staged.GroupInfo,
+	})
+}
+
+func submitCall(convo string, staged *Staged, key string) Call {
+	return procedure(mlsapi.NSIDSubmitCommit, convo, key, &mlsapi.SubmitCommitInput{
+		ConvoID: convo, IdempotencyKey: optional(key),
+		Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
+	})
+}
+
+func externalCall(convo string, staged *Staged, key string) Call {
+	return procedure(mlsapi.NSIDProcessExternalCommit, convo, key, &mlsapi.ProcessExternalCommitInput{
+		ConvoID: convo, IdempotencyKey: optional(key), Commit: staged.Commit, GroupInfo: staged.GroupInfo,
 	})
 }
 
@@ -126,6 +148,8 @@ func commitsCall(convo string, from uint64) Call {
 func epochCall(convo string) Call { return query(mlsapi.NSIDGetEpoch, convo, "") }
 
 func convoCall(convo string) Call { return query(mlsapi.NSIDGetConvo, convo, "") }
+
+func groupInfoCall(convo string) Call { return query(mlsapi.NSIDGetGroupInfo, convo, "") }
 
 func welcomeCall(convo, ref string) Call {
 	return query(mlsapi.NSIDGetWelcome, convo, "", "keyPackageRef", ref)

@@ -2,7 +2,6 @@ package clientsim
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -21,6 +20,7 @@ type view struct {
 	lastSeq int64
 	epoch   int64
 	inbox   []Item
+	entered uint64 // the epoch in which the phone came into the group
 }
 
 // checkView holds one member's view against the model. It is a pure function:
@@ -35,6 +35,7 @@ func checkView(c *convoModel, v *view) []Violation {
 	}
 	k.dense(from)
 	k.messages(from)
+	k.handshakes(from)
 	k.epochs(from)
 	k.applications()
 	k.inboxed(from)
@@ -87,7 +88,7 @@ func (k *checker) messages(from int64) {
 		if isCommit(entry) {
 			continue
 		}
-		d := digest(sha256.Sum256(entry.Ciphertext))
+		d := digestOf(entry.Ciphertext)
 		if before, ok := seen[d]; ok {
 			k.report(Duplicated, "the ciphertext of seq %d stands at %d as well", before, entry.Seq)
 		}
@@ -120,6 +121,37 @@ func (k *checker) acknowledged(entry *mlsapi.MessageView, d digest, text string)
 	if s.id != entry.ID || s.seq != entry.Seq || s.sender != entry.Sender || int64(s.epoch) != entry.Epoch {
 		k.report(Broken, "%q was acknowledged as %s at seq %d by %s in epoch %d, and stands as %s at seq %d by %s in epoch %d",
 			text, s.id, s.seq, s.sender, s.epoch, entry.ID, entry.Seq, entry.Sender, entry.Epoch)
+	}
+}
+
+// handshakes: every acknowledged commit stands where it was acknowledged, by
+// whom it was, and none stands that nobody made or that was turned down.
+func (k *checker) handshakes(from int64) {
+	seen := map[digest]bool{}
+	for i := range k.view.log {
+		entry := &k.view.log[i]
+		if !isCommit(entry) {
+			continue
+		}
+		d := digestOf(entry.Ciphertext)
+		seen[d] = true
+		made, ok := k.convo.commits[d]
+		if !ok {
+			k.report(Broken, "seq %d holds a commit that no phone has made", entry.Seq)
+			continue
+		}
+		if _, ok := k.convo.refused[d]; ok {
+			k.report(Broken, "the commit at seq %d was refused and stands in the log", entry.Seq)
+		}
+		if made.sender != entry.Sender || made.epoch != uint64(entry.Epoch)+1 || made.seq != 0 && made.seq != entry.Seq {
+			k.report(Broken, "the commit of %s that creates epoch %d, acknowledged at seq %d, stands at %d as one of %s in epoch %d",
+				made.sender, made.epoch, made.seq, entry.Seq, entry.Sender, entry.Epoch)
+		}
+	}
+	for d, made := range k.convo.commits {
+		if made.seq >= max(from, 1) && !seen[d] {
+			k.report(Lost, "the commit that creates epoch %d, acknowledged at seq %d, is not in the log", made.epoch, made.seq)
+		}
 	}
 }
 
@@ -201,7 +233,7 @@ func (k *checker) applications() {
 func (k *checker) inboxed(from int64) {
 	seen := map[string]int64{}
 	for _, item := range k.view.inbox {
-		if item.Commit {
+		if item.Commit || item.Past {
 			continue
 		}
 		if before, ok := seen[item.Text]; ok {
@@ -214,7 +246,7 @@ func (k *checker) inboxed(from int64) {
 		}
 	}
 	for text, s := range k.convo.sent {
-		if _, ok := seen[text]; !ok && s.seq >= from {
+		if _, ok := seen[text]; !ok && s.seq >= from && s.epoch >= k.view.entered {
 			k.report(Lost, "%q, acknowledged at seq %d, was never read", text, s.seq)
 		}
 	}

@@ -24,7 +24,7 @@ func soundView(t *testing.T) (*convoModel, *view) {
 		t.Fatal(err)
 	}
 	model := NewModel()
-	model.Created(convo, []byte("checked"), 0, alice, nil)
+	model.Created(convo, []byte("checked"), 0, true, alice, nil)
 	v := &view{who: "alice", did: alice}
 	entry := func(kind string, body []byte, epoch uint64) *mlsapi.MessageView {
 		v.lastSeq++
@@ -55,6 +55,10 @@ func soundView(t *testing.T) (*convoModel, *view) {
 		t.Fatal(err)
 	}
 	e := entry("commit", staged.Commit, group.Epoch())
+	model.AttemptedCommit(convo, digestOf(staged.Commit), commit{sender: alice, epoch: 1, public: true})
+	if err := model.Committed(convo, digestOf(staged.Commit), e.Seq); err != nil {
+		t.Fatal(err)
+	}
 	v.commits = []mlsapi.CommitView{{CommitData: staged.Commit, Epoch: 1, Sender: alice, CreatedAt: e.CreatedAt}}
 	v.inbox = append(v.inbox, Item{Seq: e.Seq, ID: e.ID, Commit: true, Own: true, Sender: alice})
 	if err := group.Confirm(); err != nil {
@@ -91,6 +95,16 @@ func TestCheckerSeesSeededViolations(t *testing.T) {
 			}
 			v.lastSeq--
 		}, Lost, `"two", acknowledged at seq 2, is not in the log`},
+		"a commit of nobody": {func(c *convoModel, _ *view) { clear(c.commits) }, Broken, "seq 3 holds a commit that no phone has made"},
+		"a refused commit": {func(c *convoModel, v *view) {
+			c.refused[digestOf(v.log[2].Ciphertext)] = struct{}{}
+		}, Broken, "the commit at seq 3 was refused"},
+		"a commit elsewhere": {func(c *convoModel, v *view) {
+			c.commits[digestOf(v.log[2].Ciphertext)] = commit{sender: mallory, epoch: 1, seq: 2}
+		}, Broken, "acknowledged at seq 2, stands at 3"},
+		"a lost commit": {func(c *convoModel, _ *view) {
+			c.commits[digest{1}] = commit{sender: mallory, epoch: 2, seq: 4}
+		}, Lost, "creates epoch 2, acknowledged at seq 4, is not in the log"},
 		"a gap": {func(_ *convoModel, v *view) {
 			v.log[3].Seq++
 			v.lastSeq++
@@ -149,4 +163,45 @@ func reencrypted(c *convoModel, v *view) {
 	again.Seq, again.ID = 5, "id-5"
 	c.attempted[sha256.Sum256(again.Ciphertext)] = "one"
 	v.log, v.apps, v.lastSeq = append(v.log, again), append(v.apps, again), 5
+}
+
+// What a server could check follows from the commits alone.
+func TestFollowedCommits(t *testing.T) {
+	t.Parallel()
+	commits := map[string]commit{
+		"V": {public: true, withInfo: true}, "v": {public: true}, "H": {withInfo: true}, "h": {},
+	}
+	for _, tt := range []struct {
+		created bool // with a GroupInfo
+		history string
+		level   string
+		info    bool
+	}{
+		{false, "", "header", false},
+		{true, "", "verified", true},
+		{true, "V", "verified", true},
+		{true, "v", "verified", false},
+		{true, "vv", "verified", false},
+		{true, "H", "header", true},
+		{true, "HV", "verified", true},
+		{true, "h", "header", false},
+		{true, "hv", "structure", false},
+		{true, "hV", "structure", true},
+		{true, "hVv", "verified", false},
+		{false, "v", "structure", false},
+		{false, "Hv", "verified", false},
+	} {
+		kind := "commit"
+		c := &convoModel{withInfo: tt.created, commits: map[digest]commit{}, members: map[syntax.DID]*membership{"did:plc:a": {from: 1}}}
+		v := &view{did: "did:plc:a"}
+		for i, name := range tt.history {
+			body := fmt.Append(nil, i)
+			c.commits[digestOf(body)] = commits[string(name)]
+			v.log = append(v.log, mlsapi.MessageView{Ciphertext: body, MessageType: &kind})
+		}
+		level, info, known := c.followed(v)
+		if level != tt.level || info != tt.info || !known {
+			t.Errorf("%t, %q: %s, %t, known %t; want %s, %t", tt.created, tt.history, level, info, known, tt.level, tt.info)
+		}
+	}
 }

@@ -9,7 +9,8 @@
 //	World      the accounts, phones and faults of one story   world.go
 //	Phone      a device that does what a phone must: it       phone.go, draft.go,
 //	           journals before it sends, keeps a Welcome      settle.go, sync.go,
-//	           before it joins, and survives being killed     roster.go, welcome.go
+//	           before it joins, comes back after it has       roster.go, welcome.go,
+//	           lost all, and survives being killed            devices.go, rejoin.go
 //	Device,    real MLS, behind two interfaces                mls.go, mlsgo_*.go
 //	Group
 //	Client     XRPC with service-auth tokens, and the retry   xrpc.go, calls.go,
@@ -19,9 +20,9 @@
 //	           first one, heard or not
 //
 // Beside them, the Directory (plc.go) lets the server resolve the accounts, and
-// Proc (server.go) is the server's process. The Model (model.go) is the
+// Proc (server.go, sibling.go) is the server's process. The Model (model.go) is the
 // simulator's own account of what was sent and acknowledged; after each
-// scenario the checker (check.go, checklog.go, checklist.go, outsiders.go)
+// scenario the checker (check.go, check*.go, outsiders.go)
 // reads everything that every member can see and holds it against the model.
 // Last it asks the server's own checker (database.go) about what is stored.
 //

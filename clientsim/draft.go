@@ -23,6 +23,9 @@ const (
 	kindAdd     draftKind = "add"
 	kindRemove  draftKind = "remove"
 	kindLeave   draftKind = "leave"
+	kindCommit  draftKind = "commit"
+	kindRejoin  draftKind = "rejoin"
+	kindStock   draftKind = "stock"
 )
 
 // Draft is a write in the outbox: its exact bytes and key, on the disk before
@@ -33,8 +36,10 @@ type Draft struct {
 	GroupID []byte       `json:"groupId,omitempty"`
 	Epoch   uint64       `json:"epoch,omitempty"` // of a message, or the one that a commit creates
 	Text    string       `json:"text,omitempty"`
-	Digest  digest       `json:"digest,omitzero"`
-	DIDs    []syntax.DID `json:"dids,omitempty"` // members added or removed
+	Digest  digest       `json:"digest,omitzero"` // of the message or the commit
+	DIDs    []syntax.DID `json:"dids,omitempty"`  // members added or removed
+	// WithInfo is set where the group's new GroupInfo goes along.
+	WithInfo bool `json:"withInfo,omitempty"`
 }
 
 // Convo is the convo that the draft writes to; a create has none yet.
@@ -76,6 +81,10 @@ func (p *Phone) DraftPublish() (*Draft, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.draftPackage(kp)
+}
+
+func (p *Phone) draftPackage(kp KeyPackage) (*Draft, error) {
 	return p.journal(&Draft{Kind: kindPublish, Call: publishCall(kp, p.suite, newKey())}, nil)
 }
 
@@ -115,47 +124,21 @@ func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte) (*Draft, er
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.Name, err)
 	}
-	d := &Draft{Kind: kindCreate, GroupID: groupID, DIDs: members}
-	var staged *Staged
+	founded := &Staged{}
 	if len(packages) > 0 {
-		if staged, err = group.StageAdd(packages...); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Name, err)
-		}
-		d.Epoch = staged.Epoch
+		founded, err = group.StageAdd(packages...)
+	} else {
+		founded.GroupInfo, err = group.GroupInfo()
 	}
-	d.Call = createCall(groupID, p.suite, members, staged, newKey())
-	return p.journal(d, nil)
-}
-
-// DraftAdd stages the commit that adds members and journals it.
-func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte) (*Draft, error) {
-	thread, group, err := p.open(convo)
-	if err != nil {
-		return nil, err
-	}
-	staged, err := group.StageAdd(packages...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.Name, err)
 	}
-	return p.journal(&Draft{
-		Kind: kindAdd, GroupID: thread.GroupID, Epoch: staged.Epoch, DIDs: dids,
-		Call: addCall(convo, dids, staged, newKey()),
-	}, nil)
-}
-
-// DraftRemove stages the commit that removes one member and journals it.
-func (p *Phone) DraftRemove(convo string, did syntax.DID) (*Draft, error) {
-	thread, group, err := p.open(convo)
-	if err != nil {
-		return nil, err
-	}
-	staged, err := group.StageRemove(did.String())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	if p.quiet {
+		founded.GroupInfo = nil
 	}
 	return p.journal(&Draft{
-		Kind: kindRemove, GroupID: thread.GroupID, Epoch: staged.Epoch, DIDs: []syntax.DID{did},
-		Call: removeCall(convo, did, staged, newKey()),
+		Kind: kindCreate, GroupID: groupID, DIDs: members, Epoch: founded.Epoch, WithInfo: founded.GroupInfo != nil,
+		Call: createCall(groupID, p.suite, members, founded, newKey()),
 	}, nil)
 }
 
@@ -196,10 +179,14 @@ func (p *Phone) Drop(d *Draft) error {
 		p.model.Refused(d.Convo(), d.Digest)
 	case kindCreate:
 		p.device.Forget(d.GroupID)
-	case kindAdd, kindRemove:
+	case kindAdd, kindRemove, kindCommit:
+		p.model.Refused(d.Convo(), d.Digest)
 		if group, ok := p.device.Group(d.GroupID); ok {
 			group.Discard()
 		}
+	case kindRejoin:
+		p.model.Refused(d.Convo(), d.Digest)
+		p.device.DiscardJoin(d.GroupID)
 	}
 	return p.save(map[string][]byte{outboxPrefix + d.Call.Key: nil})
 }
@@ -216,12 +203,18 @@ func (p *Phone) Settle(d *Draft, answer Answer) error {
 	switch d.Kind {
 	case kindPublish:
 		_, err = mlsapi.DecodePublishKeyPackageOutput(answer.Body)
+	case kindStock:
+		_, err = mlsapi.DecodePublishKeyPackagesOutput(answer.Body)
 	case kindCreate:
 		err = p.settleCreate(d, answer, changes)
 	case kindSend:
 		err = p.settleSend(d, answer)
 	case kindAdd:
+		err = p.settleAdd(d, answer)
+	case kindCommit:
 		err = p.settleCommit(d, answer)
+	case kindRejoin:
+		err = p.settleRejoin(d, answer, changes)
 	case kindRemove, kindLeave:
 		err = p.settleLeave(d, answer)
 	}

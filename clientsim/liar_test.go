@@ -168,6 +168,12 @@ func TestALyingServerIsCaught(t *testing.T) {
 			}
 			return body
 		}}, Broken, "want currentEpoch=2"},
+		{"another commit is said to have won", "same-epoch", &liar{after: func(_ trip, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
+				return []byte(`{"error":"EpochMismatch","message":"epoch 1 is stale; currentEpoch=2","currentEpoch":2,"seq":7}`)
+			}
+			return body
+		}}, Broken, "says that seq 7 has won"},
 		{"a key's other body is ignored", "key-other-body", &liar{after: func(_ trip, _ int, a *http.Response, body []byte) []byte {
 			if bytes.Contains(body, []byte(mlsapi.ErrIdempotencyConflict)) {
 				a.StatusCode = 200
@@ -220,6 +226,33 @@ func TestALyingServerIsCaught(t *testing.T) {
 			}
 			return body
 		}}, Broken, "and it stands at"},
+		{"an old GroupInfo is handed out", "removed-cannot-return", &liar{after: firstForEver(mlsapi.NSIDGetGroupInfo)}, Broken, "getGroupInfo shows group"},
+		{"a removed member is no stranger", "removed-cannot-return", &liar{after: func(_ trip, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrNotMember)) {
+				return refuse(a, 404, mlsapi.ErrConvoNotFound, "no such convo")
+			}
+			return body
+		}}, Broken, "asked for the GroupInfo"},
+		{"more is checked than can be", "hidden-handshakes", &liar{after: func(_ trip, _ int, _ *http.Response, body []byte) []byte {
+			return bytes.ReplaceAll(body, []byte(`"commitLevel":"header"`), []byte(`"commitLevel":"verified"`))
+		}}, Broken, `want "header"`},
+		{"a removal by anybody is taken", "malicious-commit", &liar{after: func(_ trip, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrNotPermitted)) {
+				a.StatusCode = 200
+				return []byte(`{"newEpoch":9,"seq":9}`)
+			}
+			return body
+		}}, Broken, "the removal of another member: "},
+		{"a commit that won is said to have lost", "contended-commits", &liar{after: func(t trip, n int, a *http.Response, body []byte) []byte {
+			if t.call.Method == mlsapi.NSIDSubmitCommit && a.StatusCode == 200 && n > 8 {
+				return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
+			}
+			return body
+		}}, Broken, "was refused and stands in the log"},
+		{"a last-resort KeyPackage does not say so", "keys-exhausted", &liar{after: func(_ trip, _ int, _ *http.Response, body []byte) []byte {
+			return bytes.ReplaceAll(body, []byte(`"lastResort":true`), []byte(`"lastResort":false`))
+		}}, Broken, "says lastResort false"},
+		{"a KeyPackage is handed out twice", "claim-at-once", &liar{after: firstForEver(mlsapi.NSIDGetKeyPackages)}, Broken, "was handed out for the claims"},
 		{"an embed is dropped", "metadata", &liar{after: func(_ trip, _ int, _ *http.Response, body []byte) []byte {
 			return bytes.ReplaceAll(body, []byte(`"embedUri"`), []byte(`"embed"`))
 		}}, Broken, "is shown the embeds"},
@@ -240,6 +273,20 @@ func TestALyingServerIsCaught(t *testing.T) {
 			}
 			t.Errorf("no %s violation with %q among %v", tt.kind, tt.want, result.Violations)
 		})
+	}
+}
+
+// firstForEver answers every call of a method as the first one.
+func firstForEver(method string) func(trip, int, *http.Response, []byte) []byte {
+	var first []byte
+	return func(t trip, _ int, a *http.Response, body []byte) []byte {
+		if t.call.Method.String() != method || a.StatusCode != 200 {
+			return body
+		}
+		if first == nil {
+			first = bytes.Clone(body)
+		}
+		return first
 	}
 }
 

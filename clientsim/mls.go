@@ -68,9 +68,10 @@ type Device interface {
 	// HideHandshakes makes the device's commits PrivateMessages, of which the
 	// server can read no more than the header, and not PublicMessages.
 	HideHandshakes(bool)
-	// Bare is the device as it is after its state was lost and its signature key
-	// was not: no group, no private half of a KeyPackage.
-	Bare() Device
+	// Reborn is the device that comes after this one when its state was lost: no
+	// group, no private half of a KeyPackage, and the same signature key or
+	// another.
+	Reborn(keepKey bool) (Device, error)
 	// Export serialises everything above, staged commits included, so that
 	// ImportDevice continues where a killed app stopped.
 	Export() ([]byte, error)
@@ -123,6 +124,13 @@ type Leaf struct {
 	Index        uint32
 	Identity     string
 	SignatureKey []byte
+}
+
+// Info is what a GroupInfo tells of a group.
+type Info struct {
+	GroupID []byte
+	Epoch   uint64
+	Leaves  []Leaf
 }
 
 // Change is what a commit does to a group's leaves.

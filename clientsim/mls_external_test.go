@@ -46,16 +46,25 @@ func enter(t *testing.T, d Device, info []byte, prior int, others ...Group) Grou
 // ownLeaf finds the leaf of a device in a GroupInfo by its signature key.
 func ownLeaf(t *testing.T, info []byte, d Device) int {
 	t.Helper()
-	leaves, err := InfoLeaves(info)
+	read, err := ReadInfo(info)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, leaf := range leaves {
+	for _, leaf := range read.Leaves {
 		if bytes.Equal(leaf.SignatureKey, d.SignatureKey()) {
 			return int(leaf.Index)
 		}
 	}
 	return NoLeaf
+}
+
+func mustReborn(t *testing.T, d Device, keepKey bool) Device {
+	t.Helper()
+	reborn, err := d.Reborn(keepKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reborn
 }
 
 // three makes a group of alice, bob's phone and carol.
@@ -111,7 +120,7 @@ func TestJoinExternal(t *testing.T) {
 			if prior == NoLeaf {
 				t.Fatal("bob's phone is not in the GroupInfo")
 			}
-			b = enter(t, devices[1].Bare(), info, prior, a, c, second)
+			b = enter(t, mustReborn(t, devices[1], true), info, prior, a, c, second)
 			sameEpoch(t, a, b, c, second)
 
 			// Carol comes back with another key, by the GroupInfo of one who entered.
@@ -125,8 +134,7 @@ func TestJoinExternal(t *testing.T) {
 				}
 			}
 			prior = ownLeaf(t, staged.GroupInfo, devices[2])
-			reborn := mustDevice(t, "did:plc:carol", suite)
-			c = enter(t, reborn, staged.GroupInfo, prior, a, b, second)
+			c = enter(t, mustReborn(t, devices[2], false), staged.GroupInfo, prior, a, b, second)
 			sameEpoch(t, a, b, c, second)
 			tell(t, c, "I lost my phone", a, b, second)
 			want := []string{"did:plc:alice", "did:plc:bob", "did:plc:bob", "did:plc:carol"}

@@ -102,10 +102,7 @@ func rejoin(t *testing.T, rng *rand.Rand, live []Device, i int, gid []byte) []De
 	j := (i + 1) % len(live)
 	info := mustInfo(t, mustGroup(t, live[i], gid))
 	prior := int(mustGroup(t, live[j], gid).Own())
-	reborn := live[j].Bare()
-	if rng.IntN(2) == 0 {
-		reborn = mustDevice(t, reborn.Identity(), Suite(reborn.(*goDevice).suite))
-	}
+	reborn := mustReborn(t, live[j], rng.IntN(2) == 0)
 	staged, err := reborn.JoinExternal(info, prior)
 	if err != nil {
 		t.Fatal(err)

@@ -65,10 +65,17 @@ func (d *goDevice) SignatureKey() []byte { return bytes.Clone(d.cred.SignatureKe
 
 func (d *goDevice) HideHandshakes(hide bool) { d.hidden = hide }
 
-func (d *goDevice) Bare() Device {
-	bare := newGoDevice(d.identity, d.suite, d.cred, d.signer)
-	bare.hidden = d.hidden
-	return bare
+func (d *goDevice) Reborn(keepKey bool) (Device, error) {
+	cred, signer := d.cred, d.signer
+	if !keepKey {
+		var err error
+		if cred, signer, err = credentials.GenerateCredentialWithKeyForCS([]byte(d.identity), d.suite); err != nil {
+			return nil, fmt.Errorf("reborn device: %w", err)
+		}
+	}
+	reborn := newGoDevice(d.identity, d.suite, cred, signer)
+	reborn.hidden = d.hidden
+	return reborn, nil
 }
 
 func (d *goDevice) KeyPackage() (KeyPackage, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/thomas-vilte/mls-go/ciphersuite"
 	mlsext "github.com/thomas-vilte/mls-go/extensions"
@@ -63,6 +64,17 @@ func packageLeaf(message []byte) (Leaf, error) {
 	return Leaf{Identity: string(kp.LeafNode.Credential.Identity), SignatureKey: kp.LeafNode.SignatureKeyBytes}, nil
 }
 
+// isLastResort reports what a KeyPackage says of itself.
+func isLastResort(message []byte) (bool, error) {
+	kp, err := readPackage(message)
+	if err != nil {
+		return false, fmt.Errorf("key package: %w", err)
+	}
+	return slices.ContainsFunc(kp.Extensions, func(e keypackages.Extension) bool {
+		return e.Type == mlsext.ExtensionTypeLastResort
+	}), nil
+}
+
 // readGroupInfo parses a framed GroupInfo, and the tree that is in it.
 func readGroupInfo(message []byte) (*group.Info, *treesync.RatchetTree, error) {
 	raw, err := unwrap(formatGroupInfo, message)
@@ -97,14 +109,24 @@ func leavesOf(tree *treesync.RatchetTree) []Leaf {
 	return leaves
 }
 
-// InfoLeaves lists the devices in the tree of a GroupInfo, for one who is not,
-// or no longer, in the group.
-func InfoLeaves(groupInfo []byte) ([]Leaf, error) {
-	_, tree, err := readGroupInfo(groupInfo)
+// ReadInfo reads a GroupInfo, for one who is not, or no longer, in the group.
+func ReadInfo(groupInfo []byte) (*Info, error) {
+	info, tree, err := readGroupInfo(groupInfo)
 	if err != nil {
-		return nil, fmt.Errorf("leaves of a GroupInfo: %w", err)
+		return nil, fmt.Errorf("read a GroupInfo: %w", err)
 	}
-	return leavesOf(tree), nil
+	return &Info{
+		GroupID: info.GroupContext.GroupID.AsSlice(), Epoch: info.GroupContext.Epoch.AsUint64(), Leaves: leavesOf(tree),
+	}, nil
+}
+
+// packageRef is the KeyPackageRef of a framed KeyPackage.
+func packageRef(message []byte) ([]byte, error) {
+	kp, err := readPackage(message)
+	if err != nil {
+		return nil, fmt.Errorf("key package: %w", err)
+	}
+	return hex.DecodeString(refOf(message[len(wrap(formatKeyPackage, nil)):], kp.CipherSuite))
 }
 
 // refOf is the KeyPackageRef (RFC 9420 §5.2) over the bare KeyPackage; the
@@ -112,6 +134,9 @@ func InfoLeaves(groupInfo []byte) ([]Leaf, error) {
 func refOf(bare []byte, cs ciphersuite.CipherSuite) string {
 	return hex.EncodeToString(ciphersuite.MakeKeyPackageRef(bare, cs.HashFunction()).AsSlice())
 }
+
+// isPublic reports whether a handshake is a PublicMessage.
+func isPublic(message []byte) bool { return bytes.HasPrefix(message, []byte{0, 1, 0, 1}) }
 
 // headerEpoch reads the epoch out of a commit's or message's own header, for
 // the checker: what a row says of itself is the server's word, this is not.

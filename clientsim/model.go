@@ -24,15 +24,28 @@ type Model struct {
 // digest names a ciphertext.
 type digest [sha256.Size]byte
 
+func digestOf(b []byte) digest { return sha256.Sum256(b) }
+
 // convoModel is one convo as it should be.
 type convoModel struct {
 	id         string
 	groupID    []byte
 	firstEpoch uint64
+	withInfo   bool                // created with a GroupInfo
 	sent       map[string]sent     // acknowledged, by text
 	attempted  map[digest]string   // text of every ciphertext that left a phone
-	refused    map[digest]struct{} // ciphertexts that the server turned down
+	commits    map[digest]commit   // every commit that left a phone
+	refused    map[digest]struct{} // ciphertexts and commits that the server turned down
 	members    map[syntax.DID]*membership
+}
+
+// commit is a commit that a phone has made.
+type commit struct {
+	sender   syntax.DID
+	epoch    uint64 // the one that it creates
+	public   bool   // a PublicMessage
+	withInfo bool   // sent with the new epoch's GroupInfo
+	seq      int64  // where it was acknowledged; 0: not heard of
 }
 
 // sent is one acknowledged message.
@@ -78,15 +91,15 @@ func NewModel() *Model {
 }
 
 // Created notes a convo and its founders.
-func (m *Model) Created(id string, groupID []byte, epoch uint64, creator syntax.DID, members []syntax.DID) {
+func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, creator syntax.DID, members []syntax.DID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.convos[id]; ok {
 		return // a replay
 	}
 	c := &convoModel{
-		id: id, groupID: groupID, firstEpoch: epoch,
-		sent: map[string]sent{}, attempted: map[digest]string{}, refused: map[digest]struct{}{},
+		id: id, groupID: groupID, firstEpoch: epoch, withInfo: withInfo,
+		sent: map[string]sent{}, attempted: map[digest]string{}, commits: map[digest]commit{}, refused: map[digest]struct{}{},
 		members: map[syntax.DID]*membership{creator: {from: 1, live: true}},
 	}
 	for _, did := range members {
@@ -117,7 +130,28 @@ func (m *Model) Attempted(convo, text string, d digest) {
 	m.convos[convo].attempted[d] = text
 }
 
-// Refused notes that the server turned a ciphertext down: it must never appear.
+// AttemptedCommit notes that a commit is about to leave a phone.
+func (m *Model) AttemptedCommit(convo string, d digest, c commit) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.convos[convo].commits[d] = c
+}
+
+// Committed notes that a commit was acknowledged at seq.
+func (m *Model) Committed(convo string, d digest, seq int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.convos[convo].commits[d]
+	if c.seq != 0 && c.seq != seq {
+		return fmt.Errorf("acknowledged before at seq %d", c.seq)
+	}
+	c.seq = seq
+	m.convos[convo].commits[d] = c
+	return nil
+}
+
+// Refused notes that the server turned a ciphertext or a commit down: it must
+// never appear.
 func (m *Model) Refused(convo string, d digest) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,6 +236,7 @@ func (m *Model) snapshot() []convoModel {
 	for _, id := range slices.Sorted(maps.Keys(m.convos)) {
 		c := *m.convos[id]
 		c.sent, c.attempted, c.refused = maps.Clone(c.sent), maps.Clone(c.attempted), maps.Clone(c.refused)
+		c.commits = maps.Clone(c.commits)
 		c.members = map[syntax.DID]*membership{}
 		for did, member := range m.convos[id].members {
 			copied := *member

@@ -18,7 +18,7 @@ func (w *World) outsiders(ctx context.Context, c *convoModel, member *Phone) {
 		w.Broken("%v", err)
 		return
 	}
-	objects, err := w.objects(ctx, c, member)
+	objects, err := w.objects(c, member, stranger)
 	if err != nil {
 		w.Broken("%v", err)
 		return
@@ -40,7 +40,10 @@ func (w *World) outsiders(ctx context.Context, c *convoModel, member *Phone) {
 		if !was || m.live {
 			continue
 		}
-		for _, call := range []Call{messagesCall(c.id, "all", 0, 10), epochCall(c.id), convoCall(c.id), commitsCall(c.id, 1)} {
+		for _, call := range []Call{
+			messagesCall(c.id, "all", 0, 10), epochCall(c.id), convoCall(c.id), commitsCall(c.id, 1), groupInfoCall(c.id),
+			submitCall(c.id, objects.staged, newKey()), externalCall(c.id, objects.external, newKey()),
+		} {
 			if got := w.refusal(ctx, p.Account, call); got.Name != mlsapi.ErrNotMember {
 				w.Broken("%s answers a former member: %v", call.Method, got)
 			}
@@ -54,9 +57,10 @@ type objects struct {
 	epoch      uint64
 	ciphertext []byte
 	staged     *Staged
+	external   *Staged // by the stranger's own device
 }
 
-func (w *World) objects(ctx context.Context, c *convoModel, member *Phone) (*objects, error) {
+func (w *World) objects(c *convoModel, member *Phone, stranger *Account) (*objects, error) {
 	data, err := member.device.Export()
 	if err != nil {
 		return nil, err
@@ -77,7 +81,19 @@ func (w *World) objects(ctx context.Context, c *convoModel, member *Phone) (*obj
 	if err != nil {
 		return nil, err
 	}
-	return &objects{epoch: group.Epoch(), ciphertext: ciphertext, staged: staged}, nil
+	info, err := group.GroupInfo()
+	if err != nil {
+		return nil, err
+	}
+	device, err := NewDevice(stranger.DID.String(), w.suite)
+	if err != nil {
+		return nil, err
+	}
+	external, err := device.JoinExternal(info, NoLeaf)
+	if err != nil {
+		return nil, err
+	}
+	return &objects{epoch: group.Epoch(), ciphertext: ciphertext, staged: staged, external: external}, nil
 }
 
 // probes are calls of every method that names a convo.
@@ -85,6 +101,7 @@ func probes(convo string, who *Account, o *objects) []Call {
 	return []Call{
 		messagesCall(convo, "all", 0, 10), commitsCall(convo, 1), epochCall(convo), convoCall(convo), welcomeCall(convo, ""),
 		sendCall(convo, who.DID, o.epoch, o.ciphertext, newKey()),
+		groupInfoCall(convo), submitCall(convo, o.staged, newKey()), externalCall(convo, o.external, newKey()),
 		leaveCall(convo, newKey()), removeCall(convo, who.DID, o.staged, newKey()),
 		confirmCall(convo, "", true, ""), cursorCall(convo, 1),
 	}

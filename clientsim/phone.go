@@ -27,6 +27,11 @@ type Phone struct {
 	// shared is set where the account has further devices: such a phone asks
 	// for its Welcome by KeyPackageRef.
 	shared bool
+	// former is the signature key of the device in whose place this one is, for
+	// the leaf that a rejoin takes away; nil where there was none.
+	former []byte
+	// quiet keeps the GroupInfos of this phone's commits to itself.
+	quiet bool
 
 	// What follows is the app's memory and is gone when the app is killed.
 	device  Device
@@ -40,6 +45,9 @@ type Thread struct {
 	// First and Cursor are the first and the last seq that were read.
 	First  int64 `json:"first"`
 	Cursor int64 `json:"cursor"`
+	// Entered is the epoch in which this device came into the group. It has no
+	// key for what its account was sent before.
+	Entered uint64 `json:"entered"`
 }
 
 // ErrKilled is returned by every method of a phone whose app is not running.

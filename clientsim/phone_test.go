@@ -36,7 +36,7 @@ func lonelyPhone(t *testing.T, net roundTrip) (*Phone, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.model.Created(convo, group.ID(), 0, p.Account.DID, nil)
+	p.model.Created(convo, group.ID(), 0, true, p.Account.DID, nil)
 	changes := map[string][]byte{}
 	if err := p.openThread(&Thread{ConvoID: convo, GroupID: group.ID()}, changes); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ type Result struct {
 	Duplicated int           `json:"duplicated"`
 	Violated   int           `json:"violated"`
 	Violations []Violation   `json:"violations,omitempty"`
+	Notes      []string      `json:"notes,omitempty"` // what was measured
 }
 
 func (r *Result) count(s *Stats, found []Violation) {
@@ -98,6 +99,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 	row(table, total)
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	for _, s := range r.Results {
+		for _, note := range s.Notes {
+			fmt.Fprintf(&text, "%s: %s\n", s.Scenario, note)
+		}
 	}
 	if !r.Kept() {
 		fmt.Fprintf(&text, "run it again with --seed %d\n", r.Seed)

@@ -14,6 +14,7 @@ func testReport(found ...Violation) *Report {
 	stats.Delivered.Store(6)
 	good := Result{Scenario: "good", Duration: time.Second}
 	good.count(stats, nil)
+	good.Notes = []string{"the longest wait"}
 	other := Result{Scenario: "other", Duration: time.Second}
 	other.count(stats, found)
 	return &Report{Seed: 42, Results: []Result{good, other, {Scenario: "far", Skipped: "no server"}}}
@@ -37,6 +38,9 @@ func TestReport(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if got := lines[len(lines)-1]; got != last {
 			t.Errorf("last line %q, want %q", got, last)
+		}
+		if !strings.Contains(out.String(), "good: the longest wait\n") {
+			t.Errorf("the note is not in the report:\n%s", out.String())
 		}
 		if got := strings.Contains(out.String(), "--seed 42"); got == report.Kept() {
 			t.Errorf("the seed is printed: %t, kept: %t", got, report.Kept())

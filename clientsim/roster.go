@@ -21,6 +21,23 @@ func (p *Phone) Claim(ctx context.Context, convo string, dids []syntax.DID) ([][
 }
 
 func (p *Phone) claim(ctx context.Context, call Call) ([][]byte, error) {
+	out, err := p.claimAny(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	packages := make([][]byte, len(out.KeyPackages))
+	for i := range out.KeyPackages {
+		packages[i] = out.KeyPackages[i].KeyPackage
+	}
+	if len(out.Missing) > 0 {
+		return nil, fmt.Errorf("%s: of %v: %w", p.Name, out.Missing, ErrNoPackages)
+	}
+	return packages, nil
+}
+
+// claimAny claims what there is. A KeyPackage that says of itself that it is
+// for one use goes to one claim.
+func (p *Phone) claimAny(ctx context.Context, call Call) (*mlsapi.GetKeyPackagesOutput, error) {
 	answer, err := p.net.Do(ctx, p.Account, call)
 	if err != nil {
 		return nil, err
@@ -29,17 +46,23 @@ func (p *Phone) claim(ctx context.Context, call Call) ([][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
 	}
-	packages := make([][]byte, len(out.KeyPackages))
-	for i := range out.KeyPackages {
-		packages[i] = out.KeyPackages[i].KeyPackage
+	var oneTime [][]byte
+	for _, kp := range out.KeyPackages {
+		last, err := isLastResort(kp.KeyPackage)
+		if err != nil {
+			return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
+		}
+		if kp.LastResort == nil || *kp.LastResort != last {
+			return nil, fmt.Errorf("%s: getKeyPackages says lastResort %s of a KeyPackage that says %t", p.Name, show(kp.LastResort), last)
+		}
+		if !last {
+			oneTime = append(oneTime, kp.KeyPackage)
+		}
 	}
-	if err := p.model.Claimed(call.Key, packages); err != nil {
+	if err := p.model.Claimed(call.Key, oneTime); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.Name, err)
 	}
-	if len(out.Missing) > 0 {
-		return nil, fmt.Errorf("%s: of %v: %w", p.Name, out.Missing, ErrNoPackages)
-	}
-	return packages, nil
+	return out, nil
 }
 
 // Create makes a convo with these members, until it is acknowledged.
@@ -120,8 +143,8 @@ func (p *Phone) Leave(ctx context.Context, convo string) error {
 	return err
 }
 
-// Roster asks the server for the members.
-func (p *Phone) Roster(ctx context.Context, convo string) ([]syntax.DID, error) {
+// Convo asks the server how a convo stands.
+func (p *Phone) Convo(ctx context.Context, convo string) (*mlsapi.ConvoView, error) {
 	answer, err := p.net.Do(ctx, p.Account, convoCall(convo))
 	if err != nil {
 		return nil, err
@@ -130,9 +153,18 @@ func (p *Phone) Roster(ctx context.Context, convo string) ([]syntax.DID, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s: getConvo: %w", p.Name, err)
 	}
+	return &out.Convo, nil
+}
+
+// Roster asks the server for the members.
+func (p *Phone) Roster(ctx context.Context, convo string) ([]syntax.DID, error) {
+	view, err := p.Convo(ctx, convo)
+	if err != nil {
+		return nil, err
+	}
 	var dids []syntax.DID
-	for i := range out.Convo.Members {
-		dids = append(dids, out.Convo.Members[i].DID)
+	for i := range view.Members {
+		dids = append(dids, view.Members[i].DID)
 	}
 	return dids, nil
 }

@@ -120,6 +120,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to target, progress *Prog
 	}
 	result.Duration = time.Since(start)
 	result.count(w.Stats, w.Found())
+	result.Notes = w.Notes()
 	return result
 }
 

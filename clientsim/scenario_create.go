@@ -54,7 +54,8 @@ func (w *World) taken(ctx context.Context, who *Account, d *Draft, secret []synt
 		return err
 	}
 	key := newKey()
-	in.IdempotencyKey = &key
+	// Another's GroupInfo is refused for its signer, wherever it stands.
+	in.IdempotencyKey, in.GroupInfo = &key, nil
 	_, err = w.net.Do(ctx, who, procedure(mlsapi.NSIDCreateConvo, "", key, in))
 	var named *CallError
 	if !errors.As(err, &named) || named.Name != mlsapi.ErrGroupAlreadyExists || named.Status != 409 {

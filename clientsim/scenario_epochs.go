@@ -181,12 +181,13 @@ func (w *World) race(ctx context.Context, phones []*Phone, drafts []*Draft) ([]i
 	}
 	close(start)
 	var won []int
-	var errs []error
+	var errs, lost []error
 	for range phones {
 		r := <-results
 		switch ErrorName(r.err) {
 		case mlsapi.ErrEpochMismatch:
 			w.staleEpoch(r.err, drafts[r.who].Epoch)
+			lost = append(lost, r.err)
 		case "":
 			if r.err == nil {
 				won = append(won, r.who)
@@ -196,5 +197,21 @@ func (w *World) race(ctx context.Context, phones []*Phone, drafts []*Draft) ([]i
 			errs = append(errs, r.err)
 		}
 	}
+	if len(won) == 1 {
+		w.winnerNamed(drafts[won[0]], lost)
+	}
 	return won, errors.Join(errs...)
+}
+
+// winnerNamed: who lost an epoch is told where the commit stands that won it.
+func (w *World) winnerNamed(winner *Draft, lost []error) {
+	for _, c := range w.model.snapshot() {
+		made, ok := c.commits[winner.Digest]
+		for _, err := range lost {
+			var named *CallError
+			if ok && errors.As(err, &named) && named.Seq != made.seq {
+				w.Broken("EpochMismatch says that seq %d has won, and it was %d", named.Seq, made.seq)
+			}
+		}
+	}
 }

@@ -59,6 +59,9 @@ func (w *World) killedAt(ctx context.Context, point string) error {
 	if err := carol.Join(ctx, convo); err != nil {
 		return err
 	}
+	if err := w.surviveCommits(ctx, point, carol, convo); err != nil {
+		return err
+	}
 	d, err = bob.DraftLeave(convo)
 	if err := w.survive(ctx, point, bob, d, err); err != nil {
 		return err
@@ -67,6 +70,32 @@ func (w *World) killedAt(ctx context.Context, point string) error {
 		return err
 	}
 	return w.SyncAll(ctx, convo, alice, carol)
+}
+
+// surviveCommits has the server die of a member's commit, of the one by which it
+// comes back after a loss, and of its new KeyPackages.
+func (w *World) surviveCommits(ctx context.Context, point string, p *Phone, convo string) error {
+	d, err := p.DraftCommit(convo, Change{})
+	if err := w.survive(ctx, point, p, d, err); err != nil {
+		return err
+	}
+	if err := p.Lose(true); err != nil {
+		return err
+	}
+	info, err := p.GroupInfo(ctx, convo)
+	if err != nil {
+		return err
+	}
+	d, err = p.DraftRejoin(convo, info)
+	if err := w.survive(ctx, point, p, d, err); err != nil {
+		return err
+	}
+	kp, err := p.device.KeyPackage()
+	if err != nil {
+		return err
+	}
+	d, err = p.DraftStock([]KeyPackage{kp})
+	return w.survive(ctx, point, p, d, err)
 }
 
 // survive has the server die of a draft, restarts it and delivers the draft.

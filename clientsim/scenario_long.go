@@ -7,16 +7,15 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-
-	"mlsd/api/mlsapi"
 )
 
 // stormy is the chance of each request to meet a fault.
 const stormy = 0.15
 
 // LongConversation is a life of its own: in every round each member talks,
-// reads, and now and then has its app killed; people are added, leave, are
-// removed and come back; answers get lost, requests arrive twice, and the
+// reads, rotates its keys, and now and then has its app killed or loses all it
+// had; people get further devices, are added, leave, are removed and come back;
+// commits are readable or not; answers get lost, requests arrive twice, and the
 // server is killed. What happens is drawn from the seed. Only the order of what
 // happens at the same time is not.
 func LongConversation(ctx context.Context, w *World) error {
@@ -90,7 +89,8 @@ func (w *World) aside(ctx context.Context, founders []*Phone) error {
 type talk struct {
 	w     *World
 	convo string
-	// inside[0] is the creator, who stays.
+	// inside[0] is the creator, who stays. An account may have several devices
+	// inside; outside it has one.
 	inside, outside []*Phone
 }
 
@@ -99,7 +99,11 @@ type part struct {
 	phone    *Phone
 	rng      *rand.Rand
 	messages int
+	hidden   bool // commits in PrivateMessages
 	tidy     bool
+	rotate   bool
+	lose     bool
+	tablet   *Phone // a further device of the same account
 	add      *Phone // somebody from outside
 	remove   *Phone // only the creator may
 	leave    bool
@@ -109,6 +113,9 @@ type part struct {
 // who is inside and outside up to date.
 func (t *talk) round(ctx context.Context, number int) error {
 	parts := t.draw()
+	if err := t.equip(parts, number); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make([]error, len(parts)+1)
@@ -134,6 +141,25 @@ func (t *talk) round(ctx context.Context, number int) error {
 	return nil
 }
 
+// equip gives one of those who stay a further device, now and then.
+func (t *talk) equip(parts []*part, number int) (err error) {
+	part := parts[t.w.rng.IntN(len(parts))]
+	devices := 0
+	for _, p := range t.inside {
+		if p.Account == part.phone.Account {
+			devices++
+		}
+	}
+	if t.w.rng.IntN(3) > 0 || devices >= mostDevices || part.leave {
+		return nil
+	}
+	part.tablet, err = t.w.SecondDevice(part.phone, fmt.Sprintf("%s+%d", part.phone.Name, number))
+	return err
+}
+
+// mostDevices is how many devices of one account take part at most.
+const mostDevices = 3
+
 func (t *talk) resurrect(ctx context.Context) error {
 	if err := t.w.Server.Died(ctx); err != nil {
 		return err
@@ -145,136 +171,69 @@ func (t *talk) draw() []*part {
 	rng := t.w.rng
 	parts := make([]*part, len(t.inside))
 	for i, p := range t.inside {
-		parts[i] = &part{phone: p, rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), messages: rng.IntN(4), tidy: rng.IntN(4) == 0}
+		parts[i] = &part{
+			phone: p, rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), messages: rng.IntN(4),
+			hidden: rng.IntN(2) == 0, tidy: rng.IntN(4) == 0, rotate: rng.IntN(4) == 0, lose: rng.IntN(10) == 0,
+		}
 	}
 	if len(t.outside) > 0 && rng.IntN(3) > 0 {
 		parts[rng.IntN(len(parts))].add = t.outside[rng.IntN(len(t.outside))]
 	}
-	if len(t.inside) > 3 {
-		switch rng.IntN(4) {
+	if gone := parts[rng.IntN(len(parts))]; t.mayGo(parts, gone.phone) {
+		switch rng.IntN(2) {
 		case 0:
-			parts[1+rng.IntN(len(parts)-1)].leave = true
+			gone.leave = true
+			parts = others(parts, gone.phone, gone)
 		case 1:
-			victim := 1 + rng.IntN(len(parts)-1)
-			if parts[victim].add == nil {
-				parts[0].remove = t.inside[victim]
-				parts = slices.Delete(parts, victim, victim+1)
-			}
+			parts[0].remove = gone.phone
+			parts = others(parts, gone.phone, nil)
 		}
 	}
 	return parts
 }
 
-func (t *talk) play(ctx context.Context, part *part, round int) error {
-	p := part.phone
-	for i := range part.messages {
-		if err := t.maybeKill(ctx, part); err != nil {
-			return err
-		}
-		if err := p.Send(ctx, t.convo, fmt.Sprintf("round %d, %s, %d", round, p.Name, i)); err != nil {
-			return err
-		}
-	}
-	if part.tidy || part.add != nil {
-		if err := p.Tidy(ctx, t.convo); err != nil {
-			return err
+// mayGo: somebody goes now and then, if enough people stay; never the creator,
+// and nobody who is about to add another.
+func (t *talk) mayGo(parts []*part, p *Phone) bool {
+	people := map[*Account]bool{}
+	for _, part := range parts {
+		people[part.phone.Account] = true
+		if part.phone.Account == p.Account && part.add != nil {
+			return false
 		}
 	}
-	if part.add != nil {
-		if err := t.invite(ctx, part); err != nil {
-			return err
-		}
-	}
-	if part.remove != nil {
-		if err := p.Remove(ctx, t.convo, part.remove.Account.DID); err != nil {
-			return err
-		}
-	}
-	if part.leave {
-		return p.Leave(ctx, t.convo)
-	}
-	if err := p.Sync(ctx, t.convo); err != nil || part.rng.IntN(2) == 0 {
-		return err
-	}
-	// Now and then a word that was overtaken by a later one arrives.
-	return p.markRead(ctx, t.convo, part.rng.Int64N(5))
+	return len(people) > 3 && p.Account != t.inside[0].Account && t.w.rng.IntN(2) == 0
 }
 
-// markRead reports the place where this phone stands in the log, or one that
-// lies so far back.
-func (p *Phone) markRead(ctx context.Context, convo string, back int64) error {
-	thread, _, err := p.open(convo)
-	if err != nil {
-		return err
-	}
-	return p.MarkRead(ctx, convo, max(thread.Cursor-back, 0))
-}
-
-// invite adds someone, who joins at once, with an app that may die over it.
-func (t *talk) invite(ctx context.Context, part *part) error {
-	joiner := part.add
-	if err := joiner.Publish(ctx, 1); err != nil {
-		return err
-	}
-	if err := part.phone.Add(ctx, t.convo, joiner.Account.DID); err != nil {
-		return err
-	}
-	out, err := joiner.AskWelcome(ctx, t.convo)
-	if err != nil {
-		return err
-	}
-	if part.rng.IntN(3) == 0 {
-		joiner.Kill()
-		if err := joiner.Launch(); err != nil {
-			return err
-		}
-		if out, err = joiner.AskWelcome(ctx, t.convo); err != nil {
-			return err
-		}
-	}
-	if err := joiner.KeepWelcome(out); err != nil {
-		return err
-	}
-	return joiner.FinishJoin(ctx, t.convo)
-}
-
-// maybeKill kills the app now and then: idle, or with a message in its outbox
-// that was sent once, with an outcome that nobody heard.
-func (t *talk) maybeKill(ctx context.Context, part *part) error {
-	p := part.phone
-	switch part.rng.IntN(12) {
-	case 0:
-		p.Kill()
-	case 1:
-		d, err := p.DraftSend(t.convo, "last words "+newKey())
-		if err != nil {
-			return err
-		}
-		if _, err := t.w.net.Once(ctx, p.Account, d.Call); ErrorName(err) == mlsapi.ErrEpochMismatch {
-			return p.Drop(d)
-		}
-		p.Kill()
-	default:
-		return nil
-	}
-	if err := p.Launch(); err != nil {
-		return err
-	}
-	return p.Flush(ctx)
+// others are the parts without those of an account's devices, except one.
+func others(parts []*part, p *Phone, except *part) []*part {
+	return slices.DeleteFunc(parts, func(q *part) bool { return q.phone.Account == p.Account && q != except })
 }
 
 // move brings the lists up to date with a part that was played.
 func (t *talk) move(part *part) {
-	drop := func(list []*Phone, p *Phone) []*Phone {
-		return slices.DeleteFunc(list, func(q *Phone) bool { return p == q })
+	if part.tablet != nil {
+		t.inside = append(t.inside, part.tablet)
 	}
 	if part.add != nil {
-		t.inside, t.outside = append(t.inside, part.add), drop(t.outside, part.add)
+		t.inside = append(t.inside, part.add)
+		t.outside = slices.DeleteFunc(t.outside, func(p *Phone) bool { return p == part.add })
 	}
 	if part.leave {
-		t.inside, t.outside = drop(t.inside, part.phone), append(t.outside, part.phone)
+		t.goes(part.phone)
 	}
 	if part.remove != nil {
-		t.inside, t.outside = drop(t.inside, part.remove), append(t.outside, part.remove)
+		t.goes(part.remove)
 	}
+}
+
+// goes takes an account out. Of its devices one may come back.
+func (t *talk) goes(gone *Phone) {
+	t.inside = slices.DeleteFunc(t.inside, func(p *Phone) bool {
+		if p.Account == gone.Account && p != gone {
+			t.w.Retire(p)
+		}
+		return p.Account == gone.Account
+	})
+	t.outside = append(t.outside, gone)
 }

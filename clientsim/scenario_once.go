@@ -91,6 +91,24 @@ func TwiceAtOnce(ctx context.Context, w *World) error {
 	if err := w.SyncAll(ctx, convo, phones...); err != nil {
 		return err
 	}
+	d, err = carol.DraftCommit(convo, Change{})
+	if err := w.twice(ctx, carol, d, err); err != nil {
+		return err
+	}
+	if err := bob.Lose(false); err != nil {
+		return err
+	}
+	info, err := bob.GroupInfo(ctx, convo)
+	if err != nil {
+		return err
+	}
+	d, err = bob.DraftRejoin(convo, info)
+	if err := w.twice(ctx, bob, d, err); err != nil {
+		return err
+	}
+	if err := w.SyncAll(ctx, convo, phones...); err != nil {
+		return err
+	}
 	d, err = carol.DraftSend(convo, "once, I hope")
 	if err := w.twice(ctx, carol, d, err); err != nil {
 		return err

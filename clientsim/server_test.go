@@ -1,6 +1,7 @@
 package clientsim
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +60,33 @@ func TestServerComesBackAtItsAddress(t *testing.T) {
 	} {
 		if got := strings.Count(text, want); got != times {
 			t.Errorf("%s stands %d times in the two environments, want %d:\n%s", want, got, times, text)
+		}
+	}
+}
+
+// A sibling has the same settings, an address of its own, and the database of
+// the first, whose socket is where the first keeps it.
+func TestSibling(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := NewProc(script(t, `exit 0`), dir, "http://127.0.0.1:1", DefaultServiceDID)
+	p.env["MLSD_LISTEN"] = "127.0.0.1:4711"
+	for _, sockets := range []string{filepath.Join(dir, "run"), "/tmp/elsewhere"} {
+		s, err := p.Sibling()
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := strings.Join(s.environment(nil), "\n")
+		for _, want := range []string{
+			"MLSD_LISTEN=127.0.0.1:0", "MLSD_PLC_URL=http://127.0.0.1:1", "MLSD_DATA_DIR=" + dir + "-sibling",
+			"MLSD_DATABASE_URL=postgres://mlsd@/mlsd?host=" + url.QueryEscape(sockets) + "&",
+		} {
+			if !strings.Contains(env, want) {
+				t.Errorf("no %s in its environment:\n%s", want, env)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "postgres.socketdir"), []byte("/tmp/elsewhere"), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

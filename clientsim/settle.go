@@ -49,8 +49,8 @@ func (p *Phone) settleCreate(d *Draft, answer Answer, changes map[string][]byte)
 			return err
 		}
 	}
-	p.model.Created(out.ID, d.GroupID, d.Epoch, p.Account.DID, d.DIDs)
-	return p.openThread(&Thread{ConvoID: out.ID, GroupID: d.GroupID}, changes)
+	p.model.Created(out.ID, d.GroupID, d.Epoch, d.WithInfo, p.Account.DID, d.DIDs)
+	return p.openThread(&Thread{ConvoID: out.ID, GroupID: d.GroupID, Entered: d.Epoch}, changes)
 }
 
 // openThread adds a thread to memory and to the files that will be written.
@@ -64,7 +64,7 @@ func (p *Phone) openThread(t *Thread, changes map[string][]byte) error {
 	return nil
 }
 
-func (p *Phone) settleCommit(d *Draft, answer Answer) error {
+func (p *Phone) settleAdd(d *Draft, answer Answer) error {
 	out, err := mlsapi.DecodeAddMembersOutput(answer.Body)
 	if err != nil {
 		return err
@@ -73,7 +73,39 @@ func (p *Phone) settleCommit(d *Draft, answer Answer) error {
 		return fmt.Errorf("want success with newEpoch %d and a seq", d.Epoch)
 	}
 	p.model.Joined(d.Convo(), *out.Seq, d.DIDs)
-	return nil
+	return p.model.Committed(d.Convo(), d.Digest, *out.Seq)
+}
+
+func (p *Phone) settleCommit(d *Draft, answer Answer) error {
+	out, err := mlsapi.DecodeSubmitCommitOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.NewEpoch != int64(d.Epoch) {
+		return fmt.Errorf("want newEpoch %d", d.Epoch)
+	}
+	return p.model.Committed(d.Convo(), d.Digest, out.Seq)
+}
+
+// settleRejoin enters the group at once, unlike a member's commit: it starts to
+// read behind its own commit, for it has no key for what stands before.
+func (p *Phone) settleRejoin(d *Draft, answer Answer, changes map[string][]byte) error {
+	out, err := mlsapi.DecodeProcessExternalCommitOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.NewEpoch != int64(d.Epoch) {
+		return fmt.Errorf("want newEpoch %d", d.Epoch)
+	}
+	if _, err := p.device.ConfirmJoin(d.GroupID); err != nil {
+		return err
+	}
+	if err := p.model.Committed(d.Convo(), d.Digest, out.Seq); err != nil {
+		return err
+	}
+	return p.startReading(&Thread{
+		ConvoID: d.Convo(), GroupID: d.GroupID, First: out.Seq, Cursor: out.Seq, Entered: d.Epoch,
+	}, changes)
 }
 
 func (p *Phone) settleLeave(d *Draft, answer Answer) error {
@@ -84,11 +116,14 @@ func (p *Phone) settleLeave(d *Draft, answer Answer) error {
 	if !out.Success {
 		return errors.New("no success")
 	}
-	if d.Kind == kindRemove && (out.NewEpoch != int64(d.Epoch) || out.Seq == nil) {
-		return fmt.Errorf("want newEpoch %d and a seq", d.Epoch)
-	}
 	for _, did := range d.DIDs {
 		p.model.Left(d.Convo(), did)
 	}
-	return nil
+	if d.Kind == kindLeave {
+		return nil
+	}
+	if out.NewEpoch != int64(d.Epoch) || out.Seq == nil {
+		return fmt.Errorf("want newEpoch %d and a seq", d.Epoch)
+	}
+	return p.model.Committed(d.Convo(), d.Digest, *out.Seq)
 }

@@ -17,7 +17,8 @@ type Item struct {
 	ID     string     `json:"id"`
 	Commit bool       `json:"commit,omitempty"`
 	Own    bool       `json:"own,omitempty"`
-	Sender syntax.DID `json:"sender"` // from the MLS message itself; for an own one, this account
+	Past   bool       `json:"past,omitempty"` // from before this device was in the group: it has no key
+	Sender syntax.DID `json:"sender"`         // from the MLS message itself; for an own one, this account
 	Text   string     `json:"text,omitempty"`
 }
 
@@ -94,15 +95,16 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView) (Item, error) {
 	if err != nil {
 		return Item{}, err
 	}
+	if epoch < thread.Entered {
+		// What its account had before, up to the commit that brought this device
+		// in: it came into the group behind it.
+		item.Past = true
+		thread.Cursor = view.Seq
+		return item, nil
+	}
 	_, group, err := p.open(thread.ConvoID)
 	if err != nil {
 		return Item{}, err
-	}
-	if epoch < group.Epoch() && thread.Cursor == 0 {
-		// The commit that added this phone: its Welcome has led behind it.
-		item.Commit = true
-		thread.Cursor = view.Seq
-		return item, nil
 	}
 	got, err := group.Process(view.Ciphertext)
 	if err != nil {

@@ -95,14 +95,19 @@ func (p *Phone) JoinKept(convo string) error {
 	}
 	w.Joined, w.GroupID = true, group.ID()
 	changes := map[string][]byte{}
-	// A member that was added again starts its reading anew.
-	if err := p.openThread(&Thread{ConvoID: convo, GroupID: group.ID()}, changes); err != nil {
+	if err := p.startReading(&Thread{ConvoID: convo, GroupID: group.ID(), Entered: group.Epoch()}, changes); err != nil {
 		return err
 	}
-	for _, name := range p.disk.List(inboxPrefix + convo + "/") {
+	return p.writeWelcome(w, changes)
+}
+
+// startReading opens a thread for a device that has just come into the group.
+// One that was in it before starts its reading anew.
+func (p *Phone) startReading(t *Thread, changes map[string][]byte) error {
+	for _, name := range p.disk.List(inboxPrefix + t.ConvoID + "/") {
 		changes[name] = nil
 	}
-	return p.writeWelcome(w, changes)
+	return p.openThread(t, changes)
 }
 
 // Confirm tells the server that the join worked, and forgets the Welcome.

@@ -33,15 +33,19 @@ type World struct {
 
 	closeIdle func() // closes connections without a request
 
-	mu    sync.Mutex // guards found
+	mu    sync.Mutex // guards what follows
 	found []Violation
+	notes []string
 }
 
 // Options size a scenario.
 type Options struct {
 	Seed     uint64
-	Clients  int
-	Messages int
+	Clients  int // phones in the long conversation
+	Messages int // messages in it
+	Epochs   int // commits in contended-commits
+	Members  int // members in big-group
+	Claims   int // claims in claims-two-servers
 }
 
 // target is the server that a run talks to.
@@ -80,6 +84,20 @@ func (w *World) Broken(format string, args ...any) {
 	w.Report(Violation{Kind: Broken, What: fmt.Sprintf(format, args...)})
 }
 
+// Note keeps a line for the report.
+func (w *World) Note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.notes = append(w.notes, fmt.Sprintf(format, args...))
+}
+
+// Notes returns the lines for the report.
+func (w *World) Notes() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.notes)
+}
+
 // Found returns what was noted.
 func (w *World) Found() []Violation {
 	w.mu.Lock()
@@ -113,6 +131,12 @@ func (w *World) SecondDevice(p *Phone, name string) (*Phone, error) {
 	}
 	p.shared, second.shared = true, true
 	return second, nil
+}
+
+// Retire takes a phone out of the world: a device that was removed from its
+// groups, and of which nothing is expected any more.
+func (w *World) Retire(p *Phone) {
+	w.phones = slices.DeleteFunc(w.phones, func(q *Phone) bool { return p == q })
 }
 
 // newPhone makes a phone whose commits are, by the seed, PublicMessages or

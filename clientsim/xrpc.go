@@ -45,6 +45,9 @@ type CallError struct {
 	Name    string
 	Message string
 	Header  http.Header
+	// Seq is, of an EpochMismatch, where the commit stands that won. A PDS does
+	// not forward it.
+	Seq int64
 }
 
 func (e *CallError) Error() string {
@@ -134,9 +137,12 @@ func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, err
 }
 
 func readError(method syntax.NSID, resp *http.Response, body []byte) *CallError {
-	var named struct{ Error, Message string }
+	var named struct {
+		Error, Message string
+		Seq            int64
+	}
 	if err := json.Unmarshal(body, &named); err != nil || named.Error == "" {
 		named.Error, named.Message = "not an XRPC error", string(body[:min(len(body), 200)])
 	}
-	return &CallError{Method: method, Status: resp.StatusCode, Name: named.Error, Message: named.Message, Header: resp.Header}
+	return &CallError{Method: method, Status: resp.StatusCode, Name: named.Error, Message: named.Message, Header: resp.Header, Seq: named.Seq}
 }

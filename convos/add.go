@@ -42,19 +42,21 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 		return Advanced{}, invalid(Welcome, "the added members need one to join with")
 	}
 	added := distinct(a.DIDs)
-	if err := checkAdditions(ctx, tx, c, added); err != nil {
+	if err := checkAdditions(ctx, tx, &c, added); err != nil {
 		return Advanced{}, err
 	}
 	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, rights{adds: added})
 	if err != nil {
 		return Advanced{}, err
 	}
-	// A convo keeps one row for a member that comes back; what it reads starts anew with the commit that added it.
+	// A convo keeps one row for a member that comes back; what it reads starts anew with the commit that added it. Who was on the
+	// roster without being in the group reads on.
 	_, err = tx.Exec(ctx, `
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq)
 		SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2 FROM unnest($3::text[]) AS did
 		ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
-			cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL`,
+			cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL
+		WHERE members.left_at IS NOT NULL`,
 		c.id, advanced.Seq, added)
 	if err != nil {
 		return Advanced{}, fmt.Errorf("add to the roster: %w", err)
@@ -64,7 +66,7 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 
 // checkAdditions refuses people who are in the group already and a roster that would grow too long. Someone who was put on the
 // roster at creation without a Welcome is not in the group yet.
-func checkAdditions(ctx context.Context, tx pgx.Tx, c locked, added []syntax.DID) error {
+func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, added []syntax.DID) error {
 	var total int
 	var present []syntax.DID
 	err := tx.QueryRow(ctx, `
@@ -84,8 +86,12 @@ func checkAdditions(ctx context.Context, tx pgx.Tx, c locked, added []syntax.DID
 	if err != nil {
 		return err
 	}
+	group, err := c.publicGroup(ctx, tx)
+	if err != nil {
+		return err
+	}
 	for _, did := range present {
-		if did == c.creator || slices.Contains(invited, did) {
+		if did == c.creator || slices.Contains(invited, did) || group.has(did) {
 			return &AlreadyMemberError{DID: did}
 		}
 	}

@@ -102,6 +102,9 @@ func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int6
 	if int32(w.CipherSuite) != c.cipherSuite {
 		return invalid(Welcome, "cipher_suite is %s", w.CipherSuite)
 	}
+	if most := (len(added) + 1) * maxDevices; len(w.Refs) > most {
+		return invalid(Welcome, "names more than %d KeyPackages for so few people", most)
+	}
 	devices, err := keypackages.Consume(ctx, tx, by, append(slices.Clip(added), by), w.CipherSuite, w.Refs)
 	if err != nil {
 		return err
@@ -118,7 +121,7 @@ func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int6
 			return invalid(Welcome, "names no KeyPackage of %s", did)
 		}
 	}
-	if err := v.checkRecipients(to); err != nil {
+	if err := v.checkRecipients(by, to); err != nil {
 		return err
 	}
 	return welcome.Deposit(ctx, tx, c.id, epoch, body, to)

@@ -66,7 +66,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	if !inserted {
 		return Convo{}, ErrGroupAlreadyExists
 	}
-	if v.group != nil {
+	if v.group.Group != nil {
 		if err := keepGroup(ctx, tx, id, epoch, v.group, n.GroupInfo); err != nil {
 			return Convo{}, err
 		}
@@ -91,14 +91,16 @@ func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error)
 		if err != nil {
 			return 0, v, err
 		}
-		if v.group, err = verifyGroupInfo(&info); err != nil {
+		people := []syntax.DID{n.Creator}
+		if n.Welcome != nil { // nobody else has come in without one
+			people = append(people, others...)
+		}
+		if v.group.Group, err = verifyGroupInfo(&info, n.Creator, people); err != nil {
 			return 0, v, err
 		}
-		if err := checkSigner(&info, v.group, n.Creator); err != nil {
-			return 0, v, err
-		}
-		if err := onRoster(v.group, append(slices.Clip(others), n.Creator)); err != nil {
-			return 0, v, err
+		v.change = &mls.Change{Next: v.group.Group}
+		for m := range v.group.Tree.Members() {
+			v.change.Adds = append(v.change.Adds, mls.Addition{Member: m})
 		}
 		v.level, epoch = LevelVerified, int64(info.Epoch)
 	case n.CurrentEpoch != nil:

@@ -13,35 +13,62 @@ import (
 	"mlsd/mls"
 )
 
-// publicGroup is what is public of the convo's group at its epoch; nil if that is not known. The caller holds the convo's row
-// lock.
-func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (*mls.Group, error) {
-	var state []byte
-	err := tx.QueryRow(ctx, `SELECT state FROM public_groups WHERE convo_id = $1 AND epoch = $2`, c.id, c.epoch).Scan(&state)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the public group: %w", err)
-	}
-	group, err := mls.ParseGroup(state)
-	if err != nil {
-		return nil, fmt.Errorf("read the public group: %w", err)
-	}
-	return group, nil
+// publicGroup is what is public of the convo's group at its epoch.
+type publicGroup struct {
+	*mls.Group // nil: not known
+
+	// vouchedBy is the member on whose word the server has the group: it was learnt from the GroupInfo of a commit that could not
+	// be verified, and no other member's commit has been verified with it since. "" if it stands by itself, or is as its creator says.
+	vouchedBy syntax.DID
 }
 
-// keepGroup stores what is public of the convo's group at epoch, with the GroupInfo if one was sent. A nil group is one that is
-// not known from here on.
-func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, group *mls.Group, groupInfo []byte) error {
+// has reports whether a device of did's is known to be in the group.
+func (g publicGroup) has(did syntax.DID) bool {
+	if g.Group == nil {
+		return false
+	}
+	for m := range g.Tree.Members() {
+		if m.DID() == did.String() {
+			return true
+		}
+	}
+	return false
+}
+
+// publicGroup reads what is known of the group. The caller holds the convo's row lock.
+func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (g publicGroup, err error) {
+	var state []byte
+	err = tx.QueryRow(ctx, `
+		SELECT state, coalesce(vouched_by, '') FROM public_groups WHERE convo_id = $1 AND epoch = $2`, c.id, c.epoch).
+		Scan(&state, &g.vouchedBy)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return publicGroup{}, nil
+	}
+	if err != nil {
+		return publicGroup{}, fmt.Errorf("read the public group: %w", err)
+	}
+	if g.Group, err = mls.ParseGroup(state); err != nil {
+		return publicGroup{}, fmt.Errorf("read the public group: %w", err)
+	}
+	return g, nil
+}
+
+// keepGroup stores what is public of the convo's group at epoch, with the GroupInfo if one was sent. A group that is not known, or
+// has become too large to keep, is forgotten: commits are judged by less from here on.
+func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g publicGroup, groupInfo []byte) error {
+	var state []byte
+	if g.Group != nil {
+		state = g.Encode()
+	}
 	var err error
-	if group == nil {
+	if state == nil || len(state) > mls.MaxGroupInfoSize {
 		_, err = tx.Exec(ctx, `DELETE FROM public_groups WHERE convo_id = $1`, convo)
 	} else {
 		_, err = tx.Exec(ctx, `
-			INSERT INTO public_groups (convo_id, epoch, state, group_info) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (convo_id) DO UPDATE SET epoch = excluded.epoch, state = excluded.state, group_info = excluded.group_info`,
-			convo, epoch, group.Encode(), groupInfo)
+			INSERT INTO public_groups (convo_id, epoch, state, vouched_by, group_info) VALUES ($1, $2, $3, nullif($4, ''), $5)
+			ON CONFLICT (convo_id) DO UPDATE
+			SET epoch = excluded.epoch, state = excluded.state, vouched_by = excluded.vouched_by, group_info = excluded.group_info`,
+			convo, epoch, state, g.vouchedBy, groupInfo)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the public group: %w", err)

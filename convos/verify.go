@@ -30,7 +30,7 @@ const (
 )
 
 // rights are what a commit may do to the group's members: what its method is for. Besides, a committer may always remove other
-// devices of its own and those of people who are off the roster, and add devices of its own.
+// devices of its own, those of people who are off the roster and those that ask for it, and add devices of its own.
 type rights struct {
 	adds    []syntax.DID // every one of them, with at least one device
 	removes syntax.DID   // with all its devices; "" for nobody
@@ -41,7 +41,7 @@ type rights struct {
 type verdict struct {
 	level  Level
 	change *mls.Change         // nil: not known
-	group  *mls.Group          // of the epoch it creates; nil: not known
+	group  publicGroup         // of the epoch it creates
 	adds   []mls.KeyPackageRef // KeyPackages that it adds
 	all    bool                // adds has them all
 }
@@ -54,8 +54,12 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 		return verdict{}, err
 	}
 	v := verdict{level: LevelHeader}
+	var commit *mls.Commit
 	if h.WireFormat == mls.WireFormatPublicMessage {
-		if v, err = c.judgePublic(ctx, tx, by, p.Commit, before, may); err != nil {
+		if commit, err = mls.ParseCommit(p.Commit); err != nil {
+			return v, invalid(Commit, "%v", err)
+		}
+		if v, err = c.judgePublic(ctx, tx, by, commit, before, may); err != nil {
 			return v, err
 		}
 	}
@@ -65,43 +69,48 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 	if len(v.adds) > 0 && p.Welcome == nil {
 		return v, invalid(Commit, "adds a device, and no Welcome for it came along (RFC 9420 §12.4.3.1)")
 	}
-	if p.GroupInfo != nil {
-		if err := c.judgeGroupInfo(ctx, tx, by, p.GroupInfo, before, &v, may); err != nil {
-			return v, err
-		}
+	if p.GroupInfo == nil {
+		return v, nil
 	}
-	return v, nil
+	return v, c.judgeGroupInfo(ctx, tx, by, p.GroupInfo, commit, before, &v, may)
 }
 
-// judgePublic judges a commit that can be read; before may be nil.
-func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, body []byte, before *mls.Group, may rights) (verdict, error) {
-	commit, err := mls.ParseCommit(body)
-	if err != nil {
-		return verdict{}, invalid(Commit, "%v", err)
-	}
+// judgePublic judges a commit that can be read.
+func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, may rights) (verdict, error) {
 	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != may.joins {
 		return verdict{}, invalid(Commit, "sender is %s, which is for another method (RFC 9420 §12.4)", commit.SenderType)
 	}
-	if before == nil {
-		return judgeStructure(commit, by, may)
-	}
-	if sender, ok := before.Tree.Member(commit.Sender); ok && !may.joins && sender.DID() != by.String() {
-		return verdict{}, invalid(Commit, "sender is a device of another member (RFC 9420 §6.1)")
+	if before.Group == nil {
+		return c.judgeStructure(ctx, tx, by, commit, before, may)
 	}
 	var pending []*mls.ProposalMessage
 	if slices.ContainsFunc(commit.Proposals, func(p mls.Proposal) bool { return p.Reference != nil }) {
+		var err error
 		if pending, err = messages.Proposals(ctx, tx, c.id, c.epoch, c.lastSeq); err != nil {
 			return verdict{}, err
 		}
 	}
-	change, err := before.Apply(commit, pending...)
-	if errors.Is(err, mls.ErrUnsupported) { // it refers to what cannot be read
-		return judgeStructure(commit, by, may)
+	err := checkSender(commit, before, by)
+	var change *mls.Change
+	if err == nil {
+		change, err = before.Apply(commit, pending...)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, mls.ErrUnsupported): // it refers to what cannot be read
+		return c.judgeStructure(ctx, tx, by, commit, before, may)
+	case before.vouchedBy != "" && before.vouchedBy != by && !may.joins:
+		// One member's word against another's: nothing is known of the group any more.
+		return c.judgeStructure(ctx, tx, by, commit, publicGroup{}, may)
+	case errors.As(err, new(*InvalidObjectError)):
+		return verdict{}, err
+	default:
 		return verdict{}, invalid(Commit, "%v", err)
 	}
-	v := verdict{level: LevelVerified, change: change, group: change.Next, all: true}
+	v := verdict{level: LevelVerified, change: change, group: publicGroup{change.Next, before.vouchedBy}, all: true}
+	if !may.joins && by != before.vouchedBy { // whoever joins has the group from the same word
+		v.group.vouchedBy = ""
+	}
 	for _, a := range change.Adds {
 		if a.KeyPackage != nil {
 			v.adds = append(v.adds, a.KeyPackage)
@@ -110,30 +119,43 @@ func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, body
 	return v, c.permit(ctx, tx, by, change, may)
 }
 
-// judgeStructure judges a commit by what it says alone.
-func judgeStructure(commit *mls.Commit, by syntax.DID, may rights) (verdict, error) {
+// checkSender checks that a member's commit is of a device of the caller's.
+func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
+	sender, ok := before.Tree.Member(commit.Sender)
+	if ok && commit.SenderType == mls.SenderTypeMember && sender.DID() != by.String() {
+		return invalid(Commit, "sender is a device of another member (RFC 9420 §6.1)")
+	}
+	return nil
+}
+
+// judgeStructure judges a commit by what it says alone, and by the tree if that is known.
+func (c *locked) judgeStructure(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, may rights) (verdict, error) {
 	v := verdict{level: LevelStructure, all: true}
+	var removes []mls.Removal
 	for _, p := range commit.Proposals {
 		switch {
 		case p.Reference != nil:
 			v.all = false
 		case p.KeyPackage != nil:
 			v.adds = append(v.adds, p.KeyPackage.Ref)
-			owner := mls.Member{Identity: p.KeyPackage.Identity}
-			if err := may.add(by, owner); err != nil {
+			if err := may.add(by, mls.Member{Identity: p.KeyPackage.Identity}); err != nil {
 				return v, err
+			}
+		case p.Type == mls.ProposalRemove && before.Group != nil:
+			if gone, ok := before.Tree.Member(p.Removed); ok {
+				removes = append(removes, mls.Removal{Member: gone})
 			}
 		}
 	}
-	return v, nil
+	return v, c.permitRemoves(ctx, tx, by, removes, may)
 }
 
 // cannotJoin says why an external commit that could not be verified is not taken.
-func (c *locked) cannotJoin(h mls.Header, before *mls.Group) error {
+func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 	switch {
 	case h.WireFormat != mls.WireFormatPublicMessage:
 		return invalid(Commit, "an external commit is a PublicMessage (RFC 9420 §12.4.3.2)")
-	case before == nil:
+	case before.Group == nil:
 		return ErrNoGroupInfo
 	}
 	return invalid(Commit, "refers to what only members can read (RFC 9420 §12.4.3.2)")
@@ -141,42 +163,52 @@ func (c *locked) cannotJoin(h mls.Header, before *mls.Group) error {
 
 // judgeGroupInfo checks the GroupInfo that came with a commit, and learns the group from it where the commit did not tell: it
 // must be of the epoch that the commit creates, with the tree, which a joiner has from nowhere else, and signed by a device of
-// the committer's.
-func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, groupInfo []byte, before *mls.Group, v *verdict, may rights) error {
+// the committer's. commit is nil if it cannot be read.
+func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, groupInfo []byte, commit *mls.Commit, before publicGroup, v *verdict, may rights) error {
 	next := c.epoch + 1
 	info, err := checkGroupInfo(groupInfo, c.groupID, c.cipherSuite, &next)
 	if err != nil {
 		return err
 	}
 	switch {
-	case v.group != nil:
+	case v.group.Group != nil:
 		if err := v.group.Matches(&info); err != nil {
 			return invalid(GroupInfo, "%v", err)
 		}
-	case before != nil:
-		if v.change, err = before.Follow(&info); err != nil {
-			return invalid(GroupInfo, "%v", err)
-		}
-		v.group = v.change.Next
-		if err := c.permit(ctx, tx, by, v.change, may); err != nil {
+		return checkSigner(&info, v.group.Tree, by)
+	case commit != nil && !bytes.Equal(info.ConfirmationTag, commit.ConfirmationTag):
+		return invalid(GroupInfo, "confirmation_tag is not that of the commit (RFC 9420 §12.4.3)")
+	case before.Group == nil:
+		people, err := c.everMembers(ctx, tx)
+		if err != nil {
 			return err
 		}
-	default:
-		if v.group, err = verifyGroupInfo(&info); err != nil {
-			return err
-		}
-		if err := c.checkMembers(ctx, tx, v.group, may); err != nil {
-			return err
-		}
+		v.group.Group, err = verifyGroupInfo(&info, by, append(people, may.adds...))
+		v.group.vouchedBy = by
+		return err
 	}
-	return checkSigner(&info, v.group, by)
+	if v.change, err = before.Follow(&info); err != nil {
+		return invalid(GroupInfo, "%v", err)
+	}
+	v.group = publicGroup{v.change.Next, by}
+	if err := checkSigner(&info, v.group.Tree, by); err != nil {
+		return err
+	}
+	return c.permit(ctx, tx, by, v.change, may)
 }
 
-// verifyGroupInfo checks a GroupInfo by itself.
-func verifyGroupInfo(info *mls.GroupInfo) (*mls.Group, error) {
+// verifyGroupInfo checks a GroupInfo that there is nothing to compare with: it is signed by a device of by's, and everybody in its
+// tree is one of the people. The cheap checks come first: a tree can hold thousands of signatures.
+func verifyGroupInfo(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*mls.Group, error) {
 	tree, err := info.Tree()
 	if err != nil {
 		return nil, invalid(GroupInfo, "%v", err)
+	}
+	if err := checkSigner(info, tree, by); err != nil {
+		return nil, err
+	}
+	if err := checkPeople(tree, people); err != nil {
+		return nil, err
 	}
 	group, err := info.Verify(tree)
 	if err != nil {
@@ -185,12 +217,34 @@ func verifyGroupInfo(info *mls.GroupInfo) (*mls.Group, error) {
 	return group, nil
 }
 
-func checkSigner(info *mls.GroupInfo, group *mls.Group, by syntax.DID) error {
+func checkSigner(info *mls.GroupInfo, tree *mls.Tree, by syntax.DID) error {
 	if !info.HasRatchetTree {
 		return invalid(GroupInfo, "no ratchet_tree, without which nobody can join (RFC 9420 §12.4.3.3)")
 	}
-	if signer, _ := group.Tree.Member(info.Signer); signer.DID() != by.String() {
+	if signer, _ := tree.Member(info.Signer); signer.DID() != by.String() {
 		return invalid(GroupInfo, "signer is not a device of the caller's (RFC 9420 §12.4.3)")
+	}
+	return nil
+}
+
+// maxDevices bounds the devices of one person in a group that the server has on a member's word.
+const maxDevices = 50
+
+// checkPeople checks that every leaf belongs to one of the people, and that nobody has too many.
+func checkPeople(tree *mls.Tree, people []syntax.DID) error {
+	devices := make(map[string]int, len(people))
+	for _, did := range people {
+		devices[did.String()] = 0
+	}
+	for m := range tree.Members() {
+		n, known := devices[m.DID()]
+		switch {
+		case !known:
+			return invalid(GroupInfo, "ratchet_tree: leaf %d is of nobody on the roster (RFC 9420 §5.3)", m.Leaf)
+		case n == maxDevices:
+			return invalid(GroupInfo, "ratchet_tree: more than %d devices of one person", maxDevices)
+		}
+		devices[m.DID()]++
 	}
 	return nil
 }
@@ -236,23 +290,8 @@ func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *m
 			return invalid(Commit, "gives a leaf to another account (RFC 9420 §5.3.1)")
 		}
 	}
-	var others []string // whose devices go
-	for _, m := range change.Removes {
-		if did := m.DID(); did != by.String() && did != may.removes.String() {
-			others = append(others, did)
-		}
-	}
-	if len(others) > 0 {
-		roster, err := c.present(ctx, tx, others)
-		if err != nil {
-			return err
-		}
-		if len(roster) > 0 {
-			return ErrNotPermitted
-		}
-	}
-	if may.removes == "" {
-		return nil
+	if err := c.permitRemoves(ctx, tx, by, change.Removes, may); err != nil || may.removes == "" {
+		return err
 	}
 	for m := range change.Next.Tree.Members() {
 		if m.DID() == may.removes.String() {
@@ -262,44 +301,44 @@ func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *m
 	return nil
 }
 
-// present returns those of dids that are members now.
-func (c *locked) present(ctx context.Context, tx pgx.Tx, dids []string) (present []string, err error) {
-	err = tx.QueryRow(ctx, `
-		SELECT coalesce(array_agg(did), '{}') FROM members WHERE convo_id = $1 AND did = ANY($2) AND left_at IS NULL`,
-		c.id, dids).Scan(&present)
+// permitRemoves checks whose devices a commit removes.
+func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, removes []mls.Removal, may rights) error {
+	var others []string
+	for _, m := range removes {
+		switch did := m.DID(); {
+		case did == by.String():
+		case may.joins: // an external commit removes an older self and nobody else (§12.2)
+			return ErrNotPermitted
+		case did != may.removes.String() && !m.Own:
+			others = append(others, did)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	var present bool
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = ANY($2) AND left_at IS NULL)`, c.id, others).Scan(&present)
+	if err != nil {
+		return fmt.Errorf("read the roster: %w", err)
+	}
+	if present {
+		return ErrNotPermitted
+	}
+	return nil
+}
+
+// everMembers returns all who are or were members.
+func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, error) {
+	rows, err := tx.Query(ctx, `SELECT did FROM members WHERE convo_id = $1`, c.id)
 	if err != nil {
 		return nil, fmt.Errorf("read the roster: %w", err)
 	}
-	return present, nil
-}
-
-// checkMembers checks a tree that there is nothing to compare with: every leaf is that of someone who is, was or is being made a
-// member.
-func (c *locked) checkMembers(ctx context.Context, tx pgx.Tx, group *mls.Group, may rights) error {
-	known := slices.Clone(may.adds)
-	rows, err := tx.Query(ctx, `SELECT did FROM members WHERE convo_id = $1`, c.id)
+	people, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
 	if err != nil {
-		return fmt.Errorf("read the roster: %w", err)
+		return nil, fmt.Errorf("read the roster: %w", err)
 	}
-	roster, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
-	if err != nil {
-		return fmt.Errorf("read the roster: %w", err)
-	}
-	return onRoster(group, append(known, roster...))
-}
-
-// onRoster checks that every leaf of the group belongs to one of the people.
-func onRoster(group *mls.Group, people []syntax.DID) error {
-	known := make(map[string]bool, len(people))
-	for _, did := range people {
-		known[did.String()] = true
-	}
-	for m := range group.Tree.Members() {
-		if !known[m.DID()] {
-			return invalid(GroupInfo, "ratchet_tree: leaf %d is of nobody on the roster (RFC 9420 §5.3)", m.Leaf)
-		}
-	}
-	return nil
+	return people, nil
 }
 
 // gone lists the devices that a commit removes, and the one that it lets in without a Welcome: a Welcome that is still on its
@@ -319,25 +358,40 @@ func (v verdict) gone() (devices []welcome.Device) {
 	return devices
 }
 
-// checkRecipients checks that a Welcome is for the devices that its commit adds.
-func (v verdict) checkRecipients(to []welcome.Recipient) error {
+// checkRecipients checks that a Welcome is for the devices that its commit adds, and that nobody but the committer gets a device
+// into the group that the directory does not know as theirs.
+func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient) error {
 	for _, ref := range v.adds {
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return bytes.Equal(r.Ref, ref) }) {
 			return invalid(Welcome, "does not name KeyPackage %s, which the commit adds", ref)
-		}
-	}
-	in := map[string]bool{}
-	if v.group != nil {
-		for m := range v.group.Tree.Members() {
-			in[m.DID()+" "+m.DeviceID()] = true
 		}
 	}
 	for _, r := range to {
 		if v.all && !slices.ContainsFunc(v.adds, func(ref mls.KeyPackageRef) bool { return bytes.Equal(r.Ref, ref) }) {
 			return invalid(Welcome, "names KeyPackage %s, which the commit does not add", r.Ref)
 		}
-		if v.group != nil && !in[r.DID.String()+" "+r.DeviceID] {
+	}
+	if v.group.Group == nil {
+		return nil
+	}
+	in := map[string]bool{}
+	for m := range v.group.Tree.Members() {
+		in[m.DID()+" "+m.DeviceID()] = true
+	}
+	welcomed := make(map[string]bool, len(to))
+	for _, r := range to {
+		device := r.DID.String() + " " + r.DeviceID
+		welcomed[device] = true
+		if !in[device] {
 			return invalid(Welcome, "names KeyPackage %s, whose device is not in the group", r.Ref)
+		}
+	}
+	if v.change == nil {
+		return nil
+	}
+	for _, a := range v.change.Adds {
+		if a.DID() != by.String() && !welcomed[a.DID()+" "+a.DeviceID()] {
+			return invalid(GroupInfo, "ratchet_tree: leaf %d is new, and not of a device that the Welcome is for", a.Leaf)
 		}
 	}
 	return nil

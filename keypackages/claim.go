@@ -8,22 +8,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Take hands out one KeyPackage for each device of each DID, and names the DIDs that have none. A one-time KeyPackage goes to
-// one caller only: concurrent claims pass over each other's rows (SKIP LOCKED), and a claimed row is never available again. A
-// device without a one-time KeyPackage is served its last-resort one, which is read without a lock, so that a busy row cannot
-// hide it. Expired ones are never served.
-func Take(ctx context.Context, tx pgx.Tx, c Claim) (claimed []Claimed, missing []syntax.DID, err error) {
-	oneTime, err := claimOneTime(ctx, tx, c)
+// Take hands out one KeyPackage for each device of each DID. A one-time KeyPackage goes to one caller only: concurrent claims
+// pass over each other's rows (SKIP LOCKED), and a claimed row is never available again. A device without a one-time KeyPackage,
+// or whose Budget the caller has had, is served its last-resort one, which is read without a lock, so that a busy row cannot hide
+// it. Expired ones are never served.
+func Take(ctx context.Context, tx pgx.Tx, c Claim) (Taken, error) {
+	oneTime, limited, err := claimOneTime(ctx, tx, c)
 	if err != nil {
-		return nil, nil, fmt.Errorf("claim KeyPackages: %w", err)
+		return Taken{}, fmt.Errorf("claim KeyPackages: %w", err)
 	}
 	lastResort, err := lastResort(ctx, tx, c, oneTime)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read last-resort KeyPackages: %w", err)
+		return Taken{}, fmt.Errorf("read last-resort KeyPackages: %w", err)
 	}
+	all := append(oneTime, lastResort...)
+	if err := raise(ctx, tx, all); err != nil {
+		return Taken{}, fmt.Errorf("signal a claim: %w", err)
+	}
+	return c.sort(all, limited), nil
+}
+
+// sort puts what was served into the order of the DIDs asked for.
+func (c Claim) sort(all []served, limited map[syntax.DID]bool) (t Taken) {
 	byDID := map[syntax.DID][]Claimed{}
-	for _, k := range append(oneTime, lastResort...) {
-		byDID[k.DID] = append(byDID[k.DID], k)
+	for _, s := range all {
+		byDID[s.DID] = append(byDID[s.DID], s.Claimed)
 	}
 	seen := map[syntax.DID]bool{}
 	for _, did := range c.DIDs {
@@ -32,46 +41,93 @@ func Take(ctx context.Context, tx pgx.Tx, c Claim) (claimed []Claimed, missing [
 		}
 		seen[did] = true
 		if len(byDID[did]) == 0 {
-			missing = append(missing, did)
+			t.Missing = append(t.Missing, did)
 		}
-		claimed = append(claimed, byDID[did]...)
+		if limited[did] {
+			t.Limited = append(t.Limited, did)
+		}
+		t.Claimed = append(t.Claimed, byDID[did]...)
 	}
-	return claimed, missing, nil
+	return t
 }
 
-func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) ([]Claimed, error) {
-	rows, err := tx.Query(ctx, `
-		WITH device AS MATERIALIZED (
-			SELECT did, device_id, min(cipher_suite) AS cipher_suite,
-				row_number() OVER (PARTITION BY did ORDER BY max(created_at) DESC) AS nth
+// served is a KeyPackage handed out, and the signal that this may call for.
+type served struct {
+	Claimed
+	signal string // "" for none
+}
+
+// lockCaller lets a caller's claims run one after the other, on all nodes: what one has cost its budget, the next must see. One
+// lock, not one for each DID asked for: those of a few large claims at once would fill the server's lock table.
+const lockCaller = `SELECT pg_advisory_xact_lock(hashtextextended('key_package_claims:' || $1::text, 0))`
+
+// claimOneTime also returns the DIDs of which a device has one-time KeyPackages that are not for the caller, for now.
+func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) (claimed []served, limited map[syntax.DID]bool, err error) {
+	var b pgx.Batch
+	b.Queue(lockCaller, c.Caller)
+	b.Queue(`
+		WITH stock AS (
+			SELECT did, device_id, cipher_suite, count(*) AS available,
+				max(max(created_at)) OVER (PARTITION BY did, device_id) AS published_at
 			FROM key_packages
 			WHERE did = ANY($1) AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
 				AND ($2 = 0 OR cipher_suite = $2)
-			GROUP BY did, device_id
-			ORDER BY nth LIMIT $6
+			GROUP BY did, device_id, cipher_suite
+		), device AS MATERIALIZED (
+			SELECT did, device_id, cipher_suite, available, (
+					SELECT count(*) FROM key_packages
+					WHERE did = d.did AND device_id = d.device_id AND claimed_by = $3
+						AND claimed_at > statement_timestamp() - $9::interval
+				) >= $8 AS limited
+			FROM (
+				SELECT *, row_number() OVER (PARTITION BY did ORDER BY published_at DESC) AS nth
+				FROM (SELECT DISTINCT ON (did, device_id) * FROM stock ORDER BY did, device_id, cipher_suite) lowest_suite
+				ORDER BY nth LIMIT $6
+			) d
+			WHERE nth <= $7
 		), pick AS MATERIALIZED (
-			SELECT k.did, k.ref
-			FROM (SELECT * FROM device WHERE nth <= $7) d CROSS JOIN LATERAL (
+			SELECT k.did, k.ref, d.available
+			FROM (SELECT * FROM device WHERE NOT limited) d CROSS JOIN LATERAL (
 				SELECT did, ref FROM key_packages
 				WHERE did = d.did AND device_id = d.device_id AND cipher_suite = d.cipher_suite
 					AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
 				ORDER BY created_at LIMIT 1
 				FOR UPDATE SKIP LOCKED
 			) k
+		), claimed AS (
+			UPDATE key_packages k
+			SET state = 'claimed', claimed_by = $3, claim_convo_id = $4, claimed_at = clock_timestamp(),
+				claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $5::interval)
+			FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
+			RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at, pick.available - 1 AS still_available
 		)
-		UPDATE key_packages k
-		SET state = 'claimed', claimed_by = $3, claim_convo_id = $4, claimed_at = clock_timestamp(),
-			claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $5::interval)
-		FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
-		RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at`,
-		c.DIDs, int32(c.CipherSuite), c.Caller, c.ConvoID, claimLifetime, maxClaimed, maxDevices)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Claimed, err error) {
-		err = row.Scan(&k.DID, &k.DeviceID, &k.Ref, &k.CipherSuite, &k.Body, &k.ExpiresAt)
-		return k, err
+		SELECT false, did, device_id, ref, cipher_suite, body, claim_expires_at, CASE WHEN still_available < $10 AND NOT EXISTS (
+				SELECT FROM key_package_signals s
+				WHERE (s.did, s.device_id, s.cipher_suite, s.kind) = (claimed.did, claimed.device_id, claimed.cipher_suite, 'low')
+			) THEN 'low' ELSE '' END
+		FROM claimed
+		UNION ALL
+		SELECT true, did, device_id, NULL, cipher_suite, NULL, NULL, '' FROM device WHERE limited`,
+		c.DIDs, int32(c.CipherSuite), c.Caller, c.ConvoID, claimLifetime, maxClaimed, maxDevices, Budget, budgetPeriod,
+		Threshold+thresholdMargin,
+	).Query(func(rows pgx.Rows) error {
+		limited = map[syntax.DID]bool{}
+		for rows.Next() {
+			var s served
+			var refused bool
+			err := rows.Scan(&refused, &s.DID, &s.DeviceID, &s.Ref, &s.CipherSuite, &s.Body, &s.ExpiresAt, &s.signal)
+			if err != nil {
+				return err
+			}
+			if refused {
+				limited[s.DID] = true
+				continue
+			}
+			claimed = append(claimed, s)
+		}
+		return rows.Err()
 	})
+	return claimed, limited, tx.SendBatch(ctx, &b).Close()
 }
 
 // Bounds of one answer, whoever has published how many devices: so many of a DID, those that published last first, and so many
@@ -82,13 +138,16 @@ const (
 )
 
 // lastResort returns the newest last-resort KeyPackage of each device that has not been served a one-time one.
-func lastResort(ctx context.Context, tx pgx.Tx, c Claim, served []Claimed) ([]Claimed, error) {
-	devices := make([]string, len(served))
-	for i, k := range served {
+func lastResort(ctx context.Context, tx pgx.Tx, c Claim, oneTime []served) ([]served, error) {
+	devices := make([]string, len(oneTime))
+	for i, k := range oneTime {
 		devices[i] = k.DID.String() + " " + k.DeviceID
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT did, device_id, ref, cipher_suite, body
+		SELECT did, device_id, ref, cipher_suite, body, CASE WHEN NOT EXISTS (
+				SELECT FROM key_package_signals s
+				WHERE (s.did, s.device_id, s.cipher_suite, s.kind) = (ranked.did, ranked.device_id, ranked.cipher_suite, 'last_resort')
+			) THEN 'last_resort' ELSE '' END
 		FROM (
 			SELECT *, row_number() OVER (PARTITION BY did ORDER BY created_at DESC) AS nth
 			FROM (
@@ -101,13 +160,13 @@ func lastResort(ctx context.Context, tx pgx.Tx, c Claim, served []Claimed) ([]Cl
 		) ranked
 		WHERE nth <= $5
 		ORDER BY nth LIMIT $4`,
-		c.DIDs, int32(c.CipherSuite), devices, maxClaimed-len(served), maxDevices)
+		c.DIDs, int32(c.CipherSuite), devices, maxClaimed-len(oneTime), maxDevices)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Claimed, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k served, err error) {
 		k.LastResort = true
-		err = row.Scan(&k.DID, &k.DeviceID, &k.Ref, &k.CipherSuite, &k.Body)
+		err = row.Scan(&k.DID, &k.DeviceID, &k.Ref, &k.CipherSuite, &k.Body, &k.signal)
 		return k, err
 	})
 }

@@ -11,16 +11,17 @@ import (
 )
 
 // Consume spends the KeyPackages that a Welcome names and says which devices they stand for. caller is who made the Welcome,
-// owners are the DIDs it may be for, suite is the
-// group's. A KeyPackage that nobody has claimed may be used: its owner can have handed it over
-// directly. Errors: ErrNotFound, *SpentError.
+// owners are the DIDs it may be for, suite is the group's. A KeyPackage that nobody has claimed may be used: its owner can have
+// handed it over directly. One that the caller has claimed may be used even after the claim has lapsed or the KeyPackage has
+// expired. Errors: ErrNotFound, *SpentError.
 func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite, refs []mls.KeyPackageRef) ([]Recipient, error) {
 	raw := make([][]byte, len(refs))
 	for i, ref := range refs {
 		raw[i] = ref
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT did, ref, device_id, last_resort, state = 'consumed', state = 'claimed' AND claimed_by <> $3
+		SELECT did, ref, device_id, state = 'consumed', state IN ('claimed', 'orphaned') AND claimed_by <> $3,
+			state = 'expired' OR state = 'available' AND not_after <= clock_timestamp()
 		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2) AND cipher_suite = $4
 		ORDER BY did, ref FOR UPDATE`, owners, raw, caller, int32(suite))
 	if err != nil {
@@ -44,17 +45,17 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 
 // scanRecipient reads a locked KeyPackage and refuses one that is not the caller's to use.
 func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
-	var lastResort, consumed, foreign bool
-	if err := row.Scan(&r.DID, &r.Ref, &r.DeviceID, &lastResort, &consumed, &foreign); err != nil {
+	var consumed, foreign, expired bool
+	if err := row.Scan(&r.DID, &r.Ref, &r.DeviceID, &consumed, &foreign, &expired); err != nil {
 		return r, err
 	}
 	switch {
-	case lastResort:
-		return r, nil
 	case consumed:
 		return r, &SpentError{Ref: r.Ref, Reason: "has been consumed by another Welcome"}
 	case foreign:
 		return r, &SpentError{Ref: r.Ref, Reason: "is claimed by another caller"}
+	case expired:
+		return r, &SpentError{Ref: r.Ref, Reason: "has expired"}
 	}
 	return r, nil
 }

@@ -60,17 +60,9 @@ func stock(t *testing.T, db *pgxpool.Pool, d *mlstest.Device, n int, options ...
 	return refs
 }
 
-type taken struct {
-	claimed []keypackages.Claimed
-	missing []syntax.DID
-}
-
-func take(t *testing.T, db *pgxpool.Pool, c keypackages.Claim) (taken, error) {
+func take(t *testing.T, db *pgxpool.Pool, c keypackages.Claim) (keypackages.Taken, error) {
 	t.Helper()
-	return inTx(t, db, func(tx pgx.Tx) (taken, error) {
-		claimed, missing, err := keypackages.Take(t.Context(), tx, c)
-		return taken{claimed, missing}, err
-	})
+	return inTx(t, db, func(tx pgx.Tx) (keypackages.Taken, error) { return keypackages.Take(t.Context(), tx, c) })
 }
 
 func TestPublishRefuses(t *testing.T) {
@@ -133,13 +125,13 @@ func TestPublishAgain(t *testing.T) {
 		t.Fatalf("a used init_key: %v", err)
 	}
 	first, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}})
-	if err != nil || len(first.claimed) != 1 {
+	if err != nil || len(first.Claimed) != 1 {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	if _, err := publish(t, db, publication(body)); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(again.claimed) != 0 {
+	if again, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(again.Claimed) != 0 {
 		t.Fatalf("publishing it again made it available again: %+v, %v", again, err)
 	}
 	if _, err := db.Exec(t.Context(), `DELETE FROM key_packages`); err != nil {
@@ -182,13 +174,13 @@ func TestOneForEachDevice(t *testing.T) {
 	first := stock(t, db, phone, 3)[0]
 	stock(t, db, laptop, 2)
 	got, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{carol, bob, bob}})
-	if err != nil || len(got.claimed) != 2 || got.claimed[0].DeviceID == got.claimed[1].DeviceID {
+	if err != nil || len(got.Claimed) != 2 || got.Claimed[0].DeviceID == got.Claimed[1].DeviceID {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if diff := cmp.Diff([]syntax.DID{carol}, got.missing); diff != "" {
+	if diff := cmp.Diff([]syntax.DID{carol}, got.Missing); diff != "" {
 		t.Fatalf("missing:\n%s", diff)
 	}
-	if got.claimed[0].Ref.String() != first.String() && got.claimed[1].Ref.String() != first.String() {
+	if got.Claimed[0].Ref.String() != first.String() && got.Claimed[1].Ref.String() != first.String() {
 		t.Error("the phone's oldest KeyPackage was not the one served")
 	}
 }
@@ -203,7 +195,7 @@ func TestLastResort(t *testing.T) {
 	once := stock(t, db, d, 1)[0]
 	claim := keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}
 	got, err := take(t, db, claim)
-	if err != nil || len(got.claimed) != 1 || got.claimed[0].Ref.String() != once.String() || got.claimed[0].LastResort {
+	if err != nil || len(got.Claimed) != 1 || got.Claimed[0].Ref.String() != once.String() || got.Claimed[0].LastResort {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	tx, err := db.Begin(t.Context())
@@ -215,7 +207,7 @@ func TestLastResort(t *testing.T) {
 	}
 	for range 3 {
 		got, err = take(t, db, claim)
-		if err != nil || len(got.claimed) != 1 || got.claimed[0].Ref.String() != last.String() || !got.claimed[0].LastResort {
+		if err != nil || len(got.Claimed) != 1 || got.Claimed[0].Ref.String() != last.String() || !got.Claimed[0].LastResort {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
@@ -242,11 +234,11 @@ func TestDoubleClaim(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if len(got.claimed) == 0 {
+				if len(got.Claimed) == 0 {
 					return
 				}
 				mu.Lock()
-				ref := got.claimed[0].Ref.String()
+				ref := got.Claimed[0].Ref.String()
 				holders[ref] = append(holders[ref], caller.String())
 				mu.Unlock()
 			}
@@ -276,7 +268,7 @@ func TestExpiredServed(t *testing.T) {
 	stock(t, db, d, 1, mlstest.LastResort)
 	pgtest.Age(t, db, "key_packages", 31*24*time.Hour, "not_after")
 	got, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}})
-	if err != nil || len(got.claimed) != 0 || len(got.missing) != 1 {
+	if err != nil || len(got.Claimed) != 0 || len(got.Missing) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }
@@ -344,7 +336,7 @@ func TestManyDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	perDID := map[syntax.DID]int{}
-	for _, k := range got.claimed {
+	for _, k := range got.Claimed {
 		perDID[k.DID]++
 	}
 	if perDID[carol] != 1 || perDID[bob] != 25 { // 12 one-time and 13 last-resort ones: each kind is bounded on its own
@@ -353,7 +345,7 @@ func TestManyDevices(t *testing.T) {
 	for range 25 {
 		stock(t, db, mlstest.NewDevice(t, bob.String()), 1)
 	}
-	if got, err = take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(got.claimed) > 40 {
-		t.Fatalf("%d KeyPackages, %v", len(got.claimed), err)
+	if got, err = take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(got.Claimed) > 40 {
+		t.Fatalf("%d KeyPackages, %v", len(got.Claimed), err)
 	}
 }

@@ -3,7 +3,6 @@ package keypackages
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"time"
 
@@ -19,63 +18,85 @@ type Publication struct {
 	Body        []byte
 	CipherSuite mls.CipherSuite
 	Expires     *time.Time // nil: the KeyPackage's own lifetime; the earlier of the two counts
-	Key         string     // the client's idempotency key, or ""
+	Key         string     // the client's idempotency key if it names this publication alone, else ""
 	Hash        [sha256.Size]byte
 }
 
-// Publish checks p and makes it available. Publishing the same KeyPackage again changes nothing, whatever has become of it:
-// its KeyPackageRef is the natural guard. Errors: *InvalidError, ErrTooMany, ErrExpirationTooFar.
+// Published is what became of a publication.
+type Published struct {
+	Ref       mls.KeyPackageRef // nil if Err is not
+	Duplicate bool              // the same KeyPackage was published before
+	Err       error             // *InvalidError, ErrTooMany or ErrExpirationTooFar: it is not stored
+}
+
+// Publish is PublishAll for one. Its errors are also those of Published.
 func Publish(ctx context.Context, tx pgx.Tx, p Publication) (mls.KeyPackageRef, error) {
-	kp, err := mls.ParseKeyPackage(p.Body)
+	published, err := PublishAll(ctx, tx, []Publication{p})
 	if err != nil {
-		return nil, &InvalidError{Reason: err.Error()}
+		return nil, err
 	}
+	return published[0].Ref, published[0].Err
+}
+
+// PublishAll judges each publication, all of one owner, on its own and makes the good ones available. Publishing the same
+// KeyPackage again changes nothing, whatever has become of it: its KeyPackageRef is the natural guard.
+func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Published, error) {
 	now, err := clock(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	if err := check(kp, p, now); err != nil {
-		return nil, err
+	out := make([]Published, len(batch))
+	packages := make([]*mls.KeyPackage, len(batch))
+	var initKeys [][]byte
+	for i, p := range batch { // the signatures are verified before anybody has to wait for a lock
+		if packages[i], out[i].Err = check(p, now); out[i].Err == nil {
+			initKeys = append(initKeys, packages[i].InitKey)
+		}
 	}
-	// One publisher at a time: the bound on the number holds, and two with one init_key cannot pass each other.
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "key_packages:"+p.Owner.String()); err != nil {
-		return nil, fmt.Errorf("lock the owner's KeyPackages: %w", err)
+	if len(initKeys) == 0 {
+		return out, nil
 	}
-	held, err := holder(ctx, tx, p.Owner, kp.InitKey)
+	h, err := holdings(ctx, tx, batch[0].Owner, initKeys)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case held == nil:
-	case held.String() == kp.Ref.String():
-		return kp.Ref, nil
-	default:
-		return nil, &InvalidError{Reason: "init_key: used by another KeyPackage before (RFC 9420 §10)"}
+	var fresh []offer
+	for i, kp := range packages {
+		if out[i].Err != nil {
+			continue
+		}
+		if out[i] = h.admit(kp); out[i].Err == nil && !out[i].Duplicate {
+			fresh = append(fresh, offer{batch[i], kp})
+		}
 	}
-	return kp.Ref, insert(ctx, tx, kp, p)
+	return out, insert(ctx, tx, fresh)
 }
 
 // check judges the KeyPackage itself, the cheap tests first.
-func check(kp *mls.KeyPackage, p Publication, now time.Time) error {
+func check(p Publication, now time.Time) (*mls.KeyPackage, error) {
+	kp, err := mls.ParseKeyPackage(p.Body)
+	if err != nil {
+		return nil, &InvalidError{Reason: err.Error()}
+	}
 	if p.Expires != nil && p.Expires.Sub(now) > MaxLifetime {
-		return ErrExpirationTooFar
+		return nil, ErrExpirationTooFar
 	}
 	if p.Expires != nil && !p.Expires.After(now) {
-		return &InvalidError{Reason: "expires: in the past"}
+		return nil, &InvalidError{Reason: "expires: in the past"}
 	}
 	if kp.CipherSuite != p.CipherSuite {
-		return &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", kp.CipherSuite)}
+		return nil, &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", kp.CipherSuite)}
 	}
 	if !kp.BelongsTo(p.Owner.String()) {
-		return &InvalidError{Reason: "credential: its identity is not the publisher's DID"}
+		return nil, &InvalidError{Reason: "credential: its identity is not the publisher's DID"}
 	}
 	if err := kp.Check(now); err != nil {
-		return &InvalidError{Reason: err.Error()}
+		return nil, &InvalidError{Reason: err.Error()}
 	}
 	if err := kp.VerifySignatures(); err != nil {
-		return &InvalidError{Reason: err.Error()}
+		return nil, &InvalidError{Reason: err.Error()}
 	}
-	return nil
+	return kp, nil
 }
 
 func clock(ctx context.Context, tx pgx.Tx) (now time.Time, err error) {
@@ -85,44 +106,97 @@ func clock(ctx context.Context, tx pgx.Tx) (now time.Time, err error) {
 	return now, nil
 }
 
-// holder returns the ref of the KeyPackage that init_key came with, or nil if it is new.
-func holder(ctx context.Context, tx pgx.Tx, owner syntax.DID, initKey []byte) (ref mls.KeyPackageRef, err error) {
-	err = tx.QueryRow(ctx, `SELECT ref FROM key_package_init_keys WHERE did = $1 AND init_key = $2`, owner, initKey).Scan(&ref)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up the init_key: %w", err)
-	}
-	return ref, nil
+// held is what an owner has, as far as it decides about more.
+type held struct {
+	initKeys  map[string]mls.KeyPackageRef // of those asked about: the KeyPackage that each came with
+	available int
+	unclaimed int
 }
 
-func insert(ctx context.Context, tx pgx.Tx, kp *mls.KeyPackage, p Publication) error {
-	notAfter := kp.NotAfter
-	if p.Expires != nil && p.Expires.Before(notAfter) {
-		notAfter = *p.Expires
+// holdings locks out the owner's other publications, and looks. One publisher at a time: the bounds hold, and two with one
+// init_key cannot pass each other.
+func holdings(ctx context.Context, tx pgx.Tx, owner syntax.DID, initKeys [][]byte) (held, error) {
+	h := held{initKeys: map[string]mls.KeyPackageRef{}}
+	var b pgx.Batch
+	b.Queue(lockOwners, []syntax.DID{owner})
+	b.Queue(`SELECT init_key, ref FROM key_package_init_keys WHERE did = $1 AND init_key = ANY($2)`, owner, initKeys).
+		Query(func(rows pgx.Rows) error {
+			var initKey, ref []byte
+			_, err := pgx.ForEachRow(rows, []any{&initKey, &ref}, func() error {
+				h.initKeys[string(initKey)] = ref
+				return nil
+			})
+			return err
+		})
+	b.Queue(`
+		SELECT count(*) FILTER (WHERE state = 'available' AND not_after > clock_timestamp()), count(*)
+		FROM key_packages WHERE did = $1 AND state IN ('available', 'expired')`, owner).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&h.available, &h.unclaimed) })
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return held{}, fmt.Errorf("look at the owner's KeyPackages: %w", err)
 	}
-	var key *string
-	if p.Key != "" {
-		key = &p.Key
+	return h, nil
+}
+
+// admit decides about a KeyPackage that is good in itself, and counts it if it comes in.
+func (h *held) admit(kp *mls.KeyPackage) Published {
+	switch ref, used := h.initKeys[string(kp.InitKey)]; {
+	case used && ref.String() == kp.Ref.String():
+		return Published{Ref: kp.Ref, Duplicate: true}
+	case used:
+		return Published{Err: &InvalidError{Reason: "init_key: used by another KeyPackage before (RFC 9420 §10)"}}
+	case h.available >= MaxAvailable || h.unclaimed >= MaxUnclaimed:
+		return Published{Err: ErrTooMany}
 	}
-	tag, err := tx.Exec(ctx, `
-		WITH owned AS (
-			SELECT count(*) AS n FROM key_packages
-			WHERE did = $1 AND state = 'available' AND not_after > clock_timestamp()
-		), tombstone AS (
-			INSERT INTO key_package_init_keys (did, init_key, ref) SELECT $1, $3, $2 FROM owned WHERE owned.n < $4
+	h.initKeys[string(kp.InitKey)] = kp.Ref
+	h.available++
+	h.unclaimed++
+	return Published{Ref: kp.Ref}
+}
+
+// offer is a publication that is admitted.
+type offer struct {
+	Publication
+	kp *mls.KeyPackage
+}
+
+// notAfter is when to stop handing it out.
+func (o offer) notAfter() time.Time {
+	if o.Expires != nil && o.Expires.Before(o.kp.NotAfter) {
+		return *o.Expires
+	}
+	return o.kp.NotAfter
+}
+
+func insert(ctx context.Context, tx pgx.Tx, fresh []offer) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	n := len(fresh)
+	refs, initKeys, bodies, hashes := make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
+	devices, keys := make([]string, n), make([]string, n)
+	suites, notAfter, lastResort := make([]int32, n), make([]time.Time, n), make([]bool, n)
+	for i, o := range fresh {
+		refs[i], initKeys[i], bodies[i], hashes[i] = o.kp.Ref, o.kp.InitKey, o.Body, o.Hash[:]
+		devices[i], keys[i] = o.kp.DeviceID(), o.Key
+		suites[i], notAfter[i], lastResort[i] = int32(o.kp.CipherSuite), o.notAfter(), o.kp.LastResort
+	}
+	owner := fresh[0].Owner
+	var b pgx.Batch
+	b.Queue(`
+		WITH tombstone AS (
+			INSERT INTO key_package_init_keys (did, ref, init_key) SELECT $1, * FROM unnest($2::bytea[], $3::bytea[])
 		)
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key, request_hash,
 			created_at)
-		SELECT $1, $2, $5, $6, $7, $8, $9, $10, $11, clock_timestamp() FROM owned WHERE owned.n < $4`,
-		p.Owner, []byte(kp.Ref), kp.InitKey, MaxAvailable, kp.DeviceID(), int32(kp.CipherSuite), p.Body, notAfter, kp.LastResort,
-		key, p.Hash[:])
-	if err != nil {
-		return fmt.Errorf("insert the KeyPackage: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
-		return ErrTooMany
+		SELECT $1, ref, device_id, cipher_suite, body, not_after, last_resort, nullif(key, ''), CASE WHEN key <> '' THEN hash END,
+			clock_timestamp()
+		FROM unnest($2::bytea[], $4::text[], $5::integer[], $6::bytea[], $7::timestamptz[], $8::boolean[], $9::text[], $10::bytea[])
+			AS o (ref, device_id, cipher_suite, body, not_after, last_resort, key, hash)`,
+		owner, refs, initKeys, devices, suites, bodies, notAfter, lastResort, keys, hashes)
+	b.Queue(closeSignals, owner, devices, suites, Threshold)
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("insert the KeyPackages: %w", err)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ func CommitSeq(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int
 const (
 	proposalsAmong = 10_000  // newest entries of the log
 	proposalBytes  = 4 << 20 // of them all, the newest first
+	maxProposals   = 1_000
 )
 
 // Proposals returns those proposals of epoch that were sent in clear, as far back as a commit can reasonably refer.
@@ -37,9 +38,10 @@ func Proposals(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch, la
 		FROM (
 			SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq DESC) AS total
 			FROM messages WHERE convo_id = $1 AND seq > $3 AND kind = 2 AND epoch = $2
+			ORDER BY seq DESC LIMIT $5
 		) newest
 		CROSS JOIN LATERAL (SELECT body FROM messages WHERE convo_id = $1 AND seq = newest.seq LIMIT 1) m
-		WHERE newest.total <= $4`, convo, epoch, lastSeq-proposalsAmong, proposalBytes)
+		WHERE newest.total <= $4`, convo, epoch, lastSeq-proposalsAmong, proposalBytes, maxProposals)
 	if err != nil {
 		return nil, fmt.Errorf("read proposals: %w", err)
 	}

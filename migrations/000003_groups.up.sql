@@ -4,6 +4,7 @@ CREATE TABLE public_groups (
     convo_id   uuid PRIMARY KEY,
     epoch      bigint NOT NULL,                              -- the convo's
     state      bytea NOT NULL,                               -- GroupContext, confirmation_tag and ratchet_tree
+    vouched_by text COLLATE "C",                             -- whose word it is; NULL: commits of others have been verified with it
     group_info bytea                                         -- of the same epoch, as it was sent; NULL: none was
 );
 ALTER TABLE public_groups ALTER COLUMN state SET STORAGE EXTERNAL;
@@ -18,7 +19,11 @@ ALTER TABLE convos
     ADD COLUMN reserved_until timestamptz,                   -- … and until when
     ADD CHECK ((reserved_for IS NULL) = (reserved_until IS NULL));
 
--- Races for an epoch that a member has lost one after the other, and the convo's epoch when it lost the last one.
+-- Races for an epoch that a member has lost one after the other, when the last one and in which epoch of the convo, and until when
+-- it gets no turn because it did not take one.
 ALTER TABLE members
     ADD COLUMN lost_races integer NOT NULL DEFAULT 0,
-    ADD COLUMN lost_at_epoch bigint;
+    ADD COLUMN lost_at timestamptz,
+    ADD COLUMN lost_at_epoch bigint,
+    ADD COLUMN no_turn_until timestamptz;
+CREATE INDEX members_lost_races ON members (convo_id, lost_races) WHERE lost_races > 0;

@@ -70,6 +70,43 @@ func TestUpDownUp(t *testing.T) {
 	}
 }
 
+// TestLedgerDown: KeyPackages in states that the first schema does not have get those that it would have given them.
+func TestLedgerDown(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	_, err = conn.Exec(t.Context(), `
+		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
+		SELECT 'did:plc:alice', state::bytea, '', 1, '', now(), false, state, now()
+		FROM unnest(ARRAY['available', 'claimed', 'consumed', 'expired', 'orphaned']) AS state`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, err := migrations.Version(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Down(t.Context(), url, int(newest)-1); err != nil {
+		t.Fatal(err)
+	}
+	var states string
+	err = conn.QueryRow(t.Context(), `SELECT string_agg(state, ' ' ORDER BY ref) FROM key_packages`).Scan(&states)
+	if err != nil || states != "available claimed consumed available claimed" {
+		t.Fatalf("%q, %v", states, err)
+	}
+	if err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestUpAtOnce: several nodes may start together on a new database.
 func TestUpAtOnce(t *testing.T) {
 	t.Parallel()

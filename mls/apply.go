@@ -5,8 +5,8 @@ import "errors"
 // Change is what a commit does to a group, as far as it is public.
 type Change struct {
 	Adds    []Addition // in the order of the commit; an external committer too
-	Removes []Member   // as they were
-	Updates []Update   // leaves that go on with new content, the committer's last
+	Removes []Removal
+	Updates []Update // leaves that go on with new content, the committer's last
 	// Committer is the sender's leaf, in the next epoch.
 	Committer uint32
 	External  bool // the committer was not a member: it is among Adds
@@ -20,6 +20,12 @@ type Addition struct {
 	KeyPackage KeyPackageRef // that it was added with; nil for an external committer, and if not known
 }
 
+// Removal is a member that is there no longer, as it was.
+type Removal struct {
+	Member
+	Own bool // the member proposed it itself (§12.1.3)
+}
+
 // Update says how a member's leaf changed. Leaf is the same in both.
 type Update struct{ Before, After Member }
 
@@ -29,6 +35,8 @@ type applier struct {
 	c         *Commit
 	tree      *Tree // of the next epoch, in the making
 	context   Extensions
+	signed    []byte   // the GroupContext of this epoch, which members sign
+	senders   [][]byte // signature keys of the external senders; read when needed
 	proposals []sentProposal
 	added     []uint32 // leaves of those added by proposals
 	change    *Change
@@ -51,6 +59,11 @@ type sentProposal struct {
 //
 // Proposals that the commit contains by reference must be among pending, in any
 // order; their signatures are verified here.
+//
+// The cost is linear in the commit and the tree, but for the signatures, which
+// are most of it: one for the commit and one for each new leaf, two for each Add,
+// and one for each proposal by reference, over the whole GroupContext. So who
+// keeps proposals must bound how many there are in an epoch.
 //
 // Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for a reference to
 // a proposal that is not among pending: then nothing is known but the header.
@@ -113,7 +126,8 @@ func (a *applier) checkSignature() error {
 	default:
 		signer = &a.c.parts.path.leaf
 	}
-	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.g.Context())
+	a.signed = a.g.Context()
+	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.signed)
 }
 
 // verifyHandshake verifies the signature of a PublicMessage.
@@ -122,7 +136,7 @@ func (g *Group) verifyHandshake(parts *handshake, key, context []byte) error {
 	if verify == nil {
 		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
 	}
-	if !verify(signContent("FramedContentTBS", parts.tbs(context)), parts.signature) {
+	if !verify(signContent("FramedContentTBS", parts.tbs(context)...), parts.signature) {
 		return refuseCommit(ErrBadSignature, "FramedContentAuthData.signature", "6.1", "")
 	}
 	return nil

@@ -165,9 +165,7 @@ func TestApplyUpdate(t *testing.T) {
 	t.Parallel()
 	g := newGroupSpec(t, SuiteP256AES128, 4)
 	propose := func(sender, as uint32, proposal []byte) []byte {
-		body := content(g.group.Epoch, member(sender), ContentTypeProposal, proposal)
-		sig := g.members[as].sign(t, "FramedContentTBS", cat(u16(1, 1), body, g.group.Context()))
-		return framed(1, cat(body, vec(sig), testTag))
+		return proposeAs(t, g, g.members[as], member(sender), proposal)
 	}
 	update := func(leaf uint32, key []byte) []byte {
 		s := *g.members[leaf]

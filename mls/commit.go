@@ -112,7 +112,7 @@ func (r *reader) proposal() ProposalType {
 	case ProposalExternalInit:
 		p.kemOutput = r.opaque("external_init.kem_output")
 	case ProposalGroupContextExtensions:
-		p.Extensions = r.extensions("group_context_extensions.extensions")
+		p.Extensions = r.contextExtensions("group_context_extensions.extensions")
 	default:
 		r.fail(ErrUnsupported, "proposal_type", "unknown value "+strconv.Itoa(int(p.Type)))
 	}
@@ -155,12 +155,20 @@ func (r *reader) reInit() {
 	r.in = prev
 }
 
+// maxPathNodes is how many parents there can be above a leaf: leaf indices have
+// 32 bits.
+const maxPathNodes = 32
+
 // updatePath reads an UpdatePath (§7.6), into r.into if that is set.
 func (r *reader) updatePath() {
 	prev := r.enter("UpdatePath", "7.6")
 	var path updatePath
 	path.leaf = r.leafNode()
+	n := 0
 	r.vector("nodes", func(r *reader) {
+		if n++; n > maxPathNodes {
+			r.malformed("nodes", "more than a tree has levels")
+		}
 		key := r.opaque("nodes.encryption_key")
 		secrets := r.vector("nodes.encrypted_path_secret", (*reader).hpkeCiphertext)
 		if r.into != nil {

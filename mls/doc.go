@@ -69,6 +69,14 @@ const (
 	MaxMessageSize    = 10 << 20
 )
 
+// Limits on parts that every member of a group must bear: a leaf stays in the
+// tree, and a context is hashed for each signature. A leaf begins as part of a
+// KeyPackage.
+const (
+	MaxLeafNodeSize          = MaxKeyPackageSize
+	MaxContextExtensionsSize = 64 << 10
+)
+
 // MaxGroupIDSize is the longest group_id accepted, in bytes: 128 hexadecimal
 // characters on the XRPC surface.
 const MaxGroupIDSize = 64

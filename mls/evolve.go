@@ -26,7 +26,7 @@ func (a *applier) applyProposals() error {
 			gone, _ := a.tree.Member(p.Removed)
 			a.tree.leaves[p.Removed] = nil
 			a.tree.blankPath(p.Removed)
-			a.change.Removes = append(a.change.Removes, gone)
+			a.change.Removes = append(a.change.Removes, Removal{gone, p.member && p.leaf == p.Removed})
 		}
 	}
 	a.tree.truncate()

@@ -16,7 +16,7 @@ func FuzzTree(f *testing.F) {
 		f.Add(change.Next.Tree.Encode())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		tree, ok := checkParse(t, data, func(b []byte) (*Tree, error) { return ParseTree(SuiteX25519AES128, b) },
+		tree, ok := checkParse(t, "Tree", data, func(b []byte) (*Tree, error) { return ParseTree(SuiteX25519AES128, b) },
 			cmp.Comparer(func(a, b *Tree) bool {
 				return a == b || a != nil && b != nil && bytes.Equal(a.hashes, b.hashes)
 			}))
@@ -48,7 +48,7 @@ func FuzzCommit(f *testing.F) {
 	f.Add(publicCommit(5, testCommit(f)))
 	tree := g.group.Tree.Encode()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, ok := checkParse(t, data, ParseCommit, cmp.Comparer(func(a, b *Commit) bool {
+		c, ok := checkParse(t, "Commit", data, ParseCommit, cmp.Comparer(func(a, b *Commit) bool {
 			return (a == nil) == (b == nil) && (a == nil || cmp.Equal(a.Header, b.Header) &&
 				len(a.Proposals) == len(b.Proposals) && a.HasPath == b.HasPath)
 		}))

@@ -1,6 +1,9 @@
 package mls
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"strconv"
+)
 
 // GroupInfo describes a group at one epoch, for those who join it (RFC 9420
 // §12.4.3). All of it is in clear. Byte slices alias the parsed input.
@@ -76,7 +79,17 @@ func (r *reader) groupContext(g *GroupInfo) {
 	g.Epoch = r.epoch()
 	g.TreeHash = r.opaque("tree_hash")
 	g.ConfirmedTranscriptHash = r.opaque("confirmed_transcript_hash")
-	g.ContextExtensions = r.extensions("extensions")
+	g.ContextExtensions = r.contextExtensions("extensions")
+}
+
+// contextExtensions reads the extensions of a GroupContext.
+func (r *reader) contextExtensions(field string) Extensions {
+	e := r.extensions(field)
+	if len(e) > MaxContextExtensionsSize {
+		r.in.section = ""
+		r.fail(ErrTooLarge, field, "more than "+strconv.Itoa(MaxContextExtensionsSize)+" bytes")
+	}
+	return e
 }
 
 // checkExternalPub checks the shape of an external_pub extension (§12.4.3.2).

@@ -37,7 +37,7 @@ func TestParseGroupInfo(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
-		if err := checkExact(parsers["GroupInfo"], data); err != nil {
+		if err := checkExact(codecs["GroupInfo"].parse, data); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -98,13 +98,10 @@ func parseHandshake(object string, msg []byte, want ContentType) (h Header, part
 	return h, parts, nil
 }
 
-// tbs returns FramedContentTBS (§6.1) with the given GroupContext, which is
-// empty for senders who do not sign it.
-func (p *handshake) tbs(context []byte) []byte {
-	b := make([]byte, 0, 4+len(p.content)+len(context))
-	b = append(b, 0, byte(VersionMLS10), 0, byte(WireFormatPublicMessage))
-	b = append(b, p.content...)
-	return append(b, context...)
+// tbs returns the parts of FramedContentTBS (§6.1) with the given GroupContext,
+// which is empty for senders who do not sign it.
+func (p *handshake) tbs(context []byte) [][]byte {
+	return [][]byte{{0, byte(VersionMLS10), 0, byte(WireFormatPublicMessage)}, p.content, context}
 }
 
 // authenticated returns wire_format, FramedContent and signature: a commit's

@@ -26,6 +26,8 @@ func TestParseHeader(t *testing.T) {
 			Header{WireFormat: 1, Epoch: 4, ContentType: 3, SenderType: 1, Sender: 3}},
 		"public commit of nothing": {publicCommit(4, cat(vec(), u8(0))),
 			Header{WireFormat: 1, Epoch: 4, ContentType: 3, SenderType: 1, Sender: 3}},
+		"public commit, longest path": {publicCommit(4, cat(vec(), u8(1), leafOf(t, 3), vec(fill(32*2, cat(vec(), vec()))))),
+			Header{WireFormat: 1, Epoch: 4, ContentType: 3, SenderType: 1, Sender: 3}},
 		"public application": {framed(1, cat(content(4, member(8), 1, vec([]byte("hello"))), sig, testTag)),
 			Header{WireFormat: 1, Epoch: 4, ContentType: 1, SenderType: 1, Sender: 8}},
 		"external remove": {framed(1, cat(content(4, cat(u8(2), u32(5)), 2, proposals["remove"]), sig)),
@@ -51,7 +53,7 @@ func TestParseHeader(t *testing.T) {
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if err := checkExact(parsers["Header"], c.msg); err != nil {
+			if err := checkExact(codecs["Header"].parse, c.msg); err != nil {
 				t.Error(err)
 			}
 			if !bytes.Equal(before, c.msg) {
@@ -104,6 +106,7 @@ func TestParseHeaderRefuses(t *testing.T) {
 		"proposal or what":       {commit(vec(u8(3)), u8(0)), ErrMalformed, "Commit.proposals.type"},
 		"proposal over the end":  {cat(commit(vec(u8(1), u16(3), u16(0)), u8(0)), u32(0)), ErrMalformed, "Proposal.remove.removed"},
 		"path presence 2":        {commit(vec(), u8(2)), ErrMalformed, "Commit.path"},
+		"path of 33 nodes":       {commit(vec(), u8(1), leafOf(t, 3), vec(fill(33*2, cat(vec(), vec())))), ErrMalformed, "UpdatePath.nodes"},
 		"psk type 3":             {commit(vec(u8(1), u16(4), u8(3)), u8(0)), ErrMalformed, "PreSharedKeyID.psktype"},
 		"psk usage 4":            {commit(vec(u8(1), u16(4), u8(2), u8(4)), u8(0)), ErrMalformed, "PreSharedKeyID.usage"},
 		"extensions twice":       {commit(vec(u8(1), u16(7), vec(ext(3), ext(3))), u8(0)), ErrMalformed, "Proposal.group_context_extensions.extensions"},

@@ -1,9 +1,10 @@
 package mls
 
-import "slices"
+import "bytes"
 
 // Encode returns the group in a form to be kept, from which ParseGroup makes it
-// again: its GroupContext, its confirmation_tag, and its ratchet_tree.
+// again: its GroupContext, its confirmation_tag, and its ratchet_tree. ParseGroup
+// takes no more than MaxGroupInfoSize bytes, while a tree may grow.
 func (g *Group) Encode() []byte {
 	return append(appendOpaque(g.Context(), g.ConfirmationTag), g.Tree.Encode()...)
 }
@@ -13,6 +14,9 @@ func (g *Group) Encode() []byte {
 //
 // Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
 func ParseGroup(data []byte) (*Group, error) {
+	if err := checkSize("Group", data, MaxGroupInfoSize); err != nil {
+		return nil, err
+	}
 	var info GroupInfo
 	r := newReader("Group", data)
 	r.groupContext(&info)
@@ -29,9 +33,8 @@ func ParseGroup(data []byte) (*Group, error) {
 
 // Follow checks the GroupInfo of a later epoch of the group, tree included, as
 // Verify does, and returns what became of the members, as far as the two trees
-// tell: it is for commits that are encrypted. A leaf with another signature key or
-// of another account is another member's. Who committed is not known, nor which
-// KeyPackages the new members were added with.
+// tell: it is for commits that are encrypted. Who committed is not known, nor who
+// proposed what, nor which KeyPackages the new members were added with.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
 func (g *Group) Follow(info *GroupInfo) (*Change, error) {
@@ -49,19 +52,21 @@ func (g *Group) Follow(info *GroupInfo) (*Change, error) {
 func (g *Group) compare(next *Group) *Change {
 	change := &Change{Next: next}
 	for i := range max(len(g.Tree.leaves), len(next.Tree.leaves)) {
-		before, was := g.Tree.Member(uint32(i))
-		after, is := next.Tree.Member(uint32(i))
-		same := was && is && before.DID() == after.DID() && slices.Equal(before.SignatureKey, after.SignatureKey)
-		switch {
-		case same && !slices.Equal(before.EncryptionKey, after.EncryptionKey):
+		was, is := g.Tree.leaf(uint32(i)), next.Tree.leaf(uint32(i))
+		if was != nil && is != nil && bytes.Equal(was.raw, is.raw) {
+			continue
+		}
+		before, _ := g.Tree.Member(uint32(i))
+		after, _ := next.Tree.Member(uint32(i))
+		// A leaf that has just come from a KeyPackage was added, whatever was there.
+		if was != nil && is != nil && before.DID() == after.DID() && is.source != leafFromKeyPackage {
 			change.Updates = append(change.Updates, Update{before, after})
-		case same:
-		case was && is:
-			change.Removes = append(change.Removes, before)
-			change.Adds = append(change.Adds, Addition{Member: after})
-		case was:
-			change.Removes = append(change.Removes, before)
-		case is:
+			continue
+		}
+		if was != nil {
+			change.Removes = append(change.Removes, Removal{Member: before})
+		}
+		if is != nil {
 			change.Adds = append(change.Adds, Addition{Member: after})
 		}
 	}

@@ -62,7 +62,7 @@ func TestParseKeyPackage(t *testing.T) {
 				t.Errorf("bare and framed differ: %s", diff)
 			}
 			for _, data := range [][]byte{bare, framed(5, bare)} {
-				if err := checkExact(parsers["KeyPackage"], data); err != nil {
+				if err := checkExact(codecs["KeyPackage"].parse, data); err != nil {
 					t.Error(err)
 				}
 			}

@@ -60,6 +60,10 @@ func (r *reader) leafNode() (l leafNode) {
 	l.tbs = r.since(start)
 	l.signature = r.opaque("signature")
 	l.raw = r.since(start)
+	if len(l.raw) > MaxLeafNodeSize {
+		r.in.section = ""
+		r.fail(ErrTooLarge, "", "more than "+strconv.Itoa(MaxLeafNodeSize)+" bytes")
+	}
 	r.in = prev
 	return l
 }

@@ -48,7 +48,7 @@ func TestErrorText(t *testing.T) {
 	s.notAfter = 1
 	for _, err := range []error{
 		mustParse(t, s.build(t)).Check(testNow),
-		parsers["KeyPackage"](append(s.build(t), "secret"...)),
+		codecs["KeyPackage"].parse(append(s.build(t), "secret"...)),
 	} {
 		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("got %v", err)

@@ -27,7 +27,7 @@ func (a *applier) resolve(pending []*ProposalMessage) error {
 			return refuseCommit(ErrUnsupported, "Commit.proposals", "12.4", "a reference to a proposal that is not known here, or two to one")
 		}
 		delete(byRef, string(p.Reference))
-		if err := a.g.verifyProposal(m); err != nil {
+		if err := a.verifyProposal(m); err != nil {
 			return err
 		}
 		a.proposals = append(a.proposals, sentProposal{&m.Proposal, m.Sender, m.SenderType == SenderTypeMember})
@@ -42,7 +42,8 @@ func (m *ProposalMessage) ref(suite CipherSuite) []byte {
 
 // verifyProposal verifies that a proposal is of this epoch and signed by its
 // sender (§6.1).
-func (g *Group) verifyProposal(m *ProposalMessage) error {
+func (a *applier) verifyProposal(m *ProposalMessage) error {
+	g := a.g
 	if !bytes.Equal(m.GroupID, g.GroupID) || m.Epoch != g.Epoch {
 		return refuseCommit(ErrMalformed, "Commit.proposals", "12.1", "a proposal of another epoch")
 	}
@@ -52,37 +53,34 @@ func (g *Group) verifyProposal(m *ProposalMessage) error {
 		if l == nil {
 			return refuseCommit(ErrMalformed, "Commit.proposals", "6.1", "a proposal from a blank leaf")
 		}
-		return g.verifyHandshake(&m.parts, l.signatureKey, g.Context())
+		return g.verifyHandshake(&m.parts, l.signatureKey, a.signed)
 	case SenderTypeExternal:
-		key, err := g.externalSender(m.Sender)
-		if err != nil {
-			return err
+		if a.senders == nil {
+			var err error
+			if a.senders, err = g.externalSenders(); err != nil {
+				return err
+			}
 		}
-		return g.verifyHandshake(&m.parts, key, nil)
+		if int64(m.Sender) >= int64(len(a.senders)) {
+			return refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1", "a proposal from an external sender that the group does not list")
+		}
+		return g.verifyHandshake(&m.parts, a.senders[m.Sender], nil)
 	}
 	return g.verifyHandshake(&m.parts, m.Proposal.KeyPackage.SignatureKey, nil)
 }
 
-// externalSender returns the signature key of an external sender (§12.1.8.1).
-func (g *Group) externalSender(index uint32) ([]byte, error) {
-	data, _ := g.ContextExtensions.Get(ExtensionExternalSenders)
+// externalSenders returns the signature keys of the group's external senders
+// (§12.1.8.1).
+func (g *Group) externalSenders() (keys [][]byte, err error) {
+	data, ok := g.ContextExtensions.Get(ExtensionExternalSenders)
+	if !ok {
+		return nil, nil
+	}
 	r := newReader("GroupContext", data)
 	r.in = place{"ExternalSender", "12.1.8.1"}
-	var key []byte
-	n := uint32(0)
 	r.vector("external_senders", func(r *reader) {
-		k := r.opaque("signature_key")
+		keys = append(keys, r.opaque("signature_key"))
 		r.credential()
-		if n == index {
-			key = k
-		}
-		n++
 	})
-	if err := r.finish(); err != nil {
-		return nil, err
-	}
-	if index >= n {
-		return nil, refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1", "a proposal from an external sender that the group does not list")
-	}
-	return key, nil
+	return keys, r.finish()
 }

@@ -60,14 +60,22 @@ func (c CipherSuite) verifier(key []byte) func(content, signature []byte) bool {
 }
 
 // signContent returns SignContent: what SignWithLabel signs (RFC 9420 §5.1.2).
-func signContent(label string, content []byte) []byte {
+// The content is given in parts, to be copied only once.
+func signContent(label string, content ...[]byte) []byte {
 	const prefix = "MLS 1.0 "
-	out := make([]byte, 0, len(prefix)+len(label)+len(content)+8)
+	size := 0
+	for _, part := range content {
+		size += len(part)
+	}
+	out := make([]byte, 0, len(prefix)+len(label)+size+8)
 	out = appendVarint(out, len(prefix)+len(label))
 	out = append(out, prefix...)
 	out = append(out, label...)
-	out = appendVarint(out, len(content))
-	return append(out, content...)
+	out = appendVarint(out, size)
+	for _, part := range content {
+		out = append(out, part...)
+	}
+	return out
 }
 
 // refHash is RefHash (RFC 9420 §5.2) with the suite's hash; nil if the suite is

@@ -23,7 +23,7 @@ func TestParseWelcome(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if err := checkExact(parsers["Welcome"], msg); err != nil {
+	if err := checkExact(codecs["Welcome"].parse, msg); err != nil {
 		t.Error(err)
 	}
 }

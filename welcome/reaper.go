@@ -52,7 +52,8 @@ func (r *Reaper) Run(ctx context.Context, interval time.Duration) {
 // reapBatch bounds the rows of one statement, and so the time it holds their locks.
 const reapBatch = 500
 
-// RunOnce does all the work that is due, in bounded batches.
+// RunOnce does all the work that is due, in bounded batches. Each is a transaction of one statement, so that now() is when it begins:
+// unlike clock_timestamp() it can bound the scan of an index.
 func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 	consume := r.policy.OnExpiry == Consume
 	steps := []struct {
@@ -65,28 +66,28 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 			UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp(), version = version + 1
 			WHERE (convo_id, id) IN (
 				SELECT convo_id, id FROM welcomes
-				WHERE state = 'in_flight' AND grace_expires_at <= clock_timestamp() AND last_error IS NULL AND $2
+				WHERE state = 'in_flight' AND grace_expires_at <= now() AND last_error IS NULL AND $2
 				ORDER BY grace_expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{consume}},
 		{"release leases", &done.Released, `
 			UPDATE welcomes SET state = 'available', version = version + 1
 			WHERE (convo_id, id) IN (
 				SELECT convo_id, id FROM welcomes
-				WHERE state = 'in_flight' AND grace_expires_at <= clock_timestamp() AND (last_error IS NOT NULL OR NOT $2)
+				WHERE state = 'in_flight' AND grace_expires_at <= now() AND (last_error IS NOT NULL OR NOT $2)
 				ORDER BY grace_expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{consume}},
 		{"expire unfetched Welcomes", &done.Expired, `
 			UPDATE welcomes SET state = 'expired', version = version + 1
 			WHERE (convo_id, id) IN (
 				SELECT convo_id, id FROM welcomes
-				WHERE state IN ('available', 'in_flight') AND created_at <= clock_timestamp() - $2::interval
+				WHERE state IN ('available', 'in_flight') AND created_at <= now() - $2::interval
 				ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{keepUnfetched}},
 		{"erase Welcome bytes", &done.Erased, `
 			DELETE FROM welcome_bodies
 			WHERE (convo_id, epoch) IN (
 				SELECT convo_id, epoch FROM welcome_bodies b
-				WHERE b.created_at <= clock_timestamp() - $2::interval AND NOT EXISTS (
+				WHERE b.created_at <= now() - $2::interval AND NOT EXISTS (
 					SELECT FROM welcomes w
 					WHERE w.convo_id = b.convo_id AND w.epoch = b.epoch
-						AND (w.state IN ('available', 'in_flight') OR w.confirmed_at > clock_timestamp() - $2::interval))
+						AND (w.state IN ('available', 'in_flight') OR w.confirmed_at > now() - $2::interval))
 				LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{keepConsumedBytes}},
 	}
 	for _, step := range steps {

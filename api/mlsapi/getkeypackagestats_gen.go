@@ -42,7 +42,8 @@ type GetKeyPackageStatsOutput struct {
 	Available int64 `json:"available"`
 	// The same counts for each cipher suite.
 	ByCipherSuite []SuiteStats `json:"byCipherSuite"`
-	// The same counts for each device.
+	// The same counts for each device: at most 100, those that published last
+	// first.
 	ByDevice []DeviceStats `json:"byDevice"`
 	// Claimed, and not yet in an accepted Welcome.
 	Claimed int64 `json:"claimed"`

@@ -54,6 +54,9 @@ func command(out, progress io.Writer) *cli.Command {
 			&cli.Uint64Flag{Name: "seed", Usage: "`NUMBER` that all chance follows from; without it, a random one, which is printed"},
 			&cli.IntFlag{Name: "clients", Value: 8, Usage: "phones in the long conversation"},
 			&cli.IntFlag{Name: "messages", Value: 200, Usage: "messages in the long conversation"},
+			&cli.IntFlag{Name: "epochs", Value: 20, Usage: "commits in contended-commits"},
+			&cli.IntFlag{Name: "members", Value: 40, Usage: "members in big-group"},
+			&cli.IntFlag{Name: "claims", Value: 400, Usage: "claims in claims-two-servers"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
 		},
@@ -98,8 +101,11 @@ func list(out io.Writer) error {
 
 func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 	config := clientsim.Config{
-		Options: clientsim.Options{Seed: c.Uint64("seed"), Clients: c.Int("clients"), Messages: c.Int("messages")},
-		Server:  c.String("server"), ServiceDID: c.String("service-did"),
+		Options: clientsim.Options{
+			Seed: c.Uint64("seed"), Clients: c.Int("clients"), Messages: c.Int("messages"),
+			Epochs: c.Int("epochs"), Members: c.Int("members"), Claims: c.Int("claims"),
+		},
+		Server: c.String("server"), ServiceDID: c.String("service-did"),
 		PLCListen: c.String("plc-listen"), Binary: c.String("mlsd"), Progress: progress,
 	}
 	if !c.IsSet("seed") {

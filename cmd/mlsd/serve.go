@@ -25,6 +25,7 @@ import (
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
+	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/migrations"
 	"mlsd/welcome"
@@ -81,7 +82,8 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	}
 	workers, stopWorkers := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { n.reaper.Run(workers, reaperInterval) })
+	running.Go(func() { n.welcomes.Run(workers, reaperInterval) })
+	running.Go(func() { n.keyPackages.Run(workers, reaperInterval) })
 	running.Go(func() { n.cleaner.Run(workers, sweepInterval) })
 	running.Go(func() { sweep(workers, n.tokens, log) })
 	defer running.Wait()
@@ -116,13 +118,14 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 
 // node is a server put together.
 type node struct {
-	api     *api.Server
-	reaper  *welcome.Reaper
-	tokens  *serviceauth.UsedTokens
-	cleaner *idem.Cleaner
-	faults  *failpoint.Set // nil unless asked for
-	reg     *prometheus.Registry
-	ready   atomic.Bool
+	api         *api.Server
+	welcomes    *welcome.Reaper
+	keyPackages *keypackages.Reaper
+	tokens      *serviceauth.UsedTokens
+	cleaner     *idem.Cleaner
+	faults      *failpoint.Set // nil unless asked for
+	reg         *prometheus.Registry
+	ready       atomic.Bool
 }
 
 func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (*node, error) {
@@ -152,8 +155,9 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		return nil, err
 	}
 	metrics := api.NewMetrics(n.reg)
+	n.welcomes = welcome.NewReaper(pool, cfg.Welcomes, log, metrics.Reaped)
+	n.keyPackages = keypackages.NewReaper(pool, log, metrics.KeyPackagesReaped)
 	n.cleaner = idem.NewCleaner(pool, log)
-	n.reaper = welcome.NewReaper(pool, cfg.Welcomes, log, metrics.Reaped)
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     idem.New(pool, metrics, log, n.faults),

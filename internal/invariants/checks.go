@@ -89,6 +89,34 @@ var globalChecks = []check{
 		WHERE NOT k.last_resort
 		GROUP BY k.did, k.ref, k.state
 		HAVING count(DISTINCT (w.convo_id, w.epoch)) > 1 OR k.state <> 'consumed'`},
+	{"a KeyPackage's state and its story agree", `
+		SELECT format('KeyPackage %s is %s: claimed by %s at %s until %s, consumed at %s, last resort: %s', encode(ref, 'hex'), state,
+			claimed_by, claimed_at, claim_expires_at, consumed_at, last_resort)
+		FROM key_packages
+		WHERE (state IN ('claimed', 'orphaned') AND (claimed_by IS NULL OR claimed_at IS NULL OR claim_expires_at IS NULL))
+			OR (state IN ('available', 'expired') AND (claimed_by IS NOT NULL OR claimed_at IS NOT NULL))
+			OR (state = 'consumed' AND claimed_by IS NULL)
+			OR (state = 'consumed') <> (consumed_at IS NOT NULL)
+			OR (last_resort AND state NOT IN ('available', 'expired'))`},
+	{"a one-time KeyPackage has one claimer", `
+		WITH answered AS (
+			SELECT k.caller_did, p ->> 'did' AS did, p ->> 'keyPackageRef' AS ref
+			FROM idempotency_keys k
+			CROSS JOIN LATERAL jsonb_array_elements(convert_from(nullif(k.response, ''), 'UTF8')::jsonb -> 'keyPackages') AS p
+			WHERE k.nsid = 'blue.catbird.mls.getKeyPackages' AND NOT (p ->> 'lastResort')::boolean
+		)
+		SELECT format('KeyPackage %s is in %s answers', ref, count(*)) FROM answered GROUP BY did, ref HAVING count(*) > 1
+		UNION ALL
+		SELECT format('KeyPackage %s was handed to another than its claimer', a.ref)
+		FROM answered a JOIN key_packages k ON k.did = a.did AND k.ref = decode(a.ref, 'hex')
+		WHERE k.claimed_by IS DISTINCT FROM a.caller_did`},
+	{"no caller exceeds its budget of a device", `
+		SELECT format('the claim of KeyPackage %s is more than the 30th within a day', encode(ref, 'hex'))
+		FROM (
+			SELECT ref, claimed_at, lag(claimed_at, 30) OVER (PARTITION BY did, device_id, claimed_by ORDER BY claimed_at) AS before
+			FROM key_packages WHERE claimed_at IS NOT NULL
+		) claims
+		WHERE before > claimed_at - interval '24 hours'`},
 	{"an init_key is used once", `
 		SELECT format('KeyPackage %s has no tombstone', encode(k.ref, 'hex')) FROM key_packages k
 		WHERE NOT EXISTS (SELECT FROM key_package_init_keys t WHERE t.did = k.did AND t.ref = k.ref)`},

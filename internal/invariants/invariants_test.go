@@ -2,6 +2,7 @@ package invariants_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -85,7 +86,20 @@ func story(t *testing.T) *pgxpool.Pool {
 		}
 	}
 	say(1, "hello")
+	claim := idem.Content{{Name: "dids", JSON: []byte(`["did:plc:carol"]`)}}
 	toCarol := welcomeTo(carol, carols)
+	_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: "claim", Input: claim},
+		func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+			taken, err := keypackages.Take(ctx, tx, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{carol}})
+			if err != nil || len(taken.Claimed) != 1 {
+				t.Fatalf("%+v, %v", taken, err)
+			}
+			const answer = `{"keyPackages":[{"did":%q,"keyPackageRef":%q,"lastResort":false}]}`
+			return fmt.Appendf(nil, answer, carol, taken.Claimed[0].Ref), nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
 	addition := idem.Content{{Name: "commit", JSON: []byte(`"c"`)}}
 	do("blue.catbird.mls.addMembers", convo.ID.String(), "add", addition, func(tx pgx.Tx) error {
 		_, err := convos.Add(t.Context(), tx, convos.AddMembers{
@@ -161,6 +175,22 @@ func TestBrokenPromises(t *testing.T) {
 			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
 			SELECT gen_random_uuid(), gen_random_uuid(), recipient_did, device_id, key_package_ref, epoch, now() FROM welcomes`, nil},
 		{"an init_key is used once", `DELETE FROM key_package_init_keys`, nil},
+		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET claimed_by = NULL`, nil},
+		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET consumed_at = NULL`, nil},
+		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET state = 'claimed', consumed_at = NULL, claim_expires_at = NULL`, nil},
+		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET state = 'expired', consumed_at = NULL`, nil},
+		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET last_resort = true`, nil},
+		{"a one-time KeyPackage has one claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
+		{"a one-time KeyPackage has one claimer", `
+			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
+			SELECT caller_did, nsid, scope, 'another', request_hash, field_hashes, response, created_at
+			FROM idempotency_keys WHERE key = 'claim'`, nil},
+		{"no caller exceeds its budget of a device", `
+			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by, claimed_at,
+				claim_expires_at, created_at)
+			SELECT did, int4send(n), device_id, cipher_suite, body, not_after, last_resort, 'claimed', claimed_by,
+				claimed_at - n * interval '47 minutes', claim_expires_at, created_at
+			FROM key_packages, generate_series(1, 30) AS n WHERE claimed_at IS NOT NULL`, nil},
 		{"is of another group", `UPDATE messages SET body = $1 WHERE seq = 4`, []any{other}},
 		{"says application of epoch 3", `UPDATE messages SET kind = 2 WHERE seq = 4`, nil},
 		{"log entry 4", `UPDATE messages SET body = 'garbage' WHERE seq = 4`, nil},

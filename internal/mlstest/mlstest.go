@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,9 @@ const Suite = mls.SuiteX25519AES128
 type Device struct {
 	DID string
 	key ed25519.PrivateKey
+
+	once  sync.Once
+	place []byte // its leaf in GroupInfo's trees
 }
 
 // NewDevice returns a device of did.
@@ -94,20 +98,60 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 // leaf returns a LeafNode as a KeyPackage has it.
 func (d *Device) leaf(t testing.TB, s spec) []byte {
 	t.Helper()
-	leaf := encode(func(b *cryptobyte.Builder) {
+	leaf := d.leafContent(t, s.identity, leafFromKeyPackage, func(b *cryptobyte.Builder) {
+		b.AddUint64(uint64(s.notBefore.Unix()))
+		b.AddUint64(uint64(s.notAfter.Unix()))
+	})
+	return append(leaf, opaque(d.sign("LeafNodeTBS", leaf))...)
+}
+
+// leafIn returns a LeafNode made within a group, for its place there.
+func (d *Device) leafIn(t testing.TB, source uint8, group []byte, index uint32) []byte {
+	t.Helper()
+	leaf := d.leafContent(t, d.DID, source, func(b *cryptobyte.Builder) {
+		if source == leafFromCommit {
+			vector(b, nil) // parent_hash: every parent is blank
+		}
+	})
+	place := encode(func(b *cryptobyte.Builder) {
+		vector(b, group)
+		b.AddUint32(index)
+	})
+	return append(leaf, opaque(d.sign("LeafNodeTBS", slices.Concat(leaf, place)))...)
+}
+
+// Values of leaf_node_source (RFC 9420 §7.2).
+const (
+	leafFromKeyPackage = 1
+	leafFromUpdate     = 2
+	leafFromCommit     = 3
+)
+
+// leafContent returns a LeafNode up to its signature.
+func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySource func(*cryptobyte.Builder)) []byte {
+	t.Helper()
+	return encode(func(b *cryptobyte.Builder) {
 		vector(b, hpkeKey(t))
 		vector(b, d.key.Public().(ed25519.PublicKey))
 		b.AddUint16(uint16(mls.CredentialTypeBasic))
-		vector(b, []byte(s.identity))
+		vector(b, []byte(identity))
 		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {}, {}, {uint16(mls.CredentialTypeBasic)}} {
 			vector(b, u16s(capability...))
 		}
-		b.AddUint8(1) // leaf_node_source: key_package
-		b.AddUint64(uint64(s.notBefore.Unix()))
-		b.AddUint64(uint64(s.notAfter.Unix()))
+		b.AddUint8(source)
+		bySource(b)
 		vector(b, nil)
 	})
-	return append(leaf, encode(func(b *cryptobyte.Builder) { vector(b, d.sign("LeafNodeTBS", leaf)) })...)
+}
+
+// Again is the same device with a new leaf, as after it was removed from a group and added anew.
+func (d *Device) Again() *Device { return &Device{DID: d.DID, key: d.key} }
+
+// Update gives the device a leaf that it made within the group.
+func (d *Device) Update(t testing.TB, group []byte, index uint32) {
+	t.Helper()
+	d.once.Do(func() {})
+	d.place = d.leafIn(t, leafFromUpdate, group, index)
 }
 
 // sign is SignWithLabel (RFC 9420 §5.1.2).
@@ -174,7 +218,10 @@ func GroupInfo(t testing.TB, group []byte, epoch int64, members ...*Device) []by
 		if i > 0 {
 			nodes = append(nodes, 0)
 		}
-		nodes = append(append(nodes, 1, 1), m.leaf(t, spec{notBefore: time.Now(), notAfter: time.Now().Add(time.Hour), identity: m.DID})...)
+		m.once.Do(func() {
+			m.place = m.leaf(t, spec{notBefore: time.Now(), notAfter: time.Now().Add(time.Hour), identity: m.DID})
+		})
+		nodes = append(append(nodes, 1, 1), m.place...)
 	}
 	tree := encode(func(b *cryptobyte.Builder) { vector(b, nodes) })
 	parsed, err := mls.ParseTree(Suite, tree)
@@ -210,6 +257,11 @@ func hpkeKey(t testing.TB) []byte {
 		t.Fatal(err)
 	}
 	return key.PublicKey().Bytes()
+}
+
+// opaque encodes opaque<V>.
+func opaque(content []byte) []byte {
+	return encode(func(b *cryptobyte.Builder) { vector(b, content) })
 }
 
 func u16s(vs ...uint16) []byte {

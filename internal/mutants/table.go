@@ -182,12 +182,16 @@ var mutants = []mutant{
 	{"group-info-open", []edit{
 		{"convos/publicgroup.go", "m.did = $2 AND m.left_at IS NULL AND g.", "m.did <> $2 AND m.left_at IS NULL AND g."}}, "TestGroupInfoOpen"},
 	{"forged sender", []edit{
-		{"convos/verify.go", "ok && !may.joins && sender.DID() != by.String()", "ok && !may.joins && sender.DID() == \"\""}}, "TestVerifiedCommit"},
+		{"convos/verify.go", "SenderTypeMember && sender.DID() != by.String()", "SenderTypeMember && sender.DID() == \"\""}}, "TestVerifiedCommit"},
 	{"unverified commit", []edit{
-		{"convos/verify.go", "	if errors.Is(err, mls.ErrUnsupported) { //", "	if errors.Is(err, mls.ErrUnsupported) || err != nil { //"}}, "TestVerifiedCommit"},
+		{"convos/verify.go", "	case errors.Is(err, mls.ErrUnsupported): //", "	case errors.Is(err, mls.ErrUnsupported) || errors.Is(err, mls.ErrBadSignature): //"}}, "TestVerifiedCommit"},
 	{"roster beside the commit", []edit{
-		{"convos/verify.go", "all: true}\n	for _, a := range change.Adds {", "all: true}\n	for _, a := range change.Adds[:0] {"},
+		{"convos/verify.go", "	for _, a := range change.Adds {\n		if a.KeyPackage != nil {", "	for _, a := range change.Adds[:0] {\n		if a.KeyPackage != nil {"},
 		{"convos/verify.go", "	return v, c.permit(ctx, tx, by, change, may)\n", "	v.all = false\n	return v, nil\n"}}, "TestVerifiedCommit"},
+	{"poisoned tree", []edit{
+		{"convos/verify.go", "	case before.vouchedBy != \"\" && before", "	case before.vouchedBy == \"nobody\" && before"}}, "TestWrongWord"},
+	{"ghost device", []edit{
+		{"convos/verify.go", "		if a.DID() != by.String() && !welcomed[", "		if a.DID() == \"\" && !welcomed["}}, "TestGhost"},
 	{"starvation", []edit{
 		{"convos/access.go", "reserved_for <> $2 AND", "reserved_for = $2 AND"}}, "TestNobodyStarves"},
 	{"member-list-leak", []edit{
@@ -214,6 +218,12 @@ var mutants = []mutant{
 
 	{"double-claim", []edit{
 		{"keypackages/claim.go", "				FOR UPDATE SKIP LOCKED\n", ""}}, "TestDoubleClaim"},
+	{"double-claim (lapsed)", []edit{
+		{"keypackages/reaper.go", "SET state = 'orphaned'\n", "SET state = 'available', claimed_by = NULL\n"}}, "TestOrphanedClaim"},
+	{"drain", []edit{
+		{"keypackages/claim.go", ">= $8 AS limited", ">= $8 + 1000000 AS limited"}}, "TestDrain"},
+	{"drain (at once)", []edit{
+		{"keypackages/claim.go", "	b.Queue(lockCaller, c.Caller)\n", ""}}, "TestDrain"},
 	{"expired-served", []edit{
 		{"keypackages/claim.go", "state = 'available' AND NOT last_resort AND not_after > clock_timestamp()\n				AND ($2",
 			"state = 'available' AND NOT last_resort\n				AND ($2"},

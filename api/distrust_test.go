@@ -1,0 +1,197 @@
+package api_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/mlstest"
+)
+
+// What the server has on one member's word alone must not stand in another's way.
+
+// An encrypted commit that everybody accepts, with the GroupInfo of another one: what the server has learnt from it is wrong, and gives
+// way to the next commit that can be read.
+func TestWrongWord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.phone(), w.phone()
+	c := alice.found(bob)
+	bob.mls.HideHandshakes(true)
+	another := must(bob.group.StageUpdate())(w)
+	bob.group.Discard()
+	in := submit(c, must(bob.group.StageUpdate())(w))
+	in.GroupInfo = another.GroupInfo
+	bob.post(mlsapi.NSIDSubmitCommit, in).ok()
+	follow(c, alice, bob)
+	for _, level := range []string{"structure", "verified"} {
+		alice.post(mlsapi.NSIDSubmitCommit, submit(c, must(alice.group.StageUpdate())(w))).ok()
+		follow(c, alice, bob)
+		if got := *bob.convo(c).CommitLevel; got != level {
+			t.Fatalf("the level is %s, want %s", got, level)
+		}
+	}
+	// Bob's own word binds bob: a commit of his that contradicts it is refused.
+	in = submit(c, must(bob.group.StageUpdate())(w))
+	bob.post(mlsapi.NSIDSubmitCommit, in).ok()
+	follow(c, alice, bob)
+	bob.mls.HideHandshakes(false)
+	forged := submit(c, must(bob.group.StageUpdate())(w))
+	forged.Commit = flipped(forged.Commit, len(forged.Commit)-100)
+	bob.post(mlsapi.NSIDSubmitCommit, forged).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
+}
+
+// The same where the tree is not known: a commit that can be read and its GroupInfo have to agree.
+func TestWrongWordInClear(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.phone(), w.phone()
+	c := alice.found(bob)
+	bob.mls.HideHandshakes(true)
+	in := submit(c, must(bob.group.StageUpdate())(w))
+	in.GroupInfo = nil
+	bob.post(mlsapi.NSIDSubmitCommit, in).ok()
+	follow(c, alice, bob)
+	bob.mls.HideHandshakes(false)
+	another := must(bob.group.StageUpdate())(w)
+	bob.group.Discard()
+	in = submit(c, must(bob.group.StageUpdate())(w))
+	right := in.GroupInfo
+	in.GroupInfo = another.GroupInfo
+	bob.post(mlsapi.NSIDSubmitCommit, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
+	in.GroupInfo = right
+	bob.post(mlsapi.NSIDSubmitCommit, in).ok()
+	follow(c, alice, bob)
+	alice.post(mlsapi.NSIDSubmitCommit, submit(c, must(alice.group.StageUpdate())(w))).ok()
+	follow(c, alice, bob)
+}
+
+// A leaf with bob's name and mallory's key.
+func TestGhost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	mallory, bob, carol := w.user(), w.user(), w.user()
+	ghost := bob.device() // a key that bob has never seen
+	group := newGroup(t)
+	in := mallory.creation(group, bob)
+	in.GroupInfo = mallory.groupInfo(group, 1, bob, ghost)
+	mallory.post(mlsapi.NSIDCreateConvo, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
+	withoutWelcome := *in
+	withoutWelcome.WelcomeMessage = nil
+	mallory.post(mlsapi.NSIDCreateConvo, &withoutWelcome).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
+	in.GroupInfo = mallory.groupInfo(group, 1, bob)
+	view := read[mlsapi.ConvoView](t, mallory.post(mlsapi.NSIDCreateConvo, in).ok())
+
+	add := mallory.addition(&convo{view.ID, group, 1}, carol)
+	add.GroupInfo = mallory.groupInfo(group, 2, bob, carol, carol.device())
+	mallory.post(mlsapi.NSIDAddMembers, add).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
+	add.GroupInfo = mallory.groupInfo(group, 2, bob, carol)
+	mallory.post(mlsapi.NSIDAddMembers, add).ok()
+}
+
+// An encrypted commit may take a departed person's old leaf out and put the same device in its place again, and take in an Update
+// by which another member's device has changed its key.
+func TestHiddenReturnAndRotation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	group := newGroup(t)
+	in := alice.creation(group, bob)
+	in.GroupInfo = alice.groupInfo(group, 1, bob)
+	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: view.ID}).ok()
+	add := alice.addition(&convo{view.ID, group, 1}, bob)
+	bob.Device = bob.Device.Again()
+	add.GroupInfo = alice.groupInfo(group, 2, bob)
+	alice.post(mlsapi.NSIDAddMembers, add).ok()
+
+	rotated := bob.device()
+	rotated.Device.Update(t, group, 1)
+	alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
+		ConvoID: view.ID, Commit: mlstest.Commit(group, 2, "with bob's Update"), GroupInfo: alice.groupInfo(group, 3, rotated),
+	}).ok()
+}
+
+// A removal that can be read is looked at even if the commit also refers to what cannot.
+func TestRemovalBesideTheUnknown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, mallory := w.user(), w.user()
+	group := newGroup(t)
+	in := alice.creation(group, mallory)
+	in.GroupInfo = alice.groupInfo(group, 1, mallory)
+	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+	unknown := mlstest.ByReference(make([]byte, 32))
+	for _, proposals := range [][][]byte{{mlstest.ByValue(mlstest.Remove(0))}, {mlstest.ByValue(mlstest.Remove(0)), unknown}} {
+		commit := mallory.Device.PublicCommit(t, in.GroupInfo, 1, false, proposals...)
+		if a := mallory.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: view.ID, Commit: commit}); a.status == http.StatusOK {
+			t.Fatalf("mallory has removed alice: %s", a.body)
+		}
+	}
+	commit := mallory.Device.PublicCommit(t, in.GroupInfo, 1, false, unknown)
+	mallory.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: view.ID, Commit: commit}).ok()
+}
+
+// An external commit takes the place of an older device of the same person, and of nobody else: not even of one who has left.
+func TestExternalCommitRemovesNobodyElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol := w.phone(), w.phone(), w.phone()
+	c := alice.found(bob, carol)
+	info := read[mlsapi.GetGroupInfoOutput](t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
+	carol.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
+	fresh := bob.user.phone()
+	fresh.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(fresh.mls.JoinExternal(info.GroupInfo, int(carol.group.Own())))(w))).
+		fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+}
+
+// Who is on the roster and in the group is not added a second time, and does not lose what it has not read yet.
+func TestAddedTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	in := alice.creation(newGroup(t))
+	in.InitialMembers = []syntax.DID{bob.did()} // and no Welcome
+	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+	c := &convo{view.ID, unhex(t, view.GroupID), view.Epoch}
+	alice.send(c, "before bob is in the group")
+	alice.add(c, bob)
+	if n := len(bob.page(c).Messages); n != 1 {
+		t.Fatalf("bob reads %d messages, and could read one before he was added", n)
+	}
+
+	anna, ben := w.phone(), w.phone()
+	d := anna.found(ben)
+	w.exec(`DELETE FROM welcomes WHERE convo_id = $1`, d.id) // as if ben had come in by himself
+	second := ben.user.phone()
+	staged := must(anna.group.StageAdd(anna.fetch(second)...))(w)
+	anna.post(mlsapi.NSIDAddMembers, anna.addMembers(d, staged, second)).fails(http.StatusConflict, mlsapi.ErrAlreadyMember)
+}
+
+// A device that asks to be removed may be removed by anybody; that another member asks for it is not enough.
+func TestOwnRemoval(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	group := newGroup(t)
+	in := alice.creation(group, bob)
+	in.GroupInfo = alice.groupInfo(group, 1, bob)
+	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+	commit := func(proposer *user, leaf uint32) answer {
+		t.Helper()
+		proposal, ref := proposer.Device.PublicProposal(t, in.GroupInfo, leaf, mlstest.Remove(1))
+		proposer.post(mlsapi.NSIDSendMessage, &mlsapi.SendMessageInput{
+			ConvoID: view.ID, SenderDID: proposer.did(), Epoch: 1, Ciphertext: proposal,
+		}).ok()
+		return alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
+			ConvoID: view.ID, Commit: alice.Device.PublicCommit(t, in.GroupInfo, 0, true, mlstest.ByReference(ref)),
+		})
+	}
+	commit(alice, 0).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	commit(bob, 1).ok()
+	if level := *alice.convo(&convo{id: view.ID}).CommitLevel; level != "verified" {
+		t.Fatalf("the level is %s", level)
+	}
+}

@@ -1,0 +1,82 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/keypackages"
+)
+
+// What becomes of an item.
+const (
+	statusPublished = "published"
+	statusDuplicate = "duplicate"
+	statusRejected  = "rejected"
+)
+
+// PublishKeyPackages: blue.catbird.mls.publishKeyPackages. The key names the batch, so no KeyPackage's row carries it: the record
+// is in the same transaction. Without a key the guard is each KeyPackageRef.
+func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+		results := make([]mlsapi.Result, len(in.KeyPackages))
+		batch, indexes, err := publications(c, in.KeyPackages, results)
+		if err != nil {
+			return nil, err
+		}
+		published, err := keypackages.PublishAll(ctx, tx, batch)
+		if err != nil {
+			return nil, err
+		}
+		for i, p := range published {
+			if results[indexes[i]], err = result(p); err != nil {
+				return nil, err
+			}
+		}
+		return &mlsapi.PublishKeyPackagesOutput{Results: results}, nil
+	})
+}
+
+// publications are the items that a suite is known of, and their indexes. What is to be said of the others is in results.
+func publications(c *call, items []mlsapi.Item, results []mlsapi.Result) (batch []keypackages.Publication, indexes []int, err error) {
+	for i, item := range items {
+		suite, err := cipherSuite(item.CipherSuite)
+		if err != nil {
+			if results[i], err = rejected(err); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		p := keypackages.Publication{Owner: c.caller, Body: item.KeyPackage, CipherSuite: suite}
+		if item.Expires != nil {
+			p.Expires = &item.Expires.Time
+		}
+		batch, indexes = append(batch, p), append(indexes, i)
+	}
+	return batch, indexes, nil
+}
+
+func result(p keypackages.Published) (mlsapi.Result, error) {
+	if p.Err != nil {
+		return rejected(p.Err)
+	}
+	ref, status := p.Ref.String(), statusPublished
+	if p.Duplicate {
+		status = statusDuplicate
+	}
+	return mlsapi.Result{KeyPackageRef: &ref, Status: status}, nil
+}
+
+// rejected says of one item what publishKeyPackage would have answered. An error that no client can help is returned.
+func rejected(err error) (mlsapi.Result, error) {
+	f, ok := refusal(err)
+	if !ok {
+		return mlsapi.Result{}, err
+	}
+	return mlsapi.Result{Status: statusRejected, Error: &f.name, Message: &f.message}, nil
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package clientsim
+
+const raceEnabled = false

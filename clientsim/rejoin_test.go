@@ -1,0 +1,117 @@
+package clientsim
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"mlsd/api/mlsapi"
+)
+
+// A phone that lost everything lets itself in again. Its external commit is on
+// the disk before it is on the wire, so an app killed over it sends the same
+// bytes and is in the group when it is told so, and not before.
+func TestRejoinSurvivesAKill(t *testing.T) {
+	t.Parallel()
+	var bodies [][]byte
+	var info []byte
+	down := true
+	p, convo := lonelyPhone(t, func(req *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(req.URL.Path, "getGroupInfo") {
+			out := mlsapi.GetGroupInfoOutput{GroupInfo: info}
+			return respond(200, string(out.AppendJSON(nil))), nil
+		}
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		bodies = append(bodies, body)
+		if down {
+			return nil, errLost
+		}
+		return respond(200, `{"newEpoch":1,"seq":5}`), nil
+	})
+	group, err := p.Group(convo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err = group.GroupInfo(); err != nil {
+		t.Fatal(err)
+	}
+	key := p.device.SignatureKey()
+	if err := p.Lose(false); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(key, p.device.SignatureKey()) || len(p.disk.List(threadPrefix)) != 0 {
+		t.Error("the phone has lost nothing")
+	}
+	got, err := p.GroupInfo(t.Context(), convo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := p.DraftRejoin(convo, got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.net.Once(t.Context(), p.Account, d.Call); err == nil {
+		t.Fatal("the network is down")
+	}
+	p.Kill()
+	if err := p.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Group(convo); err == nil {
+		t.Error("in the group before the server said so")
+	}
+	down = false
+	if err := p.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(bodies[0], bodies[1]) {
+		t.Error("the retry after the kill has other bytes")
+	}
+	thread, group, err := p.open(convo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if thread.Cursor != 5 || thread.Entered != 1 || group.Epoch() != 1 || len(group.Leaves()) != 1 {
+		t.Errorf("thread %+v in epoch %d with %d leaves", thread, group.Epoch(), len(group.Leaves()))
+	}
+	if c := p.model.snapshot()[0]; len(c.commits) != 1 || c.commits[d.Digest].seq != 5 {
+		t.Errorf("the model has the commits %+v", c.commits)
+	}
+}
+
+// What a device was not in the group for is passed over, and nothing else.
+func TestSyncPassesOverThePast(t *testing.T) {
+	t.Parallel()
+	page := mlsapi.GetMessagesOutput{}
+	var body string
+	p, convo := lonelyPhone(t, func(*http.Request) (*http.Response, error) { return respond(200, body), nil })
+	for seq := range int64(3) {
+		d, err := p.DraftSend(convo, fmt.Sprint("message ", seq))
+		if err != nil {
+			t.Fatal(err)
+		}
+		page.Messages = append(page.Messages, mlsapi.MessageView{
+			ID: fmt.Sprint(seq), ConvoID: convo, Sender: p.Account.DID, Seq: seq + 1, Ciphertext: ciphertextOf(t, d.Call.Body),
+		})
+		p.disk.Write(map[string][]byte{ownName(d.Digest): nil}) // another device's
+	}
+	body = string(page.AppendJSON(nil))
+	p.threads[convo].Entered = 1
+	if err := p.Sync(t.Context(), convo); err != nil {
+		t.Fatal(err)
+	}
+	items, err := p.Inbox(convo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(items) != 3 || slices.ContainsFunc(items, func(i Item) bool { return !i.Past }) {
+		t.Errorf("the inbox is %+v", items)
+	}
+}

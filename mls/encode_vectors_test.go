@@ -1,0 +1,162 @@
+package mls
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+)
+
+// object is one object of the working group's vectors.
+type object struct {
+	name string
+	codec
+	data []byte
+}
+
+// objectsOf returns the objects of one file of vectors, as a server is sent them.
+func objectsOf(t *testing.T, file string) (all []object) {
+	t.Helper()
+	add := func(at int, name string, c codec, data []byte) {
+		all = append(all, object{strconv.Itoa(at) + " " + name, c, data})
+	}
+	switch file {
+	case "messages.json":
+		for i, v := range loadVectors[messagesVector](t, file) {
+			for _, o := range v.objects() {
+				add(i, o.name, o.codec, o.data)
+			}
+		}
+	case "tree-validation.json":
+		for i, v := range loadVectors[treeVector](t, file) {
+			add(i, "tree", treeCodec(v.CipherSuite), v.Tree)
+		}
+	default:
+		for i, v := range loadVectors[joinVector](t, file) {
+			add(i, "key_package", codecs["KeyPackage"], v.KeyPackage)
+			add(i, "welcome", codecs["Welcome"], v.Welcome)
+			if v.CipherSuite.Supported() {
+				add(i, "GroupInfo in the Welcome", codecs["GroupInfo"], v.openGroupInfo(t))
+			}
+			if v.RatchetTree != nil {
+				add(i, "ratchet_tree", treeCodec(v.CipherSuite), v.RatchetTree)
+			}
+			for _, e := range v.Epochs {
+				add(i, "commit", codecs["Commit"], e.Commit)
+				for _, p := range e.Proposals {
+					add(i, "proposal", codecs["Proposal"], p)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// objects returns what stands in a vector of messages.json, but for
+// group_secrets, which no server ever sees in clear. Proposals and commits that
+// stand there alone are put into PublicMessages.
+func (v *messagesVector) objects() []object {
+	all := []object{
+		{"mls_welcome", codecs["Welcome"], v.Welcome},
+		{"mls_group_info", codecs["GroupInfo"], v.GroupInfo},
+		{"mls_group_info bare", codecs["GroupInfo"], v.GroupInfo[4:]},
+		{"mls_key_package", codecs["KeyPackage"], v.KeyPackage},
+		{"mls_key_package bare", codecs["KeyPackage"], v.KeyPackage[4:]},
+		{"ratchet_tree", codecs["Tree"], v.RatchetTree},
+		{"commit", codecs["Commit"], publicCommit(1, v.Commit)},
+		{"public_message_commit", codecs["Commit"], v.PublicCommit},
+		{"public_message_commit, header", codecs["Header"], v.PublicCommit},
+		{"public_message_proposal", codecs["Proposal"], v.PublicProposal},
+		{"public_message_proposal, header", codecs["Header"], v.PublicProposal},
+		{"public_message_application, header", codecs["Header"], v.PublicApplication},
+		{"private_message, header", codecs["Header"], v.PrivateMessageAny},
+	}
+	for i, body := range [][]byte{
+		v.AddProposal, v.UpdateProposal, v.RemoveProposal, v.PSKProposal, v.ReInitProposal, v.ExternalInit, v.ContextExtensions,
+	} {
+		name := "proposal of type " + strconv.Itoa(i+1)
+		proposal := cat(u16(uint16(i+1)), body)
+		alone := cat(content(1, member(3), ContentTypeProposal, proposal), testTag, testTag)
+		all = append(all,
+			object{name, codecs["Proposal"], framed(1, alone)},
+			object{name + " in a commit", codecs["Commit"], publicCommit(1, cat(vec(byValue(proposal)), u8(0)))})
+	}
+	return all
+}
+
+var vectorFiles = []string{
+	"messages.json", "tree-validation.json",
+	"welcome.json", "passive-client-welcome.json", "passive-client-handling-commit.json",
+}
+
+// TestVectorsEncode parses every object of the vectors and encodes it again from
+// the parsed fields.
+func TestVectorsEncode(t *testing.T) {
+	t.Parallel()
+	for _, file := range vectorFiles {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			all := objectsOf(t, file)
+			for _, o := range all {
+				if err := o.checkSame(o.data); err != nil {
+					t.Errorf("%s: %v", o.name, err)
+				}
+			}
+			t.Logf("%d objects", len(all))
+		})
+	}
+}
+
+// TestVectorsExact cuts every object of the vectors at every offset, puts bytes
+// after it, and puts a byte in at one offset in seven: over the vectors of one
+// kind that is every offset. Of an object of more than 4 KiB it is one in 101,
+// and one in 707.
+func TestVectorsExact(t *testing.T) {
+	t.Parallel()
+	for _, file := range vectorFiles {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			inserted, another := 0, 0
+			for i, o := range objectsOf(t, file) {
+				if raceEnabled && i%5 != 0 {
+					continue
+				}
+				step := 1
+				if len(o.data) > 4<<10 {
+					step = 101
+				}
+				if err := checkExactAt(o.parse, o.data, step); err != nil {
+					t.Errorf("%s: %v", o.name, err)
+				}
+				for at := i % 7 * step; at < len(o.data); at += 7 * step {
+					ok, err := o.acceptsInsertion(o.data, at)
+					if err != nil {
+						t.Errorf("%s: %v", o.name, err)
+					}
+					inserted++
+					if ok {
+						another++
+					}
+				}
+			}
+			t.Logf("%d insertions, %d of which make another object", inserted, another)
+			if another*100 > inserted {
+				t.Error("more than one insertion in a hundred is accepted")
+			}
+		})
+	}
+}
+
+// acceptsInsertion puts a byte into data and reports whether that is accepted.
+// It may be: the byte can lengthen one field and the bytes after it shift into
+// the shape of the next ones. Then the result is an object in its own right,
+// which comes out again as it went in, the byte included.
+func (c codec) acceptsInsertion(data []byte, at int) (bool, error) {
+	longer := cat(data[:at], u8(uint8(at)), data[at:])
+	if c.parse(longer) != nil {
+		return false, nil
+	}
+	if err := c.checkSame(longer); err != nil {
+		return true, fmt.Errorf("with a byte put in at %d: %w", at, err)
+	}
+	return true, nil
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package mls
+
+const raceEnabled = false
