@@ -89,7 +89,7 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 		)
 		switch {
 		case errors.As(err, &reserved):
-			if err := h.turnOver(c, convo, reserved.Left); err != nil {
+			if err := h.turnOver(c, convo, reserved); err != nil {
 				return err
 			}
 		case errors.As(err, &mismatch):
@@ -106,7 +106,7 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 // How often a commit that waits for another's looks whether that has come: soon at first, then less and less often.
 const (
 	firstLook = 20 * time.Millisecond
-	lastLook  = 250 * time.Millisecond
+	lastLook  = 100 * time.Millisecond
 )
 
 // waiter is a caller whose commit waits for another member's.
@@ -115,17 +115,17 @@ type waiter struct {
 	caller syntax.DID
 }
 
-// turnOver waits until the next commit is not another member's to make any more.
-func (h *handlers) turnOver(c *call, convo uuid.UUID, left time.Duration) error {
+// turnOver waits until the other member has made its commit, or its time is over.
+func (h *handlers) turnOver(c *call, convo uuid.UUID, r *convos.ReservedError) error {
 	w := waiter{convo, c.caller}
 	if _, waits := h.waiting.LoadOrStore(w, true); waits {
-		return busy{left}
+		return busy{r.Left}
 	}
 	defer h.waiting.Delete(w)
-	for look := firstLook; left > 0; look = min(2*look, lastLook) {
+	for look, left := firstLook, r.Left; left > 0; look = min(2*look, lastLook) {
 		err := pause(c.ctx, min(left, look))
 		if err == nil {
-			left, err = convos.Reserved(c.ctx, h.db, convo, c.caller)
+			left, err = convos.Reserved(c.ctx, h.db, convo, c.caller, r.Epoch)
 		}
 		if err != nil {
 			return err

@@ -84,7 +84,7 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls
 		}
 		return h, &messages.EpochMismatchError{Epoch: int64(h.Epoch), Current: c.epoch, WonBy: won}
 	case c.reserved != nil:
-		return h, &ReservedError{Left: *c.reserved}
+		return h, &ReservedError{Epoch: c.epoch, Left: *c.reserved}
 	case c.epoch == mls.MaxEpoch:
 		return h, invalid(Commit, "epoch is the last one that can be stored")
 	}

@@ -19,10 +19,11 @@ ALTER TABLE convos
     ADD COLUMN reserved_until timestamptz,                   -- … and until when
     ADD CHECK ((reserved_for IS NULL) = (reserved_until IS NULL));
 
--- Races for an epoch that a member has lost one after the other, when the last one and in which epoch of the convo, and until when
--- it gets no turn because it did not take one.
+-- Races for an epoch that a member has lost one after the other, when the first and the last of them and in which epoch of the convo,
+-- and until when it gets no turn because it did not take one.
 ALTER TABLE members
     ADD COLUMN lost_races integer NOT NULL DEFAULT 0,
+    ADD COLUMN lost_since timestamptz,
     ADD COLUMN lost_at timestamptz,
     ADD COLUMN lost_at_epoch bigint,
     ADD COLUMN no_turn_until timestamptz;

@@ -66,8 +66,9 @@ func fill(size int, unit []byte) []byte { return bytes.Repeat(unit, size/len(uni
 // smallestLeaf is a LeafNode of an update with nothing in it.
 var smallestLeaf = cat(vec(), vec(), basic(""), vec(), vec(), vec(), vec(), vec(), u8(2), vec(), vec())
 
-// fullLeaves returns LeafNodes of about size bytes, each with a lot of one thing.
+// fullLeaves returns LeafNodes of about size bytes, but within the limit, each with a lot of one thing.
 func fullLeaves(size int) map[string][]byte {
+	size = min(size, MaxLeafNodeSize-100)
 	leaf := func(credential, capability, extensions []byte) []byte {
 		return cat(vec(), vec(), credential, vec(), vec(), vec(capability), vec(), vec(), u8(2), vec(extensions), vec())
 	}
@@ -109,6 +110,7 @@ func hostileCommits(size int) map[string][]byte {
 	}
 	for name, leaf := range fullLeaves(size) {
 		all["path leaf with "+name] = path(leaf)
+		all["updates with "+name] = publicCommit(1, cat(vec(fill(max(size, len(leaf)+3), byValue(cat(u16(2), leaf)))), none))
 	}
 	return all
 }
@@ -185,7 +187,7 @@ func hostileTrees(size int) map[string][]byte {
 		"leaves and parents": vec(pairs(leaf, parent), leaf),
 		"unmerged leaves":    vec(u8(0), cat(u8(1), u8(2), vec(), vec(), vec(fill(size, u32(1)))), leaf),
 		"lists of unmerged":  vec(pairs(u8(0), cat(u8(1), u8(2), vec(), vec(), vec(u32(0)))), leaf),
-		"extensions":         vec(cat(u8(1), u8(1), fullLeaves(size)["extensions"])),
+		"extensions":         vec(pairs(cat(u8(1), u8(1), fullLeaves(size / 2)["extensions"]), u8(0)), leaf),
 	}
 }
 

@@ -35,7 +35,7 @@ func hostileApply(t testing.TB, size int) (all []hostileInput) {
 	}}, "UpdatePathNode.encrypted_path_secret")
 	apply("adds", g, noPath(repeat(size/262, func(int) []byte { return addOf(t, smallestPackage(t)) })...), "")
 
-	required := cat(vec(), vec(u16s(size/2)), vec())
+	required := cat(vec(), vec(u16s(size/2-16)), vec()) // the extension list stays within its limit
 	apply("required capabilities", g, &commitSpec{proposals: [][]byte{contextProposal(ext(ExtensionRequiredCapabilities, required...))}}, "Capabilities")
 
 	pending := func(name string, g *groupSpec, n int, propose func(i int) []byte) {
