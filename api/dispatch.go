@@ -71,9 +71,6 @@ func (s *Server) serve(c echo.Context) error {
 	if answered.replayed {
 		c.Response().Header().Set(headerReplay, "true")
 	}
-	if answered.expired {
-		c.Response().Header().Set(headerExpired, "true")
-	}
 	return c.JSONBlob(http.StatusOK, answered.answer)
 }
 
@@ -113,7 +110,11 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 			cl.room.release()
 		}
 	}()
-	if err := route.Serve(&s.handlers, cl, r.URL.Query(), body); err != nil {
+	err = route.Serve(&s.handlers, cl, r.URL.Query(), body)
+	if cl.expired { // whatever came of it: what is left is the natural guard
+		c.Response().Header().Set(headerExpired, "true")
+	}
+	if err != nil {
 		return nil, s.renamed(route.Method, err)
 	}
 	cl.room.shrink(int64(cap(cl.answer)))

@@ -272,6 +272,9 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	case errors.As(err, &http_) && http_.Code < http.StatusInternalServerError:
 		return failure{status: http_.Code, name: invalidRequest, message: http.StatusText(http_.Code)}
 	}
+	if t, ok := pgpool.Transition(err); ok {
+		s.cfg.Metrics.transitions.WithLabelValues(t.Entity).Inc()
+	}
 	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request", h.Get(echo.HeaderXRequestID))
 	return failure{status: http.StatusInternalServerError, name: internalServerError, message: "internal error"}
 }

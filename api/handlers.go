@@ -71,10 +71,11 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 		}
 		return out.AppendJSON(nil), nil
 	})
+	c.expired = answer.Expired
 	if err != nil {
 		return err
 	}
-	c.answer, c.replayed, c.expired = answer.Body, answer.Replayed, answer.Expired
+	c.answer, c.replayed = answer.Body, answer.Replayed
 	return nil
 }
 

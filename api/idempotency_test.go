@@ -14,9 +14,8 @@ import (
 )
 
 // The tests of this package that are named after bugs of other servers quote the bug. These belong to surfaces that do not exist yet
-// and come with them: lost-fanout, sliding-midnight, frozen-lease, zombie, takeover-race (leases and push), commit-without-event,
-// bigserial-gap, catchup-fills-live, lag-dropped, per-type-cursor, late-convo, one-leader-lost, removed-still-streams (events),
-// self-rejoin, open-join, group-info-open (external commits).
+// and come with them: commit-without-event, bigserial-gap, catchup-fills-live, lag-dropped, per-type-cursor, late-convo, one-leader-lost,
+// removed-still-streams (events). Those of leases are in package idem.
 
 // replay-before-auth: look-up ran before authentication, or took the caller from an unverified token: anyone with a key read
 // another's answer.

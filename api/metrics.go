@@ -16,6 +16,7 @@ type Metrics struct {
 	keyPackages *prometheus.CounterVec
 	fetches     *prometheus.CounterVec
 	epochs      *prometheus.CounterVec
+	transitions *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics with reg.
@@ -38,7 +39,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
 	}
-	reg.MustRegister(m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs)
+	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs)
 	return m
 }
 

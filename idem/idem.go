@@ -120,7 +120,8 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 // Do runs effect at most once for the request's key and returns the answer: the new one, or the first one if the key has
 // been used for the same input. It is the only place that opens and commits these transactions.
 //
-// Errors besides effect's own: *ConflictError, ErrInProgress, ErrUnknownOutcome, and those of the database.
+// Errors besides effect's own: *ConflictError, ErrInProgress, ErrUnknownOutcome, and those of the database. With an error of
+// effect's the answer says whether the key is that of an expired record.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
@@ -139,7 +140,7 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 		}
 	}
 	if answer.Body, err = effect(ctx, tx); err != nil {
-		return Answer{}, err
+		return Answer{Expired: answer.Expired}, err
 	}
 	if req.Key != "" {
 		if err := complete(ctx, tx, req, answer.Body); err != nil {

@@ -92,7 +92,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM transitions t
         WHERE (t.entity, t.from_state, t.to_state) = (audit.entity, audit.from_state, audit.to_state)) THEN
-        RAISE EXCEPTION '% cannot go from % to %', entity, from_state, to_state USING ERRCODE = 'MLS01';
+        RAISE EXCEPTION '% cannot go from % to %', entity, from_state, to_state
+            USING ERRCODE = 'MLS01', TABLE = entity, COLUMN = from_state, CONSTRAINT = to_state;
     END IF;
     INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
     VALUES (entity, entity_id, coalesce(nullif(current_setting('mlsd.caller', true), ''), 'mlsd'), from_state, to_state,
@@ -124,7 +125,8 @@ CREATE TRIGGER audit BEFORE UPDATE OF state ON key_packages FOR EACH ROW
 CREATE FUNCTION audit_convo() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.epoch <> OLD.epoch + 1 THEN
-        RAISE EXCEPTION 'convo cannot go from epoch % to %', OLD.epoch, NEW.epoch USING ERRCODE = 'MLS01';
+        RAISE EXCEPTION 'convo cannot go from % to %', OLD.epoch, NEW.epoch
+            USING ERRCODE = 'MLS01', TABLE = 'convo', COLUMN = OLD.epoch::text, CONSTRAINT = NEW.epoch::text;
     END IF;
     INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
     VALUES ('convo', NEW.id::text, coalesce(nullif(current_setting('mlsd.caller', true), ''), 'mlsd'), OLD.epoch::text,

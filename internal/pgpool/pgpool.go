@@ -82,6 +82,23 @@ func Code(err error) string {
 // LockTimeout reports whether err is a lock that was not had in time (55P03).
 func LockTimeout(err error) bool { return Code(err) == "55P03" }
 
+// TransitionError says that a state machine does not lead from one state to another: a row was not what its writer took it for. The
+// database refuses the write, whoever makes it (migration 000004).
+type TransitionError struct{ Entity, From, To string }
+
+func (e *TransitionError) Error() string {
+	return fmt.Sprintf("%s cannot go from %s to %s", e.Entity, e.From, e.To)
+}
+
+// Transition returns err as a *TransitionError if that is what the server sent.
+func Transition(err error) (*TransitionError, bool) {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "MLS01" {
+		return nil, false
+	}
+	return &TransitionError{Entity: pgErr.TableName, From: pgErr.ColumnName, To: pgErr.ConstraintName}, true
+}
+
 // Unavailable reports whether err says that the database cannot be reached, is going away or has no room: the request may
 // succeed later and has, as far as err can tell, done nothing.
 func Unavailable(err error) bool {

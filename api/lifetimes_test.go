@@ -1,0 +1,126 @@
+package api_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/pgtest"
+)
+
+// After a record's lifetime a retry runs as new, says so, and meets the natural guard behind the write: there is no second effect.
+func TestExpiredKeysMeetTheGuards(t *testing.T) {
+	t.Parallel()
+	const replay = "the first answer"
+	want := map[string]string{
+		"createConvo": mlsapi.ErrGroupAlreadyExists, "addMembers": mlsapi.ErrEpochMismatch, "submitCommit": mlsapi.ErrEpochMismatch,
+		"processExternalCommit": mlsapi.ErrEpochMismatch, "leaveConvo with a commit": mlsapi.ErrEpochMismatch,
+		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay,
+	}
+	for _, kind := range keyed {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r := kind.make(w, newKey())
+			first := r.send(w.server)
+			first.ok()
+			pgtest.Age(t, w.db, "idempotency_keys", 400*24*time.Hour, "expires_at")
+			again := r.send(w.server)
+			expect, known := want[kind.name]
+			switch {
+			case !known:
+				t.Fatal("what is expected of this write is not stated")
+			case expect == replay:
+				if string(again.ok()) != string(first.body) {
+					t.Fatalf("the retry got %s, the first answer was %s", again.body, first.body)
+				}
+			case expect == "":
+				again.ok()
+			default:
+				again.fails(http.StatusConflict, expect)
+			}
+			if kind.name == "sendMessage" { // its record is the message
+				again.replays(first)
+			} else if again.header.Get("X-Idempotency-Expired") != "true" || again.header.Get("X-Idempotency-Replay") != "" {
+				t.Fatalf("the headers are %v", again.header)
+			}
+			if kind.name != "getKeyPackages" { // it has no guard: each call claims
+				r.once()
+			}
+		})
+	}
+}
+
+// The lifetimes of records, as docs/IDEMPOTENCY.md states them.
+func TestLifetimes(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	want := map[string]time.Duration{
+		"createConvo": 7 * day, "addMembers": 7 * day, "submitCommit": 7 * day, "processExternalCommit": 7 * day, "leaveConvo": 7 * day,
+		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day, "getKeyPackages": 30 * time.Minute,
+	}
+	for _, kind := range keyed {
+		if kind.name == "sendMessage" {
+			continue
+		}
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			key := newKey()
+			kind.make(w, key).send(w.server).ok()
+			var life time.Duration
+			if err := w.db.QueryRow(t.Context(), `SELECT expires_at - created_at FROM idempotency_keys WHERE key = $1`, *key).Scan(&life); err != nil {
+				t.Fatal(err)
+			}
+			if off := (life - want[kind.name]).Abs(); off > time.Second {
+				t.Fatalf("a record lasts %s, want %s", life, want[kind.name])
+			}
+		})
+	}
+}
+
+// sliding-midnight: partitioning keys by insertion day ran a retry twice across midnight. Here a record lasts as long as it lasts, from
+// the moment that it was made.
+func TestSlidingMidnight(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		first := r.send(w.server)
+		for range 3 { // from one day to the next, wherever in the day it is
+			pgtest.Age(t, w.db, "idempotency_keys", 9*time.Minute, "created_at", "expires_at")
+			r.send(w.server).replays(first)
+		}
+		r.once()
+	})
+}
+
+// A key that is used anew after its record's lifetime names the new request, and no trace of the old one stands in its way.
+func TestReusedKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	key := newKey()
+	create := func() answer {
+		in := alice.creation(newGroup(t))
+		in.IdempotencyKey = key
+		return alice.post(mlsapi.NSIDCreateConvo, in)
+	}
+	create().ok()
+	create().fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+	c := alice.create(bob)
+	commit := func() answer {
+		in := alice.rotation(c)
+		in.IdempotencyKey = key
+		return alice.post(mlsapi.NSIDSubmitCommit, in)
+	}
+	commit().ok()
+	c.epoch++
+	commit().fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+	pgtest.Age(t, w.db, "idempotency_keys", 8*24*time.Hour, "expires_at")
+	pgtest.Age(t, w.db, "messages", 8*24*time.Hour)
+	for _, a := range []answer{create(), commit()} {
+		if a.ok(); a.header.Get("X-Idempotency-Expired") != "true" {
+			t.Fatalf("the headers are %v", a.header)
+		}
+	}
+}
