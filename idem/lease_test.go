@@ -219,11 +219,14 @@ func TestHeartbeat(t *testing.T) {
 	other, work2 := b.held(t, "y")
 	second := b.start(t.Context(), "k", work2)
 	<-other.begun
-	for h.ctx.Err() == nil { // both holders listen to the same beats
+	for range 100 { // both holders listen to the same beats
 		select {
 		case beats <- time.Time{}:
 		case <-h.ctx.Done():
 		}
+	}
+	if h.ctx.Err() == nil {
+		t.Fatal("the first holder has not noticed that it lost the lease")
 	}
 	if !errors.Is(context.Cause(h.ctx), idem.ErrLeaseLost) || b.counts.heartbeatLost.Load() == 0 {
 		t.Fatalf("the first holder's work ended with %v", context.Cause(h.ctx))
@@ -276,7 +279,11 @@ func TestTakeoverRace(t *testing.T) {
 		outs[i] = b.start(t.Context(), "k", func(_ context.Context, fence int64) (idem.Done, error) {
 			mu.Lock()
 			fences[fence]++
+			winners := len(fences)
 			mu.Unlock()
+			if winners > 1 {
+				return idem.Done{}, errors.New("a second one has taken over")
+			}
 			<-release
 			return b.done(t, "winner"), nil
 		})

@@ -72,12 +72,15 @@ func run(ctx context.Context, names []string, out io.Writer) error {
 
 // control runs the tests on the source as it is: one that fails anyway catches nothing.
 func control(ctx context.Context, root string, chosen []mutant) error {
-	var tests []string
+	tests := map[string][]string{}
 	for _, m := range chosen {
-		tests = append(tests, m.test)
+		pkg, name := m.place()
+		tests[pkg] = append(tests[pkg], name)
 	}
-	if out, err := test(ctx, root, "", strings.Join(tests, "|")); err != nil {
-		return fmt.Errorf("the tests do not pass without a mutant: %w\n%s", err, out)
+	for pkg, names := range tests {
+		if out, err := test(ctx, root, "", pkg, strings.Join(names, "|")); err != nil {
+			return fmt.Errorf("the tests do not pass without a mutant: %w\n%s", err, out)
+		}
 	}
 	return nil
 }
@@ -97,14 +100,15 @@ func (m mutant) try(ctx context.Context, root string) (why string, err error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := test(ctx, root, overlay, m.test)
+	pkg, name := m.place()
+	out, err := test(ctx, root, overlay, pkg, name)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
 		return "", nil
 	case !errors.As(err, &exit) || ctx.Err() != nil:
 		return "", err
-	case !bytes.Contains(out, []byte("--- FAIL: "+m.test)): // it did not compile, or something else broke
+	case !bytes.Contains(out, []byte("--- FAIL: "+name)): // it did not compile, or something else broke
 		return "", fmt.Errorf("the test was not judged:\n%s", out)
 	}
 	return complaint(out), nil
@@ -160,9 +164,17 @@ func writeOverlay(dir string, files map[string]string) (string, error) {
 	return overlay, os.WriteFile(overlay, raw, 0o600)
 }
 
-// test runs the tests of package api whose names are names.
-func test(ctx context.Context, root, overlay, names string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s", "-vet=off", "-run=^("+names+")$", "./api")
+// place is the package and the name of the mutant's test.
+func (m mutant) place() (pkg, name string) {
+	if pkg, name, other := strings.Cut(m.test, "."); other {
+		return pkg, name
+	}
+	return "api", m.test
+}
+
+// test runs the tests of a package whose names are names.
+func test(ctx context.Context, root, overlay, pkg, names string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s", "-vet=off", "-run=^("+names+")$", "./"+pkg)
 	cmd.Dir = root
 	return cmd.CombinedOutput()
 }

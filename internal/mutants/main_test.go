@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -42,25 +43,27 @@ func TestTestsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries, err := os.ReadDir(root + "/api")
-	if err != nil {
-		t.Fatal(err)
-	}
-	declared := map[string]bool{}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(root + "/api/" + e.Name())
+	declared := map[string]bool{} // by package and name
+	for _, m := range mutants {
+		pkg, name := m.place()
+		files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
-			declared[match[1]] = true
+		for _, file := range files {
+			if declared[file] {
+				continue
+			}
+			declared[file] = true
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+				declared[pkg+"."+match[1]] = true
+			}
 		}
-	}
-	for _, m := range mutants {
-		if !declared[m.test] {
+		if !declared[pkg+"."+name] {
 			t.Errorf("%s: there is no %s", m.name, m.test)
 		}
 	}

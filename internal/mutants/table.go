@@ -4,7 +4,7 @@ package main
 type mutant struct {
 	name  string // of the bug, with what it is put into where there are several
 	edits []edit
-	test  string // of package api
+	test  string // of package api, or of the package before the dot
 }
 
 // edit replaces a text that stands exactly once in a file.
@@ -13,10 +13,10 @@ type edit struct{ file, old, new string }
 // reserveBody is what takes a key, and checked what a server that only looks does instead.
 const (
 	reserveBody = `	tag, err := tx.Exec(ctx, ` + "`" + `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp())
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval)
 		ON CONFLICT DO NOTHING` + "`" + `,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes())
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), operationOf(req.NSID).life)
 	return err == nil && tag.RowsAffected() == 1, err
 `
 	checked = `	_ = hash
@@ -26,16 +26,16 @@ const (
 	}
 	return false, err
 `
-	completeBody = `		UPDATE idempotency_keys SET response = $5
+	completeBody = `		UPDATE idempotency_keys SET response = $5, completed_at = clock_timestamp()
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)` + "`" + `,
 		req.Caller, req.NSID, req.Scope, req.Key, response)
 	return err
 `
-	inserted = `		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
-		VALUES ($1, $2, $3, $4, $6, $7, $5, clock_timestamp())
+	inserted = `		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		VALUES ($1, $2, $3, $4, $6, $7, $5, clock_timestamp(), clock_timestamp() + $8::interval)
 		ON CONFLICT DO NOTHING` + "`" + `,
 		req.Caller, req.NSID, req.Scope, req.Key, response,
-		func() []byte { h := req.Input.Hash(); return h[:] }(), req.Input.fieldHashes())
+		func() []byte { h := req.Input.Hash(); return h[:] }(), req.Input.fieldHashes(), operationOf(req.NSID).life)
 	return err
 `
 )
@@ -78,11 +78,11 @@ var mutants = []mutant{
 `, `	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 `},
-		{"idem/idem.go", `		if err := complete(ctx, tx, req, response); err != nil {
+		{"idem/idem.go", `		if err := complete(ctx, tx, req, answer.Body); err != nil {
 			return Answer{}, fmt.Errorf("record the answer: %w", err)
 		}
 `, ""},
-		{"idem/idem.go", "	return Answer{Body: response}, nil\n", "	return Answer{Body: response}, complete(ctx, s.db, req, response)\n"}}, "TestRecordAfter"},
+		{"idem/idem.go", "	return answer, nil\n", "	return answer, complete(ctx, s.db, req, answer.Body)\n"}}, "TestRecordAfter"},
 	{"epoch-before-key", []edit{
 		{"messages/statement.go", `			CASE
 				WHEN held.request_hash = d.hash`, `			CASE
@@ -96,10 +96,8 @@ var mutants = []mutant{
 	{"member-before-key (leave)", []edit{
 		{"convos/leave.go", "			return Advanced{Epoch: *c.leftEpoch}, nil\n", "			return Advanced{}, ErrNotMember\n"}}, "TestMemberBeforeKey"},
 	{"cached-401", []edit{
-		{"idem/idem.go", `	response, err := effect(ctx, tx)
-	if err != nil {
-`, `	response, err := effect(ctx, tx)
-	if err != nil {
+		{"idem/idem.go", `	if answer.Body, err = effect(ctx, tx); err != nil {
+`, `	if answer.Body, err = effect(ctx, tx); err != nil {
 		if complete(ctx, tx, req, []byte(err.Error())) == nil {
 			_ = tx.Commit(ctx)
 		}
@@ -110,17 +108,35 @@ var mutants = []mutant{
 		return false, err
 	}
 	tag, err := attempt.Exec(ctx, ` + "`" + `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp())
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval)
 		ON CONFLICT DO NOTHING` + "`" + `,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes())
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), operationOf(req.NSID).life)
 	if err != nil {
 		return true, attempt.Rollback(ctx)
 	}
 	return tag.RowsAffected() == 1, attempt.Commit(ctx)
 `}}, "TestSwallowedInsert"},
+	{"sliding-midnight", []edit{
+		{"idem/record.go", "clock_timestamp(), clock_timestamp() + $7::interval)\n		ON CONFLICT DO NOTHING`", "clock_timestamp(), date_trunc('minute', clock_timestamp() + $7::interval - $7::interval))\n		ON CONFLICT DO NOTHING`"}}, "TestSlidingMidnight"},
+	{"frozen-lease", []edit{
+		{"idem/lease.go", "(state = 'processing' AND lease_expires_at <= clock_timestamp())", "(state = 'processing' AND lease_expires_at <= now() - interval '1 hour')"}}, "idem.TestFrozenLease"},
+	{"zombie (completion)", []edit{
+		{"idem/lease.go", `		UPDATE idempotency_keys SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND`, `		UPDATE idempotency_keys SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence >= $5 AND`}}, "idem.TestZombie"},
+	{"zombie (heartbeat)", []edit{
+		{"idem/lease.go", `lease_expires_at = clock_timestamp() + $6::interval
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND`, `lease_expires_at = clock_timestamp() + $6::interval
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence >= $5 AND`}}, "idem.TestHeartbeat"},
+	{"takeover-race", []edit{
+		{"idem/lease.go", "AND (state = 'released' OR (state = 'processing' AND lease_expires_at <= clock_timestamp())", "AND (state = 'released' OR state = 'processing'"}}, "idem.TestTakeoverRace"},
+	{"records without row-level security", []edit{
+		{"idem/record.go", "set_config('mlsd.caller', ` + literal(req.Caller.String()) + `, true)", "set_config('mlsd.maintenance', 'on', true)"}}, "idem.TestRowLevelSecurity"},
+	{"keys that never expire", []edit{
+		{"idem/record.go", "AND state = 'completed' AND expires_at <= clock_timestamp()`,", "AND state = 'completed' AND expires_at <= '-infinity'`,"}}, "TestExpiredKeysMeetTheGuards"},
 	{"epoch-in-replay", []edit{
-		{"idem/idem.go", "	return Answer{Body: rec.response, Replayed: true}, nil\n",
+		{"idem/idem.go", "	return Answer{Body: rec.response, Replayed: true, Outcome: rec.outcome}, nil\n",
 			"	return Answer{Body: []byte(`{\"success\":true}`), Replayed: true}, nil\n"}}, "TestEpochInReplay"},
 
 	{"second-fetch-410", []edit{
