@@ -58,7 +58,9 @@ func TestEvents(t *testing.T) {
 	b := &bench{db: pgtest.Database(t), faults: failpoint.New()}
 	b.Store = idem.New(b.db, counted, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), b.faults,
 		idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
-	nothing := func(context.Context, int64) (idem.Done, error) { return idem.Done{Outcome: idem.Partial, Response: []byte("some")}, nil }
+	nothing := func(context.Context, int64) (idem.Done, error) {
+		return idem.Done{Outcome: idem.Partial, Response: []byte("some")}, nil
+	}
 	refused := errors.New("refused")
 
 	begun, goOn := make(chan struct{}), make(chan struct{})
