@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
+	"mlsd/api"
 	"mlsd/internal/pgtest"
 )
 
@@ -29,7 +30,8 @@ type ruleFile struct {
 // metricNames are the names of all that a node tells, told yet or not.
 func metricNames(t *testing.T) (names []string) {
 	t.Helper()
-	cfg := Config{PLCURL: "http://127.0.0.1:1"}
+	rate := api.Rate{PerSecond: 1, Burst: 1}
+	cfg := Config{PLCURL: "http://127.0.0.1:1", Rates: api.Rates{DID: rate, IP: rate}}
 	n, err := assemble(cfg, pgtest.Database(t), &net.TCPAddr{Port: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
