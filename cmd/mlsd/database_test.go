@@ -82,6 +82,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 	wantPage(t, s.admin+"/readyz", http.StatusServiceUnavailable, "the database cannot be reached\n")
 	wantPage(t, s.admin+"/livez", http.StatusOK, "ok\n")
 	wantPage(t, s.admin+"/check", http.StatusInternalServerError, "the check could not be made\n")
+	wantFigures(t, scrape(t, s), map[string]float64{"mlsd_database_up": 0})
 
 	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS true`)
 	eventually(t, "the server is ready again", func() bool {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/internal/gauges"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
 
@@ -99,6 +100,31 @@ func TestFigures(t *testing.T) {
 			t.Errorf("%s is %v", name, got[name])
 		}
 	}
+}
+
+// Where the server's account is held to row-level security, everybody's records are counted all the same.
+func TestUnderRowSecurity(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	open := func(role string) *pgxpool.Pool {
+		cfg, err := pgpool.Config(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.RuntimeParams["role"] = role
+		db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		return db
+	}
+	execute(t, open("none"), `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		SELECT 'did:plc:' || n, 'add', '', '', '', '{}', 'x', now(), now() FROM generate_series(1, 6) n`)
+	want(t, scrape(t, gauges.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0)), map[string]float64{
+		"mlsd_database_up": 1, "mlsd_records add": 6, "mlsd_records_expired": 6,
+	})
 }
 
 // Of a big table a sample is counted, and the result is about right.
