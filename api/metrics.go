@@ -3,6 +3,8 @@ package api
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/api/mlsapi"
+	"mlsd/idem"
 	"mlsd/keypackages"
 	"mlsd/welcome"
 )
@@ -17,6 +19,8 @@ type Metrics struct {
 	fetches     *prometheus.CounterVec
 	epochs      *prometheus.CounterVec
 	transitions *prometheus.CounterVec
+	rounds      *prometheus.CounterVec
+	refused     func(name, nsid string) // nil: nobody else counts conflicts
 }
 
 // NewMetrics registers the metrics with reg.
@@ -38,12 +42,32 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
+		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included."}, []string{"reaper"}),
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs)
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs, m.rounds)
+	m.begin()
 	return m
 }
+
+// begin makes the series whose first count already means something: a rate does not see the one that a series begins with.
+func (m *Metrics) begin() {
+	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
+		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
+	}
+	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, internalServerError, serviceUnavailable} {
+		m.fetches.WithLabelValues(outcome)
+	}
+	for _, reaper := range []string{"welcomes", "key_packages"} {
+		m.rounds.WithLabelValues(reaper)
+	}
+}
+
+// OnConflict has every conflict told to count too, by the error's name and the method: a request that was refused because of
+// another one. It is for the time before the first request.
+func (m *Metrics) OnConflict(count func(name, nsid string)) { m.refused = count }
 
 // Replayed implements idem.Metrics.
 func (m *Metrics) Replayed(nsid string) { m.idempotency.WithLabelValues(nsid, "replay").Inc() }
@@ -67,6 +91,7 @@ func (m *Metrics) HeartbeatLost(nsid string) {
 
 // KeyPackagesReaped counts a round of the KeyPackage reaper.
 func (m *Metrics) KeyPackagesReaped(r keypackages.Reaped) {
+	m.rounds.WithLabelValues("key_packages").Inc()
 	m.keyPackages.WithLabelValues("expired").Add(float64(r.Expired))
 	m.keyPackages.WithLabelValues("orphaned").Add(float64(r.Orphaned))
 	m.keyPackages.WithLabelValues("deleted").Add(float64(r.Deleted))
@@ -74,6 +99,7 @@ func (m *Metrics) KeyPackagesReaped(r keypackages.Reaped) {
 
 // Reaped counts a round of the Welcome reaper.
 func (m *Metrics) Reaped(r welcome.Reaped) {
+	m.rounds.WithLabelValues("welcomes").Inc()
 	m.welcomes.WithLabelValues("released").Add(float64(r.Released))
 	m.welcomes.WithLabelValues("consumed").Add(float64(r.Consumed))
 	m.welcomes.WithLabelValues("expired").Add(float64(r.Expired))

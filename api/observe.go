@@ -41,6 +41,12 @@ func (m *Metrics) observe(nsid string, status int, failed string, took time.Dura
 	if failed == mlsapi.ErrEpochMismatch {
 		m.epochs.WithLabelValues(nsid).Inc()
 	}
+	switch failed {
+	case mlsapi.ErrEpochMismatch, mlsapi.ErrIdempotencyConflict, mlsapi.ErrRequestInProgress:
+		if m.refused != nil {
+			m.refused(failed, nsid)
+		}
+	}
 	if nsid == mlsapi.NSIDGetWelcome {
 		outcome := failed
 		if outcome == "" {

@@ -224,7 +224,7 @@ func (s *Store) release(ctx context.Context, req Request, fence int64) error {
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("release the reservation: %w", err)
 	}
-	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence)
+	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", "none")
 	return nil
 }
 
@@ -259,6 +259,7 @@ func (s *Store) finish(ctx context.Context, req Request, fence int64, done Done)
 	if err := s.commit(ctx, tx, req.NSID); err != nil {
 		return s.resolveRun(ctx, req, fence, err)
 	}
+	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", done.Outcome)
 	return Answer{Body: done.Response, Outcome: done.Outcome}, nil
 }
 

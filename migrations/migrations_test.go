@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -31,6 +32,16 @@ func tables(t *testing.T, url string) (n int) {
 	return n
 }
 
+// pairs is how many migrations there are: their numbers may have gaps.
+func pairs(t *testing.T) int {
+	t.Helper()
+	files, err := filepath.Glob("*.up.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no migrations: %v", err)
+	}
+	return len(files)
+}
+
 // TestUpDownUp: every migration can be taken back, and leaves nothing behind.
 func TestUpDownUp(t *testing.T) {
 	t.Parallel()
@@ -53,7 +64,7 @@ func TestUpDownUp(t *testing.T) {
 	if newest == 0 || full == 0 {
 		t.Fatalf("version %d, %d tables", newest, full)
 	}
-	if err := migrations.Down(t.Context(), url, int(newest)); err != nil {
+	if err := migrations.Down(t.Context(), url, pairs(t)); err != nil {
 		t.Fatal(err)
 	}
 	if version() != 0 || tables(t, url) != 0 {
@@ -90,11 +101,7 @@ func TestLedgerDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newest, err := migrations.Version(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := migrations.Down(t.Context(), url, int(newest)-1); err != nil {
+	if err := migrations.Down(t.Context(), url, pairs(t)-1); err != nil {
 		t.Fatal(err)
 	}
 	var states string

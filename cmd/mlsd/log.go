@@ -11,12 +11,17 @@ import (
 func logger(cfg Config, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.LogLevel}
 	if cfg.LogLevel > slog.LevelDebug {
-		options.ReplaceAttr = withoutDIDs(regexp.MustCompile(`did(:|%3[aA])[a-z]+((:|%3[aA])([A-Za-z0-9._-]|%[0-9a-fA-F]{2})+)+`))
+		options.ReplaceAttr = withoutDIDs(didPattern())
 	}
 	if cfg.LogFormat == "text" {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// didPattern finds DIDs in texts, in URLs too.
+func didPattern() *regexp.Regexp {
+	return regexp.MustCompile(`did(:|%3[aA])[a-z]+((:|%3[aA])([A-Za-z0-9._-]|%[0-9a-fA-F]{2})+)+`)
 }
 
 func withoutDIDs(did *regexp.Regexp) func([]string, slog.Attr) slog.Attr {

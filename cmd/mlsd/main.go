@@ -88,6 +88,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 					})
 				})},
 			}},
+			inspectCommand(stdout, withConfig),
 		},
 	}
 	return app.Run(ctx, args)

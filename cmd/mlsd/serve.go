@@ -22,9 +22,11 @@ import (
 	"mlsd/api"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/gauges"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/tally"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/migrations"
@@ -37,6 +39,8 @@ const (
 	stopTimeout    = 30 * time.Second // for the private PostgreSQL
 	reaperInterval = 30 * time.Second
 	sweepInterval  = time.Minute
+	tallyInterval  = 10 * time.Second
+	gaugesInterval = 15 * time.Second // as often as a scrape reads the database
 )
 
 // serve runs the server until ctx ends, and then shuts down: unready, drain requests, stop workers, close the pool, stop
@@ -85,6 +89,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	running.Go(func() { n.welcomes.Run(workers, reaperInterval) })
 	running.Go(func() { n.keyPackages.Run(workers, reaperInterval) })
 	running.Go(func() { n.cleaner.Run(workers, sweepInterval) })
+	running.Go(func() { n.conflicts.Run(workers, tallyInterval) })
 	running.Go(func() { sweep(workers, n.tokens, log) })
 	defer running.Wait()
 	defer stopWorkers()
@@ -123,6 +128,7 @@ type node struct {
 	keyPackages *keypackages.Reaper
 	tokens      *serviceauth.UsedTokens
 	cleaner     *idem.Cleaner
+	conflicts   *tally.Tally
 	faults      *failpoint.Set // nil unless asked for
 	reg         *prometheus.Registry
 	ready       atomic.Bool
@@ -155,6 +161,9 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		return nil, err
 	}
 	metrics := api.NewMetrics(n.reg)
+	n.conflicts = tally.New(pool, log)
+	metrics.OnConflict(n.conflicts.Add)
+	n.reg.MustRegister(gauges.New(pool, log, gaugesInterval))
 	n.welcomes = welcome.NewReaper(pool, cfg.Welcomes, log, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(pool, log, metrics.KeyPackagesReaped)
 	n.cleaner = idem.NewCleaner(pool, log)

@@ -28,6 +28,7 @@ func TestOwnPostgreSQL(t *testing.T) {
 		{"PostgreSQL dies", postgreSQLDies},
 		{"start after that", func(t *testing.T, dir string) { boot(t, nil, "--data-dir", dir).stop() }},
 		{"migrate", migrateOwn},
+		{"inspect while it runs, and not after", inspectOwn},
 	} {
 		ok := t.Run(step.name, func(t *testing.T) {
 			step.test(t, dir)
@@ -143,6 +144,17 @@ func migrateOwn(t *testing.T, dir string) {
 	}
 }
 
+func inspectOwn(t *testing.T, dir string) {
+	s := boot(t, nil, "--data-dir", dir)
+	looking := launch(t, nil, "--data-dir", dir, "inspect")
+	if err := looking.wait(); err != nil || !strings.Contains(looking.stdout.String(), "== welcomes") {
+		t.Errorf("inspect: %q, %v", looking.stdout, err)
+	}
+	wantPage(t, s.admin+"/readyz", http.StatusOK, "ok\n")
+	s.stop()
+	launch(t, nil, "--data-dir", dir, "inspect").fails(dir, "no mlsd is running", "MLSD_DATABASE_URL")
+}
+
 // Whoever stops mlsd while it still makes its database gets an orderly end too, and a whole database the next time.
 func TestInterruptedStart(t *testing.T) {
 	t.Parallel()
@@ -204,7 +216,7 @@ func TestUnknownVariables(t *testing.T) {
 func TestUnknownArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{
-		"frobnicate", "serve extra", "migrate sideways", "migrate up extra", "migrate version extra", "migrate down 1 extra", "--frob",
+		"frobnicate", "serve extra", "migrate sideways", "migrate up extra", "migrate version extra", "migrate down 1 extra", "inspect nonsense", "inspect welcomes extra", "inspect audit 1 extra", "--frob",
 	} {
 		s := launch(t, nil, append([]string{"--data-dir", dataDir(t)}, strings.Fields(args)...)...)
 		words := strings.Fields(args)

@@ -25,7 +25,8 @@ func allowed() map[string][]string {
 	return map[string][]string{
 		"cmd/mlsd": {
 			"api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "mls", "migrations",
-			"internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool", "internal/serviceauth",
+			"internal/failpoint", "internal/gauges", "internal/invariants", "internal/localpg", "internal/pgpool", "internal/serviceauth",
+			"internal/tally",
 		},
 		"cmd/clientsim": {"clientsim"},
 		"clientsim":     {"api/mlsapi", "mls"}, // a black box: it talks HTTP
@@ -42,6 +43,8 @@ func allowed() map[string][]string {
 		"api/mlsapi":           {},
 		"lexicons":             {},
 		"internal/failpoint":   {},
+		"internal/gauges":      {},
+		"internal/tally":       {},
 		"internal/invariants":  {"mls"},
 		"internal/lexgen":      {"lexicons"},
 		"internal/localpg":     {},

@@ -16,14 +16,18 @@ import (
 // ConnString is a URL, for pgx and golang-migrate, that reaches a database of this server over its socket, with every privilege.
 // PG* variables in our own environment do not change what it means.
 func (s *Server) ConnString(database string) string {
-	q := url.Values{"host": {s.socketDir}, "port": {port}, "sslmode": {"disable"}}
+	return connString(s.socketDir, s.service, database)
+}
+
+func connString(socketDir, service, database string) string {
+	q := url.Values{"host": {socketDir}, "port": {port}, "sslmode": {"disable"}}
 	for env, p := range neutral() {
 		if os.Getenv(env) != "" {
 			q.Set(p.name, p.value)
 		}
 	}
-	if s.service != "" {
-		q.Set("servicefile", s.service)
+	if service != "" {
+		q.Set("servicefile", service)
 	}
 	query := strings.ReplaceAll(q.Encode(), "+", "%20") // to PostgreSQL clients a plus is a plus
 	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"mlsd/keypackages"
+)
+
+type welcomesReport struct {
+	States                  []welcomeCount `json:"states"`
+	OldestInFlightSeconds   *float64       `json:"oldestInFlightSeconds"` // since it was fetched
+	FetchedAndNotConfirmed  int64          `json:"fetchedAndNotConfirmed"`
+	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed"`  // their attempts, added up
+	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased"` // the reaper's work
+	LastErrors              []lastError    `json:"lastErrors"`              // of deliveries under way
+}
+
+type welcomeCount struct {
+	State         string  `json:"state"`
+	Count         int64   `json:"count"`
+	OldestSeconds float64 `json:"oldestSeconds"`
+	Attempts      int64   `json:"attempts"`
+}
+
+type lastError struct {
+	Error string `json:"error"`
+	Count int64  `json:"count"`
+}
+
+// welcomes counts them all; it reads the whole table.
+func welcomes(ctx context.Context, i inspection) (report, error) {
+	var r welcomesReport
+	var err error
+	r.States, err = list[welcomeCount](ctx, i, `
+		SELECT state, count(*), extract(epoch FROM now() - min(created_at))::float8, sum(attempts)
+		FROM welcomes GROUP BY state ORDER BY state`)
+	if err != nil {
+		return nil, err
+	}
+	err = i.tx.QueryRow(ctx, `
+		SELECT extract(epoch FROM now() - min(fetched_at) FILTER (WHERE state = 'in_flight'))::float8,
+			count(*) FILTER (WHERE attempts > 0), coalesce(sum(attempts), 0),
+			count(*) FILTER (WHERE state = 'in_flight' AND grace_expires_at <= now())
+		FROM welcomes WHERE state <> 'consumed'`).
+		Scan(&r.OldestInFlightSeconds, &r.FetchedAndNotConfirmed, &r.DeliveriesNotConfirmed, &r.GraceOverAndNotReleased)
+	if err != nil {
+		return nil, err
+	}
+	r.LastErrors, err = list[lastError](ctx, i, `
+		SELECT left(last_error, 80), count(*) FROM welcomes WHERE last_error IS NOT NULL
+		GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $1`, i.rows)
+	for n := range r.LastErrors {
+		r.LastErrors[n].Error = i.text(r.LastErrors[n].Error)
+	}
+	return r, err
+}
+
+func (r welcomesReport) print(w io.Writer) {
+	table(w, "state | Welcomes | oldest | attempts", r.States, func(c welcomeCount) []any {
+		return []any{c.State, c.Count, seconds(c.OldestSeconds), c.Attempts}
+	})
+	line(w, "fetched, not confirmed", r.FetchedAndNotConfirmed)
+	line(w, "their attempts", r.DeliveriesNotConfirmed)
+	line(w, "oldest in flight", age(r.OldestInFlightSeconds))
+	line(w, "grace over, not released", r.GraceOverAndNotReleased)
+	if len(r.LastErrors) > 0 {
+		table(w, "count | last error", r.LastErrors, func(e lastError) []any { return []any{e.Count, e.Error} })
+	}
+}
+
+type keyPackagesReport struct {
+	States    []stateCount `json:"states"`
+	Signals   []stateCount `json:"signals"`
+	Threshold int          `json:"threshold"`
+	BelowDIDs int64        `json:"didsBelowThreshold"`
+	Below     []lowStock   `json:"below"`
+}
+
+type stateCount struct {
+	State string `json:"state"`
+	Count int64  `json:"count"`
+}
+
+type lowStock struct {
+	DID       string `json:"did"`
+	Stocks    int64  `json:"stocks"`    // of its devices and suites that are below the threshold
+	Available int64  `json:"available"` // in the least of them
+}
+
+// keyPackageStock counts them all; it reads the whole table.
+func keyPackageStock(ctx context.Context, i inspection) (report, error) {
+	r := keyPackagesReport{Threshold: keypackages.Threshold}
+	var err error
+	r.States, err = list[stateCount](ctx, i, `
+		SELECT CASE WHEN state = 'available' AND last_resort THEN 'last_resort' ELSE state END, count(*)
+		FROM key_packages GROUP BY 1 ORDER BY 1`)
+	if err != nil {
+		return nil, err
+	}
+	r.Signals, err = list[stateCount](ctx, i, `SELECT kind, count(*) FROM key_package_signals GROUP BY kind ORDER BY kind`)
+	if err != nil {
+		return nil, err
+	}
+	// Stocks as getKeyPackageStats sees them: of a suite that the device has published one-time KeyPackages of.
+	const below = `
+		WITH stocks AS (
+			SELECT did, count(*) FILTER (WHERE state = 'available' AND NOT last_resort AND not_after > now()) AS available
+			FROM key_packages GROUP BY did, device_id, cipher_suite HAVING NOT bool_and(last_resort)
+		)`
+	err = i.tx.QueryRow(ctx, below+`SELECT count(DISTINCT did) FROM stocks WHERE available < $1`, r.Threshold).Scan(&r.BelowDIDs)
+	if err != nil {
+		return nil, err
+	}
+	r.Below, err = list[lowStock](ctx, i, below+`
+		SELECT did, count(*), min(available) FROM stocks WHERE available < $1
+		GROUP BY did ORDER BY 3, 1 LIMIT $2`, r.Threshold, i.rows)
+	for n := range r.Below {
+		r.Below[n].DID = i.did(r.Below[n].DID)
+	}
+	return r, err
+}
+
+func (r keyPackagesReport) print(w io.Writer) {
+	table(w, "state | KeyPackages", r.States, func(c stateCount) []any { return []any{c.State, c.Count} })
+	for _, s := range r.Signals {
+		line(w, "signal "+s.State, s.Count)
+	}
+	line(w, "DIDs below the threshold", r.BelowDIDs)
+	if len(r.Below) > 0 {
+		table(w, "DID | stocks below | available", r.Below, func(s lowStock) []any { return []any{s.DID, s.Stocks, s.Available} })
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"mlsd/idem"
+)
+
+type reservationsReport struct {
+	Processing   int           `json:"processing"`
+	Stuck        int           `json:"stuck"` // of those: the lease is over
+	Reservations []reservation `json:"reservations"`
+}
+
+type reservation struct {
+	Method       string  `json:"method"`
+	Key          string  `json:"key"`
+	Caller       string  `json:"caller"`
+	AgeSeconds   float64 `json:"ageSeconds"`
+	Fence        int64   `json:"fence"`
+	LeaseSeconds float64 `json:"leaseSeconds"` // that are left; negative: over since
+	Stuck        bool    `json:"stuck"`
+}
+
+// reservations lists what is processing, the longest stuck first.
+func reservations(ctx context.Context, i inspection) (report, error) {
+	var r reservationsReport
+	err := i.tx.QueryRow(ctx, `
+		SELECT count(*), count(*) FILTER (WHERE lease_expires_at <= now()) FROM idempotency_keys WHERE state = 'processing'`).
+		Scan(&r.Processing, &r.Stuck)
+	if err != nil {
+		return nil, err
+	}
+	r.Reservations, err = list[reservation](ctx, i, `
+		SELECT nsid, key, caller_did, extract(epoch FROM now() - started_at)::float8, fence,
+			extract(epoch FROM lease_expires_at - now())::float8, lease_expires_at <= now()
+		FROM idempotency_keys WHERE state = 'processing' ORDER BY lease_expires_at LIMIT $1`, i.rows)
+	for n := range r.Reservations {
+		one := &r.Reservations[n]
+		one.Caller, one.Key = i.did(one.Caller), i.text(one.Key)
+	}
+	return r, err
+}
+
+func (r reservationsReport) print(w io.Writer) {
+	line(w, "processing", r.Processing)
+	line(w, "stuck", r.Stuck)
+	table(w, "method | key | caller | age | fence | lease", r.Reservations, func(o reservation) []any {
+		lease := "held, " + seconds(o.LeaseSeconds) + " left"
+		if o.Stuck {
+			lease = "over since " + seconds(-o.LeaseSeconds)
+		}
+		return []any{o.Method, o.Key, o.Caller, seconds(o.AgeSeconds), o.Fence, lease}
+	})
+}
+
+type recordsReport struct {
+	Records []recordCount `json:"records"`
+}
+
+type recordCount struct {
+	Method        string  `json:"method"`
+	State         string  `json:"state"`
+	Outcome       string  `json:"outcome"`
+	Count         int64   `json:"count"`
+	OldestSeconds float64 `json:"oldestSeconds"`
+	Expired       int64   `json:"expired"` // that await removal
+	AnswerBytes   int64   `json:"answerBytes"`
+}
+
+// records counts all of them; it reads the whole table.
+func records(ctx context.Context, i inspection) (report, error) {
+	found, err := list[recordCount](ctx, i, `
+		SELECT nsid, state, outcome, count(*), extract(epoch FROM now() - min(created_at))::float8,
+			count(*) FILTER (WHERE expires_at <= now()), coalesce(sum(octet_length(response)), 0)::bigint
+		FROM idempotency_keys GROUP BY nsid, state, outcome ORDER BY nsid, state, outcome`)
+	return recordsReport{found}, err
+}
+
+func (r recordsReport) print(w io.Writer) {
+	table(w, "method | state | outcome | records | oldest | expired | bytes", r.Records, func(c recordCount) []any {
+		return []any{c.Method, c.State, c.Outcome, c.Count, seconds(c.OldestSeconds), c.Expired, c.AnswerBytes}
+	})
+}
+
+type lifetimesReport struct {
+	Lifetimes []lifetime `json:"lifetimes"`
+}
+
+type lifetime struct {
+	Method       string   `json:"method"`
+	LifeSeconds  float64  `json:"lifeSeconds"`
+	LeaseSeconds float64  `json:"leaseSeconds"` // of work outside the database
+	Records      int64    `json:"records"`
+	Expired      int64    `json:"expired"` // still kept
+	NextSeconds  *float64 `json:"nextSeconds"`
+}
+
+// defaultMethods stands for the methods that have no lifetime of their own and no records either.
+const defaultMethods = "(every other)"
+
+// lifetimes lists the methods that have a lifetime of their own, and those that have records.
+func lifetimes(ctx context.Context, i inspection) (report, error) {
+	counts, err := list[struct {
+		Method           string
+		Records, Expired int64
+		Next             *float64
+	}](ctx, i, `
+		SELECT nsid, count(*), count(*) FILTER (WHERE expires_at <= now()),
+			extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()) - now())::float8
+		FROM idempotency_keys GROUP BY nsid ORDER BY nsid`)
+	if err != nil {
+		return nil, err
+	}
+	operations := idem.Operations()
+	all := make([]lifetime, len(operations))
+	for n, o := range operations {
+		all[n] = lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), LeaseSeconds: o.Lease.Seconds()}
+	}
+	for _, c := range counts {
+		n := slices.IndexFunc(all, func(l lifetime) bool { return l.Method == c.Method })
+		if n < 0 {
+			n = len(all)
+			all = append(all, lifetime{Method: c.Method, LifeSeconds: all[0].LifeSeconds, LeaseSeconds: all[0].LeaseSeconds})
+		}
+		all[n].Records, all[n].Expired, all[n].NextSeconds = c.Records, c.Expired, c.Next
+	}
+	all[0].Method = defaultMethods
+	return lifetimesReport{all}, nil
+}
+
+func (r lifetimesReport) print(w io.Writer) {
+	table(w, "method | life | lease | records | expired, kept | next expires in", r.Lifetimes, func(l lifetime) []any {
+		return []any{l.Method, seconds(l.LifeSeconds), seconds(l.LeaseSeconds), l.Records, l.Expired, age(l.NextSeconds)}
+	})
+}
+
+type conflictsReport struct {
+	Hours     int        `json:"hours"`
+	Conflicts []conflict `json:"conflicts"`
+}
+
+type conflict struct {
+	Hour   time.Time `json:"hour"`
+	Error  string    `json:"error"`
+	Method string    `json:"method"`
+	Count  int64     `json:"count"`
+}
+
+// conflicts tells refused requests by the hour, the newest first, as far as the nodes have written them down.
+func conflicts(ctx context.Context, i inspection) (report, error) {
+	found, err := list[conflict](ctx, i, `
+		SELECT hour, kind, nsid, n FROM conflict_counts
+		WHERE hour > now() - $1 * interval '1 hour' ORDER BY hour DESC, kind, nsid`, i.hours)
+	return conflictsReport{i.hours, found}, err
+}
+
+func (r conflictsReport) print(w io.Writer) {
+	table(w, "hour (UTC) | error | method | count", r.Conflicts, func(c conflict) []any {
+		return []any{c.Hour.UTC().Format("2006-01-02 15:00"), c.Error, c.Method, c.Count}
+	})
+}

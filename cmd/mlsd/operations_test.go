@@ -1,0 +1,251 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+)
+
+// scrape returns the metrics that a server tells, by name and labels as they are written.
+func scrape(t *testing.T, s *server) map[string]float64 {
+	t.Helper()
+	status, page := fetch(t, s.admin+"/metrics")
+	if status != http.StatusOK {
+		t.Fatalf("/metrics: %d %s", status, page)
+	}
+	got := map[string]float64{}
+	for line := range strings.Lines(page) {
+		at := strings.LastIndexByte(line, ' ')
+		if n, err := strconv.ParseFloat(strings.TrimSpace(line[at+1:]), 64); err == nil && line[0] != '#' {
+			got[line[:at]] = n
+		}
+	}
+	return got
+}
+
+// look runs mlsd inspect and returns what it prints.
+func look(t *testing.T, database string, args ...string) string {
+	t.Helper()
+	s := launch(t, nil, append([]string{"--database-url", database, "inspect"}, args...)...)
+	if err := s.wait(); err != nil {
+		t.Fatalf("inspect %v: %v", args, err)
+	}
+	if log := s.stderr.String(); log != "" {
+		t.Errorf("inspect %v says on stderr: %s", args, log)
+	}
+	return s.stdout.String()
+}
+
+func lookJSON[T any](t *testing.T, database string, args ...string) T {
+	t.Helper()
+	return read[T](t, []byte(look(t, database, append(args, "--json")...)))
+}
+
+func wantFigures(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	for name, n := range want {
+		if value, told := got[name]; !told || value != n {
+			t.Errorf("%s is %v (told: %v), want %v", name, value, told, n)
+		}
+	}
+}
+
+// story lets everything happen once that an operator is told of, and returns the stuck reservation's key.
+func story(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck string) {
+	t.Helper()
+	alice := w.user()
+	bob = w.user()
+	c := alice.create(bob)
+
+	hello := alice.message(c, "hello")
+	alice.procedure(mlsapi.NSIDSendMessage, hello).must().ok()
+	if !alice.procedure(mlsapi.NSIDSendMessage, hello).must().replayed() {
+		t.Error("no replay")
+	}
+	other := alice.message(c, "something else")
+	other.IdempotencyKey = hello.IdempotencyKey
+	alice.procedure(mlsapi.NSIDSendMessage, other).must().fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+	ahead := alice.message(&convo{id: c.id, group: c.group, epoch: c.epoch + 1}, "too soon")
+	alice.procedure(mlsapi.NSIDSendMessage, ahead).must().fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+
+	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id).must().ok()
+	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id, "deviceId", "none").must().fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+	details := "no such key of " + bob.did().String()
+	bob.procedure(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, ErrorDetails: &details}).must().ok()
+
+	// A key that is used again too late.
+	late := bob.publication()
+	late.must().ok()
+	pgtest.Age(t, db, "idempotency_keys", 25*time.Hour, "expires_at")
+	if late.must().header.Get("X-Idempotency-Expired") != "true" {
+		t.Error("the key has not expired")
+	}
+
+	// A holder that is still at work, and then dead.
+	creation, _ := alice.creation(bob)
+	creation.must().ok()
+	err := db.QueryRow(t.Context(), `
+		UPDATE idempotency_keys SET state = 'processing', started_at = now() - interval '7 minutes', lease_expires_at = now() + interval '1 minute'
+		WHERE nsid = $1 AND created_at = (SELECT max(created_at) FROM idempotency_keys WHERE nsid = $1) RETURNING key`,
+		mlsapi.NSIDCreateConvo).Scan(&stuck)
+	if err != nil {
+		t.Fatal(err)
+	}
+	creation.must().fails(http.StatusConflict, mlsapi.ErrRequestInProgress)
+	pgtest.Age(t, db, "idempotency_keys", 5*time.Minute, "lease_expires_at")
+	return bob, stuck
+}
+
+// What has happened is what the metrics tell, and what inspect tells of the database.
+func TestStoryIsTold(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	w := newWorld(t)
+	s := boot(t, nil, w.flags("--database-url", database)...)
+	w.use(s.admin, s.public)
+	bob, stuck := story(t, w, db)
+
+	wantFigures(t, scrape(t, s), map[string]float64{
+		`mlsd_idempotency_total{nsid="blue.catbird.mls.sendMessage",outcome="replay"}`:                      1,
+		`mlsd_idempotency_total{nsid="blue.catbird.mls.sendMessage",outcome="conflict"}`:                    1,
+		`mlsd_idempotency_total{nsid="blue.catbird.mls.createConvo",outcome="in_progress"}`:                 1,
+		`mlsd_idempotency_total{nsid="blue.catbird.mls.publishKeyPackage",outcome="expired"}`:               1,
+		`mlsd_idempotency_total{nsid="mlsd.push",outcome="takeover"}`:                                       0,
+		`mlsd_idempotency_total{nsid="mlsd.push",outcome="heartbeat_lost"}`:                                 0,
+		`mlsd_epoch_conflicts_total{nsid="blue.catbird.mls.sendMessage"}`:                                   1,
+		`mlsd_requests_total{error="IdempotencyConflict",nsid="blue.catbird.mls.sendMessage",status="409"}`: 1,
+		`mlsd_welcome_fetches_total{outcome="ok"}`:                                                          1,
+		`mlsd_welcome_fetches_total{outcome="WelcomeNotFound"}`:                                             1,
+		`mlsd_database_up`:                                        1,
+		`mlsd_reservations{state="processing"}`:                   1,
+		`mlsd_reservations_stuck`:                                 1,
+		`mlsd_records{nsid="blue.catbird.mls.createConvo"}`:       2,
+		`mlsd_records{nsid="blue.catbird.mls.publishKeyPackage"}`: 3,
+		`mlsd_records_expired`:                                    1, // bob's first; one was used anew, and one is new
+		`mlsd_welcomes{state="available"}`:                        1,
+		`mlsd_welcomes{state="in_flight"}`:                        1,
+		`mlsd_key_packages{state="consumed"}`:                     2,
+		`mlsd_key_packages{state="available"}`:                    1,
+		`mlsd_overdue_rows{worker="welcomes"}`:                    0,
+		`mlsd_audit_rows_last_hour{entity="welcome"}`:             1,
+	})
+
+	reservations := lookJSON[reservationsReport](t, database, "reservations")
+	if len(reservations.Reservations) != 1 || reservations.Stuck != 1 || reservations.Processing != 1 {
+		t.Fatalf("reservations: %+v", reservations)
+	}
+	one := reservations.Reservations[0]
+	if one.Key != stuck || !one.Stuck || one.Method != mlsapi.NSIDCreateConvo || one.Fence != 1 ||
+		one.AgeSeconds < 420 || one.AgeSeconds > 480 || one.LeaseSeconds > -240 || one.LeaseSeconds < -300 || !strings.HasSuffix(one.Caller, "…") {
+		t.Errorf("the stuck reservation: %+v", one)
+	}
+	if full := lookJSON[reservationsReport](t, database, "reservations", "--dids").Reservations[0].Caller; !strings.HasPrefix(full, "did:") || strings.HasSuffix(full, "…") {
+		t.Errorf("its caller in full: %s", full)
+	}
+
+	welcomes := lookJSON[welcomesReport](t, database, "welcomes")
+	if diff := cmp.Diff([]lastError{{"no such key of did:…", 1}}, welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
+		welcomes.OldestInFlightSeconds == nil || welcomes.GraceOverAndNotReleased != 0 || len(welcomes.States) != 2 {
+		t.Errorf("welcomes: %+v %s", welcomes, diff)
+	}
+	stock := lookJSON[keyPackagesReport](t, database, "keypackages", "--dids")
+	if diff := cmp.Diff([]lowStock{{bob.did().String(), 1, 1}}, stock.Below); diff != "" || stock.BelowDIDs != 1 || stock.Threshold != 20 {
+		t.Errorf("keypackages: %+v %s", stock, diff)
+	}
+	for _, l := range lookJSON[lifetimesReport](t, database, "lifetimes").Lifetimes {
+		switch l.Method {
+		case mlsapi.NSIDCreateConvo:
+			if l.LifeSeconds != 7*86400 || l.Records != 2 || l.Expired != 0 || l.NextSeconds == nil {
+				t.Errorf("lifetime of createConvo: %+v", l)
+			}
+		case mlsapi.NSIDPublishKeyPackage:
+			if l.LifeSeconds != 86400 || l.Records != 3 || l.Expired != 1 {
+				t.Errorf("lifetime of publishKeyPackage: %+v", l)
+			}
+		}
+	}
+	var processing, bytes int64
+	for _, c := range lookJSON[recordsReport](t, database, "records").Records {
+		bytes += c.AnswerBytes
+		if c.State == "processing" {
+			processing += c.Count
+		}
+	}
+	if processing != 1 || bytes == 0 {
+		t.Errorf("records: %d processing, %d bytes of answers", processing, bytes)
+	}
+	counted := lookJSON[auditReport](t, database, "audit").Transitions
+	if !slices.Contains(counted, transitionCount{"welcome", "available", "in_flight", "getWelcome", 1}) {
+		t.Errorf("audit: %+v", counted)
+	}
+	trail := lookJSON[auditTrail](t, database, "audit", mlsapi.NSIDCreateConvo+" "+stuck).Transitions
+	if len(trail) != 1 || trail[0].To != "processing" {
+		t.Errorf("the stuck reservation's trail: %+v", trail)
+	}
+
+	s.stop() // which writes the last counts
+	var told []conflict
+	for _, c := range lookJSON[conflictsReport](t, database, "conflicts").Conflicts {
+		told = append(told, conflict{Error: c.Error, Method: c.Method, Count: c.Count})
+	}
+	if diff := cmp.Diff([]conflict{
+		{Error: "EpochMismatch", Method: mlsapi.NSIDSendMessage, Count: 1},
+		{Error: "IdempotencyConflict", Method: mlsapi.NSIDSendMessage, Count: 1},
+		{Error: "RequestInProgress", Method: mlsapi.NSIDCreateConvo, Count: 1},
+	}, told); diff != "" {
+		t.Errorf("conflicts (-want +got):\n%s", diff)
+	}
+
+	all := lookJSON[map[string]any](t, database)
+	text := look(t, database, "all")
+	for _, p := range parts() {
+		if _, told := all[p.name]; !told || !strings.Contains(text, "== "+p.name+": ") {
+			t.Errorf("the summary lacks %s", p.name)
+		}
+	}
+	if regexp.MustCompile(`did:[a-z]+:[A-Za-z0-9]{5}`).MatchString(text) {
+		t.Errorf("a DID is in the summary:\n%s", text)
+	}
+}
+
+// Push jobs are told if there are tables for them.
+func TestInspectPush(t *testing.T) {
+	t.Parallel()
+	database := pgtest.EmptyURL(t)
+	if got := look(t, database, "push"); got != "no push tables\n" {
+		t.Errorf("without tables: %q", got)
+	}
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	_, err = db.Exec(t.Context(), `
+		CREATE TABLE push_jobs AS
+		SELECT 'pending' AS state, 3 AS attempts, now() AS next_attempt_at, 'refused' AS last_error, now() AS created_at`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := lookJSON[pushReport](t, database, "push")
+	if len(r.Jobs) != 1 || r.Jobs[0].Count != 1 || r.Jobs[0].Due != 1 || r.Jobs[0].Attempts != 3 || len(r.LastErrors) != 1 {
+		t.Errorf("%+v", r)
+	}
+	launch(t, nil, "--database-url", database, "inspect", "records").fails("inspect records", "idempotency_keys")
+	launch(t, nil, "--database-url", database, "inspect", "push", "--rows", "0").fails("must be positive")
+}

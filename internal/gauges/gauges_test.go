@@ -1,0 +1,162 @@
+package gauges_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mlsd/internal/gauges"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+)
+
+func execute(t *testing.T, db *pgxpool.Pool, statements ...string) {
+	t.Helper()
+	for _, sql := range statements {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+// scrape returns what a collector tells, by name and label value.
+func scrape(t *testing.T, c *gauges.Collector) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := []string{f.GetName()}
+			for _, l := range m.Label {
+				name = append(name, l.GetValue())
+			}
+			got[strings.Join(name, " ")] = m.GetGauge().GetValue()
+		}
+	}
+	return got
+}
+
+// want compares those of got that want names.
+func want(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	found := map[string]float64{}
+	for name := range want {
+		if value, told := got[name]; told {
+			found[name] = value
+		}
+	}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestFigures(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := gauges.New(db, slog.New(slog.DiscardHandler), 0)
+	want(t, scrape(t, c), map[string]float64{
+		"mlsd_database_up": 1, "mlsd_reservations processing": 0, "mlsd_reservations_stuck": 0, "mlsd_records_expired": 0,
+		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
+		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0,
+	})
+	execute(t, db, `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, started_at, lease_expires_at)
+		SELECT 'mlsd', 'push', '', n::text, '', '{}', '', now(), now() + interval '1 day', 'processing', now(),
+			now() + CASE WHEN n > 3 THEN interval '1 hour' ELSE - n * interval '1 minute' END
+		FROM generate_series(1, 5) n`, `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		SELECT 'did:plc:a', 'add', '', n::text, '', '{}', 'x', now(), now() - CASE WHEN n > 4 THEN interval '2 days' ELSE interval '1 hour' END
+		FROM generate_series(1, 6) n`, `
+		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, fetched_at, grace_expires_at, created_at)
+		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:a', '', '', 1, 'in_flight', now() - n * interval '10 minutes',
+			now() - n * interval '10 minutes' + interval '5 minutes', now()
+		FROM generate_series(0, 3) n`, `
+		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
+		SELECT 'did:plc:a', n::text::bytea, '', 1, '', now(), n > 7, 'available', now() FROM generate_series(1, 9) n`, `
+		INSERT INTO key_package_signals VALUES ('did:plc:a', '', 1, 'low', 7, now())`, `
+		INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version, at)
+		SELECT 'welcome', '', '', '', '', '', 1, now() - n * interval '25 minutes' FROM generate_series(0, 3) n`)
+	got := scrape(t, c)
+	want(t, got, map[string]float64{
+		"mlsd_reservations processing": 5, "mlsd_reservations_stuck": 3, "mlsd_records push": 5, "mlsd_records add": 6,
+		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 0, "mlsd_key_packages available": 7,
+		"mlsd_key_packages last_resort": 2, "mlsd_key_package_signals low": 1, "mlsd_audit_rows_last_hour welcome": 3,
+		"mlsd_overdue_rows welcomes": 3, "mlsd_overdue_rows records": 2, "mlsd_overdue_rows key_packages": 0,
+	})
+	for name, least := range map[string]float64{
+		"mlsd_welcome_oldest_in_flight_seconds": 1800, "mlsd_reservation_oldest_lapsed_seconds": 180,
+	} {
+		if got[name] < least || got[name] > least+60 {
+			t.Errorf("%s is %v", name, got[name])
+		}
+	}
+}
+
+// Where the server's account is held to row-level security, everybody's records are counted all the same.
+func TestUnderRowSecurity(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	open := func(role string) *pgxpool.Pool {
+		cfg, err := pgpool.Config(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.RuntimeParams["role"] = role
+		db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		return db
+	}
+	execute(t, open("none"), `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		SELECT 'did:plc:' || n, 'add', '', '', '', '{}', 'x', now(), now() FROM generate_series(1, 6) n`)
+	want(t, scrape(t, gauges.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0)), map[string]float64{
+		"mlsd_database_up": 1, "mlsd_records add": 6, "mlsd_records_expired": 6,
+	})
+}
+
+// Of a big table a sample is counted, and the result is about right.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	const n = 60000
+	execute(t, db, `
+		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
+		SELECT 'did:plc:a', n::text::bytea, '', 1, repeat('x', 200)::bytea, now(), false,
+			CASE WHEN n % 4 = 0 THEN 'consumed' ELSE 'available' END, now() FROM generate_series(1, 60000) n`)
+	got := scrape(t, gauges.New(db, slog.New(slog.DiscardHandler), 0))
+	for state, share := range map[string]float64{"available": .75, "consumed": .25} {
+		if told := got["mlsd_key_packages "+state]; told < .7*n*share || told > 1.3*n*share || told == n*share {
+			t.Errorf("%v are %s, of %v", told, state, n*share)
+		}
+	}
+}
+
+// However often it is asked, it reads once; and it tells nothing when it cannot read.
+func TestReadingIsRareAndHonest(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	rare, often := gauges.New(db, slog.New(slog.DiscardHandler), time.Hour), gauges.New(db, slog.New(slog.DiscardHandler), 0)
+	for _, c := range []*gauges.Collector{rare, often} {
+		want(t, scrape(t, c), map[string]float64{"mlsd_database_up": 1, "mlsd_key_package_signals low": 0})
+	}
+	execute(t, db, `INSERT INTO key_package_signals VALUES ('did:plc:a', '', 1, 'low', 7, now())`)
+	want(t, scrape(t, rare), map[string]float64{"mlsd_key_package_signals low": 0})
+	want(t, scrape(t, often), map[string]float64{"mlsd_key_package_signals low": 1})
+	execute(t, db, `DROP TABLE key_package_signals`)
+	if diff := cmp.Diff(map[string]float64{"mlsd_database_up": 0}, scrape(t, often)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,113 @@
+package tally_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/pgtest"
+	"mlsd/internal/tally"
+)
+
+// total is what the table has of one kind, in how many hours.
+func total(t *testing.T, db *pgxpool.Pool, kind string) (n, hours int) {
+	t.Helper()
+	err := db.QueryRow(t.Context(), `
+		SELECT coalesce(sum(n), 0), count(DISTINCT hour) FROM conflict_counts WHERE kind = $1`, kind).Scan(&n, &hours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, hours
+}
+
+func flush(t *testing.T, ts ...*tally.Tally) {
+	t.Helper()
+	for _, c := range ts {
+		if err := c.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Two nodes count into the same hours, each conflict once.
+func TestNodesAddUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	a, b := tally.New(db, slog.New(slog.DiscardHandler)), tally.New(db, slog.New(slog.DiscardHandler))
+	var wg sync.WaitGroup
+	for _, node := range []*tally.Tally{a, b} {
+		for range 4 {
+			wg.Go(func() {
+				for range 50 {
+					node.Add("EpochMismatch", "addMembers")
+					node.Add("EpochMismatch", "sendMessage")
+				}
+				if err := node.Flush(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	flush(t, a, b, a)
+	if n, _ := total(t, db, "EpochMismatch"); n != 2*4*50*2 {
+		t.Errorf("%d conflicts", n)
+	}
+	if n, _ := total(t, db, "IdempotencyConflict"); n != 0 {
+		t.Errorf("%d conflicts that were none", n)
+	}
+}
+
+func TestHoursAreKeptForAMonth(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := tally.New(db, slog.New(slog.DiscardHandler))
+	c.Add("EpochMismatch", "addMembers")
+	flush(t, c)
+	pgtest.Age(t, db, "conflict_counts", 29*24*time.Hour)
+	c.Add("EpochMismatch", "addMembers")
+	flush(t, c)
+	if n, hours := total(t, db, "EpochMismatch"); n != 2 || hours != 2 {
+		t.Errorf("after 29 days: %d in %d hours", n, hours)
+	}
+	pgtest.Age(t, db, "conflict_counts", 2*24*time.Hour)
+	flush(t, c)
+	if n, hours := total(t, db, "EpochMismatch"); n != 1 || hours != 1 {
+		t.Errorf("after 31 days: %d in %d hours", n, hours)
+	}
+}
+
+// A server that shuts down writes what it has.
+func TestLastFlush(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := tally.New(db, slog.New(slog.DiscardHandler))
+	c.Add("RequestInProgress", "createConvo")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.Run(ctx, time.Hour)
+	if n, _ := total(t, db, "RequestInProgress"); n != 1 {
+		t.Errorf("%d conflicts", n)
+	}
+}
+
+// What could not be written is forgotten: it may have been.
+func TestLostFlush(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := tally.New(db, slog.New(slog.DiscardHandler))
+	c.Add("EpochMismatch", "addMembers")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Flush(ctx); err == nil {
+		t.Error("flushed without time")
+	}
+	flush(t, c)
+	if n, _ := total(t, db, "EpochMismatch"); n != 0 {
+		t.Errorf("%d conflicts", n)
+	}
+}

@@ -1,0 +1,1 @@
+DROP TABLE conflict_counts;
