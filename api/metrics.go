@@ -1,9 +1,12 @@
 package api
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/keypackages"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -16,6 +19,11 @@ type Metrics struct {
 	keyPackages *prometheus.CounterVec
 	fetches     *prometheus.CounterVec
 	epochs      *prometheus.CounterVec
+
+	pushAttempts *prometheus.CounterVec
+	pushJobs     *prometheus.CounterVec
+	pushBacklog  prometheus.Gauge
+	pushOldest   prometheus.Gauge
 }
 
 // NewMetrics registers the metrics with reg.
@@ -37,7 +45,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
+
+		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
+		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_push_jobs_total", Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device."}, []string{"outcome"}),
+		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mlsd_push_backlog", Help: "Push jobs that have not ended, of all nodes."}),
+		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest push job that has not ended."}),
 	}
+	reg.MustRegister(m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest)
 	reg.MustRegister(m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs)
 	return m
 }
@@ -60,6 +78,20 @@ func (m *Metrics) TakenOver(nsid string) { m.idempotency.WithLabelValues(nsid, "
 // HeartbeatLost implements idem.Metrics.
 func (m *Metrics) HeartbeatLost(nsid string) {
 	m.idempotency.WithLabelValues(nsid, "heartbeat_lost").Inc()
+}
+
+// PushAttempted implements push.Metrics.
+func (m *Metrics) PushAttempted(kind push.Kind, result string) {
+	m.pushAttempts.WithLabelValues(string(kind), result).Inc()
+}
+
+// PushEnded implements push.Metrics.
+func (m *Metrics) PushEnded(outcome string) { m.pushJobs.WithLabelValues(outcome).Inc() }
+
+// PushBacklog implements push.Metrics.
+func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {
+	m.pushBacklog.Set(float64(jobs))
+	m.pushOldest.Set(oldest.Seconds())
 }
 
 // KeyPackagesReaped counts a round of the KeyPackage reaper.
