@@ -160,9 +160,9 @@ func writeOverlay(dir string, files map[string]string) (string, error) {
 	return overlay, os.WriteFile(overlay, raw, 0o600)
 }
 
-// test runs the tests of package api whose names are names.
+// test runs the tests of packages api and push whose names are names.
 func test(ctx context.Context, root, overlay, names string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s", "-vet=off", "-run=^("+names+")$", "./api")
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s", "-vet=off", "-run=^("+names+")$", "./api", "./push")
 	cmd.Dir = root
 	return cmd.CombinedOutput()
 }

@@ -4,7 +4,7 @@ package main
 type mutant struct {
 	name  string // of the bug, with what it is put into where there are several
 	edits []edit
-	test  string // of package api
+	test  string // of package api or push
 }
 
 // edit replaces a text that stands exactly once in a file.
@@ -234,4 +234,29 @@ var mutants = []mutant{
 	{"locked-last-resort", []edit{
 		{"keypackages/claim.go", "ref, cipher_suite, body, created_at\n				FROM key_packages\n",
 			"ref, cipher_suite, body, created_at\n				FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
+
+	{"lost-fanout", []edit{
+		{"messages/statement.go", "	), noted AS (` + push.NoteMessages + `\n	)\n", "	)\n"},
+		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
+		{"messages/append.go", `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
+	}
+	if err == nil {
+`, `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
+	}
+	if err == nil {
+		for _, d := range drafts {
+			_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
+			if err != nil {
+				return nil, err
+			}
+		}
+`}}, "TestLostFanout"},
+	{"told before the commit", []edit{
+		{"push/push.go", "DO UPDATE SET sender_did = excluded.sender_did WHERE false", "DO NOTHING"}}, "TestFanoutDuringCommit"},
+	{"told before the commit (Welcome)", []edit{
+		{"push/enqueue.go", `DO UPDATE SET reason = excluded.reason
+	WHERE excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`, "DO NOTHING"}}, "TestJobDuringDeposit"},
+	{"a job that was heard takes in more", []edit{
+		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN 'done' ELSE state END", "CASE WHEN EXISTS (SELECT FROM newer) THEN state ELSE state END"},
+		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END", "NULL"}}, "TestNewerJobSupersedes"},
 }
