@@ -35,6 +35,9 @@ type APNs struct {
 
 // NewAPNs returns a caller of APNs. host replaces Apple's hosts, and roots the system's authorities; both are for tests.
 func NewAPNs(key APNsKey, host string, roots *x509.CertPool) (*APNs, error) {
+	if key.KeyID == "" || key.TeamID == "" {
+		return nil, errors.New("the APNs key needs its id and the id of its team")
+	}
 	private, err := token.AuthKeyFromFile(key.File)
 	if err != nil {
 		return nil, fmt.Errorf("read the APNs key: %w", err)
@@ -63,7 +66,7 @@ func (a *APNs) call(ctx context.Context, j Job, t Target) error {
 		ApnsID: j.ID.String(), DeviceToken: t.Address, Topic: t.Topic, CollapseID: collapseID, Payload: json.RawMessage(payload),
 	})
 	if err != nil {
-		return err
+		return bare(err)
 	}
 	reason := fmt.Sprintf("status %d %s", resp.StatusCode, resp.Reason)
 	switch code := resp.StatusCode; {

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -67,7 +66,9 @@ func (a *apple) config(t *testing.T) func(*push.Config) {
 func (a *apple) refuses(code int, reason string) {
 	a.answers(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.WriteHeader(code)
-		fmt.Fprintf(rw, `{"reason":%q}`, reason)
+		if err := json.NewEncoder(rw).Encode(map[string]string{"reason": reason}); err != nil {
+			panic(err)
+		}
 	})
 }
 
@@ -153,7 +154,7 @@ func TestAPNsRefusals(t *testing.T) {
 		code          int
 		reason, state string
 	}{
-		{400, "BadTopic", "dead"}, {413, "PayloadTooLarge", "dead"}, {403, "ExpiredProviderToken", "sending"},
+		{400, "BadTopic", "dead"}, {400, "\x00\xff" + strings.Repeat("é", 150), "dead"}, {413, "PayloadTooLarge", "dead"}, {403, "ExpiredProviderToken", "sending"},
 		{429, "TooManyRequests", "sending"}, {500, "InternalServerError", "sending"}, {503, "Shutdown", "sending"},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestAPNsRefusals(t *testing.T) {
 			a.refuses(tc.code, tc.reason)
 			b.send("hello")
 			b.run()
-			if j := b.only(); j.State != tc.state || !strings.Contains(j.Error, tc.reason) || b.count(`SELECT count(*) FROM push_targets`) != 1 {
+			if j := b.only(); j.State != tc.state || (len(tc.reason) < 50 && !strings.Contains(j.Error, tc.reason)) || b.count(`SELECT count(*) FROM push_targets`) != 1 {
 				t.Fatalf("%+v", j)
 			}
 		})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -214,5 +216,16 @@ func (w *Worker) delay(attempt int, cause error) time.Duration {
 	return delay
 }
 
-// clip bounds what a receiver can have us keep.
-func clip(reason string) string { return reason[:min(len(reason), 200)] }
+// bare is an error of an HTTP client without the URL, which may be a secret.
+func bare(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// clip is as much of what a receiver says as is kept, in a form that the database takes.
+func clip(reason string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(reason[:min(len(reason), 200)], "\x00", ""), "")
+}

@@ -66,7 +66,7 @@ func (h *Webhooks) call(ctx context.Context, j Job, t Target) error {
 		return &refusedError{guard.ErrForbidden.Error()}
 	}
 	if err != nil {
-		return err
+		return bare(err)
 	}
 	_, err = io.CopyN(io.Discard, resp.Body, maxAnswer) // so that the connection can be used again
 	if errors.Is(err, io.EOF) {

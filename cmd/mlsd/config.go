@@ -45,7 +45,7 @@ type Config struct {
 	AllowLoopback bool
 	// Welcomes: Grace (MLSD_WELCOME_GRACE) and OnExpiry (MLSD_WELCOME_ON_GRACE_EXPIRY).
 	Welcomes welcome.Policy
-	// APNs (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID) is what Apple gave for calling its push service. No file: no APNs.
+	// APNs (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID) is what Apple gave for calling its push service: all of it, or none.
 	APNs push.APNsKey
 	// APNsHost (MLSD_APNS_HOST) stands for Apple's service in tests.
 	APNsHost string
@@ -219,9 +219,6 @@ func configure(cmd *cli.Command) (Config, error) {
 		if err := s.parse(&c, cmd.String(s.flag())); err != nil {
 			return c, fmt.Errorf("--%s (%s): %w", s.flag(), s.env, err)
 		}
-	}
-	if set := c.APNs.File != ""; set != (c.APNs.KeyID != "") || set != (c.APNs.TeamID != "") {
-		return c, errors.New("MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID and MLSD_APNS_TEAM_ID belong together")
 	}
 	if c.DataDir == "" && c.DatabaseURL == "" {
 		dir, err := localpg.DefaultDataDir()

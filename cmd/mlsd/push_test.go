@@ -255,3 +255,12 @@ func TestPushWorkerFrozen(t *testing.T) {
 	w.use(frozen.admin, frozen.public)
 	w.wantSound()
 }
+
+// Half of what Apple gave is no key.
+func TestIncompleteAPNsKey(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	for _, half := range []string{"MLSD_APNS_KEY_FILE=/none.p8", "MLSD_APNS_KEY_ID=KEY", "MLSD_APNS_TEAM_ID=TEAM"} {
+		launch(t, []string{"MLSD_DATABASE_URL=" + database, half}).fails("MLSD_APNS_KEY_FILE")
+	}
+}

@@ -170,7 +170,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     writes,
-		Push:       push.Policy{APNs: cfg.APNs.File != "", Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
+		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
 	})
@@ -180,10 +180,10 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 // pushWorker makes the worker that tells devices, by the ways that the operator has set up.
 func pushWorker(cfg Config, pool *pgxpool.Pool, writes *idem.Store, metrics *api.Metrics, log *slog.Logger, faults *failpoint.Set) (*push.Worker, error) {
 	c := push.Config{DB: pool, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
-	if cfg.APNs.File != "" {
+	if cfg.APNs != (push.APNsKey{}) {
 		var err error
 		if c.APNs, err = push.NewAPNs(cfg.APNs, cfg.APNsHost, nil); err != nil {
-			return nil, fmt.Errorf("MLSD_APNS_KEY_FILE: %w", err)
+			return nil, fmt.Errorf("MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID: %w", err)
 		}
 	}
 	if cfg.Webhooks {
