@@ -118,7 +118,7 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 	if p == nil {
 		return fmt.Errorf("this node cannot call %s", t.Kind)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	return p.call(ctx, j, t)
 }

@@ -180,7 +180,7 @@ func TestPushRetryQueue(t *testing.T) {
 	}
 }
 
-// Nobody listens, or answers in time.
+// Nobody listens.
 func TestPushNetworkFails(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -188,6 +188,18 @@ func TestPushNetworkFails(t *testing.T) {
 	b.send("hello")
 	b.run()
 	if j := b.only(); j.State != "sending" || j.Wait <= 0 || !strings.Contains(j.Error, "refused") || strings.Contains(j.Error, "/hook") {
+		t.Fatalf("%+v", j)
+	}
+}
+
+// A receiver that does not answer is given up on, and tried again.
+func TestPushNoAnswer(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *push.Config) { c.Timeout = 50 * time.Millisecond })
+	b.phone.answers(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	b.send("hello")
+	b.run()
+	if j := b.only(); j.State != "sending" || j.Wait <= 0 || !strings.Contains(j.Error, "deadline") {
 		t.Fatalf("%+v", j)
 	}
 }

@@ -32,6 +32,7 @@ type Config struct {
 	Metrics  Metrics
 	Log      *slog.Logger
 	Faults   *failpoint.Set // may be nil
+	Timeout  time.Duration  // of one call, all in all; default: 10 s
 	// Jitter picks a delay up to the one given. Default: any.
 	Jitter func(longest time.Duration) time.Duration
 }
@@ -44,6 +45,7 @@ type Worker struct {
 	metrics   Metrics
 	log       *slog.Logger
 	faults    *failpoint.Set
+	timeout   time.Duration
 	jitter    func(time.Duration) time.Duration
 
 	slots   chan struct{} // one for each call that is under way
@@ -54,8 +56,11 @@ type Worker struct {
 // NewWorker returns a worker.
 func NewWorker(c Config) *Worker {
 	w := &Worker{
-		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, metrics: c.Metrics, log: c.Log, faults: c.Faults, jitter: c.Jitter,
+		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, metrics: c.Metrics, log: c.Log, faults: c.Faults, timeout: c.Timeout, jitter: c.Jitter,
 		slots: make(chan struct{}, inFlight), freed: make(chan struct{}, 1),
+	}
+	if w.timeout == 0 {
+		w.timeout = callTimeout
 	}
 	if w.jitter == nil {
 		w.jitter = rand.N[time.Duration]
