@@ -17,6 +17,7 @@ import (
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/messages"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -114,6 +115,7 @@ var sentinels = []struct {
 	{keypackages.ErrExpirationTooFar, mlsapi.ErrExpirationTooFar},
 	{welcome.ErrNotFound, mlsapi.ErrWelcomeNotFound},
 	{welcome.ErrConsumed, mlsapi.ErrWelcomeConsumed},
+	{push.ErrTooManyTargets, mlsapi.ErrTooManyPushTargets},
 	{idem.ErrInProgress, mlsapi.ErrRequestInProgress},
 }
 
@@ -128,6 +130,7 @@ func refusal(err error) (failure, bool) {
 		object   *convos.InvalidObjectError
 		spent    *keypackages.SpentError
 		pkg      *keypackages.InvalidError
+		target   *push.InvalidError
 		input    *mlsapi.Violation
 	)
 	switch {
@@ -158,6 +161,8 @@ func refusal(err error) (failure, bool) {
 		return named(mlsapi.ErrInvalidWelcome, spent.Error()), true
 	case errors.As(err, &pkg):
 		return named(mlsapi.ErrInvalidKeyPackage, pkg.Error()), true
+	case errors.As(err, &target):
+		return named(mlsapi.ErrInvalidPushTarget, target.Error()), true
 	case errors.As(err, &object):
 		names := map[convos.Object]string{
 			convos.Commit: mlsapi.ErrInvalidCommit, convos.Welcome: mlsapi.ErrInvalidWelcome,
@@ -186,6 +191,9 @@ var violations = []struct {
 	{mlsapi.NSIDAddMembers, "didList", mlsapi.RuleMaxLength, mlsapi.ErrTooManyMembers},
 	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleMaxLength, mlsapi.ErrTooManyDids},
 	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleFormat, mlsapi.ErrInvalidDid},
+	{mlsapi.NSIDRegisterPushTarget, "url", mlsapi.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
+	{mlsapi.NSIDRegisterPushTarget, "token", mlsapi.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
+	{mlsapi.NSIDRegisterPushTarget, "topic", mlsapi.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 	{mlsapi.NSIDPublishKeyPackages, "keyPackages", mlsapi.RuleMaxLength, mlsapi.ErrTooManyKeyPackages},
 	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
 	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleFormat, mlsapi.ErrInvalidKeyPackage},

@@ -18,6 +18,7 @@ import (
 	"mlsd/idem"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -28,6 +29,7 @@ type handlers struct {
 	writes   *idem.Store
 	messages *messages.Log
 	welcomes welcome.Policy
+	push     push.Policy
 	waiting  sync.Map // of waiter
 }
 

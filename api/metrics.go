@@ -1,11 +1,14 @@
 package api
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
 	"mlsd/keypackages"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -21,6 +24,11 @@ type Metrics struct {
 	transitions *prometheus.CounterVec
 	rounds      *prometheus.CounterVec
 	refused     func(name, nsid string) // nil: nobody else counts conflicts
+
+	pushAttempts *prometheus.CounterVec
+	pushJobs     *prometheus.CounterVec
+	pushBacklog  prometheus.Gauge
+	pushOldest   prometheus.Gauge
 }
 
 // NewMetrics registers the metrics with reg.
@@ -44,10 +52,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
 		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included."}, []string{"reaper"}),
+
+		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
+		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_push_jobs_total", Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device."}, []string{"outcome"}),
+		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mlsd_push_backlog", Help: "Push jobs that have not ended, of all nodes."}),
+		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest push job that has not ended."}),
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs, m.rounds)
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs, m.rounds,
+		m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest)
 	m.begin()
 	return m
 }
@@ -87,6 +105,20 @@ func (m *Metrics) TakenOver(nsid string) { m.idempotency.WithLabelValues(nsid, "
 // HeartbeatLost implements idem.Metrics.
 func (m *Metrics) HeartbeatLost(nsid string) {
 	m.idempotency.WithLabelValues(nsid, "heartbeat_lost").Inc()
+}
+
+// PushAttempted implements push.Metrics.
+func (m *Metrics) PushAttempted(kind push.Kind, result string) {
+	m.pushAttempts.WithLabelValues(string(kind), result).Inc()
+}
+
+// PushEnded implements push.Metrics.
+func (m *Metrics) PushEnded(outcome string) { m.pushJobs.WithLabelValues(outcome).Inc() }
+
+// PushBacklog implements push.Metrics.
+func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {
+	m.pushBacklog.Set(float64(jobs))
+	m.pushOldest.Set(oldest.Seconds())
 }
 
 // KeyPackagesReaped counts a round of the KeyPackage reaper.

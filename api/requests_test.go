@@ -116,6 +116,20 @@ var keyed = []write{
 		return request{by: bob.user, nsid: mlsapi.NSIDProcessExternalCommit, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
 	}},
+	{"registerPushTarget", func(w *world, key *string) request {
+		alice := w.user()
+		return request{by: alice, nsid: mlsapi.NSIDRegisterPushTarget,
+			in:      &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/"), IdempotencyKey: key},
+			effects: `SELECT count(*) FROM push_targets WHERE did = $1`, args: []any{alice.did()}}
+	}},
+	{"unregisterPushTarget", func(w *world, key *string) request {
+		alice := w.user()
+		alice.post(mlsapi.NSIDRegisterPushTarget,
+			&mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/")}).ok()
+		return request{by: alice, nsid: mlsapi.NSIDUnregisterPushTarget,
+			in:      &mlsapi.UnregisterPushTargetInput{DeviceID: "phone", IdempotencyKey: key},
+			effects: `SELECT 1 - count(*) FROM push_targets WHERE did = $1`, args: []any{alice.did()}}
+	}},
 	{"getKeyPackages", func(w *world, key *string) request {
 		alice, bob := w.user(), w.user()
 		for range 3 {
@@ -155,11 +169,11 @@ var unkeyed = []write{
 }
 
 // guarded are the writes that take effect once, with one answer, even if they are repeated without a key: all but
-// getKeyPackages, and publishKeyPackages, which answers that it knows the KeyPackages.
+// getKeyPackages, and publishKeyPackages and unregisterPushTarget, whose answers to a repetition say that it is one.
 func guarded() []write {
 	var out []write
 	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {
-		if k.name != "getKeyPackages" && k.name != "publishKeyPackages" {
+		if k.name != "getKeyPackages" && k.name != "publishKeyPackages" && k.name != "unregisterPushTarget" {
 			out = append(out, k)
 		}
 	}

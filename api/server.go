@@ -20,6 +20,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/serviceauth"
 	"mlsd/messages"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -30,6 +31,7 @@ type Config struct {
 	Writes   *idem.Store
 	Messages *messages.Log
 	Welcomes welcome.Policy
+	Push     push.Policy
 	Metrics  *Metrics
 	Log      *slog.Logger
 
@@ -58,7 +60,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:      cfg,
 		routes:   map[string]mlsapi.Route[*call]{},
-		handlers: handlers{db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes},
+		handlers: handlers{db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push},
 
 		smallBodies: newBudget(smallBodies, smallBodiesOfCaller),
 		largeBodies: newBudget(largeBodies, largeBodiesOfCaller),

@@ -34,6 +34,7 @@ import (
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -97,7 +98,7 @@ func (w *world) boot() *api.Server {
 	}
 	metrics := api.NewMetrics(prometheus.NewRegistry())
 	server, err := api.New(api.Config{
-		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Welcomes: w.policy, Rates: w.rates, ServiceDID: service,
+		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Welcomes: w.policy, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
 		Writes:   idem.New(w.db, metrics, log, w.faults),
 		Messages: messages.NewLog(w.db, 0, metrics, log, w.faults),

@@ -24,10 +24,12 @@ const NSIDPush = "mlsd.push"
 // lifetime a key is new again, and the natural guard behind each write is what is left: docs/IDEMPOTENCY.md lists them.
 // sendMessage is not here: its record is the message, and lasts as long.
 var operations = map[syntax.NSID]operation{
-	"blue.catbird.mls.publishKeyPackage":  {life: 24 * time.Hour},
-	"blue.catbird.mls.publishKeyPackages": {life: 24 * time.Hour},
-	"blue.catbird.mls.getKeyPackages":     {life: 30 * time.Minute}, // as long as the claim
-	NSIDPush:                              {life: 24 * time.Hour, lease: time.Minute},
+	"blue.catbird.mls.publishKeyPackage":    {life: 24 * time.Hour},
+	"blue.catbird.mls.publishKeyPackages":   {life: 24 * time.Hour},
+	"blue.catbird.mls.getKeyPackages":       {life: 30 * time.Minute}, // as long as the claim
+	"blue.catbird.mls.registerPushTarget":   {life: 24 * time.Hour},
+	"blue.catbird.mls.unregisterPushTarget": {life: 24 * time.Hour},
+	NSIDPush:                                {life: 24 * time.Hour, lease: time.Minute},
 }
 
 func operationOf(nsid string) operation {

@@ -102,6 +102,8 @@ processExternalCommit | ConvoNotFound, NotMember, NotPermitted, GroupInfoNotFoun
 getGroupInfo | ConvoNotFound, NotMember, GroupInfoNotFound
 publishKeyPackages | TooManyKeyPackages, IdempotencyConflict, RequestInProgress
 getKeyPackageStats | InvalidCipherSuite
+registerPushTarget | InvalidPushTarget, TooManyPushTargets, IdempotencyConflict, RequestInProgress
+unregisterPushTarget | IdempotencyConflict, RequestInProgress
 `
 
 const prefix = "blue.catbird.mls."

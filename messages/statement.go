@@ -14,6 +14,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/pgpool"
+	"mlsd/push"
 )
 
 // Outcomes that the statement gives a draft.
@@ -67,7 +68,7 @@ const appendDrafts = `
 			$8::bytea[], $9::text[], $10::text[])
 		WITH ORDINALITY AS d (convo_id, group_id, sender_did, key, hash, kind, epoch, body, embed_type, embed_uri, ord)
 	), judged AS MATERIALIZED (
-		SELECT d.ord, d.convo_id, c.last_seq, c.epoch AS current_epoch, held.seq AS held_seq, held.created_at AS held_at,
+		SELECT d.ord, d.convo_id, d.sender_did, d.kind, c.last_seq, c.epoch AS current_epoch, held.seq AS held_seq, held.created_at AS held_at,
 			CASE
 				WHEN held.request_hash = d.hash THEN 'repeated'
 				WHEN held.seq IS NOT NULL THEN 'conflict'
@@ -91,7 +92,7 @@ const appendDrafts = `
 			WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
 		) held ON true
 	), numbered AS MATERIALIZED (
-		SELECT ord, convo_id, last_seq + row_number() OVER (PARTITION BY convo_id ORDER BY ord) AS seq
+		SELECT ord, convo_id, sender_did, kind, last_seq + row_number() OVER (PARTITION BY convo_id ORDER BY ord) AS seq
 		FROM judged WHERE status = 'appended'
 	), inserted AS (
 		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, embed_type,
@@ -102,6 +103,9 @@ const appendDrafts = `
 		UPDATE convos c SET last_seq = n.last_seq, last_message_at = moment.now
 		FROM (SELECT convo_id, max(seq) AS last_seq FROM numbered GROUP BY convo_id) n, moment
 		WHERE c.id = n.convo_id AND c.id = ANY($1)
+	), pushed AS (
+		SELECT convo_id, sender_did FROM numbered WHERE kind = 1
+	), noted AS (` + push.NoteMessages + `
 	)
 	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing,
 		pg_current_xact_id_if_assigned()::text

@@ -35,6 +35,12 @@ func (e *echo) PublishKeyPackages(_ none, in *mlsapi.PublishKeyPackagesInput) er
 func (e *echo) ProcessExternalCommit(_ none, in *mlsapi.ProcessExternalCommitInput) error {
 	return e.keep(in)
 }
+func (e *echo) RegisterPushTarget(_ none, in *mlsapi.RegisterPushTargetInput) error {
+	return e.keep(in)
+}
+func (e *echo) UnregisterPushTarget(_ none, in *mlsapi.UnregisterPushTargetInput) error {
+	return e.keep(in)
+}
 func (e *echo) SubmitCommit(_ none, in *mlsapi.SubmitCommitInput) error { return e.keep(in) }
 func (e *echo) SendMessage(_ none, in *mlsapi.SendMessageInput) error   { return e.keep(in) }
 func (e *echo) UpdateCursor(_ none, in *mlsapi.UpdateCursorInput) error { return e.keep(in) }

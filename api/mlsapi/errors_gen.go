@@ -45,6 +45,9 @@ const (
 	// ErrInvalidMessage: The ciphertext is not an application message or a proposal
 	// of this group and epoch.
 	ErrInvalidMessage = "InvalidMessage"
+	// ErrInvalidPushTarget: The device cannot be reached so, or this server does
+	// not reach devices so.
+	ErrInvalidPushTarget = "InvalidPushTarget"
 	// ErrInvalidWelcome: The Welcome does not parse, or does not name just the
 	// KeyPackages that the commit adds.
 	ErrInvalidWelcome = "InvalidWelcome"
@@ -71,6 +74,8 @@ const (
 	ErrTooManyKeyPackages = "TooManyKeyPackages"
 	// ErrTooManyMembers: The convo would exceed the largest member count.
 	ErrTooManyMembers = "TooManyMembers"
+	// ErrTooManyPushTargets: The caller has registered as many devices as one may.
+	ErrTooManyPushTargets = "TooManyPushTargets"
 	// ErrWelcomeConsumed: The Welcome was joined with and confirmed; its bytes are
 	// gone.
 	ErrWelcomeConsumed = "WelcomeConsumed"

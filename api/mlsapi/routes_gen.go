@@ -25,8 +25,10 @@ func Methods() []Method {
 		Method{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 		Method{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 	}
 }
@@ -79,6 +81,10 @@ type Handler[C any] interface {
 	// PublishKeyPackages: Publish several KeyPackages. Each is judged on its own:
 	// one that is refused does not hold up the others.
 	PublishKeyPackages(c C, in *PublishKeyPackagesInput) error
+	// RegisterPushTarget: Have one of the caller's devices told that there is
+	// something to fetch, here and nowhere else from now on. What it is told says
+	// nothing of what that is.
+	RegisterPushTarget(c C, in *RegisterPushTargetInput) error
 	// SendMessage: Append an application message or a proposal to a convo's log.
 	// Resend the same bytes after a lost answer; never encrypt anew under the same
 	// key.
@@ -87,6 +93,8 @@ type Handler[C any] interface {
 	// removal of the caller's own devices or of leaves whose owners have left, or
 	// addition of further devices of the caller's own.
 	SubmitCommit(c C, in *SubmitCommitInput) error
+	// UnregisterPushTarget: Have one of the caller's devices told nothing any more.
+	UnregisterPushTarget(c C, in *UnregisterPushTargetInput) error
 	// UpdateCursor: Record how far the caller has read. The position never moves
 	// back.
 	UpdateCursor(c C, in *UpdateCursorInput) error
@@ -209,20 +217,34 @@ func Routes[C any]() []Route[C] {
 			return h.PublishKeyPackages(c, in)
 		}},
 		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeRegisterPushTargetInput(body)
+			if err != nil {
+				return err
+			}
+			return h.RegisterPushTarget(c, in)
+		}},
+		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSubmitCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SubmitCommit(c, in)
 		}},
-		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeUnregisterPushTargetInput(body)
+			if err != nil {
+				return err
+			}
+			return h.UnregisterPushTarget(c, in)
+		}},
+		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err

@@ -21,6 +21,7 @@ import (
 	"mlsd/api"
 	"mlsd/internal/localpg"
 	"mlsd/internal/serviceauth"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -40,10 +41,16 @@ type Config struct {
 	PublicURL string
 	// PLCURL (MLSD_PLC_URL) is the PLC directory.
 	PLCURL string
-	// AllowLoopback (MLSD_ALLOW_LOOPBACK) lets did:web documents be fetched from this machine. For development only.
+	// AllowLoopback (MLSD_ALLOW_LOOPBACK) lets did:web documents be fetched from this machine, and webhooks on it be called. For development only.
 	AllowLoopback bool
 	// Welcomes: Grace (MLSD_WELCOME_GRACE) and OnExpiry (MLSD_WELCOME_ON_GRACE_EXPIRY).
 	Welcomes welcome.Policy
+	// APNs (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID) is what Apple gave for calling its push service: all of it, or none.
+	APNs push.APNsKey
+	// APNsHost (MLSD_APNS_HOST) stands for Apple's service in tests.
+	APNsHost string
+	// Webhooks (MLSD_PUSH_WEBHOOKS) lets devices be told by calls of a URL of theirs.
+	Webhooks bool
 	// EpochWindow (MLSD_MESSAGE_EPOCH_WINDOW) is how many epochs behind the convo's a message may be.
 	EpochWindow int64
 	// Rates: DID (MLSD_RATE_DID, MLSD_RATE_DID_BURST) and IP (MLSD_RATE_IP, MLSD_RATE_IP_BURST), in requests.
@@ -103,7 +110,7 @@ var settings = []setting{
 		_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v}) // its rules, before anything is started
 		return err
 	}},
-	{"MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too (development)", "false", boolean(func(c *Config) *bool { return &c.AllowLoopback })},
+	{"MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too, and call webhooks on it (development)", "false", boolean(func(c *Config) *bool { return &c.AllowLoopback })},
 	{"MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m", func(c *Config, v string) (err error) {
 		if c.Welcomes.Grace, err = time.ParseDuration(v); err == nil && c.Welcomes.Grace <= 0 {
 			err = errors.New("must be positive")
@@ -114,6 +121,23 @@ var settings = []setting{
 		c.Welcomes.OnExpiry = welcome.ExpiryPolicy(v)
 		return oneOf(v, string(welcome.Release), string(welcome.Consume))
 	}},
+	{"MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; empty: none", "", func(c *Config, v string) error {
+		c.APNs.File = v
+		return nil
+	}},
+	{"MLSD_APNS_KEY_ID", "id of that key", "", func(c *Config, v string) error {
+		c.APNs.KeyID = v
+		return nil
+	}},
+	{"MLSD_APNS_TEAM_ID", "id of the team that it belongs to", "", func(c *Config, v string) error {
+		c.APNs.TeamID = v
+		return nil
+	}},
+	{"MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "", func(c *Config, v string) error {
+		c.APNsHost = v
+		return checkURL(v)
+	}},
+	{"MLSD_PUSH_WEBHOOKS", "let devices be told by calls of a URL of theirs", "true", boolean(func(c *Config) *bool { return &c.Webhooks })},
 	{"MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs behind a message may be", "0", func(c *Config, v string) (err error) {
 		if c.EpochWindow, err = strconv.ParseInt(v, 10, 32); err == nil && c.EpochWindow < 0 {
 			err = errors.New("must not be negative")

@@ -30,6 +30,7 @@ import (
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/migrations"
+	"mlsd/push"
 	"mlsd/welcome"
 )
 
@@ -41,6 +42,7 @@ const (
 	sweepInterval  = time.Minute
 	tallyInterval  = 10 * time.Second
 	gaugesInterval = 15 * time.Second // as often as a scrape reads the database
+	pushInterval   = time.Second
 )
 
 // serve runs the server until ctx ends, and then shuts down: unready, drain requests, stop workers, close the pool, stop
@@ -90,6 +92,8 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	running.Go(func() { n.keyPackages.Run(workers, reaperInterval) })
 	running.Go(func() { n.cleaner.Run(workers, sweepInterval) })
 	running.Go(func() { n.conflicts.Run(workers, tallyInterval) })
+	running.Go(func() { n.push.Run(workers, pushInterval) })
+	running.Go(func() { n.push.RunSweep(workers, sweepInterval) })
 	running.Go(func() { sweep(workers, n.tokens, log) })
 	defer running.Wait()
 	defer stopWorkers()
@@ -129,6 +133,7 @@ type node struct {
 	tokens      *serviceauth.UsedTokens
 	cleaner     *idem.Cleaner
 	conflicts   *tally.Tally
+	push        *push.Worker
 	faults      *failpoint.Set // nil unless asked for
 	reg         *prometheus.Registry
 	ready       atomic.Bool
@@ -167,13 +172,33 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	n.welcomes = welcome.NewReaper(pool, cfg.Welcomes, log, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(pool, log, metrics.KeyPackagesReaped)
 	n.cleaner = idem.NewCleaner(pool, log)
+	writes := idem.New(pool, metrics, log, n.faults)
+	if n.push, err = pushWorker(cfg, pool, writes, metrics, log, n.faults); err != nil {
+		return nil, err
+	}
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
-		Writes:     idem.New(pool, metrics, log, n.faults),
+		Writes:     writes,
+		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
 	})
 	return n, err
+}
+
+// pushWorker makes the worker that tells devices, by the ways that the operator has set up.
+func pushWorker(cfg Config, pool *pgxpool.Pool, writes *idem.Store, metrics *api.Metrics, log *slog.Logger, faults *failpoint.Set) (*push.Worker, error) {
+	c := push.Config{DB: pool, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
+	if cfg.APNs != (push.APNsKey{}) {
+		var err error
+		if c.APNs, err = push.NewAPNs(cfg.APNs, cfg.APNsHost, nil); err != nil {
+			return nil, fmt.Errorf("MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID: %w", err)
+		}
+	}
+	if cfg.Webhooks {
+		c.Webhooks = push.NewWebhooks(cfg.AllowLoopback)
+	}
+	return push.NewWorker(c), nil
 }
 
 // extractor believes X-Forwarded-For only from the proxies that the operator names.

@@ -14,14 +14,15 @@ import (
 
 // Points of a write at which a fault can be armed.
 const (
-	BeforeCommit = "before-commit"
-	AfterCommit  = "after-commit"
-	AfterReserve = "after-reserve" // of work outside the database: before it begins
-	AfterWork    = "after-work"    // it is done, and not yet recorded
-	Heartbeat    = "heartbeat"     // a lease is about to be extended
+	BeforeCommit  = "before-commit"
+	AfterCommit   = "after-commit"
+	BeforeReserve = "before-reserve" // of work outside the database: before its key is reserved
+	AfterReserve  = "after-reserve"  // before it begins
+	AfterWork     = "after-work"     // it is done, and not yet recorded
+	Heartbeat     = "heartbeat"      // a lease is about to be extended
 )
 
-var points = []string{BeforeCommit, AfterCommit, AfterReserve, AfterWork, Heartbeat}
+var points = []string{BeforeCommit, AfterCommit, BeforeReserve, AfterReserve, AfterWork, Heartbeat}
 
 // Action is what happens at an armed point.
 type Action string

@@ -24,19 +24,20 @@ func allowed() map[string][]string {
 	domain := func(more ...string) []string { return append(more, "mls", "internal/pgpool") }
 	return map[string][]string{
 		"cmd/mlsd": {
-			"api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "mls", "migrations",
+			"api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "push", "mls", "migrations",
 			"internal/failpoint", "internal/gauges", "internal/invariants", "internal/localpg", "internal/pgpool", "internal/serviceauth",
 			"internal/tally",
 		},
 		"cmd/clientsim": {"clientsim"},
 		"clientsim":     {"api/mlsapi", "mls"}, // a black box: it talks HTTP
 		"api": domain("api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events",
-			"internal/serviceauth"),
+			"push", "internal/serviceauth"),
 		"convos":               domain("messages", "welcome", "keypackages", "idem", "events"),
-		"messages":             domain("idem", "internal/failpoint"),
-		"welcome":              domain("idem"),
+		"messages":             domain("idem", "push", "internal/failpoint"),
+		"welcome":              domain("idem", "push"),
 		"keypackages":          domain("idem"),
 		"events":               domain("idem"),
+		"push":                 {"idem", "internal/failpoint", "internal/guard", "internal/pgpool"},
 		"idem":                 {"internal/failpoint", "internal/pgpool"},
 		"mls":                  {},
 		"migrations":           {},
@@ -45,11 +46,12 @@ func allowed() map[string][]string {
 		"internal/failpoint":   {},
 		"internal/gauges":      {},
 		"internal/tally":       {},
+		"internal/guard":       {},
 		"internal/invariants":  {"mls"},
 		"internal/lexgen":      {"lexicons"},
 		"internal/localpg":     {},
 		"internal/pgpool":      {},
-		"internal/serviceauth": {},
+		"internal/serviceauth": {"internal/guard"},
 	}
 }
 
@@ -73,8 +75,9 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"api", "cmd/mlsd", "clientsim", "cmd/clientsim", "internal/localpg", "internal/serviceauth",
+			"api", "cmd/mlsd", "clientsim", "cmd/clientsim", "internal/localpg", "internal/serviceauth", "push",
 		}},
+		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
 		{prefix: "testing", only: []string{"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants"}},
 	}
 }

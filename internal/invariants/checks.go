@@ -125,6 +125,16 @@ var globalChecks = []check{
 		WHERE k.nsid = 'blue.catbird.mls.createConvo' AND NOT EXISTS (
 			SELECT FROM convos c WHERE c.creator_did = k.caller_did AND c.idempotency_key = k.key
 				AND c.request_hash = k.request_hash)`},
+	{"one push job of a device waits, and one is sent", `
+		SELECT format('%s push jobs of one device are %s', count(*), state) FROM push_jobs
+		WHERE state IN ('pending', 'sending') GROUP BY did, device_id, state HAVING count(*) > 1`},
+	{"a push job's state and its story agree", `
+		SELECT format('push job %s is %s after %s attempts, ended at %s', id, state, attempts, ended_at) FROM push_jobs
+		WHERE (state IN ('done', 'dead')) <> (ended_at IS NOT NULL) OR (state <> 'pending' AND attempts = 0)`},
+	{"a push job's record and its effect are one", `
+		SELECT format('push job %s is %s, and its record says that it has ended', j.id, j.state)
+		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key = j.id::text
+		WHERE j.state IN ('pending', 'sending') AND k.state = 'completed'`},
 	{"every record has its answer", `
 		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = '' AND started_at IS NULL`},
 }

@@ -191,6 +191,20 @@ func TestBrokenPromises(t *testing.T) {
 			SELECT did, int4send(n), device_id, cipher_suite, body, not_after, last_resort, 'claimed', claimed_by,
 				claimed_at - n * interval '47 minutes', claim_expires_at, created_at
 			FROM key_packages, generate_series(1, 30) AS n WHERE claimed_at IS NOT NULL`, nil},
+		{"one push job of a device waits, and one is sent", `
+			DROP INDEX push_jobs_pending;
+			INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
+			SELECT 'did:plc:bob', gen_random_uuid(), 'phone', 'message', now(), now() FROM generate_series(1, 2)`, nil},
+		{"a push job's state and its story agree", `
+			INSERT INTO push_jobs (did, id, device_id, reason, state, next_attempt_at, created_at, ended_at)
+			SELECT 'did:plc:bob', gen_random_uuid(), 'phone', 'message', 'done', now(), now(), now()`, nil},
+		{"a push job's record and its effect are one", `
+			WITH job AS (
+				INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
+				VALUES ('did:plc:bob', gen_random_uuid(), 'phone', 'message', now(), now()) RETURNING id
+			)
+			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+			SELECT 'mlsd', 'mlsd.push', '', id::text, '', '{}', 'done', now(), now() FROM job`, nil},
 		{"is of another group", `UPDATE messages SET body = $1 WHERE seq = 4`, []any{other}},
 		{"says application of epoch 3", `UPDATE messages SET kind = 2 WHERE seq = 4`, nil},
 		{"log entry 4", `UPDATE messages SET body = 'garbage' WHERE seq = 4`, nil},

@@ -250,4 +250,29 @@ var mutants = []mutant{
 	{"locked-last-resort", []edit{
 		{"keypackages/claim.go", "ref, cipher_suite, body, created_at\n				FROM key_packages\n",
 			"ref, cipher_suite, body, created_at\n				FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
+
+	{"lost-fanout", []edit{
+		{"messages/statement.go", "	), noted AS (` + push.NoteMessages + `\n	)\n", "	)\n"},
+		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
+		{"messages/append.go", `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
+	}
+	if err == nil {
+`, `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
+	}
+	if err == nil {
+		for _, d := range drafts {
+			_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
+			if err != nil {
+				return nil, err
+			}
+		}
+`}}, "push.TestLostFanout"},
+	{"told before the commit", []edit{
+		{"push/push.go", "DO UPDATE SET sender_did = excluded.sender_did WHERE false", "DO NOTHING"}}, "push.TestFanoutDuringCommit"},
+	{"told before the commit (Welcome)", []edit{
+		{"push/enqueue.go", `DO UPDATE SET reason = excluded.reason
+	WHERE excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`, "DO NOTHING"}}, "push.TestJobDuringDeposit"},
+	{"a job that was heard takes in more", []edit{
+		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN 'done' ELSE state END", "CASE WHEN EXISTS (SELECT FROM newer) THEN state ELSE state END"},
+		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END", "NULL"}}, "push.TestNewerJobSupersedes"},
 }

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
-	"syscall"
 	"time"
 
-	"github.com/bluesky-social/indigo/util/ssrf"
 	"golang.org/x/time/rate"
+
+	"mlsd/internal/guard"
 )
 
 const (
@@ -23,9 +22,6 @@ const (
 	// look-up as a whole is lookupTimeout.
 	connectTimeout = 3 * time.Second
 )
-
-// errForbidden is a did:web host at an address where this server will not go.
-var errForbidden = errors.New("address is not public")
 
 // lookups is a budget of look-ups of DIDs that are not in the cache.
 type lookups struct {
@@ -65,7 +61,7 @@ func (s *source) get(ctx context.Context, url string) ([]byte, error) {
 	resp, err := s.client.Do(req)
 	var dnsErr *net.DNSError
 	switch {
-	case errors.Is(err, errForbidden), errors.As(err, &dnsErr) && dnsErr.IsNotFound:
+	case errors.Is(err, guard.ErrForbidden), errors.As(err, &dnsErr) && dnsErr.IsNotFound:
 		return nil, fmt.Errorf("%w: %w", ErrIssuer, err)
 	case err != nil:
 		return nil, err
@@ -81,16 +77,9 @@ func plainClient() *http.Client {
 	return newClient(&net.Dialer{Timeout: connectTimeout})
 }
 
-// guardedClient asks hosts of a stranger's choice: public addresses on port 443
-// only. The address is checked when the socket connects, after DNS, so that a
-// name that changes its answer gains nothing.
+// guardedClient asks hosts of a stranger's choice: see [guard.Control].
 func guardedClient(allowLoopback bool, dns *net.Resolver) *http.Client {
-	return newClient(&net.Dialer{Timeout: connectTimeout, Resolver: dns, Control: func(network, address string, _ syscall.RawConn) error {
-		if !mayDial(network, address, allowLoopback) {
-			return fmt.Errorf("%w: %s", errForbidden, address)
-		}
-		return nil
-	}})
+	return newClient(&net.Dialer{Timeout: connectTimeout, Resolver: dns, Control: guard.Control(allowLoopback)})
 }
 
 // newClient follows no redirect, uses no proxy, and unpacks nothing: a small
@@ -111,37 +100,4 @@ func newClient(dialer *net.Dialer) *http.Client {
 			IdleConnTimeout:        30 * time.Second,
 		},
 	}
-}
-
-// mayDial reports whether a stranger may have this server connect to address,
-// an IP address and port.
-func mayDial(network, address string, allowLoopback bool) bool {
-	if network != "tcp4" && network != "tcp6" {
-		return false
-	}
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil || ap.Addr().Zone() != "" {
-		return false
-	}
-	ip := ap.Addr().Unmap()
-	if allowLoopback && ip.IsLoopback() {
-		return true
-	}
-	return ap.Port() == 443 && ssrf.IsPublicIPAddress(ip.AsSlice()) && !isTransition(ip)
-}
-
-// isTransition reports addresses that util/ssrf takes for public IPv6, but that
-// stand for an IPv4 address or for none (IANA special-purpose registry).
-func isTransition(ip netip.Addr) bool {
-	for _, p := range [...]netip.Prefix{
-		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01}), 23),             // protocol assignments, Teredo
-		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8}), 32), // documentation
-		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x02}), 16),             // 6to4
-		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x3f, 0xff}), 20),             // documentation
-	} {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
 }

@@ -1,0 +1,54 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/push"
+)
+
+// RegisterPushTarget: blue.catbird.mls.registerPushTarget. Without a key the guard is the device's row: to register the same again
+// gives the same answer.
+func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	target, err := pushTarget(c, in)
+	if err != nil {
+		return err
+	}
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+		target, err := push.Register(ctx, tx, h.push, target)
+		if err != nil {
+			return nil, err
+		}
+		out := &mlsapi.RegisterPushTargetOutput{}
+		if target.Secret != "" {
+			out.Secret = &target.Secret
+		}
+		return out, nil
+	})
+}
+
+// pushTarget reads the fields that the kind calls for. Those of the other kind are refused: whoever sends them means something else.
+func pushTarget(c *call, in *mlsapi.RegisterPushTargetInput) (push.Target, error) {
+	t := push.Target{DID: c.caller, DeviceID: in.DeviceID, Kind: push.Kind(in.Kind)}
+	apns := in.Token != nil || in.Topic != nil || in.Environment != nil
+	switch {
+	case t.Kind == push.KindAPNs && in.URL == nil:
+		t.Environment = push.Production
+		for field, value := range map[*string]*string{&t.Address: in.Token, &t.Topic: in.Topic, &t.Environment: in.Environment} {
+			if value != nil {
+				*field = *value
+			}
+		}
+	case t.Kind == push.KindWebhook && in.URL != nil && !apns:
+		t.Address = *in.URL
+	case t.Kind == push.KindAPNs, t.Kind == push.KindWebhook:
+		return t, named(mlsapi.ErrInvalidPushTarget, "a webhook has a url, and APNs a token, a topic and an environment")
+	}
+	return t, nil
+}

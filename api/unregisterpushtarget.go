@@ -1,0 +1,25 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/push"
+)
+
+// UnregisterPushTarget: blue.catbird.mls.unregisterPushTarget.
+func (h *handlers) UnregisterPushTarget(c *call, in *mlsapi.UnregisterPushTargetInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+		removed, err := push.Unregister(ctx, tx, c.caller, in.DeviceID)
+		if err != nil {
+			return nil, err
+		}
+		return &mlsapi.UnregisterPushTargetOutput{Removed: removed}, nil
+	})
+}

@@ -1,0 +1,99 @@
+package push
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/sideshow/apns2"
+	"github.com/sideshow/apns2/token"
+)
+
+// payload is all that a device is told: to look. It is the same for everybody.
+const payload = `{"aps":{"alert":{"loc-key":"new-message"},"content-available":1,"mutable-content":1}}`
+
+// collapseID has a device that was off show one notification, whatever the convos are.
+const collapseID = "mlsd"
+
+// APNsKey is what an operator has from Apple.
+type APNsKey struct {
+	File   string // .p8
+	KeyID  string
+	TeamID string
+}
+
+// APNs calls Apple's service over HTTP/2 with token authentication.
+type APNs struct {
+	clients map[string]*apns2.Client // by environment
+}
+
+// NewAPNs returns a caller of APNs. host replaces Apple's hosts, and roots the system's authorities; both are for tests.
+func NewAPNs(key APNsKey, host string, roots *x509.CertPool) (*APNs, error) {
+	if key.KeyID == "" || key.TeamID == "" {
+		return nil, errors.New("the APNs key needs its id and the id of its team")
+	}
+	private, err := token.AuthKeyFromFile(key.File)
+	if err != nil {
+		return nil, fmt.Errorf("read the APNs key: %w", err)
+	}
+	bearer := &token.Token{AuthKey: private, KeyID: key.KeyID, TeamID: key.TeamID}
+	if _, err := bearer.Generate(); err != nil {
+		return nil, fmt.Errorf("sign with the APNs key: %w", err)
+	}
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 3 * time.Second,
+		MaxResponseHeaderBytes: 16 << 10, MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Minute,
+	}
+	client := func(apple string) *apns2.Client {
+		if host != "" {
+			apple = host
+		}
+		return &apns2.Client{Host: apple, Token: bearer, HTTPClient: &http.Client{Transport: keyed{transport}}}
+	}
+	return &APNs{map[string]*apns2.Client{
+		Production: client(apns2.HostProduction), Sandbox: client(apns2.HostDevelopment),
+	}}, nil
+}
+
+func (a *APNs) call(ctx context.Context, j Job, t Target) error {
+	resp, err := a.clients[t.Environment].PushWithContext(ctx, &apns2.Notification{
+		ApnsID: j.ID.String(), DeviceToken: t.Address, Topic: t.Topic, CollapseID: collapseID, Payload: json.RawMessage(payload),
+	})
+	if err != nil {
+		return bare(err)
+	}
+	reason := fmt.Sprintf("status %d %s", resp.StatusCode, resp.Reason)
+	switch code := resp.StatusCode; {
+	case code == http.StatusOK:
+		return nil
+	case code == http.StatusGone, resp.Reason == apns2.ReasonBadDeviceToken, resp.Reason == apns2.ReasonDeviceTokenNotForTopic:
+		return &goneError{reason}
+	case code == http.StatusForbidden, code == http.StatusTooManyRequests, code/100 == 5:
+		return errors.New(reason) // 403 is the operator's key or clock, not the device
+	}
+	return &refusedError{reason}
+}
+
+// keyed adds the idempotency key, which Apple does not read, to what the library sends, and bounds what it reads.
+type keyed struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (k keyed) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("Idempotency-Key", "mlsd-"+req.Header.Get("apns-id"))
+	resp, err := k.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(resp.Body, maxAnswer), resp.Body}
+	return resp, nil
+}

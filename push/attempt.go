@@ -1,0 +1,231 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+)
+
+// provider makes one call. nil: it was delivered. Errors: *goneError and *refusedError, which are final; any other may pass, and a
+// *busyError says when.
+type provider interface {
+	call(ctx context.Context, j Job, t Target) error
+}
+
+// goneError says that the target does not exist any more.
+type goneError struct{ reason string }
+
+func (e *goneError) Error() string { return "the target is gone: " + e.reason }
+
+// refusedError says that this call will never be taken.
+type refusedError struct{ reason string }
+
+func (e *refusedError) Error() string { return "refused: " + e.reason }
+
+// busyError is a failure that passes, whose receiver says when to try again.
+type busyError struct {
+	after  time.Duration
+	reason string
+}
+
+func (e *busyError) Error() string { return e.reason }
+
+// retryError ends an attempt that may be followed by another.
+type retryError struct{ cause error }
+
+func (e *retryError) Error() string { return "to be tried again: " + e.cause.Error() }
+func (e *retryError) Unwrap() error { return e.cause }
+
+// States in which a job ends.
+const (
+	done = "done"
+	dead = "dead"
+)
+
+// attempt makes one attempt at a job that was taken up. What goes wrong beyond the call leaves the job as it is: it is taken up again once
+// it is overdue.
+func (w *Worker) attempt(ctx context.Context, j Job) {
+	err := w.faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
+	if err == nil {
+		_, err = w.writes.Run(ctx, idem.Request{
+			Caller: "mlsd", NSID: idem.NSIDPush, Key: j.ID.String(),
+			Input: idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}},
+		}, func(ctx context.Context, _ int64) (idem.Done, error) { return w.work(ctx, j) })
+	}
+	var retry *retryError
+	var running *idem.RunningError
+	switch {
+	case err == nil:
+		return
+	case errors.As(err, &retry):
+		err = w.postpone(ctx, j, w.delay(j.attempt, retry.cause), retry.cause.Error())
+	case errors.As(err, &running): // by a worker who is overdue, but not yet for its lease
+		err = w.postpone(ctx, j, running.Left, "")
+	case errors.Is(err, idem.ErrLeaseLost):
+		w.log.WarnContext(ctx, "a push job was taken over", "job", j.ID)
+		return
+	}
+	if err != nil {
+		w.log.ErrorContext(ctx, "a push job was left to be taken over", "job", j.ID, "error", err)
+	}
+}
+
+// work makes the call and says what came of it.
+func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
+	t, found, err := w.target(ctx, j)
+	if err != nil {
+		return idem.Done{}, &retryError{err}
+	}
+	if !found {
+		return w.end(j, idem.Success, done, "the device is not registered any more"), nil
+	}
+	if j.attempt > maxAttempts { // its workers have died of it
+		return w.end(j, idem.Failure, dead, "tried too often"), nil
+	}
+	err = w.call(ctx, j, t)
+	var gone *goneError
+	var refused *refusedError
+	switch {
+	case err == nil:
+		w.metrics.PushAttempted(t.Kind, "delivered")
+		return w.end(j, idem.Success, done, ""), nil
+	case errors.As(err, &gone):
+		w.metrics.PushAttempted(t.Kind, "gone")
+		d := w.end(j, idem.Failure, done, err.Error())
+		d.Effect = both(d.Effect, forget(t))
+		return d, nil
+	case errors.As(err, &refused):
+		w.metrics.PushAttempted(t.Kind, "refused")
+		return w.end(j, idem.Failure, dead, err.Error()), nil
+	}
+	w.metrics.PushAttempted(t.Kind, "retry")
+	if j.attempt >= maxAttempts && ctx.Err() == nil {
+		return w.end(j, idem.Failure, dead, err.Error()), nil
+	}
+	return idem.Done{}, &retryError{err}
+}
+
+func (w *Worker) call(ctx context.Context, j Job, t Target) error {
+	p := w.providers[t.Kind]
+	if p == nil {
+		return fmt.Errorf("this node cannot call %s", t.Kind)
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	return p.call(ctx, j, t)
+}
+
+type effect = func(ctx context.Context, tx pgx.Tx) error
+
+func both(first, second effect) effect {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		if err := first(ctx, tx); err != nil {
+			return err
+		}
+		return second(ctx, tx)
+	}
+}
+
+// end says how a job has ended. The fence of its record guards the row too, so its version is not asked for.
+func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Done {
+	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE push_jobs
+			SET state = $3, ended_at = clock_timestamp(), last_error = coalesce(nullif($4, ''), last_error), version = version + 1
+			WHERE did = $1 AND id = $2 AND state = 'sending'`, j.DID, j.ID, state, clip(reason))
+		if err != nil {
+			return fmt.Errorf("end the job: %w", err)
+		}
+		if tag.RowsAffected() != 1 {
+			return fmt.Errorf("end the job: it is not being sent")
+		}
+		w.metrics.PushEnded(state)
+		return nil
+	}}
+}
+
+// forget removes a target that turned out to be gone, unless the device has another by now.
+func forget(t Target) effect {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			DELETE FROM push_targets WHERE did = $1 AND device_id = $2 AND kind = $3 AND address = $4 AND topic = $5`,
+			t.DID, t.DeviceID, t.Kind, t.Address, t.Topic)
+		if err != nil {
+			return fmt.Errorf("forget the target: %w", err)
+		}
+		return nil
+	}
+}
+
+// postponeTimeout bounds putting a job off, also when the server is told to stop.
+const postponeTimeout = 5 * time.Second
+
+// postpone has a job tried again after a delay. If the device has a newer job, that one takes its place, its back-off and its attempts:
+// the newer one's key is not known to the receiver yet, so it is sure to be heard. A job that was taken up by another is left alone.
+func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reason string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
+	defer cancel()
+	superseded := false
+	batch := &pgx.Batch{} // which is one transaction
+	batch.Queue(`SELECT set_config('mlsd.reason', 'superseded', true)`)
+	batch.Queue(`
+		WITH newer AS (
+			UPDATE push_jobs SET attempts = $5, next_attempt_at = clock_timestamp() + $6::interval
+			WHERE did = $1 AND device_id = $3 AND state = 'pending' AND $7 <> ''
+				AND EXISTS (SELECT FROM push_jobs WHERE did = $1 AND id = $2 AND state = 'sending' AND version = $4)
+			RETURNING id
+		)
+		UPDATE push_jobs
+		SET state = CASE WHEN EXISTS (SELECT FROM newer) THEN 'done' ELSE state END,
+			ended_at = CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END,
+			next_attempt_at = clock_timestamp() + $6::interval, last_error = coalesce(nullif($7, ''), last_error)
+		WHERE did = $1 AND id = $2 AND state = 'sending' AND version = $4
+		RETURNING state = 'done'`, j.DID, j.ID, j.DeviceID, j.version, j.attempt, delay, clip(reason)).
+		Query(func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&superseded}, func() error { return nil })
+			return err
+		})
+	if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("put the job off: %w", err)
+	}
+	if superseded {
+		w.metrics.PushEnded("superseded")
+	}
+	return nil
+}
+
+// delay is how long to wait after an attempt: back-off with full jitter, and no less than the receiver asks for.
+func (w *Worker) delay(attempt int, cause error) time.Duration {
+	longest := firstDelay
+	for range attempt - 1 {
+		longest = min(3*longest, lastDelay)
+	}
+	delay := w.jitter(longest)
+	var busy *busyError
+	if errors.As(cause, &busy) {
+		delay = max(delay, min(busy.after, lastDelay))
+	}
+	return delay
+}
+
+// bare is an error of an HTTP client without the URL, which may be a secret.
+func bare(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// clip is as much of what a receiver says as is kept, in a form that the database takes.
+func clip(reason string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(reason[:min(len(reason), 200)], "\x00", ""), "")
+}

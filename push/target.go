@@ -1,0 +1,193 @@
+package push
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/guard"
+)
+
+// Kind is how a device is reached.
+type Kind string
+
+const (
+	KindAPNs    Kind = "apns"
+	KindWebhook Kind = "webhook"
+)
+
+// Environments of APNs.
+const (
+	Production = "production"
+	Sandbox    = "sandbox"
+)
+
+// MaxTargets is how many devices of one DID may be registered.
+const MaxTargets = 100
+
+// ErrTooManyTargets says that the DID has as many targets as it may.
+var ErrTooManyTargets = fmt.Errorf("more than %d devices are registered", MaxTargets)
+
+// InvalidError says why a target cannot be registered.
+type InvalidError struct{ Reason string }
+
+func (e *InvalidError) Error() string { return e.Reason }
+
+// Target is where a device is reached.
+type Target struct {
+	DID         syntax.DID
+	DeviceID    string
+	Kind        Kind
+	Address     string // the APNs device token in hexadecimal, or the URL
+	Topic       string // APNs: the app's bundle id
+	Environment string // APNs: Production or Sandbox
+	Secret      string // webhook: what its calls are signed with; Register's to make
+}
+
+// Policy is what targets may be registered.
+type Policy struct {
+	APNs          bool // there is a key to call APNs with
+	Webhooks      bool
+	AllowLoopback bool // webhooks on this machine, also over http (development)
+}
+
+// Check returns an *InvalidError unless t can be called.
+func (p Policy) Check(t Target) error {
+	switch t.Kind {
+	case KindAPNs:
+		return p.checkAPNs(t)
+	case KindWebhook:
+		return p.checkWebhook(t)
+	}
+	return &InvalidError{"kind must be apns or webhook"}
+}
+
+const (
+	maxToken = 200 // bytes; Apple only says that tokens vary in length
+	maxTopic = 256
+	maxURL   = 2048
+)
+
+func (p Policy) checkAPNs(t Target) error {
+	token, err := hex.DecodeString(t.Address)
+	switch {
+	case !p.APNs:
+		return &InvalidError{"this server has no key for APNs"}
+	case err != nil || len(token) == 0 || len(token) > maxToken:
+		return &InvalidError{"token must be an APNs device token in hexadecimal"}
+	case t.Topic == "" || len(t.Topic) > maxTopic || strings.ContainsFunc(t.Topic, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return &InvalidError{"topic must be the app's bundle id"}
+	case t.Environment != Production && t.Environment != Sandbox:
+		return &InvalidError{"environment must be production or sandbox"}
+	}
+	return nil
+}
+
+func (p Policy) checkWebhook(t Target) error {
+	if !p.Webhooks {
+		return &InvalidError{"this server does not call webhooks"}
+	}
+	if len(t.Address) > maxURL {
+		return &InvalidError{fmt.Sprintf("url must not be longer than %d bytes", maxURL)}
+	}
+	u, err := url.Parse(t.Address)
+	if err != nil || u.Hostname() == "" || u.Opaque != "" {
+		return &InvalidError{"url must be an absolute URL"}
+	}
+	if u.User != nil || u.Fragment != "" {
+		return &InvalidError{"url must have neither user information nor a fragment"}
+	}
+	if p.AllowLoopback && (u.Scheme == "http" || u.Scheme == "https") && loopback(u.Hostname()) {
+		return nil
+	}
+	if u.Scheme != "https" || u.Port() != "" && u.Port() != "443" {
+		return &InvalidError{"url must be https, on port 443"}
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !guard.MayDial("tcp4", net.JoinHostPort(ip.String(), "443"), false) {
+		return &InvalidError{"url must be at a public address"}
+	}
+	return nil
+}
+
+// loopback reports whether a host is this machine by its name alone. What a name resolves to is checked when it is called.
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
+
+// Register has a device told at t from now on, and nowhere else, and returns t with its secret. To register the same again changes
+// nothing. Errors besides the database's: *InvalidError, ErrTooManyTargets.
+func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error) {
+	if err := p.Check(t); err != nil {
+		return t, err
+	}
+	t.Secret = ""
+	if t.Kind == KindWebhook {
+		t.Secret = newSecret()
+	}
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.push ' || $1, 0))`, t.DID); err != nil {
+		return t, fmt.Errorf("lock the devices: %w", err)
+	}
+	var others int
+	err := tx.QueryRow(ctx, `
+		WITH registered AS (
+			INSERT INTO push_targets AS t (did, device_id, kind, address, topic, environment, secret, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
+			ON CONFLICT (did, device_id) DO UPDATE
+			SET kind = excluded.kind, address = excluded.address, topic = excluded.topic, environment = excluded.environment,
+				secret = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.secret ELSE excluded.secret END,
+				created_at = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.created_at
+					ELSE excluded.created_at END
+			RETURNING secret
+		)
+		SELECT secret, (SELECT count(*) FROM push_targets WHERE did = $1 AND device_id <> $2) FROM registered`,
+		t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret).Scan(&t.Secret, &others)
+	if err != nil {
+		return t, fmt.Errorf("register the device: %w", err)
+	}
+	if others >= MaxTargets {
+		return t, ErrTooManyTargets
+	}
+	return t, nil
+}
+
+// newSecret is 32 random bytes.
+func newSecret() string {
+	var secret [32]byte
+	rand.Read(secret[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(secret[:])
+}
+
+// Unregister forgets where a device is reached, and reports whether it was known.
+func Unregister(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) (removed bool, err error) {
+	tag, err := tx.Exec(ctx, `DELETE FROM push_targets WHERE did = $1 AND device_id = $2`, did, device)
+	if err != nil {
+		return false, fmt.Errorf("unregister the device: %w", err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+// target reads where the device of a job is reached now; false if nowhere any more.
+func (w *Worker) target(ctx context.Context, j Job) (t Target, found bool, err error) {
+	t.DID, t.DeviceID = j.DID, j.DeviceID
+	err = w.db.QueryRow(ctx, `
+		SELECT kind, address, topic, environment, secret FROM push_targets WHERE did = $1 AND device_id = $2`,
+		j.DID, j.DeviceID).Scan(&t.Kind, &t.Address, &t.Topic, &t.Environment, &t.Secret)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return t, false, nil
+	}
+	if err != nil {
+		return t, false, fmt.Errorf("read the target: %w", err)
+	}
+	return t, true, nil
+}

@@ -1,0 +1,111 @@
+package push
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"mlsd/internal/guard"
+)
+
+// maxAnswer is how much of an answer is read, in bytes: nothing in it matters.
+const maxAnswer = 4 << 10
+
+// Webhooks calls webhooks: https on public addresses, and this machine where that is allowed.
+type Webhooks struct{ client *http.Client }
+
+// NewWebhooks returns a caller of webhooks.
+func NewWebhooks(allowLoopback bool) *Webhooks {
+	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: guard.Control(allowLoopback)}
+	return &Webhooks{&http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			DialContext:            dialer.DialContext,
+			TLSHandshakeTimeout:    3 * time.Second,
+			ForceAttemptHTTP2:      true,
+			MaxResponseHeaderBytes: 16 << 10,
+			DisableCompression:     true,
+			MaxIdleConns:           64,
+			MaxIdleConnsPerHost:    inFlight,
+			IdleConnTimeout:        30 * time.Second,
+		},
+	}}
+}
+
+func (h *Webhooks) call(ctx context.Context, j Job, t Target) error {
+	body, err := json.Marshal(struct {
+		Type     string `json:"type"`
+		DeviceID string `json:"deviceId"`
+		JobID    string `json:"jobId"`
+	}{j.Reason, j.DeviceID, j.ID.String()})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.Address, bytes.NewReader(body))
+	if err != nil {
+		return &refusedError{"the URL cannot be called"}
+	}
+	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "mlsd")
+	req.Header.Set("Idempotency-Key", j.key())
+	req.Header.Set("X-Mlsd-Timestamp", timestamp)
+	req.Header.Set("X-Mlsd-Signature", sign(t.Secret, timestamp, body))
+	resp, err := h.client.Do(req)
+	if errors.Is(err, guard.ErrForbidden) {
+		return &refusedError{guard.ErrForbidden.Error()}
+	}
+	if err != nil {
+		return bare(err)
+	}
+	_, err = io.CopyN(io.Discard, resp.Body, maxAnswer) // so that the connection can be used again
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	return verdict(resp)
+}
+
+// sign is the signature of a webhook's request: see docs/PUSH.md.
+func sign(secret, timestamp string, body []byte) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(timestamp))
+	mac.Write([]byte{'.'})
+	mac.Write(body)
+	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// verdict is what a status means.
+func verdict(resp *http.Response) error {
+	reason := fmt.Sprintf("status %d", resp.StatusCode)
+	switch code := resp.StatusCode; {
+	case code/100 == 2:
+		return nil
+	case code == http.StatusGone:
+		return &goneError{reason}
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code/100 == 5:
+		return &busyError{retryAfter(resp.Header), reason}
+	}
+	return &refusedError{reason}
+}
+
+// retryAfter is what the receiver asks for, in seconds; 0 if it asks for nothing.
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(min(seconds, int(lastDelay/time.Second))) * time.Second
+}

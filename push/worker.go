@@ -1,0 +1,194 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+)
+
+// Metrics counts what becomes of jobs. Methods are safe for concurrent use.
+type Metrics interface {
+	PushAttempted(kind Kind, result string)       // one call: delivered, gone, refused, retry
+	PushEnded(outcome string)                     // one job: done, dead, superseded
+	PushBacklog(jobs int64, oldest time.Duration) // that have not ended, and since when the first of them waits
+}
+
+// Config is what a Worker is made of.
+type Config struct {
+	DB       *pgxpool.Pool
+	Writes   *idem.Store
+	APNs     *APNs     // nil: none; its jobs wait for a node that has it
+	Webhooks *Webhooks // nil: none
+	Metrics  Metrics
+	Log      *slog.Logger
+	Faults   *failpoint.Set // may be nil
+	Timeout  time.Duration  // of one call, all in all; default: 10 s
+	// Jitter picks a delay up to the one given. Default: any.
+	Jitter func(longest time.Duration) time.Duration
+}
+
+// Worker makes the calls. Any number of nodes may run one: they pass over each other's rows.
+type Worker struct {
+	db        *pgxpool.Pool
+	writes    *idem.Store
+	providers map[Kind]provider
+	metrics   Metrics
+	log       *slog.Logger
+	faults    *failpoint.Set
+	timeout   time.Duration
+	jitter    func(time.Duration) time.Duration
+
+	slots   chan struct{} // one for each call that is under way
+	freed   chan struct{} // a call has ended
+	running sync.WaitGroup
+}
+
+// NewWorker returns a worker.
+func NewWorker(c Config) *Worker {
+	w := &Worker{
+		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, metrics: c.Metrics, log: c.Log, faults: c.Faults, timeout: c.Timeout, jitter: c.Jitter,
+		slots: make(chan struct{}, inFlight), freed: make(chan struct{}, 1),
+	}
+	if w.timeout == 0 {
+		w.timeout = callTimeout
+	}
+	if w.jitter == nil {
+		w.jitter = rand.N[time.Duration]
+	}
+	if c.APNs != nil {
+		w.providers[KindAPNs] = c.APNs
+	}
+	if c.Webhooks != nil {
+		w.providers[KindWebhook] = c.Webhooks
+	}
+	return w
+}
+
+// Run works until ctx ends, and then waits for the calls that are under way, which end with it. It looks for work every interval, and
+// whenever a call has ended.
+func (w *Worker) Run(ctx context.Context, interval time.Duration) {
+	defer w.running.Wait()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := w.round(ctx); err != nil && ctx.Err() == nil {
+			w.log.ErrorContext(ctx, "the push worker failed", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-w.freed:
+		}
+	}
+}
+
+// RunOnce does what is due and waits for the calls.
+func (w *Worker) RunOnce(ctx context.Context) error {
+	err := w.round(ctx)
+	w.running.Wait()
+	return err
+}
+
+// round makes jobs of what was noted, and starts as many of those due as there is room for.
+func (w *Worker) round(ctx context.Context) error {
+	failed := w.FanOut(ctx)
+	jobs, err := w.take(ctx, cap(w.slots)-len(w.slots))
+	for _, j := range jobs {
+		w.slots <- struct{}{}
+		w.running.Go(func() {
+			w.attempt(ctx, j)
+			<-w.slots
+			select {
+			case w.freed <- struct{}{}:
+			default: // it is known already
+			}
+		})
+	}
+	return errors.Join(failed, err)
+}
+
+// take takes up to n jobs up that are due: new ones, ones to be tried again, and ones whose worker is overdue. That is committed before
+// the call. A device's next job waits for the one before.
+func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
+	if n == 0 {
+		return nil, nil
+	}
+	batch := &pgx.Batch{} // which is one transaction
+	batch.Queue(`SELECT set_config('mlsd.reason', 'push', true)`)
+	batch.Queue(`
+		UPDATE push_jobs j
+		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $2::interval, version = version + 1
+		FROM (
+			SELECT did, id FROM push_jobs d
+			WHERE state IN ('pending', 'sending') AND next_attempt_at <= now() AND (state = 'sending' OR NOT EXISTS (
+				SELECT FROM push_jobs s WHERE s.did = d.did AND s.device_id = d.device_id AND s.state = 'sending'))
+			ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
+		) due
+		WHERE j.did = due.did AND j.id = due.id
+		RETURNING j.id, j.did, j.device_id, j.reason, j.attempts, j.version`, n, takeOver).
+		Query(func(rows pgx.Rows) (err error) {
+			jobs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
+				err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version)
+				return j, err
+			})
+			return err
+		})
+	if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, fmt.Errorf("take push jobs up: %w", err)
+	}
+	return jobs, nil
+}
+
+// Sweep deletes jobs that ended long ago, in bounded batches, and tells how many are left to do.
+func (w *Worker) Sweep(ctx context.Context) error {
+	for {
+		tag, err := w.db.Exec(ctx, `
+			DELETE FROM push_jobs
+			WHERE (did, id) IN (
+				SELECT did, id FROM push_jobs WHERE state IN ('done', 'dead') AND ended_at <= now() - $1::interval
+				ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, keepEnded, sweepBatch)
+		if err != nil {
+			return fmt.Errorf("delete ended push jobs: %w", err)
+		}
+		if tag.RowsAffected() < sweepBatch {
+			break
+		}
+	}
+	var jobs int64
+	var oldest time.Duration
+	err := w.db.QueryRow(ctx, `
+		SELECT count(*), coalesce(clock_timestamp() - min(created_at), '0') FROM push_jobs WHERE state IN ('pending', 'sending')`).
+		Scan(&jobs, &oldest)
+	if err != nil {
+		return fmt.Errorf("count push jobs: %w", err)
+	}
+	w.metrics.PushBacklog(jobs, oldest)
+	return nil
+}
+
+// RunSweep sweeps every interval until ctx ends.
+func (w *Worker) RunSweep(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := w.Sweep(ctx); err != nil && ctx.Err() == nil {
+			w.log.ErrorContext(ctx, "push jobs could not be swept", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
