@@ -70,11 +70,16 @@ func (h *hostile) judge(what string, q url.Values, body []byte) (status int, nam
 	if a.status == http.StatusOK {
 		return a.status, "", ""
 	}
-	var e map[string]string
-	if err := json.Unmarshal(a.body, &e); err != nil || len(e) != 2 {
+	var e struct { // and what some say to those who call directly
+		Error, Message, FirstUsedAt, ProcessingStartedAt string
+		CurrentEpoch, Seq                                int64
+	}
+	decoder := json.NewDecoder(bytes.NewReader(a.body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&e); err != nil {
 		h.t.Errorf("%s: the body of the %d is %.300q", what, a.status, a.body)
 	}
-	name, message = e["error"], e["message"]
+	name, message = e.Error, e.Message
 	if !slices.Contains(h.method.Errors, name) && !api.Generic(name) {
 		h.t.Errorf("%s: the error %q is not declared", what, name)
 	}

@@ -182,8 +182,8 @@ func TestBrokenPromises(t *testing.T) {
 		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET last_resort = true`, nil},
 		{"a one-time KeyPackage has one claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
 		{"a one-time KeyPackage has one claimer", `
-			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at)
-			SELECT caller_did, nsid, scope, 'another', request_hash, field_hashes, response, created_at
+			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+			SELECT caller_did, nsid, scope, 'another', request_hash, field_hashes, response, created_at, expires_at
 			FROM idempotency_keys WHERE key = 'claim'`, nil},
 		{"no caller exceeds its budget of a device", `
 			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by, claimed_at,
