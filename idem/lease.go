@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/failpoint"
+	"mlsd/internal/pgpool"
 )
 
 // Outcome is what work outside came to. All three are answers: a repetition gets the same.
@@ -83,6 +84,10 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 			'processing', '', clock_timestamp(), clock_timestamp() + $8::interval)
 		ON CONFLICT DO NOTHING`,
 		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), op.life, op.lease)
+	if pgpool.LockTimeout(err) { // somebody is reserving it at this moment
+		s.metrics.InProgress(req.NSID)
+		return 0, nil, ErrInProgress
+	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("reserve the work: %w", err)
 	}
@@ -129,6 +134,10 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), op.life, op.lease).Scan(&fence, &lapsed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
+	}
+	if pgpool.LockTimeout(err) {
+		s.metrics.InProgress(req.NSID)
+		return 0, ErrInProgress
 	}
 	if err != nil {
 		return 0, fmt.Errorf("take the work over: %w", err)

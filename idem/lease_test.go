@@ -274,6 +274,8 @@ func TestTakeoverRace(t *testing.T) {
 	var mu sync.Mutex
 	fences := map[int64]int{}
 	release := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(release) })
+	defer goOn()
 	outs := make([]<-chan outcome, 16)
 	for i := range outs {
 		outs[i] = b.start(t.Context(), "k", func(_ context.Context, fence int64) (idem.Done, error) {
@@ -297,7 +299,7 @@ func TestTakeoverRace(t *testing.T) {
 			t.Fatalf("%+v", out)
 		}
 	}
-	close(release)
+	goOn()
 	if out := <-results; out.err != nil || fences[2] != 1 || len(fences) != 1 {
 		t.Fatalf("%+v, fences %v", out, fences)
 	}
