@@ -16,7 +16,7 @@ func TestExpiredKeysMeetTheGuards(t *testing.T) {
 	want := map[string]string{
 		"createConvo": mlsapi.ErrGroupAlreadyExists, "addMembers": mlsapi.ErrEpochMismatch, "submitCommit": mlsapi.ErrEpochMismatch,
 		"processExternalCommit": mlsapi.ErrEpochMismatch, "leaveConvo with a commit": mlsapi.ErrEpochMismatch,
-		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay,
+		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "",
 	}
 	for _, kind := range keyed {
 		t.Run(kind.name, func(t *testing.T) {
@@ -59,6 +59,7 @@ func TestLifetimes(t *testing.T) {
 	want := map[string]time.Duration{
 		"createConvo": 7 * day, "addMembers": 7 * day, "submitCommit": 7 * day, "processExternalCommit": 7 * day, "leaveConvo": 7 * day,
 		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day, "getKeyPackages": 30 * time.Minute,
+		"registerPushTarget": day, "unregisterPushTarget": day,
 	}
 	for _, kind := range keyed {
 		if kind.name == "sendMessage" {
