@@ -10,7 +10,7 @@ import (
 )
 
 // After a record's lifetime a retry runs as new, says so, and meets the natural guard behind the write: there is no second effect.
-func TestExpiredKeysMeetTheGuards(t *testing.T) {
+func TestExpiredHeader(t *testing.T) {
 	t.Parallel()
 	const replay = "the first answer"
 	want := map[string]string{
@@ -53,7 +53,7 @@ func TestExpiredKeysMeetTheGuards(t *testing.T) {
 }
 
 // The lifetimes of records, as docs/IDEMPOTENCY.md states them.
-func TestLifetimes(t *testing.T) {
+func TestTTLPerOperation(t *testing.T) {
 	t.Parallel()
 	day := 24 * time.Hour
 	want := map[string]time.Duration{
@@ -124,4 +124,17 @@ func TestReusedKey(t *testing.T) {
 			t.Fatalf("the headers are %v", a.header)
 		}
 	}
+}
+
+// A replay is marked as one, and is the first answer byte for byte; the first answer is not.
+func TestReplayHeader(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		first := r.send(w.server)
+		first.ok()
+		if first.header.Get("X-Idempotency-Replay") != "" {
+			t.Error("the first answer is marked as a replay")
+		}
+		r.send(w.server).replays(first)
+	})
 }

@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -90,8 +91,8 @@ func (b *bench) start(ctx context.Context, key string, work idem.Work) <-chan ou
 	return out
 }
 
-// The reservation is there before the work, and a duplicate is told since when.
-func TestReservationAndStillProcessing(t *testing.T) {
+// The reservation is there before the work, and its end is recorded with the time that the work took.
+func TestReservation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	h, work := b.held(t, "first")
@@ -99,15 +100,6 @@ func TestReservationAndStillProcessing(t *testing.T) {
 	<-h.begun
 	if r := b.row(t, "k"); r.state != "processing" || r.fence != 1 {
 		t.Fatalf("while it runs: %+v", r)
-	}
-	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) {
-		t.Error("the duplicate has run")
-		return idem.Done{}, nil
-	})
-	var running *idem.RunningError
-	if !errors.As(err, &running) || !errors.Is(err, idem.ErrInProgress) || running.Since.IsZero() || running.Left <= 0 ||
-		!strings.Contains(err.Error(), "processing_started_at=") {
-		t.Fatalf("the duplicate: %v", err)
 	}
 	close(h.goOn)
 	if out := <-first; out.err != nil || string(out.answer.Body) != "first" {
@@ -118,27 +110,75 @@ func TestReservationAndStillProcessing(t *testing.T) {
 	}
 }
 
-// What work came to is an answer for every repetition, whether it was a success or not.
-func TestCachedOutcomes(t *testing.T) {
+// A duplicate is told since when the first one runs, and how long to wait.
+func TestStillProcessing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	for _, want := range []idem.Outcome{idem.Success, idem.Partial, idem.Failure} {
-		ran := 0
-		work := func(context.Context, int64) (idem.Done, error) {
-			ran++
-			return idem.Done{Outcome: want, Response: []byte(want + "!")}, nil
-		}
-		for i := range 2 {
-			answer, err := b.Run(t.Context(), outside(string(want)), work)
-			if err != nil || answer.Outcome != want || string(answer.Body) != string(want)+"!" || answer.Replayed != (i == 1) {
-				t.Fatalf("%s, run %d: %+v, %v", want, i, answer, err)
-			}
-		}
-		if ran != 1 || b.row(t, string(want)).outcome != string(want) {
-			t.Fatalf("%s ran %d times: %+v", want, ran, b.row(t, string(want)))
+	h, work := b.held(t, "first")
+	first := b.start(t.Context(), "k", work)
+	<-h.begun
+	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) {
+		t.Error("the duplicate has run")
+		return idem.Done{}, nil
+	})
+	var running *idem.RunningError
+	if !errors.As(err, &running) || !errors.Is(err, idem.ErrInProgress) || running.Since.IsZero() || running.Left <= 0 ||
+		!strings.Contains(err.Error(), "processing_started_at=") {
+		t.Fatalf("the duplicate: %v", err)
+	}
+	close(h.goOn)
+	if out := <-first; out.err != nil {
+		t.Fatal(out.err)
+	}
+}
+
+// A holder that has died is followed by another once its lease is over, and not before.
+func TestTimeoutTakeover(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil { // as good as dead
+		t.Fatal(err)
+	}
+	work := func(_ context.Context, fence int64) (idem.Done, error) {
+		return b.done(t, fmt.Sprint("fence ", fence)), nil
+	}
+	if _, err := b.Run(t.Context(), outside("k"), work); !errors.Is(err, failpoint.ErrInjected) {
+		t.Fatal(err)
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", 30*time.Second, "lease_expires_at")
+	if _, err := b.Run(t.Context(), outside("k"), work); !errors.Is(err, idem.ErrInProgress) {
+		t.Fatalf("within the lease: %v", err)
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", time.Minute, "lease_expires_at")
+	answer, err := b.Run(t.Context(), outside("k"), work)
+	if err != nil || string(answer.Body) != "fence 2" || b.counts.takenOver.Load() != 1 || b.effects(t) != 1 {
+		t.Fatalf("after it: %+v, %v", answer, err)
+	}
+}
+
+// What work came to is an answer for every repetition, whether it was a success or not.
+func TestCachedSuccess(t *testing.T)        { t.Parallel(); cached(t, idem.Success) }
+func TestCachedPartialFailure(t *testing.T) { t.Parallel(); cached(t, idem.Partial) }
+func TestCachedFailure(t *testing.T)        { t.Parallel(); cached(t, idem.Failure) }
+
+func cached(t *testing.T, want idem.Outcome) {
+	t.Helper()
+	b := newBench(t)
+	ran := 0
+	work := func(context.Context, int64) (idem.Done, error) {
+		ran++
+		return idem.Done{Outcome: want, Response: []byte(want + "!")}, nil
+	}
+	for i := range 2 {
+		answer, err := b.Run(t.Context(), outside("k"), work)
+		if err != nil || answer.Outcome != want || string(answer.Body) != string(want)+"!" || answer.Replayed != (i == 1) {
+			t.Fatalf("run %d: %+v, %v", i, answer, err)
 		}
 	}
-	other := outside("success")
+	if ran != 1 || b.row(t, "k").outcome != string(want) {
+		t.Fatalf("ran %d times: %+v", ran, b.row(t, "k"))
+	}
+	other := outside("k")
 	other.Input = idem.Content{{Name: "job", JSON: []byte(`"2"`)}}
 	var conflict *idem.ConflictError
 	if _, err := b.Run(t.Context(), other, nil); !errors.As(err, &conflict) {
@@ -166,7 +206,7 @@ func TestReleased(t *testing.T) {
 }
 
 // zombie: a heartbeat or completion without a fence extended or overwrote its successor's lease.
-func TestZombie(t *testing.T) {
+func TestZombieFenced(t *testing.T) {
 	t.Parallel()
 	beats := make(chan time.Time)
 	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
@@ -427,7 +467,7 @@ func TestExpiredKeyAtOnce(t *testing.T) {
 	}
 }
 
-func TestCleaner(t *testing.T) {
+func TestCleanup(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for _, key := range []string{"old", "older"} {

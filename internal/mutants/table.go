@@ -124,7 +124,7 @@ var mutants = []mutant{
 	{"zombie (completion)", []edit{
 		{"idem/lease.go", `		UPDATE idempotency_keys SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND`, `		UPDATE idempotency_keys SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
-		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence >= $5 AND`}}, "idem.TestZombie"},
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence >= $5 AND`}}, "idem.TestZombieFenced"},
 	{"zombie (heartbeat)", []edit{
 		{"idem/lease.go", `lease_expires_at = clock_timestamp() + $6::interval
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND`, `lease_expires_at = clock_timestamp() + $6::interval
@@ -134,7 +134,7 @@ var mutants = []mutant{
 	{"records without row-level security", []edit{
 		{"idem/record.go", "set_config('mlsd.caller', ` + literal(req.Caller.String()) + `, true)", "set_config('mlsd.maintenance', 'on', true)"}}, "idem.TestRowLevelSecurity"},
 	{"keys that never expire", []edit{
-		{"idem/record.go", "AND state = 'completed' AND expires_at <= clock_timestamp()`,", "AND state = 'completed' AND expires_at <= '-infinity'`,"}}, "TestExpiredKeysMeetTheGuards"},
+		{"idem/record.go", "AND state = 'completed' AND expires_at <= clock_timestamp()`,", "AND state = 'completed' AND expires_at <= '-infinity'`,"}}, "TestExpiredHeader"},
 	{"epoch-in-replay", []edit{
 		{"idem/idem.go", "	return Answer{Body: rec.response, Replayed: true, Outcome: rec.outcome}, nil\n",
 			"	return Answer{Body: []byte(`{\"success\":true}`), Replayed: true}, nil\n"}}, "TestEpochInReplay"},
