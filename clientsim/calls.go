@@ -102,6 +102,19 @@ func cursorCall(convo string, seq int64) Call {
 	return procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: seq})
 }
 
+// registerCall has a device told by a webhook.
+func registerCall(device, address, key string) Call {
+	return procedure(mlsapi.NSIDRegisterPushTarget, "", key, &mlsapi.RegisterPushTargetInput{
+		DeviceID: device, Kind: mlsapi.RegisterPushTargetInputKindWebhook, URL: &address, IdempotencyKey: optional(key),
+	})
+}
+
+func unregisterCall(device, key string) Call {
+	return procedure(mlsapi.NSIDUnregisterPushTarget, "", key, &mlsapi.UnregisterPushTargetInput{
+		DeviceID: device, IdempotencyKey: optional(key),
+	})
+}
+
 // query makes a query's call; pairs are names and values, and an empty value
 // leaves its parameter out.
 func query(method, convo, key string, pairs ...string) Call {

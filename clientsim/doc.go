@@ -1,7 +1,8 @@
 // Package clientsim plays MLS clients against a delivery service, with faults,
 // and checks that every promise is kept. It is a black box: it talks HTTP and
 // knows no more of the server than the contract says, except that a server of
-// its own can be killed, also exactly at a COMMIT (failpoint.go).
+// its own can be killed, also exactly at a COMMIT (failpoint.go), and has a database
+// in which time can be made to pass (age.go).
 //
 // What it is made of, from the person to the wire:
 //
@@ -20,7 +21,8 @@
 //	           first one, heard or not
 //
 // Beside them, the Directory (plc.go) lets the server resolve the accounts, and
-// Proc (server.go, sibling.go) is the server's process. The Model (model.go) is the
+// Proc (server.go, sibling.go) is the server's process. The Receiver (receiver.go)
+// is where phones have their pushes sent (pushed.go). The Model (model.go) is the
 // simulator's own account of what was sent and acknowledged; after each
 // scenario the checker (check.go, check*.go, outsiders.go)
 // reads everything that every member can see and holds it against the model.

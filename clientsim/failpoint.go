@@ -13,10 +13,20 @@ import (
 const (
 	BeforeCommit = "before-commit"
 	AfterCommit  = "after-commit"
+	// Of work outside the database, such as a push:
+	BeforeReserve = "before-reserve"
+	AfterReserve  = "after-reserve"
+	AfterWork     = "after-work"
+)
+
+// What the server does for a push, as failpoints name it.
+const (
+	nsidPushJob    = "mlsd.push"
+	nsidPushFanout = "mlsd.push.fanout"
 )
 
 // Arm makes the next transaction of method meet an action exactly before or
-// after its COMMIT, once.
+// after its COMMIT, or at another point of its work, once.
 func (p *Proc) Arm(ctx context.Context, point string, method syntax.NSID, action string) error {
 	p.mu.Lock()
 	admin := p.admin

@@ -138,6 +138,13 @@ func (l *Ledger) Original(who *Account, call Call) ([]byte, bool) {
 	return bytes.Clone(r.body), true
 }
 
+// Expired forgets what was seen under a key: the server may as well.
+func (l *Ledger) Expired(who *Account, call Call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.accounts, ledgerKey{who.DID, call.Method, call.Convo, call.Key})
+}
+
 // Settle reports what was violated since the last call. Every key whose
 // answers were all lost is fine; one with two replays and no original is fine
 // only if some attempt's outcome is unknown.

@@ -216,6 +216,13 @@ func (m *Model) Settled(who *Account, call Call) {
 	m.settled = append(m.settled, settled{who, call})
 }
 
+// Expired notes that a write's key is new: asked again it is no replay.
+func (m *Model) Expired(call Call) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.settled = slices.DeleteFunc(m.settled, func(s settled) bool { return s.call.Method == call.Method && s.call.Key == call.Key })
+}
+
 // live reports whether did is a member now.
 func (m *Model) live(convo string, did syntax.DID) bool {
 	m.mu.Lock()

@@ -8,8 +8,9 @@ type Scenario struct {
 	Name string
 	// About is one line for --list.
 	About string
-	// Control is set where the server has to be killed or restarted, which
-	// only works with a server of the simulator's own.
+	// Control is set where the server has to be killed or restarted, to call
+	// this machine, or to see time pass, which only works with a server of the
+	// simulator's own.
 	Control bool
 	Run     func(context.Context, *World) error
 }
@@ -56,6 +57,10 @@ func Scenarios() []Scenario {
 		{Name: "metadata", About: "a convo's name and a message's embed come back as they were sent", Run: Metadata},
 		{Name: "killed-before-commit", About: "the server is killed before COMMIT, restarted, and asked again", Control: true, Run: KilledBeforeCommit},
 		{Name: "killed-after-commit", About: "the server is killed between COMMIT and the answer, restarted, and asked again", Control: true, Run: KilledAfterCommit},
+		{Name: "push", About: "phones that fetch only when they are called: bursts, a Welcome, registered and unregistered twice", Control: true, Run: Push},
+		{Name: "push-receiver-fails", About: "the receiver of pushes answers 500, 503 and nothing, refuses one, and is gone", Control: true, Run: PushReceiverFails},
+		{Name: "push-killed", About: "the server is killed at every step from a message's COMMIT to the record of its push", Control: true, Run: PushKilled},
+		{Name: "expired-key", About: "writes are repeated when their keys have expired: the natural guards", Control: true, Run: ExpiredKey},
 		{Name: "long-conversation", About: "joins, leaves, messages and faults at random, from the printed seed", Run: LongConversation},
 	}
 }

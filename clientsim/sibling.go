@@ -15,18 +15,27 @@ import (
 // running and has to be stopped last: any number of processes may share one
 // database, and this one has a private PostgreSQL.
 func (p *Proc) Sibling() (*Proc, error) {
-	sockets, err := p.sockets()
+	database, err := p.database()
 	if err != nil {
 		return nil, fmt.Errorf("server: sibling: %w", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &Proc{binary: p.binary, data: p.data + "-sibling", log: newTail(40), env: maps.Clone(p.env)}
-	query := url.Values{"host": {sockets}, "port": {"5432"}, "sslmode": {"disable"}}
 	s.env["MLSD_DATA_DIR"] = s.data
-	s.env["MLSD_DATABASE_URL"] = "postgres://mlsd@/mlsd?" + query.Encode()
+	s.env["MLSD_DATABASE_URL"] = database
 	s.env["MLSD_LISTEN"] = "127.0.0.1:0"
 	return s, nil
+}
+
+// database is the URL of the private PostgreSQL's database.
+func (p *Proc) database() (string, error) {
+	sockets, err := p.sockets()
+	if err != nil {
+		return "", err
+	}
+	query := url.Values{"host": {sockets}, "port": {"5432"}, "sslmode": {"disable"}}
+	return "postgres://mlsd@/mlsd?" + query.Encode(), nil
 }
 
 // sockets finds the directory of the private PostgreSQL's socket: in the data

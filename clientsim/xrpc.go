@@ -38,6 +38,10 @@ type Answer struct {
 // Replayed reports whether the server says that it had answered this before.
 func (a Answer) Replayed() bool { return a.Header.Get("X-Idempotency-Replay") == "true" }
 
+// expiredKey reports whether an answer or a refusal says that its key was used
+// before, too long ago.
+func expiredKey(h http.Header) bool { return h.Get("X-Idempotency-Expired") == "true" }
+
 // CallError is an answer that is not 2xx.
 type CallError struct {
 	Method  syntax.NSID
