@@ -11,30 +11,49 @@ import (
 // This file lets time pass in the server's private database, which no client
 // can: what a scenario would have to wait a minute or a week for gets older.
 
-// age runs a statement that moves times into the past, and nothing else: no
-// trigger fires, since nothing that the server does is happening.
-func (p *Proc) age(ctx context.Context, sql string, args ...any) (rows int64, err error) {
+// inDatabase runs f in a transaction there, in which no trigger fires: nothing
+// that the server does is happening.
+func (p *Proc) inDatabase(ctx context.Context, f func(pgx.Tx) error) error {
 	address, err := p.database()
 	if err != nil {
-		return 0, fmt.Errorf("server: database: %w", err)
+		return fmt.Errorf("server: database: %w", err)
 	}
 	db, err := pgx.Connect(ctx, address)
 	if err != nil {
-		return 0, fmt.Errorf("server: database: %w", err)
+		return fmt.Errorf("server: database: %w", err)
 	}
-	defer func() { err = errors.Join(err, db.Close(context.WithoutCancel(ctx))) }()
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
 			return err
 		}
+		return f(tx)
+	})
+	if err = errors.Join(err, db.Close(context.WithoutCancel(ctx))); err != nil {
+		return fmt.Errorf("server: database: %w", err)
+	}
+	return nil
+}
+
+// age runs a statement that moves times into the past, and nothing else.
+func (p *Proc) age(ctx context.Context, sql string, args ...any) (rows int64, err error) {
+	err = p.inDatabase(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sql, args...)
 		rows = tag.RowsAffected()
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("server: database: %w", err)
-	}
-	return rows, nil
+	return rows, err
+}
+
+// Pushed waits until every push of an account's is written down as ended: a
+// call that was heard may be made again by a server that dies before that.
+func (p *Proc) Pushed(ctx context.Context, who *Account) error {
+	return until(ctx, pushPatience, func() (ended bool, err error) {
+		err = p.inDatabase(ctx, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `
+				SELECT NOT EXISTS (SELECT FROM push_jobs WHERE did = $1 AND state IN ('pending', 'sending'))`, who.DID.String()).Scan(&ended)
+		})
+		return ended, err
+	})
 }
 
 // EndLeases lets the leases of dead workers end, and has their jobs be due.

@@ -95,5 +95,8 @@ func (w *World) killedPush(ctx context.Context, step pushStep, from, to *Phone, 
 	if keys := byKey(rings[seen:]); len(keys) != 1 {
 		w.Broken("killed %s of %s: one message was told under %v", step.point, step.method, keys)
 	}
-	return w.woken(ctx, to, at, convo, text, seen)
+	if err := w.woken(ctx, to, at, convo, text, seen); err != nil {
+		return err
+	}
+	return w.Server.Pushed(ctx, to.Account)
 }
