@@ -219,14 +219,14 @@ func readServerSent(id, event string, data []byte) (happening, error) {
 		return h, fmt.Errorf("server-sent event %q", event)
 	}
 	var v struct {
-		Cursor                                   string
-		Message                                  json.RawMessage
-		ConvoID, ID, Sender, DID, By, Change     string
-		Seq, Epoch, Available                    int64
-		CommitData                               mlsapi.Bytes
-		CommitNeeded                             bool
-		DeviceID, KeyPackageRef, CipherSuite     string
-		Info, CreatedAt                          string
+		Cursor                               string
+		Message                              json.RawMessage
+		ConvoID, ID, Sender, DID, By, Change string
+		Seq, Epoch, Available                int64
+		CommitData                           mlsapi.Bytes
+		CommitNeeded                         bool
+		DeviceID, KeyPackageRef, CipherSuite string
+		Info, CreatedAt                      string
 	}
 	if err := json.Unmarshal(data, &v); err != nil {
 		return h, fmt.Errorf("server-sent %s: %w", h.kind, err)
