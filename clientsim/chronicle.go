@@ -12,8 +12,22 @@ import (
 // Chronicle is what happened in the convos whose streams are watched, as it was acknowledged to those who did it. The vigils of
 // subscribers are held against it. It is safe for concurrent use.
 type Chronicle struct {
-	mu      sync.Mutex // guards stories, and of each what is marked so
+	mu      sync.Mutex // guards what follows, and the stories
 	stories map[string]*story
+	omens   map[syntax.DID][]omen
+}
+
+// omen is an event about a device of somebody's.
+type omen struct {
+	kind   string
+	convo  string // welcome
+	device string
+	epoch  int64  // welcome
+	change string // keyPackages
+}
+
+func (h *happening) omen() omen {
+	return omen{kind: h.kind, convo: h.convo, device: h.device, epoch: h.epoch, change: h.change}
 }
 
 // story is one convo's.
@@ -65,7 +79,9 @@ func (h *happening) mark() mark {
 }
 
 // NewChronicle returns one of nothing.
-func NewChronicle() *Chronicle { return &Chronicle{stories: map[string]*story{}} }
+func NewChronicle() *Chronicle {
+	return &Chronicle{stories: map[string]*story{}, omens: map[syntax.DID][]omen{}}
+}
 
 // Begun notes a new convo and its founders, the creator first.
 func (c *Chronicle) Begun(convo string, by syntax.DID, dids ...syntax.DID) {
@@ -113,6 +129,29 @@ func (c *Chronicle) Gone(convo, change string, by, did syntax.DID, seq int64) {
 	last := &tenures[len(tenures)-1]
 	last.to, last.closed, last.last = seq, true, len(s.roster)
 	s.roster = append(s.roster, turn{step: s.step(), did: did, change: change, by: by, seq: seq})
+}
+
+// Welcomed notes that a Welcome waits for a device.
+func (c *Chronicle) Welcomed(did syntax.DID, convo, device string, epoch int64) {
+	c.note(did, omen{kind: toldWelcome, convo: convo, device: device, epoch: epoch})
+}
+
+// Signalled notes that a device's KeyPackages want to be looked after.
+func (c *Chronicle) Signalled(did syntax.DID, device, change string) {
+	c.note(did, omen{kind: toldKeyPackages, device: device, change: change})
+}
+
+func (c *Chronicle) note(did syntax.DID, o omen) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.omens[did] = append(c.omens[did], o)
+}
+
+// omensOf are the events about somebody's devices.
+func (c *Chronicle) omensOf(did syntax.DID) []omen {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.omens[did])
 }
 
 func (s *story) step() int {

@@ -103,7 +103,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to target, progress *Prog
 		result.Skipped = "needs a server of its own"
 		return result
 	}
-	ctx, cancel := context.WithTimeout(ctx, scenarioLimit)
+	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For)
 	defer cancel()
 	start := time.Now()
 	w := newWorld(to, c.Options, salt(s.Name), func(now string) { progress.Now("%s: %s", s.Name, now) })

@@ -60,6 +60,7 @@ func Scenarios() []Scenario {
 		{Name: "push", About: "phones that fetch only when they are called: bursts, a Welcome, registered and unregistered twice", Control: true, Run: Push},
 		{Name: "push-receiver-fails", About: "the receiver of pushes answers 500, 503 and nothing, refuses one, and is gone", Control: true, Run: PushReceiverFails},
 		{Name: "push-killed", About: "the server is killed at every step from a message's COMMIT to the record of its push", Control: true, Run: PushKilled},
+		{Name: "live", About: "many write and many listen on two servers: dropped, slow, coming and going, with kills of the leader and of the database", Control: true, Run: Live},
 		{Name: "expired-key", About: "writes are repeated when their keys have expired: the natural guards", Control: true, Run: ExpiredKey},
 		{Name: "long-conversation", About: "joins, leaves, messages and faults at random, from the printed seed", Run: LongConversation},
 	}

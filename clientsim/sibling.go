@@ -19,13 +19,18 @@ func (p *Proc) Sibling() (*Proc, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: sibling: %w", err)
 	}
+	return p.sharing(database, "-sibling"), nil
+}
+
+// sharing prepares another mlsd on a database.
+func (p *Proc) sharing(database, suffix string) *Proc {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := &Proc{binary: p.binary, data: p.data + "-sibling", log: newTail(40), env: maps.Clone(p.env)}
+	s := &Proc{binary: p.binary, data: p.data + suffix, log: newTail(40), env: maps.Clone(p.env)}
 	s.env["MLSD_DATA_DIR"] = s.data
 	s.env["MLSD_DATABASE_URL"] = database
 	s.env["MLSD_LISTEN"] = "127.0.0.1:0"
-	return s, nil
+	return s
 }
 
 // database is the URL of the private PostgreSQL's database.

@@ -229,7 +229,25 @@ func (v *Vigil) Missing(c *Chronicle) (n int64) {
 	for _, s := range stories {
 		n += v.missingOf(c, s)
 	}
-	return n
+	return n + int64(len(less(c.omensOf(v.did), v.omens())))
+}
+
+func (v *Vigil) omens() (all []omen) {
+	for _, h := range v.personal {
+		all = append(all, h.omen())
+	}
+	return all
+}
+
+// less is a without what is in b, each as often as it is there.
+func less(a, b []omen) []omen {
+	a = slices.Clone(a)
+	for _, o := range b {
+		if i := slices.Index(a, o); i >= 0 {
+			a = slices.Delete(a, i, i+1)
+		}
+	}
+	return a
 }
 
 func (v *Vigil) missingOf(c *Chronicle, s *story) (n int64) {
@@ -276,9 +294,23 @@ func (v *Vigil) Judge(c *Chronicle) []Violation {
 			v.report(Broken, convo, "it was never in this convo")
 		}
 	}
+	v.judgeOmens(c.omensOf(v.did))
 	found := v.found
 	v.found = nil
 	return found
+}
+
+// judgeOmens: every Welcome is told once. When KeyPackages run low nobody knows as well as the server: more may be told than is known.
+func (v *Vigil) judgeOmens(want []omen) {
+	got := v.omens()
+	for _, o := range less(want, got) {
+		v.report(Lost, o.convo, "a %s event was not told: device %s, epoch %d, %s", o.kind, o.device, o.epoch, o.change)
+	}
+	for _, o := range less(got, want) {
+		if o.kind == toldWelcome {
+			v.report(Duplicated, o.convo, "a Welcome of device %s into epoch %d was told once too often", o.device, o.epoch)
+		}
+	}
 }
 
 func (v *Vigil) judge(s *story) {

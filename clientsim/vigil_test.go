@@ -51,6 +51,7 @@ func soundStream(t *testing.T) (*Chronicle, []happening) {
 	entry("two", toldCommit, 2, false)
 	c.Joined("two", other, 2, vigilant)
 	turned("two", vigilant, "joined", 2)
+	c.Welcomed(vigilant, "two", "phone", 1)
 	tell(happening{kind: toldWelcome, convo: "two", device: "phone", epoch: 1})
 	entry("two", toldMessage, 3, true)
 	c.Gone("one", "left", other, other, 2)
@@ -99,10 +100,16 @@ func TestVigilSeesSeededViolations(t *testing.T) {
 		kind ViolationKind
 		want string
 	}{
-		"a lost message":         {drop(2), Lost, "seq 3 comes after 1"},
-		"a lost last message":    {drop(len9 - 1), Lost, "the log goes to seq 3 for it, and it was told up to 2"},
-		"a lost joining":         {drop(0), Broken, "comes to one who is not in the convo"},
-		"a lost late joining":    {drop(3), Broken, "the message at seq 3 comes to one who is not in the convo"},
+		"a lost message":      {drop(2), Lost, "seq 3 comes after 1"},
+		"a lost last message": {drop(len9 - 1), Lost, "the log goes to seq 3 for it, and it was told up to 2"},
+		"a lost joining":      {drop(0), Broken, "comes to one who is not in the convo"},
+		"a lost late joining": {drop(3), Broken, "the message at seq 3 comes to one who is not in the convo"},
+		"a lost Welcome":      {drop(4), Lost, "a welcome event was not told: device phone, epoch 1"},
+		"a Welcome told twice": {func(told []happening) []happening {
+			again := told[4]
+			again.cursor++
+			return slices.Insert(told, 5, again)
+		}, Duplicated, "a Welcome of device phone into epoch 1 was told once too often"},
 		"a lost change":          {drop(6), Lost, "the roster changed 2 times, and it was told of 1"},
 		"a lost removal":         {drop(8), Lost, "that it left at seq 4 was not told"},
 		"a lost removing commit": {drop(7), Lost, "did:plc:vigilant removed when the log ended at seq 4, and seq 3 was the last told"},

@@ -46,6 +46,15 @@ type Options struct {
 	Epochs   int // commits in contended-commits
 	Members  int // members in big-group
 	Claims   int // claims in claims-two-servers
+
+	Writers     int           // who write at once in live
+	Convos      int           // in live
+	Subscribers int           // in live
+	For         time.Duration // how long they write in live
+	Rate        int           // messages a second in live; 0: as many as go
+	Calm        bool          // nothing goes wrong in live, and no roster changes
+	Idle        int           // subscribers without a convo in live-idle
+	Audience    int           // subscribers of one message in live-idle
 }
 
 // target is the server that a run talks to.

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -57,6 +58,14 @@ func command(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "epochs", Value: 20, Usage: "commits in contended-commits"},
 			&cli.IntFlag{Name: "members", Value: 40, Usage: "members in big-group"},
 			&cli.IntFlag{Name: "claims", Value: 400, Usage: "claims in claims-two-servers"},
+			&cli.IntFlag{Name: "writers", Value: 4, Usage: "who write at once in live"},
+			&cli.IntFlag{Name: "convos", Value: 20, Usage: "convos in live"},
+			&cli.IntFlag{Name: "subscribers", Value: 12, Usage: "who listen in live"},
+			&cli.DurationFlag{Name: "for", Value: 5 * time.Second, Usage: "how long they write in live"},
+			&cli.IntFlag{Name: "rate", Usage: "messages a second in live; without it, as many as go"},
+			&cli.BoolFlag{Name: "calm", Usage: "live without faults and changes, to measure"},
+			&cli.IntFlag{Name: "idle", Value: 200, Usage: "who listen to nothing in live-idle"},
+			&cli.IntFlag{Name: "audience", Value: 100, Usage: "who listen to one message in live-idle"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
 		},
@@ -104,6 +113,8 @@ func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 		Options: clientsim.Options{
 			Seed: c.Uint64("seed"), Clients: c.Int("clients"), Messages: c.Int("messages"),
 			Epochs: c.Int("epochs"), Members: c.Int("members"), Claims: c.Int("claims"),
+			Writers: c.Int("writers"), Convos: c.Int("convos"), Subscribers: c.Int("subscribers"), For: c.Duration("for"),
+			Rate: c.Int("rate"), Calm: c.Bool("calm"), Idle: c.Int("idle"), Audience: c.Int("audience"),
 		},
 		Server: c.String("server"), ServiceDID: c.String("service-did"),
 		PLCListen: c.String("plc-listen"), Binary: c.String("mlsd"), Progress: progress,
