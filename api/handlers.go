@@ -31,6 +31,8 @@ type handlers struct {
 	welcomes welcome.Policy
 	push     push.Policy
 	waiting  sync.Map // of waiter
+
+	committed func()
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)
@@ -77,6 +79,7 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 	if err != nil {
 		return err
 	}
+	h.committed()
 	c.answer, c.replayed = answer.Body, answer.Replayed
 	return nil
 }

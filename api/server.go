@@ -33,7 +33,9 @@ type Config struct {
 	Welcomes welcome.Policy
 	Push     push.Policy
 	Metrics  *Metrics
-	Log      *slog.Logger
+	// Committed is called after each write that was committed. It must not block. Default: nobody wants to know.
+	Committed func()
+	Log       *slog.Logger
 
 	ServiceDID syntax.DID
 	PublicURL  string // where clients reach the service, as did.json states it; "" leaves did.json out
@@ -57,10 +59,13 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) (*Server, error) {
+	if cfg.Committed == nil {
+		cfg.Committed = func() {}
+	}
 	s := &Server{
 		cfg:      cfg,
 		routes:   map[string]mlsapi.Route[*call]{},
-		handlers: handlers{db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push},
+		handlers: handlers{db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed},
 
 		smallBodies: newBudget(smallBodies, smallBodiesOfCaller),
 		largeBodies: newBudget(largeBodies, largeBodiesOfCaller),
