@@ -147,6 +147,15 @@ func (c *Chronicle) note(did syntax.DID, o omen) {
 	c.omens[did] = append(c.omens[did], o)
 }
 
+// Forget drops the events about the devices of people who did not listen yet.
+func (c *Chronicle) Forget(dids ...syntax.DID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, did := range dids {
+		delete(c.omens, did)
+	}
+}
+
 // omensOf are the events about somebody's devices.
 func (c *Chronicle) omensOf(did syntax.DID) []omen {
 	c.mu.Lock()

@@ -19,6 +19,8 @@ type Model struct {
 	convos  map[string]*convoModel
 	claims  map[digest]string // the claim that each KeyPackage went to
 	settled []settled
+	// chronicle, if there is one, is told what streams have to tell.
+	chronicle *Chronicle
 }
 
 // digest names a ciphertext.
@@ -106,6 +108,9 @@ func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, 
 		c.members[did] = &membership{from: 1, live: true}
 	}
 	m.convos[id] = c
+	if m.chronicle != nil {
+		m.chronicle.Begun(id, creator, append([]syntax.DID{creator}, members...)...)
+	}
 }
 
 // Claimed notes that KeyPackages were handed out for a claim, known by its
@@ -147,6 +152,9 @@ func (m *Model) Committed(convo string, d digest, seq int64) error {
 	}
 	c.seq = seq
 	m.convos[convo].commits[d] = c
+	if m.chronicle != nil && m.chronicle.Entry(convo, seq, markOf(true, "", c.sender.String(), int64(c.epoch), d)) {
+		return fmt.Errorf("another entry was acknowledged at seq %d", seq)
+	}
 	return nil
 }
 
@@ -168,27 +176,45 @@ func (m *Model) Acked(convo string, s sent) (fresh bool, err error) {
 		return false, fmt.Errorf("acknowledged before as %s at seq %d", before.id, before.seq)
 	}
 	m.convos[convo].sent[s.text] = s
+	if m.chronicle != nil && m.chronicle.Entry(convo, s.seq, markOf(false, s.id, s.sender.String(), int64(s.epoch), s.digest)) {
+		return !ok, fmt.Errorf("another entry was acknowledged at seq %d", s.seq)
+	}
 	return !ok, nil
 }
 
-// Joined notes that a commit at seq added members.
-func (m *Model) Joined(convo string, seq int64, dids []syntax.DID) {
+// Joined notes that a commit of by's at seq added members.
+func (m *Model) Joined(convo string, by syntax.DID, seq int64, dids []syntax.DID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	var fresh []syntax.DID
 	for _, did := range dids {
 		if old, ok := m.convos[convo].members[did]; ok && old.live {
 			continue // the acknowledgement of a replay
 		}
 		m.convos[convo].members[did] = &membership{from: seq, live: true, cursor: seq}
+		fresh = append(fresh, did)
+	}
+	if m.chronicle != nil && len(fresh) > 0 {
+		m.chronicle.Joined(convo, by, seq, fresh...)
 	}
 }
 
-// Left notes that a member left or was removed.
-func (m *Model) Left(convo string, did syntax.DID) {
+// Left notes that a member left, or was removed by another's commit at seq.
+func (m *Model) Left(convo string, by, did syntax.DID, seq int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if old, ok := m.convos[convo].members[did]; ok {
-		old.live = false
+	old, ok := m.convos[convo].members[did]
+	if !ok || !old.live {
+		return
+	}
+	old.live = false
+	switch {
+	case m.chronicle == nil:
+	case by == did:
+		// Nobody else writes just now, or it would not be known where this stands.
+		m.chronicle.Gone(convo, "left", by, did, m.chronicle.End(convo))
+	default:
+		m.chronicle.Gone(convo, "removed", by, did, seq)
 	}
 }
 

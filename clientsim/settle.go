@@ -72,7 +72,7 @@ func (p *Phone) settleAdd(d *Draft, answer Answer) error {
 	if !out.Success || out.NewEpoch != int64(d.Epoch) || out.Seq == nil {
 		return fmt.Errorf("want success with newEpoch %d and a seq", d.Epoch)
 	}
-	p.model.Joined(d.Convo(), *out.Seq, d.DIDs)
+	p.model.Joined(d.Convo(), p.Account.DID, *out.Seq, d.DIDs)
 	return p.model.Committed(d.Convo(), d.Digest, *out.Seq)
 }
 
@@ -116,14 +116,15 @@ func (p *Phone) settleLeave(d *Draft, answer Answer) error {
 	if !out.Success {
 		return errors.New("no success")
 	}
-	for _, did := range d.DIDs {
-		p.model.Left(d.Convo(), did)
-	}
 	if d.Kind == kindLeave {
+		p.model.Left(d.Convo(), p.Account.DID, p.Account.DID, 0)
 		return nil
 	}
 	if out.NewEpoch != int64(d.Epoch) || out.Seq == nil {
 		return fmt.Errorf("want newEpoch %d and a seq", d.Epoch)
+	}
+	for _, did := range d.DIDs {
+		p.model.Left(d.Convo(), p.Account.DID, did, *out.Seq)
 	}
 	return p.model.Committed(d.Convo(), d.Digest, *out.Seq)
 }

@@ -15,6 +15,7 @@ type Vigil struct {
 	who     string
 	did     syntax.DID
 	devices []string // whose Welcomes and KeyPackages may be told of
+	only    []string // if not nil, the convos that it asked for, and nothing else
 
 	mu        sync.Mutex // guards what follows
 	cursor    int64      // of the last event
@@ -62,6 +63,13 @@ func (v *Vigil) Assume(convo string, seq int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.convos[convo] = &attendance{seen: []stay{{from: seq, assumed: true}}}
+}
+
+// Devices says which devices the subscriber has by now.
+func (v *Vigil) Devices(devices ...string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.devices = devices
 }
 
 func (v *Vigil) report(kind ViolationKind, convo, format string, args ...any) {
@@ -223,13 +231,23 @@ func (v *Vigil) Personal() []happening {
 
 // Missing counts what happened and was not told yet: 0 once the vigil may be judged.
 func (v *Vigil) Missing(c *Chronicle) (n int64) {
-	stories := c.of(v.did)
+	stories, omens := v.meant(c)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, s := range stories {
 		n += v.missingOf(c, s)
 	}
-	return n + int64(len(less(c.omensOf(v.did), v.omens())))
+	return n + int64(len(less(omens, v.omens())))
+}
+
+// meant is what of the chronicle it has to be told.
+func (v *Vigil) meant(c *Chronicle) ([]*story, []omen) {
+	stories, omens := c.of(v.did), c.omensOf(v.did)
+	if v.only == nil {
+		return stories, omens
+	}
+	return slices.DeleteFunc(stories, func(s *story) bool { return !slices.Contains(v.only, s.id) }),
+		slices.DeleteFunc(omens, func(o omen) bool { return !slices.Contains(v.only, o.convo) })
 }
 
 func (v *Vigil) omens() (all []omen) {
@@ -283,7 +301,7 @@ func bare(t turn) turn {
 
 // Judge returns what was found on the way, and what differs from the chronicle, in which nothing happens any more.
 func (v *Vigil) Judge(c *Chronicle) []Violation {
-	stories := c.of(v.did)
+	stories, omens := v.meant(c)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, s := range stories {
@@ -291,10 +309,10 @@ func (v *Vigil) Judge(c *Chronicle) []Violation {
 	}
 	for convo := range v.convos {
 		if !slices.ContainsFunc(stories, func(s *story) bool { return s.id == convo }) {
-			v.report(Broken, convo, "it was never in this convo")
+			v.report(Broken, convo, "it was never in this convo, or did not ask for it")
 		}
 	}
-	v.judgeOmens(c.omensOf(v.did))
+	v.judgeOmens(omens)
 	found := v.found
 	v.found = nil
 	return found
