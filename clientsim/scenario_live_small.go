@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"time"
-
-	"mlsd/api/mlsapi"
 )
 
 // salon is a small story on streams: phones with real MLS, and subscribers for them.
@@ -90,7 +88,7 @@ func (s *salon) chat(ctx context.Context, convo, about string, phones ...*Phone)
 // low: the first claim of a device's few KeyPackages says that there are too few.
 func (s *salon) low(phones ...*Phone) {
 	for _, p := range phones {
-		s.c.Signalled(p.Account.DID, p.deviceID(), mlsapi.KeyPackagesEventChangeLow)
+		s.c.Signalled(p.Account.DID, p.deviceID(), "low")
 	}
 }
 
@@ -178,7 +176,7 @@ func (s *salon) oneConvo(ctx context.Context, alice, bob *Phone) error {
 	if _, err := bob.claimAny(ctx, claimCall(dids([]*Phone{device}), s.w.suite, "", newKey())); err != nil {
 		return err
 	}
-	s.c.Signalled(alice.Account.DID, device.deviceID(), mlsapi.KeyPackagesEventChangeLastResort)
+	s.c.Signalled(alice.Account.DID, device.deviceID(), "last_resort")
 	s.low(alice)
 	return s.chat(ctx, aside, "aside", bob, alice)
 }

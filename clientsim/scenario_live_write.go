@@ -258,7 +258,7 @@ func (b *broadcast) harm(ctx, writing context.Context, length time.Duration) err
 		{"PostgreSQL was restarted", b.restartDatabase},
 		{"the leader was killed again", b.killLeader},
 	} {
-		sleep(writing, length/5)
+		sleep(writing, length/6)
 		if writing.Err() != nil {
 			b.w.Note("there was no time until %s", step.name)
 			return nil
@@ -286,8 +286,8 @@ func (b *broadcast) killLeader(ctx context.Context) error {
 	if err := leader.Kill(); err != nil {
 		return err
 	}
-	// Whoever watches it has time to notice, and the other one is alone for a while.
-	sleep(ctx, time.Second)
+	// The other one is alone for a while.
+	sleep(ctx, time.Second/2)
 	return leader.Start(ctx, nil)
 }
 

@@ -279,9 +279,8 @@ func (v *Vigil) missingOf(c *Chronicle, s *story) (n int64) {
 		}
 		st := &stays[i]
 		n += max(0, s.end(p)-st.next()+1)
-		if turns := s.turns(p); len(st.turns) > 0 && st.turns[len(st.turns)-1] != bare(turns[len(turns)-1]) {
-			n++
-		}
+		got, want := s.compare(p, st)
+		n += int64(max(0, len(want)-len(got)))
 	}
 	return n
 }
@@ -372,10 +371,9 @@ func (v *Vigil) judgeStay(s *story, p tenure, st *stay) {
 	v.judgeTurns(s, p, st)
 }
 
-// judgeTurns compares the changes of the roster. Of an assumed stay the beginning is not known.
-func (v *Vigil) judgeTurns(s *story, p tenure, st *stay) {
+// compare returns the changes of the roster that were told, and those that have to be. Of an assumed stay the beginning is not known.
+func (s *story) compare(p tenure, st *stay) (got, want []turn) {
 	own := s.roster[p.first]
-	var got, want []turn
 	for _, t := range st.turns {
 		with := slices.IndexFunc(s.roster, func(r turn) bool { return bare(r) == t })
 		if with >= 0 && with != p.first && s.roster[with].step == own.step {
@@ -389,6 +387,11 @@ func (v *Vigil) judgeTurns(s *story, p tenure, st *stay) {
 	if st.assumed {
 		want = want[max(0, len(want)-len(got)):]
 	}
+	return got, want
+}
+
+func (v *Vigil) judgeTurns(s *story, p tenure, st *stay) {
+	got, want := s.compare(p, st)
 	if !slices.Equal(got, want) {
 		kind := Broken
 		if len(got) < len(want) {
