@@ -113,6 +113,7 @@ type audience struct {
 	tally streamTally
 
 	seed   uint64
+	awake  chan struct{}   // closed when nobody is to be slow any more
 	ctx    context.Context // of their listening: it ends when they are told to stop
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -122,7 +123,7 @@ type audience struct {
 
 // newAudience returns one that listens until it is told to stop, or ctx ends.
 func newAudience(ctx context.Context, seed uint64) *audience {
-	a := &audience{seed: seed}
+	a := &audience{seed: seed, awake: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(ctx)
 	return a
 }
@@ -131,7 +132,7 @@ func newAudience(ctx context.Context, seed uint64) *audience {
 func (a *audience) add(name string, account *Account, nodes []*Client, devices ...string) *Subscriber {
 	s := &Subscriber{
 		Name: name, Account: account, Vigil: NewVigil(name, account.DID, devices...), Nodes: nodes,
-		rng: rand.New(rand.NewPCG(a.seed, uint64(len(a.all)))), tally: &a.tally, ready: make(chan struct{}),
+		rng: rand.New(rand.NewPCG(a.seed, uint64(len(a.all)))), tally: &a.tally, ready: make(chan struct{}), awake: a.awake,
 	}
 	a.all = append(a.all, s)
 	return s
@@ -189,6 +190,7 @@ func (a *audience) missing(chronicle *Chronicle) (n int64) {
 
 // caughtUp waits until everybody has been told everything, within a bound, and then judges them.
 func (w *World) caughtUp(ctx context.Context, c *audience, chronicle *Chronicle, limit time.Duration) error {
+	close(c.awake)
 	err := until(ctx, limit, func() (bool, error) {
 		if err := c.err(); err != nil {
 			return false, err

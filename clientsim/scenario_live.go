@@ -128,6 +128,9 @@ func (b *broadcast) sum(sent int64, took, waited time.Duration) {
 		events, len(b.audience.all), entries, b.catchUps.Load(), max(waited-lull, 0).Round(time.Millisecond))
 	w.Note("%d connections: %d dropped, %d ended with 1012, %d with ConsumerTooSlow, %d otherwise, %d not opened",
 		t.Connected.Load(), t.Dropped.Load(), t.Restarted.Load(), t.Slow.Load(), t.Broke.Load(), t.Failed.Load())
+	if why := t.Reasons(); why != "" {
+		w.Note("why: %s", why)
+	}
 	w.Note("createdAt to arrival on an open connection: %s", &b.lag)
 }
 
@@ -164,7 +167,7 @@ func (b *broadcast) cast(ctx context.Context, writers, subscribers int, length t
 		}
 		s.Life = length / 3
 		if i%10 == 1 {
-			s.Doze = length / 4
+			s.Doze, s.Heard = length*3/10, nil // its lag is its own
 		}
 	}
 	return b.audience.listen(b.audience.all...)

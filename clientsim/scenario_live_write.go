@@ -80,7 +80,11 @@ func (b *broadcast) send(ctx context.Context, rng *rand.Rand, r *room) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	sender := r.writers[rng.IntN(len(r.writers))]
-	body := hollowPrivate(hollowMessage, r.group, r.epoch, 100+rng.IntN(200))
+	size := 100 + rng.IntN(200)
+	if !b.w.Calm && rng.IntN(50) == 0 {
+		size = 40 << 10
+	}
+	body := hollowPrivate(hollowMessage, r.group, r.epoch, size)
 	answer, err := b.f.do(ctx, rng, sender, sendCall(r.id, sender.DID, r.epoch, body, newKey()))
 	if err != nil {
 		return err

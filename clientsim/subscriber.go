@@ -8,12 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -51,6 +56,7 @@ type Subscriber struct {
 	rng   *rand.Rand
 	tally *streamTally
 	ready chan struct{} // closed once the first connection is open
+	awake chan struct{} // closed when it is to sleep no more
 }
 
 // streamTally counts what becomes of connections.
@@ -61,6 +67,40 @@ type streamTally struct {
 	Restarted atomic.Int64 // closed with 1012
 	Broke     atomic.Int64 // ended otherwise
 	Failed    atomic.Int64 // not opened
+
+	mu      sync.Mutex // guards reasons
+	reasons map[string]int
+}
+
+// reason counts why connections broke or were not opened.
+func (t *streamTally) reason(err error) {
+	text := err.Error()
+	if named := (*CallError)(nil); errors.As(err, &named) {
+		text = named.Error()
+	} else if _, after, ok := strings.Cut(text, "->"); ok { // the addresses of a connection
+		if _, after, ok = strings.Cut(after, ": "); ok {
+			text = after
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reasons == nil {
+		t.reasons = map[string]int{}
+	}
+	if len(t.reasons) < 20 || t.reasons[text] > 0 {
+		t.reasons[text]++
+	}
+}
+
+// Reasons are the most frequent ones, in words.
+func (t *streamTally) Reasons() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	texts := slices.SortedFunc(maps.Keys(t.reasons), func(a, b string) int { return t.reasons[b] - t.reasons[a] })
+	for i, text := range texts {
+		texts[i] = fmt.Sprintf("%d × %.150s", t.reasons[text], text)
+	}
+	return strings.Join(texts[:min(len(texts), 5)], "; ")
 }
 
 // maxFrame bounds what a subscriber reads at once.
@@ -144,12 +184,15 @@ func (s *Subscriber) ended(ctx context.Context, opened bool, err error) error {
 		return &fatalError{err}
 	case errors.As(err, &named):
 		s.tally.Broke.Add(1)
+		s.tally.reason(err)
 	case websocket.CloseStatus(err) == websocket.StatusServiceRestart:
 		s.tally.Restarted.Add(1)
 	case !opened:
 		s.tally.Failed.Add(1)
+		s.tally.reason(err)
 	default:
 		s.tally.Broke.Add(1)
+		s.tally.reason(err)
 	}
 	return err
 }
@@ -181,7 +224,13 @@ func (s *Subscriber) open(ctx context.Context, node *Client, params url.Values) 
 	}
 	dial, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
-	conn, resp, err := websocket.Dial(dial, address, &websocket.DialOptions{HTTPHeader: header, HTTPClient: streamClient, CompressionMode: websocket.CompressionDisabled})
+	client := streamClient
+	if s.Doze > 0 {
+		client = narrowClient
+	}
+	conn, resp, err := websocket.Dial(dial, address, &websocket.DialOptions{
+		HTTPHeader: header, HTTPClient: client, CompressionMode: websocket.CompressionDisabled,
+	})
 	if err != nil {
 		return nil, refusedUpgrade(resp, err)
 	}
@@ -189,17 +238,29 @@ func (s *Subscriber) open(ctx context.Context, node *Client, params url.Values) 
 	return conn, nil
 }
 
-// streamClient opens a connection for every stream.
-var streamClient = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10}}
+// streamClient opens a connection for every stream. Those of narrowClient take little that is not read.
+var (
+	streamClient = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10}}
+	narrowClient = &http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: dialNarrow}}
+)
+
+func dialNarrow(ctx context.Context, network, address string) (net.Conn, error) {
+	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		return errors.Join(raw.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) }), err)
+	}}
+	return d.DialContext(ctx, network, address)
+}
 
 // refusedUpgrade makes a verdict of an answer that is no upgrade, unless asking again may help.
 func refusedUpgrade(resp *http.Response, err error) error {
-	if resp == nil || resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode/100 == 1 {
+	if resp == nil || resp.StatusCode/100 == 1 {
 		return err
 	}
 	body, readErr := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	named := readError(nsidSubscribe, resp, body)
-	if named.Name == "InvalidTicket" { // a database that was killed has forgotten it
+	// A database that was killed has forgotten its tickets.
+	if named.Name == "InvalidTicket" || named.Status >= 500 || named.Status == http.StatusTooManyRequests {
 		return named
 	}
 	return &fatalError{errors.Join(named, readErr)}
@@ -248,8 +309,8 @@ func (s *Subscriber) readFrames(ctx context.Context, node *Client, params url.Va
 	s.opened()
 	var frame bytes.Buffer
 	for {
-		if s.Doze > 0 && s.rng.IntN(500) == 0 {
-			sleep(ctx, s.Doze)
+		if s.Doze > 0 && s.rng.IntN(dozes) == 0 {
+			s.sleep(ctx)
 		}
 		kind, r, err := conn.Reader(ctx)
 		if err != nil {
@@ -272,6 +333,19 @@ func (s *Subscriber) readFrames(ctx context.Context, node *Client, params url.Va
 			return true, &fatalError{err}
 		}
 		s.take(h, at, since)
+	}
+}
+
+// dozes is after how many events, about, a slow reader stops for a while.
+const dozes = 100
+
+func (s *Subscriber) sleep(ctx context.Context) {
+	timer := time.NewTimer(s.Doze)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-s.awake:
+	case <-timer.C:
 	}
 }
 
