@@ -65,6 +65,7 @@ func Scenarios() []Scenario {
 		{Name: "live-removed", About: "a stream tells a member of its removal, and of nothing after it", Run: LiveRemoved},
 		{Name: "live-reconnect", About: "streams on two servers are dropped all the time, and a server is restarted", Control: true, Run: LiveReconnect},
 		{Name: "live", About: "many write and many listen on two servers: dropped, slow, coming and going, with kills of the leader and of the database", Control: true, Run: Live},
+		{Name: "live-idle", About: "many listen to nothing, and then a message goes to many: what it costs, and how long it takes", Control: true, Run: LiveIdle},
 		{Name: "expired-key", About: "writes are repeated when their keys have expired: the natural guards", Control: true, Run: ExpiredKey},
 		{Name: "long-conversation", About: "joins, leaves, messages and faults at random, from the printed seed", Run: LongConversation},
 	}

@@ -103,7 +103,12 @@ func LiveBasic(ctx context.Context, w *World) error {
 		alice, bob, carol, stranger := phones[0], phones[1], phones[2], phones[3]
 		sse := s.subscriber("bob's browser", bob.Account, bob)
 		sse.ServerSent, sse.Life = true, 200*time.Millisecond
-		if err := s.a.listen(s.of(alice), s.of(bob), s.of(carol), s.of(stranger), sse); err != nil {
+		ticket, token := s.of(alice), s.of(bob)
+		ticket.By, token.By = byTicket, byToken
+		if err := s.a.listen(ticket, token, s.of(carol), s.of(stranger), sse); err != nil {
+			return err
+		}
+		if err := s.refused(ctx, alice); err != nil {
 			return err
 		}
 		convo, err := s.create(ctx, alice, bob)
@@ -116,6 +121,40 @@ func LiveBasic(ctx context.Context, w *World) error {
 		}
 		return s.oneConvo(ctx, alice, bob)
 	})
+}
+
+// refused: a ticket opens one connection, and there is nothing ahead of the stream.
+func (s *salon) refused(ctx context.Context, p *Phone) error {
+	ticket, err := s.w.net.ticket(ctx, p.Account)
+	if err != nil {
+		return err
+	}
+	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {ticket.Ticket}}); err != nil {
+		return fmt.Errorf("with a ticket: %w", err)
+	}
+	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err, "InvalidTicket") {
+		s.w.Broken("a ticket that was used was answered with %v", err)
+	}
+	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err, "InvalidTicket") {
+		s.w.Broken("a ticket that never was was answered with %v", err)
+	}
+	token, err := p.Account.Token(s.w.net.audience, nsidSubscribe)
+	if err != nil {
+		return err
+	}
+	if err := s.w.net.opens(ctx, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err, "FutureCursor") {
+		s.w.Broken("a cursor ahead of the stream was answered with %v", err)
+	}
+	if err := s.w.net.opens(ctx, "", nil); !isNamed(err, "AuthMissing") {
+		s.w.Broken("who does not say who it is was answered with %v", err)
+	}
+	return nil
+}
+
+// isNamed reports whether an answer, or an error frame, has this name.
+func isNamed(err error, name string) bool {
+	var told *streamError
+	return ErrorName(err) == name || errors.As(err, &told) && told.name == name
 }
 
 // comings has carol come and go in all the ways there are.

@@ -46,6 +46,8 @@ type Subscriber struct {
 	From *int64
 	// Query holds further parameters.
 	Query url.Values
+	// By says how it proves who it is: byToken, byTicket or, if it says nothing, now so and now so.
+	By string
 	// ServerSent has it read streamConvoEvents.
 	ServerSent bool
 	// Life is how long a connection lasts about, before it is dropped: 0 for ever. Doze is how long it stops reading now and then.
@@ -102,6 +104,12 @@ func (t *streamTally) Reasons() string {
 	}
 	return strings.Join(texts[:min(len(texts), 5)], "; ")
 }
+
+// How a subscriber proves who it is.
+const (
+	byToken  = "token"
+	byTicket = "ticket"
+)
 
 // maxFrame bounds what a subscriber reads at once.
 const maxFrame = 16 << 20
@@ -201,7 +209,7 @@ func (s *Subscriber) ended(ctx context.Context, opened bool, err error) error {
 func (s *Subscriber) open(ctx context.Context, node *Client, params url.Values) (*websocket.Conn, error) {
 	address := node.base + "/xrpc/" + nsidSubscribe.String()
 	header := http.Header{}
-	if s.rng.IntN(2) == 0 {
+	if s.By == byTicket || s.By == "" && s.rng.IntN(2) == 0 {
 		ticket, err := node.ticket(ctx, s.Account)
 		if err != nil {
 			return nil, err
@@ -236,6 +244,32 @@ func (s *Subscriber) open(ctx context.Context, node *Client, params url.Values) 
 	}
 	conn.SetReadLimit(maxFrame)
 	return conn, nil
+}
+
+// opens opens a stream and hears, for a moment, whether that is an error.
+func (c *Client) opens(ctx context.Context, token string, params url.Values) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	header := http.Header{}
+	if token != "" {
+		header.Set("Authorization", "Bearer "+token)
+	}
+	conn, resp, err := websocket.Dial(ctx, c.base+"/xrpc/"+nsidSubscribe.String()+"?"+params.Encode(), &websocket.DialOptions{HTTPHeader: header, HTTPClient: streamClient})
+	if err != nil {
+		return refusedUpgrade(resp, err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	moment, cancel := context.WithTimeout(ctx, lull)
+	defer cancel()
+	_, frame, err := conn.Read(moment)
+	if err != nil && moment.Err() != nil {
+		return nil // it goes on
+	}
+	if err != nil {
+		return err
+	}
+	_, err = readFrame(frame)
+	return err
 }
 
 // streamClient opens a connection for every stream. Those of narrowClient take little that is not read.
