@@ -168,7 +168,13 @@ func (b *broadcast) volley(ctx context.Context, r *room, listening int) error {
 	if err := b.openStreams(subs); err != nil {
 		return err
 	}
-	sleep(ctx, time.Second) // until they have caught up
+	caughtUp := func(s *Subscriber) bool { _, entries := s.Vigil.Told(); return entries > 0 }
+	err := until(ctx, patience, func() (bool, error) { // the first message was before any of them was there
+		return !slices.ContainsFunc(subs, func(s *Subscriber) bool { return !caughtUp(s) }), b.audience.err()
+	})
+	if err != nil {
+		return err
+	}
 	var lasts, answers []time.Duration
 	for i := range volleys {
 		start := time.Now()
@@ -176,7 +182,7 @@ func (b *broadcast) volley(ctx context.Context, r *room, listening int) error {
 			return err
 		}
 		answers = append(answers, time.Since(start))
-		err := until(ctx, patience, func() (bool, error) { return heard.Load() >= int64((i+1)*listening), b.audience.err() })
+		err = until(ctx, patience, func() (bool, error) { return heard.Load() >= int64((i+1)*listening), b.audience.err() })
 		if err != nil {
 			return fmt.Errorf("%d of %d heard message %d: %w", heard.Load()-int64(i*listening), listening, i, err)
 		}

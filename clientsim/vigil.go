@@ -374,10 +374,16 @@ func (v *Vigil) judgeStay(s *story, p tenure, st *stay) {
 // compare returns the changes of the roster that were told, and those that have to be. Of an assumed stay the beginning is not known.
 func (s *story) compare(p tenure, st *stay) (got, want []turn) {
 	own := s.roster[p.first]
+	begin, end := p.first, p.first // of what the same write did
+	for begin > 0 && s.roster[begin-1].step == own.step {
+		begin--
+	}
+	for end < len(s.roster) && s.roster[end].step == own.step {
+		end++
+	}
 	for _, t := range st.turns {
-		with := slices.IndexFunc(s.roster, func(r turn) bool { return bare(r) == t })
-		if with >= 0 && with != p.first && s.roster[with].step == own.step {
-			continue // of the same write as its own joining
+		if t != bare(own) && slices.ContainsFunc(s.roster[begin:end], func(r turn) bool { return bare(r) == t }) {
+			continue
 		}
 		got = append(got, t)
 	}
