@@ -22,7 +22,11 @@
 //
 // Beside them, the Directory (plc.go) lets the server resolve the accounts, and
 // Proc (server.go, sibling.go) is the server's process. The Receiver (receiver.go)
-// is where phones have their pushes sent (pushed.go). The Model (model.go) is the
+// is where phones have their pushes sent (pushed.go). A Subscriber (subscriber.go,
+// happening.go, cbor.go) listens to the event stream; its Vigil (vigil.go) judges
+// what it is told, in the end against the Chronicle (chronicle.go) of what was
+// acknowledged. A fleet (fleet.go, postmaster.go) is two servers on a PostgreSQL
+// that belongs to neither. The Model (model.go) is the
 // simulator's own account of what was sent and acknowledged; after each
 // scenario the checker (check.go, check*.go, outsiders.go)
 // reads everything that every member can see and holds it against the model.
