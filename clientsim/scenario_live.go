@@ -44,9 +44,9 @@ type broadcast struct {
 	sends, changes atomic.Int64
 	catchUps       atomic.Int64 // events that were told late, after a connection was opened anew
 	lag            lag
-	// since is when a fault began, in ns, until an event that happened later has been told.
-	since atomic.Int64
-	after chan time.Duration
+	// done is when a fault had happened, in ns, until an event that is younger has been told; began is when it was begun.
+	began, done atomic.Int64
+	after       chan time.Duration
 }
 
 // person is somebody who listens.
@@ -166,6 +166,7 @@ func (b *broadcast) cast(ctx context.Context, writers, subscribers int, length t
 			continue
 		}
 		s.Life = length / 3
+		s.ServerSent = i%10 == 2
 		if i%10 == 1 {
 			s.Doze, s.Heard = length*3/10, nil // its lag is its own
 		}
@@ -202,8 +203,8 @@ func (b *broadcast) heard(h *happening, at time.Time, live bool) {
 		return
 	}
 	b.lag.add(at.Sub(h.at))
-	if since := b.since.Load(); since != 0 && h.at.UnixNano() > since && b.since.CompareAndSwap(since, 0) {
-		b.after <- at.Sub(time.Unix(0, since))
+	if done := b.done.Load(); done != 0 && h.at.UnixNano() > done && b.done.CompareAndSwap(done, 0) {
+		b.after <- at.Sub(time.Unix(0, b.began.Load()))
 	}
 }
 

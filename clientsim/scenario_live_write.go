@@ -286,19 +286,21 @@ func (b *broadcast) killLeader(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.since.Store(time.Now().UnixNano())
+	b.began.Store(time.Now().UnixNano())
 	if err := leader.Kill(); err != nil {
 		return err
 	}
+	b.done.Store(time.Now().UnixNano())
 	// The other one is alone for a while.
 	sleep(ctx, time.Second/2)
 	return leader.Start(ctx, nil)
 }
 
 func (b *broadcast) restartDatabase(ctx context.Context) error {
-	b.since.Store(time.Now().UnixNano())
+	b.began.Store(time.Now().UnixNano())
 	if err := b.f.pg.Stop(); err != nil {
 		return err
 	}
+	b.done.Store(time.Now().UnixNano())
 	return b.f.pg.Start(ctx)
 }

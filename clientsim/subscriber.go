@@ -76,14 +76,14 @@ type streamTally struct {
 
 // reason counts why connections broke or were not opened.
 func (t *streamTally) reason(err error) {
-	text := err.Error()
-	if named := (*CallError)(nil); errors.As(err, &named) {
-		text = named.Error()
-	} else if _, after, ok := strings.Cut(text, "->"); ok { // the addresses of a connection
-		if _, after, ok = strings.Cut(after, ": "); ok {
-			text = after
-		}
+	var named *CallError
+	if errors.As(err, &named) {
+		err = named
 	}
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner // without the addresses
+	}
+	text := err.Error()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.reasons == nil {
