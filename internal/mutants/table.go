@@ -252,7 +252,7 @@ var mutants = []mutant{
 			"ref, cipher_suite, body, created_at\n				FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
 
 	{"lost-fanout", []edit{
-		{"messages/statement.go", "	), noted AS (` + push.NoteMessages + `\n	)\n", "	)\n"},
+		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
 		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
 		{"messages/append.go", `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
 	}
