@@ -298,3 +298,32 @@ func nothing(t testing.TB, s *events.Subscription) {
 
 // messageOf is a ciphertext of a convo's.
 func messageOf(convo uuid.UUID) []byte { return mlstest.Message(convo[:], 1, "hello") }
+
+// welcome leaves word of a Welcome for one device of did's.
+func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
+	t.Helper()
+	batch := &pgx.Batch{}
+	outbox.NoteWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}})
+	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// signal leaves word of a stock of did's that has run low.
+func (w *world) signal(t testing.TB, did syntax.DID) {
+	t.Helper()
+	_, err := w.db.Exec(t.Context(), `
+		WITH noted AS (SELECT $1::text AS did, 'phone' AS device_id, 1 AS cipher_suite, 'low' AS kind, 3 AS available)`+outbox.NoteSignals, did)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// subscribeSoon is subscribe, from the beginning, on a node that has not started yet.
+func (n *node) subscribeSoon(t testing.TB, did syntax.DID) *events.Subscription {
+	t.Helper()
+	if _, err := n.hub.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return n.subscribe(t, did, 0)
+}
