@@ -1,6 +1,7 @@
 package events_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -272,6 +273,8 @@ func TestSixteenWriters(t *testing.T) {
 		ids[i] = w.convo(t, alice, bob)
 	}
 	var writing, reading sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	defer cancel()
 	for i := range writers {
 		writing.Go(func() {
 			for k := range each {
@@ -291,7 +294,7 @@ func TestSixteenWriters(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					n = two
 				}
-				s, err := n.hub.Subscribe(t.Context(), events.Request{DID: bob, Cursor: &cursor})
+				s, err := n.hub.Subscribe(ctx, events.Request{DID: bob, Cursor: &cursor})
 				if err != nil {
 					t.Error(err)
 					return
@@ -300,7 +303,7 @@ func TestSixteenWriters(t *testing.T) {
 					if seen == total {
 						break
 					}
-					e, err := s.Next(t.Context())
+					e, err := s.Next(ctx)
 					if err != nil {
 						t.Error(err)
 						return

@@ -245,10 +245,13 @@ func brief(e *events.Event) string {
 	return fmt.Sprintf("kind %d of %s", e.Kind, e.DID[len("did:plc:"):])
 }
 
+// patience is how long a test waits for what must come.
+const patience = 15 * time.Second
+
 // next returns the next n events of a subscription, and demands that their places ascend.
 func next(t testing.TB, s *events.Subscription, n int) (got []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var last int64
 	for range n {
