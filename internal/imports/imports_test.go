@@ -36,7 +36,7 @@ func allowed() map[string][]string {
 		"messages":             domain("idem", "push", "internal/failpoint"),
 		"welcome":              domain("idem", "push"),
 		"keypackages":          domain("idem"),
-		"events":               domain("idem"),
+		"events":               domain("idem", "push"),
 		"push":                 {"idem", "internal/failpoint", "internal/guard", "internal/pgpool"},
 		"idem":                 {"internal/failpoint", "internal/pgpool"},
 		"mls":                  {},
