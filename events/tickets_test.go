@@ -109,7 +109,7 @@ func TestTicketSweep(t *testing.T) {
 	db := pgtest.Database(t)
 	tickets := events.NewTickets(db)
 	_, err := db.Exec(t.Context(), `
-		INSERT INTO subscription_tickets (hash, did, ticketScope, expires_at)
+		INSERT INTO subscription_tickets (hash, did, scope, expires_at)
 		SELECT int4send(n), $1, $2, now() FROM generate_series(1, 2500) AS n`, stranger, ticketScope)
 	if err != nil {
 		t.Fatal(err)
