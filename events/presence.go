@@ -63,8 +63,8 @@ func NewPresence(db *pgxpool.Pool, log *slog.Logger) *Presence {
 	}
 }
 
-// Connected says that a connection of a device has begun to be told everything as it happens: it has caught up. Nobody is told less for
-// a connection that names no device. It touches memory only.
+// Connected says that a connection of a device has caught up, and is told everything as it happens from now on. If it dies, Gone must
+// follow within 36 s: push counts on it. A connection that names no device hides none. It touches memory only.
 func (p *Presence) Connected(did syntax.DID, deviceID string) {
 	if deviceID == "" {
 		return

@@ -8,16 +8,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A connected device is told over its connection, so its job is deferred for 45 s. But a connection may be dead and nobody knows yet: it
-// is found out within 36 s, by the ping that it misses. So a job ends without a call only if one connection is known to have been
-// alive at heard_by, when all that the job stands for had been sent: 9 s after the last of it, which is enough for a transaction that is
-// not committed yet, and for the stream. A node knows that at synced_at, which lies in its lease, a connection was not found
-// out; it was alive 36 s before.
+// A connected device hears over its connection, so its job is deferred for 45 s. But a connection may be dead and nobody knows yet: that is
+// found out within 36 s, by a missed ping. So a job ends without a call only if one connection is known to have been alive
+// at heard_by, when all that the job stands for had been sent: 9 s after the last of it, which is time enough for its transaction to be
+// committed, and for the stream. A node has told at synced_at which connections were not found out; those were alive 36 s before.
 //
-// Whatever comes to a deferred job begins its 45 s anew, and moves heard_by. Once something says that the device is away, it is to be
-// called and stays so (heard_by is NULL). When it is due it is called if no such connection is there, and waits while there is one of
-// which its node has yet to say that it lived: for as long as the node's lease, at most. So it is called within 60 s of the last thing
-// it stands for, or at once when the device's last connection ends.
+// Whatever else a deferred job takes in begins its 45 s anew and moves heard_by, so that it holds for all of it. Once something says that
+// the device is away, the job is to be called and stays so (heard_by is NULL). When it is due it is called if there is no connection
+// that was there at heard_by, and waits while there is one of which its node has yet to say that it lived: no longer than that
+// node's lease. So a device is called at once when its last connection ends, and else within 60 s of the last thing that it is to hear.
 
 // present selects the connections of a device: of (did, device_id), which is to follow, and at nodes whose lease has not lapsed. Package
 // events owns both tables.
