@@ -92,7 +92,7 @@ func TestTicketScopeAndExpiry(t *testing.T) {
 			t.Errorf("%q for %s: %v", try.ticket, try.scope, err)
 		}
 	}
-	pgtest.Age(t, db, "subscription_tickets", 59*time.Second)
+	pgtest.Age(t, db, "subscription_tickets", 50*time.Second)
 	late := issue(t, tickets, stranger)
 	if did, err := tickets.Redeem(t.Context(), ticket, ticketScope); err != nil || did != holder {
 		t.Fatalf("within its minute: %s, %v", did, err)
