@@ -18,7 +18,9 @@ var presenceSeed = flag.Uint64("push.seed", 0, "seed of TestPresenceModel; 0: an
 const (
 	modelFindOut  = 35 * time.Second
 	modelStream   = 8 * time.Second
-	modelDeadline = 60 * time.Second // from a message to the call
+	modelCatchUp  = 3 * time.Second  // from a connection's beginning until it has taken in what it had missed
+	modelDeadline = 60 * time.Second // from the last message to the call
+	modelBelieved = 60 * time.Second // how long a device counts as connected that is not: findOut, stream, and a lease
 	modelStep     = events.SyncInterval
 )
 
@@ -38,7 +40,7 @@ type word struct {
 	sentToLive time.Duration // when it is sent to those who are connected
 }
 
-// presenceModel is two nodes and two devices that come and go, and what those devices have yet to hear of.
+// presenceModel is two nodes and four devices that come and go, and what those devices have yet to hear of.
 type presenceModel struct {
 	*bench
 	random *rand.Rand
@@ -50,6 +52,7 @@ type presenceModel struct {
 	connections []*connection
 	unheard     []word
 	lastGone    []time.Duration // by device: when a connection of it was last known to end
+	lastSent    time.Duration
 	calls       int
 }
 
@@ -63,6 +66,7 @@ func (m *presenceModel) act(quiet bool) {
 	switch n := m.random.IntN(100); {
 	case n < 15 && !quiet:
 		m.send("hello")
+		m.lastSent = m.now()
 		for d := range m.devices {
 			m.unheard = append(m.unheard, word{d, m.now(), m.now() + time.Duration(m.random.Int64N(int64(modelStream)))})
 		}
@@ -75,7 +79,16 @@ func (m *presenceModel) act(quiet bool) {
 		m.end(c)
 	case n >= 30 && n < 37 && len(living) > 0: // it dies silently
 		living[m.random.IntN(len(living))].died = m.now()
-	case n == 40: // a node dies
+	case n >= 37 && n < 43: // it connects for a moment, and its node takes leave of what it had of it before
+		for _, c := range m.connections {
+			if c.device == device && c.node == node && !c.gone {
+				c.died = m.now()
+				m.end(c)
+			}
+		}
+		m.connections = append(m.connections, &connection{device: device, node: node, began: m.now(), died: m.now()})
+		m.nodes[node].Connected(bob, m.devices[device])
+	case n >= 43 && n < 46: // a node dies
 		for _, c := range m.connections {
 			if c.node == node {
 				c.gone = true
@@ -100,7 +113,7 @@ func (m *presenceModel) end(c *connection) {
 func (m *presenceModel) hear() {
 	m.unheard = slices.DeleteFunc(m.unheard, func(w word) bool {
 		return w.sentToLive <= m.now() && slices.ContainsFunc(m.connections, func(c *connection) bool {
-			return c.device == w.device && c.died == 0
+			return c.device == w.device && c.died == 0 && c.began+modelCatchUp <= m.now()
 		})
 	})
 }
@@ -125,9 +138,16 @@ func (m *presenceModel) work() {
 			}
 		}
 	}
+	waiting := map[string]bool{}
+	for _, j := range m.jobs() {
+		waiting[j.Device] = waiting[j.Device] || j.State == "pending" || j.State == "sending"
+	}
 	for _, w := range m.unheard {
-		if m.now() > w.sent+modelDeadline+2*modelStep {
-			m.t.Fatalf("at %v nobody has told %s of the message of %v: %+v", m.now(), m.devices[w.device], w.sent, m.jobs())
+		if !waiting[m.devices[w.device]] {
+			m.t.Fatalf("at %v %s has not heard of the message of %v, and nobody will tell it", m.now(), m.devices[w.device], w.sent)
+		}
+		if m.now() > min(m.lastSent+modelDeadline, w.sent+modelDeadline+modelBelieved)+2*modelStep {
+			m.t.Fatalf("at %v nobody has told %s of the message of %v", m.now(), m.devices[w.device], w.sent)
 		}
 	}
 }
@@ -142,8 +162,8 @@ func TestPresenceModel(t *testing.T) {
 	}
 	t.Logf("-push.seed %d", seed)
 	m := &presenceModel{
-		bench: newBench(t), random: rand.New(rand.NewPCG(seed, 0)), begun: time.Now(), devices: []string{"phone", "tablet"},
-		lastGone: make([]time.Duration, 2),
+		bench: newBench(t), random: rand.New(rand.NewPCG(seed, 0)), begun: time.Now(), devices: []string{"phone", "tablet", "watch", "desk"},
+		lastGone: make([]time.Duration, 4),
 	}
 	for _, d := range m.devices {
 		m.register(push.Target{DID: bob, DeviceID: d, Kind: push.KindWebhook, Address: m.phone.URL + "/" + d})

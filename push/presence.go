@@ -11,7 +11,8 @@ import (
 // A connected device hears over its connection, so its job is deferred for 45 s. But a connection may be dead and nobody knows yet: that is
 // found out within 36 s, by a missed ping. So a job ends without a call only if one connection is known to have been alive
 // at heard_by, when all that the job stands for had been sent: 9 s after the last of it, which is time enough for its transaction to be
-// committed, and for the stream. A node has told at synced_at which connections were not found out; those were alive 36 s before.
+// committed, and for the stream; and that connection must have begun 5 s earlier, which is time enough for what it had missed. A node
+// has told at synced_at which connections were not found out; those were alive 36 s before.
 //
 // Whatever else a deferred job takes in begins its 45 s anew and moves heard_by, so that it holds for all of it. Once something says that
 // the device is away, the job is to be called and stays so (heard_by is NULL). When it is due it is called if there is no connection
@@ -24,10 +25,12 @@ const present = `SELECT FROM presence p JOIN nodes n ON n.id = p.node
 	WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = `
 
 const (
-	// mayHaveHeard is the condition that the device of a deferred job d is connected and was at heard_by, if that connection lived.
-	mayHaveHeard = `EXISTS (` + present + `(d.did, d.device_id) AND p.since <= d.heard_by)`
-	// hasHeard is that it did.
-	hasHeard = `EXISTS (` + present + `(d.did, d.device_id) AND p.since <= d.heard_by AND n.synced_at - interval '36 seconds' >= d.heard_by)`
+	// inTime is the condition that a connection had begun.
+	inTime = `p.since <= d.heard_by - interval '5 seconds'`
+	// mayHaveHeard is the condition that the device of a deferred job d has heard, if its connection was alive.
+	mayHaveHeard = `EXISTS (` + present + `(d.did, d.device_id) AND ` + inTime + `)`
+	// hasHeard is that it was.
+	hasHeard = `EXISTS (` + present + `(d.did, d.device_id) AND ` + inTime + ` AND n.synced_at - interval '36 seconds' >= d.heard_by)`
 )
 
 // CallGone is the end of the statement that deletes rows of presence: jobs that were deferred for them are due, unless the device is
