@@ -26,7 +26,7 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/coder/websocket v1.8.15 // indirect
+require github.com/coder/websocket v1.8.15
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
