@@ -177,13 +177,6 @@ func (c *Chronicle) End(convo string) int64 {
 	return int64(len(c.stories[convo].log))
 }
 
-// story returns a convo's story as it stands, to be read while nothing happens in it.
-func (c *Chronicle) story(convo string) *story {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stories[convo]
-}
-
 // of are the stories that somebody has a part in, ordered.
 func (c *Chronicle) of(did syntax.DID) []*story {
 	c.mu.Lock()
