@@ -49,8 +49,8 @@ func Valid(nsid string) []Case {
 	return out
 }
 
-// Invalid returns requests that the decoders must refuse. It panics on an NSID
-// without a lexicon.
+// Invalid returns requests that the decoders must refuse: none for a method that
+// takes nothing. It panics on an NSID without a lexicon.
 func Invalid(nsid string) []Case {
 	m := find(nsid)
 	if m.body {
@@ -110,6 +110,10 @@ func find(nsid string) *method {
 	}
 	switch s := sf.Defs["main"].Inner.(type) {
 	case lexicon.SchemaQuery:
+		if s.Parameters != nil {
+			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
+		}
+	case lexicon.SchemaSubscription:
 		if s.Parameters != nil {
 			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
 		}
