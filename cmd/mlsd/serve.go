@@ -48,6 +48,9 @@ const (
 // serve runs the server until ctx ends, and then shuts down: unready, drain requests, stop workers, close the pool, stop
 // the private PostgreSQL. To be told to stop while it still starts is no failure.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
+	if err := cfg.checkPublicURL(); err != nil {
+		return err
+	}
 	log := logger(cfg, stderr)
 	url, own, err := database(ctx, cfg, log)
 	if err != nil {
@@ -121,6 +124,9 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	if drainErr := publicServer.Shutdown(drain); drainErr != nil {
 		log.Warn("requests were cut off", "error", drainErr)
 		err = errors.Join(err, publicServer.Close())
+	}
+	if drainErr := n.api.Drain(drain); drainErr != nil {
+		log.Warn("streams were cut off", "error", drainErr)
 	}
 	return errors.Join(err, adminServer.Close())
 }
