@@ -34,9 +34,9 @@ func message(e *events.Event) mlsapi.Message {
 	at, d := mlsapi.NewDatetime(e.At), &e.Detail
 	switch e.Kind {
 	case outbox.Application, outbox.Proposal:
-		return &mlsapi.MessageEvent{Cursor: e.StreamSeq, Message: messageView(e.Message)}
+		return &mlsapi.MessageEvent{Cursor: e.StreamSeq, Message: messageView(e.Message())}
 	case outbox.Commit:
-		m := e.Message
+		m := e.Message()
 		return &mlsapi.CommitEvent{
 			Cursor: e.StreamSeq, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
 			CreatedAt: mlsapi.NewDatetime(m.CreatedAt),

@@ -33,6 +33,7 @@ type handlers struct {
 	push     push.Policy
 	waiting  sync.Map // of waiter
 
+	committed func()
 	streams   *streams
 	tickets   Tickets
 	socketURL string // of the subscription
@@ -85,6 +86,7 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 	if err != nil {
 		return err
 	}
+	h.committed()
 	c.answer, c.replayed = answer.Body, answer.Replayed
 	return nil
 }

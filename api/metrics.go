@@ -74,14 +74,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest push job that has not ended."}),
 
 		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mlsd_streams", Help: "Streams of events that are open, by kind: websocket, sse."}, []string{"kind"}),
+			Name: "mlsd_subscriptions", Help: "Subscriptions that are open, by kind: websocket, sse."}, []string{"kind"}),
 		streamsEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_streams_ended_total", Help: "Streams that have ended, by kind and reason: client, too_slow, no_pong, protocol, restart, error."},
+			Name: "mlsd_subscriptions_ended_total", Help: "Subscriptions that have ended, by kind and reason: client, too_slow, no_pong, protocol, restart, error."},
 			[]string{"kind", "reason"}),
 		streamsEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_streams_events_total", Help: "Events that were sent, by kind of stream."}, []string{"kind"}),
+			Name: "mlsd_subscription_events_total", Help: "Events that were sent, by kind of subscription."}, []string{"kind"}),
 		streamsBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_streams_bytes_total", Help: "Bytes of the events that were sent, by kind of stream."}, []string{"kind"}),
+			Name: "mlsd_subscription_bytes_total", Help: "Bytes of the events that were sent, by kind of subscription."}, []string{"kind"}),
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})

@@ -42,6 +42,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	if sent.Err != nil {
 		return sent.Err
 	}
+	h.committed()
 	c.replayed = sent.Replayed
 	return c.reply(&mlsapi.SendMessageOutput{
 		MessageID: sent.ID.String(), ReceivedAt: mlsapi.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,

@@ -37,7 +37,9 @@ type Config struct {
 	Events   *events.Hub
 	Tickets  Tickets
 	Metrics  *Metrics
-	Log      *slog.Logger
+	// Committed is called after each write that was committed. It must not block. Default: nobody wants to know.
+	Committed func()
+	Log       *slog.Logger
 
 	ServiceDID syntax.DID
 	PublicURL  string // where clients reach the service, as did.json and tickets state it
@@ -61,11 +63,14 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) (*Server, error) {
+	if cfg.Committed == nil {
+		cfg.Committed = func() {}
+	}
 	s := &Server{
 		cfg:    cfg,
 		routes: map[string]mlsapi.Route[*call]{},
 		handlers: handlers{
-			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push,
+			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed,
 			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
 

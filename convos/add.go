@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/outbox"
 	"mlsd/welcome"
 )
 
@@ -52,12 +53,19 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	// A convo keeps one row for a member that comes back; what it reads starts anew with the commit that added it. Who was on the
 	// roster without being in the group reads on.
 	_, err = tx.Exec(ctx, `
-		INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq)
-		SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2 FROM unnest($3::text[]) AS did
-		ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
-			cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL
-		WHERE members.left_at IS NOT NULL`,
-		c.id, advanced.Seq, added)
+		WITH brought AS (
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq)
+			SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2 FROM unnest($3::text[]) AS did
+			ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
+				cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL
+			WHERE members.left_at IS NOT NULL
+			RETURNING convo_id, did
+		), changed AS (
+			SELECT convo_id, $2::bigint AS seq, did, '`+outbox.Joined+`' AS change, $4::text AS by, $5::bigint AS epoch,
+				false AS commit_needed
+			FROM brought
+		)`+outbox.NoteMembership,
+		c.id, advanced.Seq, added, a.Caller, advanced.Epoch)
 	if err != nil {
 		return Advanced{}, fmt.Errorf("add to the roster: %w", err)
 	}

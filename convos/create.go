@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // NewConvo is a group as its creator announces it.
@@ -56,6 +57,11 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 			SELECT convo.id, m.did, CASE m.ord WHEN 1 THEN 'creator' ELSE 'member' END, convo.created_at, 0
 			FROM convo, unnest($11::text[]) WITH ORDINALITY AS m (did, ord)
+			RETURNING convo_id, did
+		), changed AS (
+			SELECT convo_id, 0 AS seq, did, '`+outbox.Joined+`' AS change, $3::text AS by, $5::bigint AS epoch, false AS commit_needed
+			FROM roster
+		), left_word AS (`+outbox.NoteMembership+`
 		)
 		SELECT EXISTS (SELECT FROM convo)`,
 		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key, n.Hash[:],

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/outbox"
 	"mlsd/welcome"
 )
 
@@ -61,7 +62,15 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if !present {
 		return advanced, nil
 	}
-	if err := c.strike(ctx, tx, d.Target); err != nil {
+	leaf := false // of one who leaves: others have to commit its removal
+	if self {
+		group, err := c.publicGroup(ctx, tx)
+		if err != nil {
+			return Advanced{}, err
+		}
+		leaf = group.Group == nil || group.has(d.Target)
+	}
+	if err := c.strike(ctx, tx, d.Target, d.Caller, leaf); err != nil {
 		return Advanced{}, err
 	}
 	return advanced, welcome.Supersede(ctx, tx, c.id, []syntax.DID{d.Target})
@@ -79,13 +88,20 @@ func (c *locked) standing(ctx context.Context, tx pgx.Tx, did syntax.DID) (prese
 	return present, nil
 }
 
-// strike takes did off the roster as of the log's present end. Error: ErrLastMember.
-func (c *locked) strike(ctx context.Context, tx pgx.Tx, did syntax.DID) error {
+// strike takes did off the roster as of the log's present end. leaf says whether it still has one in the group, as far as is known.
+// Error: ErrLastMember.
+func (c *locked) strike(ctx context.Context, tx pgx.Tx, did, by syntax.DID, leaf bool) error {
+	change := outbox.Removed
+	if did == by {
+		change = outbox.Left
+	}
 	tag, err := tx.Exec(ctx, `
-		UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4
-		WHERE convo_id = $1 AND did = $2
-			AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did <> $2 AND left_at IS NULL)`,
-		c.id, did, c.lastSeq, c.epoch)
+		WITH changed AS (
+			UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4
+			WHERE convo_id = $1 AND did = $2
+				AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did <> $2 AND left_at IS NULL)
+			RETURNING convo_id, left_seq AS seq, did, $5::text AS change, $6::text AS by, left_epoch AS epoch, $7::boolean AS commit_needed
+		)`+outbox.NoteMembership, c.id, did, c.lastSeq, c.epoch, change, by, leaf)
 	if err != nil {
 		return fmt.Errorf("take off the roster: %w", err)
 	}

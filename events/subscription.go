@@ -1,24 +1,264 @@
 package events
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
 
-// Hub hands the events to the subscriptions of this node.
-type Hub struct{}
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 
-// Subscription is somebody who listens. Its methods are for one goroutine, but Close.
+	"mlsd/internal/pgpool"
+)
+
+// Subscription is somebody who listens. Next is for one goroutine.
 type Subscription struct {
 	// Outdated says that the cursor was older than what is kept: the stream begins with the oldest event there is.
 	Outdated bool
+
+	hub    *Hub
+	did    syntax.DID
+	device string
+	only   []uuid.UUID // convos; nil: all
+
+	// Guarded by the hub's lock.
+	from   int64                  // nothing up to here is wanted any more
+	convos map[uuid.UUID]struct{} // at the hub's head; of a live one
+
+	mu       sync.Mutex // after the hub's lock; guards what follows
+	live     bool       // the hub puts events into queue; to change it takes the hub's lock too
+	queue    []*Event
+	queued   int           // bytes in queue, at most
+	position int64         // everything up to here has been put into queue, or is not wanted; of one that is not live
+	behind   time.Time     // since when it has to catch up because its buffer was full; zero: it has not
+	failed   error         // why it has ended
+	ready    chan struct{} // something has changed
+
+	catch *catchUp // Next's own: what it reads the table with
 }
 
 // Subscribe begins a subscription. Errors besides the database's: ErrFutureCursor, ErrTooMany, ErrClosing.
-func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) { return nil, ErrClosing }
+func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
+	select {
+	case <-h.started:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, only: r.Convos, ready: make(chan struct{}, 1)}
+	if err := s.place(ctx, r.Cursor); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed != nil:
+		return nil, h.closed
+	case len(h.byDID[s.did]) >= maxOfDID, len(h.all) >= maxOfNode:
+		return nil, ErrTooMany
+	}
+	h.all[s] = struct{}{}
+	h.byDID[s.did] = append(h.byDID[s.did], s)
+	if h.presence != nil && s.device != "" {
+		h.presence.Connected(s.did, s.device)
+	}
+	return s, nil
+}
 
-// Next waits for the next event and returns it. Errors: ErrConsumerTooSlow, ErrClosing, ctx's, the database's.
-func (s *Subscription) Next(ctx context.Context) (*Event, error) { return nil, ErrClosing }
+// place finds where the stream begins for a cursor.
+func (s *Subscription) place(ctx context.Context, cursor *int64) error {
+	if cursor == nil {
+		s.hub.mu.Lock()
+		defer s.hub.mu.Unlock()
+		s.position = s.hub.head
+		return nil
+	}
+	var head, first int64
+	err := s.hub.db.QueryRow(ctx, `
+		SELECT head, coalesce((SELECT min(first_seq) FROM event_days), head + 1) FROM stream`).Scan(&head, &first)
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask where the stream begins: %w", err)
+	case *cursor > head+1:
+		return ErrFutureCursor
+	}
+	s.Outdated = *cursor > 0 && *cursor < first
+	s.position = max(*cursor, first) - 1
+	return nil
+}
+
+// wants reports whether what concerns a convo is wanted. The zero id is for what concerns none.
+func (s *Subscription) wants(convo uuid.UUID) bool {
+	return s.only == nil || slices.Contains(s.only, convo)
+}
+
+// Next waits for the next event and returns it. While the database cannot be reached it waits for that, too, as long as a reader may
+// be behind. Errors: ErrConsumerTooSlow, ErrClosing, ctx's, the database's.
+func (s *Subscription) Next(ctx context.Context) (*Event, error) {
+	for {
+		e, live, err := s.take()
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case e != nil:
+			if err := s.retry(ctx, func() error { return s.complete(ctx, e) }); err != nil {
+				return nil, err
+			}
+			if e.Kind.LogEntry() && e.Message() == nil {
+				s.hub.log.ErrorContext(ctx, "an event's log entry is gone", "stream_seq", e.StreamSeq)
+				continue
+			}
+			return e, nil
+		case live:
+			select {
+			case <-s.ready:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		default:
+			if err := s.retry(ctx, func() error { return s.advance(ctx) }); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// take returns the next event that waits, if one does.
+func (s *Subscription) take() (e *Event, live bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.failed != nil:
+		return nil, false, s.failed
+	case len(s.queue) == 0:
+		if s.live {
+			s.behind = time.Time{}
+		}
+		return nil, s.live, nil
+	}
+	e = s.queue[0]
+	s.queue[0] = nil
+	s.queue = s.queue[1:]
+	s.queued -= e.cost()
+	if len(s.queue) == 0 {
+		s.queue = nil // an idle reader holds nothing
+	}
+	return e, s.live, nil
+}
+
+// complete sees to it that an event has its log entry, if there is one.
+func (s *Subscription) complete(ctx context.Context, e *Event) error {
+	if !e.Kind.LogEntry() || e.Message() != nil {
+		return nil
+	}
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	return fetch(ctx, s.hub.db, []*Event{e})
+}
+
+// advance reads what the subscription is behind with, and has it go live when that is nothing any more.
+func (s *Subscription) advance(ctx context.Context) error {
+	s.mu.Lock()
+	behind, position := s.behind, s.position
+	s.mu.Unlock()
+	if !behind.IsZero() && time.Since(behind) > s.hub.patience {
+		s.Slow()
+		return ErrConsumerTooSlow
+	}
+	if s.catch == nil {
+		s.hub.mu.Lock()
+		upto := max(s.hub.head, position)
+		s.hub.mu.Unlock()
+		catch, err := s.begin(ctx, position, upto)
+		if err != nil {
+			return err
+		}
+		s.catch = catch
+	}
+	page, done, err := s.catch.page(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.queue, s.position = append(s.queue, page...), s.catch.position
+	for _, e := range page {
+		s.queued += e.cost()
+	}
+	s.mu.Unlock()
+	if len(page) > 0 {
+		s.hub.metrics.CatchUp(len(page))
+	}
+	if done {
+		s.hub.attach(s, s.catch.convos) // else it reads on from there
+		s.catch = nil
+	}
+	return nil
+}
+
+// retry does something again while the database cannot be reached, as long as a reader may be behind.
+func (s *Subscription) retry(ctx context.Context, do func() error) error {
+	began := time.Now()
+	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		err := do()
+		if err == nil || ctx.Err() != nil || !pgpool.Unavailable(err) || time.Since(began) > s.hub.patience {
+			return err
+		}
+		s.catch = nil
+		pause(ctx, delay)
+		if err := s.failure(); err != nil {
+			return err
+		}
+	}
+}
 
 // Slow ends the subscription with ErrConsumerTooSlow: its reader does not take what it is sent.
-func (s *Subscription) Slow() {}
+func (s *Subscription) Slow() { s.end(ErrConsumerTooSlow) }
 
 // Close ends the subscription. It may be called more than once, from any goroutine.
-func (s *Subscription) Close() {}
+func (s *Subscription) Close() { s.end(ErrClosing) }
+
+// end takes the subscription out of the hub.
+func (s *Subscription) end(why error) {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.mu.Lock()
+	h.detach(s)
+	s.fail(why)
+	s.mu.Unlock()
+	if _, there := h.all[s]; !there {
+		return
+	}
+	delete(h.all, s)
+	others := slices.DeleteFunc(h.byDID[s.did], func(o *Subscription) bool { return o == s })
+	if h.byDID[s.did] = others; len(others) == 0 {
+		delete(h.byDID, s.did)
+	}
+	if h.presence != nil && s.device != "" {
+		h.presence.Gone(s.did, s.device)
+	}
+}
+
+// fail has Next return an error, the first that there was. What waits in the buffer is given up. The caller holds mu.
+func (s *Subscription) fail(err error) {
+	if s.failed == nil {
+		s.failed = err
+	}
+	s.queue, s.queued = nil, 0
+	s.notify()
+}
+
+func (s *Subscription) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+func (s *Subscription) notify() {
+	select {
+	case s.ready <- struct{}{}:
+	default: // it knows already
+	}
+}

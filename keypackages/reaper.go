@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/outbox"
 )
 
 // Reaped counts what one round of the Reaper did.
@@ -87,6 +89,15 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 				SELECT did, device_id, cipher_suite, 'orphaned', count(*), clock_timestamp() FROM lapsed
 				GROUP BY did, device_id, cipher_suite ORDER BY did, device_id, cipher_suite
 				ON CONFLICT (did, device_id, cipher_suite, kind) DO UPDATE SET count = s.count + excluded.count
+				RETURNING did, device_id, cipher_suite, kind
+			), noted AS (
+				SELECT told.*, (
+					SELECT count(*) FROM key_packages
+					WHERE did = told.did AND device_id = told.device_id AND cipher_suite = told.cipher_suite
+						AND state = 'available' AND NOT last_resort AND not_after > now()
+				) AS available
+				FROM told
+			), left_word AS (` + outbox.NoteSignals + `
 			)
 			SELECT FROM lapsed`, nil},
 		{"delete spent KeyPackages", &done.Deleted, `

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/outbox"
 )
 
 // A signal tells the owner of a stock, which is a device's KeyPackages of one suite, that something needs doing. It is raised in
@@ -46,19 +48,22 @@ func raise(ctx context.Context, tx pgx.Tx, all []served) error {
 	var b pgx.Batch
 	b.Queue(lockOwners, owners)
 	b.Queue(`
-		INSERT INTO key_package_signals (did, device_id, cipher_suite, kind, count, raised_at)
-		SELECT did, device_id, cipher_suite, kind, available, clock_timestamp()
-		FROM (
-			SELECT s.*, (
-				SELECT count(*) FROM key_packages
-				WHERE did = s.did AND device_id = s.device_id AND cipher_suite = s.cipher_suite
-					AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
-			) AS available
-			FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[]) AS s (did, device_id, cipher_suite, kind)
-		) counted
-		WHERE kind = 'last_resort' OR available < $5
-		ORDER BY did, device_id, cipher_suite, kind
-		ON CONFLICT DO NOTHING`, owners, devices, suites, kinds, Threshold)
+		WITH noted AS (
+			INSERT INTO key_package_signals (did, device_id, cipher_suite, kind, count, raised_at)
+			SELECT did, device_id, cipher_suite, kind, available, clock_timestamp()
+			FROM (
+				SELECT s.*, (
+					SELECT count(*) FROM key_packages
+					WHERE did = s.did AND device_id = s.device_id AND cipher_suite = s.cipher_suite
+						AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
+				) AS available
+				FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[]) AS s (did, device_id, cipher_suite, kind)
+			) counted
+			WHERE kind = 'last_resort' OR available < $5
+			ORDER BY did, device_id, cipher_suite, kind
+			ON CONFLICT DO NOTHING
+			RETURNING did, device_id, cipher_suite, kind, count AS available
+		)`+outbox.NoteSignals, owners, devices, suites, kinds, Threshold)
 	return tx.SendBatch(ctx, &b).Close()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // CommitEntry is the log entry of a commit.
@@ -28,10 +29,13 @@ func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at 
 	err = tx.QueryRow(ctx, `
 		WITH convo AS (
 			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1::uuid RETURNING last_seq
+		), noted AS (
+			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+			SELECT $1::uuid, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
+			RETURNING convo_id, seq, kind, octet_length(body) AS size, created_at
+		), left_word AS (`+outbox.NoteMessages+`
 		)
-		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-		SELECT $1::uuid, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
-		RETURNING seq, created_at`,
+		SELECT seq, created_at FROM noted`,
 		e.ConvoID, int16(mls.ContentTypeCommit), e.Sender, e.Epoch, e.Body, e.Key, e.Hash[:]).Scan(&seq, &at)
 	return seq, at, err
 }

@@ -121,6 +121,41 @@ func Commits(ctx context.Context, q pgpool.Queryer, w Window, from, to int64, li
 	})
 }
 
+// Ref names an entry of a convo's log.
+type Ref struct {
+	ConvoID uuid.UUID
+	Seq     int64
+}
+
+// Load returns the entries that refs name, by ref. What is not there any more is left out. It is for whoever has seen to it that
+// they may be read, and that they fit into memory.
+func Load(ctx context.Context, q pgpool.Queryer, refs []Ref) (found map[Ref]*Message, err error) {
+	defer wrap(&err, "load messages")
+	convos, seqs := make([]uuid.UUID, len(refs)), make([]int64, len(refs))
+	for i, r := range refs {
+		convos[i], seqs[i] = r.ConvoID, r.Seq
+	}
+	rows, err := q.Query(ctx, `
+		SELECT m.convo_id, m.seq, m.kind, m.sender_did, m.epoch, m.body, m.embed_type, m.embed_uri, m.created_at
+		FROM unnest($1::uuid[], $2::bigint[]) AS r (convo_id, seq)
+		CROSS JOIN LATERAL (SELECT * FROM messages WHERE convo_id = r.convo_id AND seq = r.seq LIMIT 1) m`, convos, seqs)
+	if err != nil {
+		return nil, err
+	}
+	found = make(map[Ref]*Message, len(refs))
+	for rows.Next() {
+		m, kind := new(Message), int16(0)
+		err := rows.Scan(&m.ConvoID, &m.Seq, &kind, &m.Sender, &m.Epoch, &m.Body, &m.EmbedType, &m.EmbedURI, &m.CreatedAt)
+		if err != nil {
+			rows.Close()
+			return nil, err
+		}
+		m.Kind, m.ID = mls.ContentType(kind), idOf(m.ConvoID, m.Seq, m.CreatedAt)
+		found[Ref{m.ConvoID, m.Seq}] = m
+	}
+	return found, rows.Err()
+}
+
 func wrap(err *error, doing string) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", doing, *err)

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/pgpool"
+	"mlsd/outbox"
 	"mlsd/push"
 )
 
@@ -105,7 +106,11 @@ const appendDrafts = `
 		WHERE c.id = n.convo_id AND c.id = ANY($1)
 	), pushed AS (
 		SELECT convo_id, sender_did FROM numbered WHERE kind = 1
-	), noted AS (` + push.NoteMessages + `
+	), told AS (` + push.NoteMessages + `
+	), noted AS (
+		SELECT n.convo_id, n.seq, n.kind, octet_length(d.body) AS size, moment.now AS created_at
+		FROM numbered n JOIN draft d USING (ord), moment
+	), left_word AS (` + outbox.NoteMessages + `
 	)
 	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing,
 		pg_current_xact_id_if_assigned()::text

@@ -4,9 +4,6 @@
 package outbox
 
 import (
-	"encoding/json"
-	"fmt"
-
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -53,26 +50,13 @@ const NoteMessages = `
 	INSERT INTO outbox (kind, convo_id, seq, size, created_at)
 	SELECT kind, convo_id, seq, size, created_at FROM noted ORDER BY convo_id, seq`
 
-// Change is what happens to the membership of some people at once.
-type Change struct {
-	ConvoID uuid.UUID
-	Seq     int64 // of the newest log entry
-	DIDs    []syntax.DID
-	Detail
-}
-
-// NoteMembership adds to the batch of a transaction that holds the convo's row lock the event of each member.
-func NoteMembership(batch *pgx.Batch, c Change) error {
-	detail, err := json.Marshal(c.Detail)
-	if err != nil {
-		return fmt.Errorf("encode the event: %w", err)
-	}
-	batch.Queue(`
-		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-		SELECT $1, $2, $3, did, $5, clock_timestamp() FROM unnest($4::text[]) WITH ORDINALITY AS d (did, ord) ORDER BY ord`,
-		int16(Membership), c.ConvoID, c.Seq, c.DIDs, detail)
-	return nil
-}
+// NoteMembership is the part of a statement about a roster, under the convo's row lock, that leaves an event for each member whose
+// membership changed. It reads changed (convo_id, seq, did, change, by, epoch, commit_needed), and takes them as they come.
+const NoteMembership = `
+	INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
+	SELECT 4, convo_id, seq, did, jsonb_build_object('change', change, 'by', by, 'epoch', epoch, 'commitNeeded', commit_needed),
+		clock_timestamp()
+	FROM changed`
 
 // NoteWelcomes adds to the batch of a Welcome's transaction an event for each device that it is for. The slices run in parallel.
 func NoteWelcomes(batch *pgx.Batch, convo uuid.UUID, epoch int64, dids []syntax.DID, devices []string, refs [][]byte) {

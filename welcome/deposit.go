@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/mls"
+	"mlsd/outbox"
 	"mlsd/push"
 )
 
@@ -47,6 +48,7 @@ func Deposit(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body 
 		SELECT $1, r.id, r.did, r.device_id, r.ref, $2, clock_timestamp()
 		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[]) AS r (id, did, device_id, ref)`,
 		convo, epoch, ids, dids, devices, refs)
+	outbox.NoteWelcomes(batch, convo, epoch, dids, devices, refs)
 	push.QueueWelcome(batch, dids, devices)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("deposit the Welcome: %w", err)

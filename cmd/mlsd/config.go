@@ -53,6 +53,8 @@ type Config struct {
 	Webhooks bool
 	// EpochWindow (MLSD_MESSAGE_EPOCH_WINDOW) is how many epochs behind the convo's a message may be.
 	EpochWindow int64
+	// EventRetention (MLSD_EVENT_RETENTION) is how long events are kept, at least: up to a day more, for they go by the day.
+	EventRetention time.Duration
 	// Rates: DID (MLSD_RATE_DID, MLSD_RATE_DID_BURST) and IP (MLSD_RATE_IP, MLSD_RATE_IP_BURST), in requests.
 	Rates api.Rates
 	// TrustedProxies (MLSD_TRUSTED_PROXIES) are the networks whose X-Forwarded-For is believed. Empty: nobody's.
@@ -120,6 +122,12 @@ var settings = []setting{
 	{"MLSD_WELCOME_ON_GRACE_EXPIRY", "release or consume a Welcome that was not confirmed", string(welcome.Release), func(c *Config, v string) error {
 		c.Welcomes.OnExpiry = welcome.ExpiryPolicy(v)
 		return oneOf(v, string(welcome.Release), string(welcome.Consume))
+	}},
+	{"MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least", "168h", func(c *Config, v string) (err error) {
+		if c.EventRetention, err = time.ParseDuration(v); err == nil && c.EventRetention <= 0 {
+			err = errors.New("must be positive")
+		}
+		return err
 	}},
 	{"MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; empty: none", "", func(c *Config, v string) error {
 		c.APNs.File = v

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"mlsd/api"
+	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/gauges"
@@ -98,6 +99,9 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	running.Go(func() { n.push.Run(workers, pushInterval) })
 	running.Go(func() { n.push.RunSweep(workers, sweepInterval) })
 	running.Go(func() { sweep(workers, n.tokens, log) })
+	running.Go(func() { n.sequencer.Run(workers) })
+	running.Go(func() { n.hub.Run(workers) })
+	running.Go(func() { n.hub.Listen(workers, n.sequencer) })
 	defer running.Wait()
 	defer stopWorkers()
 
@@ -119,6 +123,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	}
 	n.ready.Store(false)
 	log.Info("shutting down")
+	n.hub.Close()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if drainErr := publicServer.Shutdown(drain); drainErr != nil {
@@ -140,6 +145,8 @@ type node struct {
 	cleaner     *idem.Cleaner
 	conflicts   *tally.Tally
 	push        *push.Worker
+	sequencer   *events.Sequencer
+	hub         *events.Hub
 	faults      *failpoint.Set // nil unless asked for
 	reg         *prometheus.Registry
 	ready       atomic.Bool
@@ -179,12 +186,19 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	n.keyPackages = keypackages.NewReaper(pool, log, metrics.KeyPackagesReaped)
 	n.cleaner = idem.NewCleaner(pool, log)
 	writes := idem.New(pool, metrics, log, n.faults)
+	stream := api.NewStreamMetrics(n.reg)
+	n.hub = events.NewHub(events.HubConfig{DB: pool, Log: log, Metrics: stream})
+	n.sequencer = events.NewSequencer(events.SequencerConfig{
+		DB: pool, Log: log, Metrics: stream, Retention: cfg.EventRetention, Moved: n.hub.Wake, Faults: n.faults,
+	})
 	if n.push, err = pushWorker(cfg, pool, writes, metrics, log, n.faults); err != nil {
 		return nil, err
 	}
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     writes,
+		Committed:  n.sequencer.Wake,
+		Events:     n.hub,
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),

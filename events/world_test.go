@@ -1,0 +1,300 @@
+package events_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/events"
+	"mlsd/idem"
+	"mlsd/internal/invariants"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
+	"mlsd/messages"
+	"mlsd/mls"
+	"mlsd/outbox"
+)
+
+const (
+	alice   syntax.DID = "did:plc:alice"
+	bob     syntax.DID = "did:plc:bob"
+	carol   syntax.DID = "did:plc:carol"
+	mallory syntax.DID = "did:plc:mallory"
+)
+
+// counts is what the stream's metrics have been told.
+type counts struct {
+	mu                       sync.Mutex
+	sequenced, pages, behind int
+}
+
+func (c *counts) Leading(bool) {}
+
+func (c *counts) Sequenced(n int, _ time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sequenced += n
+}
+
+func (c *counts) Told(int, time.Duration) {}
+
+func (c *counts) CatchUp(int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pages++
+}
+
+func (c *counts) FellBehind() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.behind++
+}
+
+type uncounted struct{}
+
+func (uncounted) Replayed(string)      {}
+func (uncounted) Conflicted(string)    {}
+func (uncounted) InProgress(string)    {}
+func (uncounted) Expired(string)       {}
+func (uncounted) TakenOver(string)     {}
+func (uncounted) HeartbeatLost(string) {}
+
+// world is a database with writers, and the nodes that tell of what they write.
+type world struct {
+	db  *pgxpool.Pool
+	log *messages.Log
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{db: pgtest.Database(t, pgtest.MaxConns(24))}
+	w.log = messages.NewLog(w.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
+	t.Cleanup(func() {
+		violations, err := invariants.Check(context.Background(), w.db)
+		if err != nil || len(violations) > 0 {
+			t.Errorf("violated: %q, %v", violations, err)
+		}
+	})
+	return w
+}
+
+// node is one mlsd's part of the stream. Its rounds are the test's to make, unless it runs.
+type node struct {
+	*counts
+	seq *events.Sequencer
+	hub *events.Hub
+}
+
+func (w *world) node(t testing.TB, more ...func(*events.HubConfig)) *node {
+	t.Helper()
+	n := &node{counts: &counts{}}
+	log := slog.New(slog.DiscardHandler)
+	cfg := events.HubConfig{DB: w.db, Log: log, Metrics: n.counts}
+	for _, set := range more {
+		set(&cfg)
+	}
+	n.hub = events.NewHub(cfg)
+	n.seq = events.NewSequencer(events.SequencerConfig{
+		DB: w.db, Log: log, Metrics: n.counts, Retention: 7 * 24 * time.Hour, Moved: n.hub.Wake,
+	})
+	t.Cleanup(n.seq.Resign)
+	t.Cleanup(n.hub.Close)
+	return n
+}
+
+// run has the node work by itself until the test ends, or the returned function is called.
+func (n *node) run(t testing.TB) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { n.seq.Run(ctx) })
+	running.Go(func() { n.hub.Run(ctx) })
+	running.Go(func() { n.hub.Listen(ctx, n.seq) })
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// settle moves and hands out all there is.
+func (n *node) settle(t testing.TB) {
+	t.Helper()
+	for _, round := range []func(context.Context) (bool, error){n.seq.Round, n.hub.Round} {
+		for more := true; more; {
+			var err error
+			if more, err = round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := n.hub.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// subscribe listens, from a cursor if one is given.
+func (n *node) subscribe(t testing.TB, did syntax.DID, cursor ...int64) *events.Subscription {
+	t.Helper()
+	r := events.Request{DID: did}
+	if len(cursor) > 0 {
+		r.Cursor = &cursor[0]
+	}
+	return n.subscribeTo(t, r)
+}
+
+func (n *node) subscribeTo(t testing.TB, r events.Request) *events.Subscription {
+	t.Helper()
+	s, err := n.hub.Subscribe(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// convo makes a convo of these people, the first of them its creator, with its events.
+func (w *world) convo(t testing.TB, people ...syntax.DID) uuid.UUID {
+	t.Helper()
+	id := uuid.Must(uuid.NewV7())
+	_, err := w.db.Exec(t.Context(), `
+		WITH convo AS (
+			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())
+		), changed AS (
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+			SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS d (did, ord)
+			RETURNING convo_id, 0 AS seq, did, 'joined' AS change, $3::text AS by, 1 AS epoch, false AS commit_needed
+		)`+outbox.NoteMembership, id, id[:], people[0], people)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// change brings somebody in or takes it out, by a transaction under the convo's lock as those of package convos.
+func (w *world) change(ctx context.Context, convo uuid.UUID, did syntax.DID, change string) error {
+	return pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
+		var seq int64
+		if err := tx.QueryRow(ctx, `SELECT last_seq FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).Scan(&seq); err != nil {
+			return err
+		}
+		sql := `
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, 'member', now(), $3)
+			ON CONFLICT (convo_id, did) DO UPDATE SET joined_seq = $3, left_at = NULL, left_seq = NULL, left_epoch = NULL`
+		if change != outbox.Joined {
+			sql = `UPDATE members SET left_at = now(), left_seq = $3, left_epoch = 1 WHERE convo_id = $1 AND did = $2`
+		}
+		_, err := tx.Exec(ctx, `WITH changed AS (`+sql+`
+			RETURNING convo_id, $3::bigint AS seq, did, $4::text AS change, did AS by, 1 AS epoch, false AS commit_needed)`+outbox.NoteMembership,
+			convo, did, seq, change)
+		return err
+	})
+}
+
+func (w *world) must(t testing.TB, convo uuid.UUID, did syntax.DID, change string) {
+	t.Helper()
+	if err := w.change(t.Context(), convo, did, change); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// send appends a message and returns its seq.
+func (w *world) send(ctx context.Context, convo uuid.UUID, sender syntax.DID, key, body string) (int64, error) {
+	content, err := json.Marshal(body)
+	if err != nil {
+		return 0, err
+	}
+	results, err := w.log.Append(ctx, []messages.Draft{{
+		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
+		Body: mlstest.Message(convo[:], 1, body), Input: idem.Content{{Name: "ciphertext", JSON: content}},
+	}})
+	if err != nil {
+		return 0, err
+	}
+	return results[0].Seq, results[0].Err
+}
+
+func (w *world) say(t testing.TB, convo uuid.UUID, sender syntax.DID, n int) {
+	t.Helper()
+	for range n {
+		if _, err := w.send(t.Context(), convo, sender, uuid.NewString(), "hello"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// brief is what a test compares of an event.
+func brief(e *events.Event) string {
+	switch {
+	case e.Kind.LogEntry():
+		return fmt.Sprintf("%d", e.Seq)
+	case e.Kind == outbox.Membership:
+		return fmt.Sprintf("%s %s", e.DID[len("did:plc:"):], e.Detail.Change)
+	}
+	return fmt.Sprintf("kind %d of %s", e.Kind, e.DID[len("did:plc:"):])
+}
+
+// next returns the next n events of a subscription, and demands that their places ascend.
+func next(t testing.TB, s *events.Subscription, n int) (got []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var last int64
+	for range n {
+		e, err := s.Next(ctx)
+		if err != nil {
+			t.Fatalf("after %q: %v", got, err)
+		}
+		if e.StreamSeq <= last {
+			t.Fatalf("event %d came after event %d", e.StreamSeq, last)
+		}
+		if e.Kind.LogEntry() && e.Message() == nil {
+			t.Fatalf("event %d came without its log entry", e.StreamSeq)
+		}
+		last = e.StreamSeq
+		got = append(got, brief(e))
+	}
+	return got
+}
+
+// nothing demands that a subscription has nothing more to tell. Everything has been handed out before.
+func nothing(t testing.TB, s *events.Subscription) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	type result struct {
+		e   *events.Event
+		err error
+	}
+	came := make(chan result, 1)
+	go func() {
+		e, err := s.Next(ctx)
+		came <- result{e, err}
+	}()
+	// It is live, and waits, once it has read the table to its end.
+	for deadline := time.Now().Add(30 * time.Second); !s.Live() && time.Now().Before(deadline); {
+		select {
+		case r := <-came:
+			cancel()
+			t.Fatalf("there was something: %+v", r)
+		default:
+		}
+	}
+	cancel()
+	if r := <-came; !errors.Is(r.err, context.Canceled) {
+		t.Fatalf("there was something: %+v", r)
+	}
+}
+
+// messageOf is a ciphertext of a convo's.
+func messageOf(convo uuid.UUID) []byte { return mlstest.Message(convo[:], 1, "hello") }
