@@ -7,6 +7,9 @@ import (
 	"mlsd/events"
 )
 
+// ErrInvalidTicket is what tickets refuse with.
+var ErrInvalidTicket = errInvalidTicket
+
 // Subscription is what tests make up.
 type Subscription = subscription
 
@@ -16,13 +19,13 @@ func (s *Server) Subscribe(f func(context.Context, events.Request) (Subscription
 }
 
 // Pace is how fast clients have to be in a test; what is 0 stays as it is.
-type Pace struct{ Write, Ping, Pong, KeepAlive time.Duration }
+type Pace struct{ Write, Close, Ping, Pong, KeepAlive time.Duration }
 
 // Hurry sets the pace, before the first stream.
 func (s *Server) Hurry(p Pace) {
 	old := s.handlers.streams
 	next := old.pace
-	for to, from := range map[*time.Duration]time.Duration{&next.write: p.Write, &next.ping: p.Ping, &next.pong: p.Pong, &next.keepAlive: p.KeepAlive} {
+	for to, from := range map[*time.Duration]time.Duration{&next.write: p.Write, &next.close: p.Close, &next.ping: p.Ping, &next.pong: p.Pong, &next.keepAlive: p.KeepAlive} {
 		if from != 0 {
 			*to = from
 		}
