@@ -318,7 +318,9 @@ type reader struct {
 // stream asks for server-sent events. headers are names and values in turn.
 func (u *user) stream(q url.Values, headers ...string) *reader {
 	u.w.t.Helper()
-	r, err := http.NewRequestWithContext(u.w.t.Context(), http.MethodGet, "http://"+u.w.listen()+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?"+q.Encode(), nil)
+	ctx, cancel := context.WithTimeout(u.w.t.Context(), 30*time.Second)
+	u.w.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+u.w.listen()+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?"+q.Encode(), nil)
 	if err != nil {
 		u.w.t.Fatal(err)
 	}

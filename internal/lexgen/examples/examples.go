@@ -171,6 +171,8 @@ func named(name string) string {
 		return "00ff10"
 	case "welcomeMessage", "commit", "keyPackage", "welcome":
 		return "AAEC_w"
+	case "cursor":
+		return "7"
 	case "idempotencyKey", "convoId", "sinceMessage":
 		return "01890a5d-ac96-774b-bcce-b302099a8057"
 	}
