@@ -18,7 +18,7 @@ const NSIDSequencer = "mlsd.events.sequencer"
 
 const (
 	stepLimit   = 2000                   // events of one transaction
-	stepPace    = 2 * time.Millisecond   // from one step to the next while there is always something to do
+	stepPace    = 5 * time.Millisecond   // from one step to the next while there is always something to do
 	stepTimeout = 10 * time.Second       // of one step
 	leaderPoll  = 250 * time.Millisecond // the net under the leader's wakes
 	electEvery  = 500 * time.Millisecond // how often the others try to lead

@@ -1,9 +1,11 @@
 package events_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -271,6 +273,8 @@ func TestSixteenWriters(t *testing.T) {
 		ids[i] = w.convo(t, alice, bob)
 	}
 	var writing, reading sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	defer cancel()
 	for i := range writers {
 		writing.Go(func() {
 			for k := range each {
@@ -290,7 +294,7 @@ func TestSixteenWriters(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					n = two
 				}
-				s, err := n.hub.Subscribe(t.Context(), events.Request{DID: bob, Cursor: &cursor})
+				s, err := n.hub.Subscribe(ctx, events.Request{DID: bob, Cursor: &cursor})
 				if err != nil {
 					t.Error(err)
 					return
@@ -299,7 +303,7 @@ func TestSixteenWriters(t *testing.T) {
 					if seen == total {
 						break
 					}
-					e, err := s.Next(t.Context())
+					e, err := s.Next(ctx)
 					if err != nil {
 						t.Error(err)
 						return
@@ -650,5 +654,67 @@ func TestEntitlement(t *testing.T) {
 				nothing(t, fresh)
 			}
 		})
+	}
+}
+
+// TestPerTypeCursor (per-type-cursor): events of all kinds stand in one order, and any of them is a cursor for all.
+func TestPerTypeCursor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t)
+	n.settle(t)
+	convo := w.convo(t, bob)
+	w.welcome(t, convo, alice)
+	w.must(t, convo, alice, outbox.Joined)
+	w.say(t, convo, bob, 1)
+	w.signal(t, alice)
+	w.welcome(t, convo, bob)
+	w.say(t, convo, alice, 1)
+	w.must(t, convo, alice, outbox.Removed)
+	w.signal(t, alice)
+	w.say(t, convo, bob, 1)
+	w.welcome(t, convo, alice)
+	n.settle(t)
+	all := []string{"kind 5 of alice", "alice joined", "1", "kind 6 of alice", "2", "alice removed", "kind 6 of alice", "kind 5 of alice"}
+	s := n.subscribe(t, alice, 0)
+	var cursors []int64
+	for range all {
+		e, err := s.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cursors = append(cursors, e.StreamSeq)
+	}
+	for cursor := int64(1); cursor <= cursors[len(cursors)-1]; cursor++ {
+		first, _ := slices.BinarySearch(cursors, cursor)
+		s := n.subscribe(t, alice, cursor)
+		want(t, next(t, s, len(all)-first), all[first:]...)
+		nothing(t, s)
+		s.Close()
+		if cursor%2 == 0 {
+			n.hub.Forget()
+		}
+	}
+}
+
+// TestOneLeaderLost (one-leader-lost): what one node's clients write reaches another node's subscribers after the leader has died in
+// the middle of its work.
+func TestOneLeaderLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	convo := w.convo(t, alice)
+	first, second := w.node(t), w.node(t)
+	stop := first.run(t)
+	s := second.subscribeSoon(t, alice)
+	second.run(t)
+	want(t, next(t, s, 1), "alice joined")
+	for i := 1; i <= 20; i++ {
+		w.say(t, convo, alice, 1)
+		if i == 10 {
+			stop()
+		}
+	}
+	for i := 1; i <= 20; i++ {
+		want(t, next(t, s, 1), fmt.Sprint(i))
 	}
 }

@@ -245,10 +245,13 @@ func brief(e *events.Event) string {
 	return fmt.Sprintf("kind %d of %s", e.Kind, e.DID[len("did:plc:"):])
 }
 
+// patience is how long a test waits for what must come.
+const patience = 15 * time.Second
+
 // next returns the next n events of a subscription, and demands that their places ascend.
 func next(t testing.TB, s *events.Subscription, n int) (got []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var last int64
 	for range n {
@@ -298,3 +301,32 @@ func nothing(t testing.TB, s *events.Subscription) {
 
 // messageOf is a ciphertext of a convo's.
 func messageOf(convo uuid.UUID) []byte { return mlstest.Message(convo[:], 1, "hello") }
+
+// welcome leaves word of a Welcome for one device of did's.
+func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
+	t.Helper()
+	batch := &pgx.Batch{}
+	outbox.NoteWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}})
+	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// signal leaves word of a stock of did's that has run low.
+func (w *world) signal(t testing.TB, did syntax.DID) {
+	t.Helper()
+	_, err := w.db.Exec(t.Context(), `
+		WITH noted AS (SELECT $1::text AS did, 'phone' AS device_id, 1 AS cipher_suite, 'low' AS kind, 3 AS available)`+outbox.NoteSignals, did)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// subscribeSoon is subscribe, from the beginning, on a node that has not started yet.
+func (n *node) subscribeSoon(t testing.TB, did syntax.DID) *events.Subscription {
+	t.Helper()
+	if _, err := n.hub.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return n.subscribe(t, did, 0)
+}

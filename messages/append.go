@@ -59,11 +59,13 @@ type Log struct {
 	metrics idem.Metrics
 	log     *slog.Logger
 	faults  *failpoint.Set
+
+	statement string // appendDrafts, but for measurements
 }
 
 // NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be (0: none). faults may be nil.
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set) *Log {
-	return &Log{db: db, window: epochWindow, metrics: metrics, log: log, faults: faults}
+	return &Log{db: db, window: epochWindow, metrics: metrics, log: log, faults: faults, statement: appendDrafts}
 }
 
 // NSID is the method whose idempotency keys this package keeps: on the message rows themselves, for as long as they live.
@@ -106,7 +108,7 @@ func (l *Log) write(ctx context.Context, drafts []draft) ([]outcome, error) {
 		return nil, fmt.Errorf("append: begin: %w", err)
 	}
 	defer l.rollback(ctx, tx)
-	outcomes, err := appendBatch(ctx, tx, drafts, l.window)
+	outcomes, err := l.appendBatch(ctx, tx, drafts)
 	if errors.Is(err, idem.ErrInProgress) {
 		l.metrics.InProgress(NSID)
 	}

@@ -118,7 +118,7 @@ const appendDrafts = `
 	ORDER BY j.ord`
 
 // appendBatch writes drafts, whose keys are all different, inside tx and returns an outcome for each.
-func appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft, window int64) (outcomes []outcome, err error) {
+func (l *Log) appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft) (outcomes []outcome, err error) {
 	n := len(drafts)
 	var (
 		convos               = make([]uuid.UUID, n)
@@ -138,7 +138,7 @@ func appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft, window int64) (
 	batch := &pgx.Batch{}
 	batch.Queue(lockKeys, lockNumbers(drafts))
 	batch.Queue(lockConvos, convos, senders)
-	batch.Queue(appendDrafts, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, window)
+	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, l.window)
 	results := tx.SendBatch(ctx, batch)
 	defer func() {
 		if closeErr := results.Close(); err == nil {

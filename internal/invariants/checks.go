@@ -33,6 +33,33 @@ var convoChecks = []check{
 	{"every sender was a member", `
 		SELECT format('entry %s is by a stranger', m.seq) FROM messages m
 		WHERE m.convo_id = $1 AND NOT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = m.sender_did)`},
+	{"every log entry has its event", `
+		WITH told AS (
+			SELECT seq, created_at FROM events WHERE convo_id = $1 AND kind <= 3
+			UNION ALL SELECT seq, created_at FROM outbox WHERE convo_id = $1 AND kind <= 3
+		)
+		SELECT format('entry %s has %s', m.seq, count(t.seq))
+		FROM messages m LEFT JOIN told t ON t.seq = m.seq
+		WHERE m.convo_id = $1 AND m.created_at > (
+			SELECT min(created_at) FROM (SELECT created_at FROM events UNION ALL SELECT created_at FROM outbox) kept)
+		GROUP BY m.seq HAVING count(t.seq) <> 1`},
+	{"events in the log's order", `
+		WITH told AS (
+			SELECT 0 AS later, stream_seq AS place, seq FROM events WHERE convo_id = $1 AND kind <= 3
+			UNION ALL SELECT 1, id, seq FROM outbox WHERE convo_id = $1 AND kind <= 3
+		)
+		SELECT format('entry %s comes after entry %s', seq, before)
+		FROM (SELECT seq, lag(seq) OVER (ORDER BY later, place) AS before FROM told) told WHERE seq <> before + 1`},
+	{"events say who is a member", `
+		WITH told AS (
+			SELECT 0 AS later, stream_seq AS place, did, detail FROM events WHERE convo_id = $1 AND kind = 4
+			UNION ALL SELECT 1, id, did, detail FROM outbox WHERE convo_id = $1 AND kind = 4
+		), latest AS (
+			SELECT DISTINCT ON (did) did, detail ->> 'change' = 'joined' AS joined FROM told ORDER BY did, later DESC, place DESC
+		)
+		SELECT format('the roster says that %s left at %s, and its last event that it joined: %s', did, m.left_at, joined)
+		FROM latest LEFT JOIN members m USING (did)
+		WHERE m.convo_id = $1 AND joined <> (m.left_at IS NULL)`},
 	{"a roster that can be", `
 		SELECT format('%s members are left, %s were creators', count(m.did) FILTER (WHERE left_at IS NULL),
 			count(*) FILTER (WHERE role = 'creator'))
@@ -135,6 +162,15 @@ var globalChecks = []check{
 		SELECT format('push job %s is %s, and its record says that it has ended', j.id, j.state)
 		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key = j.id::text
 		WHERE j.state IN ('pending', 'sending') AND k.state = 'completed'`},
+	{"a dense stream", `
+		SELECT format('event %s comes after event %s', stream_seq, before)
+		FROM (SELECT stream_seq, lag(stream_seq) OVER (ORDER BY stream_seq) AS before FROM events) e WHERE stream_seq <> before + 1
+		UNION ALL
+		SELECT format('the newest event is %s, and the stream ends at %s', newest, head)
+		FROM stream, (SELECT max(stream_seq) AS newest FROM events) e WHERE newest <> head
+		UNION ALL
+		SELECT format('%s begins at %s, with event %s', d.day, d.first_seq, min(e.stream_seq))
+		FROM event_days d LEFT JOIN events e USING (day) GROUP BY d.day, d.first_seq HAVING min(e.stream_seq) IS DISTINCT FROM d.first_seq`},
 	{"every record has its answer", `
 		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = '' AND started_at IS NULL`},
 }

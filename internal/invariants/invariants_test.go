@@ -120,6 +120,22 @@ func story(t *testing.T) *pgxpool.Pool {
 		return err
 	})
 	say(3, "goodbye carol")
+	_, err = db.Exec(t.Context(), `
+		DO $$
+		BEGIN
+			CREATE TABLE events_20261121 PARTITION OF events FOR VALUES FROM ('2026-11-21') TO ('2026-11-22');
+			WITH moved AS (
+				DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 6) RETURNING *
+			)
+			INSERT INTO events
+			SELECT row_number() OVER (ORDER BY id), '2026-11-21', kind, convo_id, seq, did, size, detail, created_at FROM moved;
+			UPDATE stream SET head = 6, day = '2026-11-21';
+			INSERT INTO event_days VALUES ('2026-11-21', 1);
+		END
+		$$`)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return db
 }
 
@@ -205,6 +221,17 @@ func TestBrokenPromises(t *testing.T) {
 			)
 			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
 			SELECT 'mlsd', 'mlsd.push', '', id::text, '', '{}', 'done', now(), now() FROM job`, nil},
+		{"every log entry has its event", `DELETE FROM events WHERE kind = 1`, nil},
+		{"every log entry has its event", `DELETE FROM outbox WHERE kind <= 3`, nil},
+		{"every log entry has its event", `
+			INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM outbox WHERE kind <= 3`, nil},
+		{"events in the log's order", `
+			ALTER TABLE outbox ALTER id DROP IDENTITY;
+			UPDATE outbox SET id = id + 100 WHERE id = (SELECT min(id) FROM outbox WHERE kind <= 3)`, nil},
+		{"events say who is a member", `UPDATE outbox SET detail = '{"change": "joined"}' WHERE kind = 4 AND did = 'did:plc:carol'`, nil},
+		{"a dense stream", `DELETE FROM events WHERE stream_seq = 2`, nil},
+		{"a dense stream", `DELETE FROM events WHERE stream_seq = 1`, nil},
+		{"a dense stream", `UPDATE stream SET head = 7`, nil},
 		{"is of another group", `UPDATE messages SET body = $1 WHERE seq = 4`, []any{other}},
 		{"says application of epoch 3", `UPDATE messages SET kind = 2 WHERE seq = 4`, nil},
 		{"log entry 4", `UPDATE messages SET body = 'garbage' WHERE seq = 4`, nil},

@@ -252,7 +252,7 @@ var mutants = []mutant{
 			"ref, cipher_suite, body, created_at\n				FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
 
 	{"lost-fanout", []edit{
-		{"messages/statement.go", "	), noted AS (` + push.NoteMessages + `\n	)\n", "	)\n"},
+		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
 		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
 		{"messages/append.go", `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
 	}
@@ -267,6 +267,30 @@ var mutants = []mutant{
 			}
 		}
 `}}, "push.TestLostFanout"},
+	{"bigserial-gap", []edit{
+		{"events/sequencer.go", "SELECT id FROM outbox ORDER BY id LIMIT $1", "SELECT id FROM outbox WHERE id > (SELECT coalesce(max(stream_seq), 0) FROM events) ORDER BY id LIMIT $1"}}, "events.TestBigserialGap"},
+	{"catchup-fills-live", []edit{
+		{"events/subscription.go", "	s.mu.Unlock()\n	if len(page) > 0 {\n", "	if s.queued > s.hub.buffer {\n		s.fail(ErrConsumerTooSlow)\n	}\n	s.mu.Unlock()\n	if len(page) > 0 {\n"}}, "events.TestCatchupFillsLive"},
+	{"lag-dropped", []edit{
+		{"events/hub.go", "		h.detach(s)\n		s.position = e.StreamSeq - 1\n", ""}}, "events.TestLagDropped"},
+	{"per-type-cursor", []edit{
+		{"events/catchup.go", "	page, total := found, 0\n",
+			"	slices.SortStableFunc(found, func(a, b *Event) int { return cmp.Compare(a.Kind, b.Kind) })\n	page, total := found, 0\n"}}, "events.TestPerTypeCursor"},
+	{"late-convo", []edit{
+		{"events/hub.go", "		if joined && s.live && e.StreamSeq > s.from {\n			h.enter(s, e.ConvoID)\n", "		if joined && s.live && e.StreamSeq > s.from {\n"}}, "events.TestLateConvo"},
+	{"one-leader-lost", []edit{
+		{"events/sequencer.go", "	if s.conn == nil && time.Since(s.tried) >= electEvery {", "	if s.conn == nil && s.tried.IsZero() {"}}, "events.TestOneLeaderLost"},
+	{"removed-still-streams", []edit{
+		{"events/hub.go", "	if joined {\n		return\n	}\n", "	if joined || !joined {\n		return\n	}\n"}}, "events.TestRemovedStillStreams"},
+	{"removed-still-streams (catching up)", []edit{
+		{"events/catchup.go", "c.terms = append(c.terms, term{ch.convo, from, ch.at})", "c.terms = append(c.terms, term{ch.convo, from, c.upto})"}}, "events.TestRemovedStillStreams"},
+	{"the roster is not the stream", []edit{
+		{"events/catchup.go", "	c.goBack(changes)\n", ""}}, "events.TestLateMembership"},
+	{"a hole at the seam", []edit{
+		{"events/hub.go", "	if since > 0 {\n		h.replay(", "	if since > 1<<20 {\n		h.replay("}}, "events.TestSixteenWriters"},
+	{"commit-without-event", []edit{
+		{"messages/commit.go", "		), left_word AS (`+outbox.NoteMessages+`\n		)\n", "		)\n"},
+		{"messages/commit.go", "	\"mlsd/outbox\"\n", ""}}, "convos.TestCommitWithoutEvent"},
 	{"told before the commit", []edit{
 		{"push/push.go", "DO UPDATE SET sender_did = excluded.sender_did WHERE false", "DO NOTHING"}}, "push.TestFanoutDuringCommit"},
 	{"told before the commit (Welcome)", []edit{

@@ -1,0 +1,129 @@
+package messages_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/events"
+	"mlsd/idem"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
+	"mlsd/messages"
+	"mlsd/mls"
+)
+
+type unseen struct{}
+
+func (unseen) Leading(bool)                 {}
+func (unseen) Sequenced(int, time.Duration) {}
+func (unseen) Told(int, time.Duration)      {}
+func (unseen) CatchUp(int)                  {}
+func (unseen) FellBehind()                  {}
+
+// BenchmarkEvents says what the event stream costs a sender: the same load with the outbox, the sequencer and a hub, and without
+// them, in turns on two databases of one server.
+func BenchmarkEvents(b *testing.B) {
+	for _, convos := range []int{1, 100} {
+		b.Run(fmt.Sprintf("convos=%d", convos), func(b *testing.B) {
+			with, without := newSenders(b, convos, true), newSenders(b, convos, false)
+			const turn = 400
+			with.send(b, turn)
+			without.send(b, turn)
+			var a, o time.Duration
+			b.ResetTimer()
+			for range b.N {
+				a += with.send(b, turn)
+				o += without.send(b, turn)
+			}
+			b.ReportMetric(float64(a)/float64(o), "with/without")
+			b.ReportMetric(float64(b.N*turn)/a.Seconds(), "messages/s-with")
+			b.ReportMetric(float64(b.N*turn)/o.Seconds(), "messages/s-without")
+		})
+	}
+}
+
+// senders are sixteen, who send to some convos.
+type senders struct {
+	log    *messages.Log
+	convos []uuid.UUID
+	wake   func()
+	sent   atomic.Int64
+}
+
+func newSenders(b *testing.B, convos int, told bool) *senders {
+	b.Helper()
+	db := pgtest.Database(b, pgtest.MaxConns(24))
+	log := slog.New(slog.DiscardHandler)
+	s := &senders{log: messages.NewLog(db, 0, uncounted{}, log, nil), wake: func() {}}
+	for range convos {
+		s.convos = append(s.convos, newConvo(b, db))
+	}
+	if !told {
+		s.log.WithoutEvents()
+		return s
+	}
+	hub := events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: unseen{}})
+	seq := events.NewSequencer(events.SequencerConfig{DB: db, Log: log, Metrics: unseen{}, Retention: time.Hour, Moved: hub.Wake})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { hub.Run(ctx) })
+	running.Go(func() { seq.Run(ctx) })
+	running.Go(func() { hub.Listen(ctx, seq) })
+	b.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	s.wake = seq.Wake
+	return s
+}
+
+func newConvo(b *testing.B, db *pgxpool.Pool) uuid.UUID {
+	b.Helper()
+	id := uuid.Must(uuid.NewV7())
+	_, err := db.Exec(b.Context(), `
+		WITH convo AS (
+			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, 'did:plc:alice', 1, 1, now())
+		)
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, 'did:plc:alice', 'creator', now(), 0)`, id, id[:])
+	if err != nil {
+		b.Fatal(err)
+	}
+	return id
+}
+
+// send has n messages of 1 KiB sent, and returns how long that took.
+func (s *senders) send(b *testing.B, n int) time.Duration {
+	b.Helper()
+	begun := time.Now()
+	var left atomic.Int64
+	left.Store(int64(n))
+	var sending sync.WaitGroup
+	for range 16 {
+		sending.Go(func() {
+			for left.Add(-1) >= 0 {
+				i := s.sent.Add(1)
+				convo := s.convos[int(i)%len(s.convos)]
+				results, err := s.log.Append(b.Context(), []messages.Draft{{
+					ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprint(i), Kind: mls.ContentTypeApplication, Epoch: 1,
+					Body:  mlstest.Message(convo[:], 1, string(make([]byte, 1024))),
+					Input: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}},
+				}})
+				if err != nil || results[0].Err != nil {
+					b.Errorf("%v, %v", err, results)
+					return
+				}
+				s.wake()
+			}
+		})
+	}
+	sending.Wait()
+	return time.Since(begun)
+}
