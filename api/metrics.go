@@ -67,7 +67,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_jobs_total", Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device."}, []string{"outcome"}),
+			Name: "mlsd_push_jobs_total", Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device, connected: its device needed no call."}, []string{"outcome"}),
 		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_push_backlog", Help: "Push jobs that have not ended, of all nodes."}),
 		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{

@@ -129,7 +129,7 @@ func scan(row pgx.CollectableRow) (*Event, error) {
 // Request says what a subscription is to be told.
 type Request struct {
 	DID      syntax.DID
-	DeviceID string      // "" if it names none
+	DeviceID string      // whose pushes are held back while it is told everything as it happens; "" if it names none, or could be dead for long
 	Cursor   *int64      // the first event that is wanted; nil: what happens from now on; 0: all that is kept
 	Convos   []uuid.UUID // if not nil, only what concerns these
 }

@@ -28,18 +28,12 @@ const (
 	bufferBytes = 1 << 20 // of what waits for one reader; and one event more, however large
 )
 
-// Presence is told which devices are connected. Methods must not block.
-type Presence interface {
-	Connected(did syntax.DID, device string)
-	Gone(did syntax.DID, device string)
-}
-
 // HubConfig is what a Hub is made of.
 type HubConfig struct {
 	DB       *pgxpool.Pool
 	Log      *slog.Logger
 	Metrics  Metrics
-	Presence Presence
+	Presence *Presence
 	Buffer   int           // bytes that may wait for one reader; default: 1 MiB
 	Patience time.Duration // that a reader whose buffer was full has to catch up; default: 30 s
 }
@@ -49,7 +43,7 @@ type Hub struct {
 	db       *pgxpool.Pool
 	log      *slog.Logger
 	metrics  Metrics
-	presence Presence
+	presence *Presence
 	buffer   int
 	patience time.Duration
 	wake     chan struct{}
@@ -297,12 +291,16 @@ func (h *Hub) offer(s *Subscription, e *Event) {
 	s.notify()
 }
 
-// detach ends what attach began. The subscription's own lock is held too.
+// detach ends what attach began, if it did. The subscription's own lock is held too.
 func (h *Hub) detach(s *Subscription) {
+	if !s.live {
+		return
+	}
 	for convo := range s.convos {
 		h.exit(s, convo)
 	}
 	s.live = false
+	h.presence.Gone(s.did, s.device)
 }
 
 // attach makes a subscription live that has been told everything up to its position, when these convos were its DID's. It fails if
@@ -317,6 +315,7 @@ func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	s.mu.Lock()
 	s.live, s.from, s.convos = true, s.position, map[uuid.UUID]struct{}{}
 	s.mu.Unlock()
+	h.presence.Connected(s.did, s.device)
 	for convo := range convos {
 		h.enter(s, convo)
 	}

@@ -60,9 +60,6 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	}
 	h.all[s] = struct{}{}
 	h.byDID[s.did] = append(h.byDID[s.did], s)
-	if h.presence != nil && s.device != "" {
-		h.presence.Connected(s.did, s.device)
-	}
 	return s, nil
 }
 
@@ -235,9 +232,6 @@ func (s *Subscription) end(why error) {
 	others := slices.DeleteFunc(h.byDID[s.did], func(o *Subscription) bool { return o == s })
 	if h.byDID[s.did] = others; len(others) == 0 {
 		delete(h.byDID, s.did)
-	}
-	if h.presence != nil && s.device != "" {
-		h.presence.Gone(s.did, s.device)
 	}
 }
 

@@ -99,7 +99,7 @@ func (w *world) node(t testing.TB, more ...func(*events.HubConfig)) *node {
 	t.Helper()
 	n := &node{counts: &counts{}}
 	log := slog.New(slog.DiscardHandler)
-	cfg := events.HubConfig{DB: w.db, Log: log, Metrics: n.counts}
+	cfg := events.HubConfig{DB: w.db, Log: log, Metrics: n.counts, Presence: events.NewPresence(w.db, log)}
 	for _, set := range more {
 		set(&cfg)
 	}

@@ -70,7 +70,7 @@ func newSenders(b *testing.B, convos int, told bool) *senders {
 		s.log.WithoutEvents()
 		return s
 	}
-	hub := events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: unseen{}})
+	hub := events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: unseen{}, Presence: events.NewPresence(db, log)})
 	seq := events.NewSequencer(events.SequencerConfig{DB: db, Log: log, Metrics: unseen{}, Retention: time.Hour, Moved: hub.Wake})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -47,17 +47,26 @@ CREATE UNLOGGED TABLE subscription_tickets (
     expires_at timestamptz NOT NULL
 );
 CREATE INDEX subscription_tickets_expiry ON subscription_tickets (expires_at);
+CREATE INDEX subscription_tickets_did ON subscription_tickets (did, expires_at);
 
--- Which devices are connected where. A node keeps its own row alive, and with it what it says of its devices.
-CREATE TABLE nodes (
+-- Which devices are connected where. A node keeps its own row alive, and with it what it says of its devices. Lost with a crash: a node
+-- that misses its row says everything anew, and until then nobody counts as connected, which hides nobody.
+CREATE UNLOGGED TABLE nodes (
     id               uuid PRIMARY KEY,
+    synced_at        timestamptz NOT NULL,                   -- what it says of its devices is as it was then, or newer
     lease_expires_at timestamptz NOT NULL
 );
-CREATE TABLE presence (
+CREATE UNLOGGED TABLE presence (
     did       text COLLATE "C" NOT NULL,
     device_id text COLLATE "C" NOT NULL,
     node      uuid NOT NULL REFERENCES nodes ON DELETE CASCADE,
-    since     timestamptz NOT NULL,
+    since     timestamptz NOT NULL,                          -- a connection that is still there began by then
     PRIMARY KEY (did, device_id, node)
 );
 CREATE INDEX presence_node ON presence (node);
+
+-- A device that is connected hears of things there, and is called only if it turns out that it may not have.
+ALTER TABLE push_jobs
+    ADD COLUMN heard_by timestamptz,                         -- deferred: a device that was connected then has heard of all it stands for
+    ADD CHECK (heard_by IS NULL OR state IN ('pending', 'done'));
+INSERT INTO transitions VALUES ('push_job', 'pending', 'done');

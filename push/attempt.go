@@ -178,7 +178,7 @@ func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reaso
 	batch.Queue(`SELECT set_config('mlsd.reason', 'superseded', true)`)
 	batch.Queue(`
 		WITH newer AS (
-			UPDATE push_jobs SET attempts = $5, next_attempt_at = clock_timestamp() + $6::interval
+			UPDATE push_jobs SET attempts = $5, next_attempt_at = clock_timestamp() + $6::interval, heard_by = NULL
 			WHERE did = $1 AND device_id = $3 AND state = 'pending' AND $7 <> ''
 				AND EXISTS (SELECT FROM push_jobs WHERE did = $1 AND id = $2 AND state = 'sending' AND version = $4)
 			RETURNING id

@@ -11,26 +11,35 @@ import (
 	"mlsd/internal/failpoint"
 )
 
-// enqueue is the end of an INSERT INTO push_jobs, whose rows come sorted by did and device_id so that nobody deadlocks. A pending job is
-// locked until the commit, and becomes a Welcome's if this is one.
+// enqueue makes jobs, deferred ones for devices that are connected. It reads told (did, device_id, reason), sorted by did and device_id so
+// that nobody deadlocks. A pending job that is there already is locked until the commit, and becomes a Welcome's if this is one.
 const enqueue = `
+	INSERT INTO push_jobs (did, id, device_id, reason, heard_by, next_attempt_at, created_at)
+	SELECT did, gen_random_uuid(), device_id, reason, CASE WHEN connected THEN at + interval '9 seconds' END,
+		CASE WHEN connected THEN at + interval '45 seconds' ELSE at END, at
+	FROM (
+		SELECT told.*, EXISTS (` + present + `(told.did, told.device_id)) AS connected, clock_timestamp() AS at FROM told
+	) told
 	ORDER BY did, device_id
-	ON CONFLICT (did, device_id) WHERE state = 'pending' DO UPDATE SET reason = excluded.reason
-	WHERE excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`
+	ON CONFLICT (did, device_id) WHERE state = 'pending' DO UPDATE
+	SET reason = CASE WHEN excluded.reason = 'welcome' THEN 'welcome' ELSE push_jobs.reason END,
+		heard_by = CASE WHEN push_jobs.heard_by IS NOT NULL AND excluded.heard_by IS NOT NULL
+			THEN greatest(push_jobs.heard_by, excluded.heard_by) END,
+		next_attempt_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.next_attempt_at ELSE excluded.next_attempt_at END,
+		created_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.created_at ELSE excluded.created_at END
+	WHERE push_jobs.heard_by IS NOT NULL OR excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`
 
 // QueueWelcome adds to the batch of a Welcome's transaction what makes a job for each device that it is for. Where a device has no
 // target of its own all of its owner's are told: a client need not name its devices as MLS does.
 func QueueWelcome(batch *pgx.Batch, dids []syntax.DID, devices []string) {
 	batch.Queue(`
-		INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
-		SELECT did, gen_random_uuid(), device_id, 'welcome', clock_timestamp(), clock_timestamp()
-		FROM (
-			SELECT DISTINCT t.did, t.device_id
+		WITH told AS (
+			SELECT DISTINCT t.did, t.device_id, 'welcome' AS reason
 			FROM unnest($1::text[], $2::text[]) AS r (did, device_id)
 			JOIN push_targets t ON t.did = r.did
-			WHERE `+away+` AND (t.device_id = r.device_id
-				OR NOT EXISTS (SELECT FROM push_targets o WHERE o.did = r.did AND o.device_id = r.device_id))
-		) told`+enqueue, dids, devices)
+			WHERE t.device_id = r.device_id
+				OR NOT EXISTS (SELECT FROM push_targets o WHERE o.did = r.did AND o.device_id = r.device_id)
+		)`+enqueue, dids, devices)
 }
 
 // NSIDFanout names the fan-out for failpoints.
@@ -79,15 +88,12 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 			return err
 		}
 		_, err = tx.Exec(ctx, `
-			INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
-			SELECT did, gen_random_uuid(), device_id, 'message', clock_timestamp(), clock_timestamp()
-			FROM (
-				SELECT DISTINCT t.did, t.device_id
+			WITH told AS (
+				SELECT DISTINCT t.did, t.device_id, 'message' AS reason
 				FROM unnest($1::uuid[], $2::text[]) AS n (convo_id, sender_did)
 				JOIN members m ON m.convo_id = n.convo_id AND m.left_at IS NULL AND m.did <> n.sender_did
 				JOIN push_targets t ON t.did = m.did
-				WHERE `+away+`
-			) told`+enqueue, convos, senders)
+			)`+enqueue, convos, senders)
 		if err != nil {
 			return err
 		}

@@ -6,11 +6,14 @@
 // idem.Store.Run:
 //
 //	pending ──▶ sending ──▶ done      delivered, nobody to tell any more, or taken in by the next job of the device
-//	            ↺    └────▶ dead      refused, or tried too often
+//	   │        ↺    └────▶ dead      refused, or tried too often
+//	   └──────────────────▶ done      it was deferred, and its device was connected
 //
 // A pending job stands for all that happens until it is taken up, so a device has at most one. It leaves pending in a committed
 // transaction before the call: what happens during the call makes a new one. Whoever finds a row or a pending job there already
 // locks it until its own commit, so that it cannot be sent too early to tell of what was about to be committed.
+//
+// The job of a device that is connected is deferred; presence.go says for how long.
 package push
 
 import (
@@ -50,9 +53,6 @@ type Job struct {
 
 // key is what a receiver tells repetitions of the call by.
 func (j Job) key() string { return "mlsd-" + j.ID.String() }
-
-// away is the condition that a device, a row t of push_targets, is not connected. Nobody's presence is known yet.
-const away = `true`
 
 // NoteMessages is the part of the message log's statement that leaves word of new messages: one row for each convo and sender, however
 // many the members are. It reads pushed (convo_id, sender_did), and does nothing as long as nobody wants to be told. A row

@@ -19,8 +19,8 @@ import (
 // Metrics counts what becomes of jobs. Methods are safe for concurrent use.
 type Metrics interface {
 	PushAttempted(kind Kind, result string)       // one call: delivered, gone, refused, retry
-	PushEnded(outcome string)                     // one job: done, dead, superseded
-	PushBacklog(jobs int64, oldest time.Duration) // that have not ended, and since when the first of them waits
+	PushEnded(outcome string)                     // one job: done, dead, superseded, connected
+	PushBacklog(jobs int64, oldest time.Duration) // that have not ended nor are deferred, and since when the first of them waits
 }
 
 // Config is what a Worker is made of.
@@ -100,9 +100,9 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 	return err
 }
 
-// round makes jobs of what was noted, and starts as many of those due as there is room for.
+// round makes jobs of what was noted, ends those that need no call, and starts as many of those due as there is room for.
 func (w *Worker) round(ctx context.Context) error {
-	failed := w.FanOut(ctx)
+	failed := errors.Join(w.FanOut(ctx), w.settle(ctx))
 	jobs, err := w.take(ctx, cap(w.slots)-len(w.slots))
 	for _, j := range jobs {
 		w.slots <- struct{}{}
@@ -119,7 +119,7 @@ func (w *Worker) round(ctx context.Context) error {
 }
 
 // take takes up to n jobs up that are due: new ones, ones to be tried again, and ones whose worker is overdue. That is committed before
-// the call. A device's next job waits for the one before.
+// the call. A device's next job waits for the one before, and a deferred one while its device may have heard of it all.
 func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
 	if n == 0 {
 		return nil, nil
@@ -128,11 +128,12 @@ func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
 	batch.Queue(`SELECT set_config('mlsd.reason', 'push', true)`)
 	batch.Queue(`
 		UPDATE push_jobs j
-		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $2::interval, version = version + 1
+		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $2::interval, heard_by = NULL, version = version + 1
 		FROM (
 			SELECT did, id FROM push_jobs d
 			WHERE state IN ('pending', 'sending') AND next_attempt_at <= now() AND (state = 'sending' OR NOT EXISTS (
 				SELECT FROM push_jobs s WHERE s.did = d.did AND s.device_id = d.device_id AND s.state = 'sending'))
+				AND (heard_by IS NULL OR NOT `+mayHaveHeard+`)
 			ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
 		) due
 		WHERE j.did = due.did AND j.id = due.id
@@ -168,7 +169,8 @@ func (w *Worker) Sweep(ctx context.Context) error {
 	var jobs int64
 	var oldest time.Duration
 	err := w.db.QueryRow(ctx, `
-		SELECT count(*), coalesce(clock_timestamp() - min(created_at), '0') FROM push_jobs WHERE state IN ('pending', 'sending')`).
+		SELECT count(*), coalesce(clock_timestamp() - min(created_at), '0') FROM push_jobs
+		WHERE state IN ('pending', 'sending') AND heard_by IS NULL`).
 		Scan(&jobs, &oldest)
 	if err != nil {
 		return fmt.Errorf("count push jobs: %w", err)

@@ -98,10 +98,13 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	running.Go(func() { n.conflicts.Run(workers, tallyInterval) })
 	running.Go(func() { n.push.Run(workers, pushInterval) })
 	running.Go(func() { n.push.RunSweep(workers, sweepInterval) })
-	running.Go(func() { sweep(workers, n.tokens, log) })
+	running.Go(func() { n.sweep(workers, log) })
 	running.Go(func() { n.sequencer.Run(workers) })
 	running.Go(func() { n.hub.Run(workers) })
 	running.Go(func() { n.hub.Listen(workers, n.sequencer) })
+	present, stopPresence := context.WithCancel(workers)
+	var presence sync.WaitGroup
+	presence.Go(func() { n.presence.Run(present, events.SyncInterval) })
 	defer running.Wait()
 	defer stopWorkers()
 
@@ -123,6 +126,8 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	}
 	n.ready.Store(false)
 	log.Info("shutting down")
+	stopPresence() // first: the devices are about to connect elsewhere, and need no push for that
+	presence.Wait()
 	n.hub.Close()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
@@ -147,6 +152,8 @@ type node struct {
 	push        *push.Worker
 	sequencer   *events.Sequencer
 	hub         *events.Hub
+	presence    *events.Presence
+	tickets     *events.Tickets
 	faults      *failpoint.Set // nil unless asked for
 	reg         *prometheus.Registry
 	ready       atomic.Bool
@@ -187,7 +194,8 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	n.cleaner = idem.NewCleaner(pool, log)
 	writes := idem.New(pool, metrics, log, n.faults)
 	stream := api.NewStreamMetrics(n.reg)
-	n.hub = events.NewHub(events.HubConfig{DB: pool, Log: log, Metrics: stream})
+	n.tickets, n.presence = events.NewTickets(pool), events.NewPresence(pool, log)
+	n.hub = events.NewHub(events.HubConfig{DB: pool, Log: log, Metrics: stream, Presence: n.presence})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: pool, Log: log, Metrics: stream, Retention: cfg.EventRetention, Moved: n.hub.Wake, Faults: n.faults,
 	})
@@ -199,6 +207,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		Writes:     writes,
 		Committed:  n.sequencer.Wake,
 		Events:     n.hub,
+		Tickets:    n.tickets,
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
@@ -276,19 +285,22 @@ func unlessInterrupted(ctx context.Context, err error, log *slog.Logger) error {
 	return nil
 }
 
-// sweep forgets used tokens that have expired.
-func sweep(ctx context.Context, tokens *serviceauth.UsedTokens, log *slog.Logger) {
+// sweep forgets used tokens and tickets that have expired.
+func (n *node) sweep(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	for {
 		for {
-			n, err := tokens.Sweep(ctx)
+			swept, err := n.tokens.Sweep(ctx)
 			if err != nil && ctx.Err() == nil {
 				log.Error("used tokens could not be swept", "error", err)
 			}
-			if err != nil || n < serviceauth.SweepBatch {
+			if err != nil || swept < serviceauth.SweepBatch {
 				break
 			}
+		}
+		if err := n.tickets.Sweep(ctx); err != nil && ctx.Err() == nil {
+			log.Error("tickets could not be swept", "error", err)
 		}
 		select {
 		case <-ctx.Done():

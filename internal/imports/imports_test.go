@@ -36,7 +36,7 @@ func allowed() map[string][]string {
 		"messages":             domain("idem", "outbox", "push", "internal/failpoint"),
 		"welcome":              domain("idem", "outbox", "push"),
 		"keypackages":          domain("idem", "outbox"),
-		"events":               domain("messages", "outbox", "internal/failpoint"),
+		"events":               domain("messages", "outbox", "push", "internal/failpoint"),
 		"outbox":               {},
 		"push":                 {"idem", "internal/failpoint", "internal/guard", "internal/pgpool"},
 		"idem":                 {"internal/failpoint", "internal/pgpool"},

@@ -157,7 +157,8 @@ var globalChecks = []check{
 		WHERE state IN ('pending', 'sending') GROUP BY did, device_id, state HAVING count(*) > 1`},
 	{"a push job's state and its story agree", `
 		SELECT format('push job %s is %s after %s attempts, ended at %s', id, state, attempts, ended_at) FROM push_jobs
-		WHERE (state IN ('done', 'dead')) <> (ended_at IS NOT NULL) OR (state <> 'pending' AND attempts = 0)`},
+		WHERE (state IN ('done', 'dead')) <> (ended_at IS NOT NULL) OR (state IN ('sending', 'dead') AND heard_by IS NOT NULL)
+			OR (state <> 'pending' AND attempts = 0 AND heard_by IS NULL)`},
 	{"a push job's record and its effect are one", `
 		SELECT format('push job %s is %s, and its record says that it has ended', j.id, j.state)
 		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key = j.id::text

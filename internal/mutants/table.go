@@ -294,9 +294,26 @@ var mutants = []mutant{
 	{"told before the commit", []edit{
 		{"push/push.go", "DO UPDATE SET sender_did = excluded.sender_did WHERE false", "DO NOTHING"}}, "push.TestFanoutDuringCommit"},
 	{"told before the commit (Welcome)", []edit{
-		{"push/enqueue.go", `DO UPDATE SET reason = excluded.reason
-	WHERE excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`, "DO NOTHING"}}, "push.TestJobDuringDeposit"},
+		{"push/enqueue.go", `DO UPDATE
+	SET reason = CASE WHEN excluded.reason = 'welcome' THEN 'welcome' ELSE push_jobs.reason END,
+		heard_by = CASE WHEN push_jobs.heard_by IS NOT NULL AND excluded.heard_by IS NOT NULL
+			THEN greatest(push_jobs.heard_by, excluded.heard_by) END,
+		next_attempt_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.next_attempt_at ELSE excluded.next_attempt_at END,
+		created_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.created_at ELSE excluded.created_at END
+	WHERE push_jobs.heard_by IS NOT NULL OR excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`, "DO NOTHING"}}, "push.TestJobDuringDeposit"},
 	{"a job that was heard takes in more", []edit{
 		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN 'done' ELSE state END", "CASE WHEN EXISTS (SELECT FROM newer) THEN state ELSE state END"},
 		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END", "NULL"}}, "push.TestNewerJobSupersedes"},
+	{"whoever is connected is skipped", []edit{
+		{"push/enqueue.go", "	) told\n	ORDER BY", "	) told WHERE NOT connected\n	ORDER BY"}}, "push.TestMessageDuringDeferral"},
+	{"a deferral that nothing prolongs", []edit{
+		{"push/enqueue.go", "	WHERE push_jobs.heard_by IS NOT NULL OR excluded", "	WHERE excluded"}}, "push.TestMessageDuringDeferral"},
+	{"connected is believed for ever", []edit{
+		{"push/presence.go", "n.lease_expires_at > clock_timestamp() AND (p.did", "(p.did"}}, "push.TestPresenceHidesNothingLongerThanItsLease"},
+	{"connected has heard", []edit{
+		{"push/presence.go", " AND n.synced_at - interval '36 seconds' >= d.heard_by)", ")"}}, "push.TestPresenceHidesNothingLongerThanItsLease"},
+	{"connected since", []edit{
+		{"push/presence.go", "p.since <= d.heard_by - interval '5 seconds'", "true"}}, "push.TestLateConnection"},
+	{"a lapsed lease is renewed", []edit{
+		{"events/presence.go", "WHERE id = $1 AND lease_expires_at > clock_timestamp()`", "WHERE id = $1`"}}, "push.TestNodeThatSlept"},
 }

@@ -1,0 +1,218 @@
+package events_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/events"
+	"mlsd/internal/pgtest"
+)
+
+func newPresence(t *testing.T, db *pgxpool.Pool) *events.Presence {
+	t.Helper()
+	return events.NewPresence(db, slog.New(slog.NewTextHandler(t.Output(), nil)))
+}
+
+func runOnce(t *testing.T, p *events.Presence) {
+	t.Helper()
+	if err := p.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// present are the devices that are connected to a node whose lease has not lapsed, and to how many.
+func present(t *testing.T, db *pgxpool.Pool) map[string]int {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `
+		SELECT p.did || ' ' || p.device_id, count(*) FROM presence p JOIN nodes n ON n.id = p.node
+		WHERE n.lease_expires_at > clock_timestamp() GROUP BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	var device string
+	var nodes int
+	_, err = pgx.ForEachRow(rows, []any{&device, &nodes}, func() error {
+		found[device] = nodes
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// 5,000 devices may come at once, and go, and the database hears of it with the next write; who comes and goes in between is no news.
+func TestPresenceBurst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newPresence(t, db)
+	each := func(do func(syntax.DID, string)) {
+		for i := range 5000 {
+			do(syntax.DID(fmt.Sprintf("did:plc:%d", i)), "phone")
+		}
+	}
+	each(p.Connected)
+	runOnce(t, p)
+	if n := len(present(t, db)); n != 5000 {
+		t.Fatalf("%d are connected", n)
+	}
+	each(p.Connected)
+	each(p.Gone)
+	runOnce(t, p)
+	if n := len(present(t, db)); n != 5000 {
+		t.Fatalf("%d are connected, each by another connection", n)
+	}
+	each(p.Gone)
+	runOnce(t, p)
+	if n := countRows(t, db, `SELECT count(*) FROM presence`); n != 0 {
+		t.Fatalf("%d are left", n)
+	}
+}
+
+// A node believes what others believe of it: if its row is gone, or its lease was over, it says everything anew.
+func TestPresenceComesBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, other := newPresence(t, db), newPresence(t, db)
+	p.Connected("did:plc:alice", "phone")
+	want := map[string]int{"did:plc:alice phone": 1}
+	for name, lose := range map[string]func(){
+		"it begins":          func() {},
+		"its row is lost":    func() { runOnce(t, other); exec(t, db, `TRUNCATE nodes, presence`) },
+		"it was swept":       func() { pgtest.Age(t, db, "nodes", 2*time.Minute); runOnce(t, other) },
+		"its lease was over": func() { pgtest.Age(t, db, "nodes", 20*time.Second) },
+	} {
+		lose()
+		runOnce(t, p)
+		runOnce(t, p)
+		if diff := cmp.Diff(want, present(t, db)); diff != "" {
+			t.Fatalf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// However many connections begin and end at once, on two nodes, while writes fail and rows are lost: once it is quiet what is written is
+// what is true.
+func TestPresenceRaces(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	pools := twoNodes(t)
+	nodes := [2]*events.Presence{newPresence(t, pools[0]), newPresence(t, pools[1])}
+	var mu sync.Mutex // guards counts
+	var counts [2]map[string]int
+	stop, stopped := make(chan struct{}), sync.WaitGroup{}
+	for i, p := range nodes {
+		counts[i] = map[string]int{}
+		stopped.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(i)))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(20*time.Millisecond))))
+				if err := p.RunOnce(ctx); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				cancel()
+				if random.IntN(20) == 0 {
+					exec(t, pools[i], `DELETE FROM nodes`)
+				}
+			}
+		})
+	}
+	var working sync.WaitGroup
+	for g := range 8 {
+		working.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(100+g)))
+			type held struct {
+				node   int
+				device string
+			}
+			var mine []held
+			for range 3000 {
+				if n := len(mine); n > 0 && random.IntN(2) == 0 {
+					last := random.IntN(n)
+					h := mine[last]
+					mine[last] = mine[n-1]
+					mine = mine[:n-1]
+					nodes[h.node].Gone("did:plc:alice", h.device)
+					continue
+				}
+				h := held{random.IntN(2), fmt.Sprint(random.IntN(40))}
+				mine = append(mine, h)
+				nodes[h.node].Connected("did:plc:alice", h.device)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, h := range mine {
+				counts[h.node]["did:plc:alice "+h.device] = 1
+			}
+		})
+	}
+	working.Wait()
+	close(stop)
+	stopped.Wait()
+	want := map[string]int{}
+	for i, p := range nodes {
+		runOnce(t, p)
+		for d, n := range counts[i] {
+			want[d] += n
+		}
+	}
+	if diff := cmp.Diff(want, present(t, pools[0])); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Run writes a change when it comes, not only at the next renewal, and takes everything back when it stops.
+func TestPresenceRun(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newPresence(t, db)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		p.Run(ctx, time.Hour)
+		close(ended)
+	}()
+	p.Connected("did:plc:alice", "phone")
+	until := func(want int) {
+		t.Helper()
+		for len(present(t, db)) != want {
+			if t.Context().Err() != nil {
+				t.Fatal("nothing is written")
+			}
+		}
+	}
+	until(1)
+	p.Gone("did:plc:alice", "phone")
+	until(0)
+	p.Connected("did:plc:alice", "phone")
+	until(1)
+	stop()
+	<-ended
+	if n := countRows(t, db, `SELECT count(*) FROM nodes`) + countRows(t, db, `SELECT count(*) FROM presence`); n != 0 {
+		t.Fatalf("%d rows are left", n)
+	}
+}
+
+func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
+		t.Error(err)
+	}
+}
