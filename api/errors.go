@@ -122,7 +122,7 @@ var sentinels = []struct {
 	{push.ErrTooManyTargets, mlsapi.ErrTooManyPushTargets},
 	{events.ErrFutureCursor, mlsapi.ErrFutureCursor},
 	{events.ErrConsumerTooSlow, mlsapi.ErrConsumerTooSlow},
-	{errInvalidTicket, mlsapi.ErrInvalidTicket},
+	{events.ErrInvalidTicket, mlsapi.ErrInvalidTicket},
 	{idem.ErrInProgress, mlsapi.ErrRequestInProgress},
 }
 

@@ -7,9 +7,6 @@ import (
 	"mlsd/events"
 )
 
-// ErrInvalidTicket is what tickets refuse with.
-var ErrInvalidTicket = errInvalidTicket
-
 // Subscription is what tests make up.
 type Subscription = subscription
 

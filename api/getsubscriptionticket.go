@@ -1,25 +1,14 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
-	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
 )
-
-// Tickets are good for one connection each.
-type Tickets interface {
-	Issue(ctx context.Context, did syntax.DID, scope string) (ticket string, expires time.Time, err error)
-	Redeem(ctx context.Context, ticket, scope string) (syntax.DID, error)
-}
-
-var errInvalidTicket = errors.New("the ticket is unknown, used, or too old")
 
 // GetSubscriptionTicket: blue.catbird.mls.getSubscriptionTicket. A repeated call gets another ticket: there is nothing to replay.
 func (h *handlers) GetSubscriptionTicket(c *call) error {

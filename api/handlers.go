@@ -15,6 +15,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/serviceauth"
 	"mlsd/messages"
@@ -35,7 +36,7 @@ type handlers struct {
 
 	committed func()
 	streams   *streams
-	tickets   Tickets
+	tickets   *events.Tickets
 	socketURL string // of the subscription
 	// A subscription says itself who its caller is.
 	auth  *serviceauth.Validator

@@ -35,7 +35,7 @@ type Config struct {
 	Welcomes welcome.Policy
 	Push     push.Policy
 	Events   *events.Hub
-	Tickets  Tickets
+	Tickets  *events.Tickets
 	Metrics  *Metrics
 	// Committed is called after each write that was committed. It must not block. Default: nobody wants to know.
 	Committed func()

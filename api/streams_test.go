@@ -298,7 +298,7 @@ func TestTicket(t *testing.T) {
 		t.Errorf("the subscription is %+v", got)
 	}
 	for _, bad := range []string{out.Ticket, "never", ""} {
-		w.dial("", "ticket", bad).fails("InvalidTicket", "the ticket is unknown, used, or too old")
+		w.dial("", "ticket", bad).fails("InvalidTicket", events.ErrInvalidTicket.Error())
 	}
 }
 
@@ -310,14 +310,13 @@ func TestTicketsAreRateLimited(t *testing.T) {
 	})
 	w.pretend()
 	alice := w.user()
-	ticket, _, _ := w.tickets.Issue(t.Context(), alice.did(), mlsapi.NSIDSubscribeConvoEvents)
-	another, _, _ := w.tickets.Issue(t.Context(), alice.did(), mlsapi.NSIDSubscribeConvoEvents)
+	ticket, another := alice.ticket(), alice.ticket()
 	if a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket), ""); a.status != http.StatusSwitchingProtocols {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", another), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
 	for range 2 {
-		w.dial("", "ticket", "guess").fails("InvalidTicket", "the ticket is unknown, used, or too old")
+		w.dial("", "ticket", "guess").fails("InvalidTicket", events.ErrInvalidTicket.Error())
 	}
 	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", "guess"), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
 }

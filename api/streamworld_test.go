@@ -19,43 +19,13 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atdata"
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/coder/websocket"
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 )
-
-// tickets are those of one node.
-type tickets struct {
-	mu     sync.Mutex
-	issued map[string][2]string // whose, and for what
-}
-
-func (k *tickets) Issue(_ context.Context, did syntax.DID, scope string) (string, time.Time, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.issued == nil {
-		k.issued = map[string][2]string{}
-	}
-	ticket := uuid.NewString()
-	k.issued[ticket] = [2]string{did.String(), scope}
-	return ticket, time.Now().Add(time.Minute), nil
-}
-
-func (k *tickets) Redeem(_ context.Context, ticket, scope string) (syntax.DID, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	whose, ok := k.issued[ticket]
-	if !ok || whose[1] != scope {
-		return "", api.ErrInvalidTicket
-	}
-	delete(k.issued, ticket)
-	return syntax.DID(whose[0]), nil
-}
 
 // hub tells what its test makes up.
 type hub struct {
@@ -154,6 +124,16 @@ func (w *world) listen() (address string) {
 	w.t.Cleanup(web.Close)
 	w.address = web.Listener.Addr().String()
 	return w.address
+}
+
+// ticket is one of the person's.
+func (u *user) ticket() string {
+	u.w.t.Helper()
+	ticket, _, err := u.w.tickets.Issue(u.w.t.Context(), u.did(), mlsapi.NSIDSubscribeConvoEvents)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	return ticket
 }
 
 // socket is a WebSocket whose peer is the test.

@@ -14,7 +14,7 @@ import (
 // that is accepted; what the lexicon has an error frame for comes after it.
 func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsParams) (err error) {
 	c.caller, err = h.subscriber(c, p.Ticket)
-	if errors.Is(err, errInvalidTicket) {
+	if errors.Is(err, events.ErrInvalidTicket) {
 		return h.streams.refuse(c.http, err)
 	}
 	if err != nil {

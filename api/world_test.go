@@ -52,7 +52,7 @@ type world struct {
 	rates     api.Rates
 	locks     string // lock_timeout of the database sessions; "" is none
 	faulty    bool   // the test makes writes fail that no client can help
-	tickets   *tickets
+	tickets   *events.Tickets
 	live      bool // events are told
 	hub       *events.Hub
 	address   string // once the server listens on TCP
@@ -68,7 +68,6 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release},
 		rates:  api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 	}
-	w.tickets = &tickets{}
 	for _, change := range changes {
 		change(w)
 	}
@@ -77,6 +76,7 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 			cfg.ConnConfig.RuntimeParams["lock_timeout"] = w.locks
 		}
 	})
+	w.tickets = events.NewTickets(w.db)
 	w.server = w.boot()
 	t.Cleanup(w.check)
 	return w

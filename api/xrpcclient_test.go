@@ -89,17 +89,10 @@ func TestXrpcServerClient(t *testing.T) {
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	alice.send(c, "hello")
-	ticket := func(w *world, u *user) string {
-		ticket, _, err := w.tickets.Issue(t.Context(), u.did(), mlsapi.NSIDSubscribeConvoEvents)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ticket
-	}
 	first := bob.page(c).Messages[0]
 	prefix := mlsapi.NSIDSubscribeConvoEvents + "#"
 	seen := map[any]map[string]any{}
-	for _, m := range w.clientReads(dir, "4", map[string]any{"ticket": ticket(w, bob), "cursor": 0}) {
+	for _, m := range w.clientReads(dir, "4", map[string]any{"ticket": bob.ticket(), "cursor": 0}) {
 		seen[m["$type"]] = m
 	}
 	message, _ := seen[prefix+"messageEvent"]["message"].(map[string]any)
@@ -113,7 +106,7 @@ func TestXrpcServerClient(t *testing.T) {
 			t.Errorf("the client got %v; want the error %s", lines, name)
 		}
 	}
-	threw(w.clientReads(dir, "1", map[string]any{"ticket": ticket(w, bob), "cursor": 1_000_000}), mlsapi.ErrFutureCursor)
+	threw(w.clientReads(dir, "1", map[string]any{"ticket": bob.ticket(), "cursor": 1_000_000}), mlsapi.ErrFutureCursor)
 	threw(w.clientReads(dir, "1", map[string]any{"ticket": "guess"}), mlsapi.ErrInvalidTicket)
 
 	pretended := newWorld(t)
@@ -124,7 +117,7 @@ func TestXrpcServerClient(t *testing.T) {
 		s.events <- welcomeEvent(9)
 		s.fails <- events.ErrConsumerTooSlow
 	}()
-	lines := pretended.clientReads(dir, "9", map[string]any{"ticket": ticket(pretended, carol), "cursor": 1})
+	lines := pretended.clientReads(dir, "9", map[string]any{"ticket": carol.ticket(), "cursor": 1})
 	if len(lines) != 3 || lines[0]["$type"] != prefix+"infoEvent" || lines[0]["name"] != "OutdatedCursor" || lines[1]["cursor"] != float64(9) {
 		t.Fatalf("the client got %v", lines)
 	}

@@ -208,6 +208,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		Writes:     writes,
 		Committed:  n.sequencer.Wake,
 		Events:     n.hub,
+		Tickets:    n.tickets,
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
