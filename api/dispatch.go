@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 )
 
@@ -29,8 +30,9 @@ const (
 type call struct {
 	ctx    context.Context
 	nsid   string
-	caller syntax.DID // the token's verified issuer
-	header string     // Idempotency-Key, or ""
+	caller syntax.DID   // the token's verified issuer
+	header string       // Idempotency-Key, or ""
+	http   echo.Context // whose answer a stream writes itself
 
 	answer   []byte
 	replayed bool
@@ -63,9 +65,14 @@ func (s *Server) serve(c echo.Context) error {
 	r := c.Request()
 	answered, err := s.handle(c)
 	if err != nil {
-		// A PDS that is still sending does not read an answer, and never uses the connection again.
-		drain(r.Body)
+		if !c.Response().Committed {
+			// A PDS that is still sending does not read an answer, and never uses the connection again.
+			drain(r.Body)
+		}
 		return err
+	}
+	if c.Response().Committed { // a stream
+		return nil
 	}
 	defer answered.room.release() // once the client has read it
 	if answered.replayed {
@@ -80,13 +87,20 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 		return nil, err
 	}
 	route, caller, err := s.admit(c)
+	cl := &call{ctx: r.Context(), nsid: route.Method.NSID, caller: caller, header: r.Header.Get(headerKey), http: c}
+	subscription := route.Method.Kind == mlsapi.Subscription
+	if err == nil && subscription {
+		err = s.stream(cl, route) // which finds out who the caller is
+	}
 	if err != nil {
-		if !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) { // not the address's fault
+		if cl.caller == "" && s.chargeable(err) {
 			s.byIP.charge(c.RealIP())
 		}
 		return nil, err
 	}
-	cl := &call{nsid: route.Method.NSID, caller: caller, header: r.Header.Get(headerKey)}
+	if subscription {
+		return cl, nil
+	}
 	if cl.header != "" && !mlsapi.ValidIdempotencyKey(cl.header) {
 		return nil, badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
 	}
@@ -97,6 +111,9 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 			return nil, err
 		}
 		defer held.release()
+	}
+	if route.Method.Streams {
+		return cl, s.stream(cl, route)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), maxRequest)
 	defer cancel()
@@ -122,20 +139,29 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	return cl, nil
 }
 
+// stream serves a method whose answer is a stream of events. It has no time to keep, and no memory to hold.
+func (s *Server) stream(cl *call, route mlsapi.Route[*call]) error {
+	return s.renamed(route.Method, route.Serve(&s.handlers, cl, cl.http.Request().URL.Query(), nil))
+}
+
+// chargeable reports whether the address is to blame that the caller could not be told.
+func (s *Server) chargeable(err error) bool {
+	return !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) && !pgpool.Unavailable(err)
+}
+
 // maxRequest bounds the time of a request once its body is here: a PDS gives up after ten seconds. A COMMIT under way is
 // finished all the same.
 const maxRequest = 9 * time.Second
 
-// admit does what comes before the caller is known: which method it is, whether the request has its form, and who sends it. The
-// caller's rate limit comes before its token is used up, which costs a row.
+// admit does what comes before the caller is known: which method it is, whether the request has its form, and who sends it, unless
+// that is for the method to find out. The caller's rate limit comes before its token is used up, which costs a row.
 func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], caller syntax.DID, err error) {
 	r, nsid := c.Request(), c.Param("nsid")
 	route, ok := s.routes[nsid]
 	if !ok {
 		return route, "", failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
 	}
-	procedure := route.Method.Kind == mlsapi.Procedure
-	if err := checkVerb(r, procedure); err != nil {
+	if err := checkVerb(c, route.Method); err != nil {
 		return route, "", err
 	}
 	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
@@ -143,14 +169,21 @@ func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], caller syntax
 			return route, "", badRequest("there is more than one " + name + " header")
 		}
 	}
-	caller, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure,
+	if route.Method.Kind == mlsapi.Subscription {
+		return route, "", nil
+	}
+	caller, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), route.Method.Kind == mlsapi.Procedure,
 		func(did syntax.DID) error { return s.byDID.take(c, did.String()) })
 	return route, caller, err
 }
 
 // checkVerb refuses the wrong HTTP method and a body that is not plain JSON.
-func checkVerb(r *http.Request, procedure bool) error {
-	if !procedure {
+func checkVerb(c echo.Context, method mlsapi.Method) error {
+	r := c.Request()
+	switch method.Kind {
+	case mlsapi.Subscription:
+		return checkUpgrade(c)
+	case mlsapi.Query:
 		if r.Method != http.MethodGet { // not even HEAD: some queries claim or lease
 			return badRequest("the method is a query: use GET")
 		}
@@ -158,6 +191,9 @@ func checkVerb(r *http.Request, procedure bool) error {
 	}
 	if r.Method != http.MethodPost {
 		return badRequest("the method is a procedure: use POST")
+	}
+	if !method.HasInput {
+		return nil
 	}
 	mediaType, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
 	if err != nil || mediaType != "application/json" {

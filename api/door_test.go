@@ -102,6 +102,7 @@ func TestPanicGivesBackItsRoom(t *testing.T) {
 	}
 	broken, err := api.New(api.Config{ // without a database, reads panic
 		Auth: auth, Metrics: api.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Rates: w.rates, ServiceDID: service,
+		PublicURL: "https://mls.example.com",
 	})
 	if err != nil {
 		t.Fatal(err)

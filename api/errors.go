@@ -12,6 +12,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
@@ -54,6 +55,9 @@ func (f failure) Error() string { return f.name + ": " + f.message }
 func badRequest(message string) error {
 	return failure{status: http.StatusBadRequest, name: invalidRequest, message: message}
 }
+
+// tooManyWait is when to try again after there were too many subscriptions: one may have ended by then.
+const tooManyWait = 10 * time.Second
 
 // limited says that a rate limit is exhausted.
 type limited struct{ after time.Duration }
@@ -116,6 +120,9 @@ var sentinels = []struct {
 	{welcome.ErrNotFound, mlsapi.ErrWelcomeNotFound},
 	{welcome.ErrConsumed, mlsapi.ErrWelcomeConsumed},
 	{push.ErrTooManyTargets, mlsapi.ErrTooManyPushTargets},
+	{events.ErrFutureCursor, mlsapi.ErrFutureCursor},
+	{events.ErrConsumerTooSlow, mlsapi.ErrConsumerTooSlow},
+	{events.ErrInvalidTicket, mlsapi.ErrInvalidTicket},
 	{idem.ErrInProgress, mlsapi.ErrRequestInProgress},
 }
 
@@ -266,6 +273,12 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	case errors.As(err, &full):
 		setRetryAfter(h, full.after)
 		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "no room for the request now"}
+	case errors.Is(err, events.ErrTooMany):
+		setRetryAfter(h, tooManyWait)
+		return failure{status: http.StatusTooManyRequests, name: rateLimitExceeded, message: err.Error()}
+	case errors.Is(err, events.ErrClosing):
+		setRetryAfter(h, time.Second)
+		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: err.Error()}
 	case errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy):
 		s.cfg.Log.Warn("a token could not be judged", "error", err)
 		setRetryAfter(h, time.Second)

@@ -13,6 +13,7 @@ import (
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/keypackages"
 	"mlsd/messages"
@@ -79,7 +80,7 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		&convos.InvalidObjectError{Object: convos.Commit}, &convos.InvalidObjectError{Object: convos.Welcome},
 		&convos.InvalidObjectError{Object: convos.GroupInfo},
 		keypackages.ErrTooMany, keypackages.ErrExpirationTooFar, keypackages.ErrNotFound, &keypackages.InvalidError{}, &keypackages.SpentError{},
-		welcome.ErrNotFound, welcome.ErrConsumed, idem.ErrInProgress, &idem.ConflictError{},
+		welcome.ErrNotFound, welcome.ErrConsumed, events.ErrFutureCursor, events.ErrConsumerTooSlow, events.ErrInvalidTicket, idem.ErrInProgress, &idem.ConflictError{},
 	} {
 		status, name, ok := api.Refusal(fmt.Errorf("wrapped: %w", err))
 		if !ok || status < 400 || status >= 500 || name == "" {

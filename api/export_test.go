@@ -1,5 +1,36 @@
 package api
 
+import (
+	"context"
+	"time"
+
+	"mlsd/events"
+)
+
+// Subscription is what tests make up.
+type Subscription = subscription
+
+// Subscribe has the server's streams tell what f says.
+func (s *Server) Subscribe(f func(context.Context, events.Request) (Subscription, bool, error)) {
+	s.handlers.streams.subscribe = f
+}
+
+// Pace is how fast clients have to be in a test; what is 0 stays as it is.
+type Pace struct{ Write, Close, Ping, Pong, KeepAlive time.Duration }
+
+// Hurry sets the pace, before the first stream.
+func (s *Server) Hurry(p Pace) {
+	old := s.handlers.streams
+	next := old.pace
+	for to, from := range map[*time.Duration]time.Duration{&next.write: p.Write, &next.close: p.Close, &next.ping: p.Ping, &next.pong: p.Pong, &next.keepAlive: p.KeepAlive} {
+		if from != 0 {
+			*to = from
+		}
+	}
+	next.perChunk = next.write / 10
+	s.handlers.streams = newStreams(old.subscribe, next, old.metrics, old.log)
+}
+
 // What the tests of error conventions walk through.
 
 // EmittedNames are the error names that domain errors and broken rules are turned into.

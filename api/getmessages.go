@@ -47,19 +47,24 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 		return err
 	}
 	out := &mlsapi.GetMessagesOutput{Messages: make([]mlsapi.MessageView, len(found)), LastSeq: &member.Window.Last}
-	for i, m := range found {
-		kind, epoch := m.Kind.String(), m.Epoch
-		if m.Kind == mls.ContentTypeCommit {
-			epoch-- // the log has the epoch that a commit creates, this view the one it was made in, as its MLS header says
-		}
-		out.Messages[i] = mlsapi.MessageView{
-			ID: m.ID.String(), ConvoID: p.ConvoID, Sender: m.Sender, Ciphertext: m.Body, Epoch: epoch, Seq: m.Seq,
-			CreatedAt: mlsapi.NewDatetime(m.CreatedAt), EmbedType: m.EmbedType, EmbedURI: m.EmbedURI, MessageType: &kind,
-		}
+	for i := range found {
+		out.Messages[i] = messageView(&found[i])
 	}
 	if more {
 		last := found[len(found)-1].ID.String()
 		out.Cursor = &last
 	}
 	return c.reply(out)
+}
+
+// messageView encodes a log entry.
+func messageView(m *messages.Message) mlsapi.MessageView {
+	kind, epoch := m.Kind.String(), m.Epoch
+	if m.Kind == mls.ContentTypeCommit {
+		epoch-- // the log has the epoch that a commit creates, this view the one it was made in, as its MLS header says
+	}
+	return mlsapi.MessageView{
+		ID: m.ID.String(), ConvoID: m.ConvoID.String(), Sender: m.Sender, Ciphertext: m.Body, Epoch: epoch, Seq: m.Seq,
+		CreatedAt: mlsapi.NewDatetime(m.CreatedAt), EmbedType: m.EmbedType, EmbedURI: m.EmbedURI, MessageType: &kind,
+	}
 }

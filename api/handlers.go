@@ -15,7 +15,9 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/internal/serviceauth"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/push"
@@ -33,6 +35,12 @@ type handlers struct {
 	waiting  sync.Map // of waiter
 
 	committed func()
+	streams   *streams
+	tickets   *events.Tickets
+	socketURL string // of the subscription
+	// A subscription says itself who its caller is.
+	auth  *serviceauth.Validator
+	byDID *limiter
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)

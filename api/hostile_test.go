@@ -16,6 +16,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/events"
 	"mlsd/internal/lexgen/examples"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
@@ -35,17 +36,30 @@ type hostile struct {
 
 func newHostile(t *testing.T, method mlsapi.Method) *hostile {
 	w := newWorld(t)
-	id := authtest.NewP256Identity(t) // the faster signature
+	w.pretend().refuses = events.ErrFutureCursor // streams end before they begin
+	id := authtest.NewP256Identity(t)            // the faster signature
 	w.directory.Publish(id.DID, id.PublicKey(t))
 	by := &user{Identity: id, Device: mlstest.NewDevice(t, id.DID.String()), w: w}
 	return &hostile{t: t, w: w, by: by, method: method, query: by.authorization(method.NSID)}
 }
 
 func (h *hostile) send(q url.Values, body []byte) answer {
+	if h.method.Kind == mlsapi.Subscription {
+		return h.dial(q)
+	}
 	if h.method.Kind == mlsapi.Query {
 		return h.w.do(http.MethodGet, h.method.NSID, q, nil, h.query)
 	}
 	return h.w.do(http.MethodPost, h.method.NSID, q, body, h.by.authorization(h.method.NSID))
+}
+
+// dial opens a WebSocket, by the ticket if there is one. The answer is that to the handshake.
+func (h *hostile) dial(q url.Values) answer {
+	authorization := h.query
+	if q.Has("ticket") {
+		authorization = ""
+	}
+	return h.w.handshake(h.method.NSID, q, authorization)
 }
 
 // slowest is how long the answer to a hostile request may take.
@@ -63,6 +77,9 @@ func (h *hostile) judge(what string, q url.Values, body []byte) (status int, nam
 	a := h.send(q, body)
 	if took := time.Since(begun); took > slowest() {
 		h.t.Errorf("%s: the answer took %s", what, took)
+	}
+	if a.status == http.StatusSwitchingProtocols {
+		return a.status, "", ""
 	}
 	if got := a.header.Get("Content-Type"); got != "application/json" {
 		h.t.Errorf("%s: Content-Type is %q", what, got)
@@ -102,7 +119,7 @@ func TestHostileInput(t *testing.T) {
 			before := h.w.digest()
 			for _, c := range examples.Invalid(method.NSID) {
 				status, _, message := h.judge(c.Name, c.Query, c.Body)
-				if status == http.StatusOK {
+				if status == http.StatusOK || status == http.StatusSwitchingProtocols {
 					t.Errorf("%s: accepted", c.Name)
 				}
 				field, _, _ := strings.Cut(c.Field, "[")
@@ -144,8 +161,8 @@ func TestHostileNoise(t *testing.T) {
 				for j := range noise {
 					noise[j] = byte(random.Uint32())
 				}
-				if method.Kind == mlsapi.Query {
-					h.judge("noise", url.Values{string(noise): {"x"}, "convoId": {string(noise)}, "dids": {string(noise)}, "limit": {string(noise)}}, nil)
+				if !method.HasInput {
+					h.judge("noise", url.Values{string(noise): {"x"}, "convoId": {string(noise)}, "dids": {string(noise)}, "limit": {string(noise)}, "cursor": {string(noise)}}, nil)
 					continue
 				}
 				h.judge("noise", nil, noise)
@@ -164,7 +181,7 @@ func TestHostileNoise(t *testing.T) {
 func TestHostileSize(t *testing.T) {
 	t.Parallel()
 	for _, method := range mlsapi.Methods() {
-		if method.Kind != mlsapi.Procedure {
+		if !method.HasInput {
 			continue
 		}
 		t.Run(method.NSID, func(t *testing.T) {

@@ -29,7 +29,18 @@ type Metrics struct {
 	pushJobs     *prometheus.CounterVec
 	pushBacklog  prometheus.Gauge
 	pushOldest   prometheus.Gauge
+
+	streams       *prometheus.GaugeVec
+	streamsEnded  *prometheus.CounterVec
+	streamsEvents *prometheus.CounterVec
+	streamsBytes  *prometheus.CounterVec
 }
+
+// How a stream of events is sent, as the metrics call it.
+const (
+	kindWebSocket  = "websocket"
+	kindServerSent = "sse"
+)
 
 // NewMetrics registers the metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
@@ -61,11 +72,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_push_backlog", Help: "Push jobs that have not ended, of all nodes."}),
 		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest push job that has not ended."}),
+
+		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mlsd_subscriptions", Help: "Subscriptions that are open, by kind: websocket, sse."}, []string{"kind"}),
+		streamsEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_subscriptions_ended_total", Help: "Subscriptions that have ended, by kind and reason: client, too_slow, no_pong, protocol, restart, error."},
+			[]string{"kind", "reason"}),
+		streamsEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_subscription_events_total", Help: "Events that were sent, by kind of subscription."}, []string{"kind"}),
+		streamsBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_subscription_bytes_total", Help: "Bytes of the events that were sent, by kind of subscription."}, []string{"kind"}),
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs, m.rounds,
-		m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest)
+		m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
 }
@@ -77,6 +98,14 @@ func (m *Metrics) begin() {
 	}
 	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, internalServerError, serviceUnavailable} {
 		m.fetches.WithLabelValues(outcome)
+	}
+	for _, kind := range []string{kindWebSocket, kindServerSent} {
+		m.streams.WithLabelValues(kind)
+		for _, reason := range []string{"client", "too_slow", "no_pong", "protocol", "restart", "error"} {
+			m.streamsEnded.WithLabelValues(kind, reason)
+		}
+		m.streamsEvents.WithLabelValues(kind)
+		m.streamsBytes.WithLabelValues(kind)
 	}
 	for _, reaper := range []string{"welcomes", "key_packages"} {
 		m.rounds.WithLabelValues(reaper)
@@ -119,6 +148,24 @@ func (m *Metrics) PushEnded(outcome string) { m.pushJobs.WithLabelValues(outcome
 func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {
 	m.pushBacklog.Set(float64(jobs))
 	m.pushOldest.Set(oldest.Seconds())
+}
+
+// streamBegins counts a stream that is open, until the function that it returns is called.
+func (m *Metrics) streamBegins(kind string) (ends func()) {
+	open := m.streams.WithLabelValues(kind)
+	open.Inc()
+	return open.Dec
+}
+
+// streamEnded counts why a stream has ended.
+func (m *Metrics) streamEnded(kind, reason string) {
+	m.streamsEnded.WithLabelValues(kind, reason).Inc()
+}
+
+// streamSent counts an event that was sent.
+func (m *Metrics) streamSent(kind string, bytes int) {
+	m.streamsEvents.WithLabelValues(kind).Inc()
+	m.streamsBytes.WithLabelValues(kind).Add(float64(bytes))
 }
 
 // KeyPackagesReaped counts a round of the KeyPackage reaper.

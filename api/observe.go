@@ -10,6 +10,10 @@ import (
 	"mlsd/api/mlsapi"
 )
 
+// answeredAt is where a request's context has the time at which its answer began, if that is a stream: how long it goes on is no
+// matter of the server's.
+const answeredAt = "answered"
+
 // observe counts and logs every request. Labels come from the route table, never from the caller; DIDs are not logged.
 func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -26,9 +30,13 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		if _, known := s.routes[nsid]; !known {
 			nsid = "other"
 		}
-		s.cfg.Metrics.observe(nsid, c.Response().Status, failed, time.Since(begun))
+		took := time.Since(begun)
+		if at, streamed := c.Get(answeredAt).(time.Time); streamed {
+			took = at.Sub(begun)
+		}
+		s.cfg.Metrics.observe(nsid, c.Response().Status, failed, took)
 		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
-			slog.Int("status", c.Response().Status), slog.String("error", failed), slog.Duration("took", time.Since(begun)),
+			slog.Int("status", c.Response().Status), slog.String("error", failed), slog.Duration("took", took),
 			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)))
 		return nil
 	}

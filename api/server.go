@@ -4,6 +4,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"mlsd/api/mlsapi"
+	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/serviceauth"
 	"mlsd/messages"
@@ -32,13 +34,15 @@ type Config struct {
 	Messages *messages.Log
 	Welcomes welcome.Policy
 	Push     push.Policy
+	Events   *events.Hub
+	Tickets  *events.Tickets
 	Metrics  *Metrics
 	// Committed is called after each write that was committed. It must not block. Default: nobody wants to know.
 	Committed func()
 	Log       *slog.Logger
 
 	ServiceDID syntax.DID
-	PublicURL  string // where clients reach the service, as did.json states it; "" leaves did.json out
+	PublicURL  string // where clients reach the service, as did.json and tickets state it
 	Version    string // what _health answers
 	Rates      Rates
 	// IP tells a request's address. Default: the connection's, whatever headers say.
@@ -63,9 +67,12 @@ func New(cfg Config) (*Server, error) {
 		cfg.Committed = func() {}
 	}
 	s := &Server{
-		cfg:      cfg,
-		routes:   map[string]mlsapi.Route[*call]{},
-		handlers: handlers{db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed},
+		cfg:    cfg,
+		routes: map[string]mlsapi.Route[*call]{},
+		handlers: handlers{
+			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed,
+			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
+		},
 
 		smallBodies: newBudget(smallBodies, smallBodiesOfCaller),
 		largeBodies: newBudget(largeBodies, largeBodiesOfCaller),
@@ -78,12 +85,20 @@ func New(cfg Config) (*Server, error) {
 	if s.byDID, err = newLimiter(cfg.Rates.DID); err != nil {
 		return nil, err
 	}
+	s.handlers.byDID = s.byDID
+	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
+		return nil, err
+	}
 	for _, route := range mlsapi.Routes[*call]() {
 		s.routes[route.Method.NSID] = route
 	}
 	s.echo = s.build()
 	return s, nil
 }
+
+// Drain waits until the last stream of events has ended. WebSockets are not among the requests that http.Server.Shutdown waits for.
+// Streams end when the hub is closed, which comes first.
+func (s *Server) Drain(ctx context.Context) error { return s.handlers.streams.drain(ctx) }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
@@ -106,7 +121,7 @@ func (s *Server) build() *echo.Echo {
 		middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  []string{"*"},
 			AllowMethods:  []string{http.MethodGet, http.MethodPost},
-			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, "Atproto-Proxy", "Atproto-Accept-Labelers"},
+			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, headerLastEventID, "Atproto-Proxy", "Atproto-Accept-Labelers"},
 			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID},
 			MaxAge:        86400,
 		}),
@@ -132,7 +147,7 @@ func (s *Server) health(c echo.Context) error {
 // didDocument says where the service is (https://atproto.com/specs/did). It exists for did:web only: other DIDs have their
 // documents elsewhere.
 func (s *Server) didDocument(c echo.Context) error {
-	if s.cfg.PublicURL == "" || s.cfg.ServiceDID.Method() != "web" {
+	if s.cfg.ServiceDID.Method() != "web" {
 		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
 	}
 	type service struct {

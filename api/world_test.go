@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
@@ -50,6 +52,11 @@ type world struct {
 	rates     api.Rates
 	locks     string // lock_timeout of the database sessions; "" is none
 	faulty    bool   // the test makes writes fail that no client can help
+	tickets   *events.Tickets
+	live      bool // events are told
+	hub       *events.Hub
+	address   string // once the server listens on TCP
+	registry  *prometheus.Registry
 	server    *api.Server
 	ctx       context.Context // of the requests; nil is one that does not end
 }
@@ -69,6 +76,7 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 			cfg.ConnConfig.RuntimeParams["lock_timeout"] = w.locks
 		}
 	})
+	w.tickets = events.NewTickets(w.db)
 	w.server = w.boot()
 	t.Cleanup(w.check)
 	return w
@@ -96,8 +104,12 @@ func (w *world) boot() *api.Server {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	metrics := api.NewMetrics(prometheus.NewRegistry())
+	w.registry = prometheus.NewRegistry()
+	metrics := api.NewMetrics(w.registry)
+	var committed func()
+	w.hub, committed = w.events()
 	server, err := api.New(api.Config{
+		Tickets: w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Welcomes: w.policy, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
 		Writes:   idem.New(w.db, metrics, log, w.faults),
@@ -115,11 +127,14 @@ type testLog struct{ w *world }
 func (l testLog) Write(p []byte) (int, error) {
 	line := string(bytes.TrimSpace(p))
 	l.w.t.Log(line)
-	if strings.Contains(line, "level=ERROR") && (!l.w.faulty || !strings.Contains(line, "request failed")) {
+	if strings.Contains(line, "level=ERROR") && (!l.w.faulty || !expected.MatchString(line)) {
 		l.w.t.Errorf("the server reports a defect: %s", line)
 	}
 	return len(p), nil
 }
+
+// expected is what a faulty world's server may report.
+var expected = regexp.MustCompile(`request failed|a stream has ended|msg=panic`)
 
 // faulty is for tests that make writes fail.
 func faulty(w *world) { w.faulty = true }

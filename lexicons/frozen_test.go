@@ -69,6 +69,10 @@ getEpoch query
   | convoId! string
   | convoId! string, currentEpoch! integer0..
   | ConvoNotFound, NotMember
+streamConvoEvents query
+  | cursor? string..32, convoId? string
+  | #messageEvent? member, #reactionEvent? member, #typingEvent? member, #infoEvent? member
+  |
 `
 
 // frozenViews are the definitions, in the same spelling.
@@ -82,6 +86,10 @@ defs#messageView | id! string, convoId! string, sender! did, ciphertext! bytes, 
 defs#keyPackageRef | did! did, keyPackage! string, cipherSuite! suite
 defs#keyPackageHashEntry | did! did, hash! string
 getCommits#commitView | epoch! integer0.., sender! did, commitData! bytes..10485760, createdAt! datetime
+streamConvoEvents#messageEvent | cursor! string..32, message! defs#messageView
+streamConvoEvents#reactionEvent | cursor! string..32, convoId! string, messageId! string, did! did, reaction! string..256, action! string..64
+streamConvoEvents#typingEvent | cursor! string..32, convoId! string, did! did, isTyping! boolean
+streamConvoEvents#infoEvent | cursor! string..32, info! string..1024
 `
 
 // added are the methods and errors beyond the frozen ones, so that an error name
@@ -104,6 +112,8 @@ publishKeyPackages | TooManyKeyPackages, IdempotencyConflict, RequestInProgress
 getKeyPackageStats | InvalidCipherSuite
 registerPushTarget | InvalidPushTarget, TooManyPushTargets, IdempotencyConflict, RequestInProgress
 unregisterPushTarget | IdempotencyConflict, RequestInProgress
+streamConvoEvents | FutureCursor
+subscribeConvoEvents | FutureCursor, ConsumerTooSlow, InvalidTicket
 `
 
 const prefix = "blue.catbird.mls."
@@ -179,6 +189,12 @@ func shapeOfBody(b *lexicon.SchemaBody) map[string]string {
 		return map[string]string{"": "= " + strings.TrimPrefix(s.Ref, prefix)}
 	case lexicon.SchemaObject:
 		return shape(s.Properties, s.Required)
+	case lexicon.SchemaUnion: // open: others may come to it
+		members := map[string]string{}
+		for _, ref := range s.Refs {
+			members[ref] = "? member"
+		}
+		return members
 	}
 	return nil
 }
@@ -294,6 +310,7 @@ func TestErrorNames(t *testing.T) {
 		want[row[0]] = append(want[row[0]], split(row[1])...)
 	}
 	got := map[string][]string{}
+	subscriptions := subscriptionErrors(t)
 	for nsid, sf := range files(t) {
 		var declared []lexicon.SchemaError
 		switch s := sf.Defs["main"].Inner.(type) {
@@ -301,6 +318,8 @@ func TestErrorNames(t *testing.T) {
 			declared = s.Errors
 		case lexicon.SchemaProcedure:
 			declared = s.Errors
+		case lexicon.SchemaSubscription:
+			declared = subscriptions[nsid]
 		default:
 			continue
 		}

@@ -40,6 +40,31 @@ func files(t *testing.T) map[string]*lexicon.SchemaFile {
 	return out
 }
 
+// subscriptionErrors are the errors that subscriptions declare, by NSID: package lexicon drops them.
+func subscriptionErrors(t *testing.T) map[string][]lexicon.SchemaError {
+	t.Helper()
+	out := map[string][]lexicon.SchemaError{}
+	for nsid, sf := range files(t) {
+		if _, ok := sf.Defs["main"].Inner.(lexicon.SchemaSubscription); !ok {
+			continue
+		}
+		data, err := lexicons.Files.ReadFile(nsid + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var raw struct {
+			Defs struct {
+				Main struct{ Errors []lexicon.SchemaError }
+			}
+		}
+		if err := json.Unmarshal(data, &raw); err != nil {
+			t.Fatal(err)
+		}
+		out[nsid] = raw.Defs.Main.Errors
+	}
+	return out
+}
+
 // lintAllowed are lexlint warnings that the contract asks for.
 var lintAllowed = map[string]string{
 	"unlimited-string": "frozen strings have no limit in the contract, and adding one would tighten them; the body limit bounds them",
@@ -105,6 +130,10 @@ func walk(sf *lexicon.SchemaFile, visit func(lexicon.SchemaDef)) {
 	}
 	inside = func(def lexicon.SchemaDef) {
 		switch s := def.Inner.(type) {
+		case lexicon.SchemaUnion:
+			for _, ref := range s.Refs {
+				visit(lexicon.SchemaDef{Inner: lexicon.SchemaRef{Ref: ref}})
+			}
 		case lexicon.SchemaArray:
 			visit(s.Items)
 			inside(s.Items)
@@ -131,6 +160,11 @@ func walk(sf *lexicon.SchemaFile, visit func(lexicon.SchemaDef)) {
 		case lexicon.SchemaProcedure:
 			body(s.Input)
 			body(s.Output)
+		case lexicon.SchemaSubscription:
+			if s.Parameters != nil {
+				properties(s.Parameters.Properties)
+			}
+			inside(lexicon.SchemaDef{Inner: s.Message.Schema})
 		default:
 			inside(def)
 		}

@@ -481,3 +481,46 @@ func (v *MessageView) AppendJSON(dst []byte) []byte {
 	dst = append(appendInteger(dst, v.Seq), ',')
 	return endObject(dst)
 }
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *MessageView) AppendCBOR(dst []byte) []byte {
+	n := 7
+	if v.EmbedURI != nil {
+		n++
+	}
+	if v.EmbedType != nil {
+		n++
+	}
+	if v.MessageType != nil {
+		n++
+	}
+	dst = appendCBORMap(dst, n)
+	dst = appendCBORText(dst, "id")
+	dst = appendCBORText(dst, v.ID)
+	dst = appendCBORText(dst, "seq")
+	dst = appendCBORInteger(dst, v.Seq)
+	dst = appendCBORText(dst, "epoch")
+	dst = appendCBORInteger(dst, v.Epoch)
+	dst = appendCBORText(dst, "sender")
+	dst = appendCBORText(dst, v.Sender)
+	dst = appendCBORText(dst, "convoId")
+	dst = appendCBORText(dst, v.ConvoID)
+	if v.EmbedURI != nil {
+		dst = appendCBORText(dst, "embedUri")
+		dst = appendCBORText(dst, *v.EmbedURI)
+	}
+	dst = appendCBORText(dst, "createdAt")
+	dst = v.CreatedAt.AppendCBOR(dst)
+	if v.EmbedType != nil {
+		dst = appendCBORText(dst, "embedType")
+		dst = appendCBORText(dst, *v.EmbedType)
+	}
+	dst = appendCBORText(dst, "ciphertext")
+	dst = v.Ciphertext.AppendCBOR(dst)
+	if v.MessageType != nil {
+		dst = appendCBORText(dst, "messageType")
+		dst = appendCBORText(dst, *v.MessageType)
+	}
+	return dst
+}

@@ -41,6 +41,13 @@ func (e *echo) RegisterPushTarget(_ none, in *mlsapi.RegisterPushTargetInput) er
 func (e *echo) UnregisterPushTarget(_ none, in *mlsapi.UnregisterPushTargetInput) error {
 	return e.keep(in)
 }
+func (e *echo) GetSubscriptionTicket(none) error { return e.keep(nil) }
+func (e *echo) StreamConvoEvents(_ none, p *mlsapi.StreamConvoEventsParams) error {
+	return e.keep(p)
+}
+func (e *echo) SubscribeConvoEvents(_ none, p *mlsapi.SubscribeConvoEventsParams) error {
+	return e.keep(p)
+}
 func (e *echo) SubmitCommit(_ none, in *mlsapi.SubmitCommitInput) error { return e.keep(in) }
 func (e *echo) SendMessage(_ none, in *mlsapi.SendMessageInput) error   { return e.keep(in) }
 func (e *echo) UpdateCursor(_ none, in *mlsapi.UpdateCursorInput) error { return e.keep(in) }

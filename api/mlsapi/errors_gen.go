@@ -9,6 +9,9 @@ const (
 	// ErrCommitRequired: The request changes the group and came without the commit
 	// that does so.
 	ErrCommitRequired = "CommitRequired"
+	// ErrConsumerTooSlow: The client does not read as fast as events come. Connect
+	// again from the last cursor.
+	ErrConsumerTooSlow = "ConsumerTooSlow"
 	// ErrConvoNotFound: No such convo, as far as the caller may know.
 	ErrConvoNotFound = "ConvoNotFound"
 	// ErrEpochMismatch: The epoch is not the convo's current one; the message holds
@@ -16,6 +19,8 @@ const (
 	ErrEpochMismatch = "EpochMismatch"
 	// ErrExpirationTooFar: expires is more than 90 days ahead.
 	ErrExpirationTooFar = "ExpirationTooFar"
+	// ErrFutureCursor: The cursor is ahead of the stream.
+	ErrFutureCursor = "FutureCursor"
 	// ErrGroupAlreadyExists: The group id is taken by another convo.
 	ErrGroupAlreadyExists = "GroupAlreadyExists"
 	// ErrGroupInfoNotFound: No GroupInfo of the current epoch is known.
@@ -48,6 +53,8 @@ const (
 	// ErrInvalidPushTarget: The device cannot be reached so, or this server does
 	// not reach devices so.
 	ErrInvalidPushTarget = "InvalidPushTarget"
+	// ErrInvalidTicket: The ticket is unknown, used, or too old.
+	ErrInvalidTicket = "InvalidTicket"
 	// ErrInvalidWelcome: The Welcome does not parse, or does not name just the
 	// KeyPackages that the commit adds.
 	ErrInvalidWelcome = "InvalidWelcome"

@@ -20,6 +20,9 @@ type Method struct {
 	Errors []string
 	// HasInput says whether a body is expected. It is JSON.
 	HasInput bool
+	// Streams says that the answer is a stream of events, which the handler writes
+	// itself.
+	Streams bool
 }
 
 // Route is a method and the way to serve it.

@@ -9,27 +9,30 @@ import (
 // Methods returns the methods of the lexicons by NSID.
 func Methods() []Method {
 	return []Method{
-		Method{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
-		Method{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDGetCommits, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}},
-		Method{NSID: NSIDGetConvo, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
-		Method{NSID: NSIDGetConvos, Kind: Query, HasInput: false, Errors: []string{ErrInvalidCursor}},
-		Method{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
-		Method{NSID: NSIDGetGroupInfo, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrGroupInfoNotFound}},
-		Method{NSID: NSIDGetKeyPackageStats, Kind: Query, HasInput: false, Errors: []string{ErrInvalidCipherSuite}},
-		Method{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDGetMessages, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
-		Method{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
-		Method{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
-		Method{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		Method{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
+		Method{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDGetCommits, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}},
+		Method{NSID: NSIDGetConvo, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		Method{NSID: NSIDGetConvos, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
+		Method{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		Method{NSID: NSIDGetGroupInfo, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrGroupInfoNotFound}},
+		Method{NSID: NSIDGetKeyPackageStats, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCipherSuite}},
+		Method{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDGetMessages, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
+		Method{NSID: NSIDGetSubscriptionTicket, Kind: Procedure, HasInput: false, Streams: false, Errors: []string{}},
+		Method{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
+		Method{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDStreamConvoEvents, Kind: Query, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor}},
+		Method{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDSubscribeConvoEvents, Kind: Subscription, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor, ErrConsumerTooSlow, ErrInvalidTicket}},
+		Method{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
+		Method{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 	}
 }
 
@@ -66,6 +69,10 @@ type Handler[C any] interface {
 	// GetMessages: Read a convo's log, oldest first. A page may hold fewer entries
 	// than limit; the end is reached when no cursor comes back.
 	GetMessages(c C, p *GetMessagesParams) error
+	// GetSubscriptionTicket: Get a ticket for subscribeConvoEvents: a PDS does not
+	// pass WebSockets on, so a client fetches a ticket through its PDS and connects
+	// directly. A ticket is good for one connection, for a minute.
+	GetSubscriptionTicket(c C) error
 	// GetWelcome: Fetch the caller's Welcome. It stays fetchable until
 	// confirmWelcome says that it was joined with.
 	GetWelcome(c C, p *GetWelcomeParams) error
@@ -89,10 +96,20 @@ type Handler[C any] interface {
 	// Resend the same bytes after a lost answer; never encrypt anew under the same
 	// key.
 	SendMessage(c C, in *SendMessageInput) error
+	// StreamConvoEvents: What subscribeConvoEvents tells, as server-sent events:
+	// event is the name of a definition below, data its JSON, id its cursor. The
+	// Last-Event-ID header counts before the cursor parameter.
+	StreamConvoEvents(c C, p *StreamConvoEventsParams) error
 	// SubmitCommit: Submit a commit that leaves the roster as it is: key rotation,
 	// removal of the caller's own devices or of leaves whose owners have left, or
 	// addition of further devices of the caller's own.
 	SubmitCommit(c C, in *SubmitCommitInput) error
+	// SubscribeConvoEvents: Everything that happens in the caller's convos and to
+	// its devices, in order, over a WebSocket. Frames are those of the AT Protocol
+	// event stream. The caller is who the ticket was made for, or the issuer of a
+	// service-auth token in the Authorization header. Convos that the caller joins
+	// later come by themselves; after it left one, nothing of it comes any more.
+	SubscribeConvoEvents(c C, p *SubscribeConvoEventsParams) error
 	// UnregisterPushTarget: Have one of the caller's devices told nothing any more.
 	UnregisterPushTarget(c C, in *UnregisterPushTargetInput) error
 	// UpdateCursor: Record how far the caller has read. The position never moves
@@ -182,69 +199,86 @@ func Routes[C any]() []Route[C] {
 			return h.GetMessages(c, p)
 		}},
 		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			return h.GetSubscriptionTicket(c)
+		}},
+		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetWelcomeParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetWelcome(c, p)
 		}},
-		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeLeaveConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.LeaveConvo(c, in)
 		}},
-		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeProcessExternalCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ProcessExternalCommit(c, in)
 		}},
-		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackage(c, in)
 		}},
-		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackagesInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackages(c, in)
 		}},
-		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeRegisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.RegisterPushTarget(c, in)
 		}},
-		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeStreamConvoEventsParams(query)
+			if err != nil {
+				return err
+			}
+			return h.StreamConvoEvents(c, p)
+		}},
+		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSubmitCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SubmitCommit(c, in)
 		}},
-		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeSubscribeConvoEventsParams(query)
+			if err != nil {
+				return err
+			}
+			return h.SubscribeConvoEvents(c, p)
+		}},
+		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnregisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnregisterPushTarget(c, in)
 		}},
-		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err

@@ -37,7 +37,7 @@ type Config struct {
 	DataDir string
 	// ServiceDID (MLSD_SERVICE_DID) is who tokens are for. Empty: did:web:localhost with the public listener's port.
 	ServiceDID syntax.DID
-	// PublicURL (MLSD_PUBLIC_URL) is where clients reach the service. Empty: what a did:web ServiceDID says.
+	// PublicURL (MLSD_PUBLIC_URL) is where clients reach the service. Empty: what a did:web ServiceDID says; any other needs it.
 	PublicURL string
 	// PLCURL (MLSD_PLC_URL) is the PLC directory.
 	PLCURL string
@@ -236,6 +236,14 @@ func configure(cmd *cli.Command) (Config, error) {
 		c.DataDir = dir
 	}
 	return c, nil
+}
+
+// checkPublicURL fails unless there is a URL under which clients reach the service: tickets for WebSockets name it.
+func (c Config) checkPublicURL() error {
+	if c.PublicURL == "" && c.ServiceDID != "" && api.PublicURL(c.ServiceDID) == "" {
+		return fmt.Errorf("--public-url (MLSD_PUBLIC_URL) must be set: %s does not say where clients reach the service, as a did:web does", c.ServiceDID)
+	}
+	return nil
 }
 
 func boolean(field func(*Config) *bool) func(*Config, string) error {

@@ -165,3 +165,13 @@ func TestBadSetting(t *testing.T) {
 		}
 	}
 }
+
+// A service whose DID does not say where it is needs to be told, and says so before anything is started.
+func TestNoPublicURL(t *testing.T) {
+	t.Parallel()
+	s := launch(t, []string{"MLSD_SERVICE_DID=did:plc:ewvi7nxzyoun6zhxrhs64oiz", "MLSD_DATA_DIR=" + dataDir(t)})
+	s.fails("MLSD_PUBLIC_URL", "did:plc:ewvi7nxzyoun6zhxrhs64oiz")
+	if log := s.stderr.String(); log != "" || s.stdout.String() != "" {
+		t.Errorf("%s%s", s.stdout, log)
+	}
+}

@@ -49,6 +49,9 @@ const (
 // serve runs the server until ctx ends, and then shuts down: unready, drain requests, stop workers, close the pool, stop
 // the private PostgreSQL. To be told to stop while it still starts is no failure.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
+	if err := cfg.checkPublicURL(); err != nil {
+		return err
+	}
 	log := logger(cfg, stderr)
 	url, own, err := database(ctx, cfg, log)
 	if err != nil {
@@ -100,6 +103,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	running.Go(func() { n.hub.Run(workers) })
 	running.Go(func() { n.hub.Listen(workers, n.sequencer) })
 	present, stopPresence := context.WithCancel(workers)
+	defer stopPresence()
 	var presence sync.WaitGroup
 	presence.Go(func() { n.presence.Run(present, events.SyncInterval) })
 	defer running.Wait()
@@ -131,6 +135,9 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	if drainErr := publicServer.Shutdown(drain); drainErr != nil {
 		log.Warn("requests were cut off", "error", drainErr)
 		err = errors.Join(err, publicServer.Close())
+	}
+	if drainErr := n.api.Drain(drain); drainErr != nil {
+		log.Warn("streams were cut off", "error", drainErr)
 	}
 	return errors.Join(err, adminServer.Close())
 }
@@ -200,6 +207,8 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     writes,
 		Committed:  n.sequencer.Wake,
+		Events:     n.hub,
+		Tickets:    n.tickets,
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),

@@ -21,7 +21,7 @@ import (
 // can do neither.
 func breaking(before, after schemas) []string {
 	c := comparison{before: before.defs(), after: after.defs(), done: map[string]bool{}}
-	next := map[string]*lexicon.SchemaFile{}
+	next := map[string]*schema{}
 	for _, sf := range after {
 		next[sf.ID] = sf
 	}
@@ -32,7 +32,7 @@ func breaking(before, after schemas) []string {
 			continue
 		}
 		c.file(sf, now)
-		for _, issue := range lexlint.BreakingChanges(sf, now) {
+		for _, issue := range lexlint.BreakingChanges(sf.SchemaFile, now.SchemaFile) {
 			if issue.LintLevel == "error" {
 				c.report(sf.ID, "lexlint: "+issue.LintName+": "+issue.Message)
 			}
@@ -71,7 +71,7 @@ func (c *comparison) report(where, what string) {
 	c.changes = append(c.changes, where+": "+what)
 }
 
-func (c *comparison) file(before, after *lexicon.SchemaFile) {
+func (c *comparison) file(before, after *schema) {
 	for name := range before.Defs {
 		if _, ok := after.Defs[name]; !ok {
 			c.report(before.ID+"#"+name, "definition removed")
@@ -95,6 +95,9 @@ func (c *comparison) file(before, after *lexicon.SchemaFile) {
 	c.params(was, is)
 	c.body(was.nsid, "input", byClient, was.input, is.input)
 	c.body(was.nsid, "output", byServer, was.output, is.output)
+	if was.messages != nil && is.messages != nil {
+		c.union(was.nsid, was.nsid+" message", byServer, *was.messages, *is.messages)
+	}
 }
 
 func (c *comparison) params(was, is *method) {
@@ -179,6 +182,27 @@ func (c *comparison) def(nsid, at string, r role, a, b lexicon.SchemaDef) {
 		c.properties(nsid, at, r, a.Properties, b.Properties, a.Required, b.Required)
 	case lexicon.SchemaRef:
 		c.ref(nsid, at, r, a.Ref, b.Inner.(lexicon.SchemaRef).Ref)
+	case lexicon.SchemaUnion:
+		c.union(nsid, at, r, a, b.Inner.(lexicon.SchemaUnion))
+	}
+}
+
+// union compares the members. An open union may grow: whoever reads it passes
+// over what it does not know. What is taken out may be what a client waits for.
+func (c *comparison) union(nsid, at string, r role, a, b lexicon.SchemaUnion) {
+	wasClosed, isClosed := a.Closed != nil && *a.Closed, b.Closed != nil && *b.Closed
+	c.same(at, "closed", &wasClosed, &isClosed)
+	for _, ref := range a.Refs {
+		if slices.Contains(b.Refs, ref) {
+			c.ref(nsid, at, r, ref, ref)
+		} else {
+			c.report(at, "member "+ref+" removed")
+		}
+	}
+	for _, ref := range b.Refs {
+		if wasClosed && r == byServer && !slices.Contains(a.Refs, ref) {
+			c.report(at, "member "+ref+" added to a closed union")
+		}
 	}
 }
 

@@ -28,6 +28,79 @@ const beforeGate = `{"lexicon":1,"id":"com.example.gate","defs":{
 "other":{"type":"object","required":["n"],"properties":{"n":{"type":"integer","maximum":10},"opt":{"type":"string"}}}
 }}`
 
+// The same for what streams.
+const streamGate = `{"lexicon":1,"id":"com.example.stream","defs":{
+"main":{"type":"subscription","description":"d",
+ "parameters":{"type":"params","properties":{
+  "cursor":{"type":"integer","minimum":0},
+  "ids":{"type":"array","maxLength":5,"items":{"type":"string"}}}},
+ "message":{"schema":{"type":"union","refs":["#one","#two"]}},
+ "errors":[{"name":"Future"},{"name":"Slow"}]},
+"one":{"type":"object","required":["n"],"properties":{"n":{"type":"integer","maximum":10},"opt":{"type":"string"}}},
+"two":{"type":"object","required":["m"],"properties":{"m":{"type":"integer"}}}
+}}`
+
+const sentGate = `{"lexicon":1,"id":"com.example.sent","defs":{
+"main":{"type":"query","description":"d",
+ "parameters":{"type":"params","properties":{"cursor":{"type":"string"}}},
+ "output":{"encoding":"text/event-stream","schema":{"type":"union","refs":["#one","#two"]}},
+ "errors":[{"name":"Future"}]},
+"one":{"type":"object","required":["n"],"properties":{"n":{"type":"integer","maximum":10},"opt":{"type":"string"}}},
+"two":{"type":"object","required":["m"],"properties":{"m":{"type":"integer"}}}
+}}`
+
+func TestBreakingStreams(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, gate, old, new, want string }{
+		{"message removed", streamGate, `["#one","#two"]`, `["#one"]`, "message: member #two removed"},
+		{"message renamed", streamGate, `["#one","#two"]`, `["#one","#three"]`, "message: member #two removed"},
+		{"message closed", streamGate, `["#one","#two"]`, `["#one","#two"],"closed":true`, "message: closed changed"},
+		{"field of a message removed", streamGate, `,"opt":{"type":"string"}`, ``, "one (sent by the server).opt: field removed"},
+		{"field of a message optional", streamGate, `"required":["m"],`, ``, "two (sent by the server).m: became optional"},
+		{"field of a message wider", streamGate, `"maximum":10`, `"maximum":11`, "one (sent by the server).n: maximum changed"},
+		{"parameter removed", streamGate, `"cursor":{"type":"integer","minimum":0},`, ``, "cursor: field removed"},
+		{"parameter narrowed", streamGate, `"maxLength":5`, `"maxLength":4`, "ids: maxLength changed"},
+		{"parameter required", streamGate, `"properties":{
+  "cursor"`, `"required":["cursor"],"properties":{
+  "cursor"`, "cursor: became required"},
+		{"error removed", streamGate, `{"name":"Future"},`, ``, "error Future removed"},
+		{"kind changed", streamGate, `"type":"subscription"`, `"type":"query"`, "kind changed from Subscription to Query"},
+		{"event removed", sentGate, `["#one","#two"]`, `["#two"]`, "output: member #one removed"},
+		{"events closed", sentGate, `["#one","#two"]`, `["#one","#two"],"closed":true`, "output: closed changed"},
+		{"field of an event removed", sentGate, `,"opt":{"type":"string"}`, ``, "one (sent by the server).opt: field removed"},
+		{"no event stream any more", sentGate, `text/event-stream`, `application/json`, "output encoding changed"},
+		{"parameter of an event stream removed", sentGate, `"properties":{"cursor":{"type":"string"}}`, `"properties":{}`, "cursor: field removed"},
+		{"error of an event stream removed", sentGate, `{"name":"Future"}`, `{"name":"Other"}`, "error Future removed"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got := strings.Join(breakingText(t, tc.gate, mutate(t, tc.gate, tc.old, tc.new)), "\n")
+			if !strings.Contains(got, tc.want) {
+				t.Errorf("want a change with %q, got:\n%s", tc.want, got)
+			}
+		})
+	}
+}
+
+func TestNotBreakingStreams(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, gate, old, new string }{
+		{"nothing", streamGate, "x", "x"},
+		{"message added", streamGate, `["#one","#two"]`, `["#one","#two","#three"]`},
+		{"field of a message added", streamGate, `"opt":`, `"fresh":{"type":"string"},"opt":`},
+		{"parameter added", streamGate, `"ids":`, `"fresh":{"type":"string"},"ids":`},
+		{"error added", streamGate, `"errors":[`, `"errors":[{"name":"New"},`},
+		{"event added", sentGate, `["#one","#two"]`, `["#one","#two","#three"]`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if got := breakingText(t, tc.gate, mutate(t, tc.gate, tc.old, tc.new)); len(got) > 0 {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
 func TestBreaking(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, old, new, want string }{
@@ -82,7 +155,7 @@ func TestBreaking(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got := strings.Join(breakingText(t, beforeGate, mutate(t, tc.old, tc.new)), "\n")
+			got := strings.Join(breakingText(t, beforeGate, mutate(t, beforeGate, tc.old, tc.new)), "\n")
 			if !strings.Contains(got, tc.want) {
 				t.Errorf("want a change with %q, got:\n%s", tc.want, got)
 			}
@@ -106,7 +179,7 @@ func TestNotBreaking(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := breakingText(t, beforeGate, mutate(t, tc.old, tc.new)); len(got) > 0 {
+			if got := breakingText(t, beforeGate, mutate(t, beforeGate, tc.old, tc.new)); len(got) > 0 {
 				t.Errorf("got %q", got)
 			}
 		})
@@ -114,12 +187,12 @@ func TestNotBreaking(t *testing.T) {
 }
 
 // mutate replaces the first occurrence, which must be there.
-func mutate(t *testing.T, from, to string) string {
+func mutate(t *testing.T, gate, from, to string) string {
 	t.Helper()
-	if !strings.Contains(beforeGate, from) {
+	if !strings.Contains(gate, from) {
 		t.Fatalf("the contract has no %q", from)
 	}
-	return strings.Replace(beforeGate, from, to, 1)
+	return strings.Replace(gate, from, to, 1)
 }
 
 func breakingText(t *testing.T, before, after string) []string {

@@ -20,11 +20,34 @@ type method struct {
 	doc              string
 	params           *lexicon.SchemaParams
 	input, output    *lexicon.SchemaBody
+	messages         *lexicon.SchemaUnion // of a subscription
 	errors           []lexicon.SchemaError
 }
 
+// eventStream is the encoding of server-sent events.
+const eventStream = "text/event-stream"
+
+// streams reports whether the answer is a stream of events, which comes to no
+// end by itself.
+func (m *method) streams() bool {
+	return m.messages != nil || m.output != nil && m.output.Encoding == eventStream
+}
+
+// events are the events that the method's answer consists of.
+func (m *method) events() (lexicon.SchemaUnion, error) {
+	if m.messages != nil {
+		return *m.messages, nil
+	}
+	if m.output.Schema != nil {
+		if union, ok := m.output.Schema.Inner.(lexicon.SchemaUnion); ok {
+			return union, nil
+		}
+	}
+	return lexicon.SchemaUnion{}, errUnsupported("an event stream without a union", m.nsid)
+}
+
 // methodOf returns nil for a file that defines no method.
-func methodOf(sf *lexicon.SchemaFile) *method {
+func methodOf(sf *schema) *method {
 	m := &method{nsid: sf.ID, base: goName(lastSegment(sf.ID))}
 	switch s := sf.Defs["main"].Inner.(type) {
 	case lexicon.SchemaQuery:
@@ -32,7 +55,7 @@ func methodOf(sf *lexicon.SchemaFile) *method {
 	case lexicon.SchemaProcedure:
 		m.kind, m.doc, m.params, m.input, m.output, m.errors = "Procedure", text(s.Description), s.Parameters, s.Input, s.Output, s.Errors
 	case lexicon.SchemaSubscription:
-		m.kind, m.doc, m.params = "Subscription", text(s.Description), s.Parameters
+		m.kind, m.doc, m.params, m.messages, m.errors = "Subscription", text(s.Description), s.Parameters, &s.Message.Schema, sf.subscriptionErrors
 	default:
 		return nil
 	}
@@ -44,8 +67,9 @@ func generate(set schemas) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	taken := map[string]string{}
 	var methods []*method
+	binary := set.framed()
 	for _, sf := range set {
-		g := new(source)
+		g := &source{binary: binary}
 		if err := g.schema(sf, taken); err != nil {
 			return nil, fmt.Errorf("%s: %w", sf.ID, err)
 		}
@@ -67,7 +91,11 @@ func generate(set schemas) (map[string][]byte, error) {
 }
 
 // source is a Go file in the making.
-type source struct{ buf bytes.Buffer }
+type source struct {
+	buf bytes.Buffer
+	// binary names the definitions that are written in CBOR too, each in full.
+	binary map[string]bool
+}
 
 func (g *source) p(f string, args ...any) { fmt.Fprintf(&g.buf, f+"\n", args...) }
 
@@ -106,7 +134,7 @@ func imports(code string) string {
 
 // schema writes one lexicon: first its method's types, then its definitions.
 // taken maps each Go type to the lexicon that defines it.
-func (g *source) schema(sf *lexicon.SchemaFile, taken map[string]string) error {
+func (g *source) schema(sf *schema, taken map[string]string) error {
 	claim := func(name string) error {
 		if other, ok := taken[name]; ok {
 			return fmt.Errorf("the Go type %s is already defined by %s", name, other)
@@ -114,10 +142,15 @@ func (g *source) schema(sf *lexicon.SchemaFile, taken map[string]string) error {
 		taken[name] = sf.ID
 		return nil
 	}
-	if m := methodOf(sf); m != nil {
+	m := methodOf(sf)
+	if m != nil {
 		if err := g.method(m, claim); err != nil {
 			return err
 		}
+	}
+	events, prefix, err := eventsOf(m)
+	if err != nil {
+		return err
 	}
 	for _, def := range slices.Sorted(maps.Keys(sf.Defs)) {
 		if def == "main" {
@@ -127,17 +160,96 @@ func (g *source) schema(sf *lexicon.SchemaFile, taken map[string]string) error {
 		if !ok {
 			return errUnsupported("a definition that is no object", def)
 		}
-		name := goName(def)
+		name := prefix + goName(def)
 		if err := claim(name); err != nil {
 			return err
 		}
+		if prefix != "" && refersHere(s) {
+			return errUnsupported("a ref to a definition with a prefix", name)
+		}
 		doc := fmt.Sprintf("%s is %s#%s. %s", name, sf.ID, def, text(s.Description))
 		g.p("")
-		if err := g.object(name, doc, s); err != nil {
+		event := slices.Contains(events, "#"+def)
+		if err := g.object(name, doc, s, event, g.binary[sf.ID+"#"+def]); err != nil {
 			return err
+		}
+		if event {
+			g.eventName(m, name, def)
 		}
 	}
 	return nil
+}
+
+// eventsOf are the refs of the method's events, and what the Go names of the
+// lexicon's definitions begin with: the method's name, if it is a query, whose
+// events are called what the subscription's are.
+func eventsOf(m *method) (refs []string, prefix string, err error) {
+	if m == nil || !m.streams() {
+		return nil, "", nil
+	}
+	union, err := m.events()
+	if m.messages == nil {
+		prefix = m.base
+	}
+	return union.Refs, prefix, err
+}
+
+// refersHere reports whether a field's type is a definition of the same lexicon.
+func refersHere(s lexicon.SchemaObject) bool {
+	for _, def := range s.Properties {
+		if a, ok := def.Inner.(lexicon.SchemaArray); ok {
+			def = a.Items
+		}
+		if ref, ok := def.Inner.(lexicon.SchemaRef); ok && strings.HasPrefix(ref.Ref, "#") {
+			return true
+		}
+	}
+	return false
+}
+
+// eventName writes the method that says what an event is called on the wire.
+func (g *source) eventName(m *method, name, def string) {
+	if m.messages != nil {
+		g.p("\n// FrameType implements [Message].")
+		g.p("func (*%s) FrameType() string { return %q }", name, "#"+def)
+		return
+	}
+	g.p("\n// EventName implements [ServerSentEvent].")
+	g.p("func (*%s) EventName() string { return %q }", name, def)
+}
+
+// framed are the definitions that frames of subscriptions hold: their messages,
+// and what those refer to.
+func (s schemas) framed() map[string]bool {
+	found, all := map[string]bool{}, s.defs()
+	var visit func(nsid string, def lexicon.SchemaDef)
+	visit = func(nsid string, def lexicon.SchemaDef) {
+		switch s := def.Inner.(type) {
+		case lexicon.SchemaUnion:
+			for _, ref := range s.Refs {
+				visit(nsid, lexicon.SchemaDef{Inner: lexicon.SchemaRef{Ref: ref}})
+			}
+		case lexicon.SchemaObject:
+			for _, p := range s.Properties {
+				visit(nsid, p)
+			}
+		case lexicon.SchemaArray:
+			visit(nsid, s.Items)
+		case lexicon.SchemaRef:
+			name := fullRef(nsid, s.Ref)
+			if !found[name] {
+				found[name] = true
+				base, _, _ := strings.Cut(name, "#")
+				visit(base, all[name])
+			}
+		}
+	}
+	for _, sf := range s {
+		if m := methodOf(sf); m != nil && m.messages != nil {
+			visit(sf.ID, lexicon.SchemaDef{Inner: *m.messages})
+		}
+	}
+	return found
 }
 
 func (g *source) method(m *method, claim func(string) error) error {
@@ -157,7 +269,7 @@ func (g *source) method(m *method, claim func(string) error) error {
 		suffix, what string
 		body         *lexicon.SchemaBody
 	}{{"Input", "input", m.input}, {"Output", "output", m.output}} {
-		if b.body == nil {
+		if b.body == nil || b.body.Encoding == eventStream {
 			continue
 		}
 		name := m.base + b.suffix
@@ -190,7 +302,7 @@ func (g *source) body(m *method, name, what string, b *lexicon.SchemaBody) error
 		if what == "input" {
 			doc += " " + m.doc
 		}
-		if err := g.object(name, doc, s); err != nil {
+		if err := g.object(name, doc, s, false, false); err != nil {
 			return err
 		}
 		if what == "input" {

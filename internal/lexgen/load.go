@@ -11,7 +11,15 @@ import (
 )
 
 // schemas are lexicons in the order of their NSIDs.
-type schemas []*lexicon.SchemaFile
+type schemas []*schema
+
+// schema is one lexicon.
+type schema struct {
+	*lexicon.SchemaFile
+	// subscriptionErrors are what a subscription declares: lexicon.SchemaSubscription
+	// has no field for it.
+	subscriptionErrors []lexicon.SchemaError
+}
 
 // load reads every lexicon of the directory and checks that each file is named
 // after its NSID.
@@ -35,17 +43,28 @@ func load(dir fs.FS) (schemas, error) {
 		}
 		set = append(set, sf)
 	}
-	slices.SortFunc(set, func(a, b *lexicon.SchemaFile) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(set, func(a, b *schema) int { return strings.Compare(a.ID, b.ID) })
 	return set, nil
 }
 
-func parse(data []byte) (*lexicon.SchemaFile, error) {
-	sf := new(lexicon.SchemaFile)
-	if err := json.Unmarshal(data, sf); err != nil {
+func parse(data []byte) (*schema, error) {
+	sf := &schema{SchemaFile: new(lexicon.SchemaFile)}
+	if err := json.Unmarshal(data, sf.SchemaFile); err != nil {
 		return nil, err
 	}
 	if err := sf.FinishParse(); err != nil {
 		return nil, err
+	}
+	if _, ok := sf.Defs["main"].Inner.(lexicon.SchemaSubscription); ok {
+		var raw struct {
+			Defs struct {
+				Main struct{ Errors []lexicon.SchemaError }
+			}
+		}
+		if err := json.Unmarshal(data, &raw); err != nil {
+			return nil, err
+		}
+		sf.subscriptionErrors = raw.Defs.Main.Errors
 	}
 	return sf, sf.CheckSchema()
 }

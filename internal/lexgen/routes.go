@@ -67,8 +67,8 @@ func (m *method) literal() string {
 	for i, e := range m.errors {
 		names[i] = "Err" + e.Name
 	}
-	return fmt.Sprintf("Method{NSID: NSID%s, Kind: %s, HasInput: %t, Errors: []string{%s}}",
-		m.base, m.kind, m.input != nil, strings.Join(names, ", "))
+	return fmt.Sprintf("Method{NSID: NSID%s, Kind: %s, HasInput: %t, Streams: %t, Errors: []string{%s}}",
+		m.base, m.kind, m.input != nil, m.streams(), strings.Join(names, ", "))
 }
 
 func (m *method) signature() []string {

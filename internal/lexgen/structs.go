@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -115,8 +116,9 @@ func (g *source) values(typeName string, f field) {
 	g.p(")")
 }
 
-// object writes a struct with its decoder and its encoder.
-func (g *source) object(name, doc string, s lexicon.SchemaObject) error {
+// object writes a struct with its encoders and its decoder; events have none,
+// for nobody sends one here.
+func (g *source) object(name, doc string, s lexicon.SchemaObject, event, binary bool) error {
 	if len(s.Nullable) > 0 {
 		return errUnsupported("nullable", name)
 	}
@@ -133,8 +135,13 @@ func (g *source) object(name, doc string, s lexicon.SchemaObject) error {
 		}
 	}
 	g.structType(name, doc, fields, true)
-	g.decodeMethod(name, fields)
+	if !event {
+		g.decodeMethod(name, fields)
+	}
 	g.appendMethod(name, fields)
+	if binary {
+		return g.binaryMethod(name, fields)
+	}
 	return nil
 }
 
@@ -182,6 +189,44 @@ func (g *source) appendMethod(name string, fields []field) {
 	g.p("}")
 }
 
+// binaryMethod writes the encoder for frames. DAG-CBOR orders keys by their
+// length first (https://ipld.io/specs/codecs/dag-cbor/spec/).
+func (g *source) binaryMethod(name string, fields []field) error {
+	fields = slices.SortedStableFunc(slices.Values(fields), func(a, b field) int { return cmp.Compare(len(a.json), len(b.json)) })
+	required := 0
+	for _, f := range fields {
+		if f.typ.appendCBOR == "" {
+			return errUnsupported("CBOR of "+f.typ.name, name+"."+f.json)
+		}
+		if f.always() {
+			required++
+		}
+	}
+	g.p("\n// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is")
+	g.p("// absent, and no $type.")
+	g.p("func (v *%s) AppendCBOR(dst []byte) []byte {", name)
+	if required == len(fields) {
+		g.p("dst = appendCBORMap(dst, %d)", required)
+	} else {
+		g.p("n := %d", required)
+		for _, f := range fields {
+			if !f.always() {
+				g.ifPresent(f, func() { g.p("n++") })
+			}
+		}
+		g.p("dst = appendCBORMap(dst, n)")
+	}
+	for _, f := range fields {
+		g.ifPresent(f, func() {
+			g.p("dst = appendCBORText(dst, %q)", f.json)
+			g.p("dst = %s", f.append(f.typ.appendCBOR, "dst"))
+		})
+	}
+	g.p("return dst")
+	g.p("}")
+	return nil
+}
+
 // ifPresent wraps what write writes in a test of presence, if there is one.
 func (g *source) ifPresent(f field, write func()) {
 	if f.always() {
@@ -193,13 +238,16 @@ func (g *source) ifPresent(f field, write func()) {
 	g.p("}")
 }
 
-// appendTo is the expression that appends the field's value to dst.
-func (f field) appendTo(dst string) string {
+// appendTo is the expression that appends the field's JSON to dst.
+func (f field) appendTo(dst string) string { return f.append(f.typ.appendf, dst) }
+
+// append is the expression that appends the field's value to dst as format does.
+func (f field) append(format, dst string) string {
 	expr := "v." + f.goName
 	if f.pointer() {
 		expr = f.typ.pointee(expr)
 	}
-	return fmt.Sprintf(f.typ.appendf, dst, expr)
+	return fmt.Sprintf(format, dst, expr)
 }
 
 // fieldsMethod writes Fields for inputs that an idempotency key can repeat.

@@ -28,6 +28,8 @@ type goType struct {
 	decode, param string
 	// appendf is the format of an expression that appends the value %[2]s to %[1]s.
 	appendf string
+	// appendCBOR is the same for CBOR; empty: no frame has had such a field yet.
+	appendCBOR string
 	// element is set for arrays.
 	element  *goType
 	min, max string
@@ -38,18 +40,18 @@ type goType struct {
 func typeOf(name string, def lexicon.SchemaDef) (goType, error) {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
-		return goType{name: "bool", decode: "d.boolean()", param: "p.boolean(s)", appendf: "appendBoolean(%[1]s, %[2]s)"}, constant(s.Const != nil, name)
+		return goType{name: "bool", decode: "d.boolean()", param: "p.boolean(s)", appendf: "appendBoolean(%[1]s, %[2]s)", appendCBOR: "appendCBORBoolean(%[1]s, %[2]s)"}, constant(s.Const != nil, name)
 	case lexicon.SchemaInteger:
 		args := integerBound(s.Minimum, "-maxInteger") + ", " + integerBound(s.Maximum, "maxInteger")
-		return goType{name: "int64", decode: "d.integer(" + args + ")", param: "p.integer(s, " + args + ")", appendf: "appendInteger(%[1]s, %[2]s)"},
+		return goType{name: "int64", decode: "d.integer(" + args + ")", param: "p.integer(s, " + args + ")", appendf: "appendInteger(%[1]s, %[2]s)", appendCBOR: "appendCBORInteger(%[1]s, %[2]s)"},
 			constant(s.Const != nil || s.Enum != nil, name)
 	case lexicon.SchemaString:
 		return stringType(name, s)
 	case lexicon.SchemaBytes:
-		return goType{name: "Bytes", nilable: true, decode: "d.bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%[2]s.AppendJSON(%[1]s)"}, nil
+		return goType{name: "Bytes", nilable: true, decode: "d.bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, nil
 	case lexicon.SchemaRef:
 		ref, err := refName(s.Ref)
-		return goType{name: ref, decode: "message[" + ref + "](d)", appendf: "%[2]s.AppendJSON(%[1]s)"}, err
+		return goType{name: ref, decode: "message[" + ref + "](d)", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, err
 	case lexicon.SchemaArray:
 		return arrayType(name, s)
 	}
@@ -63,6 +65,8 @@ func constant(has bool, name string) error {
 	return nil
 }
 
+const appendText = "appendCBORText(%[1]s, %[2]s)"
+
 func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	if s.Const != nil || s.MinGraphemes != nil || s.MaxGraphemes != nil {
 		return goType{}, errUnsupported("const or graphemes", name)
@@ -71,16 +75,16 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	if s.Format != nil {
 		format = *s.Format
 	}
-	text := goType{name: "string", appendf: "appendString(%[1]s, %[2]s)"}
+	text := goType{name: "string", appendf: "appendString(%[1]s, %[2]s)", appendCBOR: appendText}
 	call := func(t goType, method, args string) goType {
 		t.decode, t.param = "d."+method+"("+args+")", "p."+method+"("+strings.TrimSuffix("s, "+args, ", ")+")"
 		return t
 	}
 	switch {
 	case format == "did":
-		return call(goType{name: "syntax.DID", appendf: "appendText(%[1]s, %[2]s)"}, "did", ""), nil
+		return call(goType{name: "syntax.DID", appendf: "appendText(%[1]s, %[2]s)", appendCBOR: appendText}, "did", ""), nil
 	case format == "datetime":
-		return call(goType{name: "Datetime", appendf: "%[2]s.AppendJSON(%[1]s)"}, "datetime", ""), nil
+		return call(goType{name: "Datetime", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, "datetime", ""), nil
 	case format == "uri":
 		return call(text, "uri", ""), nil
 	case format != "":

@@ -49,8 +49,8 @@ func Valid(nsid string) []Case {
 	return out
 }
 
-// Invalid returns requests that the decoders must refuse. It panics on an NSID
-// without a lexicon.
+// Invalid returns requests that the decoders must refuse: none for a method that
+// takes nothing. It panics on an NSID without a lexicon.
 func Invalid(nsid string) []Case {
 	m := find(nsid)
 	if m.body {
@@ -113,6 +113,10 @@ func find(nsid string) *method {
 		if s.Parameters != nil {
 			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
 		}
+	case lexicon.SchemaSubscription:
+		if s.Parameters != nil {
+			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
+		}
 	case lexicon.SchemaProcedure:
 		if s.Input != nil {
 			obj := s.Input.Schema.Inner.(lexicon.SchemaObject)
@@ -167,6 +171,8 @@ func named(name string) string {
 		return "00ff10"
 	case "welcomeMessage", "commit", "keyPackage", "welcome":
 		return "AAEC_w"
+	case "cursor":
+		return "7"
 	case "idempotencyKey", "convoId", "sinceMessage":
 		return "01890a5d-ac96-774b-bcce-b302099a8057"
 	}

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"strconv"
+
+	"mlsd/api/mlsapi"
+	"mlsd/events"
+	"mlsd/mls"
+	"mlsd/outbox"
+)
+
+// frame is an event as subscribeConvoEvents tells it, or nil if this version of the server has no words for it: a newer node
+// has written it.
+func frame(e *events.Event) []byte {
+	m := message(e)
+	if m == nil {
+		return nil
+	}
+	return mlsapi.AppendFrame(nil, m)
+}
+
+// serverSent is the same as streamConvoEvents tells it.
+func serverSent(e *events.Event) []byte {
+	m := serverSentEvent(e)
+	if m == nil {
+		return nil
+	}
+	return mlsapi.AppendServerSentEvent(nil, cursorText(e.StreamSeq), m)
+}
+
+func cursorText(seq int64) string { return strconv.FormatInt(seq, 10) }
+
+func message(e *events.Event) mlsapi.Message {
+	at, d := mlsapi.NewDatetime(e.At), &e.Detail
+	switch e.Kind {
+	case outbox.Application, outbox.Proposal:
+		return &mlsapi.MessageEvent{Cursor: e.StreamSeq, Message: messageView(e.Message())}
+	case outbox.Commit:
+		m := e.Message()
+		return &mlsapi.CommitEvent{
+			Cursor: e.StreamSeq, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
+			CreatedAt: mlsapi.NewDatetime(m.CreatedAt),
+		}
+	case outbox.Membership:
+		return &mlsapi.MembershipEvent{
+			Cursor: e.StreamSeq, ConvoID: e.ConvoID.String(), DID: e.DID, Change: d.Change, By: present(d.By), Epoch: d.Epoch, Seq: e.Seq,
+			CommitNeeded: present(d.CommitNeeded), CreatedAt: at,
+		}
+	case outbox.Welcome:
+		return &mlsapi.WelcomeEvent{
+			Cursor: e.StreamSeq, ConvoID: e.ConvoID.String(), DeviceID: d.DeviceID, KeyPackageRef: present(d.KeyPackageRef), Epoch: d.Epoch,
+			CreatedAt: at,
+		}
+	case outbox.KeyPackages:
+		return &mlsapi.KeyPackagesEvent{
+			Cursor: e.StreamSeq, DeviceID: d.DeviceID, CipherSuite: mls.CipherSuite(d.CipherSuite).String(), Change: d.Change,
+			Available: &d.Available, CreatedAt: at,
+		}
+	}
+	return nil
+}
+
+// serverSentEvent says what message says, with the cursor as text.
+func serverSentEvent(e *events.Event) mlsapi.ServerSentEvent {
+	cursor := cursorText(e.StreamSeq)
+	switch m := message(e).(type) {
+	case *mlsapi.MessageEvent:
+		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message}
+	case *mlsapi.CommitEvent:
+		return &mlsapi.StreamConvoEventsCommitEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.CommitData, CreatedAt: m.CreatedAt,
+		}
+	case *mlsapi.MembershipEvent:
+		return &mlsapi.StreamConvoEventsMembershipEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, DID: m.DID, Change: m.Change, By: m.By, Epoch: m.Epoch, Seq: m.Seq,
+			CommitNeeded: m.CommitNeeded, CreatedAt: m.CreatedAt,
+		}
+	case *mlsapi.WelcomeEvent:
+		return &mlsapi.StreamConvoEventsWelcomeEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, DeviceID: m.DeviceID, KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch, CreatedAt: m.CreatedAt,
+		}
+	case *mlsapi.KeyPackagesEvent:
+		return &mlsapi.StreamConvoEventsKeyPackagesEvent{
+			Cursor: cursor, DeviceID: m.DeviceID, CipherSuite: m.CipherSuite, Change: m.Change, Available: m.Available, CreatedAt: m.CreatedAt,
+		}
+	}
+	return nil
+}
+
+// present is the value of an optional field: the zero value stands for none.
+func present[T comparable](v T) *T {
+	var none T
+	if v == none {
+		return nil
+	}
+	return &v
+}

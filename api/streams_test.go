@@ -1,0 +1,631 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"mlsd/api"
+	"mlsd/api/mlsapi"
+	"mlsd/events"
+	"mlsd/outbox"
+)
+
+var streamAt = time.Date(2026, 11, 20, 10, 20, 30, 400e6, time.UTC)
+
+// welcomeEvent is an event that needs no log entry.
+func welcomeEvent(seq int64) *events.Event {
+	return &events.Event{
+		StreamSeq: seq, Kind: outbox.Welcome, ConvoID: uuid.Max, At: streamAt,
+		Detail: outbox.Detail{Epoch: 2, DeviceID: "phone", KeyPackageRef: "00ff"},
+	}
+}
+
+func welcomeBody(seq int64) map[string]any {
+	return map[string]any{
+		"cursor": seq, "convoId": uuid.Max.String(), "deviceId": "phone", "keyPackageRef": "00ff", "epoch": int64(2), "createdAt": "2026-11-20T10:20:30.400Z",
+	}
+}
+
+func welcomeHeader() map[string]any { return map[string]any{"op": int64(1), "t": "#welcomeEvent"} }
+
+// large is an event of about n bytes in either form.
+func large(seq int64, n int) *events.Event {
+	e := welcomeEvent(seq)
+	e.Detail.DeviceID = strings.Repeat("x", n)
+	return e
+}
+
+// What has no log entry, byte for byte, with the fields that are left out and without.
+func TestFramesOfEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	k := alice.dial()
+	s := h.next(t)
+	s.events <- welcomeEvent(7)
+	k.wants(welcomeHeader(), welcomeBody(7))
+	at := "2026-11-20T10:20:30.400Z"
+	s.events <- &events.Event{
+		StreamSeq: 1 << 40, Kind: outbox.Membership, ConvoID: uuid.Max, Seq: 9, DID: alice.did(), At: streamAt,
+		Detail: outbox.Detail{Change: outbox.Left, By: alice.did(), Epoch: 3, CommitNeeded: true},
+	}
+	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
+		"cursor": int64(1 << 40), "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "left", "by": alice.did().String(), "epoch": int64(3),
+		"seq": int64(9), "commitNeeded": true, "createdAt": at,
+	})
+	s.events <- &events.Event{
+		StreamSeq: 8, Kind: outbox.Membership, ConvoID: uuid.Max, Seq: 1, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: outbox.Joined},
+	}
+	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
+		"cursor": int64(8), "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "joined", "epoch": int64(0), "seq": int64(1), "createdAt": at,
+	})
+	s.events <- &events.Event{StreamSeq: 9, Kind: 99, At: streamAt} // of a newer node: passed over
+	s.events <- &events.Event{
+		StreamSeq: 10, Kind: outbox.KeyPackages, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1},
+	}
+	k.wants(map[string]any{"op": int64(1), "t": "#keyPackagesEvent"}, map[string]any{
+		"cursor": int64(10), "deviceId": "phone", "cipherSuite": "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "change": "low", "available": int64(0), "createdAt": at,
+	})
+	if err := k.ws.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Error(err)
+	}
+	s.ended(t)
+	w.counts(4, "mlsd_subscription_events_total", "kind", "websocket")
+	w.counts(0, "mlsd_subscriptions", "kind", "websocket")
+	w.counts(1, "mlsd_subscriptions_ended_total", "kind", "websocket", "reason", "client")
+	w.counts(1, "mlsd_requests_total", "nsid", mlsapi.NSIDSubscribeConvoEvents, "status", "101", "error", "")
+}
+
+// counts waits until a metric has this value. labels are names and values in turn.
+func (w *world) counts(want float64, name string, labels ...string) {
+	w.t.Helper()
+	got := math.NaN()
+	for range 500 {
+		families, err := w.registry.Gather()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				matches := f.GetName() == name
+				for _, l := range m.GetLabel() {
+					i := slices.Index(labels, l.GetName())
+					matches = matches && i >= 0 && labels[i+1] == l.GetValue()
+				}
+				if matches {
+					got = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				}
+			}
+		}
+		if got == want {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.t.Errorf("%s%v is %g, want %g", name, labels, got, want)
+}
+
+// What really happens in a convo comes in order, in both forms, and says what getMessages and getCommits say.
+func TestStreamOfAConvo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, live)
+	alice, bob := w.user(), w.user()
+	k, r := bob.dial("cursor", "0"), bob.stream(query("cursor", "0"))
+	c := alice.create(bob)
+	alice.send(c, "hello")
+	carol := w.user()
+	alice.add(c, carol)
+	var log []mlsapi.MessageView
+	for _, m := range bob.page(c, "type", "all").Messages {
+		log = append(log, m)
+	}
+	commits := read[mlsapi.GetCommitsOutput](t, bob.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1").ok()).Commits
+	seen := map[string]int{}
+	for seen["membershipEvent"] < 2 || seen["messageEvent"] < 1 || seen["commitEvent"] < 1 || seen["welcomeEvent"] < 1 {
+		e := r.event()
+		frame := k.read()
+		seen[e.event]++
+		data := object(t, e.data)
+		if data["cursor"] != e.id {
+			t.Fatalf("the event %s has the id %s", e.data, e.id)
+		}
+		if !bytes.Contains(frame, []byte("#"+e.event)) {
+			t.Fatalf("the frame %q is not the %s", frame, e.event)
+		}
+		switch e.event {
+		case "messageEvent":
+			if diff := cmp.Diff(object(t, string(mustJSON(&log[0]))), data["message"]); diff != "" {
+				t.Errorf("message (-getMessages +event):\n%s", diff)
+			}
+			if !bytes.Contains(frame, log[0].Ciphertext) {
+				t.Error("the frame lacks the ciphertext")
+			}
+		case "commitEvent":
+			if data["epoch"] != float64(commits[0].Epoch) || data["sender"] != alice.did().String() ||
+				data["commitData"].(map[string]any)["$bytes"] != base64.RawStdEncoding.EncodeToString(commits[0].CommitData) {
+				t.Errorf("the commit %s is not %+v", e.data, commits[0])
+			}
+		}
+	}
+}
+
+func mustJSON(v mlsapi.Appender) []byte { return v.AppendJSON(nil) }
+
+// Request by parameters: what a subscription asks the hub for.
+func TestSubscriptionRequests(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	id := uuid.Must(uuid.NewV7())
+	many := func(n int64) *int64 { return &n }
+	for name, tc := range map[string]struct {
+		params []string
+		want   events.Request
+	}{
+		"nothing":   {nil, events.Request{}},
+		"cursor":    {[]string{"cursor", "7"}, events.Request{Cursor: many(7)}},
+		"cursor 0":  {[]string{"cursor", "0"}, events.Request{Cursor: many(0)}},
+		"device":    {[]string{"deviceId", "phone"}, events.Request{DeviceID: "phone"}},
+		"convos":    {[]string{"convoIds", id.String(), "convoIds", "x", "convoIds", strings.ToUpper(id.String())}, events.Request{Convos: []uuid.UUID{id}}},
+		"no convos": {[]string{"convoIds", "x"}, events.Request{Convos: []uuid.UUID{}}},
+	} {
+		alice.dial(tc.params...)
+		h.next(t)
+		tc.want.DID = alice.did()
+		if diff := cmp.Diff(tc.want, h.last()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	for name, tc := range map[string]struct {
+		params url.Values
+		header string
+		want   events.Request
+	}{
+		"nothing":          {nil, "", events.Request{}},
+		"cursor":           {query("cursor", "7"), "", events.Request{Cursor: many(8)}},
+		"cursor 0":         {query("cursor", "0"), "", events.Request{Cursor: many(0)}},
+		"header":           {nil, "7", events.Request{Cursor: many(8)}},
+		"header over both": {query("cursor", "9"), "7", events.Request{Cursor: many(8)}},
+		"convo":            {query("convoId", id.String(), "deviceId", "phone"), "", events.Request{Convos: []uuid.UUID{id}, DeviceID: "phone"}},
+		"no convo":         {query("convoId", "x"), "", events.Request{Convos: []uuid.UUID{}}},
+	} {
+		var headers []string
+		if tc.header != "" {
+			headers = []string{"Last-Event-ID", tc.header}
+		}
+		alice.stream(tc.params, headers...)
+		h.next(t)
+		tc.want.DID = alice.did()
+		if diff := cmp.Diff(tc.want, h.last()); diff != "" {
+			t.Errorf("event stream, %s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// What a handshake is refused with, in JSON as everything else.
+func TestHandshakeRefusals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	nsid := mlsapi.NSIDSubscribeConvoEvents
+	token := func() string { return alice.authorization(nsid) }
+	for name, tc := range map[string]struct {
+		a      answer
+		status int
+		error  string
+		header string
+	}{
+		"POST":             {w.handshake(nsid, nil, token(), "Verb", "POST"), 405, "InvalidRequest", "Allow"},
+		"HEAD as verb":     {w.do(http.MethodDelete, nsid, nil, nil, token()), 405, "InvalidRequest", "Allow"},
+		"no upgrade":       {w.do(http.MethodGet, nsid, nil, nil, token()), 426, "InvalidRequest", "Upgrade"},
+		"another protocol": {w.handshake(nsid, nil, token(), "Upgrade", "h2c"), 426, "InvalidRequest", "Upgrade"},
+		"another version":  {w.handshake(nsid, nil, token(), "Sec-WebSocket-Version", "8"), 400, "InvalidRequest", "Sec-WebSocket-Version"},
+		"no key":           {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", ""), 400, "InvalidRequest", ""},
+		"short key":        {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", "AAAA"), 400, "InvalidRequest", ""},
+		"nobody":           {w.handshake(nsid, nil, ""), 401, "AuthMissing", "WWW-Authenticate"},
+		"no token":         {w.handshake(nsid, nil, "Bearer x"), 401, "InvalidToken", "WWW-Authenticate"},
+		"another method's": {w.handshake(nsid, nil, alice.authorization(mlsapi.NSIDStreamConvoEvents)), 401, "InvalidToken", "WWW-Authenticate"},
+		"both":             {w.handshake(nsid, query("ticket", "x"), token()), 400, "InvalidRequest", ""},
+		"cursor":           {w.handshake(nsid, query("cursor", "x"), token()), 400, "InvalidRequest", ""},
+		"negative cursor":  {w.handshake(nsid, query("cursor", "-1"), token()), 400, "InvalidRequest", ""},
+		"empty device":     {w.handshake(nsid, query("deviceId", ""), token()), 400, "InvalidRequest", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.a.t = t
+			tc.a.fails(tc.status, tc.error)
+			if tc.header != "" && tc.a.header.Get(tc.header) == "" {
+				t.Errorf("no %s header", tc.header)
+			}
+		})
+	}
+	h.refuses = events.ErrTooMany
+	for _, a := range []answer{w.handshake(nsid, nil, token()), alice.get(mlsapi.NSIDStreamConvoEvents)} {
+		a.fails(http.StatusTooManyRequests, "RateLimitExceeded")
+		if a.header.Get("Retry-After") == "" {
+			t.Error("no Retry-After")
+		}
+	}
+	h.refuses = events.ErrClosing
+	for _, a := range []answer{w.handshake(nsid, nil, token()), alice.get(mlsapi.NSIDStreamConvoEvents)} {
+		a.fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	}
+}
+
+// Origins of all kinds may connect: there is nothing that they could abuse.
+func TestAnyOriginMayConnect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.pretend()
+	a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, nil, w.user().authorization(mlsapi.NSIDSubscribeConvoEvents), "Origin", "https://elsewhere.example.org",
+		"Sec-WebSocket-Extensions", "permessage-deflate")
+	if a.status != http.StatusSwitchingProtocols || a.header.Get("Sec-WebSocket-Extensions") != "" {
+		t.Errorf("%d %v", a.status, a.header)
+	}
+}
+
+// A ticket is fetched through the PDS and opens one connection, without a header.
+func TestTicket(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	a := w.do(http.MethodPost, mlsapi.NSIDGetSubscriptionTicket, nil, nil, alice.authorization(mlsapi.NSIDGetSubscriptionTicket), "Content-Type", "")
+	out := read[mlsapi.GetSubscriptionTicketOutput](t, a.ok())
+	if want := "wss://mls.example.com/xrpc/blue.catbird.mls.subscribeConvoEvents?ticket=" + out.Ticket; out.URL != want {
+		t.Errorf("the URL is %s, want %s", out.URL, want)
+	}
+	if a.header.Get("Cache-Control") != "no-store" || time.Until(out.ExpiresAt.Time) > time.Minute {
+		t.Errorf("%v, until %s", a.header, out.ExpiresAt)
+	}
+	w.dial("", "ticket", out.Ticket, "deviceId", "phone")
+	h.next(t)
+	if got := h.last(); got.DID != alice.did() || got.DeviceID != "phone" {
+		t.Errorf("the subscription is %+v", got)
+	}
+	for _, bad := range []string{out.Ticket, "never", ""} {
+		w.dial("", "ticket", bad).fails("InvalidTicket", events.ErrInvalidTicket.Error())
+	}
+}
+
+// Whoever guesses tickets is charged for it by address; who has one, by DID.
+func TestTicketsAreRateLimited(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) {
+		w.rates = api.Rates{IP: api.Rate{PerSecond: 1e-3, Burst: 2}, DID: api.Rate{PerSecond: 1e-3, Burst: 1}}
+	})
+	w.pretend()
+	alice := w.user()
+	ticket, another := alice.ticket(), alice.ticket()
+	if a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket), ""); a.status != http.StatusSwitchingProtocols {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", another), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	for range 2 {
+		w.dial("", "ticket", "guess").fails("InvalidTicket", events.ErrInvalidTicket.Error())
+	}
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", "guess"), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+}
+
+// A cursor that is too new, and one that is too old.
+func TestCursorsOutOfRange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	h.refuses = events.ErrFutureCursor
+	alice.dial("cursor", "999").fails("FutureCursor", events.ErrFutureCursor.Error())
+	alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", "999").fails(http.StatusBadRequest, "FutureCursor")
+
+	h.refuses, h.outdated = nil, true
+	k, message := alice.dial("cursor", "1"), "the cursor is older than what is kept: the stream begins with the oldest event that is"
+	h.next(t).events <- welcomeEvent(5)
+	k.wants(map[string]any{"op": int64(1), "t": "#infoEvent"}, map[string]any{"name": "OutdatedCursor", "message": message})
+	k.wants(welcomeHeader(), welcomeBody(5))
+	r := alice.stream(query("cursor", "3"))
+	h.next(t).events <- welcomeEvent(5)
+	if got, want := r.event(), (sent{event: "infoEvent", data: `{"cursor":"3","info":"OutdatedCursor: ` + message + `"}`}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if e := r.event(); e.id != "5" || e.event != "welcomeEvent" {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// A node that shuts down sends everybody away in an order of its own, and waits for them.
+func TestStreamsDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	k := alice.dial()
+	first := h.next(t)
+	r := alice.stream(query("cursor", "41"))
+	second := h.next(t)
+	busy, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := w.server.Drain(busy); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("drained with streams open: %v", err)
+	}
+	first.fails <- events.ErrClosing
+	second.fails <- events.ErrClosing
+	if reason := k.closes(websocket.StatusServiceRestart); !regexp.MustCompile(`^restarting; reconnect after [0-9]{1,4} ms$`).MatchString(reason) {
+		t.Errorf("the reason is %q", reason)
+	}
+	e := r.event()
+	if e.event != "infoEvent" || e.retry == "" || e.id != "" || e.data != `{"cursor":"41","info":"Restarting: reconnect after `+e.retry+` ms"}` {
+		t.Errorf("got %+v", e)
+	}
+	r.ends()
+	done, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	if err := w.server.Drain(done); err != nil {
+		t.Errorf("drain: %v", err)
+	}
+	first.ended(t)
+	second.ended(t)
+}
+
+// What the database says of itself is no client's business.
+func TestStreamFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, faulty)
+	h, alice := w.pretend(), w.user()
+	k := alice.dial()
+	h.next(t).fails <- errors.New("SELECT secret FROM pg_authid")
+	if reason := k.closes(websocket.StatusInternalError); reason != "InternalServerError" {
+		t.Errorf("the reason is %q", reason)
+	}
+	r := alice.stream(nil)
+	h.next(t).fails <- errors.New("SELECT secret FROM pg_authid")
+	if e := r.event(); e.data != `{"cursor":"0","info":"InternalServerError: the stream cannot go on now; reconnect"}` {
+		t.Errorf("got %+v", e)
+	}
+	r.ends()
+}
+
+// A client has nothing to say.
+func TestClientThatTalksIsClosed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	for _, kind := range []websocket.MessageType{websocket.MessageText, websocket.MessageBinary} {
+		k := alice.dial()
+		s := h.next(t)
+		if err := k.ws.Write(t.Context(), kind, bytes.Repeat([]byte("x"), 70_000)); err != nil {
+			t.Fatal(err)
+		}
+		if reason := k.closes(websocket.StatusPolicyViolation); reason != "nothing is to be sent on this connection" {
+			t.Errorf("the reason is %q", reason)
+		}
+		s.ended(t)
+	}
+	// One that only begins to say something does not keep anybody waiting.
+	w.server.Hurry(api.Pace{Close: 100 * time.Millisecond})
+	h = w.pretend()
+	conn, r := alice.raw(0)
+	s := h.next(t)
+	if _, err := conn.Write([]byte{0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4, 'x'}); err != nil {
+		t.Fatal(err)
+	}
+	s.ended(t)
+	if _, err := io.Copy(io.Discard, r); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("the connection did not end: %v", err)
+	}
+}
+
+// Whoever answers pings stays, and whoever does not is cut off.
+func TestPings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Ping: 100 * time.Millisecond, Pong: 300 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	k := alice.dial()
+	lives := h.next(t)
+	read := make(chan []byte)
+	go func() { // which answers pings on the way
+		defer close(read)
+		if _, frame, err := k.ws.Read(t.Context()); err == nil {
+			read <- frame
+		}
+	}()
+	_, dead := alice.raw(0)
+	dies := h.next(t)
+	if _, err := io.Copy(io.Discard, dead); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("the connection did not end: %v", err)
+	}
+	dies.ended(t)
+	w.counts(1, "mlsd_subscriptions_ended_total", "kind", "websocket", "reason", "no_pong")
+	time.Sleep(time.Second) // several pings
+	lives.events <- welcomeEvent(1)
+	if frame, ok := <-read; !ok || !bytes.Equal(frame, encoded(t, welcomeHeader(), welcomeBody(1))) {
+		t.Errorf("the one that answers got %x", frame)
+	}
+}
+
+// A reader that pauses is told that it is too slow; one that does not read at all is cut off; and whoever reads notices neither.
+func TestSlowReaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Write: 400 * time.Millisecond, Close: 200 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	fast := alice.dial()
+	quick := h.next(t)
+	conn, pausing := alice.raw(256 << 10)
+	late := h.next(t)
+	_, _ = alice.raw(256 << 10)
+	never := h.next(t)
+	events := make([]*events.Event, 100)
+	for i := range events {
+		events[i] = large(int64(i+1), 64<<10-1000)
+		late.events <- events[i]
+		never.events <- events[i]
+	}
+	begun := time.Now()
+	for i := range 20 {
+		quick.events <- welcomeEvent(int64(i))
+		fast.read()
+	}
+	if took := time.Since(begun); took > 300*time.Millisecond && !raceEnabled {
+		t.Errorf("the one that reads waited %s for 20 events", took)
+	}
+	time.Sleep(600*time.Millisecond - time.Since(begun))
+	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(pausing) // no close frame is sent back, so the server closes after a while
+	if err != nil {
+		t.Logf("read: %v", err)
+	}
+	want := encoded(t, map[string]any{"op": int64(-1)}, map[string]any{"error": "ConsumerTooSlow", "message": "the events come faster than they are read"})
+	if !bytes.Contains(all, want) || !bytes.HasSuffix(all, append([]byte{0x88, 17, 1008 >> 8, 1008 & 0xff}, "ConsumerTooSlow"...)) {
+		t.Errorf("%d bytes were read; the end is %.100q", len(all), all[max(0, len(all)-100):])
+	}
+	late.ended(t)
+	if len(late.slow) != 1 {
+		t.Error("the hub was not told")
+	}
+	never.ended(t)
+	w.counts(2, "mlsd_subscriptions_ended_total", "kind", "websocket", "reason", "too_slow")
+}
+
+// The same for event streams.
+func TestSlowReadersOfEventStreams(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Write: 400 * time.Millisecond, KeepAlive: 50 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	fast := alice.stream(nil)
+	quick := h.next(t)
+	never := alice.stream(nil)
+	stuck := h.next(t)
+	for i := range 400 {
+		stuck.events <- large(int64(i+1), 64<<10-1000)
+	}
+	for i := range 20 {
+		quick.events <- welcomeEvent(int64(i + 1))
+		if e := fast.event(); e.id != itoa(int64(i+1)) {
+			t.Fatalf("got %+v", e)
+		}
+	}
+	stuck.ended(t)
+	_ = never
+	quick.fails <- events.ErrConsumerTooSlow
+	if e := fast.event(); e.data != `{"cursor":"20","info":"ConsumerTooSlow: the events come faster than they are read"}` {
+		t.Errorf("got %+v", e)
+	}
+	fast.ends()
+}
+
+// The form of an event stream, which goes on for longer than any other answer may.
+func TestEventStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{KeepAlive: 100 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	r := alice.stream(nil, "Last-Event-ID", "6")
+	s := h.next(t)
+	for name, want := range map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"} {
+		if got := r.resp.Header.Get(name); got != want || r.resp.StatusCode != http.StatusOK {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+	for range 15 { // longer than the server's deadlines for requests
+		if got := r.next(); got != (sent{comment: "keep-alive"}) {
+			t.Errorf("got %+v", got)
+		}
+	}
+	s.events <- welcomeEvent(7)
+	want := sent{event: "welcomeEvent", id: "7", data: `{"convoId":"ffffffff-ffff-ffff-ffff-ffffffffffff","createdAt":"2026-11-20T10:20:30.400Z",` +
+		`"cursor":"7","deviceId":"phone","epoch":2,"keyPackageRef":"00ff"}`}
+	if got := r.event(); got != want {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if err := r.resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	s.ended(t)
+	for _, bad := range []string{"x", "-1", "+1", "1.0", " 1", "9007199254740993", "99999999999999999999"} {
+		for _, a := range []answer{
+			alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", bad),
+			w.do(http.MethodGet, mlsapi.NSIDStreamConvoEvents, query("cursor", "1"), nil, alice.authorization(mlsapi.NSIDStreamConvoEvents), "Last-Event-ID", bad),
+		} {
+			name := "cursor"
+			if strings.Contains(a.fails(http.StatusBadRequest, "InvalidRequest"), "Last-Event-ID") {
+				name = "Last-Event-ID"
+			}
+			t.Logf("%q: %s", bad, name)
+		}
+	}
+}
+
+// A defect ends the stream that has it, and nothing else.
+func TestStreamPanics(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, faulty)
+	h, alice := w.pretend(), w.user()
+	k := alice.dial()
+	s := h.next(t)
+	s.events <- &events.Event{StreamSeq: 1, Kind: outbox.Application} // without its log entry
+	if _, _, err := k.ws.Read(t.Context()); err == nil {
+		t.Error("something was sent")
+	}
+	s.ended(t)
+	drained, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := w.server.Drain(drained); err != nil {
+		t.Error(err)
+	}
+	r := alice.stream(nil)
+	s = h.next(t)
+	s.events <- &events.Event{StreamSeq: 1, Kind: outbox.Application}
+	_, _ = io.Copy(io.Discard, r.lines)
+	s.ended(t)
+	k = alice.dial()
+	h.next(t).events <- welcomeEvent(7)
+	k.wants(welcomeHeader(), welcomeBody(7))
+}
+
+// Ten thousand idle subscribers are a few hundred megabytes: each costs less than 32 KiB, its goroutines and buffers included. It is not
+// parallel, because it measures.
+func TestIdleSubscribersAreCheap(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector has memory of its own")
+	}
+	w := newWorld(t)
+	h, alice := w.pretend(), w.user()
+	const n = 1000
+	used := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	alice.raw(0)
+	h.next(t)
+	before := used()
+	for range n {
+		alice.raw(0)
+		h.next(t)
+	}
+	// The events' channels of the test's own subscriptions, and its readers, are not the server's.
+	const ours = 1000*8 + 512 + 4<<10
+	each := (used() - before) / n
+	t.Logf("%d bytes for each, the test's own included", each)
+	if each > 32<<10+ours {
+		t.Errorf("an idle subscriber costs %d bytes", each)
+	}
+}

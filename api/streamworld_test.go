@@ -1,0 +1,408 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atdata"
+	"github.com/coder/websocket"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mlsd/api"
+	"mlsd/api/mlsapi"
+	"mlsd/events"
+)
+
+// hub tells what its test makes up.
+type hub struct {
+	refuses  error
+	outdated bool
+
+	mu       sync.Mutex
+	requests []events.Request
+	begun    chan *subscription
+}
+
+// pretend puts a hub in the place of the server's.
+func (w *world) pretend() *hub {
+	h := &hub{begun: make(chan *subscription, 2000)}
+	w.server.Subscribe(h.subscribe)
+	return h
+}
+
+func (h *hub) subscribe(_ context.Context, r events.Request) (api.Subscription, bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.requests = append(h.requests, r)
+	if h.refuses != nil {
+		return nil, false, h.refuses
+	}
+	s := &subscription{events: make(chan *events.Event, 1000), fails: make(chan error, 1), slow: make(chan bool, 1), closed: make(chan bool)}
+	h.begun <- s
+	return s, h.outdated, nil
+}
+
+// last is what was asked for last.
+func (h *hub) last() events.Request {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.requests[len(h.requests)-1]
+}
+
+// next is the next subscription that has begun.
+func (h *hub) next(t *testing.T) *subscription {
+	t.Helper()
+	select {
+	case s := <-h.begun:
+		return s
+	case <-time.After(5 * time.Second):
+		t.Fatal("no subscription has begun")
+		return nil
+	}
+}
+
+type subscription struct {
+	events chan *events.Event
+	fails  chan error
+	slow   chan bool
+	closed chan bool
+	once   sync.Once
+}
+
+func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
+	select {
+	case e := <-s.events:
+		return e, nil
+	default:
+	}
+	select {
+	case e := <-s.events:
+		return e, nil
+	case err := <-s.fails:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *subscription) Slow() { s.slow <- true }
+
+func (s *subscription) Close() { s.once.Do(func() { close(s.closed) }) }
+
+func (s *subscription) ended(t *testing.T) {
+	t.Helper()
+	select {
+	case <-s.closed:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the subscription was not ended")
+	}
+}
+
+// listen serves the world's server over TCP, as cmd/mlsd does.
+func (w *world) listen() (address string) {
+	w.t.Helper()
+	if w.address != "" {
+		return w.address
+	}
+	web := httptest.NewUnstartedServer(w.server)
+	web.Config.ReadTimeout, web.Config.WriteTimeout = time.Second, time.Second // which streams outlive
+	web.Start()
+	w.t.Cleanup(web.Close)
+	w.address = web.Listener.Addr().String()
+	return w.address
+}
+
+// ticket is one of the person's.
+func (u *user) ticket() string {
+	u.w.t.Helper()
+	ticket, _, err := u.w.tickets.Issue(u.w.t.Context(), u.did(), mlsapi.NSIDSubscribeConvoEvents)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	return ticket
+}
+
+// socket is a WebSocket whose peer is the test.
+type socket struct {
+	t  *testing.T
+	ws *websocket.Conn
+}
+
+// dial opens a WebSocket.
+func (u *user) dial(params ...string) *socket {
+	u.w.t.Helper()
+	return u.w.dial(u.authorization(mlsapi.NSIDSubscribeConvoEvents), params...)
+}
+
+func (w *world) dial(authorization string, params ...string) *socket {
+	w.t.Helper()
+	h := http.Header{}
+	if authorization != "" {
+		h.Set("Authorization", authorization)
+	}
+	target := "ws://" + w.listen() + "/xrpc/" + mlsapi.NSIDSubscribeConvoEvents + "?" + query(params...).Encode()
+	ws, resp, err := websocket.Dial(w.t.Context(), target, &websocket.DialOptions{HTTPHeader: h})
+	if err != nil {
+		body := []byte{}
+		if resp != nil {
+			body, _ = io.ReadAll(resp.Body)
+		}
+		w.t.Fatalf("dial: %v %s", err, body)
+	}
+	ws.SetReadLimit(-1)
+	w.t.Cleanup(func() { _ = ws.CloseNow() })
+	return &socket{w.t, ws}
+}
+
+// read returns the next frame.
+func (k *socket) read() []byte {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(k.t.Context(), 10*time.Second)
+	defer cancel()
+	kind, frame, err := k.ws.Read(ctx)
+	if err != nil || kind != websocket.MessageBinary {
+		k.t.Fatalf("read: %v, %v", kind, err)
+	}
+	return frame
+}
+
+// wants expects a frame of this header and body.
+func (k *socket) wants(header, body map[string]any) {
+	k.t.Helper()
+	if got, want := k.read(), encoded(k.t, header, body); string(got) != string(want) {
+		k.t.Fatalf("\n got %.500x\nwant %.500x", got, want)
+	}
+}
+
+// encoded is a frame as another implementation of DAG-CBOR writes it.
+func encoded(t *testing.T, header, body map[string]any) []byte {
+	t.Helper()
+	var frame []byte
+	for _, part := range []map[string]any{header, body} {
+		bytes, err := atdata.MarshalCBOR(part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame = append(frame, bytes...)
+	}
+	return frame
+}
+
+// closes expects the connection to be closed like this, and returns the reason.
+func (k *socket) closes(code websocket.StatusCode) string {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(k.t.Context(), 10*time.Second)
+	defer cancel()
+	_, frame, err := k.ws.Read(ctx)
+	var closed websocket.CloseError
+	if !errors.As(err, &closed) || closed.Code != code {
+		k.t.Fatalf("read: %.200x, %v; want a close frame with %d", frame, err, code)
+	}
+	return closed.Reason
+}
+
+// fails expects an error frame, and the connection to be closed with the error's name.
+func (k *socket) fails(name, message string) {
+	k.t.Helper()
+	k.wants(map[string]any{"op": int64(-1)}, map[string]any{"error": name, "message": message})
+	if reason := k.closes(websocket.StatusPolicyViolation); reason != name {
+		k.t.Fatalf("the reason is %q", reason)
+	}
+}
+
+// handshake answers an opening handshake without a WebSocket behind it. headers are names and values in turn; "" is none.
+func (w *world) handshake(nsid string, q url.Values, authorization string, headers ...string) answer {
+	w.t.Helper()
+	r, err := http.NewRequest(http.MethodGet, "http://"+w.listen()+"/xrpc/"+nsid+"?"+q.Encode(), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+		"Sec-WebSocket-Key": base64.StdEncoding.EncodeToString(make([]byte, 16)), "Authorization": authorization,
+	} {
+		if value != "" {
+			r.Header.Set(name, value)
+		}
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if r.Header.Set(headers[i], headers[i+1]); headers[i+1] == "" {
+			r.Header.Del(headers[i])
+		}
+	}
+	if verb := r.Header.Get("Verb"); verb != "" {
+		r.Method = verb
+	}
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a := answer{t: w.t, status: resp.StatusCode, header: resp.Header}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		a.body, _ = io.ReadAll(resp.Body)
+	}
+	return a
+}
+
+// raw opens a WebSocket and leaves everything behind the handshake to the test.
+func (u *user) raw(buffer int) (net.Conn, *bufio.Reader) {
+	u.w.t.Helper()
+	conn, err := net.Dial("tcp", u.w.listen())
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	u.w.t.Cleanup(func() { _ = conn.Close() })
+	if buffer > 0 {
+		if err := conn.(*net.TCPConn).SetReadBuffer(buffer); err != nil {
+			u.w.t.Fatal(err)
+		}
+	}
+	_, err = fmt.Fprintf(conn, "GET /xrpc/%s HTTP/1.1\r\nHost: mls.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
+		"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: %s\r\n\r\n", mlsapi.NSIDSubscribeConvoEvents, u.authorization(mlsapi.NSIDSubscribeConvoEvents))
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	r := bufio.NewReaderSize(conn, 512)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		u.w.t.Fatalf("handshake: %v, %v", resp, err)
+	}
+	return conn, r
+}
+
+// sent is one server-sent event.
+type sent struct{ event, id, data, retry, comment string }
+
+// reader reads server-sent events.
+type reader struct {
+	t     *testing.T
+	resp  *http.Response
+	lines *bufio.Reader
+}
+
+// stream asks for server-sent events. headers are names and values in turn.
+func (u *user) stream(q url.Values, headers ...string) *reader {
+	u.w.t.Helper()
+	ctx, cancel := context.WithTimeout(u.w.t.Context(), 30*time.Second)
+	u.w.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+u.w.listen()+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?"+q.Encode(), nil)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", u.authorization(mlsapi.NSIDStreamConvoEvents))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := (&http.Transport{DisableCompression: true, ReadBufferSize: 512}).RoundTrip(r)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	u.w.t.Cleanup(func() { _ = resp.Body.Close() })
+	return &reader{u.w.t, resp, bufio.NewReader(resp.Body)}
+}
+
+// answer is the whole answer, of a stream that did not begin.
+func (r *reader) answer() answer {
+	r.t.Helper()
+	body, err := io.ReadAll(r.resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return answer{t: r.t, status: r.resp.StatusCode, header: r.resp.Header, body: body}
+}
+
+// next reads one event, or one comment.
+func (r *reader) next() (s sent) {
+	r.t.Helper()
+	for {
+		line, err := r.lines.ReadString('\n')
+		if err != nil {
+			r.t.Fatalf("%q: %v", line, err)
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			return s
+		}
+		name, value, _ := strings.Cut(line, ": ")
+		switch name {
+		case "event":
+			s.event = value
+		case "id":
+			s.id = value
+		case "data":
+			s.data = value
+		case "retry":
+			s.retry = value
+		case "":
+			s.comment = value
+		default:
+			r.t.Fatalf("the line %q", line)
+		}
+	}
+}
+
+// event reads on to the next event.
+func (r *reader) event() sent {
+	r.t.Helper()
+	for {
+		if s := r.next(); s.event != "" {
+			return s
+		}
+	}
+}
+
+// ends expects nothing more.
+func (r *reader) ends() {
+	r.t.Helper()
+	if rest, err := io.ReadAll(r.lines); err != nil || len(rest) != 0 {
+		r.t.Fatalf("%q, %v", rest, err)
+	}
+}
+
+// live runs the world's own event stream.
+func live(w *world) { w.live = true }
+
+// stream makes what the server's hub is part of.
+func (w *world) events() (*events.Hub, func()) {
+	metrics := api.NewStreamMetrics(prometheus.NewRegistry())
+	log := slog.New(slog.DiscardHandler)
+	hub := events.NewHub(events.HubConfig{DB: w.db, Log: log, Metrics: metrics})
+	if !w.live {
+		return hub, func() {}
+	}
+	sequencer := events.NewSequencer(events.SequencerConfig{DB: w.db, Log: log, Metrics: metrics, Retention: 24 * time.Hour, Moved: hub.Wake})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { sequencer.Run(ctx) })
+	running.Go(func() { hub.Run(ctx) })
+	w.t.Cleanup(func() {
+		hub.Close()
+		cancel()
+		running.Wait()
+	})
+	return hub, sequencer.Wake
+}
+
+// object decodes JSON as it is.
+func object(t *testing.T, text string) (v map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return v
+}

@@ -1,0 +1,54 @@
+package api
+
+import (
+	"errors"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/labstack/echo/v4"
+
+	"mlsd/api/mlsapi"
+	"mlsd/events"
+)
+
+// SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. What a client can be told by the status of its handshake comes before
+// that is accepted; what the lexicon has an error frame for comes after it.
+func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsParams) (err error) {
+	c.caller, err = h.subscriber(c, p.Ticket)
+	if errors.Is(err, events.ErrInvalidTicket) {
+		return h.streams.refuse(c.http, err)
+	}
+	if err != nil {
+		return err
+	}
+	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, p.DeviceID, p.Cursor, p.ConvoIDs))
+	if errors.Is(err, events.ErrFutureCursor) {
+		return h.streams.refuse(c.http, err)
+	}
+	if err != nil {
+		return err
+	}
+	socket, err := h.streams.accept(c.http)
+	if err != nil {
+		sub.Close()
+		return err
+	}
+	socket.serve(sub, outdated)
+	return nil
+}
+
+// subscriber is who the ticket was made for, or without one the issuer of the token.
+func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
+	admit := func(did syntax.DID) error { return h.byDID.take(c.http, did.String()) }
+	authorization := c.http.Request().Header.Get(echo.HeaderAuthorization)
+	switch {
+	case ticket == nil:
+		return h.auth.Validate(c.ctx, authorization, syntax.NSID(c.nsid), false, admit)
+	case authorization != "":
+		return "", badRequest("there is a ticket and an Authorization header: send one of them")
+	}
+	did, err := h.tickets.Redeem(c.ctx, *ticket, c.nsid)
+	if err != nil {
+		return "", err
+	}
+	return did, admit(did)
+}

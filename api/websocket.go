@@ -1,0 +1,242 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/labstack/echo/v4"
+	"golang.org/x/net/http/httpguts"
+
+	"mlsd/api/mlsapi"
+	"mlsd/events"
+)
+
+// socketBuffer is what the kernel holds of what a client has not read yet: more would hide for long that it does not read.
+const socketBuffer = 256 << 10
+
+// checkUpgrade refuses what is no opening handshake of a WebSocket (RFC 6455, section 4.2.1).
+func checkUpgrade(c echo.Context) error {
+	r, h := c.Request(), c.Response().Header()
+	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
+	switch {
+	case r.Method != http.MethodGet:
+		h.Set(echo.HeaderAllow, http.MethodGet)
+		return failure{status: http.StatusMethodNotAllowed, name: invalidRequest, message: "the method is a subscription: use GET"}
+	case !r.ProtoAtLeast(1, 1), !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade"),
+		!httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "websocket"):
+		h.Set("Connection", "Upgrade")
+		h.Set("Upgrade", "websocket")
+		return failure{status: http.StatusUpgradeRequired, name: invalidRequest, message: "the method is a subscription: use a WebSocket"}
+	case r.Header.Get("Sec-WebSocket-Version") != "13":
+		h.Set("Sec-WebSocket-Version", "13")
+		return badRequest("Sec-WebSocket-Version must be 13")
+	case err != nil, len(key) != 16, len(r.Header.Values("Sec-WebSocket-Key")) != 1:
+		return badRequest("Sec-WebSocket-Key must be 16 bytes in base64")
+	case r.ContentLength != 0:
+		return badRequest("a subscription has no body")
+	}
+	return nil
+}
+
+// socket is one WebSocket. It has two goroutines, which outlive the request that it came with: one writes events, and the other
+// reads, for what comes are pongs and the close frame alone.
+type socket struct {
+	streams *streams
+	ws      *websocket.Conn
+	conn    net.Conn // under ws; closing it ends all that goes on there, at once
+	sub     subscription
+	ctx     context.Context // ends with its cause when the client is to be told no more
+	cancel  context.CancelCauseFunc
+	writing atomic.Bool // an event is on its way, and its deadline governs
+}
+
+// accept answers the opening handshake. After it the request has no part in the connection.
+func (s *streams) accept(c echo.Context) (*socket, error) {
+	k := &socket{streams: s}
+	k.ctx, k.cancel = context.WithCancelCause(context.Background())
+	w := &hijacker{ResponseWriter: c.Response()}
+	ws, err := websocket.Accept(w, c.Request(), &websocket.AcceptOptions{
+		InsecureSkipVerify: true, // of the origin: there are no cookies that another site could make use of
+		OnPingReceived: func(context.Context, []byte) bool {
+			return !k.writing.Load() // a pong would wait for the event, and the event is sign of life enough
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("accept the WebSocket: %w", err)
+	}
+	ws.SetReadLimit(1)
+	k.ws, k.conn = ws, w.conn
+	if tcp, ok := w.conn.(*net.TCPConn); ok {
+		if err := tcp.SetWriteBuffer(socketBuffer); err != nil {
+			s.log.Debug("a socket keeps its buffer", "error", err)
+		}
+	}
+	return k, nil
+}
+
+// hijacker keeps the connection that it hands over.
+type hijacker struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = conn
+	return conn, rw, err
+}
+
+// refuse accepts the handshake to say that nothing comes of it: a browser cannot read why a handshake failed. It returns why.
+func (s *streams) refuse(c echo.Context, why error) error {
+	k, err := s.accept(c)
+	if err != nil {
+		return err
+	}
+	s.run(func() {
+		defer k.cut()
+		k.end(why)
+	})
+	return why
+}
+
+// serve tells the events of sub until one of the two has enough.
+func (k *socket) serve(sub subscription, outdated bool) {
+	k.sub = sub
+	k.streams.run(k.read)
+	k.streams.run(func() {
+		defer k.cut()
+		defer sub.Close()
+		defer k.streams.metrics.streamBegins(kindWebSocket)()
+		defer k.streams.pings.add(k.ping)()
+		err := k.send(outdated)
+		sub.Close() // before the closing handshake: what it held is free, and the device is away
+		k.streams.metrics.streamEnded(kindWebSocket, reasonOf(err))
+		k.end(err)
+	})
+}
+
+// send writes events until it cannot, and returns why.
+func (k *socket) send(outdated bool) error {
+	if outdated {
+		info := mlsapi.AppendFrame(nil, &mlsapi.InfoEvent{Name: outdatedCursor, Message: present(outdatedMessage)})
+		if err := k.write(info); err != nil {
+			return err
+		}
+	}
+	for {
+		e, err := k.sub.Next(k.ctx)
+		if k.ctx.Err() != nil {
+			return context.Cause(k.ctx)
+		}
+		if err != nil {
+			return err
+		}
+		wire := e.Encoded(events.Frame, frame)
+		if len(wire) == 0 {
+			continue
+		}
+		err = k.write(wire)
+		if errors.Is(err, events.ErrConsumerTooSlow) {
+			k.sub.Slow()
+		}
+		if err != nil {
+			return err
+		}
+		k.streams.metrics.streamSent(kindWebSocket, len(wire))
+	}
+}
+
+// write writes a frame. Errors: events.ErrConsumerTooSlow if that took longer than it may, errStuck if it took more than twice as
+// long, and so never ended; and whatever the stream has ended with.
+func (k *socket) write(wire []byte) error {
+	allowed := k.streams.pace.allows(len(wire))
+	ctx, cancel := context.WithTimeout(context.Background(), 2*allowed)
+	defer cancel()
+	begun := time.Now()
+	k.writing.Store(true)
+	err := k.ws.Write(ctx, websocket.MessageBinary, wire)
+	k.writing.Store(false)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errStuck
+	case err != nil && k.ctx.Err() != nil:
+		return context.Cause(k.ctx)
+	case err != nil:
+		return errGone
+	case time.Since(begun) > allowed:
+		return events.ErrConsumerTooSlow
+	}
+	return nil
+}
+
+// end says why the stream ends, if there is still somebody to say it to. The close frame says it again, because some clients
+// cannot read the frame of an error.
+func (k *socket) end(why error) {
+	f, refused := refusal(why)
+	switch {
+	case errors.Is(why, errGone), errors.Is(why, errStuck), errors.Is(why, errSilent):
+	case refused:
+		if err := k.write(mlsapi.AppendErrorFrame(nil, f.name, f.message)); err == nil || errors.Is(err, events.ErrConsumerTooSlow) {
+			k.close(websocket.StatusPolicyViolation, f.name)
+		}
+	case errors.Is(why, errSpoke):
+		k.close(websocket.StatusPolicyViolation, errSpoke.Error())
+	case errors.Is(why, events.ErrClosing):
+		k.close(websocket.StatusServiceRestart, fmt.Sprintf("restarting; reconnect after %d ms", k.streams.pace.comeBack()))
+	default:
+		k.close(websocket.StatusInternalError, k.streams.failed(why))
+	}
+}
+
+// close does the closing handshake, within bounds.
+func (k *socket) close(code websocket.StatusCode, reason string) {
+	defer time.AfterFunc(k.streams.pace.close, func() { k.sever() }).Stop()
+	if err := k.ws.Close(code, reason); err != nil {
+		k.streams.log.Debug("a WebSocket was not closed in order", "error", err)
+	}
+}
+
+// read waits for the end, or for something that the client should not have sent. Pings and pongs are answered and noted on the way.
+func (k *socket) read() {
+	if _, _, err := k.ws.Reader(context.Background()); err == nil {
+		k.cancel(errSpoke) // the writer says so
+		return
+	}
+	k.cancel(errGone)
+	k.sever()
+}
+
+// ping asks the client whether it is there, unless it is being sent something.
+func (k *socket) ping() {
+	if k.writing.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), k.streams.pace.pong)
+	defer cancel()
+	if err := k.ws.Ping(ctx); err != nil && !k.writing.Load() {
+		k.cancel(errSilent)
+		k.sever()
+	}
+}
+
+// sever ends whatever goes on on the connection.
+func (k *socket) sever() {
+	if err := k.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		k.streams.log.Debug("a connection was not closed in order", "error", err)
+	}
+}
+
+// cut ends the WebSocket without a word.
+func (k *socket) cut() {
+	k.cancel(errGone)
+	k.sever()
+	_ = k.ws.CloseNow() // the connection is closed already: this frees what belongs to it
+}
