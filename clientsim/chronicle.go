@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
 )
 
 // Chronicle is what happened in the convos whose streams are watched, as it was acknowledged to those who did it. The vigils of
@@ -116,7 +118,7 @@ func (s *story) joined(dids []syntax.DID, by syntax.DID, seq int64, added bool) 
 	step := s.step()
 	for _, did := range dids {
 		s.tenures[did] = append(s.tenures[did], tenure{from: seq, added: added, first: len(s.roster)})
-		s.roster = append(s.roster, turn{step: step, did: did, change: "joined", by: by, seq: seq})
+		s.roster = append(s.roster, turn{step: step, did: did, change: mlsapi.MembershipEventChangeJoined, by: by, seq: seq})
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
 )
 
 // Model is the simulator's own account of what happened, kept from what was
@@ -212,9 +214,9 @@ func (m *Model) Left(convo string, by, did syntax.DID, seq int64) {
 	case m.chronicle == nil:
 	case by == did:
 		// Nobody else writes just now, or it would not be known where this stands.
-		m.chronicle.Gone(convo, "left", by, did, m.chronicle.End(convo))
+		m.chronicle.Gone(convo, mlsapi.MembershipEventChangeLeft, by, did, m.chronicle.End(convo))
 	default:
-		m.chronicle.Gone(convo, "removed", by, did, seq)
+		m.chronicle.Gone(convo, mlsapi.MembershipEventChangeRemoved, by, did, seq)
 	}
 }
 

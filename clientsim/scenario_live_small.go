@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"time"
+
+	"mlsd/api/mlsapi"
 )
 
 // salon is a small story on streams: phones with real MLS, and subscribers for them.
@@ -88,7 +90,7 @@ func (s *salon) chat(ctx context.Context, convo, about string, phones ...*Phone)
 // low: the first claim of a device's few KeyPackages says that there are too few.
 func (s *salon) low(phones ...*Phone) {
 	for _, p := range phones {
-		s.c.Signalled(p.Account.DID, p.deviceID(), "low")
+		s.c.Signalled(p.Account.DID, p.deviceID(), mlsapi.KeyPackagesEventChangeLow)
 	}
 }
 
@@ -132,17 +134,17 @@ func (s *salon) refused(ctx context.Context, p *Phone) error {
 	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {ticket.Ticket}}); err != nil {
 		return fmt.Errorf("with a ticket: %w", err)
 	}
-	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err, "InvalidTicket") {
+	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err, mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that was used was answered with %v", err)
 	}
-	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err, "InvalidTicket") {
+	if err := s.w.net.opens(ctx, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err, mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that never was was answered with %v", err)
 	}
 	token, err := p.Account.Token(s.w.net.audience, nsidSubscribe)
 	if err != nil {
 		return err
 	}
-	if err := s.w.net.opens(ctx, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err, "FutureCursor") {
+	if err := s.w.net.opens(ctx, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err, mlsapi.ErrFutureCursor) {
 		s.w.Broken("a cursor ahead of the stream was answered with %v", err)
 	}
 	if err := s.w.net.opens(ctx, "", nil); !isNamed(err, "AuthMissing") {
@@ -215,7 +217,7 @@ func (s *salon) oneConvo(ctx context.Context, alice, bob *Phone) error {
 	if _, err := bob.claimAny(ctx, claimCall(dids([]*Phone{device}), s.w.suite, "", newKey())); err != nil {
 		return err
 	}
-	s.c.Signalled(alice.Account.DID, device.deviceID(), "last_resort")
+	s.c.Signalled(alice.Account.DID, device.deviceID(), mlsapi.KeyPackagesEventChangeLastResort)
 	s.low(alice)
 	return s.chat(ctx, aside, "aside", bob, alice)
 }

@@ -151,7 +151,7 @@ func (b *broadcast) leave(ctx context.Context, rng *rand.Rand, r *room) error {
 	if _, err := b.f.do(ctx, rng, p.Account, leaveCall(r.id, newKey())); err != nil {
 		return err
 	}
-	b.chronicle.Gone(r.id, "left", p.DID, p.DID, b.chronicle.End(r.id))
+	b.chronicle.Gone(r.id, mlsapi.MembershipEventChangeLeft, p.DID, p.DID, b.chronicle.End(r.id))
 	return nil
 }
 
@@ -188,7 +188,7 @@ func (b *broadcast) remove(ctx context.Context, rng *rand.Rand, r *room) error {
 	if err := b.committed(r, s, out.NewEpoch, *out.Seq); err != nil {
 		return err
 	}
-	b.chronicle.Gone(r.id, "removed", r.writers[0].DID, p.DID, *out.Seq)
+	b.chronicle.Gone(r.id, mlsapi.MembershipEventChangeRemoved, r.writers[0].DID, p.DID, *out.Seq)
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,9 +28,9 @@ import (
 
 // The methods of the event stream.
 const (
-	nsidSubscribe = syntax.NSID("blue.catbird.mls.subscribeConvoEvents")
-	nsidTicket    = syntax.NSID("blue.catbird.mls.getSubscriptionTicket")
-	nsidStream    = syntax.NSID("blue.catbird.mls.streamConvoEvents")
+	nsidSubscribe = syntax.NSID(mlsapi.NSIDSubscribeConvoEvents)
+	nsidTicket    = syntax.NSID(mlsapi.NSIDGetSubscriptionTicket)
+	nsidStream    = syntax.NSID(mlsapi.NSIDStreamConvoEvents)
 )
 
 // Subscriber is a client that listens. It keeps its cursor, and after whatever ends a connection it goes on from there, on any of
@@ -185,10 +184,10 @@ func (s *Subscriber) ended(ctx context.Context, opened bool, err error) error {
 	case ctx.Err() != nil:
 		s.tally.Dropped.Add(1)
 		return nil
-	case errors.As(err, &named) && named.name == "ConsumerTooSlow":
+	case errors.As(err, &named) && named.name == mlsapi.ErrConsumerTooSlow:
 		s.tally.Slow.Add(1)
 		return nil
-	case errors.As(err, &named) && named.name == "FutureCursor":
+	case errors.As(err, &named) && named.name == mlsapi.ErrFutureCursor:
 		return &fatalError{err}
 	case errors.As(err, &named):
 		s.tally.Broke.Add(1)
@@ -294,19 +293,13 @@ func refusedUpgrade(resp *http.Response, err error) error {
 	body, readErr := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	named := readError(nsidSubscribe, resp, body)
 	// A database that was killed has forgotten its tickets.
-	if named.Name == "InvalidTicket" || named.Status >= 500 || named.Status == http.StatusTooManyRequests {
+	if named.Name == mlsapi.ErrInvalidTicket || named.Status >= 500 || named.Status == http.StatusTooManyRequests {
 		return named
 	}
 	return &fatalError{errors.Join(named, readErr)}
 }
 
-// ticketView is the answer of getSubscriptionTicket.
-type ticketView struct {
-	Ticket, URL string
-	ExpiresAt   mlsapi.Datetime
-}
-
-func (c *Client) ticket(ctx context.Context, who *Account) (*ticketView, error) {
+func (c *Client) ticket(ctx context.Context, who *Account) (*mlsapi.GetSubscriptionTicketOutput, error) {
 	answer, err := c.Once(ctx, who, Call{Method: nsidTicket, Body: []byte("{}")})
 	if err != nil {
 		var named *CallError
@@ -315,8 +308,8 @@ func (c *Client) ticket(ctx context.Context, who *Account) (*ticketView, error) 
 		}
 		return nil, err
 	}
-	out := &ticketView{}
-	if err := json.Unmarshal(answer.Body, out); err != nil {
+	out, err := mlsapi.DecodeGetSubscriptionTicketOutput(answer.Body)
+	if err != nil {
 		return nil, &fatalError{err}
 	}
 	return out, nil
@@ -440,7 +433,7 @@ func (s *Subscriber) readServerSent(ctx context.Context, node *Client, params ur
 			if err != nil {
 				return true, &fatalError{err}
 			}
-			if h.kind == toldInfo && h.name == "ConsumerTooSlow" {
+			if h.kind == toldInfo && h.name == mlsapi.ErrConsumerTooSlow {
 				return true, &streamError{name: h.name}
 			}
 			if h.kind != toldInfo || h.name == "OutdatedCursor" {

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
 )
 
 // Vigil is all that one subscriber is told, over all its connections, and judges it as it comes: the order of the cursors, that no
@@ -180,9 +182,9 @@ func (v *Vigil) turn(h *happening) {
 	own := syntax.DID(h.did) == v.did
 	t := turn{did: syntax.DID(h.did), change: h.change, by: syntax.DID(h.by), seq: h.seq}
 	switch {
-	case own && h.change == "joined" && s != nil:
+	case own && h.change == mlsapi.MembershipEventChangeJoined && s != nil:
 		v.report(Duplicated, h.convo, "it joins, and is in the convo")
-	case own && h.change == "joined":
+	case own && h.change == mlsapi.MembershipEventChangeJoined:
 		a := v.convos[h.convo]
 		if a == nil {
 			a = &attendance{}
