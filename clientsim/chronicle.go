@@ -55,7 +55,6 @@ type turn struct {
 // tenure is a membership: from a place in the log to another, and in the roster's changes.
 type tenure struct {
 	from, to int64 // the entries behind from are the member's, up to to
-	added    bool  // from is the commit that added it, which it may be told of or not
 	first    int   // the index of its joining in roster
 	last     int   // of its leaving
 	closed   bool
@@ -91,7 +90,7 @@ func (c *Chronicle) Begun(convo string, by syntax.DID, dids ...syntax.DID) {
 	defer c.mu.Unlock()
 	s := &story{id: convo, tenures: map[syntax.DID][]tenure{}}
 	c.stories[convo] = s
-	s.joined(dids, by, 0, false)
+	s.joined(dids, by, 0)
 }
 
 // Entry notes a log entry that was acknowledged. It reports whether another was there.
@@ -111,13 +110,13 @@ func (c *Chronicle) Entry(convo string, seq int64, m mark) (clash bool) {
 func (c *Chronicle) Joined(convo string, by syntax.DID, seq int64, dids ...syntax.DID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stories[convo].joined(dids, by, seq, true)
+	c.stories[convo].joined(dids, by, seq)
 }
 
-func (s *story) joined(dids []syntax.DID, by syntax.DID, seq int64, added bool) {
+func (s *story) joined(dids []syntax.DID, by syntax.DID, seq int64) {
 	step := s.step()
 	for _, did := range dids {
-		s.tenures[did] = append(s.tenures[did], tenure{from: seq, added: added, first: len(s.roster)})
+		s.tenures[did] = append(s.tenures[did], tenure{from: seq, first: len(s.roster)})
 		s.roster = append(s.roster, turn{step: step, did: did, change: mlsapi.MembershipEventChangeJoined, by: by, seq: seq})
 	}
 }

@@ -40,7 +40,6 @@ type attendance struct {
 // stay is what was told of a convo between joining and leaving.
 type stay struct {
 	from    int64 // as the joining said
-	first   int64 // seq of the first entry, or 0
 	marks   []mark
 	turns   []turn
 	gone    bool
@@ -48,12 +47,7 @@ type stay struct {
 }
 
 // next is the seq of the entry that comes next.
-func (s *stay) next() int64 {
-	if s.first == 0 {
-		return s.from + 1
-	}
-	return s.first + int64(len(s.marks))
-}
+func (s *stay) next() int64 { return s.from + 1 + int64(len(s.marks)) }
 
 // NewVigil returns that of a subscriber who was told nothing yet.
 func NewVigil(who string, did syntax.DID, devices ...string) *Vigil {
@@ -157,14 +151,10 @@ func (v *Vigil) entry(h *happening) {
 	}
 	v.entries++
 	want := s.next()
-	if s.first == 0 {
-		// Who was added may be told of the commit that did it, or not.
-		s.first = want
-		if h.seq == s.from && h.kind == toldCommit {
-			s.first, want = h.seq, h.seq
-		}
-	}
 	switch {
+	case h.seq <= s.from:
+		v.report(Broken, h.convo, "the %s at seq %d is from before it joined, at %d", h.kind, h.seq, s.from)
+		return
 	case h.seq < want:
 		v.report(Duplicated, h.convo, "seq %d comes after %d", h.seq, want-1)
 		return
@@ -195,8 +185,7 @@ func (v *Vigil) turn(h *happening) {
 		v.report(Broken, h.convo, "that %s %s comes to one who is not in the convo", h.did, h.change)
 	default:
 		s.turns = append(s.turns, t)
-		// A commit and what it does to the roster may be told in either order.
-		if end := s.next() - 1; end != h.seq && (own || end+1 != h.seq) && s.first != 0 {
+		if end := s.next() - 1; end != h.seq {
 			v.report(Lost, h.convo, "%s %s when the log ended at seq %d, and seq %d was the last told", h.did, h.change, h.seq, end)
 		}
 		s.gone = own
@@ -357,7 +346,7 @@ func (v *Vigil) judgeStay(s *story, p tenure, st *stay) {
 		v.report(Broken, s.id, "the log goes to seq %d for it, and it was told up to %d", end, last)
 	}
 	for i, m := range st.marks {
-		seq := st.first + int64(i)
+		seq := st.from + 1 + int64(i)
 		if m == 0 || seq > int64(len(s.log)) {
 			continue // said before
 		}
