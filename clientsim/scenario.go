@@ -63,6 +63,7 @@ func Scenarios() []Scenario {
 		{Name: "live-basic", About: "streams tell messages, commits, people who come and go, Welcomes and KeyPackages to whom they concern", Run: LiveBasic},
 		{Name: "live-late-convo", About: "open streams tell of convos that are made and joined later, and of nothing from before", Run: LiveLateConvo},
 		{Name: "live-removed", About: "a stream tells a member of its removal, and of nothing after it", Run: LiveRemoved},
+		{Name: "live-slow", About: "a stream is not read while more is sent than a server keeps for it", Run: LiveSlow},
 		{Name: "live-reconnect", About: "streams on two servers are dropped all the time, and a server is restarted", Control: true, Run: LiveReconnect},
 		{Name: "live", About: "many write and many listen on two servers: dropped, slow, coming and going, with kills of the leader and of the database", Control: true, Run: Live},
 		{Name: "live-idle", About: "many listen to nothing, and then a message goes to many: what it costs, and how long it takes", Control: true, Run: LiveIdle},

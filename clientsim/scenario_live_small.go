@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -358,3 +359,36 @@ func LiveReconnect(ctx context.Context, w *World) error {
 	w.closeIdle()
 	return errors.Join(err, sibling.Stop())
 }
+
+// LiveSlow: one who stops reading while more is sent than anybody keeps for him is told all of it, in order, when he reads on.
+func LiveSlow(ctx context.Context, w *World) error {
+	return w.withSalon(ctx, func(s *salon) error {
+		phones, err := w.Phones(ctx, 2)
+		if err != nil {
+			return err
+		}
+		alice, bob := phones[0], phones[1]
+		slow := s.subscriber("bob, who dozes", bob.Account, bob)
+		slow.Doze, slow.DozeAfter = time.Hour, 1 // until all has been sent
+		if err := s.a.listen(s.of(alice), s.of(bob), slow); err != nil {
+			return err
+		}
+		convo, err := s.create(ctx, alice, bob)
+		if err != nil {
+			return err
+		}
+		for i := range manyLong {
+			text := fmt.Sprintf("a long message, %d: %s", i, strings.Repeat("x", longText))
+			if err := alice.Send(ctx, convo, text); err != nil {
+				return err
+			}
+		}
+		return s.chat(ctx, convo, "that is all", alice, bob)
+	})
+}
+
+// More than a server keeps for a reader.
+const (
+	manyLong = 48
+	longText = 64 << 10
+)

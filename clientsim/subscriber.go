@@ -51,6 +51,8 @@ type Subscriber struct {
 	ServerSent bool
 	// Life is how long a connection lasts about, before it is dropped: 0 for ever. Doze is how long it stops reading now and then.
 	Life, Doze time.Duration
+	// DozeAfter is after how many events, about, it does that; 0: a hundred.
+	DozeAfter int
 	// Heard is called with every new event and when it came; live tells those that happened while this connection was open.
 	Heard func(h *happening, at time.Time, live bool)
 
@@ -336,7 +338,7 @@ func (s *Subscriber) readFrames(ctx context.Context, node *Client, params url.Va
 	s.opened()
 	var frame bytes.Buffer
 	for {
-		if s.Doze > 0 && s.rng.IntN(dozes) == 0 {
+		if s.Doze > 0 && s.rng.IntN(orDefault(s.DozeAfter, 100)) == 0 {
 			s.sleep(ctx)
 		}
 		kind, r, err := conn.Reader(ctx)
@@ -362,9 +364,6 @@ func (s *Subscriber) readFrames(ctx context.Context, node *Client, params url.Va
 		s.take(h, at, since)
 	}
 }
-
-// dozes is after how many events, about, a slow reader stops for a while.
-const dozes = 100
 
 func (s *Subscriber) sleep(ctx context.Context) {
 	timer := time.NewTimer(s.Doze)
