@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -598,15 +599,76 @@ func TestStreamPanics(t *testing.T) {
 	k.wants(welcomeHeader(), welcomeBody(7))
 }
 
-// Ten thousand idle subscribers are a few hundred megabytes: each costs less than 32 KiB, its goroutines and buffers included. It is not
-// parallel, because it measures.
+// A client that is sent more than it can read at once is busy, not dead: it is not cut off for the pings that it has not come to.
+func TestPingsWaitForWrites(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Write: 5 * time.Second, Ping: 50 * time.Millisecond, Pong: 50 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	k := alice.dial()
+	s := h.next(t)
+	const n = 200
+	for i := range n {
+		s.events <- large(int64(i+1), 64<<10-1000)
+	}
+	time.Sleep(500 * time.Millisecond)
+	for range n {
+		k.read()
+	}
+}
+
+// However streams end, nothing of them is left.
+func TestStreamsComeToAnEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Write: 500 * time.Millisecond, Close: 200 * time.Millisecond, Ping: 100 * time.Millisecond, Pong: 100 * time.Millisecond, KeepAlive: 20 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	w.listen()
+	var clients sync.WaitGroup
+	const n = 100
+	for i := range n {
+		clients.Go(func() {
+			switch i % 5 {
+			case 0: // closes in order
+				k := alice.dial()
+				_ = k.ws.Close(websocket.StatusNormalClosure, "")
+			case 1: // is cut off
+				conn, _ := alice.raw(0)
+				_ = conn.Close()
+			case 2: // never reads, and answers no ping
+				_, _ = alice.raw(0)
+			case 3:
+				r := alice.stream(nil)
+				_ = r.resp.Body.Close()
+			default: // is told that the node shuts down
+				_, _ = io.Copy(io.Discard, alice.stream(nil).lines)
+			}
+		})
+		s := h.next(t)
+		s.events <- welcomeEvent(1)
+		if i%5 == 4 {
+			s.fails <- events.ErrClosing
+		}
+		defer s.ended(t)
+	}
+	clients.Wait()
+	drained, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.server.Drain(drained); err != nil {
+		t.Error(err)
+	}
+	for _, kind := range []string{"websocket", "sse"} {
+		w.counts(0, "mlsd_subscriptions", "kind", kind)
+	}
+}
+
+// Ten thousand idle subscribers are a few hundred megabytes: each costs less than 32 KiB, its goroutines, its buffers and its part of the
+// hub included. It is not parallel, because it measures.
 func TestIdleSubscribersAreCheap(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector has memory of its own")
 	}
-	w := newWorld(t)
-	h, alice := w.pretend(), w.user()
-	const n = 1000
+	w := newWorld(t, live)
 	used := func() uint64 {
 		runtime.GC()
 		runtime.GC()
@@ -614,18 +676,27 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.StackInuse
 	}
-	alice.raw(0)
-	h.next(t)
-	before := used()
-	for range n {
-		alice.raw(0)
-		h.next(t)
+	const people, each = 32, 16
+	var users []*user
+	for range people {
+		u := w.user()
+		u.create()
+		users = append(users, u)
 	}
-	// The events' channels of the test's own subscriptions, and its readers, are not the server's.
-	const ours = 1000*8 + 512 + 4<<10
-	each := (used() - before) / n
-	t.Logf("%d bytes for each, the test's own included", each)
-	if each > 32<<10+ours {
-		t.Errorf("an idle subscriber costs %d bytes", each)
+	users[0].raw(0)
+	before := used()
+	for i, u := range users {
+		for j := range each {
+			if i+j > 0 {
+				u.raw(0)
+			}
+		}
+	}
+	w.counts(people*each, "mlsd_subscriptions", "kind", "websocket")
+	time.Sleep(500 * time.Millisecond) // until they have caught up
+	got := (used() - before) / (people*each - 1)
+	t.Logf("%d bytes each, with the test's end of the connection", got)
+	if got > 32<<10 {
+		t.Errorf("an idle subscriber costs %d bytes", got)
 	}
 }
