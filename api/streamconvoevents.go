@@ -21,7 +21,7 @@ const (
 	outdatedMessage = "the cursor is older than what is kept: the stream begins with the oldest event that is"
 )
 
-// StreamConvoEvents: blue.catbird.mls.streamConvoEvents.
+// StreamConvoEvents: blue.catbird.mls.streamConvoEvents. It holds no device's pushes back: there is no pong to say that it lives.
 func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams) error {
 	last, err := lastEvent(c.http.Request().Header, p.Cursor)
 	if err != nil {
@@ -31,7 +31,7 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 	if p.ConvoID != nil {
 		convos = []string{*p.ConvoID}
 	}
-	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, p.DeviceID, following(last), convos))
+	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, nil, following(last), convos))
 	if err != nil {
 		return err
 	}

@@ -103,6 +103,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	running.Go(func() { n.hub.Run(workers) })
 	running.Go(func() { n.hub.Listen(workers, n.sequencer) })
 	present, stopPresence := context.WithCancel(workers)
+	defer stopPresence()
 	var presence sync.WaitGroup
 	presence.Go(func() { n.presence.Run(present, events.SyncInterval) })
 	defer running.Wait()
