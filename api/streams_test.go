@@ -198,7 +198,8 @@ func TestSubscriptionRequests(t *testing.T) {
 		"cursor 0":         {query("cursor", "0"), "", events.Request{Cursor: many(0)}},
 		"header":           {nil, "7", events.Request{Cursor: many(8)}},
 		"header over both": {query("cursor", "9"), "7", events.Request{Cursor: many(8)}},
-		"convo":            {query("convoId", id.String(), "deviceId", "phone"), "", events.Request{Convos: []uuid.UUID{id}, DeviceID: "phone"}},
+		"convo":            {query("convoId", id.String()), "", events.Request{Convos: []uuid.UUID{id}}},
+		"device":           {query("deviceId", "phone"), "", events.Request{}}, // there is no pong to say that it lives
 		"no convo":         {query("convoId", "x"), "", events.Request{Convos: []uuid.UUID{}}},
 	} {
 		var headers []string
