@@ -51,6 +51,8 @@ func settingCases() map[string]struct {
 			[]string{"", "5", "0s", "-1m"}},
 		"MLSD_WELCOME_ON_GRACE_EXPIRY": {"consume", "release", func(c Config) any { return c.Welcomes.OnExpiry }, welcome.Consume,
 			welcome.Release, welcome.Release, []string{"", "keep"}},
+		"MLSD_EVENT_RETENTION": {"1h", "48h", func(c Config) any { return c.EventRetention }, time.Hour, 48 * time.Hour, 168 * time.Hour,
+			[]string{"", "7", "0s", "-1h"}},
 		"MLSD_APNS_KEY_FILE": {"/a.p8", "/b.p8", func(c Config) any { return c.APNs.File }, "/a.p8", "/b.p8", "", nil},
 		"MLSD_APNS_KEY_ID":   {"a", "b", func(c Config) any { return c.APNs.KeyID }, "a", "b", "", nil},
 		"MLSD_APNS_TEAM_ID":  {"a", "b", func(c Config) any { return c.APNs.TeamID }, "a", "b", "", nil},

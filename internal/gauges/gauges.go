@@ -102,6 +102,10 @@ func figures() []figure {
 				SELECT CASE WHEN count(*) < $1 THEN 1 ELSE 3600 / greatest(extract(epoch FROM now() - min(at)), 1) END AS scale FROM newest
 			)
 			SELECT entity, round(count(*) * scale) FROM newest, span GROUP BY entity, scale`, args: []any{countLimit}},
+		{desc: desc("mlsd_outbox_events", "Events that wait for their place in the stream, up to 10000."), sql: `
+			SELECT count(*) FROM (SELECT FROM outbox ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
+		{desc: desc("mlsd_outbox_oldest_seconds", "Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `
+			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox ORDER BY id LIMIT 1), 0)`},
 		{desc: desc("mlsd_overdue_rows", "Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1, sql: `
 			SELECT 'welcomes', count(*) FROM (SELECT FROM welcomes
 				WHERE state = 'in_flight' AND grace_expires_at <= now() - $1::interval LIMIT $3) due
@@ -110,6 +114,8 @@ func figures() []figure {
 			UNION ALL SELECT 'records', count(*) FROM (SELECT FROM idempotency_keys
 				WHERE expires_at <= now() - $1::interval - $2::interval AND state <> 'processing' LIMIT $3) due
 			UNION ALL SELECT 'used_tokens', count(*) FROM (SELECT FROM used_tokens
+				WHERE expires_at <= now() - $1::interval LIMIT $3) due
+			UNION ALL SELECT 'tickets', count(*) FROM (SELECT FROM subscription_tickets
 				WHERE expires_at <= now() - $1::interval LIMIT $3) due`, args: []any{overdueAfter, keepExpired, countLimit}},
 	}
 }
