@@ -87,7 +87,8 @@ func (s *streams) answer(c *call, sub subscription, last *int64, outdated bool) 
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	w := c.http.Response()
-	e := &eventStream{streams: s, w: w, control: http.NewResponseController(w), sub: sub, cancel: cancel}
+	// Not of w itself, whose Flush does not tell of errors.
+	e := &eventStream{streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel}
 	if last != nil {
 		e.last = *last
 	}

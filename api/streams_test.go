@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -131,10 +132,7 @@ func TestStreamOfAConvo(t *testing.T) {
 	alice.send(c, "hello")
 	carol := w.user()
 	alice.add(c, carol)
-	var log []mlsapi.MessageView
-	for _, m := range bob.page(c, "type", "all").Messages {
-		log = append(log, m)
-	}
+	log := bob.page(c, "type", "all").Messages
 	commits := read[mlsapi.GetCommitsOutput](t, bob.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1").ok()).Commits
 	seen := map[string]int{}
 	for seen["membershipEvent"] < 2 || seen["messageEvent"] < 1 || seen["commitEvent"] < 1 || seen["welcomeEvent"] < 1 {
@@ -150,7 +148,7 @@ func TestStreamOfAConvo(t *testing.T) {
 		}
 		switch e.event {
 		case "messageEvent":
-			if diff := cmp.Diff(object(t, string(mustJSON(&log[0]))), data["message"]); diff != "" {
+			if diff := cmp.Diff(object(t, string(log[0].AppendJSON(nil))), data["message"]); diff != "" {
 				t.Errorf("message (-getMessages +event):\n%s", diff)
 			}
 			if !bytes.Contains(frame, log[0].Ciphertext) {
@@ -164,8 +162,6 @@ func TestStreamOfAConvo(t *testing.T) {
 		}
 	}
 }
-
-func mustJSON(v mlsapi.Appender) []byte { return v.AppendJSON(nil) }
 
 // Request by parameters: what a subscription asks the hub for.
 func TestSubscriptionRequests(t *testing.T) {
@@ -203,6 +199,7 @@ func TestSubscriptionRequests(t *testing.T) {
 		"header":           {nil, "7", events.Request{Cursor: many(8)}},
 		"header over both": {query("cursor", "9"), "7", events.Request{Cursor: many(8)}},
 		"convo":            {query("convoId", id.String()), "", events.Request{Convos: []uuid.UUID{id}}},
+		"device":           {query("deviceId", "phone"), "", events.Request{}}, // there is no pong to say that it lives
 		"no convo":         {query("convoId", "x"), "", events.Request{Convos: []uuid.UUID{}}},
 	} {
 		var headers []string
@@ -558,15 +555,13 @@ func TestEventStream(t *testing.T) {
 	}
 	s.ended(t)
 	for _, bad := range []string{"x", "-1", "+1", "1.0", " 1", "9007199254740993", "99999999999999999999"} {
-		for _, a := range []answer{
-			alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", bad),
-			w.do(http.MethodGet, mlsapi.NSIDStreamConvoEvents, query("cursor", "1"), nil, alice.authorization(mlsapi.NSIDStreamConvoEvents), "Last-Event-ID", bad),
+		for name, a := range map[string]answer{
+			"cursor":        alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", bad),
+			"Last-Event-ID": w.do(http.MethodGet, mlsapi.NSIDStreamConvoEvents, query("cursor", "1"), nil, alice.authorization(mlsapi.NSIDStreamConvoEvents), "Last-Event-ID", bad),
 		} {
-			name := "cursor"
-			if strings.Contains(a.fails(http.StatusBadRequest, "InvalidRequest"), "Last-Event-ID") {
-				name = "Last-Event-ID"
+			if message := a.fails(http.StatusBadRequest, "InvalidRequest"); message != name+" must be the id of an event" {
+				t.Errorf("%q: %s", bad, message)
 			}
-			t.Logf("%q: %s", bad, name)
 		}
 	}
 }
@@ -598,15 +593,76 @@ func TestStreamPanics(t *testing.T) {
 	k.wants(welcomeHeader(), welcomeBody(7))
 }
 
-// Ten thousand idle subscribers are a few hundred megabytes: each costs less than 32 KiB, its goroutines and buffers included. It is not
-// parallel, because it measures.
+// A client that is sent more than it can read at once is busy, not dead: it is not cut off for the pings that it has not come to.
+func TestPingsWaitForWrites(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Write: 5 * time.Second, Ping: 50 * time.Millisecond, Pong: 50 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	k := alice.dial()
+	s := h.next(t)
+	const n = 200
+	for i := range n {
+		s.events <- large(int64(i+1), 64<<10-1000)
+	}
+	time.Sleep(500 * time.Millisecond)
+	for range n {
+		k.read()
+	}
+}
+
+// However streams end, nothing of them is left.
+func TestStreamsComeToAnEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Write: 500 * time.Millisecond, Close: 200 * time.Millisecond, Ping: 100 * time.Millisecond, Pong: 100 * time.Millisecond, KeepAlive: 20 * time.Millisecond})
+	h, alice := w.pretend(), w.user()
+	w.listen()
+	var clients sync.WaitGroup
+	const n = 100
+	for i := range n {
+		clients.Go(func() {
+			switch i % 5 {
+			case 0: // closes in order
+				k := alice.dial()
+				_ = k.ws.Close(websocket.StatusNormalClosure, "")
+			case 1: // is cut off
+				conn, _ := alice.raw(0)
+				_ = conn.Close()
+			case 2: // never reads, and answers no ping
+				_, _ = alice.raw(0)
+			case 3:
+				r := alice.stream(nil)
+				_ = r.resp.Body.Close()
+			default: // is told that the node shuts down
+				_, _ = io.Copy(io.Discard, alice.stream(nil).lines)
+			}
+		})
+		s := h.next(t)
+		s.events <- welcomeEvent(1)
+		if i%5 == 4 {
+			s.fails <- events.ErrClosing
+		}
+		defer s.ended(t)
+	}
+	clients.Wait()
+	drained, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.server.Drain(drained); err != nil {
+		t.Error(err)
+	}
+	for _, kind := range []string{"websocket", "sse"} {
+		w.counts(0, "mlsd_subscriptions", "kind", kind)
+	}
+}
+
+// Ten thousand idle subscribers are a few hundred megabytes: each costs less than 32 KiB, its goroutines, its buffers and its part of the
+// hub included. It is not parallel, because it measures.
 func TestIdleSubscribersAreCheap(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector has memory of its own")
 	}
-	w := newWorld(t)
-	h, alice := w.pretend(), w.user()
-	const n = 1000
+	w := newWorld(t, live)
 	used := func() uint64 {
 		runtime.GC()
 		runtime.GC()
@@ -614,18 +670,27 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.StackInuse
 	}
-	alice.raw(0)
-	h.next(t)
-	before := used()
-	for range n {
-		alice.raw(0)
-		h.next(t)
+	const people, each = 32, 16
+	var users []*user
+	for range people {
+		u := w.user()
+		u.create()
+		users = append(users, u)
 	}
-	// The events' channels of the test's own subscriptions, and its readers, are not the server's.
-	const ours = 1000*8 + 512 + 4<<10
-	each := (used() - before) / n
-	t.Logf("%d bytes for each, the test's own included", each)
-	if each > 32<<10+ours {
-		t.Errorf("an idle subscriber costs %d bytes", each)
+	users[0].raw(0)
+	before := used()
+	for i, u := range users {
+		for j := range each {
+			if i+j > 0 {
+				u.raw(0)
+			}
+		}
+	}
+	w.counts(people*each, "mlsd_subscriptions", "kind", "websocket")
+	time.Sleep(500 * time.Millisecond) // until they have caught up
+	got := (used() - before) / (people*each - 1)
+	t.Logf("%d bytes each, with the test's end of the connection", got)
+	if got > 32<<10 {
+		t.Errorf("an idle subscriber costs %d bytes", got)
 	}
 }

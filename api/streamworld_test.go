@@ -316,16 +316,6 @@ func (u *user) stream(q url.Values, headers ...string) *reader {
 	return &reader{u.w.t, resp, bufio.NewReader(resp.Body)}
 }
 
-// answer is the whole answer, of a stream that did not begin.
-func (r *reader) answer() answer {
-	r.t.Helper()
-	body, err := io.ReadAll(r.resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return answer{t: r.t, status: r.resp.StatusCode, header: r.resp.Header, body: body}
-}
-
 // next reads one event, or one comment.
 func (r *reader) next() (s sent) {
 	r.t.Helper()
