@@ -21,9 +21,6 @@ type StreamConvoEventsParams struct {
 	// Id of the last event that the client has: begin behind it. 0: with the oldest
 	// that is kept. Absent: with what happens from now on.
 	Cursor *string
-	// The device that listens: the deviceId of its KeyPackages, or the one of its
-	// push target. While it is connected its pushes are held back.
-	DeviceID *string
 }
 
 // DecodeStreamConvoEventsParams reads and checks query parameters. Every error is a [*Violation].
@@ -35,9 +32,6 @@ func DecodeStreamConvoEventsParams(query url.Values) (*StreamConvoEventsParams, 
 	}
 	if s, ok := p.one("cursor", false); ok {
 		v.Cursor = pointer(p.string(s, 0, 32))
-	}
-	if s, ok := p.one("deviceId", false); ok {
-		v.DeviceID = pointer(p.string(s, 1, 256))
 	}
 	if p.err != nil {
 		return nil, p.err
