@@ -105,6 +105,7 @@ func (s *streams) answer(c *call, sub subscription, last *int64, outdated bool) 
 	defer s.metrics.streamBegins(kindServerSent)()
 	defer e.stop()
 	defer s.keepAlives.add(e.keepAlive)()
+	defer s.opened(e)()
 	err := e.send(ctx, outdated)
 	s.metrics.streamEnded(kindServerSent, reasonOf(err))
 	e.end(err)
@@ -161,7 +162,7 @@ func (e *eventStream) write(wire []byte) error {
 
 func (e *eventStream) flush(wire []byte) error {
 	allowed, begun := e.streams.pace.allows(len(wire)), time.Now()
-	deadline := begun.Add(2 * allowed)
+	deadline := e.streams.deadline(begun.Add(2 * allowed))
 	if err := e.control.SetWriteDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return errGone
 	}
@@ -191,6 +192,13 @@ func (e *eventStream) keepAlive() {
 	}
 	if err := e.flush([]byte(": keep-alive\n\n")); err != nil {
 		e.cancel(err)
+	}
+}
+
+// hurry implements sender.
+func (e *eventStream) hurry(deadline time.Time) {
+	if err := e.control.SetWriteDeadline(deadline); err != nil {
+		e.streams.log.Debug("a connection takes no deadline", "error", err)
 	}
 }
 

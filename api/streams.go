@@ -27,8 +27,10 @@ type streams struct {
 	pings      *pacer
 	keepAlives *pacer
 
-	mu      sync.Mutex    // guards what follows
-	running int           // goroutines and handlers
+	mu      sync.Mutex // guards what follows
+	running int        // goroutines and handlers
+	open    map[sender]struct{}
+	until   time.Time     // when everything has to be sent; zero: the server does not end
 	drained chan struct{} // closed when none runs any more; nil: nobody waits for that
 }
 
@@ -39,6 +41,8 @@ type subscriber func(context.Context, events.Request) (s subscription, outdated 
 type subscription interface {
 	Next(context.Context) (*events.Event, error)
 	Slow()
+	Doubt()
+	Trust()
 	Close()
 }
 
@@ -56,7 +60,8 @@ func subscribeTo(hub *events.Hub) subscriber {
 // pace is how fast a client has to be.
 type pace struct {
 	write     time.Duration // for an event, and
-	perChunk  time.Duration // for each 64 KiB of it; after twice as long the connection is cut
+	perChunk  time.Duration // for each 256 KiB of it; after twice as long the connection is cut
+	hurry     time.Duration // for all that is being sent when the server is about to end
 	close     time.Duration // for the close handshake
 	ping      time.Duration // between two pings of a WebSocket
 	pong      time.Duration // for their answers
@@ -65,18 +70,18 @@ type pace struct {
 }
 
 var defaultPace = pace{
-	write: 10 * time.Second, perChunk: time.Second, close: 5 * time.Second,
+	write: 10 * time.Second, perChunk: time.Second, hurry: 2 * time.Second, close: 5 * time.Second,
 	ping: 25 * time.Second, pong: 10 * time.Second, keepAlive: 15 * time.Second, restart: 5 * time.Second,
 }
 
 // allows is how long the client may take for n bytes.
-func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n>>16)*p.perChunk }
+func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n>>18)*p.perChunk }
 
 // comeBack is when a client should: not all at once.
 func (p pace) comeBack() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
 func newStreams(subscribe subscriber, p pace, metrics *Metrics, log *slog.Logger) *streams {
-	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p}
+	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[sender]struct{}{}}
 	s.pings, s.keepAlives = newPacer(p.ping, s.run), newPacer(p.keepAlive, s.run)
 	return s
 }
@@ -149,9 +154,38 @@ func (s *streams) leave() {
 	}
 }
 
-// drain waits until no stream is served any more.
+// sender is a stream that may be sending something. hurry has that end by the deadline, or with the connection.
+type sender interface{ hurry(deadline time.Time) }
+
+// opened notes a stream until closed is called.
+func (s *streams) opened(k sender) (closed func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[k] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, k)
+	}
+}
+
+// deadline is when something has to be sent that may take until then.
+func (s *streams) deadline(then time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.until.IsZero() && s.until.Before(then) {
+		return s.until
+	}
+	return then
+}
+
+// drain waits until no stream is served any more. What is being sent has little time left.
 func (s *streams) drain(ctx context.Context) error {
 	s.mu.Lock()
+	s.until = time.Now().Add(s.pace.hurry)
+	for k := range s.open {
+		k.hurry(s.until)
+	}
 	if s.running == 0 {
 		s.mu.Unlock()
 		return nil

@@ -694,3 +694,44 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 		t.Errorf("an idle subscriber costs %d bytes", got)
 	}
 }
+
+// Whoever is being sent something when a ping is due may be dead, and nobody knows: its device is not to be taken for connected until it
+// answers one.
+func TestDoubtedWhileBeingSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server.Hurry(api.Pace{Write: 5 * time.Second, Ping: 50 * time.Millisecond, Pong: 5 * time.Second})
+	h, alice := w.pretend(), w.user()
+	alive := alice.dial()
+	answering := h.next(t)
+	go func() { _, _, _ = alive.ws.Reader(t.Context()) }() // which answers pings
+	_, _ = alice.raw(4 << 10)                              // reads nothing
+	dead := h.next(t)
+	dead.events <- large(1, 4<<20)
+	for deadline := time.Now().Add(10 * time.Second); dead.believed.Load() != -1 || answering.believed.Load() != 1; {
+		if time.Now().After(deadline) {
+			t.Fatalf("dead: %d, alive: %d", dead.believed.Load(), answering.believed.Load())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// A client that has stopped reading holds up no shutdown.
+func TestStuckClientsAndShutdown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t) // with the pace that servers have
+	h, alice := w.pretend(), w.user()
+	_, _ = alice.raw(4 << 10)
+	socket := h.next(t)
+	_ = alice.stream(nil)
+	stream := h.next(t)
+	for _, stuck := range []*subscription{socket, stream} {
+		stuck.events <- large(1, 8<<20)
+		stuck.fails <- events.ErrClosing
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+	defer cancel()
+	if err := w.server.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+}

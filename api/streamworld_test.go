@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,6 +82,8 @@ type subscription struct {
 	slow   chan bool
 	closed chan bool
 	once   sync.Once
+
+	believed atomic.Int32 // 1: it was trusted last, -1: doubted
 }
 
 func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
@@ -100,6 +103,10 @@ func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
 }
 
 func (s *subscription) Slow() { s.slow <- true }
+
+func (s *subscription) Doubt() { s.believed.Store(-1) }
+
+func (s *subscription) Trust() { s.believed.Store(1) }
 
 func (s *subscription) Close() { s.once.Do(func() { close(s.closed) }) }
 
@@ -371,7 +378,7 @@ func live(w *world) { w.live = true }
 func (w *world) events() (*events.Hub, func()) {
 	metrics := api.NewStreamMetrics(prometheus.NewRegistry())
 	log := slog.New(slog.DiscardHandler)
-	hub := events.NewHub(events.HubConfig{DB: w.db, Log: log, Metrics: metrics})
+	hub := events.NewHub(events.HubConfig{DB: w.db, Presence: events.NewPresence(w.db, slog.New(slog.DiscardHandler)), Log: log, Metrics: metrics})
 	if !w.live {
 		return hub, func() {}
 	}

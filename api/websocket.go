@@ -116,6 +116,7 @@ func (k *socket) serve(sub subscription, outdated bool) {
 		defer sub.Close()
 		defer k.streams.metrics.streamBegins(kindWebSocket)()
 		defer k.streams.pings.add(k.ping)()
+		defer k.streams.opened(k)()
 		err := k.send(outdated)
 		sub.Close() // before the closing handshake: what it held is free, and the device is away
 		k.streams.metrics.streamEnded(kindWebSocket, reasonOf(err))
@@ -214,16 +215,30 @@ func (k *socket) read() {
 	k.sever()
 }
 
-// ping asks the client whether it is there, unless it is being sent something.
+// ping asks the client whether it is there, unless it is being sent something. Whether it is there then nobody knows until it answers
+// the next one.
 func (k *socket) ping() {
 	if k.writing.Load() {
+		k.sub.Doubt()
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), k.streams.pace.pong)
 	defer cancel()
-	if err := k.ws.Ping(ctx); err != nil && !k.writing.Load() {
+	switch err := k.ws.Ping(ctx); {
+	case err == nil:
+		k.sub.Trust()
+	case k.writing.Load():
+		k.sub.Doubt()
+	default:
 		k.cancel(errSilent)
 		k.sever()
+	}
+}
+
+// hurry implements sender.
+func (k *socket) hurry(deadline time.Time) {
+	if err := k.conn.SetWriteDeadline(deadline); err != nil {
+		k.streams.log.Debug("a connection takes no deadline", "error", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package events
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,8 +14,11 @@ import (
 
 const (
 	pageEvents = 200
-	pageBytes  = 1 << 20 // of the log entries of one page; and one more, however large
+	pageBytes  = 256 << 10 // of the log entries of one page; and one more, however large
 )
+
+// errDropped says that days were dropped before they had been read.
+var errDropped = errors.New("the events that come next are not kept any more")
 
 // catchUp reads the table from a subscription's position to a place that has been reached already.
 type catchUp struct {
@@ -132,6 +136,7 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 			convos, from, to = append(convos, t.convo), append(from, max(t.from, c.position)), append(to, t.to)
 		}
 	}
+	limit := max(pageEvents, len(convos)/4) // who is in many convos asks all of them each time
 	rows, err := c.s.hub.db.Query(ctx, `
 		SELECT `+columns+` FROM (
 			SELECT e.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS t (convo_id, after, upto)
@@ -145,13 +150,20 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 			WHERE did = $6 AND stream_seq > $7 AND stream_seq <= $8 AND day >= $4 AND kind IN (5, 6)
 			ORDER BY stream_seq LIMIT $5)
 		) found
-		ORDER BY stream_seq LIMIT $5`, convos, from, to, c.day, pageEvents, c.s.did, c.position, c.upto)
+		ORDER BY stream_seq LIMIT $5`, convos, from, to, c.day, limit, c.s.did, c.position, c.upto)
 	if err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
 	found, err := pgx.CollectRows(rows, scan)
 	if err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
+	}
+	var first int64
+	if err := c.s.hub.db.QueryRow(ctx, `SELECT coalesce(min(first_seq), 0) FROM event_days`).Scan(&first); err != nil {
+		return nil, false, fmt.Errorf("catch up: %w", err)
+	}
+	if first > c.position+1 {
+		return nil, false, errDropped
 	}
 	page, total := found, 0
 	for i, e := range found {
@@ -161,15 +173,18 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 		}
 	}
 	var entries []*Event
-	for _, e := range page {
-		if e.Kind.LogEntry() {
+	c.s.hub.mu.Lock()
+	for i, e := range page {
+		page[i] = c.s.hub.share(e)
+		if e.Kind.LogEntry() && e.Size <= largeEvent { // the others when it is their turn
 			entries = append(entries, e)
 		}
 	}
+	c.s.hub.mu.Unlock()
 	if err := fetch(ctx, c.s.hub.db, entries); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
-	if done = len(page) == len(found) && len(found) < pageEvents; done {
+	if done = len(page) == len(found) && len(found) < limit; done {
 		c.position = c.upto
 	} else {
 		c.position = page[len(page)-1].StreamSeq

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,7 +15,7 @@ const daysAhead = 2
 // upkeep makes the partitions of the days ahead and drops those whose events are all older than they have to be. The one of the
 // newest event stays, so that a client that has seen that one is never told that its cursor is too old.
 //
-// Both lock the whole table for a moment. If readers do not let them, it is tried again.
+// What locks out readers waits for them no longer than they can wait for it, and is tried again.
 func (s *Sequencer) upkeep(ctx context.Context) error {
 	var today, oldest time.Time
 	err := s.conn.QueryRow(ctx, `
@@ -31,32 +32,51 @@ func (s *Sequencer) upkeep(ctx context.Context) error {
 	}
 	for n := range daysAhead + 1 {
 		day := today.AddDate(0, 0, n)
-		if _, there := partitions[day]; there {
-			continue
-		}
-		_, err := s.conn.Exec(ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s PARTITION OF events FOR VALUES FROM ('%s') TO ('%s')`,
-			partition(day), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)))
-		if err != nil {
-			return fmt.Errorf("make the partition of %s: %w", day.Format(time.DateOnly), err)
+		if _, there := partitions[day]; !there {
+			err = errors.Join(err, s.makeDay(ctx, day))
 		}
 	}
 	for day := range partitions {
-		if !day.Before(oldest) {
-			continue
+		if day.Before(oldest) {
+			err = errors.Join(err, s.dropDay(ctx, day))
 		}
-		err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `DELETE FROM event_days WHERE day = $1`, day); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, `DROP TABLE IF EXISTS `+partition(day))
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("drop the partition of %s: %w", day.Format(time.DateOnly), err)
-		}
-		s.log.InfoContext(ctx, "old events were dropped", "day", day.Format(time.DateOnly))
+	}
+	return err
+}
+
+// makeDay makes the partition of a day. A table that is attached, unlike one that is created as a partition, locks no reader out.
+func (s *Sequencer) makeDay(ctx context.Context, day time.Time) error {
+	err := s.alter(ctx,
+		fmt.Sprintf(`CREATE TABLE %s (LIKE events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)`, partition(day)),
+		fmt.Sprintf(`ALTER TABLE events ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')`,
+			partition(day), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)))
+	if err != nil {
+		return fmt.Errorf("make the partition of %s: %w", day.Format(time.DateOnly), err)
 	}
 	return nil
+}
+
+func (s *Sequencer) dropDay(ctx context.Context, day time.Time) error {
+	err := s.alter(ctx,
+		fmt.Sprintf(`DELETE FROM event_days WHERE day = '%s'`, day.Format(time.DateOnly)),
+		`DROP TABLE `+partition(day))
+	if err != nil {
+		return fmt.Errorf("drop the partition of %s: %w", day.Format(time.DateOnly), err)
+	}
+	s.log.InfoContext(ctx, "old events were dropped", "day", day.Format(time.DateOnly))
+	return nil
+}
+
+// alter runs statements in one transaction that does not wait for others.
+func (s *Sequencer) alter(ctx context.Context, statements ...string) error {
+	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		for _, sql := range append([]string{`SET LOCAL lock_timeout = '100ms'`}, statements...) {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // partition names the partition of a day.

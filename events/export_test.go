@@ -9,7 +9,7 @@ import (
 const KeepEvents = keepEvents
 
 // Ahead has the sequencer live that much later than the database, and look after its partitions anew.
-func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.upkept = d, time.Time{} }
+func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.upkeepDue = d, time.Time{} }
 
 // Round is one round of the sequencer's.
 func (s *Sequencer) Round(ctx context.Context) (bool, error) { return s.round(ctx, true) }
@@ -39,3 +39,6 @@ func (s *Subscription) Live() bool {
 	defer s.mu.Unlock()
 	return s.live
 }
+
+// LookNow has the next empty round look whether the stream has gone back.
+func (h *Hub) LookNow() { h.looked = time.Time{} }

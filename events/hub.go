@@ -1,17 +1,21 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/semaphore"
 
 	"mlsd/messages"
 	"mlsd/outbox"
@@ -26,6 +30,11 @@ const (
 	maxOfDID    = 16               // subscriptions
 	maxOfNode   = 50_000
 	bufferBytes = 1 << 20 // of what waits for one reader; and one event more, however large
+	catchUps    = 4       // that read the table at once: senders need the database too
+	lookEvery   = 10 * time.Second
+
+	largeEvent = 64 << 10  // bytes: what is larger is shared by all who have it in hand …
+	largeBytes = 512 << 20 // … and counted for each of them
 )
 
 // HubConfig is what a Hub is made of.
@@ -35,6 +44,7 @@ type HubConfig struct {
 	Metrics  Metrics
 	Presence *Presence
 	Buffer   int           // bytes that may wait for one reader; default: 1 MiB
+	Large    int64         // bytes of large log entries that may be in hand, counted for each reader; default: 512 MiB
 	Patience time.Duration // that a reader whose buffer was full has to catch up; default: 30 s
 }
 
@@ -48,6 +58,11 @@ type Hub struct {
 	patience time.Duration
 	wake     chan struct{}
 	started  chan struct{} // closed once head is known
+	looked   time.Time
+	reading  chan struct{}       // a place for each catch-up that reads the table
+	large    *semaphore.Weighted // bytes of large log entries that are being sent
+	closing  context.Context
+	close    context.CancelFunc
 
 	mu      sync.Mutex
 	head    int64     // the newest event that has been handed out
@@ -56,6 +71,7 @@ type Hub struct {
 	all     map[*Subscription]struct{}
 	byDID   map[syntax.DID][]*Subscription           // live ones and others
 	byConvo map[uuid.UUID]map[*Subscription]struct{} // live ones whose DID is a member at head
+	shared  map[int64]weak.Pointer[Event]            // large ones that somebody has in hand, by place
 	closed  error
 }
 
@@ -65,7 +81,10 @@ func NewHub(c HubConfig) *Hub {
 		db: c.DB, log: c.Log, metrics: c.Metrics, presence: c.Presence, buffer: c.Buffer, patience: c.Patience,
 		wake: make(chan struct{}, 1), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
+		reading: make(chan struct{}, catchUps), large: semaphore.NewWeighted(cmp.Or(c.Large, largeBytes)), shared: map[int64]weak.Pointer[Event]{},
 	}
+	h.closing, h.close = context.WithCancel(context.Background())
+	h.presence.follow(h)
 	if h.buffer == 0 {
 		h.buffer = bufferBytes
 	}
@@ -121,11 +140,14 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	batch, err := pgx.CollectRows(rows, scan)
-	if err != nil || len(batch) == 0 {
+	if err != nil {
 		return false, err
 	}
+	if len(batch) == 0 {
+		return false, h.look(ctx)
+	}
 	if batch[0].StreamSeq != h.head+1 { // this node slept while days were dropped
-		h.skip(batch[0].StreamSeq - 1)
+		h.skip(batch[0].StreamSeq-1, batch[0].day)
 	}
 	h.load(ctx, batch)
 	h.tell(batch)
@@ -147,10 +169,27 @@ func (h *Hub) start(ctx context.Context) error {
 	return nil
 }
 
-// skip goes on at another place of the stream. Whoever was live has missed something: it reads the table from where it was, and is
-// told there what is missing.
-func (h *Hub) skip(head int64) {
-	h.log.Error("events were dropped before this node had read them", "after", h.head, "from", head+1)
+// look sees every now and then whether the stream has gone back: another database has taken this one's place, and lacks its newest.
+func (h *Hub) look(ctx context.Context) error {
+	if time.Since(h.looked) < lookEvery {
+		return nil
+	}
+	h.looked = time.Now()
+	var head int64
+	var day time.Time
+	if err := h.db.QueryRow(ctx, `SELECT head, day FROM stream`).Scan(&head, &day); err != nil {
+		return fmt.Errorf("ask where the stream ends: %w", err)
+	}
+	if head < h.head {
+		h.skip(head, day)
+	}
+	return nil
+}
+
+// skip goes on at another place of the stream. Whoever is here has missed something, or has been told what is not so any more: it is to
+// connect again with its cursor, and learns then what has become of that.
+func (h *Hub) skip(head int64, day time.Time) {
+	h.log.Error("the stream does not go on where this node has read it", "after", h.head, "from", head+1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range h.all {
@@ -158,7 +197,7 @@ func (h *Hub) skip(head int64) {
 		s.fail(ErrClosing)
 		s.mu.Unlock()
 	}
-	h.head, h.recent = head, nil
+	h.head, h.day, h.recent = head, day, nil
 }
 
 // load fetches the log entries of those events that somebody here waits for. It may leave some out: their readers fetch them.
@@ -206,6 +245,7 @@ func (h *Hub) tell(batch []*Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range batch {
+		h.share(e)
 		switch {
 		case e.Kind == outbox.Membership:
 			h.tellMembership(e)
@@ -226,6 +266,28 @@ func (h *Hub) tell(batch []*Event) {
 	if len(h.recent) > 2*keepEvents {
 		h.recent = slices.Clone(h.recent[len(h.recent)-keepEvents:])
 	}
+}
+
+// share returns the event that stands for e: a large one is in memory once, however many have it in hand. The hub's lock is held.
+func (h *Hub) share(e *Event) *Event {
+	if e.Size <= largeEvent {
+		return e
+	}
+	if there := h.shared[e.StreamSeq].Value(); there != nil {
+		return there
+	}
+	if len(h.shared) > 1000 {
+		maps.DeleteFunc(h.shared, func(_ int64, p weak.Pointer[Event]) bool { return p.Value() == nil })
+	}
+	h.shared[e.StreamSeq] = weak.Make(e)
+	return e
+}
+
+// Head is the newest event that has been handed out.
+func (h *Hub) Head() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.head
 }
 
 // tellMembership lets a new member in before it is told of its joining, and one who goes out after it is told of that.
@@ -300,7 +362,9 @@ func (h *Hub) detach(s *Subscription) {
 		h.exit(s, convo)
 	}
 	s.live = false
-	h.presence.Gone(s.did, s.device)
+	if !s.doubted {
+		h.presence.Gone(s.did, s.device)
+	}
 }
 
 // attach makes a subscription live that has been told everything up to its position, when these convos were its DID's. It fails if
@@ -309,13 +373,19 @@ func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	since := h.head - s.position
-	if h.closed != nil || since > int64(len(h.recent)) {
+	if since > int64(len(h.recent)) {
 		return false
 	}
 	s.mu.Lock()
+	if s.failed != nil {
+		s.mu.Unlock()
+		return false
+	}
 	s.live, s.from, s.convos = true, s.position, map[uuid.UUID]struct{}{}
 	s.mu.Unlock()
-	h.presence.Connected(s.did, s.device)
+	if !s.doubted {
+		h.presence.Connected(s.did, s.device)
+	}
 	for convo := range convos {
 		h.enter(s, convo)
 	}
@@ -334,7 +404,7 @@ func (h *Hub) replay(s *Subscription, missed []*Event) {
 		}
 		_, member := s.convos[e.ConvoID]
 		if e.ofConvo() && member || !e.ofConvo() && e.DID == s.did {
-			h.offer(s, e.bare())
+			h.offer(s, h.share(e.bare()))
 		}
 		if mine && e.Detail.Change != outbox.Joined {
 			h.exit(s, e.ConvoID)
@@ -350,6 +420,7 @@ func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = ErrClosing
+	h.close()
 	for s := range h.all {
 		s.mu.Lock()
 		s.fail(ErrClosing)

@@ -37,6 +37,7 @@ type Presence struct {
 
 	wake chan struct{} // something has changed
 	node uuid.UUID     // RunOnce's
+	hub  *Hub          // set before anything is connected
 
 	mu      sync.Mutex // guards the rest, and is never held across a query
 	devices map[device]connections
@@ -62,6 +63,9 @@ func NewPresence(db *pgxpool.Pool, log *slog.Logger) *Presence {
 		devices: map[device]connections{}, changed: map[device]bool{},
 	}
 }
+
+// follow has the node's word count only up to what the hub has handed out.
+func (p *Presence) follow(h *Hub) { p.hub = h }
 
 // Connected says that a connection of a device has caught up, and is told everything as it happens from now on. If it dies, Gone must
 // follow within 36 s: push counts on it. A connection that names no device hides none. It touches memory only.
@@ -165,12 +169,18 @@ func (p *Presence) sync(ctx context.Context) (err error) {
 	})
 }
 
-// renew renews the lease. If it has lapsed, or the row is gone, the node was thought dead, and may have slept: it comes back under
+// renew renews the lease, and says up to when all that happened has been handed to the connections. If it has lapsed, or the row is gone, the node was thought dead, and may have slept: it comes back under
 // another id, and what it says of its devices, all of which it says anew, counts from now on.
 func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
+	var head int64
+	if p.hub != nil {
+		head = p.hub.Head()
+	}
 	tag, err := tx.Exec(ctx, `
-		UPDATE nodes SET synced_at = clock_timestamp(), lease_expires_at = clock_timestamp() + $2::interval
-		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease)
+		UPDATE nodes
+		SET lease_expires_at = clock_timestamp() + $2::interval, synced_at = least(clock_timestamp(),
+			(SELECT created_at FROM events WHERE stream_seq = $3 + 1), (SELECT created_at FROM outbox ORDER BY id LIMIT 1))
+		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease, head)
 	if err != nil || tag.RowsAffected() == 1 {
 		return err
 	}

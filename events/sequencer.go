@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/failpoint"
+	"mlsd/internal/pgpool"
 )
 
 // NSIDSequencer names the sequencer's transactions for failpoints.
@@ -23,7 +24,10 @@ const (
 	leaderPoll  = 250 * time.Millisecond // the net under the leader's wakes
 	electEvery  = 500 * time.Millisecond // how often the others try to lead
 	upkeepEvery = 10 * time.Minute       // of the partitions
+	upkeepAgain = time.Minute            // after it has failed
 )
+
+const checkViolation = "23514"
 
 // Channels of NOTIFY.
 const (
@@ -54,9 +58,9 @@ type Sequencer struct {
 	wake      chan struct{} // the outbox has, or may have
 	ahead     time.Duration // of the database's clock: the tests' days go by faster
 
-	conn   *pgx.Conn // whose session holds the lock; nil unless this node leads
-	tried  time.Time // to lead
-	upkept time.Time
+	conn      *pgx.Conn // whose session holds the lock; nil unless this node leads
+	tried     time.Time // to lead
+	upkeepDue time.Time
 }
 
 // SequencerConfig is what a Sequencer is made of.
@@ -104,7 +108,7 @@ func (s *Sequencer) Run(ctx context.Context) {
 
 // wait waits for a wake, or as long as one may do without, and says which it was.
 func (s *Sequencer) wait(ctx context.Context) (woken bool) {
-	d := electEvery
+	d := max(0, electEvery-time.Since(s.tried))
 	if s.conn != nil {
 		d = leaderPoll
 	}
@@ -147,13 +151,17 @@ func (s *Sequencer) round(ctx context.Context, woken bool) (busy bool, err error
 		}
 		return false, err
 	}
-	if time.Since(s.upkept) >= upkeepEvery {
-		if err := s.upkeep(ctx); err != nil {
-			return false, err
+	if !time.Now().Before(s.upkeepDue) {
+		s.upkeepDue = time.Now().Add(upkeepEvery)
+		if err := s.upkeep(ctx); err != nil { // today's partition has been there for days: nobody waits for this
+			s.log.WarnContext(ctx, "the days of the stream were not looked after", "error", err)
+			s.upkeepDue = time.Now().Add(upkeepAgain)
 		}
-		s.upkept = time.Now()
 	}
 	n, err := s.step(ctx)
+	if pgpool.Code(err) == checkViolation { // there is no partition for today, after all
+		s.upkeepDue = time.Time{}
+	}
 	return n > 0, err
 }
 
@@ -169,33 +177,38 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		return fmt.Errorf("try to lead: %w", err)
 	}
 	if !leads {
-		err := depose(ctx, conn)
+		deposed, err := depose(ctx, conn)
 		conn.Release()
+		if deposed { // its lock is about to be free
+			s.tried = time.Now().Add(soon - electEvery)
+		}
 		return err
 	}
 	s.conn = conn.Hijack() // the pool would give the lock away with the connection
-	s.upkept = time.Time{}
+	s.upkeepDue = time.Time{}
 	s.metrics.Leading(true)
 	s.log.InfoContext(ctx, "this node leads the sequencer")
 	return nil
 }
 
-// frozen is how long a leader may say nothing. It asks for work at least every leaderPoll.
-const frozen = 1500 * time.Millisecond
+const (
+	frozen = time.Second // how long a leader may say nothing; it asks for work at least every leaderPoll
+	soon   = 20 * time.Millisecond
+)
 
 // depose ends the session of a leader that holds the lock and does nothing: its process has been stopped, or its network is gone. In
 // what it had begun it is not disturbed.
-func depose(ctx context.Context, conn *pgxpool.Conn) error {
-	_, err := conn.Exec(ctx, `
+func depose(ctx context.Context, conn *pgxpool.Conn) (deposed bool, err error) {
+	tag, err := conn.Exec(ctx, `
 		SELECT pg_terminate_backend(a.pid)
 		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.granted AND (l.classid, l.objid, l.objsubid) = ($1::bigint::oid, $2::bigint::oid, 2)
 			AND a.datname = current_database() AND l.database = a.datid
 			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(lockLeader), frozen)
 	if err != nil {
-		return fmt.Errorf("look after the leader: %w", err)
+		return false, fmt.Errorf("look after the leader: %w", err)
 	}
-	return nil
+	return tag.RowsAffected() > 0, nil
 }
 
 // resign gives up the lock with the session.

@@ -1,10 +1,13 @@
 package events
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -24,8 +27,9 @@ type Subscription struct {
 	only   []uuid.UUID // convos; nil: all
 
 	// Guarded by the hub's lock.
-	from   int64                  // nothing up to here is wanted any more
-	convos map[uuid.UUID]struct{} // at the hub's head; of a live one
+	from    int64                  // nothing up to here is wanted any more
+	convos  map[uuid.UUID]struct{} // at the hub's head; of a live one
+	doubted bool                   // whether its reader is there
 
 	mu       sync.Mutex // after the hub's lock; guards what follows
 	live     bool       // the hub puts events into queue; to change it takes the hub's lock too
@@ -37,6 +41,8 @@ type Subscription struct {
 	ready    chan struct{} // something has changed
 
 	catch *catchUp // Next's own: what it reads the table with
+
+	inHand atomic.Int64 // bytes of the hub's large ones
 }
 
 // Subscribe begins a subscription. Errors besides the database's: ErrFutureCursor, ErrTooMany, ErrClosing.
@@ -47,6 +53,9 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 		return nil, ctx.Err()
 	}
 	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, only: r.Convos, ready: make(chan struct{}, 1)}
+	if r.Convos != nil {
+		s.device = "" // it is to be called for the others
+	}
 	if err := s.place(ctx, r.Cursor); err != nil {
 		return nil, err
 	}
@@ -93,6 +102,7 @@ func (s *Subscription) wants(convo uuid.UUID) bool {
 // Next waits for the next event and returns it. While the database cannot be reached it waits for that, too, as long as a reader may
 // be behind. Errors: ErrConsumerTooSlow, ErrClosing, ctx's, the database's.
 func (s *Subscription) Next(ctx context.Context) (*Event, error) {
+	s.putDown()
 	for {
 		e, live, err := s.take()
 		if err != nil {
@@ -100,6 +110,9 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 		}
 		switch {
 		case e != nil:
+			if err := s.pickUp(ctx, e); err != nil {
+				return nil, err
+			}
 			if err := s.retry(ctx, func() error { return s.complete(ctx, e) }); err != nil {
 				return nil, err
 			}
@@ -145,6 +158,27 @@ func (s *Subscription) take() (e *Event, live bool, err error) {
 	return e, s.live, nil
 }
 
+// pickUp waits until a large event may be in memory for this reader too. It is put down with the next one.
+func (s *Subscription) pickUp(ctx context.Context, e *Event) error {
+	if e.Size <= largeEvent {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.hub.closing, cancel)()
+	if err := s.hub.large.Acquire(ctx, int64(e.Size)); err != nil {
+		return cmp.Or(s.failure(), err)
+	}
+	s.inHand.Store(int64(e.Size))
+	if err := s.failure(); err != nil { // it was put down already
+		s.putDown()
+		return err
+	}
+	return nil
+}
+
+func (s *Subscription) putDown() { s.hub.large.Release(s.inHand.Swap(0)) }
+
 // complete sees to it that an event has its log entry, if there is one.
 func (s *Subscription) complete(ctx context.Context, e *Event) error {
 	if !e.Kind.LogEntry() || e.Message() != nil {
@@ -164,17 +198,11 @@ func (s *Subscription) advance(ctx context.Context) error {
 		s.Slow()
 		return ErrConsumerTooSlow
 	}
-	if s.catch == nil {
-		s.hub.mu.Lock()
-		upto := max(s.hub.head, position)
-		s.hub.mu.Unlock()
-		catch, err := s.begin(ctx, position, upto)
-		if err != nil {
-			return err
-		}
-		s.catch = catch
+	page, done, err := s.read(ctx, position)
+	if errors.Is(err, errDropped) { // connecting again it learns what it has missed
+		s.end(ErrClosing)
+		return ErrClosing
 	}
-	page, done, err := s.catch.page(ctx)
 	if err != nil {
 		return err
 	}
@@ -194,6 +222,26 @@ func (s *Subscription) advance(ctx context.Context) error {
 	return nil
 }
 
+// read reads the next page of the table, when it is this reader's turn.
+func (s *Subscription) read(ctx context.Context, position int64) (page []*Event, done bool, err error) {
+	select {
+	case s.hub.reading <- struct{}{}:
+		defer func() { <-s.hub.reading }()
+	case <-s.hub.closing.Done():
+		return nil, false, ErrClosing
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
+	defer cancel()
+	if s.catch == nil {
+		if s.catch, err = s.begin(ctx, position, max(s.hub.Head(), position)); err != nil {
+			return nil, false, err
+		}
+	}
+	return s.catch.page(ctx)
+}
+
 // retry does something again while the database cannot be reached, as long as a reader may be behind.
 func (s *Subscription) retry(ctx context.Context, do func() error) error {
 	began := time.Now()
@@ -207,6 +255,29 @@ func (s *Subscription) retry(ctx context.Context, do func() error) error {
 		if err := s.failure(); err != nil {
 			return err
 		}
+	}
+}
+
+// Doubt says that the reader may not be there: its device is to be called like one that is not connected.
+func (s *Subscription) Doubt() { s.believe(false) }
+
+// Trust says that the reader has given a sign of life.
+func (s *Subscription) Trust() { s.believe(true) }
+
+func (s *Subscription) believe(there bool) {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.doubted != there {
+		return
+	}
+	s.doubted = !there
+	switch {
+	case !s.live:
+	case there:
+		h.presence.Connected(s.did, s.device)
+	default:
+		h.presence.Gone(s.did, s.device)
 	}
 }
 
@@ -225,6 +296,7 @@ func (s *Subscription) end(why error) {
 	h.detach(s)
 	s.fail(why)
 	s.mu.Unlock()
+	s.putDown()
 	if _, there := h.all[s]; !there {
 		return
 	}

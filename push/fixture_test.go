@@ -113,6 +113,8 @@ type bench struct {
 	convo  uuid.UUID
 	phone  *receiver // bob's
 	target push.Target
+
+	standing bool // nothing of the outbox reaches the stream
 }
 
 var policy = push.Policy{APNs: true, Webhooks: true, AllowLoopback: true}

@@ -16,8 +16,8 @@ import (
 //
 // Whatever else a deferred job takes in begins its 45 s anew and moves heard_by, so that it holds for all of it. Once something says that
 // the device is away, the job is to be called and stays so (heard_by is NULL). When it is due it is called if there is no connection
-// that was there at heard_by, and waits while there is one of which its node has yet to say that it lived: no longer than that
-// node's lease. So a device is called at once when its last connection ends, and else within 60 s of the last thing that it is to hear.
+// that was there at heard_by, and waits while there is one of which its node has yet to say that it lived: 15 s
+// at most. A node's word (synced_at) is no newer than the oldest event that it has not handed to its connections. So a device is called at once when its last connection ends, and else within 60 s of the last thing that it is to hear.
 
 // present selects the connections of a device: of (did, device_id), which is to follow, and at nodes whose lease has not lapsed. Package
 // events owns both tables.
@@ -27,6 +27,8 @@ const present = `SELECT FROM presence p JOIN nodes n ON n.id = p.node
 const (
 	// inTime is the condition that a connection had begun.
 	inTime = `p.since <= d.heard_by - interval '5 seconds'`
+	// longestWait is how long a job that is due waits for a node's word: that node's stream may stand still.
+	longestWait = `interval '15 seconds'`
 	// mayHaveHeard is the condition that the device of a deferred job d has heard, if its connection was alive.
 	mayHaveHeard = `EXISTS (` + present + `(d.did, d.device_id) AND ` + inTime + `)`
 	// hasHeard is that it was.

@@ -22,6 +22,11 @@ func (b *bench) node() *events.Presence {
 
 func (b *bench) sync(nodes ...*events.Presence) {
 	b.t.Helper()
+	if !b.standing {
+		if _, err := b.db.Exec(b.t.Context(), `DELETE FROM outbox`); err != nil { // the stream has told it all
+			b.t.Fatal(err)
+		}
+	}
 	for _, p := range nodes {
 		if err := p.RunOnce(b.t.Context()); err != nil {
 			b.t.Fatal(err)
@@ -35,6 +40,7 @@ func (b *bench) pass(d time.Duration) {
 	pgtest.Age(b.t, b.db, "push_jobs", d)
 	pgtest.Age(b.t, b.db, "presence", d)
 	pgtest.Age(b.t, b.db, "nodes", d)
+	pgtest.Age(b.t, b.db, "outbox", d)
 }
 
 // live lets time pass in which these nodes renew their leases and the worker works.
@@ -52,6 +58,29 @@ func (b *bench) called(want int, when string) {
 	b.t.Helper()
 	if calls := b.phone.taken(); len(calls) != want {
 		b.t.Fatalf("%s: %d calls instead of %d; %+v", when, len(calls), want, b.jobs())
+	}
+}
+
+// TestNothingWasSent: while the stream stands still nobody has heard of anything, connected or not.
+func TestNothingWasSent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	here := b.node()
+	here.Connected(bob, "phone")
+	b.sync(here)
+	b.standing = true
+	b.send("hello")
+	b.run()
+	b.live(70*time.Second, here)
+	for _, j := range b.jobs() {
+		if j.State == "done" && len(b.phone.taken()) == 0 {
+			t.Errorf("the device has not heard, and was not called: %+v", j)
+		}
+	}
+	b.standing = false
+	b.live(30*time.Second, here)
+	if j := b.jobs()[0]; j.State != "done" {
+		t.Errorf("the stream goes on, and the job does not: %+v", j)
 	}
 }
 

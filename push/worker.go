@@ -133,7 +133,7 @@ func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
 			SELECT did, id FROM push_jobs d
 			WHERE state IN ('pending', 'sending') AND next_attempt_at <= now() AND (state = 'sending' OR NOT EXISTS (
 				SELECT FROM push_jobs s WHERE s.did = d.did AND s.device_id = d.device_id AND s.state = 'sending'))
-				AND (heard_by IS NULL OR NOT `+mayHaveHeard+`)
+				AND (heard_by IS NULL OR next_attempt_at <= now() - `+longestWait+` OR NOT `+mayHaveHeard+`)
 			ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
 		) due
 		WHERE j.did = due.did AND j.id = due.id

@@ -26,7 +26,8 @@ type SubscribeConvoEventsParams struct {
 	// Absent: with what happens from now on.
 	Cursor *int64
 	// The device that listens: the deviceId of its KeyPackages, or the one of its
-	// push target. While it is connected its pushes are held back.
+	// push target. While it is connected its pushes are held back, unless convoIds
+	// leaves out what they tell of.
 	DeviceID *string
 	// From getSubscriptionTicket. Good for one connection.
 	Ticket *string

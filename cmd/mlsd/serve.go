@@ -132,11 +132,13 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	n.hub.Close()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
+	drained := make(chan error, 1)
+	go func() { drained <- n.api.Drain(drain) }() // Shutdown waits for some streams, and knows nothing of others
 	if drainErr := publicServer.Shutdown(drain); drainErr != nil {
 		log.Warn("requests were cut off", "error", drainErr)
 		err = errors.Join(err, publicServer.Close())
 	}
-	if drainErr := n.api.Drain(drain); drainErr != nil {
+	if drainErr := <-drained; drainErr != nil {
 		log.Warn("streams were cut off", "error", drainErr)
 	}
 	return errors.Join(err, adminServer.Close())

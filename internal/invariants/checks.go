@@ -42,6 +42,7 @@ var convoChecks = []check{
 		FROM messages m LEFT JOIN told t ON t.seq = m.seq
 		WHERE m.convo_id = $1 AND m.created_at > (
 			SELECT min(created_at) FROM (SELECT created_at FROM events UNION ALL SELECT created_at FROM outbox) kept)
+			AND m.created_at >= coalesce((SELECT min(day) FROM event_days), '-infinity') -- what was moved a day later is kept for longer
 		GROUP BY m.seq HAVING count(t.seq) <> 1`},
 	{"events in the log's order", `
 		WITH told AS (

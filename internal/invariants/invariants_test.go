@@ -123,14 +123,14 @@ func story(t *testing.T) *pgxpool.Pool {
 	_, err = db.Exec(t.Context(), `
 		DO $$
 		BEGIN
-			CREATE TABLE events_20261121 PARTITION OF events FOR VALUES FROM ('2026-11-21') TO ('2026-11-22');
+			CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
 			WITH moved AS (
 				DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 6) RETURNING *
 			)
 			INSERT INTO events
-			SELECT row_number() OVER (ORDER BY id), '2026-11-21', kind, convo_id, seq, did, size, detail, created_at FROM moved;
-			UPDATE stream SET head = 6, day = '2026-11-21';
-			INSERT INTO event_days VALUES ('2026-11-21', 1);
+			SELECT row_number() OVER (ORDER BY id), '2020-01-01', kind, convo_id, seq, did, size, detail, created_at FROM moved;
+			UPDATE stream SET head = 6, day = '2020-01-01';
+			INSERT INTO event_days VALUES ('2020-01-01', 1);
 		END
 		$$`)
 	if err != nil {

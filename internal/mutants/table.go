@@ -288,6 +288,15 @@ var mutants = []mutant{
 		{"events/catchup.go", "	c.goBack(changes)\n", ""}}, "events.TestLateMembership"},
 	{"a hole at the seam", []edit{
 		{"events/hub.go", "	if since > 0 {\n		h.replay(", "	if since > 1<<20 {\n		h.replay("}}, "events.TestSixteenWriters"},
+	{"a filter hides a device", []edit{
+		{"events/subscription.go", "	if r.Convos != nil {\n		s.device", "	if r.Convos != nil && r.DeviceID == \"\" {\n		s.device"}}, "events.TestWhoCountsAsConnected"},
+	{"a reader of the table stops the stream", []edit{
+		{"events/sequencer.go", "s.upkeepDue = time.Now().Add(upkeepAgain)\n", "s.upkeepDue = time.Now().Add(upkeepAgain)\n			return false, err\n"}}, "events.TestReaderOfTheTable"},
+	{"days are dropped in silence", []edit{
+		{"events/catchup.go", "	if first > c.position+1 {", "	if first > c.position+1 && first < 0 {"}}, "events.TestDroppedWhileCatchingUp"},
+	{"connected to a stream that stands still", []edit{
+		{"push/worker.go", "next_attempt_at <= now() - `+longestWait+` OR ", ""},
+		{"events/presence.go", "(SELECT created_at FROM outbox ORDER BY id LIMIT 1))", "clock_timestamp())"}}, "push.TestNothingWasSent"},
 	{"commit-without-event", []edit{
 		{"messages/commit.go", "		), left_word AS (`+outbox.NoteMessages+`\n		)\n", "		)\n"},
 		{"messages/commit.go", "	\"mlsd/outbox\"\n", ""}}, "convos.TestCommitWithoutEvent"},
