@@ -1,0 +1,275 @@
+package events_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/events"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+	"mlsd/messages"
+	"mlsd/migrations"
+	"mlsd/outbox"
+)
+
+type listener struct {
+	s      *events.Subscription
+	did    syntax.DID
+	from   int64
+	only   []uuid.UUID
+	got    []string
+	failed error
+}
+
+func (l *listener) pump(t *testing.T, n int, wait time.Duration) {
+	for range n {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		e, err := l.s.Next(ctx)
+		cancel()
+		if err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				l.failed = err
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		l.got = append(l.got, fmt.Sprintf("%d %s", e.StreamSeq, brief(e)))
+	}
+}
+
+// Subscriptions of all kinds against a model that is computed from the table, on a node that leads and one that lags.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(seed, 77))
+			w := newWorld(t)
+			buffer := func(c *events.HubConfig) { c.Buffer = 1000 + rng.IntN(6000) }
+			a, b := w.node(t, buffer), w.node(t, buffer)
+			people := []syntax.DID{alice, bob, carol}
+			var convos []uuid.UUID
+			roster := map[string]bool{}
+			old := map[string]bool{} // members whose joining has no event
+			for i := range 3 {
+				convos = append(convos, w.convo(t, mallory))
+				for _, p := range people {
+					if i == 0 || rng.IntN(3) == 0 {
+						if _, err := w.db.Exec(t.Context(), `INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, 'member', now(), 0)`, convos[i], p); err != nil {
+							t.Fatal(err)
+						}
+						roster[convos[i].String()+p.String()], old[convos[i].String()+p.String()] = true, true
+					}
+				}
+			}
+			a.settle(t)
+			if _, err := b.hub.Round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			heads := map[*node]int64{}
+			head := func() (h int64) {
+				if err := w.db.QueryRow(t.Context(), `SELECT head FROM stream`).Scan(&h); err != nil {
+					t.Fatal(err)
+				}
+				return h
+			}
+			heads[a], heads[b] = head(), head()
+			var all []*listener
+			day := 0
+			for range 250 {
+				convo, p := convos[rng.IntN(3)], people[rng.IntN(3)]
+				switch rng.IntN(12) {
+				case 0, 1:
+					change, key := outbox.Joined, convo.String()+p.String()
+					if roster[key] {
+						change = outbox.Left
+					}
+					roster[key] = !roster[key]
+					w.must(t, convo, p, change)
+				case 2:
+					if _, err := a.seq.Round(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				case 3, 4:
+					n := []*node{a, b}[rng.IntN(2)]
+					if _, err := n.hub.Round(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					heads[n] = head()
+				case 5:
+					if len(all) >= 30 {
+						break
+					}
+					n := []*node{a, b}[rng.IntN(2)]
+					l := &listener{did: p}
+					r := events.Request{DID: p}
+					if rng.IntN(3) > 0 {
+						c := rng.Int64N(head() + 2)
+						r.Cursor, l.from = &c, c
+					} else {
+						l.from = heads[n] + 1
+					}
+					if rng.IntN(3) == 0 {
+						l.only = []uuid.UUID{convos[rng.IntN(3)]}
+						r.Convos = l.only
+					}
+					l.s = n.subscribeTo(t, r)
+					all = append(all, l)
+				case 6, 7:
+					if len(all) > 0 {
+						all[rng.IntN(len(all))].pump(t, 1+rng.IntN(8), 20*time.Millisecond)
+					}
+				case 8:
+					w.welcome(t, convo, p)
+					if rng.IntN(2) == 0 {
+						w.signal(t, p)
+					}
+					if rng.IntN(6) == 0 {
+						[]*node{a, b}[rng.IntN(2)].hub.Forget()
+					}
+					if rng.IntN(8) == 0 && day < 5 {
+						day++
+						a.seq.Ahead(time.Duration(day) * 24 * time.Hour)
+					}
+				default:
+					w.say(t, convo, mallory, 1+rng.IntN(3))
+				}
+			}
+			a.settle(t)
+			if _, err := b.hub.Round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			// The model.
+			type row struct {
+				seq    int64
+				kind   outbox.Kind
+				convo  uuid.UUID
+				did    syntax.DID
+				change string
+				n      int64
+			}
+			rows, err := w.db.Query(t.Context(), `SELECT stream_seq, kind, coalesce(convo_id, '00000000-0000-0000-0000-000000000000'), coalesce(did, ''), coalesce(detail->>'change', ''), coalesce(seq, 0) FROM events ORDER BY stream_seq`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var table []row
+			for rows.Next() {
+				var r row
+				var kind int16
+				var did string
+				if err := rows.Scan(&r.seq, &kind, &r.convo, &did, &r.change, &r.n); err != nil {
+					t.Fatal(err)
+				}
+				r.kind, r.did = outbox.Kind(kind), syntax.DID(did)
+				table = append(table, r)
+			}
+			for i, l := range all {
+				l.pump(t, 10000, 300*time.Millisecond)
+				in := map[uuid.UUID]bool{}
+				for _, c := range convos {
+					in[c] = old[c.String()+l.did.String()]
+				}
+				var want []string
+				for _, r := range table {
+					mine := r.kind == outbox.Membership && r.did == l.did
+					if mine && r.change == outbox.Joined {
+						in[r.convo] = true
+					}
+					tell := in[r.convo]
+					if r.kind == outbox.Welcome || r.kind == outbox.KeyPackages {
+						tell = r.did == l.did
+					}
+					if mine && r.change != outbox.Joined {
+						in[r.convo] = false
+					}
+					if !tell || r.seq < l.from || l.only != nil && !slices.Contains(l.only, r.convo) {
+						continue
+					}
+					text := fmt.Sprint(r.n)
+					switch {
+					case r.kind == outbox.Membership:
+						text = fmt.Sprintf("%s %s", strings.TrimPrefix(r.did.String(), "did:plc:"), r.change)
+					case r.kind >= outbox.Welcome:
+						text = fmt.Sprintf("kind %d of %s", r.kind, strings.TrimPrefix(r.did.String(), "did:plc:"))
+					}
+					want = append(want, fmt.Sprintf("%d %s", r.seq, text))
+				}
+				if !slices.Equal(l.got, want) {
+					t.Errorf("listener %d (%s from %d, only %v)\n got %q\nwant %q", i, l.did, l.from, l.only, l.got, want)
+				}
+			}
+		})
+	}
+}
+
+// Everything that the stream does to its tables as an ordinary owner of the database.
+func TestOrdinaryOwner(t *testing.T) {
+	url := pgtest.EmptyURL(t)
+	admin, err := pgpool.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	name := "ordinary_" + strings.ReplaceAll(uuid.NewString(), "-", "")[:8]
+	var db string
+	if err := admin.QueryRow(t.Context(), `SELECT current_database()`).Scan(&db); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		`CREATE ROLE ` + name + ` LOGIN PASSWORD 'x' NOSUPERUSER`, `ALTER DATABASE "` + db + `" OWNER TO ` + name,
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() {
+		_, err := admin.Exec(context.Background(), `ALTER DATABASE "`+db+`" OWNER TO current_user; REASSIGN OWNED BY `+name+` TO current_user; DROP OWNED BY `+name+`; DROP ROLE `+name)
+		t.Log("cleanup", err)
+	}()
+	cfg := admin.Config().ConnConfig
+	own := fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=%s&password=x&sslmode=disable", db, cfg.Host, cfg.Port, name)
+	if err := migrations.Up(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	open := func() *pgxpool.Pool {
+		p, err := pgpool.Open(t.Context(), own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := open()
+	w := &world{db: p}
+	w.log = messages.NewLog(p, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
+	frozen, other := w.node(t), w.node(t)
+	frozen.settle(t)
+	convo := w.convo(t, alice)
+	w.say(t, convo, alice, 1)
+	for deadline := time.Now().Add(10 * time.Second); !other.seq.Leads(); {
+		other.seq.TryNow()
+		if _, err := other.seq.Round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nobody leads")
+		}
+	}
+	other.seq.Ahead(9 * 24 * time.Hour)
+	other.settle(t)
+	frozen.seq.Resign()
+	other.seq.Resign()
+	p.Close()
+}
+
+// What a page costs somebody who is in many convos.
