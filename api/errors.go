@@ -276,7 +276,7 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	case errors.Is(err, events.ErrTooMany):
 		setRetryAfter(h, tooManyWait)
 		return failure{status: http.StatusTooManyRequests, name: rateLimitExceeded, message: err.Error()}
-	case errors.Is(err, events.ErrClosing):
+	case errors.Is(err, messages.ErrOverloaded), errors.Is(err, messages.ErrBusy), errors.Is(err, messages.ErrClosed), errors.Is(err, events.ErrClosing):
 		setRetryAfter(h, time.Second)
 		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: err.Error()}
 	case errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy):

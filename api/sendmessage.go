@@ -10,7 +10,8 @@ import (
 	"mlsd/mls"
 )
 
-// SendMessage: blue.catbird.mls.sendMessage. The hot path: one batch of the log, no record beside the message's own row.
+// SendMessage: blue.catbird.mls.sendMessage. The hot path: a batch of the log that it shares with others, and no record
+// beside the message's own row.
 func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
@@ -31,16 +32,12 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		sum := sha256.Sum256(in.Ciphertext)
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
-	results, err := h.messages.Append(c.ctx, []messages.Draft{{
+	sent, err := h.messages.Send(c.ctx, messages.Draft{
 		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Input: content(in.Fields()), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI,
-	}})
+	})
 	if err != nil {
 		return err
-	}
-	sent := results[0]
-	if sent.Err != nil {
-		return sent.Err
 	}
 	h.committed()
 	c.replayed = sent.Replayed

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
+	"math/rand/v2"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
@@ -36,6 +37,9 @@ type Draft struct {
 // ErrWrongGroup says that the ciphertext's header names another group than the convo's.
 var ErrWrongGroup = errors.New("the ciphertext belongs to another group")
 
+// ErrBusy says that another transaction holds the convo, so that nothing was judged or written.
+var ErrBusy = errors.New("the convo is being written")
+
 // Receipt is what the sender of a message learns.
 type Receipt struct {
 	ID       uuid.UUID
@@ -52,6 +56,16 @@ type Result struct {
 	Err error
 }
 
+// refused reports whether r is a judgement and not a failure to come to one.
+func (r Result) refused() bool {
+	var (
+		mismatch *EpochMismatchError
+		conflict *idem.ConflictError
+	)
+	return errors.Is(r.Err, ErrConvoNotFound) || errors.Is(r.Err, ErrNotMember) || errors.Is(r.Err, ErrWrongGroup) ||
+		errors.As(r.Err, &mismatch) || errors.As(r.Err, &conflict)
+}
+
 // Log appends messages.
 type Log struct {
 	db      *pgxpool.Pool
@@ -59,36 +73,56 @@ type Log struct {
 	metrics idem.Metrics
 	log     *slog.Logger
 	faults  *failpoint.Set
+	sends   *batcher
 
 	statement string // appendDrafts, but for measurements
 }
 
+// Option changes a Log.
+type Option func(*Log)
+
 // NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be (0: none). faults may be nil.
-func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set) *Log {
-	return &Log{db: db, window: epochWindow, metrics: metrics, log: log, faults: faults, statement: appendDrafts}
+func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Log {
+	l := &Log{db: db, window: epochWindow, metrics: metrics, log: log, faults: faults, statement: appendDrafts}
+	l.sends = newBatcher(l.write)
+	for _, o := range options {
+		o(l)
+	}
+	return l
 }
 
 // NSID is the method whose idempotency keys this package keeps: on the message rows themselves, for as long as they live.
 const NSID = "blue.catbird.mls.sendMessage"
 
-// Append writes a batch of drafts in one transaction and returns a result for each, in order, once it is durable. Drafts are
-// judged one by one inside the statement: a refused one never fails its neighbours. The key is looked at before membership
-// and epoch, so a retry gets its first answer whatever has happened since. The error is of the batch as a whole: the
-// database's, idem.ErrUnknownOutcome, or idem.ErrInProgress if one of the keys is being written by another request.
+// Append writes a batch of drafts and returns a result for each, in order, once it is durable. Drafts are judged one by one
+// inside the statement: a refused one never fails its neighbours. The key is looked at before membership and epoch, so a retry
+// gets its first answer whatever has happened since. The error is that of the first draft that could not be judged: the
+// database's, idem.ErrUnknownOutcome, or idem.ErrInProgress if its key is being written by another request.
+//
+// It waits for convos that other transactions hold. A request to send one message does better with Send.
 func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
+	batch := make([]draft, len(drafts))
+	for i, d := range drafts {
+		batch[i] = newDraft(d)
+	}
+	results := l.write(ctx, batch, true)
+	for _, r := range results {
+		if r.Err != nil && !r.refused() {
+			return nil, r.Err
+		}
+	}
+	return results, nil
+}
+
+// write appends drafts, of which several may have one key. Unless it may wait, the result of those whose convos other
+// transactions hold is ErrBusy.
+func (l *Log) write(ctx context.Context, drafts []draft, wait bool) []Result {
 	results := make([]Result, len(drafts))
-	for pass := joinAll(drafts); len(pass.first) > 0; pass = joinSome(drafts, pass.later) {
-		outcomes, err := l.write(ctx, pass.first)
-		if pgpool.Code(err) == uniqueViolation {
-			// A sender became a member between the statements, so its convo was not locked. Now it will be.
-			outcomes, err = l.write(ctx, pass.first)
-		}
-		if err != nil {
-			return nil, err
-		}
-		for i, j := range pass.of {
-			results[i] = l.result(pass.first[j], outcomes[j])
-			if pass.first[j].index != i && results[i].Err == nil {
+	for p := joinAll(drafts); len(p.first) > 0; p = joinSome(drafts, p.later) {
+		settled := l.settle(ctx, p.first, wait)
+		for i, j := range p.of {
+			results[i] = settled[j]
+			if p.indices[j] != i && results[i].Err == nil {
 				results[i].Replayed = true
 			}
 			if results[i].Replayed {
@@ -96,73 +130,155 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 			}
 		}
 	}
-	return results, nil
+	return results
 }
 
-const uniqueViolation = "23505"
+// attempts is how often a transaction is tried that another one, or the moment, has made impossible.
+const attempts = 4
 
-// write runs the transaction, and resolves a COMMIT whose answer was lost.
-func (l *Log) write(ctx context.Context, drafts []draft) ([]outcome, error) {
-	tx, err := l.db.Begin(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("append: begin: %w", err)
+// settle writes drafts, whose keys are all different, and finds out what became of each.
+func (l *Log) settle(ctx context.Context, drafts []draft, wait bool) []Result {
+	outcomes, err := l.transact(ctx, drafts, wait)
+	for try := 1; try < attempts && again(outcomes, err, wait); try++ {
+		time.Sleep(rand.N(time.Duration(try) * 5 * time.Millisecond))
+		outcomes, err = l.transact(ctx, drafts, wait)
 	}
-	defer l.rollback(ctx, tx)
-	outcomes, err := l.appendBatch(ctx, tx, drafts)
-	if errors.Is(err, idem.ErrInProgress) {
+	if n := len(drafts) / 2; n > 0 && poisoned(err) {
+		return append(l.settle(ctx, drafts[:n], wait), l.settle(ctx, drafts[n:], wait)...)
+	}
+	results := make([]Result, len(drafts))
+	switch {
+	case err == nil:
+		for i, d := range drafts {
+			results[i] = l.result(d, outcomes[i])
+		}
+	case errors.As(err, new(*lostError)):
+		l.resolve(ctx, drafts, outcomes, results, err)
+	default:
+		for i, d := range drafts {
+			results[i].Err = l.failure(ctx, d, err, wait)
+		}
+	}
+	return results
+}
+
+// again reports whether a transaction that has written nothing deserves another try: it was the victim of a deadlock, or it has
+// waited for a lock and missed a convo whose sender had only just become a member.
+func again(outcomes []outcome, err error, wait bool) bool {
+	if err != nil {
+		code := pgpool.Code(err)
+		return code == "40P01" || code == "40001"
+	}
+	for _, o := range outcomes {
+		if wait && o.status == statusBusy {
+			return true
+		}
+	}
+	return false
+}
+
+// poisoned reports whether err may be the fault of a single draft: the server is well, and would not have it.
+func poisoned(err error) bool {
+	return err != nil && !errors.As(err, new(*lostError)) && !pgpool.Unavailable(err) && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, context.Canceled)
+}
+
+// failure is what a transaction's failure means for one of its drafts.
+func (l *Log) failure(ctx context.Context, d draft, err error, wait bool) error {
+	switch {
+	case pgpool.LockTimeout(err) && !wait:
+		return ErrBusy
+	case pgpool.LockTimeout(err) && l.running(ctx, d):
 		l.metrics.InProgress(NSID)
+		return fmt.Errorf("append: %w", idem.ErrInProgress)
 	}
+	return fmt.Errorf("append: %w", err)
+}
+
+// lostError says that a transaction may or may not have been committed.
+type lostError struct{ cause error }
+
+func (e *lostError) Error() string { return "the outcome of a commit was lost: " + e.cause.Error() }
+func (e *lostError) Unwrap() error { return e.cause }
+
+// transact runs the transaction. The error is a *lostError unless it is known that nothing was written.
+func (l *Log) transact(ctx context.Context, drafts []draft, wait bool) (outcomes []outcome, err error) {
+	conn, err := l.db.Acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("append: %w", err)
-	}
-	if err := l.faults.Hit(ctx, failpoint.BeforeCommit, NSID); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	err = tx.Commit(ctx)
+	defer conn.Release()
+	lock := lockIdleConvos
+	if wait {
+		lock = lockConvos
+	}
+	if l.faults.Armed(failpoint.BeforeCommit, NSID) {
+		// The server commits at the end of the round trip, unless it is told that there is more to come.
+		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if outcomes, err = l.appendBatch(ctx, tx, drafts, lock); err != nil {
+				return err
+			}
+			return l.faults.Hit(ctx, failpoint.BeforeCommit, NSID)
+		})
+	} else {
+		outcomes, err = l.appendBatch(ctx, conn, drafts, lock)
+	}
 	if err == nil {
 		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
 	}
-	if err == nil {
-		return outcomes, nil
+	if lost(err) {
+		err = &lostError{err}
 	}
-	if code := pgpool.Code(err); code != "" && !pgpool.Unavailable(err) {
-		return nil, fmt.Errorf("append: commit: %w", err)
-	}
-	return l.resolve(ctx, outcomes, err)
+	return outcomes, err
 }
 
-// commitTimeout bounds the wait for a COMMIT and, after a lost connection, for the look-up of its outcome.
-const commitTimeout = 10 * time.Second
-
-// resolve answers a batch whose COMMIT was lost with what the server says of its transaction. The rows would not do: another
-// request may have the key and the seq by now. If nothing was to be written, there was nothing to lose.
-func (l *Log) resolve(ctx context.Context, outcomes []outcome, cause error) ([]outcome, error) {
-	i := slices.IndexFunc(outcomes, func(o outcome) bool { return o.status == statusAppended })
-	if i < 0 {
-		return outcomes, nil
+// lost reports whether err leaves open what became of a transaction. An ERROR of the server's does not: it has rolled back. But the
+// FATAL one that a session ends with may come after its COMMIT.
+func lost(err error) bool {
+	var (
+		refusal *pgconn.PgError
+		unsent  pgx.ErrPreprocessingBatch
+	)
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &refusal):
+		return refusal.SeverityUnlocalized != "ERROR"
 	}
-	var status *string
-	err := l.db.QueryRow(ctx, `SELECT pg_xact_status($1::text::xid8)`, outcomes[i].xid).Scan(&status)
-	if err != nil || status == nil || *status != "committed" {
-		return nil, errors.Join(fmt.Errorf("append: %w: %w", idem.ErrUnknownOutcome, cause), err)
-	}
-	l.log.WarnContext(ctx, "a lost commit was found committed", "nsid", NSID)
-	return outcomes, nil
+	return !errors.As(err, &unsent)
 }
 
-func (l *Log) rollback(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+// lookupTimeout bounds the search for what became of a batch, which goes on when the batch's own time is over.
+const lookupTimeout = 5 * time.Second
+
+// resolve fills in the results of drafts whose COMMIT was lost. What was only judged needs none. A message was appended if the log
+// holds its key for the same content; whether by this transaction or by another request's makes no difference to the answer. If it
+// does not, the old session may still be committing: "not there" is not yet "not done".
+func (l *Log) resolve(ctx context.Context, drafts []draft, outcomes []outcome, results []Result, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()
-	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-		l.log.WarnContext(ctx, "rollback failed", "error", err)
+	found, err := l.lookup(ctx, drafts)
+	for i, d := range drafts {
+		o, appended := found[i]
+		switch {
+		case len(outcomes) == len(drafts) && outcomes[i].status != statusAppended:
+			results[i] = l.result(d, outcomes[i])
+		case appended:
+			results[i] = l.result(d, o)
+		default:
+			results[i].Err = errors.Join(fmt.Errorf("append: %w: %w", idem.ErrUnknownOutcome, cause), err)
+		}
+	}
+	if len(found) > 0 {
+		l.log.WarnContext(ctx, "a lost commit was found committed", "nsid", NSID, "messages", len(found))
 	}
 }
 
 // result turns what the statement said about a draft into its answer.
 func (l *Log) result(d draft, o outcome) Result {
 	switch o.status {
+	case statusBusy:
+		return Result{Err: ErrBusy}
 	case statusConvoNotFound:
 		return Result{Err: ErrConvoNotFound}
 	case statusNotMember:

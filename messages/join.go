@@ -7,22 +7,36 @@ import (
 	"github.com/google/uuid"
 )
 
-// draft is the first draft of its key in a batch.
+// draft is a Draft with what two of them are compared by.
 type draft struct {
 	Draft
-	index int // in the batch as it was given
-	hash  [sha256.Size]byte
+	hash [sha256.Size]byte
 }
+
+func newDraft(d Draft) draft { return draft{Draft: d, hash: d.Input.Hash()} }
+
+// key is what names a request to send a message.
+type key struct {
+	convo  uuid.UUID
+	sender syntax.DID
+	key    string
+}
+
+func (d *draft) id() key { return key{d.ConvoID, d.Sender, d.Key} }
+
+// repeats reports whether d is the same request as other.
+func (d *draft) repeats(other *draft) bool { return d.hash == other.hash && d.id() == other.id() }
 
 // pass is what one statement may write of a batch: one draft of each key, because a statement cannot see the row that it is
 // itself inserting for another draft.
 type pass struct {
-	first []draft
-	of    map[int]int // index in the batch → index in first: the same request, answered with it
-	later []int       // same key, other content: judged in the next pass, when the first one's fate is known
+	first   []draft
+	indices []int       // of first, in the batch as it was given
+	of      map[int]int // index in the batch → index in first: the same request, answered with it
+	later   []int       // same key, other content: judged in the next pass, when the first one's fate is known
 }
 
-func joinAll(drafts []Draft) pass {
+func joinAll(drafts []draft) pass {
 	all := make([]int, len(drafts))
 	for i := range all {
 		all[i] = i
@@ -30,25 +44,19 @@ func joinAll(drafts []Draft) pass {
 	return joinSome(drafts, all)
 }
 
-func joinSome(drafts []Draft, indices []int) pass {
-	type key struct {
-		convo  uuid.UUID
-		sender syntax.DID
-		key    string
-	}
+func joinSome(drafts []draft, indices []int) pass {
 	seen := make(map[key]int, len(indices))
 	p := pass{of: make(map[int]int, len(indices))}
 	for _, i := range indices {
-		d := drafts[i]
-		k, hash := key{d.ConvoID, d.Sender, d.Key}, d.Input.Hash()
-		j, repeated := seen[k]
+		d := &drafts[i]
+		j, repeated := seen[d.id()]
 		switch {
 		case !repeated:
 			j = len(p.first)
-			seen[k] = j
-			p.first = append(p.first, draft{Draft: d, index: i, hash: hash})
+			seen[d.id()] = j
+			p.first, p.indices = append(p.first, *d), append(p.indices, i)
 			p.of[i] = j
-		case p.first[j].hash == hash:
+		case p.first[j].hash == d.hash:
 			p.of[i] = j
 		default:
 			p.later = append(p.later, i)

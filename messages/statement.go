@@ -2,18 +2,14 @@ package messages
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/idem"
-	"mlsd/internal/pgpool"
 	"mlsd/outbox"
 	"mlsd/push"
 )
@@ -25,6 +21,7 @@ const (
 	statusConflict      = "conflict" // the key stands in the log, for other content
 	statusConvoNotFound = "convo-not-found"
 	statusNotMember     = "not-member"
+	statusBusy          = "busy" // the convo is not locked, so nothing can be appended to it
 	statusWrongGroup    = "wrong-group"
 	statusWrongEpoch    = "wrong-epoch"
 )
@@ -36,27 +33,33 @@ type outcome struct {
 	at           time.Time // created_at of that row
 	currentEpoch int64
 	differing    []string // of a conflict: names of the input fields that differ
-	xid          *string  // of the transaction, if it has written or locked anything
 }
 
-// lockKeys makes a draft wait for another request with its key, here or on another node, before it queues for the convo: only
-// then can a wait that takes too long be told from a busy convo. Keys come sorted, and always before convos.
-const lockKeys = `SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key`
-
-// lockConvos takes the row locks that order all writers of a convo, in one fixed order so that batches cannot deadlock. It is a
-// statement of its own: what follows must see what the previous holder committed, and a statement keeps the snapshot it began
-// with however long it waited.
+// lockConvos takes the row locks that order all writers of a convo, in one fixed order so that batches cannot deadlock, and notes
+// in the transaction which convos it did not lock. It is a statement of its own: what follows must see what the previous holder
+// committed, and a statement keeps the snapshot it began with however long it waited.
 //
 // Only for members: a stranger can neither hold up a convo nor learn from a wait that it exists.
 const lockConvos = `
-	SELECT FROM convos
-	WHERE id = ANY(ARRAY(
-		SELECT m.convo_id
-		FROM unnest($1::uuid[], $2::text[]) AS d (convo_id, did)
-		CROSS JOIN LATERAL (
-			SELECT convo_id FROM members WHERE convo_id = d.convo_id AND did = d.did AND left_at IS NULL LIMIT 1
-		) m))
-	ORDER BY id FOR NO KEY UPDATE`
+	WITH locked AS MATERIALIZED (
+		SELECT id FROM convos
+		WHERE id = ANY(ARRAY(
+			SELECT m.convo_id
+			FROM unnest($1::uuid[], $2::text[]) AS d (convo_id, did)
+			CROSS JOIN LATERAL (
+				SELECT convo_id FROM members WHERE convo_id = d.convo_id AND did = d.did AND left_at IS NULL LIMIT 1
+			) m))
+		ORDER BY id FOR NO KEY UPDATE
+	)
+	SELECT set_config('mlsd.unlocked', coalesce(array_agg(id), '{}')::text, true)
+	FROM (SELECT unnest($1::uuid[]) EXCEPT SELECT id FROM locked) AS u (id)`
+
+// lockIdleConvos is lockConvos for those who share a batch: it passes over convos that another transaction holds, and nothing else
+// that the batch may have to wait for holds it up for long.
+var lockIdleConvos = strings.NewReplacer(
+	"FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED",
+	"SELECT set_config('mlsd.unlocked'", "SELECT set_config('lock_timeout', '250', true), set_config('mlsd.unlocked'",
+).Replace(lockConvos)
 
 // appendDrafts judges every draft, numbers the good ones behind the convo's last_seq and inserts them. The laterals with their
 // limits are index look-ups whatever the planner believes of a table that it has no statistics of yet; as plain joins they
@@ -68,6 +71,8 @@ const appendDrafts = `
 		SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::text[], $4::text[], $5::bytea[], $6::smallint[], $7::bigint[],
 			$8::bytea[], $9::text[], $10::text[])
 		WITH ORDINALITY AS d (convo_id, group_id, sender_did, key, hash, kind, epoch, body, embed_type, embed_uri, ord)
+	), unlocked AS MATERIALIZED (
+		SELECT current_setting('mlsd.unlocked')::uuid[] AS ids
 	), judged AS MATERIALIZED (
 		SELECT d.ord, d.convo_id, d.sender_did, d.kind, c.last_seq, c.epoch AS current_epoch, held.seq AS held_seq, held.created_at AS held_at,
 			CASE
@@ -75,6 +80,7 @@ const appendDrafts = `
 				WHEN held.seq IS NOT NULL THEN 'conflict'
 				WHEN c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'
 				WHEN m.left_at IS NOT NULL THEN 'not-member'
+				WHEN d.convo_id = ANY((SELECT ids FROM unlocked)::uuid[]) THEN 'busy'
 				WHEN c.group_id <> d.group_id THEN 'wrong-group'
 				WHEN d.epoch > c.epoch OR d.epoch < c.epoch - $11 THEN 'wrong-epoch'
 				ELSE 'appended'
@@ -112,13 +118,17 @@ const appendDrafts = `
 		FROM numbered n JOIN draft d USING (ord), moment
 	), left_word AS (` + outbox.NoteMessages + `
 	)
-	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing,
-		pg_current_xact_id_if_assigned()::text
+	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing
 	FROM judged j LEFT JOIN numbered n USING (ord), moment
 	ORDER BY j.ord`
 
-// appendBatch writes drafts, whose keys are all different, inside tx and returns an outcome for each.
-func (l *Log) appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft) (outcomes []outcome, err error) {
+// sender is a connection, on which a batch is a transaction of its own, or a transaction.
+type sender interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// appendBatch writes drafts, whose keys are all different, in one round trip and returns an outcome for each.
+func (l *Log) appendBatch(ctx context.Context, to sender, drafts []draft, lock string) (outcomes []outcome, err error) {
 	n := len(drafts)
 	var (
 		convos               = make([]uuid.UUID, n)
@@ -136,20 +146,15 @@ func (l *Log) appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft) (outco
 		kinds[i], epochs[i], body[i], embedTypes[i], embedURIs[i] = int16(d.Kind), d.Epoch, d.Body, d.EmbedType, d.EmbedURI
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(lockKeys, lockNumbers(drafts))
-	batch.Queue(lockConvos, convos, senders)
+	batch.Queue(lock, convos, senders)
 	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, l.window)
-	results := tx.SendBatch(ctx, batch)
+	results := to.SendBatch(ctx, batch)
 	defer func() {
+		// The server commits before it says that the batch is done, and Close is what reads that.
 		if closeErr := results.Close(); err == nil {
 			err = closeErr // after a failed statement it only says the same again
 		}
 	}()
-	if _, err := results.Exec(); pgpool.LockTimeout(err) {
-		return nil, idem.ErrInProgress
-	} else if err != nil {
-		return nil, fmt.Errorf("lock the keys: %w", err)
-	}
 	if _, err := results.Exec(); err != nil {
 		return nil, fmt.Errorf("lock the convos: %w", err)
 	}
@@ -158,18 +163,7 @@ func (l *Log) appendBatch(ctx context.Context, tx pgx.Tx, drafts []draft) (outco
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o outcome, err error) {
-		err = row.Scan(&o.status, &o.seq, &o.at, &o.currentEpoch, &o.differing, &o.xid)
+		err = row.Scan(&o.status, &o.seq, &o.at, &o.currentEpoch, &o.differing)
 		return o, err
 	})
-}
-
-// lockNumbers names the drafts' keys for advisory locks, sorted. Two keys that share a number wait for each other for nothing.
-func lockNumbers(drafts []draft) []int64 {
-	numbers := make([]int64, len(drafts))
-	for i, d := range drafts {
-		sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s", d.ConvoID, d.Sender, d.Key))
-		numbers[i] = int64(binary.BigEndian.Uint64(sum[:]))
-	}
-	slices.Sort(numbers)
-	return numbers
 }

@@ -138,6 +138,9 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		log.Warn("requests were cut off", "error", drainErr)
 		err = errors.Join(err, publicServer.Close())
 	}
+	if drainErr := n.messages.Close(drain); drainErr != nil {
+		log.Warn("messages were left unwritten", "error", drainErr)
+	}
 	if drainErr := <-drained; drainErr != nil {
 		log.Warn("streams were cut off", "error", drainErr)
 	}
@@ -147,6 +150,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 // node is a server put together.
 type node struct {
 	api         *api.Server
+	messages    *messages.Log
 	welcomes    *welcome.Reaper
 	keyPackages *keypackages.Reaper
 	tokens      *serviceauth.UsedTokens
@@ -205,6 +209,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	if n.push, err = pushWorker(cfg, pool, writes, metrics, log, n.faults); err != nil {
 		return nil, err
 	}
+	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults)
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     writes,
@@ -212,7 +217,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		Events:     n.hub,
 		Tickets:    n.tickets,
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
-		Messages:   messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults),
+		Messages:   n.messages,
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
 	})
 	return n, err

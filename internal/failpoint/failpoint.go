@@ -85,6 +85,17 @@ func (s *Set) Resume(name, method string) {
 	delete(s.gates, p)
 }
 
+// Armed reports whether the next write of method that comes to name will perform an action there.
+func (s *Set) Armed(name, method string) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, armed := s.armed[point{name, method}]
+	return armed
+}
+
 // Hit is called by a write of method that has come to name.
 func (s *Set) Hit(ctx context.Context, name, method string) error {
 	if s == nil {
