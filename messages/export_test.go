@@ -1,7 +1,10 @@
 package messages
 
 import (
+	"context"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"mlsd/outbox"
 )
@@ -14,4 +17,40 @@ func (l *Log) WithoutEvents() *Log {
 	}
 	l.statement = strings.Replace(l.statement, leave, ")", 1)
 	return l
+}
+
+// Bounds of the queue.
+const (
+	QueueDrafts = queueDrafts
+	QueueBytes  = queueBytes
+)
+
+// Write is Append with a result for each draft, whatever has happened.
+func (l *Log) Write(ctx context.Context, drafts ...Draft) []Result {
+	batch := make([]draft, len(drafts))
+	for i, d := range drafts {
+		batch[i] = newDraft(d)
+	}
+	return l.write(ctx, batch, true)
+}
+
+// Queued is how many drafts wait for a transaction, and how many bytes.
+func (l *Log) Queued() (drafts, bytes int) {
+	l.sends.mu.Lock()
+	defer l.sends.mu.Unlock()
+	return l.sends.waiting, l.sends.bytes
+}
+
+// Idle reports whether no goroutine is at work, and no convo is waited for.
+func (l *Log) Idle() bool {
+	l.sends.mu.Lock()
+	defer l.sends.mu.Unlock()
+	return l.sends.running == 0 && len(l.sends.aside) == 0
+}
+
+// SameShard reports whether two convos share a shard.
+func (l *Log) SameShard(a, b uuid.UUID) bool {
+	l.sends.mu.Lock()
+	defer l.sends.mu.Unlock()
+	return l.sends.laneOf(a) == l.sends.laneOf(b)
 }

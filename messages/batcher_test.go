@@ -1,0 +1,552 @@
+package messages_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+	"mlsd/messages"
+	"mlsd/mls"
+)
+
+// outcome is what Send has returned.
+type outcome struct {
+	messages.Receipt
+	err error
+}
+
+// node returns another log on f's database, without faults.
+func (f *fixture) node(options ...messages.Option) *messages.Log {
+	return messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil, options...)
+}
+
+// later sends d and returns where its outcome will be.
+func (f *fixture) later(ctx context.Context, d messages.Draft) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		r, err := f.Send(ctx, d)
+		done <- outcome{r, err}
+	}()
+	return done
+}
+
+// pause has a message sent to convo whose transaction waits before its COMMIT, with its shard, until resume.
+func (f *fixture) pause(t *testing.T, convo uuid.UUID) (held <-chan outcome, resume func()) {
+	t.Helper()
+	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	reached := f.faults.Reached(failpoint.BeforeCommit, messages.NSID)
+	held = f.later(t.Context(), f.draft(convo, alice, "held", "held"))
+	<-reached
+	resume = sync.OnceFunc(func() { f.faults.Resume(failpoint.BeforeCommit, messages.NSID) })
+	t.Cleanup(resume)
+	return held, resume
+}
+
+// queued waits until n drafts wait.
+func (f *fixture) queued(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, func() bool {
+		drafts, _ := f.Queued()
+		return drafts == n
+	})
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not happen")
+		}
+	}
+}
+
+// lock holds the row lock of convo until release.
+func (f *fixture) lock(t *testing.T, query string, args ...any) (release func()) {
+	t.Helper()
+	tx, err := f.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release = sync.OnceFunc(func() {
+		if err := tx.Rollback(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(release)
+	if _, err := tx.Exec(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
+	return release
+}
+
+const lockConvo = `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`
+
+func (f *fixture) count(t *testing.T, query string, args ...any) (n int) {
+	t.Helper()
+	if err := f.db.QueryRow(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestHundredIdentical: the same request a hundred times at once, over two nodes, is one message, and they all get its answer.
+func TestHundredIdentical(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	nodes := []*messages.Log{f.Log, f.node()}
+	got := make([]outcome, 100)
+	var wg sync.WaitGroup
+	for i := range got {
+		wg.Go(func() {
+			got[i].Receipt, got[i].err = nodes[i%2].Send(t.Context(), f.draft(f.convos[0], alice, "k", "x"))
+		})
+	}
+	wg.Wait()
+	first := 0
+	for _, g := range got {
+		if g.err != nil || g.Seq != 1 || g.ID != got[0].ID || !g.At.Equal(got[0].At) {
+			t.Errorf("%+v", g)
+		}
+		if !g.Replayed {
+			first++
+		}
+	}
+	if n := f.count(t, `SELECT count(*) FROM messages`); n != 1 || first != 1 {
+		t.Errorf("%d rows, %d firsts", n, first)
+	}
+}
+
+// TestPoisonedDraft: what the database will not have fails its own caller alone, be it refused before it is sent, in the statement or
+// by the COMMIT.
+func TestPoisonedDraft(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	_, err := f.db.Exec(t.Context(), `
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE check_violation; END $$;
+		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON messages DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW WHEN (new.idempotency_key = 'late') EXECUTE FUNCTION refuse()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, resume := f.pause(t, f.convos[0])
+	const n = 30
+	poison := map[int]messages.Draft{
+		7:  f.draft(f.convos[0], alice, "zero\x00byte", "x"),
+		13: f.draft(f.convos[0], alice, "late", "x"),
+		22: f.draft(f.convos[0], bob, "kind", "x"),
+	}
+	bad := poison[22]
+	bad.Kind = mls.ContentType(9)
+	poison[22] = bad
+	var waiting []<-chan outcome
+	for i := range n {
+		d, poisoned := poison[i]
+		if !poisoned {
+			d = f.draft(f.convos[0], alice, fmt.Sprint(i), "x")
+		}
+		waiting = append(waiting, f.later(t.Context(), d))
+		f.queued(t, i+1)
+	}
+	resume()
+	if first := <-held; first.err != nil {
+		t.Fatal(first.err)
+	}
+	for i, w := range waiting {
+		got := <-w
+		if _, poisoned := poison[i]; poisoned != (got.err != nil) {
+			t.Errorf("%d: %+v", i, got)
+		}
+		if got.err != nil && pgpool.Code(got.err)[:1] != "2" {
+			t.Errorf("%d: %v", i, got.err)
+		}
+	}
+	if rows := f.count(t, `SELECT count(*) FROM messages`); rows != n-len(poison)+1 {
+		t.Errorf("%d rows", rows)
+	}
+}
+
+// TestCallerHangsUp: whoever leaves takes nobody along. What was waiting is not written; what was being written is, and a retry
+// finds it.
+func TestCallerHangsUp(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	convo := f.convos[0]
+	ctx, hangUp := context.WithCancel(t.Context())
+	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	reached := f.faults.Reached(failpoint.BeforeCommit, messages.NSID)
+	writing := f.later(ctx, f.draft(convo, alice, "writing", "x"))
+	<-reached
+	waiting := f.later(ctx, f.draft(convo, alice, "waiting", "x"))
+	f.queued(t, 1)
+	neighbour := f.later(t.Context(), f.draft(convo, alice, "neighbour", "x"))
+	f.queued(t, 2)
+	hangUp()
+	for _, gone := range []<-chan outcome{writing, waiting} {
+		if got := <-gone; !errors.Is(got.err, context.Canceled) {
+			t.Fatalf("%+v", got)
+		}
+	}
+	f.queued(t, 1)
+	f.faults.Resume(failpoint.BeforeCommit, messages.NSID)
+	if got := <-neighbour; got.err != nil || got.Seq != 2 {
+		t.Fatalf("the neighbour: %+v", got)
+	}
+	if r, err := f.Send(t.Context(), f.draft(convo, alice, "writing", "x")); err != nil || !r.Replayed || r.Seq != 1 {
+		t.Fatalf("the retry of what was being written: %+v, %v", r, err)
+	}
+	if r, err := f.Send(t.Context(), f.draft(convo, alice, "waiting", "x")); err != nil || r.Replayed || r.Seq != 3 {
+		t.Fatalf("the retry of what was waiting: %+v, %v", r, err)
+	}
+}
+
+// TestQueueIsBounded by count and by bytes.
+func TestQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ size, fit int }{
+		"count": {size: 1, fit: messages.QueueDrafts},
+		"bytes": {size: 10 << 20, fit: messages.QueueBytes / (10 << 20)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, 0)
+			held, resume := f.pause(t, f.convos[0])
+			ctx, hangUp := context.WithCancel(t.Context())
+			defer hangUp()
+			body := make([]byte, test.size)
+			draft := func(i int) messages.Draft {
+				d := f.draft(f.convos[0], alice, fmt.Sprint(i), "x")
+				d.Body = body
+				return d
+			}
+			waiting := make([]<-chan outcome, test.fit)
+			for i := range waiting {
+				waiting[i] = f.later(ctx, draft(i))
+			}
+			f.queued(t, test.fit)
+			if _, err := f.Send(t.Context(), draft(test.fit)); !errors.Is(err, messages.ErrOverloaded) {
+				t.Fatalf("one too many: %v", err)
+			}
+			hangUp()
+			for _, w := range waiting {
+				<-w
+			}
+			if drafts, bytes := f.Queued(); drafts != 0 || bytes != 0 {
+				t.Fatalf("%d drafts, %d bytes are still counted", drafts, bytes)
+			}
+			resume()
+			<-held
+			if r, err := f.Send(t.Context(), f.draft(f.convos[0], alice, "after", "x")); err != nil || r.Seq != 2 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		})
+	}
+}
+
+// TestOtherShardGoesOn while one waits for its COMMIT.
+func TestOtherShardGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	here, there := f.convos[0], f.convos[1]
+	for f.SameShard(here, there) {
+		there = uuid.Must(uuid.NewV7())
+		f.addConvo(t, there)
+	}
+	held, resume := f.pause(t, here)
+	if r, err := f.Send(t.Context(), f.draft(there, alice, "k", "x")); err != nil || r.Seq != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	resume()
+	<-held
+}
+
+// TestBusyConvoHoldsUpNoOther: a convo that is locked elsewhere, or one whose word to devices is, delays its own messages alone.
+func TestBusyConvoHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, hold := range map[string]func(f *fixture, t *testing.T, convo uuid.UUID) (release func()){
+		"convo": func(f *fixture, t *testing.T, convo uuid.UUID) func() { return f.lock(t, lockConvo, convo) },
+		"push": func(f *fixture, t *testing.T, convo uuid.UUID) func() {
+			_, err := f.db.Exec(t.Context(), `
+				INSERT INTO push_targets (did, device_id, kind, address, created_at) VALUES ('did:plc:bob', 'phone', 'webhook', 'https://example.com', now())`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f.lock(t, `INSERT INTO push_convos (convo_id, sender_did, created_at) VALUES ($1, 'did:plc:alice', now())`, convo)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, 0)
+			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
+			busy, idle := f.convos[0], f.convos[1]
+			held, resume := f.pause(t, idle)
+			release := hold(f, t, busy)
+			var waiting, passing []<-chan outcome
+			for i := range 4 { // of one batch
+				waiting = append(waiting, f.later(t.Context(), f.draft(busy, alice, fmt.Sprint(i), "x")))
+				passing = append(passing, f.later(t.Context(), f.draft(idle, bob, fmt.Sprint(i), "x")))
+			}
+			f.queued(t, 8)
+			resume()
+			<-held
+			for _, p := range passing {
+				if got := <-p; got.err != nil {
+					t.Error(got.err)
+				}
+			}
+			if n := f.count(t, `SELECT count(*) FROM messages WHERE convo_id = $1`, busy); n != 0 {
+				t.Errorf("%d messages in a locked convo", n)
+			}
+			release()
+			for _, w := range waiting {
+				if got := <-w; got.err != nil {
+					t.Error(got.err)
+				}
+			}
+			eventually(t, f.Idle)
+		})
+	}
+}
+
+// TestSameKeyRunning: a request whose key another node is writing is told so when it has waited long enough, and one whose convo is
+// just as busy is not.
+func TestSameKeyRunning(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	held, resume := f.pause(t, f.convos[0])
+	other := f.node()
+	var waiting sync.WaitGroup
+	for _, w := range []struct {
+		log     *messages.Log
+		key     string
+		running bool
+	}{{other, "held", true}, {other, "another", false}, {f.Log, "held", true}} {
+		waiting.Go(func() {
+			_, err := w.log.Send(t.Context(), f.draft(f.convos[0], alice, w.key, "held"))
+			if errors.Is(err, idem.ErrInProgress) != w.running || !w.running && !pgpool.Unavailable(err) {
+				t.Errorf("%s: %v", w.key, err)
+			}
+		})
+	}
+	waiting.Wait()
+	resume()
+	if got := <-held; got.err != nil || got.Replayed {
+		t.Fatalf("%+v", got)
+	}
+	if r, err := other.Send(t.Context(), f.draft(f.convos[0], alice, "held", "held")); err != nil || !r.Replayed {
+		t.Fatalf("%+v, %v", r, err)
+	}
+}
+
+// TestOrderOfOneSender: who sends one after the other reads them in that order.
+func TestOrderOfOneSender(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	nodes := []*messages.Log{f.Log, f.node()}
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			last := int64(0)
+			for i := range 25 {
+				r, err := nodes[(w+i)%2].Send(t.Context(), f.draft(f.convos[0], alice, fmt.Sprint(w, i), "x"))
+				if err != nil || r.Seq <= last {
+					t.Errorf("seq %d after %d, %v", r.Seq, last, err)
+				}
+				last = r.Seq
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestLostBatch: each draft of a batch whose COMMIT was lost gets its own word: what the log has of it is appended, whoever did it;
+// what was refused stays refused; of the rest nobody knows.
+func TestLostBatch(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	convo := f.convos[0]
+	held := f.append(t, f.draft(convo, alice, "held", "held"))[0]
+	batch := []messages.Draft{
+		f.draft(convo, alice, "twin", "x"), f.draft(convo, alice, "taken", "x"), f.draft(convo, alice, "gone", "x"),
+		f.draft(convo, mallory, "stranger", "x"), f.draft(convo, alice, "held", "held"), f.draft(convo, alice, "twin", "x"),
+	}
+	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	reached := f.faults.Reached(failpoint.BeforeCommit, messages.NSID)
+	done := make(chan []messages.Result, 1)
+	go func() { done <- f.Write(t.Context(), batch...) }()
+	<-reached
+	_, err := f.db.Exec(t.Context(), `
+		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	twins := f.append(t, f.draft(convo, alice, "taken", "other"), f.draft(convo, alice, "twin", "x"))
+	f.faults.Resume(failpoint.BeforeCommit, messages.NSID)
+	got := <-done
+	for i, want := range []error{nil, idem.ErrUnknownOutcome, idem.ErrUnknownOutcome, messages.ErrConvoNotFound, nil, nil} {
+		if !errors.Is(got[i].Err, want) || want == nil && got[i].Err != nil {
+			t.Errorf("%d: %+v, want %v", i, got[i], want)
+		}
+	}
+	if got[0].ID != twins[1].ID || got[5].ID != twins[1].ID || got[4].ID != held.ID || !got[4].Replayed {
+		t.Errorf("%+v", got)
+	}
+
+	if err := f.faults.Arm(failpoint.AfterCommit, messages.NSID, failpoint.Error); err != nil {
+		t.Fatal(err)
+	}
+	got = f.Write(t.Context(), f.draft(convo, alice, "a", "x"), f.draft(f.convos[1], bob, "b", "x"), f.draft(convo, carol, "c", "x"))
+	if got[0].Err != nil || got[0].Seq != 4 || got[1].Err != nil || got[1].Seq != 1 || !errors.Is(got[2].Err, messages.ErrNotMember) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestSessionsDie at random while the senders of two nodes retry what they do not know the fate of: every key is one message, and
+// every answer is that message's.
+func TestSessionsDie(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	nodes := []*messages.Log{f.node(), f.node()}
+	const senders, each = 32, 60
+	var unknown, kills atomic.Int64
+	var got [senders][each]messages.Receipt
+	ctx, stop := context.WithCancel(t.Context())
+	var killing, sending sync.WaitGroup
+	killing.Go(func() {
+		rng := rand.New(rand.NewPCG(7, 7))
+		for ctx.Err() == nil {
+			tag, err := f.db.Exec(t.Context(), `
+				SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%draft%'
+				ORDER BY random() LIMIT 1`)
+			if err == nil {
+				kills.Add(tag.RowsAffected())
+			}
+			time.Sleep(time.Duration(rng.IntN(8)) * time.Millisecond)
+		}
+	})
+	for s := range senders {
+		sending.Go(func() {
+			for i := range each {
+				d := f.draft(f.convos[i%2], alice, fmt.Sprint(s/2, i), "x") // each key by two senders
+				r, err := nodes[s%2].Send(t.Context(), d)
+				for ; err != nil; r, err = nodes[rand.IntN(2)].Send(t.Context(), d) {
+					if !errors.Is(err, idem.ErrUnknownOutcome) && !pgpool.Unavailable(err) && !errors.Is(err, idem.ErrInProgress) {
+						t.Error(err)
+						return
+					}
+					unknown.Add(1)
+				}
+				got[s][i] = r
+			}
+		})
+	}
+	sending.Wait()
+	stop()
+	killing.Wait()
+	f.db.Reset() // some sessions may have been killed while they were idle
+	for s := range senders {
+		for i, r := range got[s] {
+			convo, key := f.convos[i%2], fmt.Sprint(s/2, i)
+			if n := f.count(t, `SELECT count(*) FROM messages WHERE convo_id = $1 AND seq = $2 AND idempotency_key = $3`, convo, r.Seq, key); n != 1 {
+				t.Errorf("key %s: seq %d is another's", key, r.Seq)
+			}
+		}
+	}
+	if n := f.count(t, `SELECT count(*) FROM messages`); n != senders/2*each {
+		t.Errorf("%d messages of %d keys", n, senders/2*each)
+	}
+	t.Logf("%d sessions killed, %d sends retried", kills.Load(), unknown.Load())
+}
+
+// TestDrain: what was accepted is written before the log is closed, and nothing is accepted after.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	held, resume := f.pause(t, f.convos[0])
+	var waiting []<-chan outcome
+	for i := range 10 {
+		waiting = append(waiting, f.later(t.Context(), f.draft(f.convos[0], alice, fmt.Sprint(i), "x")))
+	}
+	f.queued(t, 10)
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Close(impatient); !errors.Is(err, context.Canceled) {
+		t.Fatalf("closed with messages under way: %v", err)
+	}
+	if _, err := f.Send(t.Context(), f.draft(f.convos[0], alice, "late", "x")); !errors.Is(err, messages.ErrClosed) {
+		t.Fatalf("late: %v", err)
+	}
+	resume()
+	if err := f.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.count(t, `SELECT count(*) FROM messages`); n != 11 {
+		t.Errorf("%d messages when the log was closed", n)
+	}
+	for _, w := range append(waiting, held) {
+		if got := <-w; got.err != nil {
+			t.Error(got.err)
+		}
+	}
+	if err := f.node().Close(t.Context()); err != nil {
+		t.Errorf("one that did nothing: %v", err)
+	}
+}
+
+// writes counts what is written to a connection.
+type writes struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (w writes) Write(p []byte) (int, error) {
+	w.n.Add(1)
+	return w.Conn.Write(p)
+}
+
+// TestOneRoundTrip: once a connection knows the statements, a message is one write to the server, and its answer.
+func TestOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	var n atomic.Int64
+	db := pgtest.Database(t, pgtest.MaxConns(1), func(cfg *pgxpool.Config) {
+		dial := cfg.ConnConfig.DialFunc
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return writes{conn, &n}, err
+		}
+	})
+	f := &fixture{db: db, epoch: 5}
+	convo := uuid.Must(uuid.NewV7())
+	f.addConvo(t, convo)
+	f.Log = f.node()
+	for i := range 3 {
+		before := n.Load()
+		if _, err := f.Send(t.Context(), f.draft(convo, alice, fmt.Sprint(i), "x")); err != nil {
+			t.Fatal(err)
+		}
+		if trips := n.Load() - before; i > 0 && trips != 1 {
+			t.Errorf("message %d: %d writes", i, trips)
+		}
+	}
+}
