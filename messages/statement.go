@@ -63,18 +63,19 @@ var lockIdleConvos = strings.NewReplacer(
 
 // appendDrafts judges every draft, numbers the good ones behind the convo's last_seq and inserts them. The laterals with their
 // limits are index look-ups whatever the planner believes of a table that it has no statistics of yet; as plain joins they
-// became scans of a fresh log, and the cost of a message grew with the log.
+// became scans of a fresh log, and the cost of a message grew with the log. What is known of a draft stays in its row: a join of
+// two of these parts would be a loop in a loop, and the cost of a batch grow with the square of its size.
 const appendDrafts = `
 	WITH moment AS MATERIALIZED (
 		SELECT date_trunc('milliseconds', clock_timestamp()) AS now
-	), draft AS MATERIALIZED (
+	), draft AS (
 		SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::text[], $4::text[], $5::bytea[], $6::smallint[], $7::bigint[],
 			$8::bytea[], $9::text[], $10::text[])
 		WITH ORDINALITY AS d (convo_id, group_id, sender_did, key, hash, kind, epoch, body, embed_type, embed_uri, ord)
 	), unlocked AS MATERIALIZED (
 		SELECT current_setting('mlsd.unlocked')::uuid[] AS ids
-	), judged AS MATERIALIZED (
-		SELECT d.ord, d.convo_id, d.sender_did, d.kind, c.last_seq, c.epoch AS current_epoch, held.seq AS held_seq, held.created_at AS held_at,
+	), judged AS (
+		SELECT d.*, c.last_seq, c.epoch AS current_epoch, held.seq AS held_seq, held.created_at AS held_at,
 			CASE
 				WHEN held.request_hash = d.hash THEN 'repeated'
 				WHEN held.seq IS NOT NULL THEN 'conflict'
@@ -99,36 +100,38 @@ const appendDrafts = `
 			WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
 		) held ON true
 	), numbered AS MATERIALIZED (
-		SELECT ord, convo_id, sender_did, kind, last_seq + row_number() OVER (PARTITION BY convo_id ORDER BY ord) AS seq
-		FROM judged WHERE status = 'appended'
+		SELECT *, last_seq + count(*) FILTER (WHERE status = 'appended') OVER (PARTITION BY convo_id ORDER BY ord) AS seq
+		FROM judged
+	), good AS NOT MATERIALIZED (
+		SELECT * FROM numbered WHERE status = 'appended'
 	), inserted AS (
 		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, embed_type,
 			embed_uri, created_at)
-		SELECT d.convo_id, n.seq, d.kind, d.sender_did, d.epoch, d.body, d.key, d.hash, d.embed_type, d.embed_uri, moment.now
-		FROM numbered n JOIN draft d USING (ord), moment
+		SELECT convo_id, seq, kind, sender_did, epoch, body, key, hash, embed_type, embed_uri, moment.now
+		FROM good, moment
 	), advanced AS (
 		UPDATE convos c SET last_seq = n.last_seq, last_message_at = moment.now
-		FROM (SELECT convo_id, max(seq) AS last_seq FROM numbered GROUP BY convo_id) n, moment
-		WHERE c.id = n.convo_id AND c.id = ANY($1)
+		FROM (SELECT convo_id, max(seq) AS last_seq FROM good GROUP BY convo_id) n, moment
+		WHERE c.id = n.convo_id
 	), pushed AS (
-		SELECT convo_id, sender_did FROM numbered WHERE kind = 1
+		SELECT convo_id, sender_did FROM good WHERE kind = 1
 	), told AS (` + push.NoteMessages + `
 	), noted AS (
-		SELECT n.convo_id, n.seq, n.kind, octet_length(d.body) AS size, moment.now AS created_at
-		FROM numbered n JOIN draft d USING (ord), moment
+		SELECT convo_id, seq, kind, octet_length(body) AS size, moment.now AS created_at FROM good, moment
 	), left_word AS (` + outbox.NoteMessages + `
 	)
-	SELECT j.status, coalesce(n.seq, j.held_seq, 0), coalesce(j.held_at, moment.now), coalesce(j.current_epoch, 0), j.differing
-	FROM judged j LEFT JOIN numbered n USING (ord), moment
-	ORDER BY j.ord`
+	SELECT status, CASE WHEN status = 'appended' THEN seq ELSE coalesce(held_seq, 0) END, coalesce(held_at, moment.now),
+		coalesce(current_epoch, 0), differing
+	FROM numbered, moment
+	ORDER BY ord`
 
 // sender is a connection, on which a batch is a transaction of its own, or a transaction.
 type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// appendBatch writes drafts, whose keys are all different, in one round trip and returns an outcome for each.
-func (l *Log) appendBatch(ctx context.Context, to sender, drafts []draft, lock string) (outcomes []outcome, err error) {
+// batchOf makes the statements that write drafts, whose keys are all different.
+func (l *Log) batchOf(drafts []draft, lock string) *pgx.Batch {
 	n := len(drafts)
 	var (
 		convos               = make([]uuid.UUID, n)
@@ -148,7 +151,12 @@ func (l *Log) appendBatch(ctx context.Context, to sender, drafts []draft, lock s
 	batch := &pgx.Batch{}
 	batch.Queue(lock, convos, senders)
 	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, l.window)
-	results := to.SendBatch(ctx, batch)
+	return batch
+}
+
+// appendBatch writes drafts, whose keys are all different, in one round trip and returns an outcome for each.
+func (l *Log) appendBatch(ctx context.Context, to sender, drafts []draft, lock string) (outcomes []outcome, err error) {
+	results := to.SendBatch(ctx, l.batchOf(drafts, lock))
 	defer func() {
 		// The server commits before it says that the batch is done, and Close is what reads that.
 		if closeErr := results.Close(); err == nil {
