@@ -133,7 +133,7 @@ func (l *Log) write(ctx context.Context, drafts []draft, wait bool) []Result {
 	return results
 }
 
-// attempts is how often a transaction is tried that another one, or the moment, has made impossible.
+// attempts is how often a transaction is tried that could not be because of others at the same moment.
 const attempts = 4
 
 // settle writes drafts, whose keys are all different, and finds out what became of each.
@@ -177,10 +177,17 @@ func again(outcomes []outcome, err error, wait bool) bool {
 	return false
 }
 
-// poisoned reports whether err may be the fault of a single draft: the server is well, and would not have it.
+// poisoned reports whether err may be the fault of a single draft: its values are not what a parameter or a row may hold.
 func poisoned(err error) bool {
-	return err != nil && !errors.As(err, new(*lostError)) && !pgpool.Unavailable(err) && !errors.Is(err, context.DeadlineExceeded) &&
-		!errors.Is(err, context.Canceled)
+	if errors.As(err, new(*lostError)) {
+		return false
+	}
+	switch code := pgpool.Code(err); {
+	case code != "":
+		return code[:2] == "22" || code[:2] == "23" || code[:2] == "54"
+	default:
+		return errors.As(err, new(pgx.ErrPreprocessingBatch))
+	}
 }
 
 // failure is what a transaction's failure means for one of its drafts.

@@ -177,7 +177,7 @@ var mutants = []mutant{
 	{"self-read-cas", []edit{
 		{"convos/commit.go", "	case int64(h.Epoch) != c.epoch:\n", "	case int64(h.Epoch) > c.epoch:\n"}}, "TestSelfReadCAS"},
 	{"max-plus-one", []edit{
-		{"messages/statement.go", "ORDER BY id FOR NO KEY UPDATE`", "ORDER BY id`"}}, "TestMaxPlusOne"},
+		{"messages/statement.go", "ORDER BY id FOR NO KEY UPDATE\n", "ORDER BY id\n"}}, "TestMaxPlusOne"},
 	{"epoch-zero", []edit{
 		{"convos/create.go", "		epoch = 1\n", "		epoch = 0\n"},
 		{"convos/create.go", "	if epoch == 0 && n.Welcome != nil {\n", "	if epoch < 0 {\n"}}, "TestEpochZero"},
@@ -251,12 +251,35 @@ var mutants = []mutant{
 		{"keypackages/claim.go", "ref, cipher_suite, body, created_at\n				FROM key_packages\n",
 			"ref, cipher_suite, body, created_at\n				FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
 
+	{"blind retry", []edit{
+		{"messages/append.go", `return code == "40P01" || code == "40001"`, `return code != "40P01"`}}, "messages.TestUnknownOutcome"},
+	{"a lost COMMIT is a failed one", []edit{
+		{"messages/append.go", "	if lost(err) {\n", "	if lost(err) && err == nil {\n"}}, "messages.TestLostCommit"},
+	{"another's row for one's own", []edit{
+		{"messages/lookup.go", "WHERE held.request_hash = d.hash`", "WHERE held.request_hash IS NOT NULL`"}}, "messages.TestLostBatch"},
+	{"answered before the COMMIT", []edit{
+		{"messages/statement.go", "			err = closeErr //", "			_ = closeErr //"}}, "messages.TestPoisonedDraft"},
+	{"poison for all", []edit{
+		{"messages/append.go", "n > 0 && poisoned(err)", "n > len(drafts) && poisoned(err)"}}, "messages.TestPoisonedDraft"},
+	{"appended without the lock", []edit{
+		{"messages/statement.go", "				WHEN d.convo_id = ANY((SELECT ids FROM unlocked)::uuid[]) THEN 'busy'\n", ""}}, "messages.TestOrderOfOneSender"},
+	{"a busy convo fails its neighbours", []edit{
+		{"messages/append.go", "	case pgpool.LockTimeout(err) && !wait:\n		return ErrBusy\n", ""}}, "messages.TestBusyConvoHoldsUpNoOther"},
+	{"running is busy", []edit{
+		{"messages/lookup.go", "	return pgpool.LockTimeout(err)\n", "	return false\n"}}, "messages.TestSameKeyRunning"},
+	{"busy is running", []edit{
+		{"messages/lookup.go", "	return pgpool.LockTimeout(err)\n", "	return err == nil || pgpool.LockTimeout(err)\n"}}, "messages.TestSameKeyRunning"},
+	{"the queue keeps who has left", []edit{
+		{"messages/batcher.go", "slices.Index(ln.queue, s); i >= 0 {", "slices.Index(ln.queue, s); i > len(ln.queue) {"}}, "messages.TestCallerHangsUp"},
+	{"a queue without end", []edit{
+		{"messages/batcher.go", "	if b.waiting > 0 && (b.waiting >= queueDrafts", "	if b.waiting < 0 && (b.waiting >= queueDrafts"}}, "messages.TestQueueIsBounded"},
+	{"one shard", []edit{
+		{"messages/batcher.go", "%uint64(len(b.shards))]", "%uint64(len(b.shards)/2)]"}}, "messages.TestOtherShardGoesOn"},
 	{"lost-fanout", []edit{
 		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
 		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
 		{"messages/append.go", `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
 	}
-	if err == nil {
 `, `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
 	}
 	if err == nil {
@@ -266,6 +289,7 @@ var mutants = []mutant{
 				return nil, err
 			}
 		}
+	}
 `}}, "push.TestLostFanout"},
 	{"bigserial-gap", []edit{
 		{"events/sequencer.go", "SELECT id FROM outbox ORDER BY id LIMIT $1", "SELECT id FROM outbox WHERE id > (SELECT coalesce(max(stream_seq), 0) FROM events) ORDER BY id LIMIT $1"}}, "events.TestBigserialGap"},
