@@ -93,19 +93,24 @@ func TestOneCommitPerEpoch(t *testing.T) {
 	added[loser].fetched(c)
 }
 
-// max-plus-one: MAX(seq)+1 gave numbers twice. Messages of two nodes and a few commits at once: seq is 1, 2, 3 … without a gap, and
-// every sender was told its own.
+// max-plus-one: MAX(seq)+1 gave numbers twice. Messages of two nodes at once, again and again, because those of one moment share a
+// transaction: seq is 1, 2, 3 … without a gap, and every sender was told its own.
 func TestMaxPlusOne(t *testing.T) {
 	t.Parallel()
-	const n = 60
+	const rounds, each = 20, 4
+	const n = rounds * each
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	by := []*user{alice, bob.on(w.boot())}
 	seqs := map[int64]bool{}
-	for i, a := range together(n, func(i int) answer {
-		return by[i%2].post(mlsapi.NSIDSendMessage, by[i%2].message(c, fmt.Sprint("message ", i)))
-	}) {
+	var answers []answer
+	for round := range rounds {
+		answers = append(answers, together(each, func(i int) answer {
+			return by[i%2].post(mlsapi.NSIDSendMessage, by[i%2].message(c, fmt.Sprint("message ", round, i)))
+		})...)
+	}
+	for i, a := range answers {
 		out := read[mlsapi.SendMessageOutput](t, a.ok())
 		if seqs[*out.Seq] {
 			t.Fatalf("message %d is at seq %d, which another one has", i, *out.Seq)

@@ -265,7 +265,10 @@ func TestOtherShardGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	here, there := f.convos[0], f.convos[1]
-	for f.SameShard(here, there) {
+	for tries := 0; f.SameShard(here, there); tries++ {
+		if tries == 50 {
+			t.Fatal("all convos are of one shard")
+		}
 		there = uuid.Must(uuid.NewV7())
 		f.addConvo(t, there)
 	}

@@ -266,7 +266,7 @@ var mutants = []mutant{
 	{"a busy convo fails its neighbours", []edit{
 		{"messages/append.go", "	case pgpool.LockTimeout(err) && !wait:\n		return ErrBusy\n", ""}}, "messages.TestBusyConvoHoldsUpNoOther"},
 	{"running is busy", []edit{
-		{"messages/lookup.go", "	return pgpool.LockTimeout(err)\n", "	return false\n"}}, "messages.TestSameKeyRunning"},
+		{"messages/lookup.go", "	return pgpool.LockTimeout(err)\n", "	return pgpool.Code(err) == \"\" && err != nil\n"}}, "messages.TestSameKeyRunning"},
 	{"busy is running", []edit{
 		{"messages/lookup.go", "	return pgpool.LockTimeout(err)\n", "	return err == nil || pgpool.LockTimeout(err)\n"}}, "messages.TestSameKeyRunning"},
 	{"the queue keeps who has left", []edit{
