@@ -92,7 +92,7 @@ type lane struct {
 	queue   []*send
 	writing []*send
 	running bool
-	convo   *uuid.UUID // of a busy convo's lane
+	convo   *uuid.UUID // whose lane it is; nil for a shard
 }
 
 // send is a draft and whoever waits for its result.
@@ -234,8 +234,9 @@ func (b *batcher) setAside(s *send) {
 	defer b.mu.Unlock()
 	ln := b.aside[s.ConvoID]
 	if ln == nil {
-		ln = &lane{convo: &s.ConvoID}
-		b.aside[s.ConvoID] = ln
+		convo := s.ConvoID
+		ln = &lane{convo: &convo}
+		b.aside[convo] = ln
 	}
 	b.push(ln, s)
 }
