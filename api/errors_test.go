@@ -89,6 +89,21 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 	}
 }
 
+// A message that is not even queued can be sent again.
+func TestMessageAfterDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice := w.user()
+	c := alice.create()
+	node := w.boot()
+	if err := w.messages.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	message := alice.message(c, "x")
+	alice.on(node).post(mlsapi.NSIDSendMessage, message).unavailable()
+	alice.post(mlsapi.NSIDSendMessage, message).ok()
+}
+
 // The limits of a person and of an address, and the headers that go with them.
 func TestRateLimits(t *testing.T) {
 	t.Parallel()

@@ -50,8 +50,9 @@ type world struct {
 	directory *authtest.Directory
 	policy    welcome.Policy
 	rates     api.Rates
-	locks     string // lock_timeout of the database sessions; "" is none
-	faulty    bool   // the test makes writes fail that no client can help
+	messages  *messages.Log // of the node that was booted last
+	locks     string        // lock_timeout of the database sessions; "" is none
+	faulty    bool          // the test makes writes fail that no client can help
 	tickets   *events.Tickets
 	live      bool // events are told
 	hub       *events.Hub
@@ -108,12 +109,13 @@ func (w *world) boot() *api.Server {
 	metrics := api.NewMetrics(w.registry)
 	var committed func()
 	w.hub, committed = w.events()
+	w.messages = messages.NewLog(w.db, 0, metrics, log, w.faults)
 	server, err := api.New(api.Config{
 		Tickets: w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Welcomes: w.policy, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
 		Writes:   idem.New(w.db, metrics, log, w.faults),
-		Messages: messages.NewLog(w.db, 0, metrics, log, w.faults),
+		Messages: w.messages,
 	})
 	if err != nil {
 		w.t.Fatal(err)
