@@ -12,7 +12,10 @@ const KeepEvents = keepEvents
 func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.upkeepDue = d, time.Time{} }
 
 // Round is one round of the sequencer's.
-func (s *Sequencer) Round(ctx context.Context) (bool, error) { return s.round(ctx, true) }
+func (s *Sequencer) Round(ctx context.Context) (bool, error) {
+	moved, err := s.round(ctx, true)
+	return moved > 0, err
+}
 
 // Resign gives up the lead.
 func (s *Sequencer) Resign() { s.resign() }

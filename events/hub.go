@@ -261,7 +261,10 @@ func (h *Hub) tell(batch []*Event) {
 		h.head, h.day = e.StreamSeq, e.day
 	}
 	for _, e := range batch {
-		h.recent = append(h.recent, e.bare())
+		if e.Kind.LogEntry() && len(h.byConvo[e.ConvoID]) > 0 {
+			e = e.bare() // the other is in somebody's hand, and is to be gone when that is done
+		}
+		h.recent = append(h.recent, e)
 	}
 	if len(h.recent) > 2*keepEvents {
 		h.recent = slices.Clone(h.recent[len(h.recent)-keepEvents:])

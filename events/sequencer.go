@@ -20,6 +20,7 @@ const NSIDSequencer = "mlsd.events.sequencer"
 const (
 	stepLimit   = 2000                   // events of one transaction
 	stepPace    = 5 * time.Millisecond   // from one step to the next while there is always something to do
+	stepFull    = 40                     // events of a step that is worth waiting for twice as long
 	stepTimeout = 10 * time.Second       // of one step
 	leaderPoll  = 250 * time.Millisecond // the net under the leader's wakes
 	electEvery  = 500 * time.Millisecond // how often the others try to lead
@@ -92,17 +93,20 @@ func (s *Sequencer) Wake() {
 func (s *Sequencer) Run(ctx context.Context) {
 	defer s.resign()
 	for woken := true; ctx.Err() == nil; {
-		busy, err := s.round(ctx, woken)
+		moved, err := s.round(ctx, woken)
 		if err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "the sequencer failed", "leads", s.conn != nil, "error", err)
 			s.resign()
 			pause(ctx, electEvery)
 			continue
 		}
-		if busy {
+		switch {
+		case moved > stepFull:
+			pause(ctx, 2*stepPace) // events come so fast that each step costs the senders something
+		case moved > 0:
 			pause(ctx, stepPace)
 		}
-		woken = busy || s.wait(ctx)
+		woken = moved > 0 || s.wait(ctx)
 	}
 }
 
@@ -133,15 +137,15 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// round does what there is to do, and says whether that was anything. The leader moves events; the others try to lead, and pass on
+// round does what there is to do, and says how many events it has moved. The leader moves events; the others try to lead, and pass on
 // what woke them.
-func (s *Sequencer) round(ctx context.Context, woken bool) (busy bool, err error) {
+func (s *Sequencer) round(ctx context.Context, woken bool) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	if s.conn == nil && time.Since(s.tried) >= electEvery {
 		s.tried = time.Now()
 		if err := s.elect(ctx); err != nil {
-			return false, err
+			return 0, err
 		}
 	}
 	if s.conn == nil {
@@ -149,7 +153,7 @@ func (s *Sequencer) round(ctx context.Context, woken bool) (busy bool, err error
 			err = s.passOn(ctx)
 			pause(ctx, stepPace)
 		}
-		return false, err
+		return 0, err
 	}
 	if !time.Now().Before(s.upkeepDue) {
 		s.upkeepDue = time.Now().Add(upkeepEvery)
@@ -158,11 +162,11 @@ func (s *Sequencer) round(ctx context.Context, woken bool) (busy bool, err error
 			s.upkeepDue = time.Now().Add(upkeepAgain)
 		}
 	}
-	n, err := s.step(ctx)
+	moved, err = s.step(ctx)
 	if pgpool.Code(err) == checkViolation { // there is no partition for today, after all
 		s.upkeepDue = time.Time{}
 	}
-	return n > 0, err
+	return moved, err
 }
 
 // elect takes the lock if nobody has it.

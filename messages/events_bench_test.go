@@ -34,7 +34,7 @@ func BenchmarkEvents(b *testing.B) {
 	for _, convos := range []int{1, 100} {
 		b.Run(fmt.Sprintf("convos=%d", convos), func(b *testing.B) {
 			with, without := newSenders(b, convos, true), newSenders(b, convos, false)
-			const turn = 400
+			const turn = 2000
 			with.send(b, turn)
 			without.send(b, turn)
 			var a, o time.Duration
@@ -111,13 +111,13 @@ func (s *senders) send(b *testing.B, n int) time.Duration {
 			for left.Add(-1) >= 0 {
 				i := s.sent.Add(1)
 				convo := s.convos[int(i)%len(s.convos)]
-				results, err := s.log.Append(b.Context(), []messages.Draft{{
+				_, err := s.log.Send(b.Context(), messages.Draft{
 					ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprint(i), Kind: mls.ContentTypeApplication, Epoch: 1,
 					Body:  mlstest.Message(convo[:], 1, string(make([]byte, 1024))),
 					Input: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}},
-				}})
-				if err != nil || results[0].Err != nil {
-					b.Errorf("%v, %v", err, results)
+				})
+				if err != nil {
+					b.Error(err)
 					return
 				}
 				s.wake()
