@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
+	"mlsd/events"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 )
@@ -144,9 +145,9 @@ func (s *Server) stream(cl *call, route mlsapi.Route[*call]) error {
 	return s.renamed(route.Method, route.Serve(&s.handlers, cl, cl.http.Request().URL.Query(), nil))
 }
 
-// chargeable reports whether the address is to blame that the caller could not be told.
+// chargeable reports whether the address is to blame that the caller could not be told, and has not been charged for it.
 func (s *Server) chargeable(err error) bool {
-	return !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) && !pgpool.Unavailable(err)
+	return !errors.Is(err, events.ErrInvalidTicket) && !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) && !pgpool.Unavailable(err)
 }
 
 // maxRequest bounds the time of a request once its body is here: a PDS gives up after ten seconds. A COMMIT under way is

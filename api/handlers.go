@@ -40,6 +40,7 @@ type handlers struct {
 	socketURL string // of the subscription
 	// A subscription says itself who its caller is.
 	auth  *serviceauth.Validator
+	byIP  *limiter
 	byDID *limiter
 }
 

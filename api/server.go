@@ -85,7 +85,7 @@ func New(cfg Config) (*Server, error) {
 	if s.byDID, err = newLimiter(cfg.Rates.DID); err != nil {
 		return nil, err
 	}
-	s.handlers.byDID = s.byDID
+	s.handlers.byIP, s.handlers.byDID = s.byIP, s.byDID
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err
 	}

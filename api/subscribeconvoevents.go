@@ -15,6 +15,7 @@ import (
 func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsParams) (err error) {
 	c.caller, err = h.subscriber(c, p.Ticket)
 	if errors.Is(err, events.ErrInvalidTicket) {
+		h.byIP.charge(c.http.RealIP()) // before it is told: it could try the next one meanwhile
 		return h.streams.refuse(c.http, err)
 	}
 	if err != nil {
