@@ -25,6 +25,7 @@ type Metrics struct {
 	rounds      *prometheus.CounterVec
 	refused     func(name, nsid string) // nil: nobody else counts conflicts
 
+	batches      prometheus.Histogram
 	pushAttempts *prometheus.CounterVec
 	pushJobs     *prometheus.CounterVec
 	pushBacklog  prometheus.Gauge
@@ -64,6 +65,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included."}, []string{"reaper"}),
 
+		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -86,7 +89,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs, m.rounds,
-		m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
+		m.batches, m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
 }
@@ -135,6 +138,9 @@ func (m *Metrics) TakenOver(nsid string) { m.idempotency.WithLabelValues(nsid, "
 func (m *Metrics) HeartbeatLost(nsid string) {
 	m.idempotency.WithLabelValues(nsid, "heartbeat_lost").Inc()
 }
+
+// Batched counts messages that shared a transaction.
+func (m *Metrics) Batched(messages int) { m.batches.Observe(float64(messages)) }
 
 // PushAttempted implements push.Metrics.
 func (m *Metrics) PushAttempted(kind push.Kind, result string) {

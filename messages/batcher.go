@@ -36,6 +36,11 @@ func WithShards(n int) Option {
 	return func(l *Log) { l.sends.shards = newLanes(n) }
 }
 
+// OnBatch has every batch of sends told to f, by how many there are in it.
+func OnBatch(f func(sends int)) Option {
+	return func(l *Log) { l.sends.told = f }
+}
+
 // Send appends one message, in a transaction that it shares with those that come at the same time, and returns once it is durable.
 // The error is ErrOverloaded, ErrClosed, ctx's, that of a Result or one of Append's. A caller whose ctx ends leaves: its message is
 // not written if it was still waiting, and may be if its transaction was under way.
@@ -74,6 +79,7 @@ func (l *Log) Close(ctx context.Context) error { return l.sends.close(ctx) }
 // own, which waits for it, until nothing of it is left.
 type batcher struct {
 	write func(ctx context.Context, drafts []draft, wait bool) []Result
+	told  func(sends int)
 	seed  maphash.Seed
 	slots chan struct{} // held by a lane of a busy convo while it writes
 
@@ -103,7 +109,7 @@ type send struct {
 
 func newBatcher(write func(context.Context, []draft, bool) []Result) *batcher {
 	return &batcher{
-		write: write, seed: maphash.MakeSeed(), slots: make(chan struct{}, asideLanes), shards: newLanes(defaultShards),
+		write: write, told: func(int) {}, seed: maphash.MakeSeed(), slots: make(chan struct{}, asideLanes), shards: newLanes(defaultShards),
 		aside: map[uuid.UUID]*lane{}, finished: make(chan struct{}),
 	}
 }
@@ -217,6 +223,7 @@ func (b *batcher) settle(ln *lane, batch []*send) {
 	for i, s := range batch {
 		drafts[i] = s.draft
 	}
+	b.told(len(batch))
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
 	for i, r := range b.write(ctx, drafts, ln.convo != nil) {

@@ -553,3 +553,27 @@ func TestOneRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+// TestOnBatch: every message is in one of the batches that are told of, and those that came at once share some.
+func TestOnBatch(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	var batches, sends atomic.Int64
+	log := f.node(messages.WithShards(1), messages.OnBatch(func(n int) {
+		batches.Add(1)
+		sends.Add(int64(n))
+	}))
+	const n = 200
+	var sending sync.WaitGroup
+	for i := range n {
+		sending.Go(func() {
+			if _, err := log.Send(t.Context(), f.draft(f.convos[0], alice, fmt.Sprint(i), "hello")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	sending.Wait()
+	if sends.Load() != n || batches.Load() >= n {
+		t.Errorf("%d messages in %d batches", sends.Load(), batches.Load())
+	}
+}

@@ -210,7 +210,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	if n.push, err = pushWorker(cfg, pool, writes, metrics, log, n.faults); err != nil {
 		return nil, err
 	}
-	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults)
+	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched))
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     writes,
