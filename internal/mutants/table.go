@@ -315,7 +315,7 @@ var mutants = []mutant{
 	{"a filter hides a device", []edit{
 		{"events/subscription.go", "	if r.Convos != nil {\n		s.device", "	if r.Convos != nil && r.DeviceID == \"\" {\n		s.device"}}, "events.TestWhoCountsAsConnected"},
 	{"a reader of the table stops the stream", []edit{
-		{"events/sequencer.go", "s.upkeepDue = time.Now().Add(upkeepAgain)\n", "s.upkeepDue = time.Now().Add(upkeepAgain)\n			return false, err\n"}}, "events.TestReaderOfTheTable"},
+		{"events/sequencer.go", "s.upkeepDue = time.Now().Add(upkeepAgain)\n", "s.upkeepDue = time.Now().Add(upkeepAgain)\n			return 0, err\n"}}, "events.TestReaderOfTheTable"},
 	{"days are dropped in silence", []edit{
 		{"events/catchup.go", "	if first > c.position+1 {", "	if first > c.position+1 && first < 0 {"}}, "events.TestDroppedWhileCatchingUp"},
 	{"connected to a stream that stands still", []edit{
