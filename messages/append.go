@@ -140,7 +140,10 @@ const attempts = 4
 func (l *Log) settle(ctx context.Context, drafts []draft, wait bool) []Result {
 	outcomes, err := l.transact(ctx, drafts, wait)
 	for try := 1; try < attempts && again(outcomes, err, wait); try++ {
-		time.Sleep(rand.N(time.Duration(try) * 5 * time.Millisecond))
+		select { // a moment apart from the others, who try again too
+		case <-time.After(rand.N(time.Duration(try) * 5 * time.Millisecond)):
+		case <-ctx.Done(): // transact says so
+		}
 		outcomes, err = l.transact(ctx, drafts, wait)
 	}
 	if n := len(drafts) / 2; n > 0 && poisoned(err) {
