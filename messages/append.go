@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -75,7 +76,9 @@ type Log struct {
 	faults  *failpoint.Set
 	sends   *batcher
 
-	statement string // appendDrafts, but for measurements
+	// For measurements:
+	statement string                    // appendDrafts, or less than it
+	otherwise atomic.Pointer[otherwise] // nil: Together
 }
 
 // Option changes a Log.

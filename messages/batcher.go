@@ -45,6 +45,9 @@ func OnBatch(f func(sends int)) Option {
 // The error is ErrOverloaded, ErrClosed, ctx's, that of a Result or one of Append's. A caller whose ctx ends leaves: its message is
 // not written if it was still waiting, and may be if its transaction was under way.
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
+	if o := l.otherwise.Load(); o != nil {
+		return o.send(ctx, d)
+	}
 	s := &send{draft: newDraft(d), done: make(chan Result, 1)}
 	twin, err := l.sends.enter(s)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
+	"mlsd/messages"
 )
 
 // admin is the handler of the admin listener. It authenticates nobody: its address is for the operator alone.
@@ -48,6 +49,13 @@ func (n *node) admin(pool *pgxpool.Pool, log *slog.Logger) http.Handler {
 				return
 			}
 			say(w, log, http.StatusOK, "armed")
+		})
+		mux.HandleFunc("POST /sends", func(w http.ResponseWriter, r *http.Request) {
+			if err := n.messages.SetMode(messages.Mode(r.URL.Query().Get("mode"))); err != nil {
+				say(w, log, http.StatusBadRequest, err.Error())
+				return
+			}
+			say(w, log, http.StatusOK, "set")
 		})
 	}
 	return mux

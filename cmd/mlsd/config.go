@@ -62,7 +62,8 @@ type Config struct {
 	// LogLevel (MLSD_LOG_LEVEL) and LogFormat (MLSD_LOG_FORMAT: json or text).
 	LogLevel  slog.Level
 	LogFormat string
-	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points. For fault tests only.
+	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST /failpoints), and change how messages are
+	// written (POST /sends, see messages.Mode). For fault tests and measurements only.
 	Failpoints bool
 }
 

@@ -1,0 +1,111 @@
+// Package report is what a benchmark has measured, and how it is shown: a table and a live view for a terminal, JSON for programs, and
+// one HTML page with plots for everybody else.
+package report
+
+import (
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Report is one benchmark.
+type Report struct {
+	Scenario string    `json:"scenario"`
+	Began    time.Time `json:"began"`
+	Command  string    `json:"command"` // that makes it again
+	Seed     uint64    `json:"seed"`
+	Machine  Machine   `json:"machine"`
+	Database Database  `json:"database"`
+	Runs     []Run     `json:"runs"` // as they were made: the variants take turns
+	Verdict  *Verdict  `json:"verdict,omitempty"`
+}
+
+// Machine is what everything ran on: load, server and database together.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Memory uint64 `json:"memory"` // bytes
+	OS     string `json:"os"`
+	Go     string `json:"go"`
+	Server string `json:"server"` // mlsd's version
+}
+
+// Database is the settings that decide what a COMMIT means, as PostgreSQL states them.
+type Database struct {
+	Version  string            `json:"version"`
+	Settings map[string]string `json:"settings"` // fsync, synchronous_commit, shared_buffers, …
+}
+
+// Run is one stretch of load of one variant.
+type Run struct {
+	Variant string        `json:"variant"` // batched, alone, ceiling, …
+	Turn    int           `json:"turn"`    // from 0: the variants of one turn follow each other
+	Load    Load          `json:"load"`
+	Took    time.Duration `json:"took"`
+	// Operations by name, such as sendMessage.
+	Operations map[string]*Operation `json:"operations"`
+	Seconds    []Second              `json:"seconds"`
+	Spent      Spent                 `json:"spent"`
+}
+
+// Load is what a run asks of the server.
+type Load struct {
+	InFlight  int     `json:"inFlight,omitempty"` // closed loop: so many requests at any time
+	Rate      float64 `json:"rate,omitempty"`     // open loop: so many a second begin, whatever becomes of them
+	Servers   int     `json:"servers"`            // mlsd processes
+	Convos    int     `json:"convos"`
+	Members   int     `json:"members"` // of each convo
+	BodyBytes int     `json:"bodyBytes"`
+	Faults    bool    `json:"faults,omitempty"`
+}
+
+// Operation is one kind of request.
+type Operation struct {
+	Done   int64            `json:"done"`
+	Failed map[string]int64 `json:"failed,omitempty"` // by error name
+	// Latency in microseconds. In an open loop it counts from when the request was due, not from when it could be sent.
+	Latency *Latency `json:"latency"`
+}
+
+// Latency is a histogram that keeps three significant digits from 1 µs to 10 minutes.
+type Latency struct {
+	*hdrhistogram.Histogram
+}
+
+// NewLatency returns an empty one.
+func NewLatency() *Latency {
+	return &Latency{hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)}
+}
+
+// Second is one second of a run, for plots and the live view.
+type Second struct {
+	At   time.Duration `json:"at"` // its end, from the beginning of the run
+	Done int64         `json:"done"`
+	P50  time.Duration `json:"p50"`
+	P99  time.Duration `json:"p99"`
+}
+
+// Spent is processor time.
+type Spent struct {
+	Server   time.Duration `json:"server"` // of all mlsd processes
+	Database time.Duration `json:"database"`
+	Load     time.Duration `json:"load"` // of the benchmark itself
+}
+
+// Verdict is what a reader of every convo found afterwards.
+type Verdict struct {
+	Sent      int64    `json:"sent"` // acknowledged
+	Stored    int64    `json:"stored"`
+	Unknown   int64    `json:"unknown"` // stored, but never acknowledged: each must be of a request that failed
+	Lost      int64    `json:"lost"`
+	Doubled   int64    `json:"doubled"`
+	Gaps      int64    `json:"gaps"`     // seqs that nobody has
+	Violated  []string `json:"violated"` // what the server's own check says, and anything else that must not be
+	Retried   int64    `json:"retried"`
+	Dropped   int64    `json:"dropped"`   // answers that were thrown away
+	Duplicate int64    `json:"duplicate"` // requests sent twice at once
+	Kills     int64    `json:"kills"`
+}
+
+// Kept reports whether every promise was.
+func (v *Verdict) Kept() bool { return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0 }
