@@ -52,7 +52,8 @@ func allowed() map[string][]string {
 		"internal/lexgen":      {"lexicons"},
 		"internal/localpg":     {},
 		"internal/pgpool":      {},
-		"internal/serviceauth": {"internal/guard"},
+		"internal/gather":      {},
+		"internal/serviceauth": {"internal/gather", "internal/guard"},
 	}
 }
 

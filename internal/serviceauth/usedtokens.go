@@ -7,15 +7,19 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mlsd/internal/gather"
 )
 
 // SweepBatch is how many rows one Sweep deletes at most.
 const SweepBatch = 1000
 
-// Execer is what UsedTokens asks of a database: a *pgxpool.Pool is one.
-type Execer interface {
+// Database is what UsedTokens asks of one: a *pgxpool.Pool is one.
+type Database interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 // UsedTokens is the [ReplayStore] that all nodes share, in the table
@@ -32,27 +36,79 @@ type Execer interface {
 // then be used once more until it expires, and the idempotency record of the
 // write it carried is what keeps that from having an effect.
 type UsedTokens struct {
-	db Execer
+	db   Database
+	uses *gather.Calls[use, bool]
 }
 
-// NewUsedTokens returns the store on db, which the caller owns.
-func NewUsedTokens(db Execer) *UsedTokens { return &UsedTokens{db: db} }
+// use is a token, and until when it must be remembered.
+type use struct {
+	iss syntax.DID
+	jti [sha256.Size]byte // hash
+	exp time.Time
+}
 
-// Use implements [ReplayStore]. The primary key decides: of inserts at the same
-// time, on any node, one gets a row and the others wait for it and get none. An
-// old row that was not swept yet counts as a use too. After an error the token
-// may or may not be used up, and must be taken as used.
+// Bounds of the calls that record uses.
+const (
+	usesOfCall  = 512
+	usesWaiting = 8192
+	useTimeout  = 4 * time.Second
+)
+
+// NewUsedTokens returns the store on db, which the caller owns.
+func NewUsedTokens(db Database) *UsedTokens {
+	u := &UsedTokens{db: db}
+	u.uses = gather.New(gather.Limits{Batch: usesOfCall, Queue: usesWaiting, Timeout: useTimeout}, u.record)
+	return u
+}
+
+// Use implements [ReplayStore]. It shares a round trip with the uses that come at the same time. After an error the token may or may
+// not be used up, and must be taken as used.
 func (u *UsedTokens) Use(ctx context.Context, iss syntax.DID, jti string, exp time.Time) (bool, error) {
-	hash := sha256.Sum256([]byte(jti))
-	tag, err := u.db.Exec(ctx, `
-		INSERT INTO used_tokens (iss, jti_hash, expires_at)
-		VALUES ($1, $2, $3)
-		ON CONFLICT DO NOTHING`,
-		iss.String(), hash[:], exp)
+	fresh, err := u.uses.Do(ctx, use{iss, sha256.Sum256([]byte(jti)), exp})
 	if err != nil {
 		return false, fmt.Errorf("used_tokens: %w", err)
 	}
-	return tag.RowsAffected() == 1, nil
+	return fresh, nil
+}
+
+// record notes the uses and says of each whether it is the first. The primary key decides: of inserts at the same time, on any node,
+// one gets a row and the others wait for it and get none. An old row that was not swept yet counts as a use too. The order is the
+// same in all calls, so that they cannot wait for each other.
+func (u *UsedTokens) record(ctx context.Context, uses []use) ([]bool, error) {
+	issuers, hashes, ends := make([]syntax.DID, len(uses)), make([][]byte, len(uses)), make([]time.Time, len(uses))
+	for i := range uses {
+		issuers[i], hashes[i], ends[i] = uses[i].iss, uses[i].jti[:], uses[i].exp
+	}
+	rows, err := u.db.Query(ctx, `
+		INSERT INTO used_tokens (iss, jti_hash, expires_at)
+		SELECT * FROM unnest($1::text[], $2::bytea[], $3::timestamptz[]) AS use (iss, jti_hash, expires_at)
+		ORDER BY iss COLLATE "C", jti_hash
+		ON CONFLICT DO NOTHING
+		RETURNING iss, jti_hash`,
+		issuers, hashes, ends)
+	if err != nil {
+		return nil, err
+	}
+	type token struct {
+		iss syntax.DID
+		jti [sha256.Size]byte
+	}
+	noted := make(map[token]bool, len(uses))
+	var iss syntax.DID
+	var hash []byte
+	if _, err := pgx.ForEachRow(rows, []any{&iss, &hash}, func() error {
+		noted[token{iss, [sha256.Size]byte(hash)}] = true
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	fresh := make([]bool, len(uses))
+	for i := range uses {
+		t := token{uses[i].iss, uses[i].jti}
+		fresh[i] = noted[t]
+		delete(noted, t) // another use of it in the same call is not the first
+	}
+	return fresh, nil
 }
 
 // Sweep deletes up to SweepBatch rows of expired tokens and returns how many.

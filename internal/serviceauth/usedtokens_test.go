@@ -2,6 +2,7 @@ package serviceauth_test
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,6 +118,36 @@ func TestUseAcrossNodes(t *testing.T) {
 		wg.Wait()
 		if passed.Load() != 1 {
 			t.Errorf("%d passed, want 1", passed.Load())
+		}
+	}
+}
+
+// The uses of one call are judged one by one: of those of one token the first is fresh, whoever issued another token with the same jti.
+func TestUsesOfOneCall(t *testing.T) {
+	t.Parallel()
+	store := serviceauth.NewUsedTokens(newUsedTokensDB(t))
+	alice, bob := authtest.NewIdentity(t), authtest.NewIdentity(t)
+	soon := time.Now().Add(time.Minute)
+	var fresh [2][10]atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 200 {
+		who, jti := i%2, i/2%10
+		wg.Go(func() {
+			got, err := store.Use(t.Context(), []*authtest.Identity{alice, bob}[who].DID, strconv.Itoa(jti), soon)
+			if err != nil {
+				t.Error(err)
+			}
+			if got {
+				fresh[who][jti].Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	for who := range fresh {
+		for jti := range fresh[who] {
+			if n := fresh[who][jti].Load(); n != 1 {
+				t.Errorf("token %d of %d was fresh %d times, want once", jti, who, n)
+			}
 		}
 	}
 }

@@ -1,0 +1,153 @@
+package gather_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mlsd/internal/gather"
+)
+
+// gate is a call that waits until it is let go, and doubles its items.
+type gate struct {
+	open  chan struct{}
+	mu    sync.Mutex // guards calls
+	calls [][]int
+}
+
+func (g *gate) call(ctx context.Context, items []int) ([]int, error) {
+	g.mu.Lock()
+	g.calls = append(g.calls, items)
+	g.mu.Unlock()
+	select {
+	case <-g.open:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	doubled := make([]int, len(items))
+	for i, n := range items {
+		doubled[i] = 2 * n
+	}
+	return doubled, nil
+}
+
+var limits = gather.Limits{Batch: 3, Queue: 5, Timeout: time.Second}
+
+// The first goes alone, the others share calls of the size allowed, and each gets its own answer.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		c := gather.New(limits, g.call)
+		var all sync.WaitGroup
+		for n := range 6 {
+			all.Go(func() {
+				if got, err := c.Do(t.Context(), n); err != nil || got != 2*n {
+					t.Errorf("Do(%d) = %d, %v", n, got, err)
+				}
+			})
+			synctest.Wait()
+		}
+		if _, err := c.Do(t.Context(), 7); !errors.Is(err, gather.ErrOverloaded) {
+			t.Errorf("one too many: %v", err)
+		}
+		close(g.open)
+		all.Wait()
+		var sizes []int
+		for _, call := range g.calls {
+			sizes = append(sizes, len(call))
+		}
+		if len(sizes) != 3 || sizes[0] != 1 || sizes[1] != 3 || sizes[2] != 2 {
+			t.Errorf("calls of %v, want 1, 3 and 2", sizes)
+		}
+	})
+}
+
+// Who hangs up while it waits is not called for; who hangs up during the call does not end it for the others.
+func TestHangUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		c := gather.New(limits, g.call)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for n := range 2 { // the first is called for, the second waits
+			all.Go(func() {
+				if _, err := c.Do(ctx, n); !errors.Is(err, context.Canceled) {
+					t.Errorf("Do(%d): %v", n, err)
+				}
+			})
+			synctest.Wait()
+		}
+		all.Go(func() {
+			if got, err := c.Do(t.Context(), 2); err != nil || got != 4 {
+				t.Errorf("Do(2) = %d, %v", got, err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		close(g.open)
+		all.Wait()
+		if len(g.calls) != 2 || len(g.calls[1]) != 1 || g.calls[1][0] != 2 {
+			t.Errorf("called for %v", g.calls)
+		}
+	})
+}
+
+// A call that fails, takes too long or answers for somebody only fails for all of its items, and the next one is made.
+func TestFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken")
+		for name, call := range map[string]func(context.Context, []int) ([]int, error){
+			"fails":  func(context.Context, []int) ([]int, error) { return nil, broken },
+			"hangs":  func(ctx context.Context, _ []int) ([]int, error) { <-ctx.Done(); return nil, ctx.Err() },
+			"forget": func(context.Context, []int) ([]int, error) { return nil, nil },
+		} {
+			c := gather.New(limits, call)
+			for range 2 {
+				if _, err := c.Do(t.Context(), 1); err == nil {
+					t.Errorf("%s: no error", name)
+				}
+			}
+		}
+	})
+}
+
+// What waits when the calls are closed is answered, what comes later is not.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		c := gather.New(limits, g.call)
+		var all sync.WaitGroup
+		for n := range 3 {
+			all.Go(func() {
+				if got, err := c.Do(t.Context(), n); err != nil || got != 2*n {
+					t.Errorf("Do(%d) = %d, %v", n, got, err)
+				}
+			})
+		}
+		synctest.Wait()
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := c.Close(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("closed while a call is under way: %v", err)
+		}
+		if _, err := c.Do(t.Context(), 9); !errors.Is(err, gather.ErrClosed) {
+			t.Errorf("after the end: %v", err)
+		}
+		close(g.open)
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+		if err := gather.New(limits, g.call).Close(t.Context()); err != nil {
+			t.Errorf("closed unused: %v", err)
+		}
+	})
+}
