@@ -14,9 +14,13 @@ type budget struct {
 	all       *semaphore.Weighted
 	perCaller int64
 
-	mu    sync.Mutex // guards parts
+	mu    sync.Mutex // guards what follows
 	parts map[string]*part
+	spare []*part // for whoever comes next
 }
+
+// maxSpare bounds them.
+const maxSpare = 256
 
 // part is one caller's, while it has or wants any.
 type part struct {
@@ -33,21 +37,26 @@ const maxRoomWait = 5 * time.Second
 
 // take reserves n bytes, at most the caller's part, for the caller. Errors: limited, if the caller's other requests hold too
 // much for too long; busy, if those of all do.
-func (b *budget) take(ctx context.Context, caller string, n int64) (*room, error) {
+func (b *budget) take(ctx context.Context, caller string, n int64) (room, error) {
+	p := b.enter(caller)
+	if p.bytes.TryAcquire(n) {
+		if b.all.TryAcquire(n) { // as nearly always
+			return room{budget: b, caller: caller, part: p, n: n}, nil
+		}
+		p.bytes.Release(n)
+	}
 	ctx, cancel := context.WithTimeout(ctx, maxRoomWait)
 	defer cancel()
-	r := &room{budget: b, caller: caller, part: b.enter(caller)}
-	if err := r.part.bytes.Acquire(ctx, n); err != nil {
+	if err := p.bytes.Acquire(ctx, n); err != nil {
 		b.leave(caller)
-		return nil, limited{after: time.Second}
+		return room{}, limited{after: time.Second}
 	}
 	if err := b.all.Acquire(ctx, n); err != nil {
-		r.part.bytes.Release(n)
+		p.bytes.Release(n)
 		b.leave(caller)
-		return nil, busy{after: time.Second}
+		return room{}, busy{after: time.Second}
 	}
-	r.n = n
-	return r, nil
+	return room{budget: b, caller: caller, part: p, n: n}, nil
 }
 
 func (b *budget) enter(caller string) *part {
@@ -55,7 +64,11 @@ func (b *budget) enter(caller string) *part {
 	defer b.mu.Unlock()
 	p, ok := b.parts[caller]
 	if !ok {
-		p = &part{bytes: semaphore.NewWeighted(b.perCaller)}
+		if last := len(b.spare) - 1; last >= 0 {
+			p, b.spare = b.spare[last], b.spare[:last]
+		} else {
+			p = &part{bytes: semaphore.NewWeighted(b.perCaller)}
+		}
 		b.parts[caller] = p
 	}
 	p.users++
@@ -65,18 +78,21 @@ func (b *budget) enter(caller string) *part {
 func (b *budget) leave(caller string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p := b.parts[caller]; p.users == 1 {
-		delete(b.parts, caller)
-	} else {
-		p.users--
+	p := b.parts[caller]
+	if p.users--; p.users > 0 {
+		return
+	}
+	delete(b.parts, caller)
+	if len(b.spare) < maxSpare { // nobody holds anything of it
+		b.spare = append(b.spare, p)
 	}
 }
 
-// room is what one request has reserved, until release. A nil room has nothing.
+// room is what one request has reserved, until release. The zero room has nothing.
 type room struct {
 	budget *budget
 	caller string
-	part   *part // nil once released
+	part   *part // nil: nothing, or nothing any more
 	n      int64
 }
 
@@ -92,7 +108,7 @@ func (r *room) shrink(n int64) {
 
 // release gives everything back.
 func (r *room) release() {
-	if r == nil || r.part == nil {
+	if r.part == nil {
 		return
 	}
 	r.shrink(0)

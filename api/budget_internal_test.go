@@ -11,7 +11,7 @@ import (
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	b := newBudget(10, 6)
-	take := func(caller string, n int64) *room {
+	take := func(caller string, n int64) room {
 		t.Helper()
 		r, err := b.take(t.Context(), caller, n)
 		if err != nil {
@@ -36,7 +36,7 @@ func TestBudget(t *testing.T) {
 	alice.shrink(2)
 	carol := take("carol", 4)
 	alice.shrink(5) // grows nothing
-	for _, r := range []*room{alice, bob, carol, nil} {
+	for _, r := range []*room{&alice, &bob, &carol, {}} {
 		r.release()
 		r.release()
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -37,13 +38,16 @@ type call struct {
 
 	answer   []byte
 	replayed bool
-	expired  bool  // the key is that of a record whose lifetime is over
-	room     *room // of the answer, until it is written
+	expired  bool // the key is that of a record whose lifetime is over
+	room     room // of the answer, until it is written
 }
+
+// smallAnswer is what most answers have room in, in bytes.
+const smallAnswer = 512
 
 // reply sets the answer.
 func (c *call) reply(v mlsapi.Appender) error {
-	c.answer = v.AppendJSON(nil)
+	c.answer = v.AppendJSON(make([]byte, 0, smallAnswer))
 	return nil
 }
 
@@ -107,7 +111,7 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	}
 	var body []byte
 	if route.Method.HasInput {
-		var held *room
+		var held room
 		if body, held, err = s.readBody(c, cl); err != nil {
 			return nil, err
 		}
@@ -128,7 +132,7 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 			cl.room.release()
 		}
 	}()
-	err = route.Serve(&s.handlers, cl, r.URL.Query(), body)
+	err = route.Serve(&s.handlers, cl, params(r), body)
 	if cl.expired { // whatever came of it: what is left is the natural guard
 		c.Response().Header().Set(headerExpired, "true")
 	}
@@ -142,7 +146,15 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 
 // stream serves a method whose answer is a stream of events. It has no time to keep, and no memory to hold.
 func (s *Server) stream(cl *call, route mlsapi.Route[*call]) error {
-	return s.renamed(route.Method, route.Serve(&s.handlers, cl, cl.http.Request().URL.Query(), nil))
+	return s.renamed(route.Method, route.Serve(&s.handlers, cl, params(cl.http.Request()), nil))
+}
+
+// params are the request's, nil if there are none.
+func params(r *http.Request) url.Values {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	return r.URL.Query()
 }
 
 // chargeable reports whether the address is to blame that the caller could not be told, and has not been charged for it.
@@ -196,14 +208,21 @@ func checkVerb(c echo.Context, method mlsapi.Method) error {
 	if !method.HasInput {
 		return nil
 	}
-	mediaType, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
-	if err != nil || mediaType != "application/json" {
+	if !plainJSON(r.Header.Get(echo.HeaderContentType)) {
 		return badRequest("Content-Type must be application/json")
 	}
 	if coding := r.Header.Get(echo.HeaderContentEncoding); coding != "" && coding != "identity" {
 		return badRequest("Content-Encoding must be identity")
 	}
 	return nil
+}
+
+func plainJSON(contentType string) bool {
+	if contentType == echo.MIMEApplicationJSON { // as nearly always
+		return true
+	}
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	return err == nil && mediaType == echo.MIMEApplicationJSON
 }
 
 // Bounds of what requests hold in memory, in bytes.
@@ -254,10 +273,10 @@ func bodyLimit(nsid string) int64 {
 }
 
 // readBody reads the whole body, which is in memory until its room is released.
-func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held *room, err error) {
+func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held room, err error) {
 	r, limit := c.Request(), bodyLimit(cl.nsid)
 	if r.ContentLength > limit {
-		return nil, nil, tooLarge(limit)
+		return nil, held, tooLarge(limit)
 	}
 	size := limit
 	if r.ContentLength >= 0 {
@@ -268,7 +287,7 @@ func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held *room, er
 		bodies = s.largeBodies
 	}
 	if held, err = bodies.take(r.Context(), cl.caller.String(), size); err != nil {
-		return nil, nil, err
+		return nil, held, err
 	}
 	defer func() {
 		if err != nil {
@@ -276,7 +295,7 @@ func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held *room, er
 		}
 	}()
 	if err := readUntil(c, time.Now().Add(10*time.Second+time.Duration(size>>20)*slowestUpload)); err != nil {
-		return nil, nil, err
+		return nil, held, err
 	}
 	if r.ContentLength >= 0 {
 		body = make([]byte, r.ContentLength)
@@ -286,13 +305,13 @@ func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held *room, er
 	}
 	switch {
 	case err != nil:
-		return nil, nil, badRequest("the body ended early")
+		return nil, held, badRequest("the body ended early")
 	case int64(len(body)) > limit:
-		return nil, nil, tooLarge(limit)
+		return nil, held, tooLarge(limit)
 	}
 	// net/http goes on reading, to see the client hang up: the upload's deadline must not end the request in its handler.
 	if err := readUntil(c, time.Time{}); err != nil {
-		return nil, nil, err
+		return nil, held, err
 	}
 	return body, held, nil
 }

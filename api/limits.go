@@ -32,10 +32,12 @@ const maxBuckets = 100_000
 // limiter holds a token bucket per caller.
 type limiter struct {
 	rate    Rate
+	limit   string                  // as the header has it
+	share   func(who string) string // whose bucket it is
 	buckets *lru.Cache[string, *rate.Limiter]
 }
 
-func newLimiter(r Rate) (*limiter, error) {
+func newLimiter(r Rate, share func(string) string) (*limiter, error) {
 	if r.PerSecond <= 0 || r.Burst <= 0 {
 		return nil, fmt.Errorf("a rate limit must be positive, not %g/s with a burst of %d", r.PerSecond, r.Burst)
 	}
@@ -43,7 +45,7 @@ func newLimiter(r Rate) (*limiter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a rate limiter: %w", err)
 	}
-	return &limiter{rate: r, buckets: buckets}, nil
+	return &limiter{rate: r, limit: strconv.Itoa(r.Burst), share: share, buckets: buckets}, nil
 }
 
 // take uses up one request of the caller, and says in the answer's headers what is left.
@@ -70,17 +72,22 @@ func (l *limiter) check(c echo.Context, caller string) error {
 
 func (l *limiter) describe(c echo.Context, left float64) {
 	left = max(0, left)
+	values := []string{l.limit, strconv.Itoa(int(left)), strconv.Itoa(seconds((float64(l.rate.Burst) - left) / l.rate.PerSecond))}
 	h := c.Response().Header()
-	h.Set("RateLimit-Limit", strconv.Itoa(l.rate.Burst))
-	h.Set("RateLimit-Remaining", strconv.Itoa(int(left)))
-	h.Set("RateLimit-Reset", strconv.Itoa(seconds((float64(l.rate.Burst)-left)/l.rate.PerSecond)))
+	for i, name := range limitHeaders {
+		h[name] = values[i : i+1 : i+1]
+	}
 }
+
+// limitHeaders are how much a caller may ask at once, how much of that is left, and in how many seconds all of it is again. In
+// canonical form, which is what net/http would make of any other.
+var limitHeaders = [...]string{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"}
 
 // charge counts one request against the caller, even if that is more than it had left.
 func (l *limiter) charge(caller string) { l.bucket(caller).Reserve() }
 
 func (l *limiter) bucket(caller string) *rate.Limiter {
-	caller = network(caller)
+	caller = l.share(caller)
 	if bucket, ok := l.buckets.Get(caller); ok {
 		return bucket
 	}

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"crypto/rand"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -13,6 +15,21 @@ import (
 // answeredAt is where a request's context has the time at which its answer began, if that is a stream: how long it goes on is no
 // matter of the server's.
 const answeredAt = "answered"
+
+// identify names each request, for the log and for who asks about it: what its client calls it, or a name of ours.
+func identify() echo.MiddlewareFunc {
+	process, serial := rand.Text()[:10]+"-", new(atomic.Uint64)
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			id := c.Request().Header.Get(echo.HeaderXRequestID)
+			if id == "" {
+				id = string(strconv.AppendUint(append(make([]byte, 0, 32), process...), serial.Add(1), 36))
+			}
+			c.Response().Header().Set(echo.HeaderXRequestID, id)
+			return next(c)
+		}
+	}
+}
 
 // observe counts and logs every request. Labels come from the route table, never from the caller; DIDs are not logged.
 func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
@@ -35,6 +52,9 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			took = at.Sub(begun)
 		}
 		s.cfg.Metrics.observe(nsid, c.Response().Status, failed, took)
+		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
+			return nil
+		}
 		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
 			slog.Int("status", c.Response().Status), slog.String("error", failed), slog.Duration("took", took),
 			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)))

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"sync"
 
 	"mlsd/api/mlsapi"
 	"mlsd/messages"
@@ -33,7 +34,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
 	sent, err := h.messages.Send(c.ctx, messages.Draft{
-		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Input: content(in.Fields()), Kind: header.ContentType,
+		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI,
 	})
 	if err != nil {
@@ -45,6 +46,23 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		MessageID: sent.ID.String(), ReceivedAt: mlsapi.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,
 	})
 }
+
+// contentHash is content(in.Fields()).Hash(), without a copy of each field.
+func contentHash(in mlsapi.SendMessageInput) [sha256.Size]byte {
+	in.IdempotencyKey = nil
+	buf := scratch.Get().(*[]byte)
+	*buf = in.AppendJSON((*buf)[:0])
+	sum := sha256.Sum256(*buf)
+	if cap(*buf) <= maxScratch {
+		scratch.Put(buf)
+	}
+	return sum
+}
+
+// scratch holds buffers for canonical JSON that nobody keeps, of up to maxScratch bytes.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxScratch = 64 << 10
 
 // messageHeader reads what the ciphertext says of itself, which is what counts; the request's epoch must agree with it.
 // Application data is always a PrivateMessage (RFC 9420 §6); a proposal may be public; a commit has methods of its own.

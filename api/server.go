@@ -79,10 +79,10 @@ func New(cfg Config) (*Server, error) {
 		answers:     newBudget(answersOfAll, answersOfCaller),
 	}
 	var err error
-	if s.byIP, err = newLimiter(cfg.Rates.IP); err != nil {
+	if s.byIP, err = newLimiter(cfg.Rates.IP, network); err != nil {
 		return nil, err
 	}
-	if s.byDID, err = newLimiter(cfg.Rates.DID); err != nil {
+	if s.byDID, err = newLimiter(cfg.Rates.DID, func(did string) string { return did }); err != nil {
 		return nil, err
 	}
 	s.handlers.byIP, s.handlers.byDID = s.byIP, s.byDID
@@ -112,13 +112,17 @@ func (s *Server) build() *echo.Echo {
 	}
 	e.HTTPErrorHandler = s.writeError
 	e.Use(
-		middleware.RequestID(),
+		identify(),
 		s.observe,
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true, LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
 			s.cfg.Log.Error("panic", "error", err, "stack", string(stack))
 			return err
 		}}),
 		middleware.CORSWithConfig(middleware.CORSConfig{
+			Skipper: func(c echo.Context) bool { // no browser
+				r := c.Request()
+				return r.Method != http.MethodOptions && r.Header.Get(echo.HeaderOrigin) == ""
+			},
 			AllowOrigins:  []string{"*"},
 			AllowMethods:  []string{http.MethodGet, http.MethodPost},
 			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, headerLastEventID, "Atproto-Proxy", "Atproto-Accept-Labelers"},

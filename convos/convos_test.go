@@ -122,7 +122,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 			return func() error {
 				results, err := log.Append(t.Context(), []messages.Draft{{
 					ConvoID: f.id, GroupID: f.group, Sender: bob, Key: "k", Kind: mls.ContentTypeApplication, Epoch: 1,
-					Body: mlstest.Message(f.group, 1, "still here"), Input: idem.Content{},
+					Body: mlstest.Message(f.group, 1, "still here"), Hash: idem.Content{}.Hash(),
 				}})
 				if err != nil {
 					return err

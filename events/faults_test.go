@@ -185,8 +185,8 @@ func TestLargeEvents(t *testing.T) {
 	convo := w.convo(t, alice, bob)
 	results, err := w.log.Append(t.Context(), []messages.Draft{{
 		ConvoID: convo, GroupID: convo[:], Sender: alice, Key: "large", Kind: mls.ContentTypeApplication, Epoch: 1,
-		Body:  mlstest.Message(convo[:], 1, strings.Repeat("x", 10<<20-1000)),
-		Input: idem.Content{{Name: "ciphertext", JSON: []byte(`"x"`)}},
+		Body: mlstest.Message(convo[:], 1, strings.Repeat("x", 10<<20-1000)),
+		Hash: idem.Content{{Name: "ciphertext", JSON: []byte(`"x"`)}}.Hash(),
 	}})
 	if err != nil || results[0].Err != nil {
 		t.Fatal(err, results)

@@ -217,7 +217,7 @@ func (w *world) send(ctx context.Context, convo uuid.UUID, sender syntax.DID, ke
 	}
 	results, err := w.log.Append(ctx, []messages.Draft{{
 		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
-		Body: mlstest.Message(convo[:], 1, body), Input: idem.Content{{Name: "ciphertext", JSON: content}},
+		Body: mlstest.Message(convo[:], 1, body), Hash: idem.Content{{Name: "ciphertext", JSON: content}}.Hash(),
 	}})
 	if err != nil {
 		return 0, err

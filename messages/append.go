@@ -2,6 +2,7 @@ package messages
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,9 +27,9 @@ type Draft struct {
 	ConvoID   uuid.UUID
 	GroupID   []byte // of the ciphertext's header: must be the convo's
 	Sender    syntax.DID
-	Key       string // the client's idempotency key, or the one derived from the ciphertext; never empty
-	Input     idem.Content
-	Kind      mls.ContentType // application or proposal
+	Key       string            // the client's idempotency key, or the one derived from the ciphertext; never empty
+	Hash      [sha256.Size]byte // of the request's content (idem.Content.Hash): two drafts with it in common are the same request
+	Kind      mls.ContentType   // application or proposal
 	Epoch     int64
 	Body      []byte
 	EmbedType *string
@@ -104,11 +105,7 @@ const NSID = "blue.catbird.mls.sendMessage"
 //
 // It waits for convos that other transactions hold. A request to send one message does better with Send.
 func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
-	batch := make([]draft, len(drafts))
-	for i, d := range drafts {
-		batch[i] = newDraft(d)
-	}
-	results := l.write(ctx, batch, true)
+	results := l.write(ctx, drafts, true)
 	for _, r := range results {
 		if r.Err != nil && !r.refused() {
 			return nil, r.Err
@@ -119,7 +116,7 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 
 // write appends drafts, of which several may have one key. Unless it may wait, the result of those whose convos other
 // transactions hold is ErrBusy.
-func (l *Log) write(ctx context.Context, drafts []draft, wait bool) []Result {
+func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	results := make([]Result, len(drafts))
 	for p := joinAll(drafts); len(p.first) > 0; p = joinSome(drafts, p.later) {
 		settled := l.settle(ctx, p.first, wait)
@@ -140,7 +137,7 @@ func (l *Log) write(ctx context.Context, drafts []draft, wait bool) []Result {
 const attempts = 4
 
 // settle writes drafts, whose keys are all different, and finds out what became of each.
-func (l *Log) settle(ctx context.Context, drafts []draft, wait bool) []Result {
+func (l *Log) settle(ctx context.Context, drafts []Draft, wait bool) []Result {
 	outcomes, err := l.transact(ctx, drafts, wait)
 	for try := 1; try < attempts && again(outcomes, err, wait); try++ {
 		select { // a moment apart from the others, who try again too
@@ -197,7 +194,7 @@ func poisoned(err error) bool {
 }
 
 // failure is what a transaction's failure means for one of its drafts.
-func (l *Log) failure(ctx context.Context, d draft, err error, wait bool) error {
+func (l *Log) failure(ctx context.Context, d Draft, err error, wait bool) error {
 	switch {
 	case pgpool.LockTimeout(err) && !wait:
 		return ErrBusy
@@ -215,7 +212,7 @@ func (e *lostError) Error() string { return "the outcome of a commit was lost: "
 func (e *lostError) Unwrap() error { return e.cause }
 
 // transact runs the transaction. The error is a *lostError unless it is known that nothing was written.
-func (l *Log) transact(ctx context.Context, drafts []draft, wait bool) (outcomes []outcome, err error) {
+func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (outcomes []outcome, err error) {
 	conn, err := l.db.Acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -267,7 +264,7 @@ const lookupTimeout = 5 * time.Second
 // resolve fills in the results of drafts whose COMMIT was lost. What was only judged needs none. A message was appended if the log
 // holds its key for the same content; whether by this transaction or by another request's makes no difference to the answer. If it
 // does not, the old session may still be committing: "not there" is not yet "not done".
-func (l *Log) resolve(ctx context.Context, drafts []draft, outcomes []outcome, results []Result, cause error) {
+func (l *Log) resolve(ctx context.Context, drafts []Draft, outcomes []outcome, results []Result, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()
 	found, err := l.lookup(ctx, drafts)
@@ -288,7 +285,7 @@ func (l *Log) resolve(ctx context.Context, drafts []draft, outcomes []outcome, r
 }
 
 // result turns what the statement said about a draft into its answer.
-func (l *Log) result(d draft, o outcome) Result {
+func (l *Log) result(d Draft, o outcome) Result {
 	switch o.status {
 	case statusBusy:
 		return Result{Err: ErrBusy}

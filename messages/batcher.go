@@ -48,7 +48,7 @@ func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	if o := l.otherwise.Load(); o != nil {
 		return o.send(ctx, d)
 	}
-	s := &send{draft: newDraft(d), done: make(chan Result, 1)}
+	s := &send{Draft: d, done: make(chan Result, 1)}
 	twin, err := l.sends.enter(s)
 	if err != nil {
 		return Receipt{}, err
@@ -81,7 +81,7 @@ func (l *Log) Close(ctx context.Context) error { return l.sends.close(ctx) }
 // A transaction of a shard passes over convos that somebody else holds, so that they hold up no others. Each gets a lane of its
 // own, which waits for it, until nothing of it is left.
 type batcher struct {
-	write func(ctx context.Context, drafts []draft, wait bool) []Result
+	write func(ctx context.Context, drafts []Draft, wait bool) []Result
 	told  func(sends int)
 	seed  maphash.Seed
 	slots chan struct{} // held by a lane of a busy convo while it writes
@@ -106,11 +106,11 @@ type lane struct {
 
 // send is a draft and whoever waits for its result.
 type send struct {
-	draft
+	Draft
 	done chan Result // takes one without blocking
 }
 
-func newBatcher(write func(context.Context, []draft, bool) []Result) *batcher {
+func newBatcher(write func(context.Context, []Draft, bool) []Result) *batcher {
 	return &batcher{
 		write: write, told: func(int) {}, seed: maphash.MakeSeed(), slots: make(chan struct{}, asideLanes), shards: newLanes(defaultShards),
 		aside: map[uuid.UUID]*lane{}, finished: make(chan struct{}),
@@ -137,7 +137,7 @@ func (b *batcher) enter(s *send) (twin bool, err error) {
 	}
 	ln := b.laneOf(s.ConvoID)
 	b.push(ln, s)
-	return slices.ContainsFunc(ln.writing, func(w *send) bool { return w.repeats(&s.draft) }), nil
+	return slices.ContainsFunc(ln.writing, func(w *send) bool { return w.repeats(&s.Draft) }), nil
 }
 
 func (b *batcher) laneOf(convo uuid.UUID) *lane {
@@ -222,9 +222,9 @@ func (b *batcher) next(ln *lane) []*send {
 
 // settle writes batch, hands each its result, and sets aside what belongs to busy convos.
 func (b *batcher) settle(ln *lane, batch []*send) {
-	drafts := make([]draft, len(batch))
+	drafts := make([]Draft, len(batch))
 	for i, s := range batch {
-		drafts[i] = s.draft
+		drafts[i] = s.Draft
 	}
 	b.told(len(batch))
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)

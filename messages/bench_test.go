@@ -35,7 +35,7 @@ func BenchmarkAppend(b *testing.B) {
 					results, err := f.Append(b.Context(), []messages.Draft{{
 						ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprint(i), Kind: mls.ContentTypeApplication,
 						Epoch: f.epoch, Body: mlstest.Message(convo[:], f.epoch, body),
-						Input: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}},
+						Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
 					}})
 					if err != nil || results[0].Err != nil {
 						b.Errorf("%v, %v", err, results)

@@ -113,8 +113,8 @@ func (s *senders) send(b *testing.B, n int) time.Duration {
 				convo := s.convos[int(i)%len(s.convos)]
 				_, err := s.log.Send(b.Context(), messages.Draft{
 					ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprint(i), Kind: mls.ContentTypeApplication, Epoch: 1,
-					Body:  mlstest.Message(convo[:], 1, string(make([]byte, 1024))),
-					Input: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}},
+					Body: mlstest.Message(convo[:], 1, string(make([]byte, 1024))),
+					Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
 				})
 				if err != nil {
 					b.Error(err)

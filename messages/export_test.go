@@ -27,9 +27,9 @@ const (
 
 // Write is Append with a result for each draft, whatever has happened.
 func (l *Log) Write(ctx context.Context, drafts ...Draft) []Result {
-	batch := make([]draft, len(drafts))
+	batch := make([]Draft, len(drafts))
 	for i, d := range drafts {
-		batch[i] = newDraft(d)
+		batch[i] = d
 	}
 	return l.write(ctx, batch, true)
 }

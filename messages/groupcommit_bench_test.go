@@ -133,8 +133,8 @@ func (g *groupBench) draft() Draft {
 	convo := g.convos[int(i)%len(g.convos)]
 	return Draft{
 		ConvoID: convo, GroupID: convo[:], Sender: "did:plc:alice", Key: fmt.Sprintf("sha256:%064x", i), Kind: mls.ContentTypeApplication, Epoch: 1,
-		Body:  mlstest.Message(convo[:], 1, fmt.Sprintf("%01024d", i)),
-		Input: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}},
+		Body: mlstest.Message(convo[:], 1, fmt.Sprintf("%01024d", i)),
+		Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
 	}
 }
 
@@ -153,7 +153,7 @@ func (g *groupBench) alone(ctx context.Context, d Draft) error {
 
 func (g *groupBench) inTrips(ctx context.Context, d Draft) error {
 	return pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
-		_, err := g.log.appendBatch(ctx, tx, []draft{newDraft(d)}, lockConvos)
+		_, err := g.log.appendBatch(ctx, tx, []Draft{d}, lockConvos)
 		return err
 	})
 }

@@ -1,19 +1,9 @@
 package messages
 
 import (
-	"crypto/sha256"
-
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 )
-
-// draft is a Draft with what two of them are compared by.
-type draft struct {
-	Draft
-	hash [sha256.Size]byte
-}
-
-func newDraft(d Draft) draft { return draft{Draft: d, hash: d.Input.Hash()} }
 
 // key is what names a request to send a message.
 type key struct {
@@ -22,21 +12,21 @@ type key struct {
 	key    string
 }
 
-func (d *draft) id() key { return key{d.ConvoID, d.Sender, d.Key} }
+func (d *Draft) id() key { return key{d.ConvoID, d.Sender, d.Key} }
 
 // repeats reports whether d is the same request as other.
-func (d *draft) repeats(other *draft) bool { return d.hash == other.hash && d.id() == other.id() }
+func (d *Draft) repeats(other *Draft) bool { return d.Hash == other.Hash && d.id() == other.id() }
 
 // pass is what one statement may write of a batch: one draft of each key, because a statement cannot see the row that it is
 // itself inserting for another draft.
 type pass struct {
-	first   []draft
+	first   []Draft
 	indices []int       // of first, in the batch as it was given
 	of      map[int]int // index in the batch → index in first: the same request, answered with it
 	later   []int       // same key, other content: judged in the next pass, when the first one's fate is known
 }
 
-func joinAll(drafts []draft) pass {
+func joinAll(drafts []Draft) pass {
 	all := make([]int, len(drafts))
 	for i := range all {
 		all[i] = i
@@ -44,7 +34,7 @@ func joinAll(drafts []draft) pass {
 	return joinSome(drafts, all)
 }
 
-func joinSome(drafts []draft, indices []int) pass {
+func joinSome(drafts []Draft, indices []int) pass {
 	seen := make(map[key]int, len(indices))
 	p := pass{of: make(map[int]int, len(indices))}
 	for _, i := range indices {
@@ -56,7 +46,7 @@ func joinSome(drafts []draft, indices []int) pass {
 			seen[d.id()] = j
 			p.first, p.indices = append(p.first, *d), append(p.indices, i)
 			p.of[i] = j
-		case p.first[j].hash == d.hash:
+		case p.first[j].Hash == d.Hash:
 			p.of[i] = j
 		default:
 			p.later = append(p.later, i)

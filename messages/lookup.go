@@ -15,12 +15,12 @@ import (
 )
 
 // lookup returns what the log holds of drafts under their own keys and for their own content, by index.
-func (l *Log) lookup(ctx context.Context, drafts []draft) (map[int]outcome, error) {
+func (l *Log) lookup(ctx context.Context, drafts []Draft) (map[int]outcome, error) {
 	n := len(drafts)
 	convos, senders, keys, hashes := make([]uuid.UUID, n), make([]syntax.DID, n), make([]string, n), make([][]byte, n)
 	for i := range drafts {
 		d := &drafts[i]
-		convos[i], senders[i], keys[i], hashes[i] = d.ConvoID, d.Sender, d.Key, d.hash[:]
+		convos[i], senders[i], keys[i], hashes[i] = d.ConvoID, d.Sender, d.Key, d.Hash[:]
 	}
 	found := map[int]outcome{}
 	rows, err := l.db.Query(ctx, `
@@ -47,7 +47,7 @@ func (l *Log) lookup(ctx context.Context, drafts []draft) (map[int]outcome, erro
 
 // running reports whether another transaction has written d's key and has not ended: its entry in the unique index is there already,
 // and whoever wants to insert the same has to wait. So it tries to, in a transaction that comes to nothing.
-func (l *Log) running(ctx context.Context, d draft) bool {
+func (l *Log) running(ctx context.Context, d Draft) bool {
 	const probeTimeout = time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
@@ -61,7 +61,7 @@ func (l *Log) running(ctx context.Context, d draft) bool {
 		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 		VALUES ($1, $2, $3, $4, $5, '', $6, $7, now())
 		ON CONFLICT DO NOTHING`,
-		d.ConvoID, nowhere+rand.Int64N(nowhere), int16(mls.ContentTypeApplication), d.Sender, d.Epoch, d.Key, d.hash[:])
+		d.ConvoID, nowhere+rand.Int64N(nowhere), int16(mls.ContentTypeApplication), d.Sender, d.Epoch, d.Key, d.Hash[:])
 	return pgpool.LockTimeout(err)
 }
 

@@ -89,8 +89,8 @@ func (f *fixture) draft(convo uuid.UUID, sender syntax.DID, key, body string) me
 func (f *fixture) draftAt(convo uuid.UUID, sender syntax.DID, key, body string, epoch int64) messages.Draft {
 	return messages.Draft{
 		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: epoch,
-		Body:  mlstest.Message(convo[:], epoch, body),
-		Input: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%q", body)}, {Name: "epoch", JSON: fmt.Appendf(nil, "%d", epoch)}},
+		Body: mlstest.Message(convo[:], epoch, body),
+		Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%q", body)}, {Name: "epoch", JSON: fmt.Appendf(nil, "%d", epoch)}}.Hash(),
 	}
 }
 

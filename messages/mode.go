@@ -37,7 +37,7 @@ type otherwise struct {
 }
 
 func (l *Log) sendAlone(ctx context.Context, d Draft) (Receipt, error) {
-	r := l.write(ctx, []draft{newDraft(d)}, true)[0]
+	r := l.write(ctx, []Draft{d}, true)[0]
 	return r.Receipt, r.Err
 }
 

@@ -6,10 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/outbox"
 	"mlsd/push"
 )
@@ -131,31 +130,29 @@ type sender interface {
 }
 
 // batchOf makes the statements that write drafts, whose keys are all different.
-func (l *Log) batchOf(drafts []draft, lock string) *pgx.Batch {
+func (l *Log) batchOf(drafts []Draft, lock string) *pgx.Batch {
 	n := len(drafts)
 	var (
-		convos               = make([]uuid.UUID, n)
-		groups, hashes, body = make([][]byte, n), make([][]byte, n), make([][]byte, n)
-		senders              = make([]syntax.DID, n)
-		keys                 = make([]string, n)
-		kinds                = make([]int16, n)
-		epochs               = make([]int64, n)
-		embedTypes           = make([]*string, n)
-		embedURIs            = make([]*string, n)
+		convos                 = make(pgpool.Array[pgpool.UUID], n)
+		groups, hashes, bodies = make(pgpool.Array[pgpool.Bytes], n), make(pgpool.Array[pgpool.Bytes], n), make(pgpool.Array[pgpool.Bytes], n)
+		senders, keys          = make(pgpool.Array[pgpool.Text], n), make(pgpool.Array[pgpool.Text], n)
+		kinds, epochs          = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
+		embedTypes, embedURIs  = make(pgpool.Array[pgpool.OptionalText], n), make(pgpool.Array[pgpool.OptionalText], n)
 	)
 	for i := range drafts {
 		d := &drafts[i]
-		convos[i], groups[i], senders[i], keys[i], hashes[i] = d.ConvoID, d.GroupID, d.Sender, d.Key, d.hash[:]
-		kinds[i], epochs[i], body[i], embedTypes[i], embedURIs[i] = int16(d.Kind), d.Epoch, d.Body, d.EmbedType, d.EmbedURI
+		convos[i], groups[i], senders[i], keys[i], hashes[i] = pgpool.UUID(d.ConvoID), d.GroupID, pgpool.Text(d.Sender), pgpool.Text(d.Key), d.Hash[:]
+		kinds[i], epochs[i], bodies[i] = pgpool.Int(d.Kind), pgpool.Int(d.Epoch), d.Body
+		embedTypes[i], embedURIs[i] = pgpool.Optional(d.EmbedType), pgpool.Optional(d.EmbedURI)
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(lock, convos, senders)
-	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, body, embedTypes, embedURIs, l.window)
+	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, bodies, embedTypes, embedURIs, l.window)
 	return batch
 }
 
 // appendBatch writes drafts, whose keys are all different, in one round trip and returns an outcome for each.
-func (l *Log) appendBatch(ctx context.Context, to sender, drafts []draft, lock string) (outcomes []outcome, err error) {
+func (l *Log) appendBatch(ctx context.Context, to sender, drafts []Draft, lock string) (outcomes []outcome, err error) {
 	results := to.SendBatch(ctx, l.batchOf(drafts, lock))
 	defer func() {
 		// The server commits before it says that the batch is done, and Close is what reads that.

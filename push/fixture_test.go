@@ -185,7 +185,7 @@ func (b *bench) register(target push.Target) push.Target {
 func (b *bench) draft(text string) messages.Draft {
 	return messages.Draft{
 		ConvoID: b.convo, GroupID: b.convo[:], Sender: alice, Key: rand.Text(), Kind: mls.ContentTypeApplication, Epoch: 5,
-		Body: mlstest.Message(b.convo[:], 5, text), Input: idem.Content{{Name: "ciphertext", JSON: []byte(`"` + text + `"`)}},
+		Body: mlstest.Message(b.convo[:], 5, text), Hash: idem.Content{{Name: "ciphertext", JSON: []byte(`"` + text + `"`)}}.Hash(),
 	}
 }
 

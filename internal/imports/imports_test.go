@@ -53,7 +53,7 @@ func allowed() map[string][]string {
 		"internal/localpg":     {},
 		"internal/pgpool":      {},
 		"internal/gather":      {},
-		"internal/serviceauth": {"internal/gather", "internal/guard"},
+		"internal/serviceauth": {"internal/gather", "internal/guard", "internal/pgpool"},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mlsd/internal/gather"
+	"mlsd/internal/pgpool"
 )
 
 // SweepBatch is how many rows one Sweep deletes at most.
@@ -75,9 +76,11 @@ func (u *UsedTokens) Use(ctx context.Context, iss syntax.DID, jti string, exp ti
 // one gets a row and the others wait for it and get none. An old row that was not swept yet counts as a use too. The order is the
 // same in all calls, so that they cannot wait for each other.
 func (u *UsedTokens) record(ctx context.Context, uses []use) ([]bool, error) {
-	issuers, hashes, ends := make([]syntax.DID, len(uses)), make([][]byte, len(uses)), make([]time.Time, len(uses))
+	issuers := make(pgpool.Array[pgpool.Text], len(uses))
+	hashes := make(pgpool.Array[pgpool.Bytes], len(uses))
+	ends := make(pgpool.Array[pgpool.Time], len(uses))
 	for i := range uses {
-		issuers[i], hashes[i], ends[i] = uses[i].iss, uses[i].jti[:], uses[i].exp
+		issuers[i], hashes[i], ends[i] = pgpool.Text(uses[i].iss), uses[i].jti[:], pgpool.Time(uses[i].exp)
 	}
 	rows, err := u.db.Query(ctx, `
 		INSERT INTO used_tokens (iss, jti_hash, expires_at)

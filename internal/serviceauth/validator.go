@@ -123,9 +123,16 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(raw))
-	c, known := v.verified.Get(sum)
-	var tok token
+	var (
+		sum   [sha256.Size]byte
+		c     claims
+		known bool
+		tok   token
+	)
+	if !consume {
+		sum = sha256.Sum256([]byte(raw))
+		c, known = v.verified.Get(sum)
+	}
 	if !known {
 		if tok, err = parseToken(raw); err != nil {
 			return "", err
