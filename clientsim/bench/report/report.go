@@ -108,4 +108,6 @@ type Verdict struct {
 }
 
 // Kept reports whether every promise was.
-func (v *Verdict) Kept() bool { return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0 }
+func (v *Verdict) Kept() bool {
+	return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0
+}
