@@ -1,5 +1,10 @@
 // Package report is what a benchmark has measured, and how it is shown: a table and a live view for a terminal, JSON for programs, and
 // one HTML page with plots for everybody else.
+//
+// Variants take turns, so that what the machine does meanwhile meets all of them alike: a figure is the median over the turns, and two
+// variants are compared turn by turn before the median is taken.
+//
+// In JSON every duration is in nanoseconds, except in a latency, which is in microseconds throughout.
 package report
 
 import (
@@ -108,4 +113,6 @@ type Verdict struct {
 }
 
 // Kept reports whether every promise was.
-func (v *Verdict) Kept() bool { return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0 }
+func (v *Verdict) Kept() bool {
+	return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0
+}
