@@ -17,18 +17,16 @@ type row struct {
 	Spread                           string   // p99 ÷ p50
 	Server, Database, Self, Together string   // µs of processor per request; of all operations only
 	Failed                           string   // by name
-	Series                           int      // of the variant, for its colour
 }
 
 // rows returns one for each group, and below it one for each of its operations if it has several.
 func (r *Report) rows() (rows []row) {
 	groups := r.groups()
 	_, apart := loads(groups)
-	series := seriesOf(groups)
 	for i, g := range groups {
 		names := operations(g)
 		head := g.row(all)
-		head.Variant, head.Load, head.Series = g.variant, apart[i], series[g.variant]
+		head.Variant, head.Load = g.variant, apart[i]
 		if len(names) == 1 {
 			head.Operation = names[0]
 		}
