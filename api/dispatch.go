@@ -159,7 +159,8 @@ func params(r *http.Request) url.Values {
 
 // chargeable reports whether the address is to blame that the caller could not be told, and has not been charged for it.
 func (s *Server) chargeable(err error) bool {
-	return !errors.Is(err, events.ErrInvalidTicket) && !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) && !pgpool.Unavailable(err)
+	return !errors.Is(err, events.ErrInvalidTicket) && !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) &&
+		!errors.As(err, new(busy)) && !errors.Is(err, context.Canceled) && !pgpool.Unavailable(err)
 }
 
 // maxRequest bounds the time of a request once its body is here: a PDS gives up after ten seconds. A COMMIT under way is
@@ -182,8 +183,10 @@ func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], caller syntax
 			return route, "", badRequest("there is more than one " + name + " header")
 		}
 	}
-	if route.Method.Kind == mlsapi.Subscription {
-		return route, "", nil
+	if subscription := route.Method.Kind == mlsapi.Subscription; subscription || route.Method.Streams {
+		if err := turn(r.Context(), s.openings); err != nil || subscription {
+			return route, "", err
+		}
 	}
 	caller, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), route.Method.Kind == mlsapi.Procedure,
 		func(did syntax.DID) error { return s.byDID.take(c, did.String()) })

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -109,6 +111,41 @@ func seconds(s float64) int { return int(math.Ceil(s)) }
 // setRetryAfter says when to try again: in whole seconds, at least one.
 func setRetryAfter(h http.Header, after time.Duration) {
 	h.Set("Retry-After", strconv.Itoa(max(1, seconds(after.Seconds()))))
+}
+
+// How fast streams are opened, so that a crowd that comes back at once leaves the processors to those who write: so many a second for
+// each processor, so many at once, and nobody waits for longer than a client does.
+const (
+	openingsPerSecond = 400
+	openingsAtOnce    = 16
+	longestOpening    = 10 * time.Second
+)
+
+func newOpenings() *rate.Limiter {
+	processors := runtime.GOMAXPROCS(0)
+	return rate.NewLimiter(rate.Limit(openingsPerSecond*processors), openingsAtOnce*processors)
+}
+
+// turn waits for the caller's turn to open a stream. The error is busy if too many wait already, or ctx's.
+func turn(ctx context.Context, openings *rate.Limiter) error {
+	mine := openings.Reserve()
+	wait := mine.Delay()
+	switch {
+	case wait == 0:
+		return nil
+	case wait > longestOpening:
+		mine.Cancel()
+		return busy{after: longestOpening}
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		mine.Cancel()
+		return ctx.Err()
+	}
 }
 
 // network returns the /64 of an IPv6 address, all of which one host usually has, and any other caller as it is.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
+	"golang.org/x/time/rate"
 
 	"mlsd/api/mlsapi"
 	"mlsd/events"
@@ -56,6 +57,7 @@ type Server struct {
 	handlers handlers
 	byIP     *limiter
 	byDID    *limiter
+	openings *rate.Limiter // of streams
 	echo     *echo.Echo
 
 	smallBodies, largeBodies, answers *budget
@@ -74,6 +76,7 @@ func New(cfg Config) (*Server, error) {
 			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
 
+		openings:    newOpenings(),
 		smallBodies: newBudget(smallBodies, smallBodiesOfCaller),
 		largeBodies: newBudget(largeBodies, largeBodiesOfCaller),
 		answers:     newBudget(answersOfAll, answersOfCaller),
