@@ -18,6 +18,7 @@ type Report struct {
 	Database Database  `json:"database"`
 	Runs     []Run     `json:"runs"` // as they were made: the variants take turns
 	Verdict  *Verdict  `json:"verdict,omitempty"`
+	Notes    []string  `json:"notes,omitempty"` // what else a reader has to know, such as what the ciphertexts are
 }
 
 // Machine is what everything ran on: load, server and database together.
@@ -46,6 +47,8 @@ type Run struct {
 	Operations map[string]*Operation `json:"operations"`
 	Seconds    []Second              `json:"seconds"`
 	Spent      Spent                 `json:"spent"`
+	// Backlog is the most requests that were due at one time and had not begun, in an open loop.
+	Backlog int64 `json:"backlog,omitempty"`
 }
 
 // Load is what a run asks of the server.
@@ -57,6 +60,9 @@ type Load struct {
 	Members   int     `json:"members"` // of each convo
 	BodyBytes int     `json:"bodyBytes"`
 	Faults    bool    `json:"faults,omitempty"`
+	// Senders are the accounts that send; Subscribers the streams that are open.
+	Senders     int `json:"senders,omitempty"`
+	Subscribers int `json:"subscribers,omitempty"`
 }
 
 // Operation is one kind of request.
@@ -108,4 +114,6 @@ type Verdict struct {
 }
 
 // Kept reports whether every promise was.
-func (v *Verdict) Kept() bool { return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0 }
+func (v *Verdict) Kept() bool {
+	return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0
+}
