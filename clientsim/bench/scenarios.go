@@ -25,6 +25,10 @@ func scenarios() []Scenario {
 			sized(1000, 2)(c)
 			c.Variants = []string{ceiling}
 		}, sendBy},
+		{"mixed", "6 sends, 3 pages and a cursor by turns, while subscribers listen", listened(64), mixed},
+		{"welcome-storm", "1,000 devices join at once while sends go on", sized(1000, 2), welcomeStorm},
+		{"claim-storm", "1,000 KeyPackages are claimed at once while sends go on", sized(1000, 2), claimStorm},
+		{"reconnect-storm", "5,000 streams drop and come back at once while sends go on", listened(5000), reconnectStorm},
 		{"half", "as fast as it goes, and then at half that rate", sized(1000, 2), half},
 		{"growth-members", "one convo of 2, 10, 100, 1,000 members", sized(1, 0), growMembers},
 		{"growth-body", "ciphertexts of 256 bytes to 1 MiB", sized(100, 2), growBody},
@@ -39,6 +43,16 @@ func sized(convos, members int) func(*Config) {
 		}
 		if c.Members == 0 {
 			c.Members = members
+		}
+	}
+}
+
+// listened fills in how many listen besides.
+func listened(subscribers int) func(*Config) {
+	return func(c *Config) {
+		sized(1000, 2)(c)
+		if c.Subscribers == 0 {
+			c.Subscribers = subscribers
 		}
 	}
 }
