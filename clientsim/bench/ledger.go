@@ -87,16 +87,16 @@ func (a *audit) see(e entry) {
 		a.unacknowledged(e, d)
 		return
 	}
-	r := a.receipts[0]
-	a.receipts = a.receipts[1:]
-	if r.id.String() != e.id || r.draft != d {
-		a.verdict.Lost++
-		a.say("seq %d holds another message than the one that was acknowledged there", e.seq)
+	n, found := 0, 0
+	for ; n < len(a.receipts) && a.receipts[n].seq == e.seq; n++ {
+		if a.receipts[n].draft == d && a.receipts[n].id.String() == e.id {
+			found = 1
+		}
 	}
-	for len(a.receipts) > 0 && a.receipts[0].seq == e.seq {
-		a.verdict.Lost++
-		a.say("two requests were acknowledged at seq %d", e.seq)
-		a.receipts = a.receipts[1:]
+	a.receipts = a.receipts[n:]
+	if n > found {
+		a.verdict.Lost += int64(n - found)
+		a.say("seq %d was acknowledged to %d requests, and holds the message of %d of them", e.seq, n, found)
 	}
 }
 

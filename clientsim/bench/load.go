@@ -97,7 +97,7 @@ func (c *counter) add(name string, took time.Duration, failure string) {
 // micros are those of a latency in ns, within what a histogram takes.
 func micros(ns int64) int64 { return min(max(ns/1000, 1), (10 * time.Minute).Microseconds()) }
 
-// run plays a stretch.
+// run plays a stretch, and keeps what came of it.
 func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
 	if s.mode == "" {
 		s.mode = clientsim.SendsTogether
@@ -105,6 +105,32 @@ func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
 	if s.span == 0 {
 		s.span = b.c.For
 	}
+	if s.rate == 0 && b.rates[s.variant] == 0 { // how many tokens will it take?
+		probe := s
+		probe.span = probeFor
+		r, err := b.play(ctx, probe)
+		if err != nil {
+			return nil, err
+		}
+		b.learn(&s, r)
+	}
+	r, err := b.play(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	b.learn(&s, r)
+	b.report.Runs = append(b.report.Runs, *r)
+	if late := b.late(); late > r.Operations[deedSend.String()].Done/50 {
+		b.note("%s, turn %d: %d tokens were signed under load", s.variant, s.turn, late)
+	}
+	return r, nil
+}
+
+// probeFor is how long a variant runs for the first time, to see how fast it is.
+const probeFor = 500 * time.Millisecond
+
+// play is run without keeping anything.
+func (b *bench) play(ctx context.Context, s stretch) (*report.Run, error) {
 	if err := b.prepare(&s); err != nil {
 		return nil, err
 	}
@@ -143,7 +169,6 @@ func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
 	for _, w := range workers {
 		w.give(r.Operations)
 	}
-	b.learn(&s, r)
 	return r, nil
 }
 
