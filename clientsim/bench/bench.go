@@ -221,11 +221,11 @@ func (b *bench) begin(ctx context.Context) error {
 
 // prepare has workers, what they send and the tokens for it ready for a stretch.
 func (b *bench) prepare(s *stretch) error {
-	for len(b.workers) < b.c.InFlight {
+	for len(b.workers) < s.flight {
 		b.workers = append(b.workers, newWorker(b, len(b.workers)))
 	}
 	share := make([]float64, len(b.senders)) // of the requests, by sender
-	workers := b.workers[:b.c.InFlight]
+	workers := b.workers[:s.flight]
 	var active []int
 	for sender, drafts := range s.scene.drafts {
 		if len(drafts) > 0 {

@@ -20,6 +20,7 @@ type stretch struct {
 	mode    string // how the servers write
 	scene   *scene
 	rate    float64 // open loop; 0: closed
+	flight  int     // requests at any time; 0: as many as is asked for
 	span    time.Duration
 	mixed   bool // not only sends
 	// storm comes over the servers meanwhile, and the stretch lasts as long as it does at least. It counts on its own.
@@ -105,6 +106,9 @@ func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
 	if s.span == 0 {
 		s.span = b.c.For
 	}
+	if s.flight == 0 {
+		s.flight = b.c.InFlight
+	}
 	if s.rate == 0 && b.rates[s.variant] == 0 { // how many tokens will it take?
 		probe := s
 		probe.span = probeFor
@@ -140,10 +144,10 @@ func (b *bench) play(ctx context.Context, s stretch) (*report.Run, error) {
 	runtime.GC() // of what was prepared, so that it is not collected while the time counts
 	win, beat := &window{began: time.Now()}, &pulse{latency: report.NewLatency()}
 	r := &report.Run{Variant: s.variant, Turn: s.turn, Load: report.Load{
-		InFlight: b.c.InFlight, Rate: s.rate, Servers: len(b.stage.servers), Convos: len(s.scene.convos), Members: s.scene.members,
+		InFlight: s.flight, Rate: s.rate, Servers: len(b.stage.servers), Convos: len(s.scene.convos), Members: s.scene.members,
 		BodyBytes: s.scene.body, Faults: b.c.Faults, Senders: len(s.scene.senders), Subscribers: s.subscribers,
 	}}
-	workers := b.workers[:b.c.InFlight]
+	workers := b.workers[:s.flight]
 	var all sync.WaitGroup
 	var p *pacer
 	if s.rate > 0 {

@@ -111,6 +111,9 @@ func growMembers(ctx context.Context, b *bench) error {
 	return b.turns(ctx, all...)
 }
 
+// bytesInFlight bounds the ciphertexts that are under way at once: a server refuses requests for which it has no memory.
+const bytesInFlight = 16 << 20
+
 // growBody compares ciphertexts of different sizes.
 func growBody(ctx context.Context, b *bench) error {
 	c := b.c
@@ -120,7 +123,9 @@ func growBody(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, stretch{variant: bytesText(body), scene: s, rate: c.Rate, mode: clientsim.SendsTogether})
+		all = append(all, stretch{
+			variant: bytesText(body), scene: s, rate: c.Rate, mode: clientsim.SendsTogether, flight: max(min(c.InFlight, bytesInFlight/body), 1),
+		})
 	}
 	return b.turns(ctx, all...)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -105,7 +106,7 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 // commandLine is the command line that makes the same report again. The URL of a database may hold a password, and is left out.
 func commandLine(c *cli.Command, seed uint64) string {
 	words := []string{"clientsim", "bench", c.Args().First()}
-	for _, name := range c.LocalFlagNames() {
+	for _, name := range slices.Sorted(slices.Values(c.LocalFlagNames())) {
 		switch name {
 		case "seed", "json", "html", "pprof":
 		case "database":
