@@ -86,6 +86,13 @@ func readFrame(frame []byte) (happening, error) {
 	return h, h.settle()
 }
 
+// EventCursor reads the cursor out of a message of subscribeConvoEvents, from which a subscriber goes on after its connection has
+// ended.
+func EventCursor(frame []byte) (int64, error) {
+	h, err := readFrame(frame)
+	return h.cursor, err
+}
+
 func readErrorFrame(c *cbor) error {
 	e := &streamError{}
 	c.fields("error", func(key string) {

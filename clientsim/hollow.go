@@ -14,6 +14,19 @@ const (
 	hollowCommit  = 3
 )
 
+// HollowMessage makes an application message with so many bytes of noise.
+func HollowMessage(groupID []byte, epoch uint64, size int) []byte {
+	return hollowPrivate(hollowMessage, groupID, epoch, size)
+}
+
+// HollowCommit makes a commit with so many bytes of noise.
+func HollowCommit(groupID []byte, epoch uint64, size int) []byte {
+	return hollowPrivate(hollowCommit, groupID, epoch, size)
+}
+
+// HollowWelcome makes a Welcome for the KeyPackages with these refs.
+func HollowWelcome(suite Suite, refs ...[]byte) []byte { return hollowWelcome(suite, refs...) }
+
 // hollowPrivate makes a PrivateMessage with so many bytes of noise.
 func hollowPrivate(content byte, groupID []byte, epoch uint64, size int) []byte {
 	b := []byte{0, 1, 0, 2}

@@ -62,6 +62,23 @@ func (p *Proc) URL() string {
 	return p.url
 }
 
+// AdminURL is the address of its admin listener, which changes with each Start.
+func (p *Proc) AdminURL() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.admin
+}
+
+// PID is its process id, or 0 if it does not run.
+func (p *Proc) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil {
+		return 0
+	}
+	return p.child.cmd.Process.Pid
+}
+
 // Start starts the server, with the given settings besides the usual ones, and
 // returns when it is ready. A second start takes the first one's port.
 func (p *Proc) Start(ctx context.Context, settings map[string]string) error {

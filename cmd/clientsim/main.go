@@ -1,6 +1,6 @@
 // Command clientsim plays simulated MLS clients against mlsd, with faults, and
 // checks that every promise is kept. With no arguments it starts a server of
-// its own and plays every scenario. The subcommand tour serves the README's tour.
+// its own and plays every scenario. The subcommand tour serves the README's tour, and bench measures.
 package main
 
 import (
@@ -78,7 +78,7 @@ func command(out, progress io.Writer) *cli.Command {
 			}
 			return play(ctx, c, out, progress)
 		},
-		Commands: []*cli.Command{tour(out)},
+		Commands: []*cli.Command{tour(out), measure(out, progress)},
 	}
 }
 

@@ -28,8 +28,9 @@ func allowed() map[string][]string {
 			"internal/failpoint", "internal/gauges", "internal/invariants", "internal/localpg", "internal/pgpool", "internal/serviceauth",
 			"internal/tally",
 		},
-		"cmd/clientsim":          {"clientsim"},
+		"cmd/clientsim":          {"clientsim", "clientsim/bench", "clientsim/bench/report"},
 		"clientsim":              {"api/mlsapi", "mls"}, // a black box: it talks HTTP
+		"clientsim/bench":        {"clientsim", "clientsim/bench/report", "api/mlsapi", "mls"},
 		"clientsim/bench/report": {},
 		"api": domain("api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"push", "internal/serviceauth"),
@@ -78,7 +79,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"api", "cmd/mlsd", "clientsim", "cmd/clientsim", "internal/localpg", "internal/serviceauth", "push",
+			"api", "cmd/mlsd", "clientsim", "clientsim/bench", "cmd/clientsim", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
 		{prefix: "testing", only: []string{"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants"}},

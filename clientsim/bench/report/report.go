@@ -23,6 +23,7 @@ type Report struct {
 	Database Database  `json:"database"`
 	Runs     []Run     `json:"runs"` // as they were made: the variants take turns
 	Verdict  *Verdict  `json:"verdict,omitempty"`
+	Notes    []string  `json:"notes,omitempty"` // what else a reader has to know, such as what the ciphertexts are
 }
 
 // Machine is what everything ran on: load, server and database together.
@@ -51,6 +52,8 @@ type Run struct {
 	Operations map[string]*Operation `json:"operations"`
 	Seconds    []Second              `json:"seconds"`
 	Spent      Spent                 `json:"spent"`
+	// Backlog is the most requests that were due at one time and had not begun, in an open loop.
+	Backlog int64 `json:"backlog,omitempty"`
 }
 
 // Load is what a run asks of the server.
@@ -62,6 +65,9 @@ type Load struct {
 	Members   int     `json:"members"` // of each convo
 	BodyBytes int     `json:"bodyBytes"`
 	Faults    bool    `json:"faults,omitempty"`
+	// Senders are the accounts that send; Subscribers the streams that are open.
+	Senders     int `json:"senders,omitempty"`
+	Subscribers int `json:"subscribers,omitempty"`
 }
 
 // Operation is one kind of request.

@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mlsd/clientsim"
+)
+
+// server builds the server once for all tests.
+var server struct {
+	sync.Once
+	dir, binary string
+	err         error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if server.dir != "" {
+		if err := os.RemoveAll(server.dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	os.Exit(code)
+}
+
+// small is what is measured in a test.
+func small(t *testing.T, scenario string) Config {
+	server.Do(func() {
+		if server.dir, server.err = os.MkdirTemp("", "mlsd-bench-test-"); server.err == nil {
+			server.binary, server.err = clientsim.FindServer(context.Background(), "", server.dir)
+		}
+	})
+	if server.err != nil {
+		t.Fatal(server.err)
+	}
+	c := Default()
+	c.Binary = server.binary
+	c.Scenario, c.Seed, c.InFlight, c.Turns, c.Senders, c.Convos, c.Members = scenario, 1, 16, 1, 8, 10, 4
+	c.For, c.Warm, c.Joins, c.Subscribers, c.Rate = 500*time.Millisecond, 100*time.Millisecond, 20, 20, 0
+	return c
+}
+
+// A server is killed under load, answers are dropped, requests are sent twice at once, and nothing is lost or doubled.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("boots servers")
+	}
+	c := small(t, "send-hot")
+	c.Convos, c.Members, c.Servers, c.Variants = 1, 8, 2, []string{batched}
+	c.Faults, c.For, c.KillEvery = true, 3*time.Second, 1200*time.Millisecond
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := r.Verdict
+	if !v.Kept() || v.Sent == 0 || v.Stored != v.Sent+v.Unknown {
+		t.Errorf("%+v", v)
+	}
+	if v.Kills == 0 || v.Dropped == 0 || v.Duplicate == 0 || v.Retried < v.Dropped {
+		t.Errorf("too little happened: %+v", v)
+	}
+}
+
+// Every scenario measures what it is to measure, on a small scale, and nothing is broken.
+func TestScenarios(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("boots servers")
+	}
+	for name, want := range map[string]struct {
+		variants   string
+		operations []string // in the last run
+	}{
+		"send-spread":     {"batched alone ceiling", []string{"sendMessage"}},
+		"mixed":           {"batched alone", []string{"sendMessage", "getMessages", "updateCursor"}},
+		"welcome-storm":   {"calm storm", []string{"sendMessage", "getWelcome", "confirmWelcome", "join"}},
+		"claim-storm":     {"calm storm", []string{"sendMessage", "getKeyPackages"}},
+		"reconnect-storm": {"calm storm", []string{"sendMessage", "subscribeConvoEvents"}},
+		"half":            {"maximum half", []string{"sendMessage"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := small(t, name)
+			r, err := Run(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.Verdict.Kept() || r.Verdict.Sent == 0 || r.Verdict.Stored != r.Verdict.Sent {
+				t.Errorf("%+v", r.Verdict)
+			}
+			var variants []string
+			for _, run := range r.Runs {
+				variants = append(variants, run.Variant)
+				if run.Spent.Load == 0 || run.Took == 0 || run.Load.Servers != 1 {
+					t.Errorf("%s: %+v", run.Variant, run)
+				}
+			}
+			if got := strings.Join(variants, " "); got != want.variants {
+				t.Errorf("variants %q, want %q", got, want.variants)
+			}
+			last := r.Runs[len(r.Runs)-1]
+			for _, op := range want.operations {
+				if o := last.Operations[op]; o == nil || o.Done == 0 || len(o.Failed) > 0 || o.Latency.TotalCount() != o.Done {
+					t.Errorf("%s: %+v", op, o)
+				}
+			}
+			if r.Database.Settings["fsync"] != "on" || r.Machine.Cores == 0 || r.Machine.Server == "" {
+				t.Errorf("%+v %+v", r.Database, r.Machine)
+			}
+		})
+	}
+}
+
+func TestBadConfigs(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*Config){
+		`no scenario "nonsense"`: func(c *Config) { c.Scenario = "nonsense" },
+		`no variant "nonsense"`:  func(c *Config) { c.Variants = []string{"nonsense"} },
+		"curve":                  func(c *Config) { c.Curve = "ed25519" },
+		"body is 10":             func(c *Config) { c.Body = 10 },
+		"in-flight is 0":         func(c *Config) { c.InFlight = 0 },
+		"two members":            func(c *Config) { c.Members = 1 },
+		"negative":               func(c *Config) { c.Rate = -1 },
+	} {
+		c := Default()
+		c.Scenario = "send-hot"
+		change(&c)
+		if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+}
+
+// A process's name does not lead its line in /proc astray, and what a family has spent is what its members have.
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	line := "4711 (postgres: (x) y) S 42 1 1 0 -1 4194304 100 200 0 0 150 50 30 20 20 0 1 0 12345"
+	got := parseStat([]byte(line))
+	if got.parent != 42 || got.own != 2*time.Second || got.reaped != time.Second/2 {
+		t.Errorf("%+v", got)
+	}
+	if got := parseStat([]byte("1 (x) S")); got != (stat{}) {
+		t.Errorf("%+v of a line that is cut short", got)
+	}
+}

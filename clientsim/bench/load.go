@@ -1,0 +1,321 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mlsd/clientsim"
+	"mlsd/clientsim/bench/report"
+)
+
+// stretch is one piece of load that is measured.
+type stretch struct {
+	variant string
+	turn    int
+	mode    string // how the servers write
+	scene   *scene
+	rate    float64 // open loop; 0: closed
+	flight  int     // requests at any time; 0: as many as is asked for
+	span    time.Duration
+	mixed   bool // not only sends
+	// storm comes over the servers meanwhile, and the stretch lasts as long as it does at least. It counts on its own.
+	storm       func(context.Context, *counter) error
+	subscribers int
+}
+
+// window is the time that counts, in ns from the benchmark's beginning; 0 is not yet.
+type window struct {
+	began         time.Time
+	opens, closes atomic.Int64
+}
+
+func (w *window) now() int64 { return int64(time.Since(w.began)) }
+
+// holds reports whether something that was at a time counts.
+func (w *window) holds(at int64) bool {
+	opens, closes := w.opens.Load(), w.closes.Load()
+	return opens != 0 && at >= opens && (closes == 0 || at < closes)
+}
+
+// over reports whether the window was closed.
+func (w *window) over() bool { return w.closes.Load() != 0 }
+
+// pulse is the present second.
+type pulse struct {
+	mu      sync.Mutex // guards latency
+	latency *report.Latency
+}
+
+func (p *pulse) add(micros int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.latency.RecordValue(micros) // what is too large for it is in nobody's second
+}
+
+// next ends the second.
+func (p *pulse) next(at time.Duration) report.Second {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.latency
+	s := report.Second{
+		At: at, Done: l.TotalCount(), P50: time.Duration(l.ValueAtQuantile(50)) * time.Microsecond,
+		P99: time.Duration(l.ValueAtQuantile(99)) * time.Microsecond,
+	}
+	l.Reset()
+	return s
+}
+
+// counter counts operations of many goroutines that are too few to be in each other's way.
+type counter struct {
+	mu         sync.Mutex // guards operations
+	operations map[string]*report.Operation
+}
+
+func newCounter() *counter { return &counter{operations: map[string]*report.Operation{}} }
+
+// add counts one operation; an empty failure is none.
+func (c *counter) add(name string, took time.Duration, failure string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	op := c.operations[name]
+	if op == nil {
+		op = &report.Operation{Failed: map[string]int64{}, Latency: report.NewLatency()}
+		c.operations[name] = op
+	}
+	if failure != "" {
+		op.Failed[failure]++
+		return
+	}
+	op.Done++
+	_ = op.Latency.RecordValue(micros(int64(took)))
+}
+
+// micros are those of a latency in ns, within what a histogram takes.
+func micros(ns int64) int64 { return min(max(ns/1000, 1), (10 * time.Minute).Microseconds()) }
+
+// run plays a stretch, and keeps what came of it.
+func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
+	if s.mode == "" {
+		s.mode = clientsim.SendsTogether
+	}
+	if s.span == 0 {
+		s.span = b.c.For
+	}
+	if s.flight == 0 {
+		s.flight = b.c.InFlight
+	}
+	if s.rate == 0 && b.rates[s.variant] == 0 { // how many tokens will it take?
+		probe := s
+		probe.span = probeFor
+		r, err := b.play(ctx, probe)
+		if err != nil {
+			return nil, err
+		}
+		b.learn(&s, r)
+	}
+	r, err := b.play(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	b.learn(&s, r)
+	b.report.Runs = append(b.report.Runs, *r)
+	if late := b.late(); late > r.Operations[deedSend.String()].Done/50 {
+		b.note("%s, turn %d: %d tokens were signed under load", s.variant, s.turn, late)
+	}
+	return r, nil
+}
+
+// probeFor is how long a variant runs for the first time, to see how fast it is.
+const probeFor = 500 * time.Millisecond
+
+// play is run without keeping anything.
+func (b *bench) play(ctx context.Context, s stretch) (*report.Run, error) {
+	if err := b.prepare(&s); err != nil {
+		return nil, err
+	}
+	if err := b.stage.setMode(ctx, s.mode); err != nil {
+		return nil, err
+	}
+	runtime.GC() // of what was prepared, so that it is not collected while the time counts
+	win, beat := &window{began: time.Now()}, &pulse{latency: report.NewLatency()}
+	r := &report.Run{Variant: s.variant, Turn: s.turn, Load: report.Load{
+		InFlight: s.flight, Rate: s.rate, Servers: len(b.stage.servers), Convos: len(s.scene.convos), Members: s.scene.members,
+		BodyBytes: s.scene.body, Faults: b.c.Faults, Senders: len(s.scene.senders), Subscribers: s.subscribers,
+	}}
+	workers := b.workers[:s.flight]
+	var all sync.WaitGroup
+	var p *pacer
+	if s.rate > 0 {
+		p = newPacer(s.rate)
+		all.Go(func() { p.run(win) })
+		for _, w := range workers {
+			all.Go(func() { w.open(ctx, win, beat, p.due) })
+		}
+	} else {
+		for _, w := range workers {
+			all.Go(func() { w.closed(ctx, win, beat) })
+		}
+	}
+	other, err := b.watch(ctx, &s, win, beat, r)
+	all.Wait()
+	if err = errors.Join(err, context.Cause(ctx)); err != nil {
+		return nil, err
+	}
+	if p != nil {
+		r.Backlog = p.backlog
+	}
+	r.Operations = other.operations
+	for _, w := range workers {
+		w.give(r.Operations)
+	}
+	return r, nil
+}
+
+// watch opens the window after the warm-up, and closes it when its time is over.
+func (b *bench) watch(ctx context.Context, s *stretch, win *window, beat *pulse, r *report.Run) (*counter, error) {
+	other := newCounter()
+	pause(ctx, b.c.Warm)
+	beat.next(0)
+	if b.c.Watch != nil {
+		b.c.Watch.Begin(fmt.Sprintf("%s, turn %d", s.variant, s.turn+1), s.span)
+	}
+	before := b.meter.read()
+	opened := time.Now()
+	win.opens.Store(max(win.now(), 1))
+	ended := make(chan error, 1)
+	if s.storm == nil {
+		ended <- nil
+	} else {
+		go func() { ended <- s.storm(ctx, other) }()
+	}
+	var err error
+	storming, tick, kill := true, time.NewTicker(time.Second), b.killTimer(s)
+	defer tick.Stop()
+	defer kill.Stop()
+	closing := time.NewTimer(s.span)
+	defer closing.Stop()
+	for late := false; storming || !late; {
+		select {
+		case <-ctx.Done():
+			late = true
+			if storming {
+				storming, err = false, <-ended
+			}
+		case <-closing.C:
+			late = true
+		case err = <-ended:
+			ended, storming = nil, false
+			late = late || err != nil
+		case <-tick.C:
+			b.second(s, r, beat.next(time.Since(opened)))
+		case <-kill.C:
+			killErr := b.kill(ctx)
+			if err = errors.Join(err, killErr); killErr != nil {
+				late = true
+			}
+			kill.Reset(b.c.KillEvery)
+		}
+	}
+	r.Took = time.Since(opened)
+	win.closes.Store(max(win.now(), 1))
+	after := b.meter.read()
+	r.Spent = report.Spent{
+		Server: after.Server - before.Server, Database: after.Database - before.Database, Load: after.Load - before.Load,
+	}
+	if rest := r.Took % time.Second; rest > 100*time.Millisecond {
+		b.second(s, r, beat.next(r.Took))
+	}
+	b.sinceKill += r.Took
+	return other, err
+}
+
+func (b *bench) second(s *stretch, r *report.Run, second report.Second) {
+	r.Seconds = append(r.Seconds, second)
+	if b.c.Watch != nil {
+		b.c.Watch.Second(second)
+	}
+}
+
+// killTimer says when the next server is to be killed: only time under load counts.
+func (b *bench) killTimer(s *stretch) *time.Timer {
+	if !b.c.Faults || b.c.KillEvery <= 0 || s.mode != clientsim.SendsTogether {
+		t := time.NewTimer(time.Hour)
+		t.Stop()
+		return t
+	}
+	return time.NewTimer(max(b.c.KillEvery-b.sinceKill, 0))
+}
+
+// kill kills a server, each by turns, and starts it again.
+func (b *bench) kill(ctx context.Context) error {
+	node := int(b.kills) % len(b.stage.servers)
+	b.meter.keep(b.stage.servers[node].PID())
+	if err := b.stage.restart(ctx, node); err != nil {
+		return fmt.Errorf("kill server %d: %w", node+1, err)
+	}
+	b.kills++
+	b.sinceKill = 0
+	b.say("server %d killed and started again", node+1)
+	return nil
+}
+
+// closed does one thing after the other until the window closes.
+func (w *worker) closed(ctx context.Context, win *window, beat *pulse) {
+	for !win.over() && ctx.Err() == nil {
+		start := win.now()
+		d, ok := w.do(ctx)
+		end := win.now()
+		if ok && win.holds(end) {
+			w.took(d, end-start, beat)
+		}
+	}
+}
+
+// open does what is due. A request counts if it was due in the window, and from when it was due, whenever it could begin.
+func (w *worker) open(ctx context.Context, win *window, beat *pulse, due <-chan int64) {
+	for at := range due {
+		if ctx.Err() != nil {
+			continue
+		}
+		if d, ok := w.do(ctx); ok && win.holds(at) {
+			w.took(d, win.now()-at, beat)
+		}
+	}
+}
+
+func (w *worker) took(d deed, ns int64, beat *pulse) {
+	op := w.count(d)
+	op.Done++
+	_ = op.Latency.RecordValue(micros(ns))
+	if d == deedSend {
+		beat.add(micros(ns))
+	}
+}
+
+// give adds what a worker has counted in the stretch, and has it forget that.
+func (w *worker) give(to map[string]*report.Operation) {
+	for d, op := range w.counted {
+		if op == nil || op.Done == 0 && len(op.Failed) == 0 {
+			continue
+		}
+		name := deed(d).String()
+		sum := to[name]
+		if sum == nil {
+			sum = &report.Operation{Latency: report.NewLatency(), Failed: map[string]int64{}}
+			to[name] = sum
+		}
+		sum.Done += op.Done
+		sum.Latency.Merge(op.Latency.Histogram)
+		for failure, n := range op.Failed {
+			sum.Failed[failure] += n
+		}
+		op.Done = 0
+		op.Latency.Reset()
+		clear(op.Failed)
+	}
+}

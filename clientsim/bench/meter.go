@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/clientsim"
+	"mlsd/clientsim/bench/report"
+)
+
+// meter reads how much processor time everybody has taken, from /proc. Where there is none, or where the database runs on another
+// machine, it reads zero.
+type meter struct {
+	servers    []*clientsim.Proc
+	postmaster int
+	dead       time.Duration // of servers that were killed
+}
+
+// tick is the unit of /proc/PID/stat on every Linux there is.
+const tick = 10 * time.Millisecond
+
+func (m *meter) read() report.Spent {
+	s := report.Spent{Server: m.dead, Database: family(m.postmaster)}
+	for _, server := range m.servers {
+		s.Server += statOf(server.PID()).own
+	}
+	var self syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err == nil {
+		s.Load = time.Duration(self.Utime.Nano() + self.Stime.Nano())
+	}
+	return s
+}
+
+// keep remembers what a process has taken that is about to be killed.
+func (m *meter) keep(pid int) { m.dead += statOf(pid).own }
+
+// stat is what /proc/PID/stat says of a process.
+type stat struct {
+	parent      int
+	own, reaped time.Duration // its own time, and that of its children that have ended
+}
+
+func statOf(pid int) (s stat) {
+	if pid == 0 {
+		return s
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return s
+	}
+	return parseStat(text)
+}
+
+// parseStat reads proc(5). The command's name is in parentheses, of which it may have some itself.
+func parseStat(text []byte) (s stat) {
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 15 {
+		return s
+	}
+	number := func(i int) int64 {
+		n, err := strconv.ParseInt(fields[i-3], 10, 64) // as proc(5) counts: the state is the third
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	s.parent = int(number(4))
+	s.own = time.Duration(number(14)+number(15)) * tick
+	s.reaped = time.Duration(number(16)+number(17)) * tick
+	return s
+}
+
+// family is the time of a process and all its children, living and dead.
+func family(parent int) time.Duration {
+	if parent == 0 {
+		return 0
+	}
+	all := statOf(parent)
+	sum := all.own + all.reaped
+	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if child := parseStat(text); child.parent == parent {
+			sum += child.own + child.reaped
+		}
+	}
+	return sum
+}
+
+// settings are those that decide what a COMMIT means and what it costs.
+var settings = []string{
+	"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "max_wal_size", "checkpoint_timeout", "max_connections",
+}
+
+// inspect reads the database's settings, and finds its postmaster among the processes of this machine.
+func inspect(ctx context.Context, url string) (d report.Database, postmaster int, err error) {
+	db, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return d, 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close(ctx)) }()
+	show := func(name string) (value string, err error) {
+		err = db.QueryRow(ctx, "SHOW "+name).Scan(&value)
+		return value, err
+	}
+	if d.Version, err = show("server_version"); err != nil {
+		return d, 0, err
+	}
+	d.Settings = map[string]string{}
+	for _, name := range settings {
+		if d.Settings[name], err = show(name); err != nil {
+			return d, 0, err
+		}
+	}
+	var backend int
+	if err := db.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&backend); err != nil {
+		return d, 0, err
+	}
+	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", backend)); err == nil && strings.HasPrefix(string(name), "postgres") {
+		postmaster = statOf(backend).parent
+	}
+	return d, postmaster, nil
+}
+
+// machine describes where everything runs.
+func machine(server string) report.Machine {
+	m := report.Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Server: server}
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		m.OS += " " + strings.TrimSpace(string(release))
+	}
+	m.CPU = after("/proc/cpuinfo", "model name")
+	if text, ok := strings.CutSuffix(after("/proc/meminfo", "MemTotal"), " kB"); ok {
+		if kib, err := strconv.ParseUint(text, 10, 64); err == nil {
+			m.Memory = kib << 10
+		}
+	}
+	return m
+}
+
+// after is what a file says behind a name and a colon, or "".
+func after(path, name string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,311 @@
+package bench
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim"
+)
+
+// The variants of a storm: the same sends, without it and during it.
+const (
+	calm  = "calm"
+	storm = "storm"
+)
+
+// stormRate is how many messages a second go on during a storm, if nobody says.
+const stormRate = 500
+
+// weather measures sends at a fixed rate, without a storm and with it, by turns. ready prepares each storm before the load begins.
+func (b *bench) weather(ctx context.Context, s *scene, subscribers int, ready func(context.Context) (func(context.Context, *counter) error, error)) error {
+	rate := b.c.Rate
+	if rate == 0 {
+		rate = stormRate
+	}
+	for turn := range b.c.Turns {
+		if _, err := b.run(ctx, stretch{variant: calm, turn: turn, scene: s, rate: rate, subscribers: subscribers}); err != nil {
+			return fmt.Errorf("%s: %w", calm, err)
+		}
+		comes, err := ready(ctx)
+		if err != nil {
+			return fmt.Errorf("prepare the storm: %w", err)
+		}
+		// It lasts as long as it does, so that what comes behind it does not count.
+		r, err := b.run(ctx, stretch{
+			variant: storm, turn: turn, scene: s, rate: rate, subscribers: subscribers, storm: comes, span: 100 * time.Millisecond,
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", storm, err)
+		}
+		b.say("the storm took %s", r.Took.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// stormScene is what is sent meanwhile.
+func (b *bench) stormScene(ctx context.Context) (*scene, error) {
+	c := b.c
+	return b.set(ctx, plan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+}
+
+// joiner is a device that is about to join.
+type joiner struct {
+	account *clientsim.Account
+	ref     []byte // of its KeyPackage
+}
+
+// welcomeStorm has many devices join at once: each fetches its Welcome and confirms it.
+func welcomeStorm(ctx context.Context, b *bench) error {
+	s, err := b.stormScene(ctx)
+	if err != nil {
+		return err
+	}
+	b.say("making %d devices", b.c.Joins)
+	people := make([]joiner, b.c.Joins)
+	err = eachOf(setupLanes, len(people), func(i int) error {
+		account, err := b.stage.account(i)
+		if err != nil {
+			return err
+		}
+		kp, err := b.stage.lastResort(ctx, account)
+		if err != nil {
+			return err
+		}
+		people[i].account = account
+		people[i].ref, err = hex.DecodeString(kp.Ref)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.note("%d devices join at once, %d to each convo, each on a connection of its own: getWelcome, then confirmWelcome", b.c.Joins, foundersAtOnce)
+	return b.weather(ctx, s, 0, func(ctx context.Context) (func(context.Context, *counter) error, error) {
+		return b.invite(ctx, people)
+	})
+}
+
+// invite makes convos with Welcomes for everybody, and returns the storm.
+func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Context, *counter) error, error) {
+	convos := make([]string, (len(people)+foundersAtOnce-1)/foundersAtOnce)
+	err := eachOf(setupLanes, len(convos), func(i int) error {
+		some := people[i*foundersAtOnce : min((i+1)*foundersAtOnce, len(people))]
+		in := &mlsapi.CreateConvoInput{
+			GroupID: hex.EncodeToString(randomBytes(16)), CipherSuite: clientsim.SuiteX25519.Name(), IdempotencyKey: newKey(), CurrentEpoch: new(int64),
+		}
+		*in.CurrentEpoch = 1
+		var refs [][]byte
+		for _, p := range some {
+			in.InitialMembers, refs = append(in.InitialMembers, p.account.DID), append(refs, p.ref)
+		}
+		in.WelcomeMessage = clientsim.HollowWelcome(clientsim.SuiteX25519, refs...)
+		body, err := b.stage.call(ctx, b.senders[i%len(b.senders)], mlsapi.NSIDCreateConvo, in)
+		if err != nil {
+			return err
+		}
+		out, err := mlsapi.DecodeCreateConvoOutput(body)
+		if err == nil {
+			convos[i] = out.ID
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	type pair struct{ get, confirm string } // tokens
+	signed := make([]pair, len(people))
+	err = each(len(people), func(i int) (err error) {
+		if signed[i].get, err = b.token(people[i].account, mlsapi.NSIDGetWelcome); err == nil {
+			signed[i].confirm, err = b.token(people[i].account, mlsapi.NSIDConfirmWelcome)
+		}
+		return err
+	})
+	return func(ctx context.Context, count *counter) error {
+		return b.rush(ctx, count, len(people), func(w *wire, i int) error {
+			convo := convos[i/foundersAtOnce]
+			began := time.Now()
+			_, err := ask(ctx, w, count, mlsapi.NSIDGetWelcome, get(w.addr, mlsapi.NSIDGetWelcome, "convoId="+convo, signed[i].get))
+			if err != nil {
+				return err
+			}
+			in := mlsapi.ConfirmWelcomeInput{ConvoID: convo, Success: true}
+			_, err = ask(ctx, w, count, mlsapi.NSIDConfirmWelcome, post(w.addr, mlsapi.NSIDConfirmWelcome, in.AppendJSON(nil), signed[i].confirm))
+			if err == nil {
+				count.add("join", time.Since(began), "")
+			}
+			return err
+		})
+	}, err
+}
+
+// rush does something n times at once, each on a connection of its own.
+func (b *bench) rush(ctx context.Context, count *counter, n int, do func(w *wire, i int) error) error {
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		w := newWire(b.stage.addr(i))
+		w.limit = patience
+		all.Go(func() {
+			defer w.close()
+			errs[i] = do(w, i)
+		})
+	}
+	all.Wait()
+	return errors.Join(append(errs[:min(n, 10)], context.Cause(ctx))...)
+}
+
+// ask sends a request, which has to succeed, and counts it.
+func ask(ctx context.Context, w *wire, count *counter, method string, request []byte) (answer, error) {
+	name := method[len(prefix):]
+	began := time.Now()
+	a, err := w.do(ctx, request)
+	if err != nil {
+		count.add(name, 0, "connection")
+		return a, fmt.Errorf("%s: %w", name, err)
+	}
+	if a.status != http.StatusOK {
+		var named struct{ Error string }
+		_ = json.Unmarshal(a.body, &named) // what is no error of ours is told in full below
+		count.add(name, 0, named.Error)
+		return a, fmt.Errorf("%s: %d %.200s", name, a.status, a.body)
+	}
+	count.add(name, time.Since(began), "")
+	return a, nil
+}
+
+// prefix is what all of the methods' names begin with.
+const prefix = "blue.catbird.mls."
+
+func get(addr, method, query, token string) []byte {
+	return []byte("GET /xrpc/" + method + "?" + query + " HTTP/1.1\r\nHost: " + addr + "\r\nAuthorization: Bearer " + token + "\r\n\r\n")
+}
+
+func post(addr, method string, body []byte, token string) []byte {
+	return append([]byte("POST /xrpc/"+method+" HTTP/1.1\r\nHost: "+addr+"\r\nAuthorization: Bearer "+token+
+		"\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"), body...)
+}
+
+func (b *bench) token(who *clientsim.Account, method string) (string, error) {
+	return who.TokenFor(b.stage.audience, syntax.NSID(method), tokenLife)
+}
+
+// perTarget is how many KeyPackages one account publishes before a storm of claims.
+const perTarget = 20
+
+// claimStorm has KeyPackages claimed in a burst.
+func claimStorm(ctx context.Context, b *bench) error {
+	s, err := b.stormScene(ctx)
+	if err != nil {
+		return err
+	}
+	targets, err := b.stage.accounts((b.c.Joins + perTarget - 1) / perTarget)
+	if err != nil {
+		return err
+	}
+	devices := make([]clientsim.Device, len(targets))
+	for i, account := range targets {
+		if devices[i], err = clientsim.NewDevice(account.DID.String(), clientsim.SuiteX25519); err != nil {
+			return err
+		}
+	}
+	b.note("%d getKeyPackages at once, each on a connection of its own, for the KeyPackages of %d accounts", b.c.Joins, len(targets))
+	return b.weather(ctx, s, 0, func(ctx context.Context) (func(context.Context, *counter) error, error) {
+		return b.stockUp(ctx, targets, devices)
+	})
+}
+
+// stockUp has everybody publish KeyPackages, and returns the storm that claims them.
+func (b *bench) stockUp(ctx context.Context, targets []*clientsim.Account, devices []clientsim.Device) (func(context.Context, *counter) error, error) {
+	err := eachOf(setupLanes, len(targets), func(i int) error {
+		in := &mlsapi.PublishKeyPackagesInput{IdempotencyKey: newKey()}
+		for range perTarget {
+			kp, err := devices[i].KeyPackage()
+			if err != nil {
+				return err
+			}
+			in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: kp.Message, CipherSuite: clientsim.SuiteX25519.Name()})
+		}
+		_, err := b.stage.call(ctx, targets[i], mlsapi.NSIDPublishKeyPackages, in)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	claimers := make([]string, len(b.senders)) // a query's token may be used again
+	err = each(len(claimers), func(i int) (err error) {
+		claimers[i], err = b.token(b.senders[i], mlsapi.NSIDGetKeyPackages)
+		return err
+	})
+	return func(ctx context.Context, count *counter) error {
+		var mu sync.Mutex
+		claimed := map[string]bool{}
+		return b.rush(ctx, count, b.c.Joins, func(w *wire, i int) error {
+			query := "cipherSuite=" + clientsim.SuiteX25519.Name() + "&dids=" + targets[i%len(targets)].DID.String() + "&idempotencyKey=" + *newKey()
+			a, err := ask(ctx, w, count, mlsapi.NSIDGetKeyPackages, get(w.addr, mlsapi.NSIDGetKeyPackages, query, claimers[i%len(claimers)]))
+			if err != nil {
+				return err
+			}
+			out, err := mlsapi.DecodeGetKeyPackagesOutput(a.body)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, kp := range out.KeyPackages {
+				if ref := kp.KeyPackageRef; ref != nil && claimed[*ref] {
+					return fmt.Errorf("KeyPackage %s was handed out twice", *ref)
+				} else if ref != nil {
+					claimed[*ref] = true
+				}
+			}
+			return nil
+		})
+	}, err
+}
+
+// reconnectStorm has all streams of many drop and come back at once.
+func reconnectStorm(ctx context.Context, b *bench) error {
+	s, err := b.stormScene(ctx)
+	if err != nil {
+		return err
+	}
+	streams, err := b.subscribe(ctx, b.c.Subscribers, b.senders)
+	if err != nil {
+		return err
+	}
+	defer streams.close()
+	b.note("%d subscribers, who are those who send, drop their connections at once and come back from where they were", b.c.Subscribers)
+	return b.weather(ctx, s, b.c.Subscribers, func(context.Context) (func(context.Context, *counter) error, error) { return streams.reconnect, nil })
+}
+
+// mixed has clients send, read and say how far they have read, while others listen.
+func mixed(ctx context.Context, b *bench) error {
+	s, err := b.stormScene(ctx)
+	if err != nil {
+		return err
+	}
+	streams, err := b.subscribe(ctx, b.c.Subscribers, b.senders)
+	if err != nil {
+		return err
+	}
+	defer streams.close()
+	var all []stretch
+	for _, v := range b.c.Variants {
+		if v != ceiling { // there would be nothing to read
+			all = append(all, stretch{variant: v, mode: modes[v], scene: s, rate: b.c.Rate, mixed: true, subscribers: b.c.Subscribers})
+		}
+	}
+	if len(all) == 0 {
+		return errors.New("mixed has no ceiling")
+	}
+	return b.turns(ctx, all...)
+}

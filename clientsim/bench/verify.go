@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/bench/report"
+)
+
+// verifyLanes is how many convos are read at once.
+const verifyLanes = 8
+
+// pageSize is how many entries a request for them takes.
+const pageSize = 100
+
+// verify reads every convo and compares it with what was acknowledged, and asks the server's own checker.
+func (b *bench) verify(ctx context.Context) error {
+	total := &report.Verdict{Kills: b.kills}
+	b.report.Verdict = total
+	receipts, unknown := map[*convo][]receipt{}, map[*convo]map[*draft]int{}
+	for _, w := range b.workers {
+		t := &w.tells
+		for _, r := range t.receipts {
+			receipts[r.draft.convo] = append(receipts[r.draft.convo], r)
+		}
+		for _, d := range t.unknown {
+			if unknown[d.convo] == nil {
+				unknown[d.convo] = map[*draft]int{}
+			}
+			unknown[d.convo][d]++
+		}
+		total.Retried, total.Dropped, total.Duplicate = total.Retried+t.retried, total.Dropped+t.dropped, total.Duplicate+t.twice
+		total.Violated = append(total.Violated, t.violated[:min(len(t.violated), maxWords-min(len(total.Violated), maxWords))]...)
+		t.receipts = nil
+	}
+	drafts := map[*convo][]*draft{}
+	for _, s := range b.scenes {
+		for _, some := range s.drafts {
+			for _, d := range some {
+				drafts[d.convo] = append(drafts[d.convo], d)
+			}
+		}
+	}
+	b.say("reading %d convos", len(b.convos))
+	began := time.Now()
+	did := func(i int) string { return b.senders[i].DID.String() }
+	var mu sync.Mutex // guards total
+	wires := make(chan *wire, verifyLanes)
+	for i := range verifyLanes {
+		w := newWire(b.stage.addr(i))
+		defer w.close()
+		wires <- w
+	}
+	err := eachOf(verifyLanes, len(b.convos), func(i int) error {
+		c := b.convos[i]
+		w := <-wires
+		defer func() { wires <- w }()
+		var found report.Verdict
+		if err := b.read(ctx, w, newAudit(c, &found, receipts[c], unknown[c], drafts[c], did)); err != nil {
+			return fmt.Errorf("read convo %s: %w", c.id, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		total.Sent, total.Stored, total.Unknown = total.Sent+found.Sent, total.Stored+found.Stored, total.Unknown+found.Unknown
+		total.Lost, total.Doubled, total.Gaps = total.Lost+found.Lost, total.Doubled+found.Doubled, total.Gaps+found.Gaps
+		total.Violated = append(total.Violated, found.Violated...)
+		return nil
+	})
+	if err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	b.say("read %d messages in %s; asking the server's own checker", total.Stored, time.Since(began).Round(time.Millisecond))
+	broken, err := b.stage.servers[0].CheckDatabase(ctx)
+	if err != nil {
+		return err
+	}
+	for _, text := range broken {
+		total.Violated = append(total.Violated, "in the database: "+text)
+	}
+	return nil
+}
+
+// read reads a convo's whole log.
+func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
+	token, err := a.convo.reader.TokenFor(b.stage.audience, syntax.NSID(mlsapi.NSIDGetMessages), tokenLife)
+	if err != nil {
+		return err
+	}
+	var request []byte
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		request = append(request[:0], "GET /xrpc/"+mlsapi.NSIDGetMessages+"?type=all&limit="...)
+		request = strconv.AppendInt(request, pageSize, 10)
+		request = append(request, "&convoId="+a.convo.id+"&sinceSeq="...)
+		request = strconv.AppendInt(request, a.last, 10)
+		request = append(request, " HTTP/1.1\r\nHost: "+w.addr+"\r\nAuthorization: Bearer "+token+"\r\n\r\n"...)
+		page, err := w.do(ctx, request)
+		if err != nil {
+			return err
+		}
+		if page.status != http.StatusOK {
+			return fmt.Errorf("getMessages: %d %.200s", page.status, page.body)
+		}
+		out, err := mlsapi.DecodeGetMessagesOutput(page.body)
+		if err != nil {
+			return fmt.Errorf("getMessages: %w", err)
+		}
+		before := a.last
+		for i := range out.Messages {
+			m := &out.Messages[i]
+			a.see(entry{
+				id: m.ID, seq: m.Seq, sum: sha256.Sum256(m.Ciphertext), sender: m.Sender.String(), commit: m.MessageType != nil && *m.MessageType == "commit",
+			})
+		}
+		if out.Cursor == nil {
+			a.end()
+			return nil
+		}
+		if a.last == before {
+			return errors.New("getMessages: a cursor, and nothing new")
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+)
+
+// wire is one HTTP/1.1 connection, for one request after the other. Everything that is not as RFC 9112 and our server have it is an
+// error, after which the connection is closed and the next request opens another. It is not safe for concurrent use.
+type wire struct {
+	addr    string // host:port
+	limit   time.Duration
+	conn    net.Conn
+	in      *bufio.Reader
+	body    []byte
+	renewed time.Time // when the connection's deadline was set
+	closing bool      // the server has said that it closes the connection
+}
+
+// answer is what came for a request. Its body is good until the next one.
+type answer struct {
+	status   int
+	replayed bool // X-Idempotency-Replay
+	body     []byte
+}
+
+// Bounds of an answer, in bytes, and of the time that a server may take. The deadline of a connection is moved once a second: to set
+// it for each request would cost more than writing the request.
+const (
+	maxHeader   = 16 << 10
+	maxAnswer   = 32 << 20
+	answerLimit = 15 * time.Second
+	renewal     = time.Second
+)
+
+func newWire(addr string) *wire { return &wire{addr: addr, limit: answerLimit} }
+
+// errAnswer is what every odd answer is.
+var errAnswer = errors.New("not an answer that was to be expected")
+
+func odd(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errAnswer, fmt.Sprintf(format, args...))
+}
+
+// do sends a request, all of whose bytes are given, and reads its answer. After an error nobody knows what the server has done.
+func (w *wire) do(ctx context.Context, request []byte) (answer, error) {
+	if err := w.send(ctx, request); err != nil {
+		return answer{}, err
+	}
+	return w.receive()
+}
+
+// send writes a request, on a fresh connection if there is none.
+func (w *wire) send(ctx context.Context, request []byte) error {
+	if w.conn == nil {
+		if err := w.dial(ctx); err != nil {
+			return err
+		}
+	}
+	if now := time.Now(); now.Sub(w.renewed) > renewal {
+		if err := w.conn.SetDeadline(now.Add(w.limit)); err != nil {
+			return w.failed(err)
+		}
+		w.renewed = now
+	}
+	if _, err := w.conn.Write(request); err != nil {
+		return w.failed(err)
+	}
+	return nil
+}
+
+func (w *wire) dial(ctx context.Context) error {
+	dialer := net.Dialer{Timeout: w.limit}
+	conn, err := dialer.DialContext(ctx, "tcp", w.addr)
+	if err != nil {
+		return err
+	}
+	w.conn, w.renewed, w.closing = conn, time.Time{}, false
+	if w.in == nil {
+		w.in = bufio.NewReaderSize(conn, maxHeader)
+	} else {
+		w.in.Reset(conn)
+	}
+	return nil
+}
+
+// receive reads the answer to what was sent.
+func (w *wire) receive() (answer, error) {
+	a, err := w.read()
+	if err == nil && w.in.Buffered() > 0 {
+		err = odd("%d bytes behind it", w.in.Buffered())
+	}
+	if err != nil {
+		return a, w.failed(err)
+	}
+	if w.closing {
+		w.close()
+	}
+	return a, nil
+}
+
+func (w *wire) read() (a answer, err error) {
+	line, err := w.line()
+	if err != nil {
+		return a, err
+	}
+	if len(line) < 13 || !bytes.HasPrefix(line, []byte("HTTP/1.1 ")) || line[12] != ' ' {
+		return a, odd("it begins with %.40q", line)
+	}
+	if a.status, err = strconv.Atoi(string(line[9:12])); err != nil || a.status < 200 || a.status > 599 || a.status == 204 || a.status == 304 {
+		return a, odd("status %q", line[9:12])
+	}
+	length, chunked := -1, false
+	for left := maxHeader; ; left -= len(line) {
+		if line, err = w.line(); err != nil {
+			return a, err
+		}
+		if len(line) == 0 {
+			break
+		}
+		if left < len(line) {
+			return a, odd("more than %d bytes of header", maxHeader)
+		}
+		name, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok || len(name) == 0 {
+			return a, odd("header line %.60q", line)
+		}
+		value = bytes.TrimSpace(value)
+		switch {
+		case is(name, "Content-Length"):
+			if length >= 0 {
+				return a, odd("two lengths")
+			}
+			if length, err = strconv.Atoi(string(value)); err != nil || length < 0 || length > maxAnswer {
+				return a, odd("length %q", value)
+			}
+		case is(name, "Transfer-Encoding"):
+			if !is(value, "chunked") {
+				return a, odd("transfer encoding %q", value)
+			}
+			chunked = true
+		case is(name, "Content-Encoding"):
+			return a, odd("content encoding %q", value)
+		case is(name, "Connection"):
+			w.closing = is(value, "close")
+		case is(name, "X-Idempotency-Replay"):
+			a.replayed = is(value, "true")
+		}
+	}
+	switch {
+	case chunked && length >= 0:
+		return a, odd("a length and chunks")
+	case chunked:
+		err = w.readChunks()
+	case length >= 0:
+		w.body = grow(w.body[:0], length)
+		_, err = io.ReadFull(w.in, w.body)
+	default:
+		return a, odd("neither a length nor chunks")
+	}
+	a.body = w.body
+	return a, early(err)
+}
+
+// readChunks reads a body that comes in chunks (RFC 9112 §7.1), without trailers.
+func (w *wire) readChunks() error {
+	w.body = w.body[:0]
+	for {
+		line, err := w.line()
+		if err != nil {
+			return err
+		}
+		size, err := strconv.ParseUint(string(line), 16, 31)
+		if err != nil {
+			return odd("chunk size %.20q", line)
+		}
+		had := len(w.body)
+		if had+int(size) > maxAnswer {
+			return odd("more than %d bytes", maxAnswer)
+		}
+		w.body = grow(w.body, int(size))
+		if _, err := io.ReadFull(w.in, w.body[had:]); err != nil {
+			return err
+		}
+		if line, err = w.line(); err != nil {
+			return err
+		}
+		if len(line) != 0 {
+			return odd("%.20q behind a chunk", line)
+		}
+		if size == 0 {
+			return nil
+		}
+	}
+}
+
+// line reads a line, which is good until the next read.
+func (w *wire) line() ([]byte, error) {
+	line, err := w.in.ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull):
+		return nil, odd("a line of more than %d bytes", maxHeader)
+	case err != nil:
+		return nil, early(err)
+	case len(line) < 2 || line[len(line)-2] != '\r':
+		return nil, odd("line %.40q", line)
+	}
+	return line[:len(line)-2], nil
+}
+
+// early makes of an end of input what it is in the middle of an answer.
+func early(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// failed closes the connection after an error.
+func (w *wire) failed(err error) error {
+	w.close()
+	return err
+}
+
+// close closes the connection, if there is one. What the server makes of it is not for us to know.
+func (w *wire) close() {
+	if w.conn != nil {
+		_ = w.conn.Close()
+		w.conn = nil
+	}
+}
+
+// is compares tokens of a header, in which case does not count.
+func is(got []byte, want string) bool {
+	return len(got) == len(want) && bytes.EqualFold(got, []byte(want))
+}
+
+// grow makes b longer by n bytes.
+func grow(b []byte, n int) []byte {
+	if cap(b)-len(b) < n {
+		b = append(make([]byte, 0, len(b)+n+len(b)/2), b...)
+	}
+	return b[:len(b)+n]
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"mlsd/clientsim/bench"
+	"mlsd/clientsim/bench/report"
+)
+
+// measure is the subcommand bench.
+func measure(out, progress io.Writer) *cli.Command {
+	usual := bench.Default()
+	return &cli.Command{
+		Name:      "bench",
+		Usage:     "measure mlsd under load, and check that everything it has acknowledged is there",
+		ArgsUsage: "SCENARIO",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
+			&cli.IntFlag{Name: "in-flight", Value: usual.InFlight, Usage: "requests at any time; at a given rate, at most"},
+			&cli.FloatFlag{Name: "rate", Usage: "requests a second, whatever becomes of those before; without it, as many as go"},
+			&cli.IntFlag{Name: "turns", Value: usual.Turns, Usage: "how often each variant has its turn"},
+			&cli.DurationFlag{Name: "for", Value: usual.For, Usage: "how long a turn is"},
+			&cli.DurationFlag{Name: "warm-up", Value: usual.Warm, Usage: "load before each turn that does not count"},
+			&cli.StringFlag{Name: "variants", Value: strings.Join(usual.Variants, ","), Usage: "`NAME[,NAME]` of the ways to write messages to compare"},
+			&cli.Int64Flag{Name: "messages", Usage: "acknowledged messages after which to end, instead of after the turns"},
+			&cli.IntFlag{Name: "convos", Usage: "convos; without it, as the scenario has it"},
+			&cli.IntFlag{Name: "members", Usage: "members of each convo; without it, as the scenario has it"},
+			&cli.IntFlag{Name: "senders", Value: usual.Senders, Usage: "accounts that send"},
+			&cli.IntFlag{Name: "subscribers", Usage: "streams that are open; without it, as the scenario has it"},
+			&cli.IntFlag{Name: "joins", Value: usual.Joins, Usage: "devices that join at once, or KeyPackages that are claimed, in a storm"},
+			&cli.IntFlag{Name: "servers", Value: usual.Servers, Usage: "mlsd processes with one database"},
+			&cli.IntFlag{Name: "body", Value: usual.Body, Usage: "bytes of a ciphertext"},
+			&cli.StringFlag{Name: "curve", Value: usual.Curve, Usage: "`CURVE` of the accounts' keys: k256, p256 or mixed"},
+			&cli.BoolFlag{Name: "faults", Usage: "drop answers, send requests twice at once, and kill servers"},
+			&cli.DurationFlag{Name: "kill-every", Value: usual.KillEvery, Usage: "how much time under load passes between two kills; 0: none"},
+			&cli.StringFlag{Name: "database", Usage: "`URL` of a PostgreSQL; without it, a private one is started"},
+			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; without it, the one beside clientsim, or one that is built"},
+			&cli.StringFlag{Name: "pprof", Usage: "`FILE` for a processor profile of the server"},
+			&cli.StringFlag{Name: "json", Usage: "`FILE` for the report as JSON; -: print it instead of the table"},
+			&cli.StringFlag{Name: "html", Usage: "`FILE` for the report as a page"},
+			&cli.Uint64Flag{Name: "seed", Usage: "`NUMBER` that all chance follows from; without it, a random one"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if c.Bool("list") {
+				return listBenchmarks(out)
+			}
+			if c.Args().Len() != 1 {
+				return errors.New("bench takes one scenario; --list names them")
+			}
+			return runBenchmark(ctx, c, out, progress)
+		},
+	}
+}
+
+func listBenchmarks(out io.Writer) error {
+	for _, s := range bench.Scenarios() {
+		if _, err := fmt.Fprintf(out, "%-16s %s\n", s.Name, s.About); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
+	live := report.NewLive(progress)
+	defer live.Close()
+	config := bench.Config{
+		Scenario: c.Args().First(), Seed: c.Uint64("seed"),
+		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"), Warm: c.Duration("warm-up"),
+		Variants: strings.Split(c.String("variants"), ","), Messages: c.Int64("messages"),
+		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Subscribers: c.Int("subscribers"),
+		Joins: c.Int("joins"), Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
+		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binary: c.String("mlsd"),
+		Profile: c.String("pprof"), Watch: live,
+	}
+	if !c.IsSet("seed") {
+		config.Seed = uint64(rand.Uint32())
+	}
+	if config.Messages > 0 && !c.IsSet("variants") {
+		config.Variants = config.Variants[:1]
+	}
+	config.Command = commandLine(c, config.Seed)
+	r, err := bench.Run(ctx, config)
+	live.Close()
+	if err != nil {
+		return err
+	}
+	if err := writeReport(r, c.String("json"), c.String("html"), out); err != nil {
+		return err
+	}
+	if !r.Verdict.Kept() {
+		return errBroken
+	}
+	return nil
+}
+
+// commandLine is the command line that makes the same report again. The URL of a database may hold a password, and is left out.
+func commandLine(c *cli.Command, seed uint64) string {
+	words := []string{"clientsim", "bench", c.Args().First()}
+	for _, name := range slices.Sorted(slices.Values(c.LocalFlagNames())) {
+		switch name {
+		case "seed", "json", "html", "pprof":
+		case "database":
+			words = append(words, "--database URL")
+		default:
+			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))
+		}
+	}
+	return strings.Join(append(words, fmt.Sprintf("--seed=%d", seed)), " ")
+}
+
+// writeReport writes the files that are asked for, and the table unless the JSON is printed.
+func writeReport(r *report.Report, jsonFile, htmlFile string, out io.Writer) error {
+	var errs []error
+	if jsonFile == "-" {
+		errs = append(errs, r.WriteJSON(out))
+	} else {
+		errs = append(errs, r.WriteTable(out))
+		if jsonFile != "" {
+			errs = append(errs, writeFile(jsonFile, r.WriteJSON))
+		}
+	}
+	if htmlFile != "" {
+		errs = append(errs, writeFile(htmlFile, r.WriteHTML))
+	}
+	return errors.Join(errs...)
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(file), file.Close())
+}
