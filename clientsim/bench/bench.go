@@ -33,7 +33,7 @@ type Config struct {
 	For      time.Duration // how long that is
 	Warm     time.Duration // before each, not counted
 	Variants []string      // of batched, alone, ceiling; where the scenario compares these
-	Messages int64         // acknowledged sends after which to end, instead of after Turns; 0: none
+	Messages int64         // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: none
 
 	Convos      int // 0: as the scenario has it
 	Members     int // of each convo; 0: as the scenario has it
@@ -141,6 +141,9 @@ type bench struct {
 	workers []*worker
 	rates   map[string]float64 // sends a second, by variant, as they were the last time
 
+	acknowledged atomic.Int64  // messages
+	enough       chan struct{} // closed when that is as many as were asked for
+
 	kills     int64
 	sinceKill time.Duration // under load
 	profiled  atomic.Bool
@@ -163,7 +166,7 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	}
 	// The load's memory is much and lives long; to collect it often would be its greatest cost.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	b := &bench{c: &c, rates: map[string]float64{}, report: &report.Report{
+	b := &bench{c: &c, rates: map[string]float64{}, enough: make(chan struct{}), report: &report.Report{
 		Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed,
 	}}
 	defer func() {
@@ -295,10 +298,13 @@ func (b *bench) late() (n int64) {
 // turns plays stretches by turns, as often as is asked for, or until enough was acknowledged.
 func (b *bench) turns(ctx context.Context, stretches ...stretch) error {
 	for turn := 0; ; turn++ {
-		if b.c.Messages == 0 && turn == b.c.Turns || b.c.Messages > 0 && b.acknowledged() >= b.c.Messages {
+		if b.c.Messages == 0 && turn == b.c.Turns {
 			return nil
 		}
 		for _, s := range stretches {
+			if b.c.Messages > 0 && b.acknowledged.Load() >= b.c.Messages {
+				return nil
+			}
 			s.turn = turn
 			stop := b.profile(ctx, &s)
 			_, err := b.run(ctx, s)
@@ -307,13 +313,6 @@ func (b *bench) turns(ctx context.Context, stretches ...stretch) error {
 			}
 		}
 	}
-}
-
-func (b *bench) acknowledged() (n int64) {
-	for _, w := range b.workers {
-		n += int64(len(w.tells.receipts))
-	}
-	return n
 }
 
 // profileFor is how long the profile of a server takes.

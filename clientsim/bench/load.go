@@ -208,6 +208,11 @@ func (b *bench) watch(ctx context.Context, s *stretch, win *window, beat *pulse,
 			}
 		case <-closing.C:
 			late = true
+		case <-b.enough:
+			late = true
+			if storming {
+				storming, err = false, <-ended
+			}
 		case err = <-ended:
 			ended, storming = nil, false
 			late = late || err != nil

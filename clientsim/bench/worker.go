@@ -246,6 +246,9 @@ func (w *worker) accept(d *draft, a answer) bool {
 	w.last = receipt{id: id, draft: d, seq: *out.Seq}
 	if w.keeps {
 		w.tells.receipts = append(w.tells.receipts, w.last)
+		if w.b.acknowledged.Add(1) == w.b.c.Messages {
+			close(w.b.enough)
+		}
 	}
 	return true
 }
