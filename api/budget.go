@@ -78,6 +78,7 @@ type room struct {
 	caller string
 	part   *part // nil once released
 	n      int64
+	buffer *[]byte // which the bytes are in, if it is to be used again
 }
 
 // shrink gives back all but n bytes.
@@ -94,6 +95,10 @@ func (r *room) shrink(n int64) {
 func (r *room) release() {
 	if r == nil || r.part == nil {
 		return
+	}
+	if r.buffer != nil {
+		giveBuffer(r.buffer)
+		r.buffer = nil
 	}
 	r.shrink(0)
 	r.budget.leave(r.caller)
