@@ -61,6 +61,14 @@ func (c *call) replyList(l *list, around mlsapi.Appender) error {
 	return nil
 }
 
+// replyLarge is reply for an answer that may need a large buffer.
+func (c *call) replyLarge(v mlsapi.Appender) error {
+	c.room.buffer = takeBuffer()
+	c.answer = v.AppendJSON(*c.room.buffer)
+	*c.room.buffer = c.answer
+	return nil
+}
+
 // Sizes of the buffers that are used again, in bytes. A page of 100 messages of 1 KiB fits into one.
 const (
 	newBuffer  = 4 << 10

@@ -270,15 +270,16 @@ func TestListPages(t *testing.T) {
 	for limit := 1; limit <= len(want)+1; limit++ {
 		var got []uuid.UUID
 		for after, more := uuid.Nil, true; more; {
-			var page []convos.Convo
+			n := 0
 			var err error
-			if page, more, err = convos.List(t.Context(), f.db, alice, after, limit); err != nil || len(page) > limit {
-				t.Fatalf("%d of %d, %v", len(page), limit, err)
+			more, err = convos.List(t.Context(), f.db, alice, after, limit, func(c *convos.Convo) bool {
+				n++
+				got, after = append(got, c.ID), c.ID
+				return true
+			})
+			if err != nil || n > limit || n == 0 {
+				t.Fatalf("%d of %d, %v", n, limit, err)
 			}
-			for _, c := range page {
-				got = append(got, c.ID)
-			}
-			after = page[len(page)-1].ID
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("limit %d: %v, want %v", limit, got, want)

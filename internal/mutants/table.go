@@ -237,7 +237,7 @@ var mutants = []mutant{
 	{"member reads from before it joined", []edit{
 		{"messages/read.go", "AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND", "AND seq BETWEEN $3::bigint + 1 AND"}}, "TestRemovedMemberReadsNothing"},
 	{"page without its membership", []edit{
-		{"messages/read.go", "	WHERE me.convo_id = $1 AND me.did = $2`\n", "	WHERE me.convo_id = $1 AND $2::text <> '' LIMIT $6`\n"}}, "TestStrangers"},
+		{"messages/read.go", "	WHERE me.convo_id = $1 AND me.did = $2`\n", "	WHERE me.convo_id = $1 AND me.role = 'creator' AND $2::text <> ''`\n"}}, "TestStrangers"},
 
 	{"double-claim", []edit{
 		{"keypackages/claim.go", "				FOR UPDATE SKIP LOCKED\n", ""}}, "TestDoubleClaim"},
