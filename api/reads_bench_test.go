@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,19 +26,22 @@ import (
 	"mlsd/welcome"
 )
 
-// reading is a server for benchmarks of what is read, and one caller.
+// reading is a server for benchmarks of what is read, and its callers: each may hold only so much of answers at one time.
 type reading struct {
-	b      *testing.B
-	db     *pgxpool.Pool
-	server *api.Server
-	caller *authtest.Identity
+	b       *testing.B
+	db      *pgxpool.Pool
+	server  *api.Server
+	callers [8]*authtest.Identity
 }
 
 func newReading(b *testing.B) *reading {
 	b.Helper()
-	r := &reading{b: b, db: pgtest.Database(b, pgtest.MaxConns(16)), caller: authtest.NewIdentity(b)}
+	r := &reading{b: b, db: pgtest.Database(b, pgtest.MaxConns(16))}
+	for i := range r.callers {
+		r.callers[i] = authtest.NewIdentity(b)
+	}
 	auth, err := serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(b, r.caller), Replays: serviceauth.NewUsedTokens(r.db),
+		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(b, r.callers[:]...), Replays: serviceauth.NewUsedTokens(r.db),
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -64,15 +69,20 @@ func (r *reading) exec(sql string, args ...any) {
 	}
 }
 
-// convo makes a convo of the caller's with so many members and application messages of so many bytes.
+// convo makes a convo with so many members, the callers among them, and application messages of so many bytes.
 func (r *reading) convo(members, entries, size int) uuid.UUID {
 	r.b.Helper()
 	id := uuid.Must(uuid.NewV7())
+	dids := make([]string, members)
+	for i := range dids {
+		if dids[i] = fmt.Sprintf("did:plc:%024d", i); i < len(r.callers) {
+			dids[i] = r.callers[i].DID.String()
+		}
+	}
 	r.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at, last_message_at) VALUES
-		($1, $2, $3, 1, 1, $4, now(), now())`, id, id[:], r.caller.DID, entries)
+		($1, $2, $3, 1, 1, $4, now(), now())`, id, id[:], dids[0], entries)
 	r.exec(`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-		SELECT $1, CASE n WHEN 1 THEN $2 ELSE 'did:plc:' || substr(md5(n::text) , 1, 24) END, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0
-		FROM generate_series(1, $3::integer) AS n`, id, r.caller.DID, members)
+		SELECT $1, did, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($2::text[]) WITH ORDINALITY AS m (did, n)`, id, dids)
 	r.exec(`INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 		SELECT $1, n, 1, 'did:plc:' || substr(md5((n % 7)::text), 1, 24), 1, decode(repeat('5a', $2::integer), 'hex'), n::text,
 			decode(repeat('5a', 32), 'hex'), date_trunc('milliseconds', now())
@@ -80,12 +90,12 @@ func (r *reading) convo(members, entries, size int) uuid.UUID {
 	return id
 }
 
-// request is a query of the caller's; params are names and values in turn.
-func (r *reading) request(nsid string, params ...string) *http.Request {
+// request is a query of a caller's; params are names and values in turn.
+func (r *reading) request(caller int, nsid string, params ...string) *http.Request {
 	r.b.Helper()
 	q := httptest.NewRequest(http.MethodGet, "/xrpc/"+nsid+"?"+query(params...).Encode(), nil)
 	until := authtest.Claim("exp", time.Now().Add(50*time.Minute).Unix())
-	q.Header.Set("Authorization", r.caller.Authorization(r.b, service, nsid, time.Now(), until))
+	q.Header.Set("Authorization", r.callers[caller].Authorization(r.b, service, nsid, time.Now(), until))
 	return q
 }
 
@@ -106,10 +116,10 @@ func (r *reading) answer(q *http.Request) (size int, ok bool) {
 	return w.size, w.status == http.StatusOK
 }
 
-// measure asks one request at a time, and then eight on each processor.
+// measure asks one request at a time, and then eight callers at once.
 func (r *reading) measure(name, nsid string, params ...string) {
 	r.b.Run(name, func(b *testing.B) {
-		q := r.request(nsid, params...)
+		q := r.request(0, nsid, params...)
 		var size int
 		for range 20 { // until every plan is kept
 			var ok bool
@@ -129,9 +139,10 @@ func (r *reading) measure(name, nsid string, params ...string) {
 		})
 		b.Run("together", func(b *testing.B) {
 			b.ReportAllocs()
-			b.SetParallelism(8)
+			b.SetParallelism(len(r.callers) / runtime.GOMAXPROCS(0))
+			var callers atomic.Int64
 			b.RunParallel(func(pb *testing.PB) {
-				q := q.Clone(context.Background())
+				q := r.request(int(callers.Add(1)-1)%len(r.callers), nsid, params...)
 				for pb.Next() {
 					if _, ok := r.answer(q); !ok {
 						b.Error("refused")
@@ -150,7 +161,7 @@ func BenchmarkGetMessages(b *testing.B) {
 	r := newReading(b)
 	id := r.convo(10, 2000, 1060).String()
 	page := httptest.NewRecorder()
-	r.server.ServeHTTP(page, r.request(mlsapi.NSIDGetMessages, "convoId", id, "limit", "1", "sinceSeq", "1000"))
+	r.server.ServeHTTP(page, r.request(0, mlsapi.NSIDGetMessages, "convoId", id, "limit", "1", "sinceSeq", "1000"))
 	at, err := mlsapi.DecodeGetMessagesOutput(page.Body.Bytes())
 	if err != nil {
 		b.Fatal(err, page.Body)
@@ -159,7 +170,7 @@ func BenchmarkGetMessages(b *testing.B) {
 	r.measure("cursor", mlsapi.NSIDGetMessages, "convoId", id, "sinceMessage", *at.Cursor)
 	r.measure("last", mlsapi.NSIDGetMessages, "convoId", id, "sinceSeq", "1955")
 	r.measure("nothing", mlsapi.NSIDGetMessages, "convoId", id, "sinceSeq", "2000")
-	r.measure("large", mlsapi.NSIDGetMessages, "convoId", r.convo(2, 7, 1<<20).String())
+	r.measure("large", mlsapi.NSIDGetMessages, "convoId", r.convo(8, 7, 1<<20).String())
 }
 
 // BenchmarkGetConvos lists 50 convos with nothing and with everything unread, of 10 members each, and as much of 100 of 1,000 members

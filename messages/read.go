@@ -224,31 +224,38 @@ func (r *reading) senderOf(text []byte) syntax.DID {
 	return did
 }
 
-// Commits returns the commits that create the epochs from ≤ epoch ≤ to, in order, as many as maxBytes of bodies allow and at
-// least one.
-func Commits(ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64) (commits []Message, err error) {
+// Commits calls each with the commits that create the epochs from ≤ epoch ≤ to, in order, as many as maxBytes of bodies allow and at
+// least one. The commit is each's until it returns; if that is false, they end before it. With an error what each has got is void.
+func Commits(ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, each func(*Message) bool) (err error) {
 	defer wrap(&err, "read commits")
 	rows, err := q.Query(ctx, `
-		SELECT m.seq, m.sender_did, m.epoch, m.body, m.created_at
+		SELECT seq, sender_did, epoch, body, created_at
 		FROM (
-			SELECT seq, sum(octet_length(body)) OVER (ORDER BY epoch) AS total, row_number() OVER (ORDER BY epoch) AS nth
+			SELECT *, sum(octet_length(body)) OVER so_far AS total, row_number() OVER so_far AS nth
 			FROM messages
 			WHERE convo_id = $1 AND kind = 3 AND epoch BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
+			WINDOW so_far AS (ORDER BY epoch ROWS UNBOUNDED PRECEDING)
 			ORDER BY epoch LIMIT $6
 		) page
-		CROSS JOIN LATERAL (SELECT * FROM messages WHERE convo_id = $1 AND seq = page.seq LIMIT 1) m
-		WHERE page.total <= $7 OR page.nth = 1
-		ORDER BY m.epoch`,
+		WHERE total <= $7 OR nth = 1
+		ORDER BY epoch`,
 		w.ConvoID, from, to, w.First, w.Last, limit, maxBytes)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
-		m := Message{ConvoID: w.ConvoID, Kind: mls.ContentTypeCommit}
-		err := row.Scan(&m.Seq, &m.Sender, &m.Epoch, &m.Body, &m.CreatedAt)
-		m.ID = idOf(m.ConvoID, m.Seq, m.CreatedAt)
-		return m, err
-	})
+	defer rows.Close()
+	m, seqs := Message{ConvoID: w.ConvoID, Kind: mls.ContentTypeCommit}, seqsOf(w.ConvoID)
+	var body pgtype.DriverBytes
+	for rows.Next() {
+		if err := rows.Scan(&m.Seq, &m.Sender, &m.Epoch, &body, &m.CreatedAt); err != nil {
+			return err
+		}
+		m.Body, m.ID = body, seqs.id(m.Seq, m.CreatedAt)
+		if !each(&m) {
+			return nil
+		}
+	}
+	return rows.Err()
 }
 
 // Ref names an entry of a convo's log.

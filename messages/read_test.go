@@ -1,6 +1,7 @@
 package messages_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
@@ -132,6 +134,51 @@ func TestPagesOfMixedSizes(t *testing.T) {
 		})
 		if err != nil || len(seqs) != n+1 || !end.More {
 			t.Errorf("of %d entries there are %v, %+v, %v", n+1, seqs, end, err)
+		}
+	}
+}
+
+// failing is a database whose answers end after some rows with an error.
+type failing struct {
+	pgpool.Queryer
+	after int
+}
+
+var errBroken = errors.New("the connection is gone")
+
+func (f failing) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := f.Queryer.Query(ctx, sql, args...)
+	return &failingRows{rows, f.after}, err
+}
+
+type failingRows struct {
+	pgx.Rows
+	left int
+}
+
+func (r *failingRows) Next() bool {
+	r.left--
+	return r.left >= 0 && r.Rows.Next()
+}
+
+func (r *failingRows) Err() error {
+	if r.left < 0 {
+		return errBroken
+	}
+	return r.Rows.Err()
+}
+
+// TestBrokenPage: a page that breaks off is an error and not a short page.
+func TestBrokenPage(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	for i := range 5 {
+		f.append(t, f.draft(f.convos[0], alice, fmt.Sprint(i), "x"))
+	}
+	page := messages.Page{ConvoID: f.convos[0], Entries: messages.Everything}
+	for after := range 5 {
+		if _, more, err := readPage(t, failing{f.db, after}, page); !errors.Is(err, errBroken) || more {
+			t.Errorf("broken off after %d: %v, %v", after, more, err)
 		}
 	}
 }
@@ -279,11 +326,15 @@ func TestPagesOfAYoungLog(t *testing.T) {
 					}
 				}
 				before := touched()
-				commits, err := messages.Commits(t.Context(), tx, window, after, int64(size), 50, 1<<20)
-				if err != nil || len(commits) == 0 {
-					t.Fatalf("%d commits, %v", len(commits), err)
+				commits := 0
+				err := messages.Commits(t.Context(), tx, window, after, int64(size), 50, 1<<20, func(*messages.Message) bool {
+					commits++
+					return true
+				})
+				if err != nil || commits == 0 {
+					t.Fatalf("%d commits, %v", commits, err)
 				}
-				if rows := touched() - before; rows > 400 {
+				if rows := touched() - before; rows > 51 {
 					t.Fatalf("commits behind %d of %d touch %d rows", after, size, rows)
 				}
 			}
