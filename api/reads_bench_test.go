@@ -181,7 +181,8 @@ func BenchmarkGetConvos(b *testing.B) {
 		for range c.convos {
 			r.convo(c.members, c.entries, 200)
 		}
-		r.measure(fmt.Sprintf("convos=%d,members=%d,unread=%d", c.convos, c.members, c.entries), mlsapi.NSIDGetConvos, "limit", fmt.Sprint(c.convos))
+		name := fmt.Sprintf("convos=%d,members=%d,unread=%d", c.convos, c.members, c.entries)
+		r.measure(name, mlsapi.NSIDGetConvos, "limit", fmt.Sprint(c.convos))
 	}
 }
 

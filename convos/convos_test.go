@@ -309,7 +309,8 @@ func TestListTouchesThePage(t *testing.T) {
 	}()
 	for _, sql := range []string{
 		`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at)
-			SELECT gen_random_uuid(), n::text::bytea, 'did:plc:alice', 1, 1, $2::bigint, now() FROM generate_series(1, $1::integer) AS n WHERE $3::integer > 0`,
+			SELECT gen_random_uuid(), n::text::bytea, 'did:plc:alice', 1, 1, $2::bigint, now()
+			FROM generate_series(1, $1::integer) AS n WHERE $3::integer > 0`,
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 			SELECT id, CASE n WHEN 1 THEN 'did:plc:alice' ELSE 'did:plc:' || n END, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0
 			FROM convos, generate_series(1, $3::integer) AS n WHERE last_seq = $2 AND $1::integer > 0`,

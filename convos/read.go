@@ -76,7 +76,9 @@ func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.D
 // List calls each with the convos that reader is a member of, newest first, starting behind the one called after (uuid.Nil: from the
 // first), at most limit of them, and says whether there are more. The convo is each's until it returns; if that is false, the page
 // ends before that convo. With an error what each has got is void.
-func List(ctx context.Context, q pgpool.Queryer, reader syntax.DID, after uuid.UUID, limit int, each func(*Convo) bool) (more bool, err error) {
+func List(
+	ctx context.Context, q pgpool.Queryer, reader syntax.DID, after uuid.UUID, limit int, each func(*Convo) bool,
+) (more bool, err error) {
 	if after == uuid.Nil {
 		after = uuid.Max
 	}
@@ -112,8 +114,8 @@ func (s *scan) row(row pgx.CollectableRow) error {
 		suite int32
 		dids  string
 	)
-	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt, &s.Name, &s.Description,
-		&s.LastSeq, &s.Unread, &dids, &s.joined, &s.more)
+	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt, &s.Name,
+		&s.Description, &s.LastSeq, &s.Unread, &dids, &s.joined, &s.more)
 	if err != nil {
 		return err
 	}

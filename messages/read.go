@@ -17,7 +17,7 @@ import (
 	"mlsd/mls"
 )
 
-// Window is the part of a log that a reader is entitled to: First ≤ seq ≤ Last. The caller has it from the membership it
+// Window is the part of a log that a reader of commits is entitled to: First ≤ seq ≤ Last. The caller has it from the membership it
 // checked, so that nothing committed after the check can slip in.
 type Window struct {
 	ConvoID     uuid.UUID
@@ -62,7 +62,8 @@ const selectPage = `
 	LEFT JOIN LATERAL (
 		SELECT seq, kind, sender_did, epoch, <body> AS body, embed_type, embed_uri, created_at, <more> AS more<totals>
 		FROM messages
-		WHERE convo_id = $1 AND me.left_at IS NULL AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) <entries>
+		WHERE convo_id = $1 AND me.left_at IS NULL
+			AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) <entries>
 		<window>
 		ORDER BY <order> LIMIT $6
 	) page ON <fits>
@@ -226,7 +227,9 @@ func (r *reading) senderOf(text []byte) syntax.DID {
 
 // Commits calls each with the commits that create the epochs from ≤ epoch ≤ to, in order, as many as maxBytes of bodies allow and at
 // least one. The commit is each's until it returns; if that is false, they end before it. With an error what each has got is void.
-func Commits(ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, each func(*Message) bool) (err error) {
+func Commits(
+	ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, each func(*Message) bool,
+) (err error) {
 	defer wrap(&err, "read commits")
 	rows, err := q.Query(ctx, `
 		SELECT seq, sender_did, epoch, body, created_at

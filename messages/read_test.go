@@ -107,7 +107,8 @@ func TestPagesOfMixedSizes(t *testing.T) {
 		{10, 1, nil, 0, nil, false},
 	} {
 		var seqs []int64
-		page := messages.Page{ConvoID: f.convos[0], Reader: bob, After: test.after, Limit: test.limit, Entries: messages.Everything, MaxBytes: -test.less}
+		page := messages.Page{ConvoID: f.convos[0], Reader: bob, After: test.after, Limit: test.limit, MaxBytes: -test.less,
+			Entries: messages.Everything}
 		for _, seq := range test.room {
 			page.MaxBytes += int64(len(bodies[seq]))
 		}
@@ -216,7 +217,8 @@ func TestWhoReads(t *testing.T) {
 			}
 		}
 	}
-	if got, more, err := readPage(t, f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Entries: messages.Everything}); err != nil || more || len(got) != 3 || got[0] != 5 {
+	got, more, err := readPage(t, f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Entries: messages.Everything})
+	if err != nil || more || len(got) != 3 || got[0] != 5 {
 		t.Errorf("bob, who has joined with 5, reads %v, %v", got, err)
 	}
 }

@@ -65,7 +65,8 @@ func appendDatetime(dst []byte, t time.Time) []byte {
 	hour, minute, second := t.Clock()
 	ms := t.Nanosecond() / int(time.Millisecond)
 	return append(dst,
-		digit(year/1000), digit(year/100), digit(year/10), digit(year), '-', digit(int(month)/10), digit(int(month)), '-', digit(day/10), digit(day),
+		digit(year/1000), digit(year/100), digit(year/10), digit(year), '-', digit(int(month)/10), digit(int(month)), '-',
+		digit(day/10), digit(day),
 		'T', digit(hour/10), digit(hour), ':', digit(minute/10), digit(minute), ':', digit(second/10), digit(second),
 		'.', digit(ms/100), digit(ms/10), digit(ms), 'Z')
 }

@@ -233,7 +233,7 @@ var mutants = []mutant{
 		{"convos/access.go", "	if left {\n", "	if left && m.Epoch < 0 {\n"}}, "TestRemovedMemberReadsNothing"},
 	{"removed member reads on (messages)", []edit{
 		{"messages/read.go", "	if left {\n", "	if left && last < 0 {\n"},
-		{"messages/read.go", " AND me.left_at IS NULL AND seq BETWEEN", " AND seq BETWEEN"}}, "TestRemovedMemberReadsNothing"},
+		{"messages/read.go", " AND me.left_at IS NULL\n			AND seq", "\n			AND seq"}}, "TestRemovedMemberReadsNothing"},
 	{"member reads from before it joined", []edit{
 		{"messages/read.go", "AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND", "AND seq BETWEEN $3::bigint + 1 AND"}}, "TestRemovedMemberReadsNothing"},
 	{"page without its membership", []edit{
