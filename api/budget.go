@@ -94,6 +94,7 @@ type room struct {
 	caller string
 	part   *part // nil: nothing, or nothing any more
 	n      int64
+	buffer *[]byte // which the bytes are in, if it is to be used again
 }
 
 // shrink gives back all but n bytes.
@@ -110,6 +111,10 @@ func (r *room) shrink(n int64) {
 func (r *room) release() {
 	if r.part == nil {
 		return
+	}
+	if r.buffer != nil {
+		giveBuffer(r.buffer)
+		r.buffer = nil
 	}
 	r.shrink(0)
 	r.budget.leave(r.caller)

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"encoding/base64"
+
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/messages"
@@ -30,15 +32,14 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	if p.FromEpoch > member.Epoch+1 {
 		return named(mlsapi.ErrInvalidEpochRange, "fromEpoch is beyond the convo's epoch")
 	}
-	found, err := messages.Commits(c.ctx, h.db, member.Window, p.FromEpoch, to, maxCommits, maxPageBytes)
+	answer := c.list()
+	err = messages.Commits(c.ctx, h.db, member.Window, p.FromEpoch, to, maxCommits, maxPageBytes, func(m *messages.Message) bool {
+		return answer.add(&mlsapi.CommitView{
+			Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: mlsapi.NewDatetime(m.CreatedAt),
+		}, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body)))
+	})
 	if err != nil {
 		return err
 	}
-	out := &mlsapi.GetCommitsOutput{ConvoID: p.ConvoID, Commits: make([]mlsapi.CommitView, len(found))}
-	for i, m := range found {
-		out.Commits[i] = mlsapi.CommitView{
-			Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: mlsapi.NewDatetime(m.CreatedAt),
-		}
-	}
-	return c.reply(out)
+	return c.replyList(answer, &mlsapi.GetCommitsOutput{ConvoID: p.ConvoID})
 }

@@ -16,17 +16,22 @@ func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
 			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave")
 		}
 	}
-	found, more, err := convos.List(c.ctx, h.db, c.caller, after, int(p.Limit))
+	answer, view := c.list(), mlsapi.ConvoView{}
+	more, err := convos.List(c.ctx, h.db, c.caller, after, int(p.Limit), func(convo *convos.Convo) bool {
+		id := view.ID
+		showConvo(&view, convo)
+		if !answer.add(&view, shownBytes*(1+len(view.Members)/4)) {
+			view.ID = id
+			return false
+		}
+		return true
+	})
 	if err != nil {
 		return err
 	}
-	out := &mlsapi.GetConvosOutput{Conversations: make([]mlsapi.ConvoView, len(found))}
-	for i, convo := range found {
-		out.Conversations[i] = *view(convo)
-	}
+	out := &mlsapi.GetConvosOutput{}
 	if more {
-		last := found[len(found)-1].ID.String()
-		out.Cursor = &last
+		out.Cursor = &view.ID
 	}
-	return c.reply(out)
+	return c.replyList(answer, out)
 }

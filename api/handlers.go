@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -178,12 +179,19 @@ func (c *call) device(id, ref *string) (welcome.Device, error) {
 
 // view encodes a convo.
 func view(c convos.Convo) *mlsapi.ConvoView {
+	v := new(mlsapi.ConvoView)
+	showConvo(v, &c)
+	return v
+}
+
+// showConvo sets v to a convo, in the memory that v has already for the members.
+func showConvo(v *mlsapi.ConvoView, c *convos.Convo) {
 	level := string(c.CommitLevel)
-	v := &mlsapi.ConvoView{
+	*v = mlsapi.ConvoView{
 		ID:          c.ID.String(),
 		GroupID:     hex.EncodeToString(c.GroupID),
 		Creator:     c.Creator,
-		Members:     make([]mlsapi.MemberView, len(c.Members)),
+		Members:     slices.Grow(v.Members[:0], len(c.Members))[:len(c.Members)],
 		Epoch:       c.Epoch,
 		CipherSuite: c.CipherSuite.String(),
 		CreatedAt:   mlsapi.NewDatetime(c.CreatedAt),
@@ -201,7 +209,6 @@ func view(c convos.Convo) *mlsapi.ConvoView {
 	if c.Name != nil || c.Description != nil {
 		v.Metadata = &mlsapi.ConvoMetadata{Name: c.Name, Description: c.Description}
 	}
-	return v
 }
 
 // maxPageBytes bounds the ciphertext of one answer: with base64 around it, it stays below the 8 MB that a PDS passes on.

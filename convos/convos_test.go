@@ -270,18 +270,100 @@ func TestListPages(t *testing.T) {
 	for limit := 1; limit <= len(want)+1; limit++ {
 		var got []uuid.UUID
 		for after, more := uuid.Nil, true; more; {
-			var page []convos.Convo
+			n := 0
 			var err error
-			if page, more, err = convos.List(t.Context(), f.db, alice, after, limit); err != nil || len(page) > limit {
-				t.Fatalf("%d of %d, %v", len(page), limit, err)
+			more, err = convos.List(t.Context(), f.db, alice, after, limit, func(c *convos.Convo) bool {
+				n++
+				got, after = append(got, c.ID), c.ID
+				return true
+			})
+			if err != nil || n > limit || n == 0 {
+				t.Fatalf("%d of %d, %v", n, limit, err)
 			}
-			for _, c := range page {
-				got = append(got, c.ID)
-			}
-			after = page[len(page)-1].ID
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("limit %d: %v, want %v", limit, got, want)
 		}
+	}
+}
+
+// TestListTouchesThePage: a page of convos costs what is on it, wherever it begins, and what is unread is looked for no further than it
+// is counted.
+func TestListTouchesThePage(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const (
+		others  = 300 // convos
+		members = 5
+		entries = 500
+		limit   = 10
+	)
+	tx, err := f.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, sql := range []string{
+		`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at)
+			SELECT gen_random_uuid(), n::text::bytea, 'did:plc:alice', 1, 1, $2::bigint, now()
+			FROM generate_series(1, $1::integer) AS n WHERE $3::integer > 0`,
+		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+			SELECT id, CASE n WHEN 1 THEN 'did:plc:alice' ELSE 'did:plc:' || n END, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0
+			FROM convos, generate_series(1, $3::integer) AS n WHERE last_seq = $2 AND $1::integer > 0`,
+		`INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+			SELECT id, n, 1, 'did:plc:2', 1, '', n::text, '', now()
+			FROM convos, generate_series(1, $2::bigint) AS n WHERE last_seq = $2 AND $1::integer > 0 AND $3::integer > 0`,
+	} {
+		if _, err := tx.Exec(t.Context(), sql, others, entries, members); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touched := func() (convos, members, messages int64) {
+		t.Helper()
+		err := tx.QueryRow(t.Context(), `
+			SELECT sum(n) FILTER (WHERE relname = 'convos'), sum(n) FILTER (WHERE relname = 'members'), sum(n) FILTER (WHERE relname = 'messages')
+			FROM pg_stat_xact_user_tables, LATERAL (SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) AS rows (n)`).
+			Scan(&convos, &members, &messages)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return convos, members, messages
+	}
+	after, seen := uuid.Nil, 0
+	for more := true; more; {
+		c, m, e := touched()
+		n := 0
+		var err error
+		more, err = convos.List(t.Context(), tx, alice, after, limit, func(c *convos.Convo) bool {
+			if c.ID != f.id && (c.Unread != 100 || len(c.Members) != members || c.Members[0].DID != alice) {
+				t.Errorf("listed %+v", c)
+			}
+			n++
+			after = c.ID
+			return true
+		})
+		if err != nil || n != limit && more {
+			t.Fatalf("%d of %d, %v", n, limit, err)
+		}
+		c2, m2, e2 := touched()
+		if c2-c > limit || m2-m > limit+1+limit*members || e2-e > limit*101 {
+			t.Fatalf("behind %d convos a page touches %d convos, %d members and %d messages", seen, c2-c, m2-m, e2-e)
+		}
+		seen += n
+	}
+	if seen != others+1 {
+		t.Errorf("%d convos listed", seen)
+	}
+	c, m, e := touched()
+	one, err := convos.Get(t.Context(), tx, after, alice)
+	if err != nil || one.ID != after {
+		t.Fatalf("%+v, %v", one, err)
+	}
+	if c2, m2, e2 := touched(); c2-c > 1 || m2-m > 1+members || e2-e > 101 {
+		t.Fatalf("one convo touches %d convos, %d members and %d messages", c2-c, m2-m, e2-e)
 	}
 }

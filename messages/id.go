@@ -9,25 +9,33 @@ import (
 )
 
 // A message id is a UUIDv7 (RFC 9562 §5.7) computed from the row's own (convo_id, seq, created_at), so it needs neither a
-// column nor an index: the 62 bits of rand_b are seq plus a digest of the convo id, which seqOf takes back. Within a convo ids
+// column nor an index: the 62 bits of rand_b are seq plus a digest of the convo id, which seqs take back. Within a convo ids
 // differ because seqs do; between convos they are as unlikely to meet as random ones.
 
 const randBBits = 62
 
-// idOf returns the id of the message at seq of convo.
-func idOf(convo uuid.UUID, seq int64, at time.Time) uuid.UUID {
-	digest := sha256.Sum256(convo[:])
+// seqs turns the seqs of one convo into ids and back.
+type seqs struct{ digest [sha256.Size]byte }
+
+func seqsOf(convo uuid.UUID) seqs { return seqs{sha256.Sum256(convo[:])} }
+
+// id returns the id of the message at seq.
+func (s *seqs) id(seq int64, at time.Time) uuid.UUID {
 	var id uuid.UUID
-	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16|uint64(binary.BigEndian.Uint16(digest[8:])&0x0fff))
+	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16|uint64(binary.BigEndian.Uint16(s.digest[8:])&0x0fff))
 	id[6] |= 0x70 // version 7
-	binary.BigEndian.PutUint64(id[8:], (binary.BigEndian.Uint64(digest[:])+uint64(seq))&(1<<randBBits-1))
+	binary.BigEndian.PutUint64(id[8:], (binary.BigEndian.Uint64(s.digest[:])+uint64(seq))&(1<<randBBits-1))
 	id[8] |= 0x80 // variant
 	return id
 }
 
-// seqOf returns the only seq of convo whose message may have this id. Whether it does is for idOf to say.
-func seqOf(convo, id uuid.UUID) int64 {
-	digest := sha256.Sum256(convo[:])
-	seq := (binary.BigEndian.Uint64(id[8:]) - binary.BigEndian.Uint64(digest[:])) & (1<<randBBits - 1)
-	return int64(seq)
+// seq returns the only seq whose message may have this id. Whether it does is for id to say.
+func (s *seqs) seq(id uuid.UUID) int64 {
+	return int64((binary.BigEndian.Uint64(id[8:]) - binary.BigEndian.Uint64(s.digest[:])) & (1<<randBBits - 1))
+}
+
+// idOf returns the id of the message at seq of convo.
+func idOf(convo uuid.UUID, seq int64, at time.Time) uuid.UUID {
+	s := seqsOf(convo)
+	return s.id(seq, at)
 }

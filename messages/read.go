@@ -4,121 +4,261 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
-// Window is the part of a log that a reader is entitled to: First ≤ seq ≤ Last. The caller has it from the membership it
+// Window is the part of a log that a reader of commits is entitled to: First ≤ seq ≤ Last. The caller has it from the membership it
 // checked, so that nothing committed after the check can slip in.
 type Window struct {
 	ConvoID     uuid.UUID
 	First, Last int64
 }
 
-// Page asks for messages behind After.
+// Selection is which entries of a log a page holds.
+type Selection string
+
+// The selections.
+const (
+	Everything  Selection = "everything"
+	NoCommits   Selection = "no commits" // application messages and proposals
+	CommitsOnly Selection = "commits only"
+)
+
+// Page is what Reader asks for of a convo's log.
 type Page struct {
-	Window
-	After    int64 // seq; 0 is the beginning
+	ConvoID  uuid.UUID
+	Reader   syntax.DID
+	After    int64      // the page begins behind this seq; 0 is the beginning of what Reader may read
+	Behind   *uuid.UUID // and behind the message with this id
+	Entries  Selection
 	Limit    int   // messages
-	MaxBytes int64 // of bodies; the first message is returned whatever its size
-	Kinds    []mls.ContentType
+	MaxBytes int64 // of bodies; the first message is read whatever its size
 }
 
-// Read returns the messages of p in log order, and whether there are more behind them.
-func Read(ctx context.Context, q pgpool.Queryer, p Page) (page []Message, more bool, err error) {
-	defer wrap(&err, "read messages")
-	kinds := make([]int16, len(p.Kinds))
-	for i, k := range p.Kinds {
-		kinds[i] = int16(k)
+// End says where a page ended.
+type End struct {
+	LastSeq int64 // of the whole log, at the moment of the page
+	More    bool  // there is more to read behind the page
+}
+
+// selectPage reads a page and what entitles the reader to it in one statement, and so at one moment: what is committed after the
+// membership was looked at cannot slip in. A member gets at least one row, a stranger none, and a former member none of the log.
+// The parts in angle brackets are those of pageStatements.
+const selectPage = `
+	SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
+		page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, page.more
+	FROM members me
+	JOIN convos c ON c.id = me.convo_id
+	LEFT JOIN LATERAL (
+		SELECT seq, kind, sender_did, epoch, <body> AS body, embed_type, embed_uri, created_at, <more> AS more<totals>
+		FROM messages
+		WHERE convo_id = $1 AND me.left_at IS NULL
+			AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) <entries>
+		<window>
+		ORDER BY <order> LIMIT $6
+	) page ON <fits>
+	WHERE me.convo_id = $1 AND me.did = $2`
+
+// pageStatement is selectPage for one selection, in its two forms.
+type pageStatement struct {
+	// small leaves out every body of more than $7 bytes. It has to keep nothing in memory, and says what is behind the page with one
+	// row more.
+	small string
+	// large ends the page where its bodies come to more than $7 bytes in all, though not before the first if $8 says so. octet_length
+	// of a TOASTed value reads its header only, so what is cut off is never loaded.
+	large string
+}
+
+// pageStatements are the forms of selectPage. Commits are found by their own index, which is that of epochs: the first one behind a
+// place in the log creates at least the epoch of the entry there.
+var pageStatements = func() map[Selection]pageStatement {
+	all := map[Selection]pageStatement{}
+	for selection, where := range map[Selection]string{
+		Everything: "",
+		NoCommits:  "AND kind <> 3",
+		CommitsOnly: `AND kind = 3 AND epoch >= (
+			SELECT epoch FROM messages WHERE convo_id = $1 AND seq >= greatest(me.joined_seq, $3::bigint + 1) ORDER BY seq LIMIT 1)`,
+	} {
+		order := "seq"
+		if selection == CommitsOnly {
+			order = "epoch"
+		}
+		form := strings.NewReplacer("<entries>", where, "<order>", order).Replace(selectPage)
+		all[selection] = pageStatement{
+			small: strings.NewReplacer("<body>", "CASE WHEN octet_length(body) <= $7 THEN body END", "<more>", "false", "<totals>", "",
+				"<window>", "", "<fits>", "true").Replace(form),
+			large: strings.NewReplacer("<body>", "body", "<more>", "lead(true) OVER so_far IS NOT NULL",
+				"<totals>", ", sum(octet_length(body)) OVER so_far AS total, row_number() OVER so_far AS nth",
+				"<window>", "WINDOW so_far AS (ORDER BY "+order+" ROWS UNBOUNDED PRECEDING)",
+				"<fits>", "page.total <= $7 OR (page.nth = 1 AND $8)").Replace(form),
+		}
 	}
-	// octet_length of a TOASTed value reads its header only, so what the byte bound cuts off is never loaded.
-	rows, err := q.Query(ctx, `
-		SELECT m.seq, m.kind, m.sender_did, m.epoch, m.body, m.embed_type, m.embed_uri, m.created_at
-		FROM (
-			SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq) AS total, row_number() OVER (ORDER BY seq) AS nth
-			FROM messages
-			WHERE convo_id = $1 AND seq BETWEEN greatest($2, $4::bigint + 1) AND $3 AND kind = ANY($5)
-			ORDER BY seq LIMIT $6
-		) page
-		CROSS JOIN LATERAL (SELECT * FROM messages WHERE convo_id = $1 AND seq = page.seq LIMIT 1) m
-		WHERE page.total <= $7 OR page.nth = 1
-		ORDER BY m.seq`,
-		p.ConvoID, p.First, p.Last, p.After, kinds, p.Limit+1, p.MaxBytes)
+	return all
+}()
+
+// Read calls each with the messages of p in log order, and says where they end. The message is each's until it returns; if that is
+// false, the page ends before that message, which must not be its first. Errors: ErrConvoNotFound for strangers and for convos that
+// never were, ErrNotMember for former members, ErrInvalidCursor; with any error that what each has got is void.
+func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) bool) (end End, err error) {
+	r := reading{Page: p, each: each, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
+	if p.Behind != nil {
+		r.cursor = max(r.seqs.seq(*p.Behind), 0)
+		r.After = max(r.After, r.cursor)
+	}
+	// A page of so many small bodies is within its bound whatever they are, so it needs no sums. Most pages are.
+	small := p.MaxBytes / int64(p.Limit+1)
+	statement := pageStatements[p.Entries]
+	cut, err := r.run(ctx, q, statement.small, p.Limit+1, small)
+	if err == nil && cut {
+		r.upTo = r.LastSeq
+		_, err = r.run(ctx, q, statement.large, p.Limit-r.n, p.MaxBytes-r.bytes, r.n == 0)
+	}
+	switch {
+	case errors.Is(err, ErrConvoNotFound), errors.Is(err, ErrNotMember), errors.Is(err, ErrInvalidCursor):
+		return End{}, err
+	case err != nil:
+		return End{}, fmt.Errorf("read messages: %w", err)
+	}
+	return r.End, nil
+}
+
+// reading is a page on its way.
+type reading struct {
+	Page    // After moves on
+	End     // so far
+	each    func(*Message) bool
+	seqs    seqs
+	cursor  int64 // seq that Behind stands for
+	upTo    int64 // seq
+	n       int   // messages read
+	bytes   int64 // of their bodies
+	senders map[string]syntax.DID
+}
+
+// run reads on by one of the two statements. It reports whether it has come to a body that was left out.
+func (r *reading) run(ctx context.Context, q pgpool.Queryer, statement string, limit int, bounds ...any) (cut bool, err error) {
+	rows, err := q.Query(ctx, statement, append([]any{r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit}, bounds...)...)
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
-	page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
-		m := Message{ConvoID: p.ConvoID}
-		var kind int16
-		err := row.Scan(&m.Seq, &kind, &m.Sender, &m.Epoch, &m.Body, &m.EmbedType, &m.EmbedURI, &m.CreatedAt)
-		m.Kind = mls.ContentType(kind)
-		m.ID = idOf(m.ConvoID, m.Seq, m.CreatedAt)
-		return m, err
-	})
-	if err != nil || len(page) == 0 {
-		return nil, false, err
+	defer rows.Close()
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return false, err
+		}
+		return false, ErrConvoNotFound
 	}
-	if len(page) > p.Limit {
-		return page[:p.Limit], true, nil
+	if err := r.admit(rows); err != nil {
+		return false, err
 	}
-	// The log has ended, or the byte bound has cut the page.
-	err = q.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM messages WHERE convo_id = $1 AND seq > $2 AND seq <= $3 AND kind = ANY($4))`,
-		p.ConvoID, page[len(page)-1].Seq, p.Last, kinds).Scan(&more)
-	return page, more, err
+	m := Message{ConvoID: r.ConvoID}
+	var (
+		body, sender pgtype.DriverBytes // of the connection: it is read over by the next row
+		kind         int16
+		more         bool
+	)
+	to := []any{nil, nil, nil, &m.Seq, &kind, &sender, &m.Epoch, &body, &m.EmbedType, &m.EmbedURI, &m.CreatedAt, &more}
+	const seqColumn = 3
+	for next := rows.RawValues()[seqColumn] != nil; next; next = rows.Next() {
+		if err := rows.Scan(to...); err != nil {
+			return false, err
+		}
+		if r.n == r.Limit || body == nil { // one row more than the page has, or one whose body is too large
+			r.More = true
+			return r.n < r.Limit, nil
+		}
+		if m.Seq <= r.After { // the statement leaves the order to the one index that it can use
+			return false, fmt.Errorf("seq %d comes behind %d", m.Seq, r.After)
+		}
+		m.Sender, m.Body, m.Kind, m.ID = r.senderOf(sender), body, mls.ContentType(kind), r.seqs.id(m.Seq, m.CreatedAt)
+		if !r.each(&m) {
+			r.More = true
+			return false, nil
+		}
+		r.After = m.Seq
+		r.n++
+		r.bytes += int64(len(body))
+		r.More = more
+	}
+	return false, rows.Err()
 }
 
-// SeqOf returns the seq of the message with this id. It may be behind w.First. The error is ErrInvalidCursor if
-// the log holds no such message up to w.Last.
-func SeqOf(ctx context.Context, q pgpool.Queryer, w Window, id uuid.UUID) (int64, error) {
-	seq := seqOf(w.ConvoID, id)
-	if seq < 1 || seq > w.Last { // behind First is fine: a member who came back may still have its old cursor
-		return 0, ErrInvalidCursor
+// admit looks at what the statement says of the reader, and of the cursor.
+func (r *reading) admit(rows pgx.Rows) error {
+	var (
+		last     int64
+		left     bool
+		cursorAt *time.Time
+	)
+	to := make([]any, len(rows.FieldDescriptions()))
+	to[0], to[1], to[2] = &last, &left, &cursorAt
+	if err := rows.Scan(to...); err != nil {
+		return err
 	}
-	var at time.Time
-	err := q.QueryRow(ctx, `SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $2`, w.ConvoID, seq).Scan(&at)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, ErrInvalidCursor
+	if left {
+		return ErrNotMember
 	}
-	if err != nil {
-		return 0, fmt.Errorf("find the cursor: %w", err)
+	if r.Behind != nil && (cursorAt == nil || r.seqs.id(r.cursor, *cursorAt) != *r.Behind) {
+		return ErrInvalidCursor
 	}
-	if idOf(w.ConvoID, seq, at) != id {
-		return 0, ErrInvalidCursor
-	}
-	return seq, nil
+	r.LastSeq = min(last, r.upTo)
+	return nil
 }
 
-// Commits returns the commits that create the epochs from ≤ epoch ≤ to, in order, as many as maxBytes of bodies allow and at
-// least one.
-func Commits(ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64) (commits []Message, err error) {
+// senderOf is text as a string, of which there is one for each sender.
+func (r *reading) senderOf(text []byte) syntax.DID {
+	did, known := r.senders[string(text)]
+	if !known {
+		did = syntax.DID(text)
+		r.senders[string(did)] = did
+	}
+	return did
+}
+
+// Commits calls each with the commits that create the epochs from ≤ epoch ≤ to, in order, as many as maxBytes of bodies allow and at
+// least one. The commit is each's until it returns; if that is false, they end before it. With an error what each has got is void.
+func Commits(
+	ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, each func(*Message) bool,
+) (err error) {
 	defer wrap(&err, "read commits")
 	rows, err := q.Query(ctx, `
-		SELECT m.seq, m.sender_did, m.epoch, m.body, m.created_at
+		SELECT seq, sender_did, epoch, body, created_at
 		FROM (
-			SELECT seq, sum(octet_length(body)) OVER (ORDER BY epoch) AS total, row_number() OVER (ORDER BY epoch) AS nth
+			SELECT *, sum(octet_length(body)) OVER so_far AS total, row_number() OVER so_far AS nth
 			FROM messages
 			WHERE convo_id = $1 AND kind = 3 AND epoch BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
+			WINDOW so_far AS (ORDER BY epoch ROWS UNBOUNDED PRECEDING)
 			ORDER BY epoch LIMIT $6
 		) page
-		CROSS JOIN LATERAL (SELECT * FROM messages WHERE convo_id = $1 AND seq = page.seq LIMIT 1) m
-		WHERE page.total <= $7 OR page.nth = 1
-		ORDER BY m.epoch`,
+		WHERE total <= $7 OR nth = 1
+		ORDER BY epoch`,
 		w.ConvoID, from, to, w.First, w.Last, limit, maxBytes)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) {
-		m := Message{ConvoID: w.ConvoID, Kind: mls.ContentTypeCommit}
-		err := row.Scan(&m.Seq, &m.Sender, &m.Epoch, &m.Body, &m.CreatedAt)
-		m.ID = idOf(m.ConvoID, m.Seq, m.CreatedAt)
-		return m, err
-	})
+	defer rows.Close()
+	m, seqs := Message{ConvoID: w.ConvoID, Kind: mls.ContentTypeCommit}, seqsOf(w.ConvoID)
+	var body pgtype.DriverBytes
+	for rows.Next() {
+		if err := rows.Scan(&m.Seq, &m.Sender, &m.Epoch, &body, &m.CreatedAt); err != nil {
+			return err
+		}
+		m.Body, m.ID = body, seqs.id(m.Seq, m.CreatedAt)
+		if !each(&m) {
+			return nil
+		}
+	}
+	return rows.Err()
 }
 
 // Ref names an entry of a convo's log.

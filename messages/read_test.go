@@ -1,18 +1,37 @@
 package messages_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/messages"
-	"mlsd/mls"
 )
 
-var all = []mls.ContentType{mls.ContentTypeApplication, mls.ContentTypeProposal, mls.ContentTypeCommit}
+// readPage reads p for alice, unless it says for whom.
+func readPage(t *testing.T, db pgpool.Queryer, p messages.Page) (seqs []int64, more bool, err error) {
+	t.Helper()
+	if p.Reader == "" {
+		p.Reader = alice
+	}
+	if p.Limit == 0 {
+		p.Limit, p.MaxBytes = 50, 1<<20
+	}
+	end, err := messages.Read(t.Context(), db, p, func(m *messages.Message) bool {
+		seqs = append(seqs, m.Seq)
+		return true
+	})
+	return seqs, end.More, err
+}
 
 // TestPagesCoverTheLog: whatever the limit and the byte bound, following the pages reads every entry once and ends.
 func TestPagesCoverTheLog(t *testing.T) {
@@ -22,40 +41,185 @@ func TestPagesCoverTheLog(t *testing.T) {
 	for i := range n {
 		f.append(t, f.draft(f.convos[0], alice, fmt.Sprint(i), string(make([]byte, 100*(i%7)))))
 	}
-	window := messages.Window{ConvoID: f.convos[0], First: 0, Last: n}
 	for _, limit := range []int{1, 4, n, n + 5} {
-		for _, maxBytes := range []int64{1, 700, 1 << 20} {
+		for _, maxBytes := range []int64{1, 700, 5000, 1 << 20} {
 			var seqs []int64
 			after := int64(0)
 			for range n + 1 {
-				page, more, err := messages.Read(t.Context(), f.db,
-					messages.Page{Window: window, After: after, Limit: limit, MaxBytes: maxBytes, Kinds: all})
+				page, more, err := readPage(t, f.db,
+					messages.Page{ConvoID: f.convos[0], After: after, Limit: limit, MaxBytes: maxBytes, Entries: messages.Everything})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if len(page) > limit {
 					t.Fatalf("%d messages for a limit of %d", len(page), limit)
 				}
-				for _, m := range page {
-					seqs = append(seqs, m.Seq)
-				}
+				seqs = append(seqs, page...)
 				if !more {
 					break
 				}
 				if len(page) == 0 {
 					t.Fatal("an empty page that is not the last")
 				}
-				after = page[len(page)-1].Seq
+				after = page[len(page)-1]
 			}
 			if len(seqs) != n || seqs[0] != 1 || seqs[n-1] != n {
 				t.Fatalf("limit %d, %d bytes: read %v", limit, maxBytes, seqs)
 			}
 		}
 	}
-	if page, more, err := messages.Read(t.Context(), f.db, messages.Page{
-		Window: messages.Window{ConvoID: f.convos[0], First: 5, Last: 7}, Limit: 50, MaxBytes: 1 << 20, Kinds: all,
-	}); err != nil || more || len(page) != 3 {
-		t.Fatalf("the window is not kept to: %d messages, more %v, %v", len(page), more, err)
+}
+
+// TestPagesOfMixedSizes: small bodies and large ones come in order, and as many as the bounds say.
+func TestPagesOfMixedSizes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	sizes := []int{100, 200, 9000, 300, 12_000, 400, 50, 30_000, 70, 80}
+	bodies := map[int64]string{}
+	for i, size := range sizes {
+		d := f.draft(f.convos[0], alice, fmt.Sprint(i), strings.Repeat("x", size))
+		bodies[f.append(t, d)[0].Seq] = string(d.Body)
+	}
+	for _, test := range []struct {
+		after int64
+		limit int
+		room  []int64 // for the bodies of these
+		less  int64   // bytes
+		want  []int64
+		more  bool
+	}{
+		{0, 10, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, false},
+		{0, 10, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 1, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9}, true},
+		{0, 9, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9}, true},
+		{0, 10, []int64{1, 2, 3}, 0, []int64{1, 2, 3}, true},
+		{0, 10, []int64{1, 2, 3}, 1, []int64{1, 2}, true},
+		{0, 10, []int64{1, 2, 3, 4, 5}, 0, []int64{1, 2, 3, 4, 5}, true},
+		{0, 10, []int64{1, 2, 3, 4, 5}, 1, []int64{1, 2, 3, 4}, true},
+		{0, 3, []int64{1, 2, 3, 8}, 0, []int64{1, 2, 3}, true},
+		{0, 2, []int64{1, 2, 3, 8}, 0, []int64{1, 2}, true},
+		{2, 10, nil, 0, []int64{3}, true}, // the first comes whatever its size
+		{2, 1, nil, 0, []int64{3}, true},
+		{3, 10, []int64{4, 1}, 0, []int64{4}, true},
+		{7, 10, []int64{8, 9, 10}, 0, []int64{8, 9, 10}, false},
+		{7, 10, []int64{8, 9, 10}, 1, []int64{8, 9}, true},
+		{7, 10, nil, 0, []int64{8}, true},
+		{9, 1, nil, 0, []int64{10}, false},
+		{10, 1, nil, 0, nil, false},
+	} {
+		var seqs []int64
+		page := messages.Page{ConvoID: f.convos[0], Reader: bob, After: test.after, Limit: test.limit, MaxBytes: -test.less,
+			Entries: messages.Everything}
+		for _, seq := range test.room {
+			page.MaxBytes += int64(len(bodies[seq]))
+		}
+		end, err := messages.Read(t.Context(), f.db, page, func(m *messages.Message) bool {
+			if string(m.Body) != bodies[m.Seq] || m.Sender != alice {
+				t.Errorf("%d is not what %s has sent", m.Seq, m.Sender)
+			}
+			seqs = append(seqs, m.Seq)
+			return true
+		})
+		if err != nil || !slices.Equal(seqs, test.want) || end.More != test.more || end.LastSeq != int64(len(sizes)) {
+			t.Errorf("%+v: read %v, %+v, %v", test, seqs, end, err)
+		}
+	}
+	for n := range 5 { // whoever reads has had enough after n
+		var seqs []int64
+		end, err := messages.Read(t.Context(), f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Limit: 10, MaxBytes: 1 << 20,
+			Entries: messages.Everything}, func(m *messages.Message) bool {
+			if len(seqs) == n+1 {
+				return false
+			}
+			seqs = append(seqs, m.Seq)
+			return true
+		})
+		if err != nil || len(seqs) != n+1 || !end.More {
+			t.Errorf("of %d entries there are %v, %+v, %v", n+1, seqs, end, err)
+		}
+	}
+}
+
+// failing is a database whose answers end after some rows with an error.
+type failing struct {
+	pgpool.Queryer
+	after int
+}
+
+var errBroken = errors.New("the connection is gone")
+
+func (f failing) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := f.Queryer.Query(ctx, sql, args...)
+	return &failingRows{rows, f.after}, err
+}
+
+type failingRows struct {
+	pgx.Rows
+	left int
+}
+
+func (r *failingRows) Next() bool {
+	r.left--
+	return r.left >= 0 && r.Rows.Next()
+}
+
+func (r *failingRows) Err() error {
+	if r.left < 0 {
+		return errBroken
+	}
+	return r.Rows.Err()
+}
+
+// TestBrokenPage: a page that breaks off is an error and not a short page.
+func TestBrokenPage(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	for i := range 5 {
+		f.append(t, f.draft(f.convos[0], alice, fmt.Sprint(i), "x"))
+	}
+	page := messages.Page{ConvoID: f.convos[0], Entries: messages.Everything}
+	for after := range 5 {
+		if _, more, err := readPage(t, failing{f.db, after}, page); !errors.Is(err, errBroken) || more {
+			t.Errorf("broken off after %d: %v, %v", after, more, err)
+		}
+	}
+}
+
+// TestWhoReads: a member reads from where it has joined, and nobody else reads anything; nobody learns which convos there are.
+func TestWhoReads(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	var last uuid.UUID
+	for i := range 7 {
+		last = f.append(t, f.draft(f.convos[0], alice, fmt.Sprint(i), "x"))[0].ID
+	}
+	if _, err := f.db.Exec(t.Context(), `UPDATE members SET joined_seq = 5 WHERE convo_id = $1 AND did = $2`, f.convos[0], bob); err != nil {
+		t.Fatal(err)
+	}
+	forged := last
+	forged[0] ^= 1
+	for _, behind := range []*uuid.UUID{nil, &last, &forged, {}} {
+		for _, after := range []int64{0, 6, 1 << 53} {
+			page := messages.Page{ConvoID: f.convos[0], After: after, Behind: behind, Entries: messages.Everything}
+			want := map[syntax.DID]error{alice: nil, bob: nil, carol: messages.ErrNotMember, mallory: messages.ErrConvoNotFound}
+			if behind != nil && *behind != last {
+				want[alice], want[bob] = messages.ErrInvalidCursor, messages.ErrInvalidCursor
+			}
+			for reader, want := range want {
+				page.Reader = reader
+				got, _, err := readPage(t, f.db, page)
+				if err != want || err != nil && len(got) > 0 {
+					t.Errorf("%s behind %v and %d: %v, %v; want %v", reader, behind, after, got, err, want)
+				}
+			}
+			page.ConvoID, page.Reader = uuid.New(), alice
+			if got, _, err := readPage(t, f.db, page); err != messages.ErrConvoNotFound {
+				t.Errorf("no convo: %v, %v", got, err)
+			}
+		}
+	}
+	got, more, err := readPage(t, f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Entries: messages.Everything})
+	if err != nil || more || len(got) != 3 || got[0] != 5 {
+		t.Errorf("bob, who has joined with 5, reads %v, %v", got, err)
 	}
 }
 
@@ -77,27 +241,28 @@ func TestMessageIDs(t *testing.T) {
 			if sec, nsec := r.ID.Time().UnixTime(); !time.Unix(sec, nsec).Equal(r.At) {
 				t.Fatalf("%s says %s, stored at %s", r.ID, time.Unix(sec, nsec), r.At)
 			}
-			window := messages.Window{ConvoID: c, Last: r.Seq}
-			if seq, err := messages.SeqOf(t.Context(), f.db, window, r.ID); err != nil || seq != r.Seq {
-				t.Fatalf("%s leads to %d, %v; want %d", r.ID, seq, err, r.Seq)
-			}
-			window.Last--
-			if _, err := messages.SeqOf(t.Context(), f.db, window, r.ID); !errors.Is(err, messages.ErrInvalidCursor) {
-				t.Fatalf("outside the window: %v", err)
+			f.append(t, f.draft(c, alice, fmt.Sprint("behind ", i), "x"))
+			page := messages.Page{ConvoID: c, Behind: &r.ID, Limit: 1, MaxBytes: 1, Entries: messages.Everything}
+			if got, _, err := readPage(t, f.db, page); err != nil || !slices.Equal(got, []int64{r.Seq + 1}) {
+				t.Fatalf("%s leads to %v, %v; want what follows %d", r.ID, got, err, r.Seq)
 			}
 		}
 	}
 	r := f.append(t, f.draft(f.convos[0], alice, "last", "x"))[0]
-	for _, w := range []messages.Window{{ConvoID: f.convos[1], Last: 1000}, {ConvoID: uuid.New(), Last: 1000}} {
-		if _, err := messages.SeqOf(t.Context(), f.db, w, r.ID); !errors.Is(err, messages.ErrInvalidCursor) {
-			t.Fatalf("another convo's id: %v", err)
+	refused := func(page messages.Page, id uuid.UUID) {
+		t.Helper()
+		page.Behind, page.Entries = &id, messages.Everything
+		if _, _, err := readPage(t, f.db, page); !errors.Is(err, messages.ErrInvalidCursor) {
+			t.Fatalf("%s: %v", id, err)
 		}
 	}
+	refused(messages.Page{ConvoID: f.convos[1]}, r.ID) // another convo's
 	forged := r.ID
 	forged[3]++ // another moment
-	if _, err := messages.SeqOf(t.Context(), f.db, messages.Window{ConvoID: f.convos[0], Last: 1000}, forged); !errors.Is(err, messages.ErrInvalidCursor) {
-		t.Fatalf("a forged id: %v", err)
-	}
+	refused(messages.Page{ConvoID: f.convos[0]}, forged)
+	ahead := r.ID
+	ahead[15]++ // a message that does not exist yet
+	refused(messages.Page{ConvoID: f.convos[0]}, ahead)
 }
 
 // TestPagesOfAYoungLog: a page costs what is on it, also while the planner knows nothing of a log that has just grown.
@@ -121,6 +286,9 @@ func TestPagesOfAYoungLog(t *testing.T) {
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT $1, n, CASE n % 4 WHEN 0 THEN 3 ELSE 1 END, 'did:plc:alice', n, '', n::text, '', now() FROM generate_series($2::bigint, $3::bigint) AS n`,
 			convo, from, to)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `UPDATE convos SET last_seq = $2 WHERE id = $1`, convo, to)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,20 +310,33 @@ func TestPagesOfAYoungLog(t *testing.T) {
 		window := messages.Window{ConvoID: convo, Last: int64(size)}
 		for _, after := range []int64{0, int64(size) / 2, int64(size) - 10} {
 			for range 6 { // until a plan is kept
+				for selection, most := range map[messages.Selection]int64{
+					messages.Everything: 51, messages.NoCommits: 51 * 4 / 3, messages.CommitsOnly: 51 + 1,
+				} {
+					for _, maxBytes := range []int64{1 << 20, -1000} { // every body is too large for the latter, and read by the other statement
+						before := touched()
+						page, _, err := readPage(t, tx, messages.Page{ConvoID: convo, After: after, Limit: 50, MaxBytes: maxBytes, Entries: selection})
+						if err != nil || len(page) == 0 {
+							t.Fatalf("%d messages, %v", len(page), err)
+						}
+						if maxBytes < 0 {
+							most = 2 * most
+						}
+						if rows := touched() - before; rows > most {
+							t.Fatalf("a page of %s behind %d of %d touches %d rows", selection, after, size, rows)
+						}
+					}
+				}
 				before := touched()
-				page, _, err := messages.Read(t.Context(), tx, messages.Page{Window: window, After: after, Limit: 50, MaxBytes: 1 << 20, Kinds: all[:1]})
-				if err != nil || len(page) == 0 {
-					t.Fatalf("%d messages, %v", len(page), err)
+				commits := 0
+				err := messages.Commits(t.Context(), tx, window, after, int64(size), 50, 1<<20, func(*messages.Message) bool {
+					commits++
+					return true
+				})
+				if err != nil || commits == 0 {
+					t.Fatalf("%d commits, %v", commits, err)
 				}
-				if rows := touched() - before; rows > 400 {
-					t.Fatalf("a page behind %d of %d touches %d rows", after, size, rows)
-				}
-				before = touched()
-				commits, err := messages.Commits(t.Context(), tx, window, after, int64(size), 50, 1<<20)
-				if err != nil || len(commits) == 0 {
-					t.Fatalf("%d commits, %v", len(commits), err)
-				}
-				if rows := touched() - before; rows > 400 {
+				if rows := touched() - before; rows > 51 {
 					t.Fatalf("commits behind %d of %d touch %d rows", after, size, rows)
 				}
 			}

@@ -3,10 +3,8 @@ package mlsapi
 import (
 	"bytes"
 	"strconv"
-	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Appender is what every generated object and every scalar type of this package
@@ -46,15 +44,6 @@ type fieldList struct {
 func (l *fieldList) add(name string, buf []byte) {
 	l.fields = append(l.fields, Field{Name: name, JSON: buf[len(l.buf):len(buf):len(buf)]})
 	l.buf = buf
-}
-
-func appendString(dst []byte, s string) []byte {
-	n := len(dst)
-	out, err := jsontext.AppendQuote(dst, s)
-	if err != nil { // a string of our own that is not UTF-8; better marked than lost
-		out, _ = jsontext.AppendQuote(dst[:n], strings.ToValidUTF8(s, "\ufffd"))
-	}
-	return out
 }
 
 func appendText[T ~string](dst []byte, s T) []byte { return appendString(dst, string(s)) }

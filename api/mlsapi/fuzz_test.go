@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -152,5 +153,34 @@ func BenchmarkMarshalMessages50(b *testing.B) {
 		if _, err := mlsapi.Marshal(out); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkAppendMessages50 is the same into a buffer that is there already.
+func BenchmarkAppendMessages50(b *testing.B) {
+	out := &mlsapi.GetMessagesOutput{}
+	for range 50 {
+		out.Messages = append(out.Messages, mlsapi.MessageView{ID: "01890a5d-ac96-774b-bcce-b302099a8057", ConvoID: "01890a5d-ac96-774b-bcce-b302099a8058",
+			Sender: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", Ciphertext: bytes.Repeat([]byte{0xa5}, 1024)})
+	}
+	buf := out.AppendJSON(nil)
+	b.SetBytes(int64(len(buf)))
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = out.AppendJSON(buf[:0])
+	}
+}
+
+// BenchmarkAppendMembers1000 is the roster of the largest convo, into a buffer that is there already.
+func BenchmarkAppendMembers1000(b *testing.B) {
+	view := &mlsapi.ConvoView{}
+	for range 1000 {
+		view.Members = append(view.Members, mlsapi.MemberView{DID: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", JoinedAt: mlsapi.NewDatetime(time.Now())})
+	}
+	buf := view.AppendJSON(nil)
+	b.SetBytes(int64(len(buf)))
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = view.AppendJSON(buf[:0])
 	}
 }

@@ -231,6 +231,13 @@ var mutants = []mutant{
 		{"internal/serviceauth/validator.go", "	return c.iss, nil\n", "	if c.sub != \"\" {\n		return c.sub, nil\n	}\n	return c.iss, nil\n"}}, "TestSubImpersonation"},
 	{"removed member reads on", []edit{
 		{"convos/access.go", "	if left {\n", "	if left && m.Epoch < 0 {\n"}}, "TestRemovedMemberReadsNothing"},
+	{"removed member reads on (messages)", []edit{
+		{"messages/read.go", "	if left {\n", "	if left && last < 0 {\n"},
+		{"messages/read.go", " AND me.left_at IS NULL\n			AND seq", "\n			AND seq"}}, "TestRemovedMemberReadsNothing"},
+	{"member reads from before it joined", []edit{
+		{"messages/read.go", "AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND", "AND seq BETWEEN $3::bigint + 1 AND"}}, "TestRemovedMemberReadsNothing"},
+	{"page without its membership", []edit{
+		{"messages/read.go", "	WHERE me.convo_id = $1 AND me.did = $2`\n", "	WHERE me.convo_id = $1 AND me.role = 'creator' AND $2::text <> ''`\n"}}, "TestStrangers"},
 
 	{"double-claim", []edit{
 		{"keypackages/claim.go", "				FOR UPDATE SKIP LOCKED\n", ""}}, "TestDoubleClaim"},
