@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"sync"
 
 	"mlsd/api/mlsapi"
 	"mlsd/messages"
@@ -50,19 +49,11 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 // contentHash is content(in.Fields()).Hash(), without a copy of each field.
 func contentHash(in mlsapi.SendMessageInput) [sha256.Size]byte {
 	in.IdempotencyKey = nil
-	buf := scratch.Get().(*[]byte)
-	*buf = in.AppendJSON((*buf)[:0])
-	sum := sha256.Sum256(*buf)
-	if cap(*buf) <= maxScratch {
-		scratch.Put(buf)
-	}
-	return sum
+	buf := takeBuffer()
+	defer giveBuffer(buf)
+	*buf = in.AppendJSON(*buf)
+	return sha256.Sum256(*buf)
 }
-
-// scratch holds buffers for canonical JSON that nobody keeps, of up to maxScratch bytes.
-var scratch = sync.Pool{New: func() any { return new([]byte) }}
-
-const maxScratch = 64 << 10
 
 // messageHeader reads what the ciphertext says of itself, which is what counts; the request's epoch must agree with it.
 // Application data is always a PrivateMessage (RFC 9420 §6); a proposal may be public; a commit has methods of its own.

@@ -13,7 +13,7 @@ func TestContentHash(t *testing.T) {
 	for _, in := range []mlsapi.SendMessageInput{
 		{},
 		{ConvoID: "convo", SenderDID: "did:plc:alice", Epoch: 1 << 52, Ciphertext: []byte("hello")},
-		{ConvoID: "convo", SenderDID: "did:plc:alice", Ciphertext: make([]byte, 2*maxScratch), IdempotencyKey: &key, EmbedType: &kind, EmbedURI: &key},
+		{ConvoID: "convo", SenderDID: "did:plc:alice", Ciphertext: make([]byte, 2*keptBuffer), IdempotencyKey: &key, EmbedType: &kind, EmbedURI: &key},
 	} {
 		if contentHash(in) != content(in.Fields()).Hash() {
 			t.Errorf("two hashes for %.100v", in)
