@@ -278,12 +278,12 @@ func reconnectStorm(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	streams, err := b.subscribe(ctx, b.c.Subscribers, b.senders)
+	streams, err := b.subscribe(ctx, b.c.Subscribers)
 	if err != nil {
 		return err
 	}
 	defer streams.close()
-	b.note("%d subscribers, who are those who send, drop their connections at once and come back from where they were", b.c.Subscribers)
+	b.note("%d subscribers, those who send among them, drop their connections at once and come back from where they were", b.c.Subscribers)
 	return b.weather(ctx, s, b.c.Subscribers, func(context.Context) (func(context.Context, *counter) error, error) { return streams.reconnect, nil })
 }
 
@@ -293,7 +293,7 @@ func mixed(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	streams, err := b.subscribe(ctx, b.c.Subscribers, b.senders)
+	streams, err := b.subscribe(ctx, b.c.Subscribers)
 	if err != nil {
 		return err
 	}

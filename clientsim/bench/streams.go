@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -39,17 +40,28 @@ type stream struct {
 	broke   atomic.Int64 // connections that ended by themselves
 }
 
-// openingLanes is how many connections are opened at once when nobody is in a hurry.
-const openingLanes = 64
+// openingLanes is how many connections are opened at once when nobody is in a hurry: a server looks up no more accounts at a time.
+const openingLanes = 16
 
 // maxFrame bounds an event, in bytes.
 const maxFrame = 16 << 20
 
-// subscribe opens n streams of the accounts by turns, spread over the servers.
-func (b *bench) subscribe(ctx context.Context, n int, accounts []*clientsim.Account) (*streams, error) {
+// devices is how many streams an account has: a server takes sixteen.
+const devices = 4
+
+// subscribe opens n streams, of the accounts that send and of as many others as it takes, spread over the servers.
+func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 	b.say("opening %d streams", n)
+	accounts := b.senders[:min(len(b.senders), n)]
+	if others := (n+devices-1)/devices - len(accounts); others > 0 {
+		more, err := b.stage.accounts(others)
+		if err != nil {
+			return nil, err
+		}
+		accounts = slices.Concat(accounts, more)
+	}
 	s := &streams{b: b, web: &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10}}}
-	tokens := make([]string, min(n, len(accounts)))
+	tokens := make([]string, len(accounts))
 	err := each(len(tokens), func(i int) (err error) {
 		tokens[i], err = accounts[i].TokenFor(b.stage.audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents), tokenLife)
 		return err
@@ -63,7 +75,21 @@ func (b *bench) subscribe(ctx context.Context, n int, accounts []*clientsim.Acco
 	}
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
-	return s, eachOf(openingLanes, n, func(i int) error { return s.connect(ctx, listening, s.all[i]) })
+	return s, eachOf(openingLanes, n, func(i int) error {
+		return s.insist(ctx, listening, s.all[i], func() {}) // a server that knows nobody yet looks up so many accounts a second
+	})
+}
+
+// insist connects, and tries again for as long as a client would. Each failure is told.
+func (s *streams) insist(ctx, listening context.Context, one *stream, failed func()) error {
+	began := time.Now()
+	err := s.connect(ctx, listening, one)
+	for wait := 50 * time.Millisecond; err != nil && ctx.Err() == nil && time.Since(began) < patience; wait = min(2*wait, time.Second) {
+		failed()
+		pause(ctx, wait)
+		err = s.connect(ctx, listening, one)
+	}
+	return err
 }
 
 // connect opens one, and has it listen until listening ends or the server ends it.
@@ -117,12 +143,7 @@ func (s *streams) reconnect(ctx context.Context, count *counter) error {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
 	err := eachOf(len(s.all), len(s.all), func(i int) error {
-		err := s.connect(ctx, listening, s.all[i])
-		for wait := 50 * time.Millisecond; err != nil && ctx.Err() == nil && time.Since(began) < patience; wait = min(2*wait, time.Second) {
-			count.add(reconnection, 0, "connection")
-			pause(ctx, wait)
-			err = s.connect(ctx, listening, s.all[i])
-		}
+		err := s.insist(ctx, listening, s.all[i], func() { count.add(reconnection, 0, "connection") })
 		if err == nil {
 			count.add(reconnection, time.Since(began), "")
 		}
