@@ -80,7 +80,7 @@ func TestScenarios(t *testing.T) {
 	}{
 		"send-spread":     {"batched alone ceiling", []string{"sendMessage"}},
 		"mixed":           {"batched alone", []string{"sendMessage", "getMessages", "updateCursor"}},
-		"welcome-storm":   {"calm storm", []string{"sendMessage", "getWelcome", "confirmWelcome", "join"}},
+		"welcome-storm":   {"calm storm", []string{"sendMessage", "getWelcome", "confirmWelcome"}},
 		"claim-storm":     {"calm storm", []string{"sendMessage", "getKeyPackages"}},
 		"reconnect-storm": {"calm storm", []string{"sendMessage", "subscribeConvoEvents"}},
 		"half":            {"maximum half", []string{"sendMessage"}},

@@ -26,6 +26,7 @@ type stretch struct {
 	// storm comes over the servers meanwhile, and the stretch lasts as long as it does at least. It counts on its own.
 	storm       func(context.Context, *counter) error
 	subscribers int
+	quiet       bool // nobody is told of it
 }
 
 // window is the time that counts, in ns from the benchmark's beginning; 0 is not yet.
@@ -111,7 +112,7 @@ func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
 	}
 	if s.rate == 0 && b.rates[s.variant] == 0 { // how many tokens will it take?
 		probe := s
-		probe.span = probeFor
+		probe.span, probe.quiet = probeFor, true
 		r, err := b.play(ctx, probe)
 		if err != nil {
 			return nil, err
@@ -241,7 +242,7 @@ func (b *bench) watch(ctx context.Context, s *stretch, win *window, beat *pulse,
 
 func (b *bench) second(s *stretch, r *report.Run, second report.Second) {
 	r.Seconds = append(r.Seconds, second)
-	if b.c.Watch != nil {
+	if b.c.Watch != nil && !s.quiet {
 		b.c.Watch.Second(second)
 	}
 }

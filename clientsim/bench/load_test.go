@@ -96,19 +96,24 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	}
 }
 
-// Whatever the readers do, what is due is evenly spaced.
-func TestPacerIsEven(t *testing.T) {
+// Whatever the readers do, what is due is evenly spaced, and all of it comes that was due before the window closed, even if the pacer
+// gets to it only then.
+func TestPacerIsEvenAndComplete(t *testing.T) {
 	t.Parallel()
-	win, p := &window{began: time.Now()}, newPacer(20_000)
+	const every, all = 50_000, 2000
+	win, p := &window{began: time.Now()}, newPacer(float64(time.Second/every))
 	go p.run(win)
 	first := <-p.due
-	for n := int64(1); n < 200; n++ {
-		if at := <-p.due; at != first+n*50_000 {
+	win.closes.Store(first + all*every) // that is the future, or already the past
+	n := int64(1)
+	for at := range p.due {
+		if at != first+n*every {
 			t.Fatalf("request %d is due %d ns behind the first", n, at-first)
 		}
+		n++
 	}
-	win.closes.Store(1)
-	for range p.due { // until it closes it
+	if n != all {
+		t.Errorf("%d requests were due, want %d", n, all)
 	}
 }
 

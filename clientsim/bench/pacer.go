@@ -20,17 +20,19 @@ func newPacer(rate float64) *pacer {
 	return &pacer{every: float64(time.Second) / rate, due: make(chan int64, mostDue)}
 }
 
-// run paces until the window closes. It sleeps on a thread of its own: Go's timers are up to a millisecond late on a machine that has
+// run paces until the window closes, and leaves nothing out that was due before. It sleeps on a thread of its own: Go's timers are up to a millisecond late on a machine that has
 // nothing else to do, which is more than some of these requests take.
 func (p *pacer) run(win *window) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(p.due)
 	begin := win.now()
-	for n := 0; !win.over(); {
-		now := win.now()
+	for n := 0; ; {
 		next := begin + int64(float64(n)*p.every)
-		if now < next {
+		if closes := win.closes.Load(); closes != 0 && next >= closes {
+			return
+		}
+		if now := win.now(); now < next {
 			nap(min(time.Duration(next-now), 10*time.Millisecond))
 			continue
 		}

@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 
 	"mlsd/clientsim"
 )
@@ -78,7 +80,7 @@ func sendBy(ctx context.Context, b *bench) error {
 	return b.turns(ctx, all...)
 }
 
-// half finds the greatest rate, and then measures at half of it.
+// half finds the greatest rate, and then measures at half of it: by turns would be fairer, but then each turn would have a rate of its own.
 func half(ctx context.Context, b *bench) error {
 	c := b.c
 	s, err := b.set(ctx, plan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
@@ -86,11 +88,17 @@ func half(ctx context.Context, b *bench) error {
 		return err
 	}
 	const most, at = "maximum", "half"
+	var rates []float64
 	for turn := range c.Turns {
 		if _, err := b.run(ctx, stretch{variant: most, turn: turn, scene: s}); err != nil {
 			return err
 		}
-		if _, err := b.run(ctx, stretch{variant: at, turn: turn, scene: s, rate: b.rates[most] / 2}); err != nil {
+		rates = append(rates, b.rates[most])
+	}
+	slices.Sort(rates)
+	rate := math.Round(rates[len(rates)/2] / 2)
+	for turn := range c.Turns {
+		if _, err := b.run(ctx, stretch{variant: at, turn: turn, scene: s, rate: rate}); err != nil {
 			return err
 		}
 	}

@@ -132,16 +132,12 @@ func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Conte
 	return func(ctx context.Context, count *counter) error {
 		return b.rush(ctx, count, len(people), func(w *wire, i int) error {
 			convo := convos[i/foundersAtOnce]
-			began := time.Now()
 			_, err := ask(ctx, w, count, mlsapi.NSIDGetWelcome, get(w.addr, mlsapi.NSIDGetWelcome, "convoId="+convo, signed[i].get))
 			if err != nil {
 				return err
 			}
 			in := mlsapi.ConfirmWelcomeInput{ConvoID: convo, Success: true}
 			_, err = ask(ctx, w, count, mlsapi.NSIDConfirmWelcome, post(w.addr, mlsapi.NSIDConfirmWelcome, in.AppendJSON(nil), signed[i].confirm))
-			if err == nil {
-				count.add("join", time.Since(began), "")
-			}
 			return err
 		})
 	}, err

@@ -75,9 +75,15 @@ func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 	}
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
-	return s, eachOf(openingLanes, n, func(i int) error {
+	err = eachOf(openingLanes, n, func(i int) error {
 		return s.insist(ctx, listening, s.all[i], func() {}) // a server that knows nobody yet looks up so many accounts a second
 	})
+	if err != nil {
+		drop()
+		s.done.Wait()
+		return nil, err
+	}
+	return s, nil
 }
 
 // insist connects, and tries again for as long as a client would. Each failure is told.

@@ -249,6 +249,16 @@ func (p panel) counterpart(g *group, variant string) (found *group) {
 	return found
 }
 
+// shared is what two runs can be compared by: all of their operations, or the one that goes on in a storm as in a calm.
+func shared(a, b *Run) string {
+	for name := range b.Operations {
+		if len(b.Operations) == 1 && len(a.Operations) > 1 && a.Operations[name] != nil {
+			return name
+		}
+	}
+	return all
+}
+
 func compare(over, under *group) ratio {
 	var rates, p50s, p99s, processors []float64
 	add := func(to *[]float64, a, b float64) {
@@ -262,8 +272,9 @@ func compare(over, under *group) ratio {
 			continue
 		}
 		b := under.runs[i]
-		add(&rates, a.rate(all), b.rate(all))
-		la, lb := a.latency(all), b.latency(all)
+		name := shared(a, b)
+		add(&rates, a.rate(name), b.rate(name))
+		la, lb := a.latency(name), b.latency(name)
 		add(&p50s, float64(la.ValueAtQuantile(50)), float64(lb.ValueAtQuantile(50)))
 		add(&p99s, float64(la.ValueAtQuantile(99)), float64(lb.ValueAtQuantile(99)))
 		add(&processors, costOf(a).total(), costOf(b).total())

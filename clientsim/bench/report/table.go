@@ -90,6 +90,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 		writeRatios(&text, ratios)
 	}
 	text.WriteString("\n")
+	for _, note := range r.Notes {
+		fmt.Fprintf(&text, "note: %s\n", note)
+	}
 	if r.Verdict != nil {
 		for _, violated := range r.Verdict.Violated {
 			fmt.Fprintf(&text, "violated: %s\n", violated)
