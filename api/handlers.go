@@ -30,6 +30,7 @@ type handlers struct {
 	log      *slog.Logger
 	writes   *idem.Store
 	messages *messages.Log
+	cursors  *convos.Cursors
 	welcomes welcome.Policy
 	push     push.Policy
 	waiting  sync.Map // of waiter

@@ -18,6 +18,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/serviceauth"
@@ -32,6 +33,7 @@ type Config struct {
 	Auth     *serviceauth.Validator
 	Writes   *idem.Store
 	Messages *messages.Log
+	Cursors  *convos.Cursors
 	Welcomes welcome.Policy
 	Push     push.Policy
 	Events   *events.Hub
@@ -70,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:    cfg,
 		routes: map[string]mlsapi.Route[*call]{},
 		handlers: handlers{
-			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed,
+			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed,
 			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
 

@@ -91,22 +91,3 @@ func scanConvo(row pgx.CollectableRow) (c Convo, err error) {
 	}
 	return c, nil
 }
-
-// UpdateCursor moves the reader's cursor to seq, never back, and returns where it stands. Errors: ErrNotFound, ErrNotMember,
-// ErrSeqAhead.
-func UpdateCursor(ctx context.Context, tx pgx.Tx, convo uuid.UUID, reader syntax.DID, seq int64) (int64, error) {
-	m, err := Authorise(ctx, tx, convo, reader)
-	if err != nil {
-		return 0, err
-	}
-	if seq > m.Window.Last {
-		return 0, fmt.Errorf("%w; lastSeq=%d", ErrSeqAhead, m.Window.Last)
-	}
-	err = tx.QueryRow(ctx, `
-		UPDATE members SET cursor_seq = greatest(cursor_seq, $3) WHERE convo_id = $1 AND did = $2 RETURNING cursor_seq`,
-		convo, reader, seq).Scan(&seq)
-	if err != nil {
-		return 0, fmt.Errorf("move the cursor: %w", err)
-	}
-	return seq, nil
-}

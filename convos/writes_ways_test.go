@@ -13,9 +13,12 @@ import (
 )
 
 // waysOf is how the methods without a key write.
-type waysOf struct{ w *writes }
+type waysOf struct {
+	w       *writes
+	cursors *convos.Cursors
+}
 
-func newWays(w *writes) waysOf { return waysOf{w} }
+func newWays(w *writes) waysOf { return waysOf{w, convos.NewCursors(w.db, nil)} }
 
 func (w waysOf) do(ctx context.Context, nsid string, caller syntax.DID, effect func(ctx context.Context, tx pgx.Tx) error) error {
 	_, err := w.w.store.Do(ctx, idem.Request{Caller: caller, NSID: nsid}, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
@@ -25,10 +28,8 @@ func (w waysOf) do(ctx context.Context, nsid string, caller syntax.DID, effect f
 }
 
 func (w waysOf) moveCursor(ctx context.Context, convo uuid.UUID, did syntax.DID, seq int64) error {
-	return w.do(ctx, "blue.catbird.mls.updateCursor", did, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := convos.UpdateCursor(ctx, tx, convo, did, seq)
-		return err
-	})
+	_, err := w.cursors.Update(ctx, convo, did, seq)
+	return err
 }
 
 func (w waysOf) fetch(ctx context.Context, convo uuid.UUID, to welcome.Device) error {

@@ -31,8 +31,8 @@ func allowed() map[string][]string {
 		"cmd/clientsim": {"clientsim"},
 		"clientsim":     {"api/mlsapi", "mls"}, // a black box: it talks HTTP
 		"api": domain("api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/serviceauth"),
-		"convos":               domain("messages", "welcome", "keypackages", "idem", "outbox"),
+			"push", "internal/gather", "internal/serviceauth"),
+		"convos":               domain("messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/gather"),
 		"messages":             domain("idem", "outbox", "push", "internal/failpoint"),
 		"welcome":              domain("idem", "outbox", "push"),
 		"keypackages":          domain("idem", "outbox"),
