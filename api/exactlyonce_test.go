@@ -153,7 +153,7 @@ func TestSessionLostAtCommit(t *testing.T) {
 
 // retried reports whether the server itself tries r again: the writes that take no key, whose guard lets it.
 func (r request) retried() bool {
-	return r.nsid == mlsapi.NSIDUpdateCursor
+	return r.nsid == mlsapi.NSIDUpdateCursor || r.nsid == mlsapi.NSIDConfirmWelcome || r.nsid == mlsapi.NSIDGetWelcome
 }
 
 // The client goes away while its write is about to commit: the write does not happen, and the next request with its key is a first

@@ -32,6 +32,7 @@ type handlers struct {
 	messages *messages.Log
 	cursors  *convos.Cursors
 	welcomes welcome.Policy
+	desk     *welcome.Desk
 	push     push.Policy
 	waiting  sync.Map // of waiter
 

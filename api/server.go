@@ -35,6 +35,7 @@ type Config struct {
 	Messages *messages.Log
 	Cursors  *convos.Cursors
 	Welcomes welcome.Policy
+	Desk     *welcome.Desk // with the policy of Welcomes
 	Push     push.Policy
 	Events   *events.Hub
 	Tickets  *events.Tickets
@@ -72,7 +73,8 @@ func New(cfg Config) (*Server, error) {
 		cfg:    cfg,
 		routes: map[string]mlsapi.Route[*call]{},
 		handlers: handlers{
-			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed,
+			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes, desk: cfg.Desk,
+			push: cfg.Push, committed: cfg.Committed,
 			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
 

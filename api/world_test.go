@@ -118,6 +118,7 @@ func (w *world) boot() *api.Server {
 		Writes:   idem.New(w.db, metrics, log, w.faults),
 		Messages: w.messages,
 		Cursors:  convos.NewCursors(w.db, w.faults),
+		Desk:     welcome.NewDesk(w.db, w.policy, w.faults),
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -146,6 +146,9 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	if drainErr := n.cursors.Close(drain); drainErr != nil {
 		log.Warn("cursors were left unmoved", "error", drainErr)
 	}
+	if drainErr := n.desk.Close(drain); drainErr != nil {
+		log.Warn("Welcomes were left unconfirmed", "error", drainErr)
+	}
 	if drainErr := <-drained; drainErr != nil {
 		log.Warn("streams were cut off", "error", drainErr)
 	}
@@ -157,6 +160,7 @@ type node struct {
 	api         *api.Server
 	messages    *messages.Log
 	cursors     *convos.Cursors
+	desk        *welcome.Desk
 	welcomes    *welcome.Reaper
 	keyPackages *keypackages.Reaper
 	tokens      *serviceauth.UsedTokens
@@ -216,7 +220,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		return nil, err
 	}
 	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched))
-	n.cursors = convos.NewCursors(pool, n.faults)
+	n.cursors, n.desk = convos.NewCursors(pool, n.faults), welcome.NewDesk(pool, cfg.Welcomes, n.faults)
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     writes,
@@ -226,6 +230,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   n.messages,
 		Cursors:    n.cursors,
+		Desk:       n.desk,
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
 	})
 	return n, err

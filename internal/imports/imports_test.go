@@ -34,7 +34,7 @@ func allowed() map[string][]string {
 			"push", "internal/gather", "internal/serviceauth"),
 		"convos":               domain("messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/gather"),
 		"messages":             domain("idem", "outbox", "push", "internal/failpoint"),
-		"welcome":              domain("idem", "outbox", "push"),
+		"welcome":              domain("idem", "outbox", "push", "internal/failpoint", "internal/gather"),
 		"keypackages":          domain("idem", "outbox"),
 		"events":               domain("messages", "outbox", "push", "internal/failpoint"),
 		"outbox":               {},
