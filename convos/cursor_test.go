@@ -198,6 +198,10 @@ func TestBusyCursor(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5000" })
 	held := holdRow(t, b, "reader49")
+	busy, idle := convos.Move{Convo: b.convo, Reader: reader(49), Seq: 3}, convos.Move{Convo: b.convo, Reader: reader(7), Seq: 3}
+	if err := b.Together(t.Context(), &busy, &idle); err != nil || busy.Status != "busy" || idle.Status != "moved" {
+		t.Fatalf("together: %+v, %+v, %v", busy, idle, err)
+	}
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := b.Update(t.Context(), b.convo, reader(49), 50)
