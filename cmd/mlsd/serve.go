@@ -47,9 +47,8 @@ const (
 	pushInterval   = time.Second
 )
 
-// serve runs the server until ctx ends, and then shuts down: unready, drain requests and the messages that they have left,
-// stop workers, close the pool, stop
-// the private PostgreSQL. To be told to stop while it still starts is no failure.
+// serve runs the server until ctx ends, and then shuts down: unready, drain requests and the messages, cursors and confirmations that
+// they have left, stop workers, close the pool, stop the private PostgreSQL. To be told to stop while it still starts is no failure.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
 	if err := cfg.checkPublicURL(); err != nil {
 		return err
