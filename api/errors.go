@@ -14,6 +14,7 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/internal/gather"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
@@ -276,7 +277,8 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	case errors.Is(err, events.ErrTooMany):
 		setRetryAfter(h, tooManyWait)
 		return failure{status: http.StatusTooManyRequests, name: rateLimitExceeded, message: err.Error()}
-	case errors.Is(err, messages.ErrOverloaded), errors.Is(err, messages.ErrBusy), errors.Is(err, messages.ErrClosed), errors.Is(err, events.ErrClosing):
+	case errors.Is(err, messages.ErrOverloaded), errors.Is(err, messages.ErrBusy), errors.Is(err, messages.ErrClosed), errors.Is(err, events.ErrClosing),
+		errors.Is(err, gather.ErrOverloaded), errors.Is(err, gather.ErrClosed):
 		setRetryAfter(h, time.Second)
 		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: err.Error()}
 	case errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy):

@@ -31,7 +31,9 @@ type handlers struct {
 	log      *slog.Logger
 	writes   *idem.Store
 	messages *messages.Log
+	cursors  *convos.Cursors
 	welcomes welcome.Policy
+	desk     *welcome.Desk
 	push     push.Policy
 	waiting  sync.Map // of waiter
 

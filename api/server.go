@@ -19,6 +19,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/serviceauth"
@@ -33,7 +34,9 @@ type Config struct {
 	Auth     *serviceauth.Validator
 	Writes   *idem.Store
 	Messages *messages.Log
+	Cursors  *convos.Cursors
 	Welcomes welcome.Policy
+	Desk     *welcome.Desk // with the policy of Welcomes
 	Push     push.Policy
 	Events   *events.Hub
 	Tickets  *events.Tickets
@@ -72,7 +75,8 @@ func New(cfg Config) (*Server, error) {
 		cfg:    cfg,
 		routes: map[string]mlsapi.Route[*call]{},
 		handlers: handlers{
-			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, welcomes: cfg.Welcomes, push: cfg.Push, committed: cfg.Committed,
+			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes, desk: cfg.Desk,
+			push: cfg.Push, committed: cfg.Committed,
 			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
 

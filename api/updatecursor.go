@@ -1,13 +1,6 @@
 package api
 
-import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-
-	"mlsd/api/mlsapi"
-	"mlsd/convos"
-)
+import "mlsd/api/mlsapi"
 
 // UpdateCursor: blue.catbird.mls.updateCursor. Its guard is the maximum: saying it again changes nothing.
 func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
@@ -15,11 +8,9 @@ func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	if err != nil {
 		return err
 	}
-	return h.write(c, in.ConvoID, "", nil, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
-		seq, err := convos.UpdateCursor(ctx, tx, convo, c.caller, in.Seq)
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.UpdateCursorOutput{Seq: seq}, nil
-	})
+	seq, err := h.cursors.Update(c.ctx, convo, c.caller, in.Seq)
+	if err != nil {
+		return err
+	}
+	return c.reply(&mlsapi.UpdateCursorOutput{Seq: seq})
 }

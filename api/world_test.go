@@ -26,6 +26,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
@@ -116,6 +117,8 @@ func (w *world) boot() *api.Server {
 		PublicURL: "https://mls.example.com", Version: "test",
 		Writes:   idem.New(w.db, metrics, log, w.faults),
 		Messages: w.messages,
+		Cursors:  convos.NewCursors(w.db, w.faults),
+		Desk:     welcome.NewDesk(w.db, w.policy, w.faults),
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -45,7 +45,9 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		return Convo{}, fmt.Errorf("mint a convo id: %w", err)
 	}
 	var inserted bool
-	err = tx.QueryRow(ctx, `
+	var created Convo
+	batch := &pgx.Batch{}
+	batch.Queue(`
 		WITH convo AS (
 			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, commit_level,
 				idempotency_key, request_hash, created_at)
@@ -65,8 +67,16 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		)
 		SELECT EXISTS (SELECT FROM convo)`,
 		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key, n.Hash[:],
-		append([]syntax.DID{n.Creator}, others...)).Scan(&inserted)
-	if err != nil {
+		append([]syntax.DID{n.Creator}, others...)).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
+	batch.Queue(selectConvo, n.Creator, id).Query(func(rows pgx.Rows) error {
+		all, err := pgx.CollectRows(rows, scanConvo)
+		if len(all) > 0 {
+			created = all[0]
+		}
+		return err
+	})
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return Convo{}, fmt.Errorf("insert the convo: %w", err)
 	}
 	if !inserted {
@@ -83,7 +93,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 			return Convo{}, err
 		}
 	}
-	return Get(ctx, tx, id, n.Creator)
+	return created, nil
 }
 
 // judge says which epoch the group is in: its GroupInfo's if there is one, else what the creator states, else the one after the

@@ -59,11 +59,7 @@ func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.D
 	if err != nil {
 		return Convo{}, fmt.Errorf("read the convo: %w", err)
 	}
-	c, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (Convo, error) {
-		var s scan
-		err := s.row(row)
-		return s.Convo, err
-	})
+	c, err := pgx.CollectExactlyOneRow(rows, scanConvo)
 	if errors.Is(err, pgx.ErrNoRows) {
 		_, err = Authorise(ctx, q, convo, reader) // says which of the two it is
 		if err == nil {
@@ -109,6 +105,12 @@ type scan struct {
 	joined moments
 }
 
+func scanConvo(row pgx.CollectableRow) (Convo, error) {
+	var s scan
+	err := s.row(row)
+	return s.Convo, err
+}
+
 func (s *scan) row(row pgx.CollectableRow) error {
 	var (
 		suite int32
@@ -146,22 +148,3 @@ func (m *moments) ScanIndex(i int) any { return &(*m)[i] }
 
 // ScanIndexType implements pgtype.ArraySetter.
 func (m *moments) ScanIndexType() any { return new(time.Time) }
-
-// UpdateCursor moves the reader's cursor to seq, never back, and returns where it stands. Errors: ErrNotFound, ErrNotMember,
-// ErrSeqAhead.
-func UpdateCursor(ctx context.Context, tx pgx.Tx, convo uuid.UUID, reader syntax.DID, seq int64) (int64, error) {
-	m, err := Authorise(ctx, tx, convo, reader)
-	if err != nil {
-		return 0, err
-	}
-	if seq > m.Window.Last {
-		return 0, fmt.Errorf("%w; lastSeq=%d", ErrSeqAhead, m.Window.Last)
-	}
-	err = tx.QueryRow(ctx, `
-		UPDATE members SET cursor_seq = greatest(cursor_seq, $3) WHERE convo_id = $1 AND did = $2 RETURNING cursor_seq`,
-		convo, reader, seq).Scan(&seq)
-	if err != nil {
-		return 0, fmt.Errorf("move the cursor: %w", err)
-	}
-	return seq, nil
-}

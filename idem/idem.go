@@ -143,9 +143,7 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 		return Answer{Expired: answer.Expired}, err
 	}
 	if req.Key != "" {
-		if err := complete(ctx, tx, req, answer.Body); err != nil {
-			return Answer{}, fmt.Errorf("record the answer: %w", err)
-		}
+		complete(tx, req, answer.Body)
 	}
 	if err := s.faults.Hit(ctx, failpoint.BeforeCommit, req.NSID); err != nil {
 		return Answer{}, err
@@ -159,13 +157,13 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	return answer, nil
 }
 
-// begin opens a transaction in the caller's name: it sees the caller's records and no others, and what it changes is its doing.
-func (s *Store) begin(ctx context.Context, req Request) (pgx.Tx, error) {
-	tx, err := s.db.BeginTx(ctx, pgx.TxOptions{BeginQuery: asCaller(req)})
+// begin returns a transaction in the caller's name.
+func (s *Store) begin(ctx context.Context, req Request) (*transaction, error) {
+	conn, err := s.db.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	return tx, nil
+	return newTransaction(conn, req), nil
 }
 
 // claim takes the key inside tx, or returns the first answer. expired: the key had been taken, and its record's time is over.

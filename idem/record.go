@@ -2,7 +2,6 @@ package idem
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,16 +34,10 @@ type record struct {
 // appRole is the account that transactions of callers run under where the server's own passes by row-level security.
 const appRole = "mlsd_app"
 
-// asCaller begins a transaction in which row-level security shows the caller's records alone, and the audit log names it.
-func asCaller(req Request) string {
-	method := req.NSID[strings.LastIndexByte(req.NSID, '.')+1:]
-	return `BEGIN; SELECT set_config('mlsd.caller', ` + literal(req.Caller.String()) + `, true),
-		set_config('mlsd.reason', ` + literal(method) + `, true),
+// asCaller has row-level security show a transaction the records of the caller $1 alone, and the audit log name it, and the method $2.
+const asCaller = `
+	SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true),
 		set_config('role', coalesce((SELECT rolname FROM pg_roles WHERE rolname = '` + appRole + `' AND pg_has_role(oid, 'MEMBER')), 'none'), true)`
-}
-
-// literal quotes text for SQL.
-func literal(text string) string { return `'` + strings.ReplaceAll(text, `'`, `''`) + `'` }
 
 // reserve inserts the record, still without its answer, and reports whether the key was free. The unique index makes a
 // concurrent request with the same key wait here, at most the session's lock_timeout.
@@ -70,13 +63,12 @@ func reclaim(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	return err == nil && tag.RowsAffected() == 1, err
 }
 
-// complete fills in the answer of the reserved record.
-func complete(ctx context.Context, tx pgx.Tx, req Request, response []byte) error {
-	_, err := tx.Exec(ctx, `
+// complete has the answer of the reserved record filled in, in the round trip of the COMMIT.
+func complete(tx *transaction, req Request, response []byte) {
+	tx.ExecLast(`
 		UPDATE idempotency_keys SET response = $5, completed_at = clock_timestamp()
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)`,
 		req.Caller, req.NSID, req.Scope, req.Key, response)
-	return err
 }
 
 // lookup reads a committed record that is still alive. It must be a statement of its own: the one that ran into the unique index

@@ -13,19 +13,19 @@ import (
 // or whose Budget the caller has had, is served its last-resort one, which is read without a lock, so that a busy row cannot hide
 // it. Expired ones are never served.
 func Take(ctx context.Context, tx pgx.Tx, c Claim) (Taken, error) {
-	oneTime, limited, err := claimOneTime(ctx, tx, c)
-	if err != nil {
+	var t taking
+	var b pgx.Batch
+	b.Queue(lockCaller, c.Caller)
+	t.queueOneTime(&b, c)
+	t.queueLastResort(&b, c)
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 		return Taken{}, fmt.Errorf("claim KeyPackages: %w", err)
 	}
-	lastResort, err := lastResort(ctx, tx, c, oneTime)
-	if err != nil {
-		return Taken{}, fmt.Errorf("read last-resort KeyPackages: %w", err)
-	}
-	all := append(oneTime, lastResort...)
+	all := append(t.oneTime, t.lastResort...)
 	if err := raise(ctx, tx, all); err != nil {
 		return Taken{}, fmt.Errorf("signal a claim: %w", err)
 	}
-	return c.sort(all, limited), nil
+	return c.sort(all, t.limited), nil
 }
 
 // sort puts what was served into the order of the DIDs asked for.
@@ -61,10 +61,15 @@ type served struct {
 // lock, not one for each DID asked for: those of a few large claims at once would fill the server's lock table.
 const lockCaller = `SELECT pg_advisory_xact_lock(hashtextextended('key_package_claims:' || $1::text, 0))`
 
-// claimOneTime also returns the DIDs of which a device has one-time KeyPackages that are not for the caller, for now.
-func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) (claimed []served, limited map[syntax.DID]bool, err error) {
-	var b pgx.Batch
-	b.Queue(lockCaller, c.Caller)
+// taking is a claim under way, all of it in one round trip.
+type taking struct {
+	oneTime    []served
+	lastResort []served
+	limited    map[syntax.DID]bool // DIDs of which a device has one-time KeyPackages that are not for the caller, for now
+}
+
+// queueOneTime also leaves a note in the transaction of the devices that it serves.
+func (t *taking) queueOneTime(b *pgx.Batch, c Claim) {
 	b.Queue(`
 		WITH stock AS (
 			SELECT did, device_id, cipher_suite, count(*) AS available,
@@ -100,6 +105,8 @@ func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) (claimed []served, li
 				claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $5::interval)
 			FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
 			RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at, pick.available - 1 AS still_available
+		), noted AS MATERIALIZED (
+			SELECT set_config('mlsd.served', coalesce(array_agg(did || ' ' || device_id), '{}')::text, true) FROM claimed
 		)
 		SELECT false, did, device_id, ref, cipher_suite, body, claim_expires_at, CASE WHEN still_available < $10 AND NOT EXISTS (
 				SELECT FROM key_package_signals s
@@ -107,27 +114,30 @@ func claimOneTime(ctx context.Context, tx pgx.Tx, c Claim) (claimed []served, li
 			) THEN 'low' ELSE '' END
 		FROM claimed
 		UNION ALL
-		SELECT true, did, device_id, NULL, cipher_suite, NULL, NULL, '' FROM device WHERE limited`,
+		SELECT true, did, device_id, NULL, cipher_suite, NULL, NULL, '' FROM device WHERE limited
+		UNION ALL
+		SELECT NULL, '', '', NULL, 0, NULL, NULL, '' FROM noted`,
 		c.DIDs, int32(c.CipherSuite), c.Caller, c.ConvoID, claimLifetime, maxClaimed, maxDevices, Budget, budgetPeriod,
 		Threshold+thresholdMargin,
 	).Query(func(rows pgx.Rows) error {
-		limited = map[syntax.DID]bool{}
+		t.limited = map[syntax.DID]bool{}
 		for rows.Next() {
 			var s served
-			var refused bool
+			var refused *bool
 			err := rows.Scan(&refused, &s.DID, &s.DeviceID, &s.Ref, &s.CipherSuite, &s.Body, &s.ExpiresAt, &s.signal)
 			if err != nil {
 				return err
 			}
-			if refused {
-				limited[s.DID] = true
-				continue
+			switch {
+			case refused == nil: // the note
+			case *refused:
+				t.limited[s.DID] = true
+			default:
+				t.oneTime = append(t.oneTime, s)
 			}
-			claimed = append(claimed, s)
 		}
 		return rows.Err()
 	})
-	return claimed, limited, tx.SendBatch(ctx, &b).Close()
 }
 
 // Bounds of one answer, whoever has published how many devices: so many of a DID, those that published last first, and so many
@@ -137,13 +147,12 @@ const (
 	maxClaimed = 500
 )
 
-// lastResort returns the newest last-resort KeyPackage of each device that has not been served a one-time one.
-func lastResort(ctx context.Context, tx pgx.Tx, c Claim, oneTime []served) ([]served, error) {
-	devices := make([]string, len(oneTime))
-	for i, k := range oneTime {
-		devices[i] = k.DID.String() + " " + k.DeviceID
-	}
-	rows, err := tx.Query(ctx, `
+// queueLastResort reads the newest last-resort KeyPackage of each device that has not been served a one-time one.
+func (t *taking) queueLastResort(b *pgx.Batch, c Claim) {
+	b.Queue(`
+		WITH served AS MATERIALIZED (
+			SELECT current_setting('mlsd.served')::text[] AS devices
+		)
 		SELECT did, device_id, ref, cipher_suite, body, CASE WHEN NOT EXISTS (
 				SELECT FROM key_package_signals s
 				WHERE (s.did, s.device_id, s.cipher_suite, s.kind) = (ranked.did, ranked.device_id, ranked.cipher_suite, 'last_resort')
@@ -154,19 +163,19 @@ func lastResort(ctx context.Context, tx pgx.Tx, c Claim, oneTime []served) ([]se
 				SELECT DISTINCT ON (did, device_id) did, device_id, ref, cipher_suite, body, created_at
 				FROM key_packages
 				WHERE did = ANY($1) AND state = 'available' AND last_resort AND not_after > clock_timestamp()
-					AND ($2 = 0 OR cipher_suite = $2) AND did || ' ' || device_id <> ALL($3)
+					AND ($2 = 0 OR cipher_suite = $2) AND did || ' ' || device_id <> ALL((SELECT devices FROM served)::text[])
 				ORDER BY did, device_id, cipher_suite, created_at DESC
 			) newest
 		) ranked
-		WHERE nth <= $5
-		ORDER BY nth LIMIT $4`,
-		c.DIDs, int32(c.CipherSuite), devices, maxClaimed-len(oneTime), maxDevices)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k served, err error) {
-		k.LastResort = true
-		err = row.Scan(&k.DID, &k.DeviceID, &k.Ref, &k.CipherSuite, &k.Body, &k.signal)
-		return k, err
+		WHERE nth <= $4
+		ORDER BY nth LIMIT $3 - (SELECT cardinality(devices) FROM served)`,
+		c.DIDs, int32(c.CipherSuite), maxClaimed, maxDevices,
+	).Query(func(rows pgx.Rows) (err error) {
+		t.lastResort, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k served, err error) {
+			k.LastResort = true
+			err = row.Scan(&k.DID, &k.DeviceID, &k.Ref, &k.CipherSuite, &k.Body, &k.signal)
+			return k, err
+		})
+		return err
 	})
 }

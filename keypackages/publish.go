@@ -41,16 +41,12 @@ func Publish(ctx context.Context, tx pgx.Tx, p Publication) (mls.KeyPackageRef, 
 // PublishAll judges each publication, all of one owner, on its own and makes the good ones available. Publishing the same
 // KeyPackage again changes nothing, whatever has become of it: its KeyPackageRef is the natural guard.
 func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Published, error) {
-	now, err := clock(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
 	out := make([]Published, len(batch))
-	packages := make([]*mls.KeyPackage, len(batch))
+	checks := make([]checked, len(batch))
 	var initKeys [][]byte
 	for i, p := range batch { // the signatures are verified before anybody has to wait for a lock
-		if packages[i], out[i].Err = check(p, now); out[i].Err == nil {
-			initKeys = append(initKeys, packages[i].InitKey)
+		if checks[i], out[i].Err = check(p); out[i].Err == nil {
+			initKeys = append(initKeys, checks[i].kp.InitKey)
 		}
 	}
 	if len(initKeys) == 0 {
@@ -61,53 +57,74 @@ func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Publishe
 		return nil, err
 	}
 	var fresh []offer
-	for i, kp := range packages {
+	for i, c := range checks {
+		if out[i].Err == nil {
+			out[i].Err = c.at(h.now)
+		}
 		if out[i].Err != nil {
 			continue
 		}
-		if out[i] = h.admit(kp); out[i].Err == nil && !out[i].Duplicate {
-			fresh = append(fresh, offer{batch[i], kp})
+		if out[i] = h.admit(c.kp); out[i].Err == nil && !out[i].Duplicate {
+			fresh = append(fresh, offer{batch[i], c.kp})
 		}
 	}
 	return out, insert(ctx, tx, fresh)
 }
 
-// check judges the KeyPackage itself, the cheap tests first.
-func check(p Publication, now time.Time) (*mls.KeyPackage, error) {
-	kp, err := mls.ParseKeyPackage(p.Body)
-	if err != nil {
-		return nil, &InvalidError{Reason: err.Error()}
-	}
-	if p.Expires != nil && p.Expires.Sub(now) > MaxLifetime {
-		return nil, ErrExpirationTooFar
-	}
-	if p.Expires != nil && !p.Expires.After(now) {
-		return nil, &InvalidError{Reason: "expires: in the past"}
-	}
-	if kp.CipherSuite != p.CipherSuite {
-		return nil, &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", kp.CipherSuite)}
-	}
-	if !kp.BelongsTo(p.Owner.String()) {
-		return nil, &InvalidError{Reason: "credential: its identity is not the publisher's DID"}
-	}
-	if err := kp.Check(now); err != nil {
-		return nil, &InvalidError{Reason: err.Error()}
-	}
-	if err := kp.VerifySignatures(); err != nil {
-		return nil, &InvalidError{Reason: err.Error()}
-	}
-	return kp, nil
+// checked is a KeyPackage that is good in itself, as far as that can be said without knowing the time.
+type checked struct {
+	Publication
+	kp     *mls.KeyPackage
+	forged error // of its signatures
 }
 
-func clock(ctx context.Context, tx pgx.Tx) (now time.Time, err error) {
-	if err := tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now); err != nil {
-		return now, fmt.Errorf("read the database's clock: %w", err)
+// check judges the KeyPackage itself, the cheap tests first. Only the database's clock counts, so what depends on the time is left to at.
+func check(p Publication) (checked, error) {
+	kp, err := mls.ParseKeyPackage(p.Body)
+	if err != nil {
+		return checked{}, &InvalidError{Reason: err.Error()}
 	}
-	return now, nil
+	c := checked{Publication: p, kp: kp}
+	if c.fits() == nil {
+		c.forged = kp.VerifySignatures()
+	}
+	return c, nil
+}
+
+// fits judges whether the KeyPackage is what its publisher may publish.
+func (c checked) fits() error {
+	switch {
+	case c.kp.CipherSuite != c.CipherSuite:
+		return &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", c.kp.CipherSuite)}
+	case !c.kp.BelongsTo(c.Owner.String()):
+		return &InvalidError{Reason: "credential: its identity is not the publisher's DID"}
+	}
+	return nil
+}
+
+// at judges the KeyPackage at the moment that it comes in.
+func (c checked) at(now time.Time) error {
+	switch {
+	case c.Expires != nil && c.Expires.Sub(now) > MaxLifetime:
+		return ErrExpirationTooFar
+	case c.Expires != nil && !c.Expires.After(now):
+		return &InvalidError{Reason: "expires: in the past"}
+	}
+	if err := c.fits(); err != nil {
+		return err
+	}
+	if err := c.kp.Check(now); err != nil {
+		return &InvalidError{Reason: err.Error()}
+	}
+	if c.forged != nil {
+		return &InvalidError{Reason: c.forged.Error()}
+	}
+	return nil
 }
 
 // held is what an owner has, as far as it decides about more.
 type held struct {
+	now       time.Time                    // by the database's clock
 	initKeys  map[string]mls.KeyPackageRef // of those asked about: the KeyPackage that each came with
 	available int
 	unclaimed int
@@ -129,9 +146,9 @@ func holdings(ctx context.Context, tx pgx.Tx, owner syntax.DID, initKeys [][]byt
 			return err
 		})
 	b.Queue(`
-		SELECT count(*) FILTER (WHERE state = 'available' AND not_after > clock_timestamp()), count(*)
+		SELECT count(*) FILTER (WHERE state = 'available' AND not_after > clock_timestamp()), count(*), clock_timestamp()
 		FROM key_packages WHERE did = $1 AND state IN ('available', 'expired')`, owner).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&h.available, &h.unclaimed) })
+		QueryRow(func(row pgx.Row) error { return row.Scan(&h.available, &h.unclaimed, &h.now) })
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 		return held{}, fmt.Errorf("look at the owner's KeyPackages: %w", err)
 	}

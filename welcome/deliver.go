@@ -9,12 +9,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// Which of a recipient's Welcomes is fetched, and which one is confirmed.
+const (
+	fetchOrder   = `(w.state IN ('available', 'in_flight')) DESC, w.epoch DESC, w.created_at DESC`
+	confirmOrder = `(w.state = 'in_flight') DESC, (w.state = 'available' AND w.attempts > 0) DESC, (w.state = 'consumed') DESC,
+			(w.attempts > 0) DESC, w.epoch DESC, w.created_at DESC`
+)
+
 // Fetch hands the recipient its newest Welcome and opens a lease on it, or gives the same bytes under the same lease while one
 // is open: fetching again neither restarts the grace nor uses anything up. The caller has checked that the recipient is a
 // member. Errors: ErrNotFound, ErrConsumed.
 func (p Policy) Fetch(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device) (Delivery, error) {
-	w, err := lock(ctx, tx, convo, to, `
-		(w.state IN ('available', 'in_flight')) DESC, w.epoch DESC, w.created_at DESC`)
+	w, err := lock(ctx, tx, convo, to, fetchOrder)
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -43,9 +49,7 @@ func (p Policy) Fetch(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device
 // Confirm ends a delivery. Success consumes the Welcome; a failure is recorded and leaves it to be fetched again. It may come
 // twice, or late: what has ended stays as it is. A Welcome that was never fetched cannot be confirmed: ErrNotFound.
 func (p Policy) Confirm(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Device, success bool, details string) (State, error) {
-	w, err := lock(ctx, tx, convo, to, `
-		(w.state = 'in_flight') DESC, (w.state = 'available' AND w.attempts > 0) DESC, (w.state = 'consumed') DESC,
-		(w.attempts > 0) DESC, w.epoch DESC, w.created_at DESC`)
+	w, err := lock(ctx, tx, convo, to, confirmOrder)
 	if err != nil {
 		return "", err
 	}
@@ -61,15 +65,20 @@ func (p Policy) Confirm(ctx context.Context, tx pgx.Tx, convo uuid.UUID, to Devi
 		return Consumed, transition(ctx, tx, convo, w.id, `
 			state = 'consumed', confirmed_at = clock_timestamp(), last_error = NULL`)
 	}
-	if details == "" {
-		details = "not stated"
-	}
 	_, err = tx.Exec(ctx, `
-		UPDATE welcomes SET last_error = $3, version = version + 1 WHERE convo_id = $1 AND id = $2`, convo, w.id, details)
+		UPDATE welcomes SET last_error = $3, version = version + 1 WHERE convo_id = $1 AND id = $2`, convo, w.id, reason(details))
 	if err != nil {
 		return "", fmt.Errorf("record the failed join: %w", err)
 	}
 	return w.state, nil
+}
+
+// reason is why a join has failed, in the recipient's words.
+func reason(details string) string {
+	if details == "" {
+		return "not stated"
+	}
+	return details
 }
 
 // openLease: available → in_flight.

@@ -59,13 +59,21 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 	ctx := context.Background()
 	convo, ref := uuid.New(), mls.KeyPackageRef("ref")
 	deposit(rt, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: ref})
+	join(rt, db, convo, bob)
+	desk := welcome.NewDesk(db, policy, nil)
 	reaper := welcome.NewReaper(db, policy, slog.New(slog.DiscardHandler), func(welcome.Reaped) {})
 	model := expect{state: welcome.Available}
 	var lease time.Time
 	rt.Repeat(map[string]func(*rapid.T){
 		"fetch": func(rt *rapid.T) {
 			model.settle(policy.OnExpiry)
-			got, err := fetch(db, policy, convo)
+			got, err := welcome.Delivery{}, welcome.ErrAside
+			if rapid.Bool().Draw(rt, "at the desk") {
+				got, err = desk.Fetch(ctx, convo, phone)
+			}
+			if errors.Is(err, welcome.ErrAside) {
+				got, err = fetch(db, policy, convo)
+			}
 			if model.state == welcome.Consumed {
 				if !errors.Is(err, welcome.ErrConsumed) {
 					rt.Fatalf("a consumed Welcome: %v", err)
@@ -87,7 +95,13 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 		"confirm": func(rt *rapid.T) {
 			success := rapid.Bool().Draw(rt, "success")
 			model.settle(policy.OnExpiry)
-			state, err := confirm(db, policy, convo, success)
+			state, err := welcome.State(""), welcome.ErrAside
+			if rapid.Bool().Draw(rt, "at the desk") {
+				state, err = desk.Confirm(ctx, convo, phone, success, "no such key")
+			}
+			if errors.Is(err, welcome.ErrAside) {
+				state, err = confirm(db, policy, convo, success)
+			}
 			switch {
 			case !model.fetched:
 				if !errors.Is(err, welcome.ErrNotFound) {
@@ -130,6 +144,18 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 	})
 }
 
+// phone is the device that bob's Welcome is for.
+var phone = welcome.Device{DID: bob, DeviceID: "phone"}
+
+// join makes did a member of convo.
+func join(t fataler, db *pgxpool.Pool, convo uuid.UUID, did syntax.DID) {
+	_, err := db.Exec(context.Background(), `
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, 'member', now(), 0)`, convo, did)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 type fataler interface{ Fatal(...any) }
 
 func deposit(t fataler, db *pgxpool.Pool, convo uuid.UUID, epoch int64, to ...welcome.Recipient) {
@@ -143,7 +169,7 @@ func deposit(t fataler, db *pgxpool.Pool, convo uuid.UUID, epoch int64, to ...we
 
 func fetch(db *pgxpool.Pool, policy welcome.Policy, convo uuid.UUID) (d welcome.Delivery, err error) {
 	err = pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) (err error) {
-		d, err = policy.Fetch(context.Background(), tx, convo, welcome.Device{DID: bob, DeviceID: "phone"})
+		d, err = policy.Fetch(context.Background(), tx, convo, phone)
 		return err
 	})
 	return d, err
@@ -151,7 +177,7 @@ func fetch(db *pgxpool.Pool, policy welcome.Policy, convo uuid.UUID) (d welcome.
 
 func confirm(db *pgxpool.Pool, policy welcome.Policy, convo uuid.UUID, success bool) (s welcome.State, err error) {
 	err = pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) (err error) {
-		s, err = policy.Confirm(context.Background(), tx, convo, welcome.Device{DID: bob, DeviceID: "phone"}, success, "no such key")
+		s, err = policy.Confirm(context.Background(), tx, convo, phone, success, "no such key")
 		return err
 	})
 	return s, err

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"mlsd/api"
+	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
@@ -46,9 +47,8 @@ const (
 	pushInterval   = time.Second
 )
 
-// serve runs the server until ctx ends, and then shuts down: unready, drain requests and the messages that they have left,
-// stop workers, close the pool, stop
-// the private PostgreSQL. To be told to stop while it still starts is no failure.
+// serve runs the server until ctx ends, and then shuts down: unready, drain requests and the messages, cursors and confirmations that
+// they have left, stop workers, close the pool, stop the private PostgreSQL. To be told to stop while it still starts is no failure.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
 	if err := cfg.checkPublicURL(); err != nil {
 		return err
@@ -142,6 +142,12 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	if drainErr := n.messages.Close(drain); drainErr != nil {
 		log.Warn("messages were left unwritten", "error", drainErr)
 	}
+	if drainErr := n.cursors.Close(drain); drainErr != nil {
+		log.Warn("cursors were left unmoved", "error", drainErr)
+	}
+	if drainErr := n.desk.Close(drain); drainErr != nil {
+		log.Warn("Welcomes were left unconfirmed", "error", drainErr)
+	}
 	if drainErr := <-drained; drainErr != nil {
 		log.Warn("streams were cut off", "error", drainErr)
 	}
@@ -152,6 +158,8 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 type node struct {
 	api         *api.Server
 	messages    *messages.Log
+	cursors     *convos.Cursors
+	desk        *welcome.Desk
 	welcomes    *welcome.Reaper
 	keyPackages *keypackages.Reaper
 	tokens      *serviceauth.UsedTokens
@@ -211,6 +219,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		return nil, err
 	}
 	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched))
+	n.cursors, n.desk = convos.NewCursors(pool, n.faults), welcome.NewDesk(pool, cfg.Welcomes, n.faults)
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
 		Writes:     writes,
@@ -219,6 +228,8 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		Tickets:    n.tickets,
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:   n.messages,
+		Cursors:    n.cursors,
+		Desk:       n.desk,
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
 	})
 	return n, err

@@ -29,14 +29,12 @@ const (
 	completeBody = `		UPDATE idempotency_keys SET response = $5, completed_at = clock_timestamp()
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)` + "`" + `,
 		req.Caller, req.NSID, req.Scope, req.Key, response)
-	return err
 `
 	inserted = `		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
 		VALUES ($1, $2, $3, $4, $6, $7, $5, clock_timestamp(), clock_timestamp() + $8::interval)
 		ON CONFLICT DO NOTHING` + "`" + `,
 		req.Caller, req.NSID, req.Scope, req.Key, response,
 		func() []byte { h := req.Input.Hash(); return h[:] }(), req.Input.fieldHashes(), operationOf(req.NSID).life)
-	return err
 `
 )
 
@@ -73,16 +71,14 @@ var mutants = []mutant{
 		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted}}, "TestCheckThenRun"},
 	{"record-after", []edit{
 		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted},
-		{"idem/record.go", "func complete(ctx context.Context, tx pgx.Tx,", "func complete(ctx context.Context, tx interface {\n\tExec(context.Context, string, ...any) (pgconn.CommandTag, error)\n},"},
-		{"idem/record.go", `	"github.com/jackc/pgx/v5"
-`, `	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-`},
-		{"idem/idem.go", `		if err := complete(ctx, tx, req, answer.Body); err != nil {
-			return Answer{}, fmt.Errorf("record the answer: %w", err)
-		}
-`, ""},
-		{"idem/idem.go", "	return answer, nil\n", "	return answer, complete(ctx, s.db, req, answer.Body)\n"}}, "TestRecordAfter"},
+		{"idem/idem.go", "		complete(tx, req, answer.Body)\n", ""},
+		{"idem/idem.go", "	return answer, nil\n", `	late, err := s.begin(ctx, req)
+	if err != nil {
+		return answer, err
+	}
+	complete(late, req, answer.Body)
+	return answer, late.Commit(ctx)
+`}}, "TestRecordAfter"},
 	{"epoch-before-key", []edit{
 		{"messages/statement.go", `			CASE
 				WHEN held.request_hash = d.hash`, `			CASE
@@ -98,9 +94,8 @@ var mutants = []mutant{
 	{"cached-401", []edit{
 		{"idem/idem.go", `	if answer.Body, err = effect(ctx, tx); err != nil {
 `, `	if answer.Body, err = effect(ctx, tx); err != nil {
-		if complete(ctx, tx, req, []byte(err.Error())) == nil {
-			_ = tx.Commit(ctx)
-		}
+		complete(tx, req, []byte(err.Error()))
+		_ = tx.Commit(ctx)
 `}}, "TestCached401"},
 	{"swallowed-insert", []edit{
 		{"idem/record.go", reserveBody, `	attempt, err := tx.Begin(ctx)
@@ -117,6 +112,10 @@ var mutants = []mutant{
 	}
 	return tag.RowsAffected() == 1, attempt.Commit(ctx)
 `}}, "TestSwallowedInsert"},
+	{"the COMMIT without the answer", []edit{
+		{"idem/transaction.go", "		b.QueuedQueries = append(b.QueuedQueries, t.last)\n", "		_ = t.last\n"}}, "idem.TestReplayIsTheFirstAnswer"},
+	{"a COMMIT that was none", []edit{
+		{"idem/transaction.go", `tag.String() != "COMMIT"`, `tag.String() == ""`}}, "idem.TestWriteThatFailsAnywhere"},
 	{"sliding-midnight", []edit{
 		{"idem/record.go", "clock_timestamp(), clock_timestamp() + $7::interval)\n		ON CONFLICT DO NOTHING`", "clock_timestamp(), date_trunc('minute', clock_timestamp() + $7::interval - $7::interval))\n		ON CONFLICT DO NOTHING`"}}, "TestSlidingMidnight"},
 	{"frozen-lease", []edit{
@@ -132,7 +131,7 @@ var mutants = []mutant{
 	{"takeover-race", []edit{
 		{"idem/lease.go", "AND (state = 'released' OR (state = 'processing' AND lease_expires_at <= clock_timestamp())", "AND (state = 'released' OR state = 'processing'"}}, "idem.TestTakeoverRace"},
 	{"records without row-level security", []edit{
-		{"idem/record.go", "set_config('mlsd.caller', ` + literal(req.Caller.String()) + `, true)", "set_config('mlsd.maintenance', 'on', true)"}}, "idem.TestRowLevelSecurity"},
+		{"idem/record.go", "set_config('mlsd.caller', $1, true)", "set_config('mlsd.maintenance', left($1, 0) || 'on', true)"}}, "idem.TestRowLevelSecurity"},
 	{"keys that never expire", []edit{
 		{"idem/record.go", "AND state = 'completed' AND expires_at <= clock_timestamp()`,", "AND state = 'completed' AND expires_at <= '-infinity'`,"}}, "TestExpiredHeader"},
 	{"epoch-in-replay", []edit{
@@ -140,6 +139,7 @@ var mutants = []mutant{
 			"	return Answer{Body: []byte(`{\"success\":true}`), Replayed: true}, nil\n"}}, "TestEpochInReplay"},
 
 	{"second-fetch-410", []edit{
+		{"welcome/desk.go", "FROM chosen WHERE state = 'in_flight' AND grace", "FROM chosen WHERE state = '' AND grace"},
 		{"welcome/deliver.go", "	case InFlight:\n	case Consumed:\n", "	case InFlight, Consumed:\n"}}, "TestSecondFetch410"},
 	{"confirmed-nothing", []edit{
 		{"welcome/deliver.go", `	if err != nil {
@@ -156,18 +156,34 @@ var mutants = []mutant{
 		return Consumed, nil
 `}}, "TestConfirmedNothing"},
 	{"sliding-grace", []edit{
+		{"welcome/desk.go", "chosen.state = 'available' AND state = 'available'", "state IN ('available', 'in_flight')"}}, "TestSlidingGrace"},
+	{"sliding-grace (not at the desk)", []edit{
 		{"welcome/deliver.go", "	case InFlight:\n	case Consumed:\n",
-			"	case InFlight:\n		if err := p.openLease(ctx, tx, convo, &w); err != nil {\n			return Delivery{}, err\n		}\n	case Consumed:\n"}}, "TestSlidingGrace"},
+			"	case InFlight:\n		if err := p.openLease(ctx, tx, convo, &w); err != nil {\n			return Delivery{}, err\n		}\n	case Consumed:\n"}},
+		"welcome.TestMachineFollowsTheModel"},
 	{"any-device", []edit{
-		{"welcome/deliver.go", `		UPDATE welcomes SET state = 'in_flight', attempts`, `		WITH others AS (
-			UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp()
-			WHERE convo_id = $1 AND id <> $2 AND recipient_did = (SELECT recipient_did FROM welcomes WHERE convo_id = $1 AND id = $2)
-		)
-		UPDATE welcomes SET state = 'in_flight', attempts`}}, "TestAnyDevice"},
+		{"welcome/desk.go", "	), opened AS (\n", `	), others AS (
+		UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp()
+		WHERE convo_id = $1 AND recipient_did = $2 AND id <> (SELECT id FROM chosen)
+	), opened AS (
+`}}, "TestAnyDevice"},
 	{"gc-kills-welcome", []edit{
+		{"welcome/desk.go", "epoch = leased.epoch LIMIT 1", `epoch = leased.epoch AND EXISTS (
+			SELECT FROM key_packages WHERE did = $2 AND ref = leased.key_package_ref) LIMIT 1`},
 		{"welcome/deliver.go", welcomeBody, welcomeBody + ` AND EXISTS (
 			SELECT FROM welcomes w JOIN key_packages k ON k.did = w.recipient_did AND k.ref = w.key_package_ref
 			WHERE w.convo_id = $1 AND w.epoch = $2)`}}, "TestGCKillsWelcome"},
+	{"confirmed in another's name", []edit{
+		{"welcome/desk.go", "set_config('mlsd.caller', $2::text, true)", "set_config('mlsd.caller', left($2::text, 0), true)"}}, "welcome.TestConfirmedTogether"},
+	{"a held Welcome is waited for", []edit{
+		{"welcome/desk.go", "clock_timestamp()\n			FOR UPDATE SKIP LOCKED\n", "clock_timestamp()\n			FOR UPDATE\n"}}, "welcome.TestLeftAside"},
+	{"a stranger's confirmation", []edit{
+		{"welcome/desk.go", "			AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL)\n", ""}}, "welcome.TestLeftAside"},
+	{"a lease that is over is confirmed at the desk", []edit{
+		{"welcome/desk.go", "AND state = 'in_flight'\n				AND grace_expires_at > clock_timestamp()", "AND state = 'in_flight'"}}, "welcome.TestLeftAside"},
+	{"poison for all (Welcomes)", []edit{
+		{"welcome/desk.go", `return "", fmt.Errorf("%w: %w", ErrAside, err)`, `return "", fmt.Errorf("confirm the Welcome: %w", err)`}},
+		"welcome.TestPoisonedConfirmation"},
 	{"stale-welcome", []edit{
 		{"welcome/deposit.go", "AS r (id, did, device_id, ref)`", `AS r (id, did, device_id, ref)
 		WHERE NOT EXISTS (SELECT FROM welcomes w WHERE w.convo_id = $1 AND w.recipient_did = r.did)` + "`"}}, "TestStaleWelcome"},
@@ -239,6 +255,21 @@ var mutants = []mutant{
 	{"page without its membership", []edit{
 		{"messages/read.go", "	WHERE me.convo_id = $1 AND me.did = $2`\n", "	WHERE me.convo_id = $1 AND me.role = 'creator' AND $2::text <> ''`\n"}}, "TestStrangers"},
 
+	{"a cursor goes back", []edit{
+		{"convos/cursor.go", "a.furthest > a.cursor_seq", "a.furthest <> a.cursor_seq"},
+		{"convos/cursor.go", "m.cursor_seq < h.furthest", "m.cursor_seq <> h.furthest"}}, "convos.TestCursorsTogether"},
+	{"a stranger's cursor", []edit{
+		{"convos/cursor.go", "c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'\n", "c.id IS NULL THEN 'convo-not-found'\n				WHEN m.did IS NULL THEN 'not-member'\n"}},
+		"convos.TestCursorRefusals"},
+	{"a cursor ahead of the log", []edit{
+		{"convos/cursor.go", "WHEN a.seq > c.last_seq THEN", "WHEN a.seq > c.last_seq + 1 THEN"}}, "convos.TestCursorRefusals"},
+	{"one cursor ahead is all of them", []edit{
+		{"convos/cursor.go", "max(seq) FILTER (WHERE status = 'moved') OVER", "max(seq) OVER"}}, "convos.TestCursorsTogether"},
+	{"a busy cursor is waited for", []edit{
+		{"convos/cursor.go", `"FOR NO KEY UPDATE SKIP LOCKED\n"`, `"FOR NO KEY UPDATE\n"`}}, "convos.TestBusyCursor"},
+	{"poison for all (cursors)", []edit{
+		{"convos/cursor.go", "	case err != nil, r.status == cursorBusy:\n", "	case r.status == cursorBusy:\n"}}, "convos.TestPoisonedCursor"},
+
 	{"double-claim", []edit{
 		{"keypackages/claim.go", "				FOR UPDATE SKIP LOCKED\n", ""}}, "TestDoubleClaim"},
 	{"double-claim (lapsed)", []edit{
@@ -247,6 +278,8 @@ var mutants = []mutant{
 		{"keypackages/claim.go", ">= $8 AS limited", ">= $8 + 1000000 AS limited"}}, "TestDrain"},
 	{"drain (at once)", []edit{
 		{"keypackages/claim.go", "	b.Queue(lockCaller, c.Caller)\n", ""}}, "TestDrain"},
+	{"the last resort besides", []edit{
+		{"keypackages/claim.go", " AND did || ' ' || device_id <> ALL((SELECT devices FROM served)::text[])", ""}}, "keypackages.TestLastResort"},
 	{"expired-served", []edit{
 		{"keypackages/claim.go", "state = 'available' AND NOT last_resort AND not_after > clock_timestamp()\n				AND ($2",
 			"state = 'available' AND NOT last_resort\n				AND ($2"},

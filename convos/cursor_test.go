@@ -1,0 +1,381 @@
+package convos_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"mlsd/convos"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/gather"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+)
+
+// cursorBench is a convo whose log has 100 entries, with readers 0 to 49 and one who has left, and two nodes.
+type cursorBench struct {
+	*convos.Cursors
+	other  *convos.Cursors
+	db     *pgxpool.Pool
+	faults *failpoint.Set
+	convo  uuid.UUID
+}
+
+const (
+	former   syntax.DID = "did:plc:former"
+	stranger syntax.DID = "did:plc:stranger"
+)
+
+func newCursorBench(t *testing.T, opts ...pgtest.Option) *cursorBench {
+	t.Helper()
+	b := &cursorBench{db: pgtest.Database(t, append(opts, pgtest.MaxConns(16))...), faults: failpoint.New(), convo: nth(1)}
+	b.Cursors, b.other = convos.NewCursors(b.db, b.faults), convos.NewCursors(b.db, nil)
+	_, err := b.db.Exec(t.Context(), `
+		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at) VALUES ($1, 'g', $2, 1, 1, 100, now())`,
+		b.convo, reader(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		b.join(t, reader(i), false)
+	}
+	b.join(t, former, true)
+	return b
+}
+
+func (b *cursorBench) join(t *testing.T, did syntax.DID, left bool) {
+	t.Helper()
+	_, err := b.db.Exec(t.Context(), `
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq, left_at, left_seq, left_epoch)
+		VALUES ($1, $2, 'member', now(), 0, CASE WHEN $3 THEN now() END, CASE WHEN $3 THEN 1 END, CASE WHEN $3 THEN 1 END)`, b.convo, did, left)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *cursorBench) cursor(t *testing.T, did syntax.DID) (seq int64) {
+	t.Helper()
+	err := b.db.QueryRow(t.Context(), `SELECT cursor_seq FROM members WHERE convo_id = $1 AND did = $2`, b.convo, did).Scan(&seq)
+	if err != nil {
+		t.Error(err)
+	}
+	return seq
+}
+
+// TestCursorRefusals: each is judged by itself, and a stranger learns as little as of a convo that never was.
+func TestCursorRefusals(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	for _, c := range []struct {
+		convo uuid.UUID
+		by    syntax.DID
+		seq   int64
+		want  error
+	}{
+		{b.convo, stranger, 1, convos.ErrNotFound},
+		{b.convo, stranger, 1000, convos.ErrNotFound},
+		{nth(2), reader(0), 1, convos.ErrNotFound},
+		{b.convo, former, 1, convos.ErrNotMember},
+		{b.convo, former, 1000, convos.ErrNotMember},
+		{b.convo, reader(0), 101, convos.ErrSeqAhead},
+		{b.convo, reader(0), 100, nil},
+	} {
+		if seq, err := b.Update(t.Context(), c.convo, c.by, c.seq); !errors.Is(err, c.want) || err == nil && seq != c.seq {
+			t.Errorf("%s to %d: %d, %v; want %v", c.by, c.seq, seq, err, c.want)
+		}
+	}
+	if _, err := b.Update(t.Context(), b.convo, reader(0), 101); err == nil || err.Error() != "seq: beyond the end of the log; lastSeq=100" {
+		t.Errorf("ahead: %v", err)
+	}
+}
+
+// TestCursorsTogether: what a statement makes of many moves, several of one row among them, is what they would have come to alone, one
+// after the other in some order.
+func TestCursorsTogether(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	at := map[syntax.DID]int64{}
+	rapid.Check(t, func(rt *rapid.T) {
+		who := rapid.SampledFrom([]syntax.DID{reader(0), reader(1), reader(2), former, stranger})
+		moves := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) *convos.Move {
+			m := &convos.Move{Convo: b.convo, Reader: who.Draw(rt, "who"), Seq: rapid.Int64Range(0, 120).Draw(rt, "seq")}
+			if rapid.IntRange(0, 9).Draw(rt, "convo") == 0 {
+				m.Convo = nth(7)
+			}
+			return m
+		}), 1, 12).Draw(rt, "moves")
+		if err := b.Together(t.Context(), moves...); err != nil {
+			rt.Fatal(err)
+		}
+		before := map[syntax.DID]int64{}
+		for did, seq := range at {
+			before[did] = seq
+		}
+		for _, m := range moves {
+			if status(b, m) == "moved" {
+				at[m.Reader] = max(at[m.Reader], m.Seq)
+			}
+		}
+		for _, m := range moves {
+			if m.Status != status(b, m) {
+				rt.Fatalf("%+v, want %s", m, status(b, m))
+			}
+			if m.Status == "moved" && (m.Cursor < max(m.Seq, before[m.Reader]) || m.Cursor > at[m.Reader]) {
+				rt.Fatalf("%+v, which is between %d and %d", m, before[m.Reader], at[m.Reader])
+			}
+		}
+		for did, seq := range at {
+			if got := b.cursor(t, did); got != seq {
+				rt.Fatalf("%s stands at %d, want %d", did, got, seq)
+			}
+		}
+	})
+}
+
+// status is the model of one move.
+func status(b *cursorBench, m *convos.Move) string {
+	switch {
+	case m.Convo != b.convo || m.Reader == stranger:
+		return "convo-not-found"
+	case m.Reader == former:
+		return "not-member"
+	case m.Seq > 100:
+		return "ahead"
+	}
+	return "moved"
+}
+
+// TestHundredCursors: a hundred updates of one cursor at once, over two nodes, end at the furthest, and nobody sees it go back.
+func TestHundredCursors(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	var all sync.WaitGroup
+	for i, seq := range rand.Perm(100) {
+		all.Go(func() {
+			node := b.Cursors
+			if i%2 == 1 {
+				node = b.other
+			}
+			asked := int64(seq + 1)
+			got, err := node.Update(t.Context(), b.convo, reader(0), asked)
+			if err != nil || got < asked {
+				t.Errorf("to %d: %d, %v", asked, got, err)
+			}
+			if now := b.cursor(t, reader(0)); now < got {
+				t.Errorf("it was said to stand at %d, and stands at %d", got, now)
+			}
+		})
+	}
+	all.Wait()
+	if seq := b.cursor(t, reader(0)); seq != 100 {
+		t.Errorf("it ends at %d", seq)
+	}
+}
+
+// update has the cursors of readers 0 to n-1 moved to their own number and one, on one node.
+func (b *cursorBench) update(t *testing.T, n int) *sync.WaitGroup {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if seq, err := b.Update(t.Context(), b.convo, reader(i), int64(i+1)); err != nil || seq != int64(i+1) {
+				t.Errorf("reader %d: %d, %v", i, seq, err)
+			}
+		})
+	}
+	return &all
+}
+
+// TestBusyCursor: a row that another transaction holds holds up its own reader alone, who gets its turn; and who waits in vain is told.
+func TestBusyCursor(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5000" })
+	held := holdRow(t, b, "reader49")
+	busy, idle := convos.Move{Convo: b.convo, Reader: reader(49), Seq: 3}, convos.Move{Convo: b.convo, Reader: reader(7), Seq: 3}
+	if err := b.Together(t.Context(), &busy, &idle); err != nil || busy.Status != "busy" || idle.Status != "moved" {
+		t.Fatalf("together: %+v, %+v, %v", busy, idle, err)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := b.Update(t.Context(), b.convo, reader(49), 50)
+		waiting <- err
+	}()
+	for range 5 {
+		b.update(t, 49).Wait()
+	}
+	select {
+	case err := <-waiting:
+		t.Fatalf("the held row was moved: %v", err)
+	default:
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; err != nil || b.cursor(t, reader(49)) != 50 {
+		t.Errorf("%v, it stands at %d", err, b.cursor(t, reader(49)))
+	}
+}
+
+// TestCursorLockTimeout: who waits in vain is told so, as something that may be tried again.
+func TestCursorLockTimeout(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["lock_timeout"] = "50" })
+	held := holdRow(t, b, "reader0")
+	if _, err := b.Update(t.Context(), b.convo, reader(0), 7); !pgpool.LockTimeout(err) || !pgpool.Unavailable(err) {
+		t.Errorf("a row that is held: %v", err)
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if seq, err := b.Update(t.Context(), b.convo, reader(0), 7); err != nil || seq != 7 {
+		t.Errorf("%d, %v", seq, err)
+	}
+}
+
+func holdRow(t *testing.T, b *cursorBench, name string) pgx.Tx {
+	t.Helper()
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // most have ended it
+	if _, err := tx.Exec(t.Context(), `SELECT FROM members WHERE did = 'did:plc:' || $1 FOR UPDATE`, name); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// TestPoisonedCursor: what the database will not have fails its own caller alone.
+func TestPoisonedCursor(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	poison := []*convos.Move{{Convo: b.convo, Reader: reader(0), Seq: 1}, {Convo: b.convo, Reader: "did:plc:\x00", Seq: 1}}
+	if err := b.Together(t.Context(), poison...); err == nil {
+		t.Fatal("the poison does not work")
+	}
+	all := b.update(t, 50)
+	for range 20 {
+		all.Go(func() {
+			if _, err := b.Update(t.Context(), b.convo, "did:plc:\x00", 1); pgpool.Code(err) != "22021" {
+				t.Errorf("the poisoned one: %v", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestKilledCursors: the session of a statement that many share is ended before its COMMIT. They all get what they asked for.
+func TestKilledCursors(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	for range 5 {
+		if err := b.faults.Arm(failpoint.BeforeCommit, convos.NSIDUpdateCursor, failpoint.Pause); err != nil {
+			t.Fatal(err)
+		}
+		all := b.update(t, 50)
+		<-b.faults.Reached(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+		var killed int
+		err := b.db.QueryRow(t.Context(), `
+			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&killed)
+		if err != nil || killed != 1 {
+			t.Fatalf("%d sessions were ended, %v", killed, err)
+		}
+		b.faults.Resume(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+		all.Wait()
+		for i := range 50 {
+			if seq := b.cursor(t, reader(i)); seq != int64(i+1) {
+				t.Errorf("reader %d stands at %d", i, seq)
+			}
+		}
+		if _, err := b.db.Exec(t.Context(), `UPDATE members SET cursor_seq = 0`); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLostCursors: the answer of a COMMIT that many share is lost. It is done again, and they all get theirs.
+func TestLostCursors(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	for _, point := range []string{failpoint.AfterCommit, failpoint.BeforeCommit} {
+		if err := b.faults.Arm(point, convos.NSIDUpdateCursor, failpoint.Error); err != nil {
+			t.Fatal(err)
+		}
+		b.update(t, 50).Wait()
+	}
+}
+
+// TestCursorsClosed: what waits is done, what comes later is refused, and who hangs up leaves.
+func TestCursorsClosed(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	ctx, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	if _, err := b.Update(ctx, b.convo, reader(0), 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("hung up: %v", err)
+	}
+	if err := b.faults.Arm(failpoint.BeforeCommit, convos.NSIDUpdateCursor, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	all := b.update(t, 1)
+	<-b.faults.Reached(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close(t.Context()) }()
+	b.faults.Resume(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+	all.Wait()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Update(t.Context(), b.convo, reader(1), 1); !errors.Is(err, gather.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestCursorIsCheap: one round trip, no new index entries, and nothing is written that is there already.
+func TestCursorIsCheap(t *testing.T) {
+	t.Parallel()
+	var trips pgtest.Trips
+	b := newCursorBench(t, pgtest.CountTrips(&trips))
+	b.update(t, 50).Wait() // a connection makes the statement's plan once
+	if _, err := b.db.Exec(t.Context(), `VACUUM members`); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := b.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	updates := func() (all, inPlace int) {
+		err := conn.QueryRow(t.Context(), `
+			SELECT pg_stat_get_xact_tuples_updated('members'::regclass), pg_stat_get_xact_tuples_hot_updated('members'::regclass)`).
+			Scan(&all, &inPlace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all, inPlace
+	}
+	if _, err := conn.Exec(t.Context(), `BEGIN`); err != nil {
+		t.Fatal(err)
+	}
+	all, inPlace := updates()
+	for _, step := range []struct{ seq, trips, updates int }{{61, 0, 1}, {61, 1, 0}, {60, 1, 0}, {62, 1, 1}} {
+		before := trips.Count()
+		_, err := conn.Exec(t.Context(), convos.Statement, []uuid.UUID{b.convo}, []string{reader(40).String()}, []int64{int64(step.seq)})
+		if n := trips.Count() - before; err != nil || step.trips > 0 && n != int64(step.trips) {
+			t.Errorf("%d round trips, %v", n, err)
+		}
+		nowAll, nowInPlace := updates()
+		if nowAll-all != step.updates || nowInPlace-inPlace != step.updates {
+			t.Errorf("to %d: %d rows were updated, %d of them in place, want %d", step.seq, nowAll-all, nowInPlace-inPlace, step.updates)
+		}
+		all, inPlace = nowAll, nowInPlace
+	}
+}

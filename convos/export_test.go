@@ -1,0 +1,33 @@
+package convos
+
+import (
+	"context"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+)
+
+// Move is a cursor's update, and what became of it.
+type Move struct {
+	Convo  uuid.UUID
+	Reader syntax.DID
+	Seq    int64
+	Status string
+	Cursor int64
+}
+
+// Together does moves in one statement.
+func (c *Cursors) Together(ctx context.Context, moves ...*Move) error {
+	batch := make([]move, len(moves))
+	for i, m := range moves {
+		batch[i] = move{m.Convo, m.Reader, m.Seq}
+	}
+	results, err := c.move(ctx, batch, moveIdle)
+	for i, r := range results {
+		moves[i].Status, moves[i].Cursor = r.status, r.cursor
+	}
+	return err
+}
+
+// Statement is what moves cursors.
+const Statement = moveWaiting
