@@ -85,8 +85,8 @@ func newGroupBench(b *testing.B, convos int) *groupBench {
 	b.Helper()
 	g := &groupBench{db: pgtest.Database(b, pgtest.MaxConns(32))}
 	g.log = NewLog(g.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
-	for range convos {
-		id := uuid.Must(uuid.NewV7())
+	for i := range convos {
+		id := benchConvo(i + 1)
 		g.convos = append(g.convos, id)
 		_, err := g.db.Exec(b.Context(), `
 			WITH convo AS (
