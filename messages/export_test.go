@@ -15,7 +15,7 @@ func (l *Log) WithoutEvents() *Log {
 	if !strings.Contains(l.statement, leave) {
 		panic("the statement leaves word in another way")
 	}
-	l.statement = strings.Replace(l.statement, leave, ")", 1)
+	l.statement, l.one = strings.Replace(l.statement, leave, ")", 1), ""
 	return l
 }
 

@@ -153,7 +153,7 @@ func (g *groupBench) alone(ctx context.Context, d Draft) error {
 
 func (g *groupBench) inTrips(ctx context.Context, d Draft) error {
 	return pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
-		_, err := g.log.appendBatch(ctx, tx, []draft{newDraft(d)}, lockConvos)
+		_, err := g.log.appendBatch(ctx, tx, []draft{newDraft(d)}, true)
 		return err
 	})
 }
