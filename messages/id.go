@@ -31,3 +31,8 @@ func seqOf(convo, id uuid.UUID) int64 {
 	seq := (binary.BigEndian.Uint64(id[8:]) - binary.BigEndian.Uint64(digest[:])) & (1<<randBBits - 1)
 	return int64(seq)
 }
+
+// timeOf returns the time in a message id.
+func timeOf(id uuid.UUID) time.Time {
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(id[:8]) >> 16))
+}

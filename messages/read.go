@@ -73,8 +73,8 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page) (page []Message, more b
 	return page, more, err
 }
 
-// SeqOf returns the seq of the message with this id. It may be behind w.First. The error is ErrInvalidCursor if
-// the log holds no such message up to w.Last.
+// SeqOf returns the seq of the message with this id. It may be behind w.First, and the message may have expired: the id says its seq
+// itself. The error is ErrInvalidCursor if the log holds, and held, no such message up to w.Last.
 func SeqOf(ctx context.Context, q pgpool.Queryer, w Window, id uuid.UUID) (int64, error) {
 	seq := seqOf(w.ConvoID, id)
 	if seq < 1 || seq > w.Last { // behind First is fine: a member who came back may still have its old cursor
@@ -83,7 +83,11 @@ func SeqOf(ctx context.Context, q pgpool.Queryer, w Window, id uuid.UUID) (int64
 	var at time.Time
 	err := q.QueryRow(ctx, `SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $2`, w.ConvoID, seq).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, ErrInvalidCursor
+		var floor int64
+		if floor, err = floorOf(ctx, q, w.ConvoID); seq > floor && err == nil {
+			return 0, ErrInvalidCursor
+		}
+		at = timeOf(id) // nobody knows better any more
 	}
 	if err != nil {
 		return 0, fmt.Errorf("find the cursor: %w", err)

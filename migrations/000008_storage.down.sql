@@ -1,1 +1,2 @@
+DROP TABLE log_floors;
 DROP FUNCTION append_message;

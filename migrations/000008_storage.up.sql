@@ -67,3 +67,10 @@ BEGIN
     END IF;
 END
 $$;
+
+-- How far each log has expired (MLSD_MESSAGE_RETENTION): of the entries up to seq only proposals and commits are left. No row: nothing
+-- has. In a table of its own, and not on the convo, whose row every message locks.
+CREATE TABLE log_floors (
+    convo_id uuid PRIMARY KEY,
+    seq      bigint NOT NULL CHECK (seq > 0)
+);
