@@ -3,6 +3,7 @@ package messages
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -63,25 +64,45 @@ func newGrowing(b *testing.B, name string, n, members int) growing {
 
 // inTurns has all of them sent to, one after the other.
 func inTurns(b *testing.B, all []growing) {
-	const inFlight, turn = 128, 10_000
-	took := make([][]time.Duration, len(all))
+	const inFlight, turn = 128, 2000
+	took, wal, reads := make([][]time.Duration, len(all)), make([]int64, len(all)), make([]int64, len(all))
 	if _, err := all[0].db.Exec(b.Context(), `CHECKPOINT`); err != nil { // what the filling has left to write
 		b.Fatal(err)
 	}
 	for _, g := range all {
-		g.run(b, inFlight, turn/2, g.batched) // the first touch of a page after a checkpoint is not what this is about
+		g.run(b, inFlight, 3*turn, g.batched) // the first touch of a page after a checkpoint is not what this is about
 	}
 	b.ResetTimer()
 	for n := range b.N {
 		for i := range all {
 			j := (i + n) % len(all) // nobody is always the first
+			walBefore, readBefore := all[j].counters(b)
 			d, _ := all[j].run(b, inFlight, turn, all[j].batched)
-			took[j] = append(took[j], d)
+			walAfter, readAfter := all[j].counters(b)
+			took[j], wal[j], reads[j] = append(took[j], d), wal[j]+walAfter-walBefore, reads[j]+readAfter-readBefore
 		}
 	}
 	b.ReportMetric(0, "ns/op")
+	sent := float64(b.N * turn)
 	for i, g := range all {
-		b.ReportMetric(turn/median(took[i]).Seconds(), "messages/s-"+g.name)
-		b.ReportMetric(float64(median(took[i]))/float64(median(took[0])), "time-ratio-"+g.name)
+		ratios := make([]float64, b.N) // of turns that were next to each other
+		for n := range ratios {
+			ratios[n] = float64(took[i][n]) / float64(took[0][n])
+		}
+		b.ReportMetric(median(ratios), "time-ratio-"+g.name)
+		b.ReportMetric(turn/median(slices.Clone(took[i])).Seconds(), "messages/s-"+g.name)
+		b.ReportMetric(float64(wal[i])/sent, "WAL-bytes/message-"+g.name)
+		b.ReportMetric(float64(reads[i])/sent, "pages-read/message-"+g.name)
 	}
+}
+
+// counters returns how much WAL the server has written, and how many pages the database has read that were not in its buffers.
+func (g growing) counters(b *testing.B) (wal, read int64) {
+	b.Helper()
+	err := g.db.QueryRow(b.Context(), `
+		SELECT pg_current_wal_lsn() - '0/0', blks_read FROM pg_stat_database WHERE datname = current_database()`).Scan(&wal, &read)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return wal, read
 }
