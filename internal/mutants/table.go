@@ -281,6 +281,14 @@ var mutants = []mutant{
 		{"messages/batcher.go", "	if b.waiting > 0 && (b.waiting >= queueDrafts", "	if b.waiting < 0 && (b.waiting >= queueDrafts"}}, "messages.TestQueueIsBounded"},
 	{"one shard", []edit{
 		{"messages/batcher.go", "%uint64(len(b.shards))]", "%uint64(len(b.shards)/2)]"}}, "messages.TestOtherShardGoesOn"},
+	{"commits expire", []edit{
+		{"messages/expiry.go", " AND m.seq <= p.upto AND m.kind = 1\n", " AND m.seq <= p.upto\n"}}, "messages.TestExpiry"},
+	{"a hole in the log", []edit{
+		{"messages/expiry.go", "bool_and(created_at < $2) OVER (ORDER BY seq) AS old", "created_at < $2 AS old"}}, "messages.TestExpiryInOrder"},
+	{"an expired cursor is none", []edit{
+		{"messages/read.go", "seq > floor && err == nil {", "seq >= 0 && err == nil {"}}, "messages.TestExpiry"},
+	{"any cursor has expired", []edit{
+		{"messages/read.go", "seq > floor && err == nil {", "seq < 0 && err == nil {"}}, "messages.TestExpiry"},
 	{"lost-fanout", []edit{
 		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
 		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
