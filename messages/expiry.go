@@ -10,8 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mlsd/internal/pgpool"
 )
 
 // Bounds of what an expirer does in one statement.
@@ -185,10 +183,4 @@ func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff
 		return 0, nil, fmt.Errorf("delete a batch: %w", err)
 	}
 	return gone, more, nil
-}
-
-// floorOf returns up to which seq the log of convo has expired.
-func floorOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID) (floor int64, err error) {
-	err = q.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM log_floors WHERE convo_id = $1), 0)`, convo).Scan(&floor)
-	return floor, err
 }

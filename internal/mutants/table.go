@@ -286,9 +286,9 @@ var mutants = []mutant{
 	{"a hole in the log", []edit{
 		{"messages/expiry.go", "bool_and(created_at < $2) OVER (ORDER BY seq) AS old", "created_at < $2 AS old"}}, "messages.TestExpiryInOrder"},
 	{"an expired cursor is none", []edit{
-		{"messages/read.go", "seq > floor && err == nil {", "floor >= 0 && err == nil {"}}, "messages.TestExpiry"},
+		{"messages/read.go", "		at = timeOf(id) //", "		return 0, ErrInvalidCursor //"}}, "messages.TestExpiry"},
 	{"any cursor has expired", []edit{
-		{"messages/read.go", "seq > floor && err == nil {", "floor < 0 && err == nil {"}}, "messages.TestExpiry"},
+		{"messages/read.go", "	if idOf(w.ConvoID, seq, at) != id {\n", "	if at.IsZero() {\n"}}, "messages.TestExpiry"},
 	{"lost-fanout", []edit{
 		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
 		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
