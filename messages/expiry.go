@@ -154,8 +154,8 @@ func (e *Expirer) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID
 func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (gone int64, more []uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, `
 		WITH old AS MATERIALIZED (
-			SELECT c.id AS convo_id, coalesce(f.seq, 0) AS floor, entry.seq
-			FROM unnest($1::uuid[]) AS c (id)
+			SELECT c.id AS convo_id, c.ord, coalesce(f.seq, 0) AS floor, entry.seq
+			FROM unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord)
 			LEFT JOIN LATERAL (SELECT seq FROM log_floors WHERE convo_id = c.id LIMIT 1) f ON true
 			CROSS JOIN LATERAL (
 				SELECT seq FROM (
@@ -165,7 +165,9 @@ func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff
 			) entry
 			LIMIT $3
 		), passed AS MATERIALIZED (
-			SELECT convo_id, floor, max(seq) AS upto, count(*) AS n FROM old GROUP BY convo_id, floor
+			SELECT convo_id, ord, floor, max(seq) AS upto, count(*) AS n FROM old GROUP BY convo_id, ord, floor
+		), total AS MATERIALIZED (
+			SELECT sum(n) AS n, max(ord) AS last FROM passed
 		), gone AS (
 			DELETE FROM messages m USING passed p
 			WHERE m.convo_id = p.convo_id AND m.seq > p.floor AND m.seq <= p.upto AND m.kind = 1
@@ -175,9 +177,9 @@ func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff
 			ON CONFLICT (convo_id) DO UPDATE SET seq = excluded.seq WHERE log_floors.seq < excluded.seq
 		)
 		SELECT (SELECT count(*) FROM gone), ARRAY(
-			SELECT id FROM unnest($1::uuid[]) AS c (id) LEFT JOIN passed p ON p.convo_id = c.id
-			WHERE p.n = $4 OR (SELECT count(*) FROM old) = $3
-			ORDER BY p.n IS NOT NULL)`, // those that had no turn come first
+			SELECT c.id FROM total, unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord) LEFT JOIN passed p USING (ord)
+			WHERE p.n = $4 OR (total.n = $3 AND c.ord >= total.last)
+			ORDER BY p.n IS NOT NULL, c.ord)`, // those that had no turn come first
 		convos, cutoff, expireEntries, expirePatient).Scan(&gone, &more)
 	if err != nil {
 		return 0, nil, fmt.Errorf("delete a batch: %w", err)
