@@ -26,6 +26,7 @@ type Metrics struct {
 	refused     func(name, nsid string) // nil: nobody else counts conflicts
 
 	batches      prometheus.Histogram
+	expired      prometheus.Counter
 	pushAttempts *prometheus.CounterVec
 	pushJobs     *prometheus.CounterVec
 	pushBacklog  prometheus.Gauge
@@ -67,6 +68,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "mlsd_messages_expired_total", Help: "Messages that this node has deleted because they were older than the retention."}),
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -89,7 +92,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs, m.rounds,
-		m.batches, m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
+		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
 }
@@ -173,6 +176,9 @@ func (m *Metrics) streamSent(kind string, bytes int) {
 	m.streamsEvents.WithLabelValues(kind).Inc()
 	m.streamsBytes.WithLabelValues(kind).Add(float64(bytes))
 }
+
+// MessagesExpired counts what a transaction of the expirer has deleted.
+func (m *Metrics) MessagesExpired(n int64) { m.expired.Add(float64(n)) }
 
 // KeyPackagesReaped counts a round of the KeyPackage reaper.
 func (m *Metrics) KeyPackagesReaped(r keypackages.Reaped) {

@@ -117,7 +117,8 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 				return nil, err
 			}
 			if e.Kind.LogEntry() && e.Message() == nil {
-				s.hub.log.ErrorContext(ctx, "an event's log entry is gone", "stream_seq", e.StreamSeq)
+				// It has expired: messages are kept for longer than their events, but the events of the newest day stay.
+				s.hub.log.InfoContext(ctx, "an event's log entry is gone", "stream_seq", e.StreamSeq)
 				continue
 			}
 			return e, nil

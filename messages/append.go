@@ -79,6 +79,7 @@ type Log struct {
 
 	// For measurements:
 	statement string                    // appendDrafts, or less than it
+	one       string                    // appendOne; "": a single draft is written as a batch
 	otherwise atomic.Pointer[otherwise] // nil: Together
 }
 
@@ -87,7 +88,7 @@ type Option func(*Log)
 
 // NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be (0: none). faults may be nil.
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Log {
-	l := &Log{db: db, window: epochWindow, metrics: metrics, log: log, faults: faults, statement: appendDrafts}
+	l := &Log{db: db, window: epochWindow, metrics: metrics, log: log, faults: faults, statement: appendDrafts, one: appendOne}
 	l.sends = newBatcher(l.write)
 	for _, o := range options {
 		o(l)
@@ -218,20 +219,16 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (outcomes
 		return nil, err
 	}
 	defer conn.Release()
-	lock := lockIdleConvos
-	if wait {
-		lock = lockConvos
-	}
 	if l.faults.Armed(failpoint.BeforeCommit, NSID) {
 		// The server commits at the end of the round trip, unless it is told that there is more to come.
 		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			if outcomes, err = l.appendBatch(ctx, tx, drafts, lock); err != nil {
+			if outcomes, err = l.appendBatch(ctx, tx, drafts, wait); err != nil {
 				return err
 			}
 			return l.faults.Hit(ctx, failpoint.BeforeCommit, NSID)
 		})
 	} else {
-		outcomes, err = l.appendBatch(ctx, conn, drafts, lock)
+		outcomes, err = l.appendBatch(ctx, conn, drafts, wait)
 	}
 	if err == nil {
 		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)

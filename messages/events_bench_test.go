@@ -50,8 +50,10 @@ func BenchmarkEvents(b *testing.B) {
 	}
 }
 
-// senders are sixteen, who send to some convos.
+// senders are sixteen, or more, who send to some convos.
 type senders struct {
+	many   int
+	db     *pgxpool.Pool
 	log    *messages.Log
 	convos []uuid.UUID
 	wake   func()
@@ -62,7 +64,7 @@ func newSenders(b *testing.B, convos int, told bool) *senders {
 	b.Helper()
 	db := pgtest.Database(b, pgtest.MaxConns(24))
 	log := slog.New(slog.DiscardHandler)
-	s := &senders{log: messages.NewLog(db, 0, uncounted{}, log, nil), wake: func() {}}
+	s := &senders{many: 16, db: db, log: messages.NewLog(db, 0, uncounted{}, log, nil), wake: func() {}}
 	for range convos {
 		s.convos = append(s.convos, newConvo(b, db))
 	}
@@ -70,6 +72,14 @@ func newSenders(b *testing.B, convos int, told bool) *senders {
 		s.log.WithoutEvents()
 		return s
 	}
+	s.sequence(b)
+	return s
+}
+
+// sequence has the events told.
+func (s *senders) sequence(b *testing.B) {
+	b.Helper()
+	db, log := s.db, slog.New(slog.DiscardHandler)
 	hub := events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: unseen{}, Presence: events.NewPresence(db, log)})
 	seq := events.NewSequencer(events.SequencerConfig{DB: db, Log: log, Metrics: unseen{}, Retention: time.Hour, Moved: hub.Wake})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,7 +92,6 @@ func newSenders(b *testing.B, convos int, told bool) *senders {
 		running.Wait()
 	})
 	s.wake = seq.Wake
-	return s
 }
 
 func newConvo(b *testing.B, db *pgxpool.Pool) uuid.UUID {
@@ -106,13 +115,13 @@ func (s *senders) send(b *testing.B, n int) time.Duration {
 	var left atomic.Int64
 	left.Store(int64(n))
 	var sending sync.WaitGroup
-	for range 16 {
+	for range s.many {
 		sending.Go(func() {
 			for left.Add(-1) >= 0 {
 				i := s.sent.Add(1)
 				convo := s.convos[int(i)%len(s.convos)]
 				_, err := s.log.Send(b.Context(), messages.Draft{
-					ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprint(i), Kind: mls.ContentTypeApplication, Epoch: 1,
+					ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprintf("%036d", i), Kind: mls.ContentTypeApplication, Epoch: 1,
 					Body: mlstest.Message(convo[:], 1, string(make([]byte, 1024))),
 					Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
 				})

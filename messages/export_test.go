@@ -3,6 +3,7 @@ package messages
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -15,7 +16,7 @@ func (l *Log) WithoutEvents() *Log {
 	if !strings.Contains(l.statement, leave) {
 		panic("the statement leaves word in another way")
 	}
-	l.statement = strings.Replace(l.statement, leave, ")", 1)
+	l.statement, l.one = strings.Replace(l.statement, leave, ")", 1), ""
 	return l
 }
 
@@ -54,3 +55,22 @@ func (l *Log) SameShard(a, b uuid.UUID) bool {
 	defer l.sends.mu.Unlock()
 	return l.sends.laneOf(a) == l.sends.laneOf(b)
 }
+
+// What the tests of expiry need to know.
+const (
+	ExpireEntries = expireEntries
+	LockSpace     = lockSpace
+	ExpiryLock    = expiryLock
+)
+
+// IDOf is idOf.
+var IDOf = idOf
+
+// Restless has e work without a rest.
+func (e *Expirer) Restless() *Expirer {
+	e.pace = func(context.Context, time.Duration) {}
+	return e
+}
+
+// InADay has e expire what is due by then, and a second.
+func (e *Expirer) InADay() { e.ahead = 24*time.Hour + time.Second }

@@ -85,8 +85,8 @@ func newGroupBench(b *testing.B, convos int) *groupBench {
 	b.Helper()
 	g := &groupBench{db: pgtest.Database(b, pgtest.MaxConns(32))}
 	g.log = NewLog(g.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
-	for range convos {
-		id := uuid.Must(uuid.NewV7())
+	for i := range convos {
+		id := benchConvo(i + 1)
 		g.convos = append(g.convos, id)
 		_, err := g.db.Exec(b.Context(), `
 			WITH convo AS (
@@ -153,7 +153,7 @@ func (g *groupBench) alone(ctx context.Context, d Draft) error {
 
 func (g *groupBench) inTrips(ctx context.Context, d Draft) error {
 	return pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
-		_, err := g.log.appendBatch(ctx, tx, []Draft{d}, lockConvos)
+		_, err := g.log.appendBatch(ctx, tx, []Draft{d}, true)
 		return err
 	})
 }

@@ -39,3 +39,8 @@ func idOf(convo uuid.UUID, seq int64, at time.Time) uuid.UUID {
 	s := seqsOf(convo)
 	return s.id(seq, at)
 }
+
+// timeOf returns the time in a message id.
+func timeOf(id uuid.UUID) time.Time {
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(id[:8]) >> 16))
+}

@@ -193,7 +193,8 @@ func (r *reading) run(ctx context.Context, q pgpool.Queryer, statement string, l
 	return false, rows.Err()
 }
 
-// admit looks at what the statement says of the reader, and of the cursor.
+// admit looks at what the statement says of the reader, and of the cursor. The message that this names may have expired: the id says
+// itself which one it was.
 func (r *reading) admit(rows pgx.Rows) error {
 	var (
 		last     int64
@@ -208,8 +209,17 @@ func (r *reading) admit(rows pgx.Rows) error {
 	if left {
 		return ErrNotMember
 	}
-	if r.Behind != nil && (cursorAt == nil || r.seqs.id(r.cursor, *cursorAt) != *r.Behind) {
-		return ErrInvalidCursor
+	if r.Behind != nil {
+		if r.cursor < 1 || r.cursor > last {
+			return ErrInvalidCursor
+		}
+		at := timeOf(*r.Behind) // if nobody knows better: the log is dense, so the message has expired
+		if cursorAt != nil {
+			at = *cursorAt
+		}
+		if r.seqs.id(r.cursor, at) != *r.Behind {
+			return ErrInvalidCursor
+		}
 	}
 	r.LastSeq = min(last, r.upTo)
 	return nil

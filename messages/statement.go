@@ -124,13 +124,27 @@ const appendDrafts = `
 	FROM numbered, moment
 	ORDER BY ord`
 
+// appendOne is lockConvos or lockIdleConvos, and appendDrafts, for a single draft. The function is in migration 000008; what it judges and
+// writes is what appendDrafts does.
+const appendOne = `
+	SELECT status, coalesce(seq, 0), at, coalesce(current_epoch, 0), differing
+	FROM append_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+
 // sender is a connection, on which a batch is a transaction of its own, or a transaction.
 type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// batchOf makes the statements that write drafts, whose keys are all different.
-func (l *Log) batchOf(drafts []Draft, lock string) *pgx.Batch {
+// batchOf makes the statements that write drafts, whose keys are all different. Unless they may wait, they pass over convos that
+// other transactions hold. The last one returns the outcomes.
+func (l *Log) batchOf(drafts []Draft, wait bool) *pgx.Batch {
+	batch := &pgx.Batch{}
+	if len(drafts) == 1 && l.one != "" {
+		d := &drafts[0]
+		batch.Queue(l.one, [16]byte(d.ConvoID), d.GroupID, d.Sender.String(), d.Key, d.Hash[:], int16(d.Kind), d.Epoch, d.Body, d.EmbedType, d.EmbedURI,
+			l.window, wait)
+		return batch
+	}
 	n := len(drafts)
 	var (
 		convos                 = make(pgpool.Array[pgpool.UUID], n)
@@ -145,23 +159,29 @@ func (l *Log) batchOf(drafts []Draft, lock string) *pgx.Batch {
 		kinds[i], epochs[i], bodies[i] = pgpool.Int(d.Kind), pgpool.Int(d.Epoch), d.Body
 		embedTypes[i], embedURIs[i] = pgpool.Optional(d.EmbedType), pgpool.Optional(d.EmbedURI)
 	}
-	batch := &pgx.Batch{}
+	lock := lockIdleConvos
+	if wait {
+		lock = lockConvos
+	}
 	batch.Queue(lock, convos, senders)
 	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, bodies, embedTypes, embedURIs, l.window)
 	return batch
 }
 
 // appendBatch writes drafts, whose keys are all different, in one round trip and returns an outcome for each.
-func (l *Log) appendBatch(ctx context.Context, to sender, drafts []Draft, lock string) (outcomes []outcome, err error) {
-	results := to.SendBatch(ctx, l.batchOf(drafts, lock))
+func (l *Log) appendBatch(ctx context.Context, to sender, drafts []Draft, wait bool) (outcomes []outcome, err error) {
+	batch := l.batchOf(drafts, wait)
+	results := to.SendBatch(ctx, batch)
 	defer func() {
 		// The server commits before it says that the batch is done, and Close is what reads that.
 		if closeErr := results.Close(); err == nil {
 			err = closeErr // after a failed statement it only says the same again
 		}
 	}()
-	if _, err := results.Exec(); err != nil {
-		return nil, fmt.Errorf("lock the convos: %w", err)
+	for range batch.Len() - 1 {
+		if _, err := results.Exec(); err != nil {
+			return nil, fmt.Errorf("lock the convos: %w", err)
+		}
 	}
 	rows, err := results.Query()
 	if err != nil {

@@ -55,6 +55,8 @@ type Config struct {
 	EpochWindow int64
 	// EventRetention (MLSD_EVENT_RETENTION) is how long events are kept, at least: up to a day more, for they go by the day.
 	EventRetention time.Duration
+	// MessageRetention (MLSD_MESSAGE_RETENTION) is how long application messages are kept; 0: for ever.
+	MessageRetention time.Duration
 	// Rates: DID (MLSD_RATE_DID, MLSD_RATE_DID_BURST) and IP (MLSD_RATE_IP, MLSD_RATE_IP_BURST), in requests.
 	Rates api.Rates
 	// TrustedProxies (MLSD_TRUSTED_PROXIES) are the networks whose X-Forwarded-For is believed. Empty: nobody's.
@@ -127,6 +129,12 @@ var settings = []setting{
 	{"MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least", "168h", func(c *Config, v string) (err error) {
 		if c.EventRetention, err = time.ParseDuration(v); err == nil && c.EventRetention <= 0 {
 			err = errors.New("must be positive")
+		}
+		return err
+	}},
+	{"MLSD_MESSAGE_RETENTION", "how long messages are kept, a day longer than events at least; 0: for ever", "0", func(c *Config, v string) (err error) {
+		if c.MessageRetention, err = time.ParseDuration(v); err == nil && c.MessageRetention < 0 {
+			err = errors.New("must not be negative")
 		}
 		return err
 	}},
@@ -228,6 +236,10 @@ func configure(cmd *cli.Command) (Config, error) {
 		if err := s.parse(&c, cmd.String(s.flag())); err != nil {
 			return c, fmt.Errorf("--%s (%s): %w", s.flag(), s.env, err)
 		}
+	}
+	if least := c.EventRetention + 24*time.Hour; c.MessageRetention != 0 && c.MessageRetention < least {
+		// Events go by the day. One that is still there names a message, and a repetition that comes late meets its key.
+		return c, fmt.Errorf("--message-retention (MLSD_MESSAGE_RETENTION) must be 0 or at least %s, a day longer than MLSD_EVENT_RETENTION", least)
 	}
 	if c.DataDir == "" && c.DatabaseURL == "" {
 		dir, err := localpg.DefaultDataDir()

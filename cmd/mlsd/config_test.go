@@ -53,6 +53,8 @@ func settingCases() map[string]struct {
 			welcome.Release, welcome.Release, []string{"", "keep"}},
 		"MLSD_EVENT_RETENTION": {"1h", "48h", func(c Config) any { return c.EventRetention }, time.Hour, 48 * time.Hour, 168 * time.Hour,
 			[]string{"", "7", "0s", "-1h"}},
+		"MLSD_MESSAGE_RETENTION": {"2160h", "192h", func(c Config) any { return c.MessageRetention }, 90 * 24 * time.Hour, 8 * 24 * time.Hour,
+			time.Duration(0), []string{"", "90", "-1h", "191h"}}, // the default of MLSD_EVENT_RETENTION and a day
 		"MLSD_APNS_KEY_FILE": {"/a.p8", "/b.p8", func(c Config) any { return c.APNs.File }, "/a.p8", "/b.p8", "", nil},
 		"MLSD_APNS_KEY_ID":   {"a", "b", func(c Config) any { return c.APNs.KeyID }, "a", "b", "", nil},
 		"MLSD_APNS_TEAM_ID":  {"a", "b", func(c Config) any { return c.APNs.TeamID }, "a", "b", "", nil},

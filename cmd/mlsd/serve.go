@@ -45,6 +45,7 @@ const (
 	tallyInterval  = 10 * time.Second
 	gaugesInterval = 15 * time.Second // as often as a scrape reads the database
 	pushInterval   = time.Second
+	expiryInterval = 10 * time.Minute // of messages, whose retention is counted in days
 )
 
 // serve runs the server until ctx ends, and then shuts down: unready, drain requests and the messages, cursors and confirmations that
@@ -100,6 +101,9 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	running.Go(func() { n.push.Run(workers, pushInterval) })
 	running.Go(func() { n.push.RunSweep(workers, sweepInterval) })
 	running.Go(func() { n.sweep(workers, log) })
+	if n.expirer != nil {
+		running.Go(func() { n.expirer.Run(workers, expiryInterval) })
+	}
 	running.Go(func() { n.sequencer.Run(workers) })
 	running.Go(func() { n.hub.Run(workers) })
 	running.Go(func() { n.hub.Listen(workers, n.sequencer) })
@@ -164,6 +168,7 @@ type node struct {
 	keyPackages *keypackages.Reaper
 	tokens      *serviceauth.UsedTokens
 	cleaner     *idem.Cleaner
+	expirer     *messages.Expirer // nil if messages are kept for ever
 	conflicts   *tally.Tally
 	push        *push.Worker
 	sequencer   *events.Sequencer
@@ -217,6 +222,9 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	})
 	if n.push, err = pushWorker(cfg, pool, writes, metrics, log, n.faults); err != nil {
 		return nil, err
+	}
+	if cfg.MessageRetention > 0 {
+		n.expirer = messages.NewExpirer(pool, cfg.MessageRetention, metrics.MessagesExpired, log)
 	}
 	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched))
 	n.cursors, n.desk = convos.NewCursors(pool, n.faults), welcome.NewDesk(pool, cfg.Welcomes, n.faults)

@@ -6,10 +6,16 @@ type check struct{ promise, sql string }
 // convoChecks take the convo's id.
 var convoChecks = []check{
 	{"dense log", `
-		SELECT format('%s entries from %s to %s, last_seq %s', count(m.seq), min(m.seq), max(m.seq), c.last_seq)
-		FROM convos c LEFT JOIN messages m ON m.convo_id = c.id
-		WHERE c.id = $1 GROUP BY c.last_seq
-		HAVING count(m.seq) <> c.last_seq OR coalesce(max(m.seq), 0) <> c.last_seq OR coalesce(min(m.seq), 1) <> 1`},
+		SELECT format('%s entries from %s to %s, last_seq %s, expired up to %s', count(m.seq), min(m.seq), max(m.seq), c.last_seq, floor.seq)
+		FROM convos c
+		CROSS JOIN LATERAL (SELECT coalesce((SELECT seq FROM log_floors WHERE convo_id = c.id), 0) AS seq) floor
+		LEFT JOIN messages m ON m.convo_id = c.id AND m.seq > floor.seq
+		WHERE c.id = $1 GROUP BY c.last_seq, floor.seq
+		HAVING count(m.seq) <> c.last_seq - floor.seq OR coalesce(max(m.seq), floor.seq) <> c.last_seq
+			OR coalesce(min(m.seq), floor.seq + 1) <> floor.seq + 1`},
+	{"what has expired is gone", `
+		SELECT format('message %s is there, expired up to %s', m.seq, f.seq) FROM messages m JOIN log_floors f USING (convo_id)
+		WHERE m.convo_id = $1 AND m.seq <= f.seq AND m.kind = 1`},
 	{"one commit per epoch", `
 		SELECT format('the commit at %s creates epoch %s after epoch %s', seq, epoch, before)
 		FROM (

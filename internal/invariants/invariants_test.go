@@ -158,6 +158,8 @@ func TestBrokenPromises(t *testing.T) {
 	}{
 		{"dense log", `DELETE FROM messages WHERE seq = 1`, nil},
 		{"dense log", `DELETE FROM messages WHERE seq = 4`, nil},
+		{"dense log", `INSERT INTO log_floors SELECT id, 9 FROM convos`, nil},
+		{"what has expired is gone", `INSERT INTO log_floors SELECT id, 1 FROM convos`, nil},
 		{"dense log", `UPDATE convos SET last_seq = 5`, nil},
 		{"one commit per epoch", `UPDATE messages SET epoch = 9 WHERE seq = 3`, nil},
 		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},

@@ -62,11 +62,13 @@ var mutants = []mutant{
 		{"api/handlers.go", "idem.Request{Caller: c.caller,", `idem.Request{Caller: "did:web:everyone.example",`}}, "TestGlobalKey"},
 	{"global-key (messages)", []edit{
 		{"messages/statement.go", "WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key",
-			"WHERE convo_id = d.convo_id AND idempotency_key"}}, "TestGlobalKey"},
+			"WHERE convo_id = d.convo_id AND idempotency_key"},
+		{"migrations/000008_storage.up.sql", "WHERE h.convo_id = convo AND h.sender_did = sender AND h.idempotency_key", "WHERE h.convo_id = convo AND h.idempotency_key"}}, "TestGlobalKey"},
 	{"body-ignored", []edit{
 		{"idem/content.go", "if bytes.Equal(r.requestHash, hash[:]) {", "if bytes.Equal(hash[:], hash[:]) {"}}, "TestBodyIgnored"},
 	{"body-ignored (messages)", []edit{
-		{"messages/statement.go", "WHEN held.request_hash = d.hash THEN 'repeated'", "WHEN held.seq IS NOT NULL THEN 'repeated'"}}, "TestBodyIgnored"},
+		{"messages/statement.go", "WHEN held.request_hash = d.hash THEN 'repeated'", "WHEN held.seq IS NOT NULL THEN 'repeated'"},
+		{"migrations/000008_storage.up.sql", "IF held.request_hash = hash THEN", "IF held.seq IS NOT NULL THEN"}}, "TestBodyIgnored"},
 	{"check-then-run", []edit{
 		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted}}, "TestCheckThenRun"},
 	{"record-after", []edit{
@@ -83,12 +85,14 @@ var mutants = []mutant{
 		{"messages/statement.go", `			CASE
 				WHEN held.request_hash = d.hash`, `			CASE
 				WHEN d.epoch < c.epoch THEN 'wrong-epoch'
-				WHEN held.request_hash = d.hash`}}, "TestEpochBeforeKey"},
+				WHEN held.request_hash = d.hash`},
+		{"migrations/000008_storage.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF current_epoch > epoch THEN\n        status := 'wrong-epoch';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestEpochBeforeKey"},
 	{"member-before-key", []edit{
 		{"messages/statement.go", `			CASE
 				WHEN held.request_hash = d.hash`, `			CASE
 				WHEN m.left_at IS NOT NULL THEN 'not-member'
-				WHEN held.request_hash = d.hash`}}, "TestMemberBeforeKey"},
+				WHEN held.request_hash = d.hash`},
+		{"migrations/000008_storage.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF EXISTS (SELECT FROM members m WHERE m.convo_id = convo AND m.did = sender AND m.left_at IS NOT NULL) THEN\n        status := 'not-member';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestMemberBeforeKey"},
 	{"member-before-key (leave)", []edit{
 		{"convos/leave.go", "			return Advanced{Epoch: *c.leftEpoch}, nil\n", "			return Advanced{}, ErrNotMember\n"}}, "TestMemberBeforeKey"},
 	{"cached-401", []edit{
@@ -193,7 +197,8 @@ var mutants = []mutant{
 	{"self-read-cas", []edit{
 		{"convos/commit.go", "	case int64(h.Epoch) != c.epoch:\n", "	case int64(h.Epoch) > c.epoch:\n"}}, "TestSelfReadCAS"},
 	{"max-plus-one", []edit{
-		{"messages/statement.go", "ORDER BY id FOR NO KEY UPDATE\n", "ORDER BY id\n"}}, "TestMaxPlusOne"},
+		{"messages/statement.go", "ORDER BY id FOR NO KEY UPDATE\n", "ORDER BY id\n"},
+		{"migrations/000008_storage.up.sql", "        FOR NO KEY UPDATE;", "        ;"}}, "TestMaxPlusOne"},
 	{"epoch-zero", []edit{
 		{"convos/create.go", "		epoch = 1\n", "		epoch = 0\n"},
 		{"convos/create.go", "	if epoch == 0 && n.Welcome != nil {\n", "	if epoch < 0 {\n"}}, "TestEpochZero"},
@@ -302,7 +307,8 @@ var mutants = []mutant{
 	{"poison for all", []edit{
 		{"messages/append.go", "n > 0 && poisoned(err)", "n > len(drafts) && poisoned(err)"}}, "messages.TestPoisonedDraft"},
 	{"appended without the lock", []edit{
-		{"messages/statement.go", "				WHEN d.convo_id = ANY((SELECT ids FROM unlocked)::uuid[]) THEN 'busy'\n", ""}}, "messages.TestOrderOfOneSender"},
+		{"messages/statement.go", "				WHEN d.convo_id = ANY((SELECT ids FROM unlocked)::uuid[]) THEN 'busy'\n", ""},
+		{"migrations/000008_storage.up.sql", "        WHEN its_group IS NULL THEN 'busy'\n", ""}}, "messages.TestOrderOfOneSender"},
 	{"a busy convo fails its neighbours", []edit{
 		{"messages/append.go", "	case pgpool.LockTimeout(err) && !wait:\n		return ErrBusy\n", ""}}, "messages.TestBusyConvoHoldsUpNoOther"},
 	{"running is busy", []edit{
@@ -315,6 +321,14 @@ var mutants = []mutant{
 		{"messages/batcher.go", "	if b.waiting > 0 && (b.waiting >= queueDrafts", "	if b.waiting < 0 && (b.waiting >= queueDrafts"}}, "messages.TestQueueIsBounded"},
 	{"one shard", []edit{
 		{"messages/batcher.go", "%uint64(len(b.shards))]", "%uint64(len(b.shards)/2)]"}}, "messages.TestOtherShardGoesOn"},
+	{"commits expire", []edit{
+		{"messages/expiry.go", " AND m.seq <= p.upto AND m.kind = 1\n", " AND m.seq <= p.upto\n"}}, "messages.TestExpiry"},
+	{"a hole in the log", []edit{
+		{"messages/expiry.go", "bool_and(created_at < $2) OVER (ORDER BY seq) AS old", "created_at < $2 AS old"}}, "messages.TestExpiryInOrder"},
+	{"an expired cursor is none", []edit{
+		{"messages/read.go", "		at := timeOf(*r.Behind) //", "		var at time.Time //"}}, "messages.TestExpiry"},
+	{"any cursor has expired", []edit{
+		{"messages/read.go", "		if r.seqs.id(r.cursor, at) != *r.Behind {\n", "		if at.IsZero() {\n"}}, "messages.TestExpiry"},
 	{"lost-fanout", []edit{
 		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
 		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
@@ -330,7 +344,8 @@ var mutants = []mutant{
 			}
 		}
 	}
-`}}, "push.TestLostFanout"},
+`},
+		{"migrations/000008_storage.up.sql", "IF kind = 1 AND EXISTS (SELECT FROM push_targets) THEN", "IF kind = 4 THEN"}}, "push.TestLostFanout"},
 	{"bigserial-gap", []edit{
 		{"events/sequencer.go", "SELECT id FROM outbox ORDER BY id LIMIT $1", "SELECT id FROM outbox WHERE id > (SELECT coalesce(max(stream_seq), 0) FROM events) ORDER BY id LIMIT $1"}}, "events.TestBigserialGap"},
 	{"catchup-fills-live", []edit{
