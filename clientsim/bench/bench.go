@@ -277,7 +277,11 @@ func (b *bench) expect(s *stretch) float64 {
 	if s.storm != nil {
 		span += 4 * time.Second
 	}
-	return min(guess*span.Seconds()*reserve, most)
+	n := min(guess*span.Seconds()*reserve, most)
+	if b.c.Messages > 0 {
+		n = min(n, float64(max(b.c.Messages-b.acknowledged.Load(), 0))*reserve)
+	}
+	return n
 }
 
 // learn keeps how fast a variant was.

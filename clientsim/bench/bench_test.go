@@ -68,6 +68,23 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// It ends when enough was acknowledged, and not much later, even if that is before anything counts.
+func TestEnough(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("boots a server")
+	}
+	c := small(t, "send-hot")
+	c.Messages, c.Variants, c.For = 5, []string{batched}, time.Minute
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := r.Verdict; !v.Kept() || v.Sent < c.Messages || v.Stored != v.Sent {
+		t.Errorf("%+v", v)
+	}
+}
+
 // Every scenario measures what it is to measure, on a small scale, and nothing is broken.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
