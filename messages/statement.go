@@ -142,7 +142,8 @@ func (l *Log) batchOf(drafts []draft, wait bool) *pgx.Batch {
 	batch := &pgx.Batch{}
 	if len(drafts) == 1 && l.one != "" {
 		d := &drafts[0]
-		batch.Queue(l.one, d.ConvoID, d.GroupID, d.Sender, d.Key, d.hash[:], int16(d.Kind), d.Epoch, d.Body, d.EmbedType, d.EmbedURI, l.window, wait)
+		batch.Queue(l.one, d.ConvoID, d.GroupID, d.Sender, d.Key, d.hash[:], int16(d.Kind), d.Epoch, d.Body,
+			d.EmbedType, d.EmbedURI, l.window, wait)
 		return batch
 	}
 	n := len(drafts)
