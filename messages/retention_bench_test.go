@@ -15,7 +15,7 @@ import (
 	"mlsd/mls"
 )
 
-var written = flag.Int64("written", 0, "messages that BenchmarkRetention writes, in millions")
+var written = flag.Int64("written", 0, "millions of messages that BenchmarkRetention writes")
 
 // BenchmarkRetention writes messages of 100 bytes as fast as it can, in batches of 256 over 1,000 convos, while those that are older than
 // ten seconds expire, and logs how large the tables are after each twentieth of them.
@@ -78,7 +78,8 @@ func (g *groupBench) small() Draft {
 // sizes says what messages take of the disk.
 func (g *groupBench) sizes(b *testing.B) (text string) {
 	err := g.db.QueryRow(b.Context(), `
-		SELECT format('messages: rows %s, table %s MB, indexes %s MB; convos %s kB', (SELECT sum(last_seq - coalesce(f.seq, 0)) FROM convos c LEFT JOIN log_floors f ON f.convo_id = c.id),
+		SELECT format('messages: rows %s, table %s MB, indexes %s MB; convos %s kB',
+			(SELECT sum(last_seq - coalesce(f.seq, 0)) FROM convos c LEFT JOIN log_floors f ON f.convo_id = c.id),
 			pg_table_size('messages') >> 20, pg_indexes_size('messages') >> 20, pg_total_relation_size('convos') >> 10)`).Scan(&text)
 	if err != nil {
 		b.Error(err)

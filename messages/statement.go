@@ -141,8 +141,8 @@ func (l *Log) batchOf(drafts []Draft, wait bool) *pgx.Batch {
 	batch := &pgx.Batch{}
 	if len(drafts) == 1 && l.one != "" {
 		d := &drafts[0]
-		batch.Queue(l.one, [16]byte(d.ConvoID), d.GroupID, d.Sender.String(), d.Key, d.Hash[:], int16(d.Kind), d.Epoch, d.Body, d.EmbedType, d.EmbedURI,
-			l.window, wait)
+		batch.Queue(l.one, [16]byte(d.ConvoID), d.GroupID, d.Sender.String(), d.Key, d.Hash[:], int16(d.Kind), d.Epoch, d.Body,
+			d.EmbedType, d.EmbedURI, l.window, wait)
 		return batch
 	}
 	n := len(drafts)
