@@ -71,6 +71,7 @@ func (r Result) refused() bool {
 // Log appends messages.
 type Log struct {
 	db      *pgxpool.Pool
+	batches *pgxpool.Pool // for transactions that messages share
 	window  int64
 	metrics idem.Metrics
 	log     *slog.Logger
@@ -88,7 +89,7 @@ type Option func(*Log)
 
 // NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be (0: none). faults may be nil.
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Log {
-	l := &Log{db: db, window: epochWindow, metrics: metrics, log: log, faults: faults, statement: appendDrafts, one: appendOne}
+	l := &Log{db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, statement: appendDrafts, one: appendOne}
 	l.sends = newBatcher(l.write)
 	for _, o := range options {
 		o(l)
@@ -214,7 +215,11 @@ func (e *lostError) Unwrap() error { return e.cause }
 
 // transact runs the transaction. The error is a *lostError unless it is known that nothing was written.
 func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (outcomes []outcome, err error) {
-	conn, err := l.db.Acquire(ctx)
+	pool := l.batches
+	if l.otherwise.Load() != nil {
+		pool = l.db
+	}
+	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
 )
@@ -34,6 +35,12 @@ var (
 // WithShards sets how many transactions with messages the node may have in flight, besides those of busy convos.
 func WithShards(n int) Option {
 	return func(l *Log) { l.sends.shards = newLanes(n) }
+}
+
+// OnReserved has messages share transactions on connections of their own: a batch of hundreds must not stand in line behind as many
+// single requests. A node has so many in flight: one for each shard and eight for busy convos.
+func OnReserved(pool *pgxpool.Pool) Option {
+	return func(l *Log) { l.batches = pool }
 }
 
 // OnBatch has every batch of sends told to f, by how many there are in it.

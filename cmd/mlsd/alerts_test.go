@@ -32,7 +32,8 @@ func metricNames(t *testing.T) (names []string) {
 	t.Helper()
 	rate := api.Rate{PerSecond: 1, Burst: 1}
 	cfg := Config{PLCURL: "http://127.0.0.1:1", Rates: api.Rates{DID: rate, IP: rate}}
-	n, err := assemble(cfg, pgtest.Database(t), &net.TCPAddr{Port: 1}, slog.New(slog.DiscardHandler))
+	db := pgtest.Database(t)
+	n, err := assemble(cfg, db, db, &net.TCPAddr{Port: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,6 +76,11 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		return err
 	}
 	defer pool.Close()
+	reserved, err := pgpool.OpenReserved(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer reserved.Close()
 
 	public, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
@@ -88,7 +93,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	}
 	defer closeQuietly(admin, log)
 
-	n, err := assemble(cfg, pool, public.Addr(), log)
+	n, err := assemble(cfg, pool, reserved, public.Addr(), log)
 	if err != nil {
 		return err
 	}
@@ -180,8 +185,8 @@ type node struct {
 	ready       atomic.Bool
 }
 
-func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{reg: prometheus.NewRegistry(), tokens: serviceauth.NewUsedTokens(pool)}
+func assemble(cfg Config, pool, reserved *pgxpool.Pool, addr net.Addr, log *slog.Logger) (*node, error) {
+	n := &node{reg: prometheus.NewRegistry(), tokens: serviceauth.NewUsedTokens(reserved)}
 	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -201,7 +206,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 		return nil, err
 	}
 	auth, err := serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: directory, Replays: n.tokens,
+		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: directory, Replays: n.tokens, Urgent: messages.NSID,
 	})
 	if err != nil {
 		return nil, err
@@ -226,7 +231,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, addr net.Addr, log *slog.Logger) (
 	if cfg.MessageRetention > 0 {
 		n.expirer = messages.NewExpirer(pool, cfg.MessageRetention, metrics.MessagesExpired, log)
 	}
-	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched))
+	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(reserved))
 	n.cursors, n.desk = convos.NewCursors(pool, n.faults), welcome.NewDesk(pool, cfg.Welcomes, n.faults)
 	n.api, err = api.New(api.Config{
 		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,

@@ -37,6 +37,21 @@ func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+	return open(ctx, cfg)
+}
+
+// OpenReserved is Open for what many requests share, a batch of messages say: it has few connections, and does not stand in line for
+// them behind a thousand other requests.
+func OpenReserved(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	cfg, err := Config(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = reservedConns
+	return open(ctx, cfg)
+}
+
+func open(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)
@@ -44,8 +59,8 @@ func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// maxConns is the size of a pool whose URL does not say pool_max_conns.
-const maxConns = 32
+// maxConns is the size of a pool whose URL does not say pool_max_conns; reservedConns is that of a reserved one, whatever the URL says.
+const maxConns, reservedConns = 24, 12
 
 // Config returns how Open connects to the database at url. Settings in the url win over ours.
 func Config(url string) (*pgxpool.Config, error) {

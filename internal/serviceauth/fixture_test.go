@@ -32,6 +32,7 @@ func newFixture(tb testing.TB, ids ...*authtest.Identity) *fixture {
 		Audiences: serviceauth.Audiences(service),
 		Directory: f.dir,
 		Replays:   f.replays,
+		Urgent:    send,
 		Now:       func() time.Time { return f.now },
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package serviceauth_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -226,4 +227,22 @@ func TestAudiences(t *testing.T) {
 	if diff := cmp.Diff(want, serviceauth.Audiences("did:web:localhost%3A8080")); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// A crowd whose tokens are not urgent takes turns, and whoever gives up waiting was not judged.
+func TestUrgent(t *testing.T) {
+	t.Parallel()
+	alice := authtest.NewIdentity(t)
+	f := newFixture(t, alice)
+	busy := f.Occupy(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.Validate(gone, alice.Authorization(t, string(service), string(read), f.now), read, false, nil); !errors.Is(err, serviceauth.ErrUnavailable) {
+		t.Errorf("while as many signatures are checked as may be: %v, want ErrUnavailable", err)
+	}
+	if did, err := f.Validate(gone, alice.Authorization(t, string(service), string(send), f.now), send, true, nil); err != nil || did != alice.DID {
+		t.Errorf("the urgent method: %s, %v", did, err)
+	}
+	busy()
+	f.wantCaller(t, alice.Authorization(t, string(service), string(read), f.now), read, alice.DID)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -47,6 +48,9 @@ type Config struct {
 	Directory Directory
 	// Replays remembers used tokens. Required.
 	Replays ReplayStore
+	// Urgent is the method whose tokens' signatures are checked at once. Those of the others wait while as many are being checked as
+	// there are processors, so that a crowd that comes at once does not keep it waiting. Default: none is urgent.
+	Urgent syntax.NSID
 	// Now is the clock for the times in tokens. Default: time.Now.
 	Now func() time.Time
 }
@@ -71,6 +75,8 @@ type Validator struct {
 	verified   *lru.Cache[[sha256.Size]byte, claims]
 	refresh    *refreshBudget
 	refreshing singleflight.Group // by DID
+	urgent     syntax.NSID
+	checking   chan struct{} // signatures that are not urgent
 }
 
 // New returns a Validator, or an error that names the missing or unusable part
@@ -100,7 +106,8 @@ func New(cfg Config) (*Validator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
-	v := &Validator{audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now, verified: verified, refresh: refresh}
+	v := &Validator{audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now, verified: verified, refresh: refresh,
+		urgent: cfg.Urgent, checking: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	if v.now == nil {
 		v.now = time.Now
 	}

@@ -38,9 +38,9 @@ func (v *Validator) verify(ctx context.Context, tok *token) error {
 	if err != nil {
 		return lookupError(err)
 	}
-	failure := tok.verify(key)
-	if failure == nil {
-		return nil
+	failure := v.signed(ctx, tok, key)
+	if failure == nil || errors.Is(failure, ErrUnavailable) {
+		return failure
 	}
 	newer, err := v.newerKey(ctx, tok.claims.iss)
 	switch {
@@ -51,7 +51,21 @@ func (v *Validator) verify(ctx context.Context, tok *token) error {
 		// is known: no reason to say that the server is at fault.
 		return failure
 	}
-	return tok.verify(newer)
+	return v.signed(ctx, tok, newer)
+}
+
+// signed checks the signature, in its turn unless the token's method is urgent.
+func (v *Validator) signed(ctx context.Context, tok *token, key atcrypto.PublicKey) error {
+	if tok.claims.lxm == v.urgent.String() {
+		return tok.verify(key)
+	}
+	select {
+	case v.checking <- struct{}{}:
+		defer func() { <-v.checking }()
+		return tok.verify(key)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+	}
 }
 
 // newerKey refreshes the key of did, if the budget allows it. Calls at the same
