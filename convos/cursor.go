@@ -111,10 +111,15 @@ func (c *Cursors) moveAlone(ctx context.Context, m move) (moved, error) {
 		if err == nil {
 			return results[0], nil
 		}
-		if try == cursorAttempts || pgpool.LockTimeout(err) || ctx.Err() != nil || !pgpool.Unavailable(err) && !errors.Is(err, failpoint.ErrInjected) {
+		if try == cursorAttempts || ctx.Err() != nil || !passing(err) {
 			return moved{}, err
 		}
 	}
+}
+
+// passing reports whether what the database could not do it may do at once. Who has waited for a lock has waited long enough.
+func passing(err error) bool {
+	return pgpool.Unavailable(err) && !pgpool.LockTimeout(err) || errors.Is(err, failpoint.ErrInjected)
 }
 
 // moveWaiting judges each move by itself and moves each cursor once, to the furthest that is asked of it: who asked for less gets the

@@ -17,7 +17,6 @@ import (
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
-	"mlsd/mls"
 	"mlsd/welcome"
 )
 
@@ -122,7 +121,8 @@ func (w *writes) welcomes(b *testing.B, n int, fetched bool) {
 	for i := range n {
 		ids[i], dids[i] = nth(i), reader(i).String()
 	}
-	w.exec(b, `INSERT INTO welcome_bodies (convo_id, epoch, body, created_at) SELECT unnest($1::uuid[]), 1, repeat('w', 800)::bytea, now()`, ids)
+	w.exec(b, `
+		INSERT INTO welcome_bodies (convo_id, epoch, body, created_at) SELECT unnest($1::uuid[]), 1, repeat('w', 800)::bytea, now()`, ids)
 	w.exec(b, `
 		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
 		SELECT id, id, did, 'phone', 'ref', 1, now() FROM unnest($1::uuid[], $2::text[]) AS n (id, did)`, ids, dids)
@@ -199,7 +199,8 @@ func (w *writes) stock(b *testing.B, n int) {
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at)
 		SELECT did, decode(md5(did || k), 'hex'), 'phone', $2, decode(repeat('ab', 300), 'hex'), now() + interval '30 days', false, now()
 		FROM unnest($1::text[]) AS did, generate_series(1, 3) AS k`, dids, int32(mlstest.Suite))
-	w.exec(b, `INSERT INTO key_package_signals SELECT did, 'phone', $2, 'low', 2, now() FROM unnest($1::text[]) AS did`, dids, int32(mlstest.Suite))
+	w.exec(b, `
+		INSERT INTO key_package_signals SELECT did, 'phone', $2, 'low', 2, now() FROM unnest($1::text[]) AS did`, dids, int32(mlstest.Suite))
 	w.exec(b, `VACUUM ANALYZE key_packages, key_package_signals`)
 }
 
@@ -209,7 +210,7 @@ func (w *writes) claim(b *testing.B, n int, key func(i int) string) func(context
 		caller := syntax.DID(fmt.Sprintf("did:plc:caller%d", i))
 		req := idem.Request{Caller: caller, NSID: "blue.catbird.mls.getKeyPackages", Key: key(i), Input: content}
 		_, err := w.store.Do(ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
-			taken, err := keypackages.Take(ctx, tx, keypackages.Claim{Caller: caller, DIDs: []syntax.DID{reader(i)}, CipherSuite: mls.CipherSuite(mlstest.Suite)})
+			taken, err := keypackages.Take(ctx, tx, keypackages.Claim{Caller: caller, DIDs: []syntax.DID{reader(i)}, CipherSuite: mlstest.Suite})
 			if err == nil && len(taken.Claimed) != 1 {
 				err = fmt.Errorf("claimed %+v", taken)
 			}

@@ -22,13 +22,15 @@ func BenchmarkClaimsTogether(b *testing.B) {
 		next += n
 		_, err := db.Exec(b.Context(), `
 			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at)
-			SELECT 'did:plc:o' || o, decode(md5(o || ' ' || k), 'hex'), 'phone', 1, decode(repeat('ab', 300), 'hex'), now() + interval '30 days', false, now()
+			SELECT 'did:plc:o' || o, decode(md5(o || ' ' || k), 'hex'), 'phone', 1, decode(repeat('ab', 300), 'hex'),
+				now() + interval '30 days', false, now()
 			FROM generate_series($1::int, $2::int) AS o, generate_series(1, 3) AS k`, first, next-1)
 		if err != nil {
 			b.Fatal(err)
 		}
 		return func(i int) Claim {
-			return Claim{Caller: syntax.DID(fmt.Sprint("did:plc:c", first+i)), DIDs: []syntax.DID{syntax.DID(fmt.Sprint("did:plc:o", first+i))}, CipherSuite: 1}
+			owner := syntax.DID(fmt.Sprint("did:plc:o", first+i))
+			return Claim{Caller: syntax.DID(fmt.Sprint("did:plc:c", first+i)), DIDs: []syntax.DID{owner}, CipherSuite: 1}
 		}
 	}
 	send := func(ctx context.Context, claims ...Claim) error {
