@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -16,14 +17,14 @@ import (
 
 // Bounds of group commit.
 const (
-	defaultShards = 2               // more do not pay on few cores
-	batchDrafts   = 256             // of one transaction
-	batchBytes    = 8 << 20         // of their bodies; a larger one goes alone
-	queueDrafts   = 4096            // that wait for a transaction, on this node
-	queueBytes    = 64 << 20        // of their bodies
-	asideLanes    = 8               // busy convos that are waited for at a time
-	batchTimeout  = 8 * time.Second // of one transaction with all its attempts
-	twinPatience  = 2 * time.Second // for the same request, as long as lock_timeout where that is another node's
+	mostShards   = 4               // by default; more do not pay
+	batchDrafts  = 256             // of one transaction
+	batchBytes   = 8 << 20         // of their bodies; a larger one goes alone
+	queueDrafts  = 4096            // that wait for a transaction, on this node
+	queueBytes   = 64 << 20        // of their bodies
+	asideLanes   = 8               // busy convos that are waited for at a time
+	batchTimeout = 8 * time.Second // of one transaction with all its attempts
+	twinPatience = 2 * time.Second // for the same request, as long as lock_timeout where that is another node's
 )
 
 // Errors of sends that were not even tried.
@@ -119,10 +120,14 @@ type send struct {
 
 func newBatcher(write func(context.Context, []Draft, bool) []Result) *batcher {
 	return &batcher{
-		write: write, told: func(int) {}, seed: maphash.MakeSeed(), slots: make(chan struct{}, asideLanes), shards: newLanes(defaultShards),
+		write: write, told: func(int) {}, seed: maphash.MakeSeed(), slots: make(chan struct{}, asideLanes), shards: newLanes(defaultShards()),
 		aside: map[uuid.UUID]*lane{}, finished: make(chan struct{}),
 	}
 }
+
+// defaultShards is one for every two processors, which is all that a database beside the server can use: two shards on two processors
+// halve the batches and cost the database half as much again for a message.
+func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), mostShards) }
 
 func newLanes(n int) []*lane {
 	lanes := make([]*lane, n)

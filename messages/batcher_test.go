@@ -31,6 +31,7 @@ type outcome struct {
 
 // node returns another log on f's database, without faults.
 func (f *fixture) node(options ...messages.Option) *messages.Log {
+	options = append([]messages.Option{messages.WithShards(2)}, options...) // whatever machine this is
 	return messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil, options...)
 }
 

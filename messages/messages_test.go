@@ -50,7 +50,7 @@ func (uncounted) HeartbeatLost(string) {}
 func newFixture(t testing.TB, window int64) *fixture {
 	t.Helper()
 	f := &fixture{db: pgtest.Database(t, pgtest.MaxConns(20)), faults: failpoint.New(), epoch: 5}
-	f.Log = messages.NewLog(f.db, window, uncounted{}, slog.New(slog.DiscardHandler), f.faults)
+	f.Log = messages.NewLog(f.db, window, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(2))
 	for i := range f.convos {
 		f.convos[i] = uuid.Must(uuid.NewV7())
 		f.addConvo(t, f.convos[i])

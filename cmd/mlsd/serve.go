@@ -55,6 +55,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		return err
 	}
 	log := logger(cfg, stderr)
+	tuneMemory(log)
 	url, own, err := database(ctx, cfg, log)
 	if err != nil {
 		return unlessInterrupted(ctx, err, log)
