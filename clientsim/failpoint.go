@@ -34,7 +34,7 @@ func (p *Proc) Arm(ctx context.Context, point string, method syntax.NSID, action
 // How a server writes messages. All but SendsTogether are there to be measured beside it.
 const (
 	SendsTogether = "together" // in transactions that messages share
-	SendsAlone    = "alone"    // each in a transaction of its own
+	SendsAlone    = "alone"    // each in a transaction of its own, and so is the use of its token
 	SendsNowhere  = "nowhere"  // not at all
 )
 

@@ -51,10 +51,12 @@ func (n *node) admin(pool *pgxpool.Pool, log *slog.Logger) http.Handler {
 			say(w, log, http.StatusOK, "armed")
 		})
 		mux.HandleFunc("POST /sends", func(w http.ResponseWriter, r *http.Request) {
-			if err := n.messages.SetMode(messages.Mode(r.URL.Query().Get("mode"))); err != nil {
+			mode := messages.Mode(r.URL.Query().Get("mode"))
+			if err := n.messages.SetMode(mode); err != nil {
 				say(w, log, http.StatusBadRequest, err.Error())
 				return
 			}
+			n.tokens.SetApart(mode == messages.Alone)
 			say(w, log, http.StatusOK, "set")
 		})
 	}

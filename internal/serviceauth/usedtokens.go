@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -37,8 +38,9 @@ type Database interface {
 // then be used once more until it expires, and the idempotency record of the
 // write it carried is what keeps that from having an effect.
 type UsedTokens struct {
-	db   Database
-	uses *gather.Calls[use, bool]
+	db    Database
+	uses  *gather.Calls[use, bool]
+	apart atomic.Bool
 }
 
 // use is a token, and until when it must be remembered.
@@ -65,12 +67,24 @@ func NewUsedTokens(db Database) *UsedTokens {
 // Use implements [ReplayStore]. It shares a round trip with the uses that come at the same time. After an error the token may or may
 // not be used up, and must be taken as used.
 func (u *UsedTokens) Use(ctx context.Context, iss syntax.DID, jti string, exp time.Time) (bool, error) {
-	fresh, err := u.uses.Do(ctx, use{iss, sha256.Sum256([]byte(jti)), exp})
+	used := use{iss, sha256.Sum256([]byte(jti)), exp}
+	if u.apart.Load() {
+		fresh, err := u.record(ctx, []use{used})
+		if err != nil {
+			return false, fmt.Errorf("used_tokens: %w", err)
+		}
+		return fresh[0], nil
+	}
+	fresh, err := u.uses.Do(ctx, used)
 	if err != nil {
 		return false, fmt.Errorf("used_tokens: %w", err)
 	}
 	return fresh, nil
 }
+
+// SetApart has each use from now on take a round trip of its own, or share one again, which is how it begins. It is there to be
+// measured beside.
+func (u *UsedTokens) SetApart(apart bool) { u.apart.Store(apart) }
 
 // record notes the uses and says of each whether it is the first. The primary key decides: of inserts at the same time, on any node,
 // one gets a row and the others wait for it and get none. An old row that was not swept yet counts as a use too. The order is the

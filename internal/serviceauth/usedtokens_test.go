@@ -125,7 +125,15 @@ func TestUseAcrossNodes(t *testing.T) {
 // The uses of one call are judged one by one: of those of one token the first is fresh, whoever issued another token with the same jti.
 func TestUsesOfOneCall(t *testing.T) {
 	t.Parallel()
+	for _, apart := range []bool{false, true} {
+		testUsesAtOnce(t, apart)
+	}
+}
+
+func testUsesAtOnce(t *testing.T, apart bool) {
+	t.Helper()
 	store := serviceauth.NewUsedTokens(newUsedTokensDB(t))
+	store.SetApart(apart)
 	alice, bob := authtest.NewIdentity(t), authtest.NewIdentity(t)
 	soon := time.Now().Add(time.Minute)
 	var fresh [2][10]atomic.Int32
