@@ -123,7 +123,11 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), maxRequest)
 	defer cancel()
 	cl.ctx = ctx
-	if cl.room, err = s.answers.take(ctx, caller.String(), answerRoom(cl.nsid)); err != nil {
+	size, answers := answerRoom(cl.nsid), s.smallAnswers
+	if size > maxSmall {
+		answers = s.largeAnswers
+	}
+	if cl.room, err = answers.take(ctx, caller.String(), size); err != nil {
 		return nil, err
 	}
 	answered := false
@@ -233,12 +237,12 @@ const (
 	maxBody = 15 << 20 // sendMessage: 10 MiB of ciphertext in base64, and what surrounds it
 	// maxDrained is how much of a body that nobody wants is read before the refusal is written.
 	maxDrained = 16 << 20
-	// maxSmallBody parts the bodies: uploads must not keep the many small requests waiting.
-	maxSmallBody = 256 << 10
+	// maxSmall parts the bodies and the answers: uploads and pages must not keep the many small requests waiting.
+	maxSmall = 256 << 10
 
-	smallBodies, smallBodiesOfCaller = 64 << 20, 32 << 20
-	largeBodies, largeBodiesOfCaller = 256 << 20, 32 << 20
-	answersOfAll, answersOfCaller    = 512 << 20, 64 << 20
+	smallRoom, smallRoomOfCaller       = 64 << 20, 32 << 20 // of bodies, and of answers
+	largeBodies, largeBodiesOfCaller   = 256 << 20, 32 << 20
+	largeAnswers, largeAnswersOfCaller = 512 << 20, 64 << 20
 )
 
 // slowestUpload is how long a body may take for each MiB, after its first ten seconds.
@@ -286,7 +290,7 @@ func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held room, err
 		size = r.ContentLength
 	}
 	bodies := s.smallBodies
-	if size > maxSmallBody {
+	if size > maxSmall {
 		bodies = s.largeBodies
 	}
 	if held, err = bodies.take(r.Context(), cl.caller.String(), size); err != nil {

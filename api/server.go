@@ -63,7 +63,7 @@ type Server struct {
 	openings *rate.Limiter // of streams
 	echo     *echo.Echo
 
-	smallBodies, largeBodies, answers *budget
+	smallBodies, largeBodies, smallAnswers, largeAnswers *budget
 }
 
 // New returns a server.
@@ -80,10 +80,11 @@ func New(cfg Config) (*Server, error) {
 			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
 
-		openings:    newOpenings(),
-		smallBodies: newBudget(smallBodies, smallBodiesOfCaller),
-		largeBodies: newBudget(largeBodies, largeBodiesOfCaller),
-		answers:     newBudget(answersOfAll, answersOfCaller),
+		openings:     newOpenings(),
+		smallBodies:  newBudget(smallRoom, smallRoomOfCaller),
+		largeBodies:  newBudget(largeBodies, largeBodiesOfCaller),
+		smallAnswers: newBudget(smallRoom, smallRoomOfCaller),
+		largeAnswers: newBudget(largeAnswers, largeAnswersOfCaller),
 	}
 	var err error
 	if s.byIP, err = newLimiter(cfg.Rates.IP, network); err != nil {
