@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"strconv"
+	"testing"
 	"time"
 
 	"mlsd/events"
@@ -67,3 +69,15 @@ func Generic(name string) bool { return generic(name) }
 
 // StatusOf is the status of a named error.
 func StatusOf(name string) int { return named(name, "").status }
+
+// FillLargeAnswers has other callers hold all the memory that there is for large answers.
+func (s *Server) FillLargeAnswers(t *testing.T) {
+	t.Helper()
+	for i := range int(largeAnswers / largeAnswersOfCaller) {
+		held, err := s.largeAnswers.take(t.Context(), strconv.Itoa(i), largeAnswersOfCaller)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(held.release)
+	}
+}

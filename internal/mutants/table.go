@@ -329,6 +329,13 @@ var mutants = []mutant{
 		{"messages/read.go", "		at := timeOf(*r.Behind) //", "		var at time.Time //"}}, "messages.TestExpiry"},
 	{"any cursor has expired", []edit{
 		{"messages/read.go", "		if r.seqs.id(r.cursor, at) != *r.Behind {\n", "		if at.IsZero() {\n"}}, "messages.TestExpiry"},
+	{"a token twice in one call", []edit{
+		{"internal/serviceauth/usedtokens.go", "		delete(noted, t) //", "		_ = t //"}}, "internal/serviceauth.TestUsesOfOneCall"},
+	{"messages wait for a crowd's tokens", []edit{
+		{"internal/serviceauth/verify.go", "	if tok.claims.lxm == v.urgent.String() {\n", "	if tok == nil {\n"}}, "internal/serviceauth.TestUrgent"},
+	{"messages wait for room that pages have", []edit{
+		{"api/dispatch.go", "	size, answers := answerRoom(cl.nsid), s.smallAnswers\n", "	size, answers := answerRoom(cl.nsid), s.largeAnswers\n"}},
+		"api.TestPagesLeaveRoom"},
 	{"lost-fanout", []edit{
 		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
 		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
