@@ -28,11 +28,7 @@ const (
 
 // Write is Append with a result for each draft, whatever has happened.
 func (l *Log) Write(ctx context.Context, drafts ...Draft) []Result {
-	batch := make([]Draft, len(drafts))
-	for i, d := range drafts {
-		batch[i] = d
-	}
-	return l.write(ctx, batch, true)
+	return l.write(ctx, drafts, true)
 }
 
 // Queued is how many drafts wait for a transaction, and how many bytes.
