@@ -41,8 +41,11 @@ func asUser(t *testing.T, uid, gid uint32) func(*exec.Cmd) {
 	}
 }
 
+// copyFile copies a program. Another test that starts one meanwhile would hand the open file on to it, and nobody could run the copy.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	r, err := os.Open(from)
 	if err != nil {
 		t.Fatal(err)
