@@ -285,7 +285,7 @@ func TestKilledCursors(t *testing.T) {
 		err := b.db.QueryRow(t.Context(), `
 			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 			WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&killed)
-		if err != nil || killed != 1 {
+		if err != nil || killed < 1 { // and maybe that of a cursor that is alone, which is in a transaction too while the point is armed
 			t.Fatalf("%d sessions were ended, %v", killed, err)
 		}
 		b.faults.Resume(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
