@@ -3,6 +3,7 @@ package api_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -66,9 +67,13 @@ func benchmarkSends(b *testing.B, mode messages.Mode) {
 		b.Fatal(err)
 	}
 	server := &http.Server{Handler: handler}
-	go server.Serve(listener) //nolint:errcheck // it ends when it is closed
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
 	b.Cleanup(func() {
 		if err := server.Close(); err != nil {
+			b.Error(err)
+		}
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			b.Error(err)
 		}
 	})
@@ -120,7 +125,11 @@ func benchmarkSends(b *testing.B, mode messages.Mode) {
 				b.Error(err)
 				return
 			}
-			defer conn.Close() //nolint:errcheck // nothing was left unread
+			defer func() {
+				if err := conn.Close(); err != nil {
+					b.Error(err)
+				}
+			}()
 			answers := bufio.NewReader(conn)
 			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
 				if _, err := conn.Write(requests[i]); err != nil {
