@@ -93,10 +93,21 @@ func TestMessageDuringFanout(t *testing.T) {
 // A row that a message has found is not worked off before that message is committed: the device would look too early.
 func TestFanoutDuringCommit(t *testing.T) {
 	t.Parallel()
+	for _, texts := range [][]string{{"second"}, {"second", "third"}} { // a lone message is written by another statement
+		fanOutDuringCommit(t, texts)
+	}
+}
+
+func fanOutDuringCommit(t *testing.T, texts []string) {
+	t.Helper()
 	b := newBench(t)
 	b.send("first")
 	resume := b.pause(failpoint.BeforeCommit, messages.NSID, func() error {
-		_, err := b.log.Append(t.Context(), []messages.Draft{b.draft("second")})
+		var drafts []messages.Draft
+		for _, text := range texts {
+			drafts = append(drafts, b.draft(text))
+		}
+		_, err := b.log.Append(t.Context(), drafts)
 		return err
 	})
 	b.run()
@@ -104,7 +115,7 @@ func TestFanoutDuringCommit(t *testing.T) {
 	resume()
 	b.run()
 	if late := len(b.phone.taken()); late != 1 {
-		t.Fatalf("%d calls before the commit and %d after it", early, late)
+		t.Fatalf("%d calls before the commit of %d and %d after it", early, len(texts), late)
 	}
 }
 

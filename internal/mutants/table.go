@@ -388,6 +388,8 @@ var mutants = []mutant{
 		{"messages/commit.go", "	\"mlsd/outbox\"\n", ""}}, "convos.TestCommitWithoutEvent"},
 	{"told before the commit", []edit{
 		{"push/push.go", "DO UPDATE SET sender_did = excluded.sender_did WHERE false", "DO NOTHING"}}, "push.TestFanoutDuringCommit"},
+	{"told before the commit (lone message)", []edit{
+		{"migrations/000008_storage.up.sql", "DO UPDATE SET sender_did = excluded.sender_did WHERE false;", "DO NOTHING;"}}, "push.TestFanoutDuringCommit"},
 	{"told before the commit (Welcome)", []edit{
 		{"push/enqueue.go", `DO UPDATE
 	SET reason = CASE WHEN excluded.reason = 'welcome' THEN 'welcome' ELSE push_jobs.reason END,
