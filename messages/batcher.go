@@ -39,7 +39,7 @@ func WithShards(n int) Option {
 }
 
 // OnReserved has messages share transactions on connections of their own: a batch of hundreds must not stand in line behind as many
-// single requests. A node has so many in flight: one for each shard and eight for busy convos.
+// single requests. It has one in flight for each shard, and eight for busy convos.
 func OnReserved(pool *pgxpool.Pool) Option {
 	return func(l *Log) { l.batches = pool }
 }

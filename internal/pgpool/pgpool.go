@@ -60,8 +60,8 @@ func open(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// reservedConns is the size of a reserved pool, whatever the URL says.
-const reservedConns = 12
+// reservedConns is the size of a reserved pool, whatever the URL says: the log's lanes, four and eight, and the uses of tokens.
+const reservedConns = 13
 
 // maxConns is the size of a pool whose URL does not say pool_max_conns: four connections for each processor, from 8 to 32. More are no
 // faster where the database has as many processors as we have, and in a crowd each takes its share of them from the batches.
