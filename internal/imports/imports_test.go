@@ -55,7 +55,8 @@ func allowed() map[string][]string {
 		"internal/localpg":     {},
 		"internal/pgpool":      {},
 		"internal/gather":      {},
-		"internal/serviceauth": {"internal/gather", "internal/guard", "internal/pgpool"},
+		"internal/k256":        {},
+		"internal/serviceauth": {"internal/gather", "internal/guard", "internal/k256", "internal/pgpool"},
 	}
 }
 

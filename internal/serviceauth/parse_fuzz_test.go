@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/internal/k256"
 )
 
 // FuzzParseToken checks that what parses has the promised form, and in one
@@ -54,13 +56,19 @@ func FuzzDocument(f *testing.F) {
 	f.Add(prefix + `Multikey","publicKeyMultibase":"zDnaembgSGUhZULN2Caob4HLJPaxBh92N7rtH21TErzqf8HQo"}]}`)
 	f.Add(prefix + `EcdsaSecp256k1VerificationKey2019","publicKeyMultibase":"zQYEBzXeuTM9UR3rfvNag6L3RNAs5pQZyYPsomTsgQhsxLdEgCrPTLgFna8yqCnxPpNT7DBk6Ym3dgPKNu86vt9GR"}]}`)
 	f.Add(prefix + `EcdsaSecp256r1VerificationKey2019","publicKeyMultibase":"zXt"}]}`)
+	keys, err := k256.NewKeys(1)
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, body string) {
 		key, err := parseDocument([]byte(body), alice)
 		if (key == nil) != (err != nil) {
 			t.Fatalf("parseDocument = %v, %v", key, err)
 		}
 		if key != nil {
-			_ = (&token{alg: algES256, signature: make([]byte, signatureSize)}).verify(key)
+			for _, alg := range []string{algES256, algES256K} {
+				_ = (&token{alg: alg, signature: make([]byte, signatureSize)}).verify(keys, key)
+			}
 		}
 	})
 }

@@ -13,11 +13,16 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
+
+	"mlsd/internal/k256"
 )
 
 // verifiedTokens is how many verified tokens are remembered, at roughly 0.5 KiB
 // each.
 const verifiedTokens = 16_384
+
+// knownKeys is of how many K-256 keys multiples are kept, at 7 KiB each.
+const knownKeys = 8_192
 
 // Directory finds the #atproto signing key of a DID. Its errors are
 // [ErrIssuer] where there certainly is none, [ErrBusy] where its budget is spent,
@@ -75,6 +80,7 @@ type Validator struct {
 	verified   *lru.Cache[[sha256.Size]byte, claims]
 	refresh    *refreshBudget
 	refreshing singleflight.Group // by DID
+	keys       *k256.Keys
 	urgent     syntax.NSID
 	checking   chan struct{} // signatures that are not urgent
 }
@@ -106,8 +112,12 @@ func New(cfg Config) (*Validator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
+	keys, err := k256.NewKeys(knownKeys)
+	if err != nil {
+		return nil, fmt.Errorf("serviceauth: %w", err)
+	}
 	v := &Validator{audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now, verified: verified, refresh: refresh,
-		urgent: cfg.Urgent, checking: make(chan struct{}, runtime.GOMAXPROCS(0))}
+		keys: keys, urgent: cfg.Urgent, checking: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	if v.now == nil {
 		v.now = time.Now
 	}

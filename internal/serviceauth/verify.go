@@ -10,6 +10,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
+
+	"mlsd/internal/k256"
 )
 
 // The algorithms of AT Protocol (https://atproto.com/specs/cryptography).
@@ -57,12 +59,12 @@ func (v *Validator) verify(ctx context.Context, tok *token) error {
 // signed checks the signature, in its turn unless the token's method is urgent.
 func (v *Validator) signed(ctx context.Context, tok *token, key atcrypto.PublicKey) error {
 	if tok.claims.lxm == v.urgent.String() {
-		return tok.verify(key)
+		return tok.verify(v.keys, key)
 	}
 	select {
 	case v.checking <- struct{}{}:
 		defer func() { <-v.checking }()
-		return tok.verify(key)
+		return tok.verify(v.keys, key)
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 	}
@@ -91,18 +93,22 @@ func (v *Validator) newerKey(ctx context.Context, did syntax.DID) (atcrypto.Publ
 
 // verify checks alg and signature against key. The signature must be low-S, as
 // AT Protocol asks: the other form would be a second token with the same claims.
-func (t *token) verify(key atcrypto.PublicKey) error {
-	var alg string
-	switch key.(type) {
+func (t *token) verify(keys *k256.Keys, key atcrypto.PublicKey) error {
+	var (
+		alg    string
+		verify = key.HashAndVerify
+	)
+	switch key := key.(type) {
 	case *atcrypto.PublicKeyP256:
 		alg = algES256
 	case *atcrypto.PublicKeyK256:
 		alg = algES256K
+		verify = func(content, signature []byte) error { return keys.HashAndVerify(key, content, signature) }
 	}
 	if alg == "" || t.alg != alg {
 		return invalid(reasonKey)
 	}
-	if err := key.HashAndVerify([]byte(t.signed), t.signature); err != nil {
+	if err := verify([]byte(t.signed), t.signature); err != nil {
 		return &InvalidError{Reason: reasonSignature, Err: err}
 	}
 	return nil
