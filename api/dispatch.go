@@ -32,9 +32,10 @@ const (
 type call struct {
 	ctx    context.Context
 	nsid   string
-	caller syntax.DID   // the token's verified issuer
-	header string       // Idempotency-Key, or ""
-	http   echo.Context // whose answer a stream writes itself
+	caller syntax.DID            // the token's verified issuer
+	token  *serviceauth.Verified // which sendMessage uses up itself
+	header string                // Idempotency-Key, or ""
+	http   echo.Context          // whose answer a stream writes itself
 
 	answer   []byte
 	replayed bool
@@ -91,8 +92,9 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	if err := s.byIP.check(c, c.RealIP()); err != nil {
 		return nil, err
 	}
-	route, caller, err := s.admit(c)
-	cl := &call{ctx: r.Context(), nsid: route.Method.NSID, caller: caller, header: r.Header.Get(headerKey), http: c}
+	route, token, err := s.admit(c)
+	caller := token.Caller
+	cl := &call{ctx: r.Context(), nsid: route.Method.NSID, caller: caller, token: &token, header: r.Header.Get(headerKey), http: c}
 	subscription := route.Method.Kind == mlsapi.Subscription
 	if err == nil && subscription {
 		err = s.stream(cl, route) // which finds out who the caller is
@@ -140,6 +142,9 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	if cl.expired { // whatever came of it: what is left is the natural guard
 		c.Response().Header().Set(headerExpired, "true")
 	}
+	if errors.Is(err, serviceauth.ErrReplayed) {
+		s.byIP.charge(c.RealIP())
+	}
 	if err != nil {
 		return nil, s.renamed(route.Method, err)
 	}
@@ -173,28 +178,35 @@ const maxRequest = 9 * time.Second
 
 // admit does what comes before the caller is known: which method it is, whether the request has its form, and who sends it, unless
 // that is for the method to find out. The caller's rate limit comes before its token is used up, which costs a row.
-func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], caller syntax.DID, err error) {
+func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], token serviceauth.Verified, err error) {
 	r, nsid := c.Request(), c.Param("nsid")
 	route, ok := s.routes[nsid]
 	if !ok {
-		return route, "", failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
+		return route, token, failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
 	}
 	if err := checkVerb(c, route.Method); err != nil {
-		return route, "", err
+		return route, token, err
 	}
 	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
 		if len(r.Header.Values(name)) > 1 {
-			return route, "", badRequest("there is more than one " + name + " header")
+			return route, token, badRequest("there is more than one " + name + " header")
 		}
 	}
 	if subscription := route.Method.Kind == mlsapi.Subscription; subscription || route.Method.Streams {
 		if err := turn(r.Context(), s.openings); err != nil || subscription {
-			return route, "", err
+			return route, token, err
 		}
 	}
-	caller, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), route.Method.Kind == mlsapi.Procedure,
+	procedure := route.Method.Kind == mlsapi.Procedure
+	token, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure,
 		func(did syntax.DID) error { return s.byDID.take(c, did.String()) })
-	return route, caller, err
+	if err == nil && procedure && nsid != mlsapi.NSIDSendMessage { // which uses it up in the transaction of the message
+		err = token.Use(r.Context())
+	}
+	if err != nil {
+		return route, serviceauth.Verified{}, err
+	}
+	return route, token, nil
 }
 
 // checkVerb refuses the wrong HTTP method and a body that is not plain JSON.

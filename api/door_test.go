@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +32,42 @@ func TestRefusedTokensCostNoRow(t *testing.T) {
 	if n := w.count(`SELECT count(*) FROM used_tokens`); n != 1 {
 		t.Fatalf("%d tokens are remembered, want the one that got through", n)
 	}
+}
+
+// A token is good for one procedure call, whatever the second call says and whichever node it comes to. Where both come at once, one passes.
+func TestTokenIsUsedOnce(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		if r.in == nil {
+			t.Skip("a query's token may come again: a PDS may re-send it")
+		}
+		authorization := r.by.authorization(r.nsid)
+		call := func(node *api.Server) answer {
+			return w.answer(node, w.request(http.MethodPost, r.nsid, nil, r.in.AppendJSON(nil), authorization))
+		}
+		call(w.server).ok()
+		for _, node := range []*api.Server{w.server, w.boot()} {
+			if message := call(node).fails(http.StatusUnauthorized, "InvalidToken"); message != "token was used before" {
+				t.Errorf("message %q", message)
+			}
+		}
+		r.once()
+
+		authorization = r.by.authorization(r.nsid)
+		var refused atomic.Int32
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if call(w.server).status == http.StatusUnauthorized {
+					refused.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := refused.Load(); n != 9 {
+			t.Errorf("of ten calls at once with one token %d were refused", n)
+		}
+	})
 }
 
 // One caller's uploads that never end leave room for everybody's messages, and for its own.

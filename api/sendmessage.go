@@ -34,7 +34,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	}
 	sent, err := h.messages.Send(c.ctx, messages.Draft{
 		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
-		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI,
+		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
 	})
 	if err != nil {
 		return err

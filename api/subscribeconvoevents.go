@@ -43,7 +43,8 @@ func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
 	authorization := c.http.Request().Header.Get(echo.HeaderAuthorization)
 	switch {
 	case ticket == nil:
-		return h.auth.Validate(c.ctx, authorization, syntax.NSID(c.nsid), false, admit)
+		token, err := h.auth.Validate(c.ctx, authorization, syntax.NSID(c.nsid), false, admit)
+		return token.Caller, err
 	case authorization != "":
 		return "", badRequest("there is a ticket and an Authorization header: send one of them")
 	}

@@ -19,6 +19,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
 	"mlsd/mls"
 )
 
@@ -34,6 +35,7 @@ type Draft struct {
 	Body      []byte
 	EmbedType *string
 	EmbedURI  *string
+	Token     *serviceauth.Verified // is used up in the draft's transaction, whatever becomes of the draft; nil: none is
 }
 
 // ErrWrongGroup says that the ciphertext's header names another group than the convo's.
@@ -52,10 +54,12 @@ type Receipt struct {
 }
 
 // Result is the outcome of one draft of a batch. Err is nil, ErrConvoNotFound, ErrNotMember, ErrWrongGroup,
-// *EpochMismatchError or *idem.ConflictError.
+// *EpochMismatchError, *idem.ConflictError or serviceauth.ErrReplayed.
 type Result struct {
 	Receipt
 	Err error
+	// spent says of a draft that is to be written again that its token was fresh, and is used up.
+	spent bool
 }
 
 // refused reports whether r is a judgement and not a failure to come to one.
@@ -65,7 +69,7 @@ func (r Result) refused() bool {
 		conflict *idem.ConflictError
 	)
 	return errors.Is(r.Err, ErrConvoNotFound) || errors.Is(r.Err, ErrNotMember) || errors.Is(r.Err, ErrWrongGroup) ||
-		errors.As(r.Err, &mismatch) || errors.As(r.Err, &conflict)
+		errors.Is(r.Err, serviceauth.ErrReplayed) || errors.As(r.Err, &mismatch) || errors.As(r.Err, &conflict)
 }
 
 // Log appends messages.
@@ -120,7 +124,9 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 // transactions hold is ErrBusy.
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	results := make([]Result, len(drafts))
-	for p := joinAll(drafts); len(p.first) > 0; p = joinSome(drafts, p.later) {
+	held := map[key]bool{}
+	for indices := refuseTwins(drafts, results); len(indices) > 0; {
+		p := passOf(drafts, indices, held)
 		settled := l.settle(ctx, p.first, wait)
 		for i, j := range p.of {
 			results[i] = settled[j]
@@ -131,6 +137,7 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 				l.metrics.Replayed(NSID)
 			}
 		}
+		indices = p.next(drafts, settled, results, held)
 	}
 	return results
 }
@@ -145,6 +152,9 @@ func (l *Log) settle(ctx context.Context, drafts []Draft, wait bool) []Result {
 		select { // a moment apart from the others, who try again too
 		case <-time.After(rand.N(time.Duration(try) * 5 * time.Millisecond)):
 		case <-ctx.Done(): // transact says so
+		}
+		if err == nil {
+			spend(drafts, outcomes)
 		}
 		outcomes, err = l.transact(ctx, drafts, wait)
 	}
@@ -180,6 +190,16 @@ func again(outcomes []outcome, err error, wait bool) bool {
 		}
 	}
 	return false
+}
+
+// spend takes from drafts the tokens that were fresh in a transaction that is committed and had these outcomes, so that they are not
+// found to be used when the drafts are written again.
+func spend(drafts []Draft, outcomes []outcome) {
+	for i, o := range outcomes {
+		if o.status != statusTokenUsed {
+			drafts[i].Token = nil
+		}
+	}
 }
 
 // poisoned reports whether err may be the fault of a single draft: its values are not what a parameter or a row may hold.
@@ -289,8 +309,10 @@ func (l *Log) resolve(ctx context.Context, drafts []Draft, outcomes []outcome, r
 // result turns what the statement said about a draft into its answer.
 func (l *Log) result(d Draft, o outcome) Result {
 	switch o.status {
+	case statusTokenUsed:
+		return Result{Err: serviceauth.ErrReplayed}
 	case statusBusy:
-		return Result{Err: ErrBusy}
+		return Result{Err: ErrBusy, spent: true}
 	case statusConvoNotFound:
 		return Result{Err: ErrConvoNotFound}
 	case statusNotMember:

@@ -243,6 +243,9 @@ func (b *batcher) settle(ln *lane, batch []*send) {
 	defer cancel()
 	for i, r := range b.write(ctx, drafts, ln.convo != nil) {
 		if errors.Is(r.Err, ErrBusy) && ln.convo == nil {
+			if r.spent {
+				batch[i].Token = nil
+			}
 			b.setAside(batch[i])
 			continue
 		}

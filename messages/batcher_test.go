@@ -281,20 +281,23 @@ func TestOtherShardGoesOn(t *testing.T) {
 	<-held
 }
 
+// busy has ways in which a convo may be busy: its row is locked, or the one that has its pushes.
+var busy = map[string]func(f *fixture, t *testing.T, convo uuid.UUID) (release func()){
+	"convo": func(f *fixture, t *testing.T, convo uuid.UUID) func() { return f.lock(t, lockConvo, convo) },
+	"push": func(f *fixture, t *testing.T, convo uuid.UUID) func() {
+		_, err := f.db.Exec(t.Context(), `
+			INSERT INTO push_targets (did, device_id, kind, address, created_at) VALUES ('did:plc:bob', 'phone', 'webhook', 'https://example.com', now())`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.lock(t, `INSERT INTO push_convos (convo_id, sender_did, created_at) VALUES ($1, 'did:plc:alice', now())`, convo)
+	},
+}
+
 // TestBusyConvoHoldsUpNoOther: a convo that is locked elsewhere, or one whose word to devices is, delays its own messages alone.
 func TestBusyConvoHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	for name, hold := range map[string]func(f *fixture, t *testing.T, convo uuid.UUID) (release func()){
-		"convo": func(f *fixture, t *testing.T, convo uuid.UUID) func() { return f.lock(t, lockConvo, convo) },
-		"push": func(f *fixture, t *testing.T, convo uuid.UUID) func() {
-			_, err := f.db.Exec(t.Context(), `
-				INSERT INTO push_targets (did, device_id, kind, address, created_at) VALUES ('did:plc:bob', 'phone', 'webhook', 'https://example.com', now())`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return f.lock(t, `INSERT INTO push_convos (convo_id, sender_did, created_at) VALUES ($1, 'did:plc:alice', now())`, convo)
-		},
-	} {
+	for name, hold := range busy {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)

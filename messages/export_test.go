@@ -45,6 +45,13 @@ func (l *Log) Idle() bool {
 	return l.sends.running == 0 && len(l.sends.aside) == 0
 }
 
+// Aside reports whether a lane of its own waits for a convo.
+func (l *Log) Aside(convo uuid.UUID) bool {
+	l.sends.mu.Lock()
+	defer l.sends.mu.Unlock()
+	return l.sends.aside[convo] != nil
+}
+
 // SameShard reports whether two convos share a shard.
 func (l *Log) SameShard(a, b uuid.UUID) bool {
 	l.sends.mu.Lock()

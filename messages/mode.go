@@ -41,7 +41,12 @@ func (l *Log) sendAlone(ctx context.Context, d Draft) (Receipt, error) {
 	return r.Receipt, r.Err
 }
 
-func sendNowhere(_ context.Context, d Draft) (Receipt, error) {
+func sendNowhere(ctx context.Context, d Draft) (Receipt, error) {
+	if d.Token != nil {
+		if err := d.Token.Use(ctx); err != nil {
+			return Receipt{}, err
+		}
+	}
 	at := time.Now().UTC().Truncate(time.Millisecond)
 	return Receipt{ID: idOf(d.ConvoID, 1, at), Seq: 1, Epoch: d.Epoch, At: at}, nil
 }

@@ -3,12 +3,14 @@ package messages
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
 	"mlsd/outbox"
 	"mlsd/push"
 )
@@ -23,6 +25,7 @@ const (
 	statusBusy          = "busy" // the convo is not locked, so nothing can be appended to it
 	statusWrongGroup    = "wrong-group"
 	statusWrongEpoch    = "wrong-epoch"
+	statusTokenUsed     = "token-used" // by an earlier request: this one is not even looked at
 )
 
 // outcome is the statement's word on one draft.
@@ -39,6 +42,9 @@ type outcome struct {
 // committed, and a statement keeps the snapshot it began with however long it waited.
 //
 // Only for members: a stranger can neither hold up a convo nor learn from a wait that it exists.
+//
+// Then it uses up the drafts' tokens, and notes those that were used before. In this order whoever waits for a token, which a
+// transaction on another node is using up, waits for nobody who waits for a convo.
 const lockConvos = `
 	WITH locked AS MATERIALIZED (
 		SELECT id FROM convos
@@ -49,9 +55,12 @@ const lockConvos = `
 				SELECT convo_id FROM members WHERE convo_id = d.convo_id AND did = d.did AND left_at IS NULL LIMIT 1
 			) m))
 		ORDER BY id FOR NO KEY UPDATE
+	), uses AS (
+		SELECT * FROM unnest($3::uuid[], $4::timestamptz[]) AS u (token, expires_at) WHERE (SELECT count(*) FROM locked) >= 0
+	), fresh AS (` + serviceauth.NoteUses + `
 	)
-	SELECT set_config('mlsd.unlocked', coalesce(array_agg(id), '{}')::text, true)
-	FROM (SELECT unnest($1::uuid[]) EXCEPT SELECT id FROM locked) AS u (id)`
+	SELECT set_config('mlsd.unlocked', ARRAY(SELECT unnest($1::uuid[]) EXCEPT SELECT id FROM locked)::text, true),
+		set_config('mlsd.stale', ARRAY(SELECT unnest($3::uuid[]) EXCEPT SELECT token FROM fresh)::text, true)`
 
 // lockIdleConvos is lockConvos for those who share a batch: it passes over convos that another transaction holds, and nothing else
 // that the batch may have to wait for holds it up for long.
@@ -69,13 +78,16 @@ const appendDrafts = `
 		SELECT date_trunc('milliseconds', clock_timestamp()) AS now
 	), draft AS (
 		SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::text[], $4::text[], $5::bytea[], $6::smallint[], $7::bigint[],
-			$8::bytea[], $9::text[], $10::text[])
-		WITH ORDINALITY AS d (convo_id, group_id, sender_did, key, hash, kind, epoch, body, embed_type, embed_uri, ord)
+			$8::bytea[], $9::text[], $10::text[], $12::uuid[])
+		WITH ORDINALITY AS d (convo_id, group_id, sender_did, key, hash, kind, epoch, body, embed_type, embed_uri, token, ord)
 	), unlocked AS MATERIALIZED (
 		SELECT current_setting('mlsd.unlocked')::uuid[] AS ids
+	), stale AS MATERIALIZED (
+		SELECT current_setting('mlsd.stale')::uuid[] AS tokens
 	), judged AS (
 		SELECT d.*, c.last_seq, c.epoch AS current_epoch, held.seq AS held_seq, held.created_at AS held_at,
 			CASE
+				WHEN d.token = ANY((SELECT tokens FROM stale)::uuid[]) THEN 'token-used'
 				WHEN held.request_hash = d.hash THEN 'repeated'
 				WHEN held.seq IS NOT NULL THEN 'conflict'
 				WHEN c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'
@@ -124,11 +136,17 @@ const appendDrafts = `
 	FROM numbered, moment
 	ORDER BY ord`
 
-// appendOne is lockConvos or lockIdleConvos, and appendDrafts, for a single draft. The function is in migration 000008; what it judges and
+// appendOne is lockConvos or lockIdleConvos, and appendDrafts, for a single draft. The function is in migration 000009; what it judges and
 // writes is what appendDrafts does.
 const appendOne = `
 	SELECT status, coalesce(seq, 0), at, coalesce(current_epoch, 0), differing
-	FROM append_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	FROM append_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
+
+// use is a token that a draft uses up.
+type use struct {
+	token   serviceauth.TokenID
+	expires time.Time
+}
 
 // sender is a connection, on which a batch is a transaction of its own, or a transaction.
 type sender interface {
@@ -141,8 +159,12 @@ func (l *Log) batchOf(drafts []Draft, wait bool) *pgx.Batch {
 	batch := &pgx.Batch{}
 	if len(drafts) == 1 && l.one != "" {
 		d := &drafts[0]
+		var token, expires any
+		if d.Token != nil {
+			token, expires = [16]byte(d.Token.ID()), d.Token.Expires()
+		}
 		batch.Queue(l.one, [16]byte(d.ConvoID), d.GroupID, d.Sender.String(), d.Key, d.Hash[:], int16(d.Kind), d.Epoch, d.Body,
-			d.EmbedType, d.EmbedURI, l.window, wait)
+			d.EmbedType, d.EmbedURI, l.window, wait, token, expires)
 		return batch
 	}
 	n := len(drafts)
@@ -152,19 +174,30 @@ func (l *Log) batchOf(drafts []Draft, wait bool) *pgx.Batch {
 		senders, keys          = make(pgpool.Array[pgpool.Text], n), make(pgpool.Array[pgpool.Text], n)
 		kinds, epochs          = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
 		embedTypes, embedURIs  = make(pgpool.Array[pgpool.OptionalText], n), make(pgpool.Array[pgpool.OptionalText], n)
+		tokens                 = make(pgpool.Array[pgpool.UUID], n) // of zeros where there is none
+		uses                   = make([]use, 0, n)
 	)
 	for i := range drafts {
 		d := &drafts[i]
 		convos[i], groups[i], senders[i], keys[i], hashes[i] = pgpool.UUID(d.ConvoID), d.GroupID, pgpool.Text(d.Sender), pgpool.Text(d.Key), d.Hash[:]
 		kinds[i], epochs[i], bodies[i] = pgpool.Int(d.Kind), pgpool.Int(d.Epoch), d.Body
 		embedTypes[i], embedURIs[i] = pgpool.Optional(d.EmbedType), pgpool.Optional(d.EmbedURI)
+		if d.Token != nil {
+			u := use{d.Token.ID(), d.Token.Expires()}
+			tokens[i], uses = pgpool.UUID(u.token), append(uses, u)
+		}
+	}
+	slices.SortFunc(uses, func(a, b use) int { return serviceauth.CompareTokens(a.token, b.token) })
+	used, expires := make(pgpool.Array[pgpool.UUID], len(uses)), make(pgpool.Array[pgpool.Time], len(uses))
+	for i, u := range uses {
+		used[i], expires[i] = pgpool.UUID(u.token), pgpool.Time(u.expires)
 	}
 	lock := lockIdleConvos
 	if wait {
 		lock = lockConvos
 	}
-	batch.Queue(lock, convos, senders)
-	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, bodies, embedTypes, embedURIs, l.window)
+	batch.Queue(lock, convos, senders, used, expires)
+	batch.Queue(l.statement, convos, groups, senders, keys, hashes, kinds, epochs, bodies, embedTypes, embedURIs, l.window, tokens)
 	return batch
 }
 

@@ -56,7 +56,6 @@ func (n *node) admin(pool *pgxpool.Pool, log *slog.Logger) http.Handler {
 				say(w, log, http.StatusBadRequest, err.Error())
 				return
 			}
-			n.tokens.SetApart(mode == messages.Alone)
 			say(w, log, http.StatusOK, "set")
 		})
 	}

@@ -35,7 +35,7 @@ func allowed() map[string][]string {
 		"api": domain("api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"push", "internal/gather", "internal/serviceauth"),
 		"convos":               domain("messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/gather"),
-		"messages":             domain("idem", "outbox", "push", "internal/failpoint"),
+		"messages":             domain("idem", "outbox", "push", "internal/failpoint", "internal/serviceauth"),
 		"welcome":              domain("idem", "outbox", "push", "internal/failpoint", "internal/gather"),
 		"keypackages":          domain("idem", "outbox"),
 		"events":               domain("messages", "outbox", "push", "internal/failpoint"),

@@ -43,15 +43,19 @@ const welcomeBody = "SELECT body FROM welcome_bodies WHERE convo_id = $1 AND epo
 
 var mutants = []mutant{
 	{"replay-before-auth", []edit{
-		{"api/dispatch.go", `	return route, caller, err
-}`, `	if token := strings.Split(r.Header.Get(echo.HeaderAuthorization), "."); err != nil && len(token) == 3 {
-		var claims struct{ Iss syntax.DID }
-		raw, _ := base64.RawURLEncoding.DecodeString(token[1])
-		if json.Unmarshal(raw, &claims) == nil {
-			return route, claims.Iss, nil
-		}
+		{"api/dispatch.go", `		return route, serviceauth.Verified{}, err
 	}
-	return route, caller, err
+	return route, token, nil
+}`, `		if token := strings.Split(r.Header.Get(echo.HeaderAuthorization), "."); len(token) == 3 {
+			var claims struct{ Iss syntax.DID }
+			raw, _ := base64.RawURLEncoding.DecodeString(token[1])
+			if json.Unmarshal(raw, &claims) == nil {
+				return route, serviceauth.Verified{Caller: claims.Iss}, nil
+			}
+		}
+		return route, serviceauth.Verified{}, err
+	}
+	return route, token, nil
 }`}, {"api/dispatch.go", `	"context"
 `, `	"context"
 	"encoding/base64"
@@ -63,12 +67,12 @@ var mutants = []mutant{
 	{"global-key (messages)", []edit{
 		{"messages/statement.go", "WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key",
 			"WHERE convo_id = d.convo_id AND idempotency_key"},
-		{"migrations/000008_storage.up.sql", "WHERE h.convo_id = convo AND h.sender_did = sender AND h.idempotency_key", "WHERE h.convo_id = convo AND h.idempotency_key"}}, "TestGlobalKey"},
+		{"migrations/000009_tokens.up.sql", "WHERE h.convo_id = convo AND h.sender_did = sender AND h.idempotency_key", "WHERE h.convo_id = convo AND h.idempotency_key"}}, "TestGlobalKey"},
 	{"body-ignored", []edit{
 		{"idem/content.go", "if bytes.Equal(r.requestHash, hash[:]) {", "if bytes.Equal(hash[:], hash[:]) {"}}, "TestBodyIgnored"},
 	{"body-ignored (messages)", []edit{
 		{"messages/statement.go", "WHEN held.request_hash = d.hash THEN 'repeated'", "WHEN held.seq IS NOT NULL THEN 'repeated'"},
-		{"migrations/000008_storage.up.sql", "IF held.request_hash = hash THEN", "IF held.seq IS NOT NULL THEN"}}, "TestBodyIgnored"},
+		{"migrations/000009_tokens.up.sql", "IF held.request_hash = hash THEN", "IF held.seq IS NOT NULL THEN"}}, "TestBodyIgnored"},
 	{"check-then-run", []edit{
 		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted}}, "TestCheckThenRun"},
 	{"record-after", []edit{
@@ -82,17 +86,13 @@ var mutants = []mutant{
 	return answer, late.Commit(ctx)
 `}}, "TestRecordAfter"},
 	{"epoch-before-key", []edit{
-		{"messages/statement.go", `			CASE
-				WHEN held.request_hash = d.hash`, `			CASE
-				WHEN d.epoch < c.epoch THEN 'wrong-epoch'
+		{"messages/statement.go", `				WHEN held.request_hash = d.hash`, `				WHEN d.epoch < c.epoch THEN 'wrong-epoch'
 				WHEN held.request_hash = d.hash`},
-		{"migrations/000008_storage.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF current_epoch > epoch THEN\n        status := 'wrong-epoch';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestEpochBeforeKey"},
+		{"migrations/000009_tokens.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF current_epoch > epoch THEN\n        status := 'wrong-epoch';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestEpochBeforeKey"},
 	{"member-before-key", []edit{
-		{"messages/statement.go", `			CASE
-				WHEN held.request_hash = d.hash`, `			CASE
-				WHEN m.left_at IS NOT NULL THEN 'not-member'
+		{"messages/statement.go", `				WHEN held.request_hash = d.hash`, `				WHEN m.left_at IS NOT NULL THEN 'not-member'
 				WHEN held.request_hash = d.hash`},
-		{"migrations/000008_storage.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF EXISTS (SELECT FROM members m WHERE m.convo_id = convo AND m.did = sender AND m.left_at IS NOT NULL) THEN\n        status := 'not-member';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestMemberBeforeKey"},
+		{"migrations/000009_tokens.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF EXISTS (SELECT FROM members m WHERE m.convo_id = convo AND m.did = sender AND m.left_at IS NOT NULL) THEN\n        status := 'not-member';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestMemberBeforeKey"},
 	{"member-before-key (leave)", []edit{
 		{"convos/leave.go", "			return Advanced{Epoch: *c.leftEpoch}, nil\n", "			return Advanced{}, ErrNotMember\n"}}, "TestMemberBeforeKey"},
 	{"cached-401", []edit{
@@ -198,7 +198,7 @@ var mutants = []mutant{
 		{"convos/commit.go", "	case int64(h.Epoch) != c.epoch:\n", "	case int64(h.Epoch) > c.epoch:\n"}}, "TestSelfReadCAS"},
 	{"max-plus-one", []edit{
 		{"messages/statement.go", "ORDER BY id FOR NO KEY UPDATE\n", "ORDER BY id\n"},
-		{"migrations/000008_storage.up.sql", "        FOR NO KEY UPDATE;", "        ;"}}, "TestMaxPlusOne"},
+		{"migrations/000009_tokens.up.sql", "        FOR NO KEY UPDATE;", "        ;"}}, "TestMaxPlusOne"},
 	{"epoch-zero", []edit{
 		{"convos/create.go", "		epoch = 1\n", "		epoch = 0\n"},
 		{"convos/create.go", "	if epoch == 0 && n.Welcome != nil {\n", "	if epoch < 0 {\n"}}, "TestEpochZero"},
@@ -249,7 +249,7 @@ var mutants = []mutant{
 		{"internal/serviceauth/claims.go", "	if r.Nbf != nil {\n		c.nbf = *r.Nbf\n	}\n",
 			"	if r.Nbf != nil {\n		c.nbf = *r.Nbf\n	}\n	if subject.Sub != \"\" {\n		c.sub = syntax.DID(subject.Sub)\n	}\n"},
 		{"internal/serviceauth/token.go", "	iat, nbf, exp int64 //", "	sub           syntax.DID\n	iat, nbf, exp int64 //"},
-		{"internal/serviceauth/validator.go", "	return c.iss, nil\n", "	if c.sub != \"\" {\n		return c.sub, nil\n	}\n	return c.iss, nil\n"}}, "TestSubImpersonation"},
+		{"internal/serviceauth/validator.go", "	return Verified{Caller: c.iss, ", "	if c.sub != \"\" {\n		c.iss = c.sub\n	}\n	return Verified{Caller: c.iss, "}}, "TestSubImpersonation"},
 	{"removed member reads on", []edit{
 		{"convos/access.go", "	if left {\n", "	if left && m.Epoch < 0 {\n"}}, "TestRemovedMemberReadsNothing"},
 	{"removed member reads on (messages)", []edit{
@@ -308,7 +308,7 @@ var mutants = []mutant{
 		{"messages/append.go", "n > 0 && poisoned(err)", "n > len(drafts) && poisoned(err)"}}, "messages.TestPoisonedDraft"},
 	{"appended without the lock", []edit{
 		{"messages/statement.go", "				WHEN d.convo_id = ANY((SELECT ids FROM unlocked)::uuid[]) THEN 'busy'\n", ""},
-		{"migrations/000008_storage.up.sql", "        WHEN its_group IS NULL THEN 'busy'\n", ""}}, "messages.TestOrderOfOneSender"},
+		{"migrations/000009_tokens.up.sql", "        WHEN its_group IS NULL THEN 'busy'\n", ""}}, "messages.TestOrderOfOneSender"},
 	{"a busy convo fails its neighbours", []edit{
 		{"messages/append.go", "	case pgpool.LockTimeout(err) && !wait:\n		return ErrBusy\n", ""}}, "messages.TestBusyConvoHoldsUpNoOther"},
 	{"running is busy", []edit{
@@ -330,7 +330,21 @@ var mutants = []mutant{
 	{"any cursor has expired", []edit{
 		{"messages/read.go", "		if r.seqs.id(r.cursor, at) != *r.Behind {\n", "		if at.IsZero() {\n"}}, "messages.TestExpiry"},
 	{"a token twice in one call", []edit{
-		{"internal/serviceauth/usedtokens.go", "		delete(noted, t) //", "		_ = t //"}}, "internal/serviceauth.TestUsesOfOneCall"},
+		{"internal/serviceauth/usedtokens.go", "		delete(noted, s.token) //", "		//"}}, "internal/serviceauth.TestUsesOfOneCall"},
+	{"a used token sends (batch)", []edit{
+		{"messages/statement.go", "				WHEN d.token = ANY((SELECT tokens FROM stale)::uuid[]) THEN 'token-used'\n", ""}}, "messages.TestTokens"},
+	{"a used token sends (lone message)", []edit{
+		{"migrations/000009_tokens.up.sql", "        IF NOT FOUND THEN\n            status := 'token-used';\n            RETURN;\n        END IF;\n", ""}}, "messages.TestTokens"},
+	{"two messages of one batch have one token", []edit{
+		{"messages/join.go", "			if tokens[id] {\n", "			if tokens[id] && i < 0 {\n"}}, "messages.TestTokens"},
+	{"a twin's token is left over", []edit{
+		{"messages/join.go", "case p.first[j].Hash == d.Hash && d.Token == nil:", "case p.first[j].Hash == d.Hash:"}}, "messages.TestFirstTwinIsStale"},
+	{"a busy convo's messages are refused for their own tokens", []edit{
+		{"messages/batcher.go", "			if r.spent {\n", "			if r.spent && r.Seq > 0 {\n"}}, "messages.TestTokenOfBusyConvo"},
+	{"a token is spent by what is rolled back", []edit{
+		{"messages/batcher.go", "			if r.spent {\n", "			if r.Err != nil {\n"}}, "messages.TestTokenOfBusyConvo"},
+	{"nobody uses the token up", []edit{
+		{"api/sendmessage.go", ", Token: c.token,\n", ",\n"}}, "api.TestTokenIsUsedOnce"},
 	{"messages wait for a crowd's tokens", []edit{
 		{"internal/serviceauth/verify.go", "	if tok.claims.lxm == v.urgent.String() {\n", "	if tok == nil {\n"}}, "internal/serviceauth.TestUrgent"},
 	{"messages wait for room that pages have", []edit{
@@ -352,7 +366,7 @@ var mutants = []mutant{
 		}
 	}
 `},
-		{"migrations/000008_storage.up.sql", "IF kind = 1 AND EXISTS (SELECT FROM push_targets) THEN", "IF kind = 4 THEN"}}, "push.TestLostFanout"},
+		{"migrations/000009_tokens.up.sql", "IF kind = 1 AND EXISTS (SELECT FROM push_targets) THEN", "IF kind = 4 THEN"}}, "push.TestLostFanout"},
 	{"bigserial-gap", []edit{
 		{"events/sequencer.go", "SELECT id FROM outbox ORDER BY id LIMIT $1", "SELECT id FROM outbox WHERE id > (SELECT coalesce(max(stream_seq), 0) FROM events) ORDER BY id LIMIT $1"}}, "events.TestBigserialGap"},
 	{"catchup-fills-live", []edit{
@@ -389,7 +403,7 @@ var mutants = []mutant{
 	{"told before the commit", []edit{
 		{"push/push.go", "DO UPDATE SET sender_did = excluded.sender_did WHERE false", "DO NOTHING"}}, "push.TestFanoutDuringCommit"},
 	{"told before the commit (lone message)", []edit{
-		{"migrations/000008_storage.up.sql", "DO UPDATE SET sender_did = excluded.sender_did WHERE false;", "DO NOTHING;"}}, "push.TestFanoutDuringCommit"},
+		{"migrations/000009_tokens.up.sql", "DO UPDATE SET sender_did = excluded.sender_did WHERE false;", "DO NOTHING;"}}, "push.TestFanoutDuringCommit"},
 	{"told before the commit (Welcome)", []edit{
 		{"push/enqueue.go", `DO UPDATE
 	SET reason = CASE WHEN excluded.reason = 'welcome' THEN 'welcome' ELSE push_jobs.reason END,

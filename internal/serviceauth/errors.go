@@ -47,6 +47,9 @@ func (e *InvalidError) Unwrap() error { return e.Err }
 // invalid returns an InvalidError with reason and no cause.
 func invalid(reason string) error { return &InvalidError{Reason: reason} }
 
+// ErrReplayed is the [InvalidError] of a token that was used up before.
+var ErrReplayed = invalid(reasonReplay)
+
 // The reasons of an InvalidError.
 const (
 	reasonScheme    = "authorization is not a Bearer token"

@@ -45,7 +45,20 @@ func newFixture(tb testing.TB, ids ...*authtest.Identity) *fixture {
 // call validates as a procedure (send) or a query (anything else) would.
 func (f *fixture) call(tb testing.TB, authorization string, nsid syntax.NSID) (syntax.DID, error) {
 	tb.Helper()
-	return f.Validate(tb.Context(), authorization, nsid, nsid == send, nil)
+	return f.callAs(tb, authorization, nsid, nsid == send)
+}
+
+// callAs validates, and uses the token up if that is for a procedure.
+func (f *fixture) callAs(tb testing.TB, authorization string, nsid syntax.NSID, procedure bool) (syntax.DID, error) {
+	tb.Helper()
+	token, err := f.Validate(tb.Context(), authorization, nsid, procedure, nil)
+	if err == nil && procedure {
+		err = token.Use(tb.Context())
+	}
+	if err != nil {
+		return "", err
+	}
+	return token.Caller, nil
 }
 
 // wantCaller fails the test unless the token passes as did's.

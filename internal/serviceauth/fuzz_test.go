@@ -24,16 +24,16 @@ func FuzzValidate(f *testing.F) {
 	f.Add("Basic x")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, authorization string) {
-		did, err := fix.Validate(context.Background(), authorization, read, false, nil)
+		token, err := fix.Validate(context.Background(), authorization, read, false, nil)
 		if err == nil {
-			if did != alice.DID || !strings.Contains(authorization, good) {
-				t.Fatalf("accepted %q as %s", authorization, did)
+			if token.Caller != alice.DID || !strings.Contains(authorization, good) {
+				t.Fatalf("accepted %q as %s", authorization, token.Caller)
 			}
 			return
 		}
 		var invalid *serviceauth.InvalidError
-		if did != "" || !errors.As(err, &invalid) && !errors.Is(err, serviceauth.ErrMissing) {
-			t.Fatalf("Validate = %q, %v", did, err)
+		if token.Caller != "" || !errors.As(err, &invalid) && !errors.Is(err, serviceauth.ErrMissing) {
+			t.Fatalf("Validate = %q, %v", token.Caller, err)
 		}
 	})
 }
@@ -56,9 +56,9 @@ func FuzzClaims(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header, claims string) {
 		authorization := "Bearer " + authtest.Sign(t, alice.Key, header, claims)
-		did, err := fix.Validate(context.Background(), authorization, read, false, nil)
-		if err == nil && did != alice.DID || err != nil && did != "" {
-			t.Fatalf("Validate = %q, %v", did, err)
+		token, err := fix.Validate(context.Background(), authorization, read, false, nil)
+		if err == nil && token.Caller != alice.DID || err != nil && token.Caller != "" {
+			t.Fatalf("Validate = %q, %v", token.Caller, err)
 		}
 	})
 }

@@ -31,7 +31,7 @@ func TestReplay(t *testing.T) {
 
 	// A token that a query left in the cache is used up by a procedure all the same.
 	for i, want := range []string{"", replayed} {
-		_, err := f.Validate(t.Context(), get, read, true, nil)
+		_, err := f.callAs(t, get, read, true)
 		var invalid *serviceauth.InvalidError
 		if errors.As(err, &invalid) != (want != "") || invalid != nil && invalid.Reason != want {
 			t.Errorf("consuming, time %d: %v", i+1, err)

@@ -1,13 +1,12 @@
 package serviceauth
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"sync/atomic"
+	"slices"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -27,10 +26,8 @@ type Database interface {
 // UsedTokens is the [ReplayStore] that all nodes share, in the table
 //
 //	CREATE UNLOGGED TABLE used_tokens (
-//		iss        text        NOT NULL,
-//		jti_hash   bytea       NOT NULL, -- SHA-256 of the jti: callers choose its length and content
-//		expires_at timestamptz NOT NULL,
-//		PRIMARY KEY (iss, jti_hash)
+//		token      uuid        PRIMARY KEY, -- its TokenID
+//		expires_at timestamptz NOT NULL
 //	)
 //
 // Unlogged, so that an insert waits for no disk. The price is that a crash of
@@ -38,16 +35,14 @@ type Database interface {
 // then be used once more until it expires, and the idempotency record of the
 // write it carried is what keeps that from having an effect.
 type UsedTokens struct {
-	db    Database
-	uses  *gather.Calls[use, bool]
-	apart atomic.Bool
+	db   Database
+	uses *gather.Calls[use, bool]
 }
 
 // use is a token, and until when it must be remembered.
 type use struct {
-	iss syntax.DID
-	jti [sha256.Size]byte // hash
-	exp time.Time
+	token TokenID
+	exp   time.Time
 }
 
 // Bounds of the calls that record uses.
@@ -66,64 +61,54 @@ func NewUsedTokens(db Database) *UsedTokens {
 
 // Use implements [ReplayStore]. It shares a round trip with the uses that come at the same time. After an error the token may or may
 // not be used up, and must be taken as used.
-func (u *UsedTokens) Use(ctx context.Context, iss syntax.DID, jti string, exp time.Time) (bool, error) {
-	used := use{iss, sha256.Sum256([]byte(jti)), exp}
-	if u.apart.Load() {
-		fresh, err := u.record(ctx, []use{used})
-		if err != nil {
-			return false, fmt.Errorf("used_tokens: %w", err)
-		}
-		return fresh[0], nil
-	}
-	fresh, err := u.uses.Do(ctx, used)
+func (u *UsedTokens) Use(ctx context.Context, id TokenID, exp time.Time) (bool, error) {
+	fresh, err := u.uses.Do(ctx, use{id, exp})
 	if err != nil {
 		return false, fmt.Errorf("used_tokens: %w", err)
 	}
 	return fresh, nil
 }
 
-// SetApart has each use from now on take a round trip of its own, or share one again, which is how it begins. It is there to be
-// measured beside.
-func (u *UsedTokens) SetApart(apart bool) { u.apart.Store(apart) }
+// NoteUses is the part of a statement that uses tokens up. It reads uses (token, expires_at) and returns the tokens that were not used
+// before; whoever has an effect in the same transaction must have none for the others. The primary key decides: of inserts at the
+// same time, on any node, one gets a row and the others wait for it and get none. An old row that was not swept yet counts as a use
+// too. The uses must be in the order of their tokens ([CompareTokens]), so that transactions cannot wait for each other.
+const NoteUses = `
+	INSERT INTO used_tokens (token, expires_at)
+	SELECT token, expires_at FROM uses
+	ON CONFLICT DO NOTHING
+	RETURNING token`
 
-// record notes the uses and says of each whether it is the first. The primary key decides: of inserts at the same time, on any node,
-// one gets a row and the others wait for it and get none. An old row that was not swept yet counts as a use too. The order is the
-// same in all calls, so that they cannot wait for each other.
+// CompareTokens is the order in which tokens are used up.
+func CompareTokens(a, b TokenID) int { return bytes.Compare(a[:], b[:]) }
+
+// record notes the uses and says of each whether it is the first.
 func (u *UsedTokens) record(ctx context.Context, uses []use) ([]bool, error) {
-	issuers := make(pgpool.Array[pgpool.Text], len(uses))
-	hashes := make(pgpool.Array[pgpool.Bytes], len(uses))
+	tokens := make(pgpool.Array[pgpool.UUID], len(uses))
 	ends := make(pgpool.Array[pgpool.Time], len(uses))
-	for i := range uses {
-		issuers[i], hashes[i], ends[i] = pgpool.Text(uses[i].iss), uses[i].jti[:], pgpool.Time(uses[i].exp)
+	sorted := slices.SortedFunc(slices.Values(uses), func(a, b use) int { return CompareTokens(a.token, b.token) })
+	for i, s := range sorted {
+		tokens[i], ends[i] = pgpool.UUID(s.token), pgpool.Time(s.exp)
 	}
 	rows, err := u.db.Query(ctx, `
-		INSERT INTO used_tokens (iss, jti_hash, expires_at)
-		SELECT * FROM unnest($1::text[], $2::bytea[], $3::timestamptz[]) AS use (iss, jti_hash, expires_at)
-		ORDER BY iss COLLATE "C", jti_hash
-		ON CONFLICT DO NOTHING
-		RETURNING iss, jti_hash`,
-		issuers, hashes, ends)
+		WITH uses AS (
+			SELECT * FROM unnest($1::uuid[], $2::timestamptz[]) AS u (token, expires_at)
+		)`+NoteUses, tokens, ends)
 	if err != nil {
 		return nil, err
 	}
-	type token struct {
-		iss syntax.DID
-		jti [sha256.Size]byte
-	}
-	noted := make(map[token]bool, len(uses))
-	var iss syntax.DID
-	var hash []byte
-	if _, err := pgx.ForEachRow(rows, []any{&iss, &hash}, func() error {
-		noted[token{iss, [sha256.Size]byte(hash)}] = true
+	noted := make(map[TokenID]bool, len(uses))
+	var token [16]byte
+	if _, err := pgx.ForEachRow(rows, []any{&token}, func() error {
+		noted[token] = true
 		return nil
 	}); err != nil {
 		return nil, err
 	}
 	fresh := make([]bool, len(uses))
-	for i := range uses {
-		t := token{uses[i].iss, uses[i].jti}
-		fresh[i] = noted[t]
-		delete(noted, t) // another use of it in the same call is not the first
+	for i, s := range uses {
+		fresh[i] = noted[s.token]
+		delete(noted, s.token) // another use of it in the same call is not the first
 	}
 	return fresh, nil
 }

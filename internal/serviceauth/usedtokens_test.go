@@ -2,7 +2,6 @@ package serviceauth_test
 
 import (
 	"context"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,43 +20,71 @@ func newUsedTokensDB(t *testing.T) *pgxpool.Pool {
 	db := pgtest.Empty(t)
 	if _, err := db.Exec(t.Context(), `
 		CREATE UNLOGGED TABLE used_tokens (
-			iss        text        NOT NULL,
-			jti_hash   bytea       NOT NULL,
-			expires_at timestamptz NOT NULL,
-			PRIMARY KEY (iss, jti_hash)
+			token      uuid        PRIMARY KEY,
+			expires_at timestamptz NOT NULL
 		)`); err != nil {
 		t.Fatal(err)
 	}
 	return db
 }
 
+// tokenOf returns a made-up token.
+func tokenOf(n byte) serviceauth.TokenID { return serviceauth.TokenID{15: n} }
+
 func TestUsedTokens(t *testing.T) {
 	t.Parallel()
 	db := newUsedTokensDB(t)
 	store := serviceauth.NewUsedTokens(db)
-	alice, bob := authtest.NewIdentity(t), authtest.NewIdentity(t)
 	soon := time.Now().Add(time.Minute)
 	for i, tc := range []struct {
-		id    *authtest.Identity
-		jti   string
+		token byte
 		exp   time.Time
 		fresh bool
 	}{
-		{alice, "1", soon, true},
-		{alice, "1", soon, false},
-		{alice, "1", soon.Add(time.Hour), false},
-		{bob, "1", soon, true},
-		{alice, "\x00 1'; --", soon, true},
-		{alice, "old", time.Now().Add(-time.Hour), true},
-		{alice, "old", soon, false}, // an old row that is not swept counts too
+		{1, soon, true},
+		{1, soon, false},
+		{1, soon.Add(time.Hour), false},
+		{2, soon, true},
+		{3, time.Now().Add(-time.Hour), true},
+		{3, soon, false}, // an old row that is not swept counts too
 	} {
-		if fresh, err := store.Use(t.Context(), tc.id.DID, tc.jti, tc.exp); err != nil || fresh != tc.fresh {
+		if fresh, err := store.Use(t.Context(), tokenOf(tc.token), tc.exp); err != nil || fresh != tc.fresh {
 			t.Errorf("use %d: %t, %v; want %t", i, fresh, err, tc.fresh)
 		}
 	}
 	db.Close()
-	if fresh, err := store.Use(t.Context(), bob.DID, "2", soon); err == nil || fresh {
+	if fresh, err := store.Use(t.Context(), tokenOf(9), soon); err == nil || fresh {
 		t.Errorf("without a database: %t, %v", fresh, err)
+	}
+}
+
+// A token is what its issuer and its jti say, and nothing else; neither can be stretched into the other.
+func TestTokenID(t *testing.T) {
+	t.Parallel()
+	alice, bob := authtest.NewIdentity(t), authtest.NewIdentity(t)
+	f := newFixture(t, alice, bob)
+	id := func(who *authtest.Identity, jti string, changes ...authtest.Change) serviceauth.TokenID {
+		token, err := f.Validate(t.Context(), who.Authorization(t, string(service), string(send), f.now, append(changes, authtest.Claim("jti", jti))...), send, true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := token.Expires(), f.now.Add(time.Minute+5*time.Second); !got.Equal(want) {
+			t.Errorf("expires %v, want %v", got, want)
+		}
+		return token.ID()
+	}
+	seen := map[serviceauth.TokenID]string{}
+	for _, who := range []*authtest.Identity{alice, bob} {
+		for _, jti := range []string{"1", "2", "\x001'; --", "1" + string(alice.DID)} {
+			token := id(who, jti)
+			if other, ok := seen[token]; ok {
+				t.Errorf("%s and %s %q are one token", other, who.DID, jti)
+			}
+			seen[token] = string(who.DID) + " " + jti
+			if again := id(who, jti, authtest.Claim("x", 1)); again != token {
+				t.Errorf("%s %q is two tokens", who.DID, jti)
+			}
+		}
 	}
 }
 
@@ -67,9 +94,9 @@ func TestSweep(t *testing.T) {
 	db := newUsedTokensDB(t)
 	if _, err := db.Exec(t.Context(), `
 		INSERT INTO used_tokens
-		SELECT 'did:plc:x', int4send(i), clock_timestamp() - interval '61 seconds' FROM generate_series(1, $1) i
+		SELECT gen_random_uuid(), clock_timestamp() - interval '61 seconds' FROM generate_series(1, $1) i
 		UNION ALL
-		SELECT 'did:plc:y', int4send(i), clock_timestamp() - interval '10 seconds' FROM generate_series(1, 7) i`,
+		SELECT gen_random_uuid(), clock_timestamp() - interval '10 seconds' FROM generate_series(1, 7) i`,
 		serviceauth.SweepBatch+5); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +137,11 @@ func TestUseAcrossNodes(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 20 {
 			wg.Go(func() {
-				if _, err := nodes[i%2].Validate(context.WithoutCancel(t.Context()), authorization, send, true, nil); err == nil {
+				ctx := context.WithoutCancel(t.Context())
+				token, err := nodes[i%2].Validate(ctx, authorization, send, true, nil)
+				if err != nil {
+					t.Error(err)
+				} else if token.Use(ctx) == nil {
 					passed.Add(1)
 				}
 			})
@@ -122,40 +153,28 @@ func TestUseAcrossNodes(t *testing.T) {
 	}
 }
 
-// The uses of one call are judged one by one: of those of one token the first is fresh, whoever issued another token with the same jti.
+// The uses of one call are judged one by one: of those of one token the first is fresh.
 func TestUsesOfOneCall(t *testing.T) {
 	t.Parallel()
-	for _, apart := range []bool{false, true} {
-		testUsesAtOnce(t, apart)
-	}
-}
-
-func testUsesAtOnce(t *testing.T, apart bool) {
-	t.Helper()
 	store := serviceauth.NewUsedTokens(newUsedTokensDB(t))
-	store.SetApart(apart)
-	alice, bob := authtest.NewIdentity(t), authtest.NewIdentity(t)
 	soon := time.Now().Add(time.Minute)
-	var fresh [2][10]atomic.Int32
+	var fresh [20]atomic.Int32
 	var wg sync.WaitGroup
 	for i := range 200 {
-		who, jti := i%2, i/2%10
 		wg.Go(func() {
-			got, err := store.Use(t.Context(), []*authtest.Identity{alice, bob}[who].DID, strconv.Itoa(jti), soon)
+			got, err := store.Use(t.Context(), tokenOf(byte(i%len(fresh))), soon)
 			if err != nil {
 				t.Error(err)
 			}
 			if got {
-				fresh[who][jti].Add(1)
+				fresh[i%len(fresh)].Add(1)
 			}
 		})
 	}
 	wg.Wait()
-	for who := range fresh {
-		for jti := range fresh[who] {
-			if n := fresh[who][jti].Load(); n != 1 {
-				t.Errorf("token %d of %d was fresh %d times, want once", jti, who, n)
-			}
+	for i := range fresh {
+		if n := fresh[i].Load(); n != 1 {
+			t.Errorf("token %d was fresh %d times, want once", i, n)
 		}
 	}
 }

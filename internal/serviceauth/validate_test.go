@@ -240,8 +240,8 @@ func TestUrgent(t *testing.T) {
 	if _, err := f.Validate(gone, alice.Authorization(t, string(service), string(read), f.now), read, false, nil); !errors.Is(err, serviceauth.ErrUnavailable) {
 		t.Errorf("while as many signatures are checked as may be: %v, want ErrUnavailable", err)
 	}
-	if did, err := f.Validate(gone, alice.Authorization(t, string(service), string(send), f.now), send, true, nil); err != nil || did != alice.DID {
-		t.Errorf("the urgent method: %s, %v", did, err)
+	if token, err := f.Validate(gone, alice.Authorization(t, string(service), string(send), f.now), send, true, nil); err != nil || token.Caller != alice.DID {
+		t.Errorf("the urgent method: %s, %v", token.Caller, err)
 	}
 	busy()
 	f.wantCaller(t, alice.Authorization(t, string(service), string(read), f.now), read, alice.DID)

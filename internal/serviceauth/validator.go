@@ -39,9 +39,9 @@ type Directory interface {
 
 // ReplayStore remembers the tokens that were used, for all nodes together.
 type ReplayStore interface {
-	// Use records that the token jti of iss is used, at least until exp. fresh
-	// is true for exactly one of any number of calls, wherever they are made.
-	Use(ctx context.Context, iss syntax.DID, jti string, exp time.Time) (fresh bool, err error)
+	// Use records that a token is used, at least until exp. fresh is true for
+	// exactly one of any number of calls, wherever they are made.
+	Use(ctx context.Context, id TokenID, exp time.Time) (fresh bool, err error)
 }
 
 // Config is what a Validator works with.
@@ -124,21 +124,19 @@ func New(cfg Config) (*Validator, error) {
 	return v, nil
 }
 
-// Validate returns the caller of a request for the method nsid, given its whole
-// Authorization header. With consume, which is for procedures (POST), the token
-// is used up: a second request with it is refused on every node. Without, which
-// is for queries (GET), it may come again until it expires, because a PDS may
-// re-send a GET.
+// Validate checks the token of a request for the method nsid, given its whole
+// Authorization header, and returns it verified. Unless once, which is for
+// procedures (POST), its claims are remembered: a PDS may re-send a GET. With
+// once, the request must have no effect before the token is used up: by
+// [Verified.Use], or in the transaction of its effect.
 //
-// Errors: [ErrMissing], *[InvalidError], [ErrUnavailable], [ErrBusy]. The token
-// stays unused after the last two, except that it may be used up when the replay
-// store failed.
+// Errors: [ErrMissing], *[InvalidError], [ErrUnavailable], [ErrBusy].
 //
-// admit, unless nil, is asked about the verified caller before the token is used up; its error is returned as it is.
-func (v *Validator) Validate(ctx context.Context, authorization string, nsid syntax.NSID, consume bool, admit func(syntax.DID) error) (syntax.DID, error) {
+// admit, unless nil, is asked about the verified caller; its error is returned as it is.
+func (v *Validator) Validate(ctx context.Context, authorization string, nsid syntax.NSID, once bool, admit func(syntax.DID) error) (Verified, error) {
 	raw, err := bearer(authorization)
 	if err != nil {
-		return "", err
+		return Verified{}, err
 	}
 	var (
 		sum   [sha256.Size]byte
@@ -146,13 +144,13 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 		known bool
 		tok   token
 	)
-	if !consume {
+	if !once {
 		sum = sha256.Sum256([]byte(raw))
 		c, known = v.verified.Get(sum)
 	}
 	if !known {
 		if tok, err = parseToken(raw); err != nil {
-			return "", err
+			return Verified{}, err
 		}
 		c = tok.claims
 	}
@@ -160,27 +158,22 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 		if known {
 			v.forgetExpired(sum, &c)
 		}
-		return "", err
+		return Verified{}, err
 	}
 	if !known {
 		if err := v.verify(ctx, &tok); err != nil {
-			return "", err
+			return Verified{}, err
 		}
-		if !consume {
+		if !once {
 			v.verified.Add(sum, c)
 		}
 	}
 	if admit != nil {
 		if err := admit(c.iss); err != nil {
-			return "", err
+			return Verified{}, err
 		}
 	}
-	if consume {
-		if err := v.use(ctx, &c); err != nil {
-			return "", err
-		}
-	}
-	return c.iss, nil
+	return Verified{Caller: c.iss, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
 }
 
 // forgetExpired drops a token that can never pass again. A wrong method is no
@@ -189,17 +182,4 @@ func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 	if !v.now().Before(c.expires()) {
 		v.verified.Remove(sum)
 	}
-}
-
-// use uses the token up. Called only for a verified token: otherwise anyone
-// could use up anyone's.
-func (v *Validator) use(ctx context.Context, c *claims) error {
-	fresh, err := v.replays.Use(ctx, c.iss, c.jti, c.expires())
-	if err != nil {
-		return fmt.Errorf("%w: recording its use: %w", ErrUnavailable, err)
-	}
-	if !fresh {
-		return invalid(reasonReplay)
-	}
-	return nil
 }

@@ -91,21 +91,20 @@ func (d *Directory) lookup(did syntax.DID) (atcrypto.PublicKey, error) {
 // is ready.
 type Replays struct {
 	mu      sync.Mutex
-	used    map[[2]string]time.Time
+	used    map[serviceauth.TokenID]time.Time
 	failure error
 }
 
 // Use implements serviceauth.ReplayStore.
-func (r *Replays) Use(_ context.Context, iss syntax.DID, jti string, exp time.Time) (bool, error) {
+func (r *Replays) Use(_ context.Context, id serviceauth.TokenID, exp time.Time) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failure != nil {
 		return false, r.failure
 	}
 	if r.used == nil {
-		r.used = map[[2]string]time.Time{}
+		r.used = map[serviceauth.TokenID]time.Time{}
 	}
-	id := [2]string{iss.String(), jti}
 	if _, ok := r.used[id]; ok {
 		return false, nil
 	}

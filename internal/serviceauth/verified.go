@@ -1,0 +1,50 @@
+package serviceauth
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// Verified is a token that passed. Only such a token may be used up: otherwise
+// anyone could use up anyone's.
+type Verified struct {
+	Caller  syntax.DID // its issuer
+	jti     string
+	expires time.Time
+	replays ReplayStore
+}
+
+// TokenID is one token among all.
+type TokenID [16]byte
+
+// ID returns the first half of the SHA-256 of the token's iss and jti. Callers
+// choose the length and the content of a jti; what two of one caller's have in
+// common after that, only this caller can have made so.
+func (t *Verified) ID() TokenID {
+	buf := make([]byte, 0, 128)
+	buf = append(append(append(buf, t.Caller...), 0), t.jti...)
+	sum := sha256.Sum256(buf)
+	return TokenID(sum[:])
+}
+
+// Expires is when the token is refused for its age, and need not be remembered
+// any more.
+func (t *Verified) Expires() time.Time { return t.expires }
+
+// Use uses the token up: every later request with it is refused, on every node.
+// The error is [ErrReplayed] where another came first, and [ErrUnavailable] if
+// the store of used tokens failed, when it may be used up or not.
+func (t *Verified) Use(ctx context.Context) error {
+	fresh, err := t.replays.Use(ctx, t.ID(), t.expires)
+	if err != nil {
+		return fmt.Errorf("%w: recording its use: %w", ErrUnavailable, err)
+	}
+	if !fresh {
+		return ErrReplayed
+	}
+	return nil
+}
