@@ -16,5 +16,6 @@
 // look-up. A signature that does not verify may mean that the caller rotated
 // its key, so the key is looked up afresh, at most once a minute for a DID and
 // within a budget for all of them. A jti is used up last, so that nobody can
-// use up the jti of a token that is not theirs.
+// use up the jti of a token that is not theirs; a message uses it up in its own
+// transaction.
 package serviceauth
