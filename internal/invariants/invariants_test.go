@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -25,6 +29,10 @@ const (
 	alice syntax.DID = "did:plc:alice"
 	bob   syntax.DID = "did:plc:bob"
 	carol syntax.DID = "did:plc:carol"
+
+	dave  syntax.DID = "did:plc:dave"
+	erin  syntax.DID = "did:plc:erin"
+	frank syntax.DID = "did:plc:frank"
 )
 
 type uncounted struct{}
@@ -36,14 +44,37 @@ func (uncounted) Expired(string)       {}
 func (uncounted) TakenOver(string)     {}
 func (uncounted) HeartbeatLost(string) {}
 
-// story tells a database a small story in which every promise is kept: alice makes a convo with bob, they talk, alice adds
-// carol and removes her again with a GroupInfo, and they talk on.
-func story(t *testing.T) *pgxpool.Pool {
+// story tells a database two small stories in which every promise is kept. Of the first, a part of the events has been moved to the
+// stream. It returns the ids of the two convos.
+func story(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
 	t.Helper()
 	db := pgtest.Database(t)
+	ids := []uuid.UUID{tell(t, db, "the group", alice, bob, carol), tell(t, db, "the other group", dave, erin, frank)}
+	_, err := db.Exec(t.Context(), `
+		DO $$
+		BEGIN
+			CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
+			WITH moved AS (
+				DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 6) RETURNING *
+			)
+			INSERT INTO events
+			SELECT row_number() OVER (ORDER BY id), '2020-01-01', kind, convo_id, seq, did, size, detail, created_at FROM moved;
+			UPDATE stream SET head = 6, day = '2020-01-01';
+			INSERT INTO event_days VALUES ('2020-01-01', 1);
+		END
+		$$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, ids
+}
+
+// tell has alice make a convo with bob; they talk, alice adds carol and removes her again with a GroupInfo, and they talk on.
+func tell(t *testing.T, db *pgxpool.Pool, name string, alice, bob, carol syntax.DID) uuid.UUID {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	writes := idem.New(db, uncounted{}, log, nil)
-	group := []byte("the group")
+	group := []byte(name)
 	do := func(nsid, scope, key string, input idem.Content, effect func(tx pgx.Tx) error) {
 		t.Helper()
 		_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: nsid, Scope: scope, Key: key, Input: input},
@@ -86,7 +117,7 @@ func story(t *testing.T) *pgxpool.Pool {
 		}
 	}
 	say(1, "hello")
-	claim := idem.Content{{Name: "dids", JSON: []byte(`["did:plc:carol"]`)}}
+	claim := idem.Content{{Name: "dids", JSON: fmt.Appendf(nil, "[%q]", carol)}}
 	toCarol := welcomeTo(carol, carols)
 	_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: "claim", Input: claim},
 		func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
@@ -120,30 +151,37 @@ func story(t *testing.T) *pgxpool.Pool {
 		return err
 	})
 	say(3, "goodbye carol")
-	_, err = db.Exec(t.Context(), `
-		DO $$
-		BEGIN
-			CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
-			WITH moved AS (
-				DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 6) RETURNING *
-			)
-			INSERT INTO events
-			SELECT row_number() OVER (ORDER BY id), '2020-01-01', kind, convo_id, seq, did, size, detail, created_at FROM moved;
-			UPDATE stream SET head = 6, day = '2020-01-01';
-			INSERT INTO event_days VALUES ('2020-01-01', 1);
-		END
-		$$`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return db
+	return convo.ID
 }
 
 func TestKeptPromises(t *testing.T) {
 	t.Parallel()
-	db := story(t)
+	db, ids := story(t)
 	if violations, err := invariants.Check(t.Context(), db); err != nil || len(violations) > 0 {
 		t.Fatalf("%q, %v", violations, err)
+	}
+	for _, id := range append(ids, uuid.New()) { // and of a convo that there is not
+		if violations, err := invariants.CheckConvo(t.Context(), db, id); err != nil || len(violations) > 0 {
+			t.Fatalf("%q, %v", violations, err)
+		}
+	}
+}
+
+// Events that have expired are not missed.
+func TestExpiredEvents(t *testing.T) {
+	t.Parallel()
+	db, ids := story(t)
+	for _, sql := range []string{`DELETE FROM events`, `DELETE FROM event_days`} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	violations, err := invariants.Check(t.Context(), db)
+	if err != nil || len(violations) > 0 {
+		t.Fatalf("%q, %v", violations, err)
+	}
+	for _, id := range ids {
+		wantAlone(t, db, id, violations)
 	}
 }
 
@@ -165,17 +203,24 @@ func TestBrokenPromises(t *testing.T) {
 		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},
 		{"the group that is known is the convo's", `UPDATE public_groups SET epoch = 2`, nil},
 		{"the public group: ", `UPDATE public_groups SET state = 'garbage'`, nil},
-		{"or another group's", `UPDATE convos SET group_id = 'another'`, nil},
+		{"or another group's", `UPDATE convos SET group_id = 'another' WHERE creator_did = 'did:plc:alice'`, nil},
 		{"is a stranger's", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
 		{"the GroupInfo is not the public group's", `UPDATE public_groups SET group_info = $1`,
 			[]any{mlstest.GroupInfo(t, []byte("the group"), 3, mlstest.NewDevice(t, alice.String()))}},
 		{"no message from a later epoch", `UPDATE messages SET epoch = 2 WHERE seq = 1`, nil},
+		{"entry 4 is of epoch 9, while the convo was in 3", `UPDATE messages SET epoch = 9 WHERE seq = 4`, nil},
+		{"entry 4 is of epoch 9, while the convo was in 3", `
+			DELETE FROM messages WHERE kind = 3;
+			UPDATE messages SET epoch = 9 WHERE seq = 4`, nil},
 		{"every sender was a member", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
 		{"a roster that can be", `UPDATE members SET left_at = now(), left_seq = 4, left_epoch = 3`, nil},
 		{"a roster that can be", `UPDATE members SET role = 'creator'`, nil},
 		{"positions within the log", `UPDATE members SET cursor_seq = 99 WHERE did = 'did:plc:bob'`, nil},
 		{"positions within the log", `UPDATE members SET left_epoch = NULL`, nil},
 		{"no Welcome before its commit", `UPDATE welcomes SET epoch = 7 WHERE recipient_did = 'did:plc:bob'`, nil},
+		{"no Welcome before its commit", `
+			DELETE FROM messages WHERE kind = 3;
+			UPDATE welcomes SET epoch = 7 WHERE recipient_did = 'did:plc:bob'`, nil},
 		{"a deliverable Welcome has its bytes", `DELETE FROM welcome_bodies`, nil},
 		{"one deliverable Welcome per device", `
 			DROP INDEX welcomes_live;
@@ -186,6 +231,7 @@ func TestBrokenPromises(t *testing.T) {
 		{"a commit's record and its effect are one", `DELETE FROM idempotency_keys WHERE nsid LIKE '%addMembers'`, nil},
 		{"a commit's record and its effect are one", `DELETE FROM idempotency_keys WHERE nsid LIKE '%leaveConvo'`, nil},
 		{"a commit's record and its effect are one", `UPDATE messages SET request_hash = 'x' WHERE seq = 2`, nil},
+		{"addMembers without its commit", `UPDATE messages SET request_hash = 'x' WHERE seq = 2`, nil},
 		{"a convo's record and its effect are one", `UPDATE convos SET idempotency_key = 'another'`, nil},
 		{"every record has its answer", `UPDATE idempotency_keys SET response = ''`, nil},
 		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
@@ -241,7 +287,7 @@ func TestBrokenPromises(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.promise, func(t *testing.T) {
 			t.Parallel()
-			db := story(t)
+			db, ids := story(t)
 			err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil { // no trigger stands in the way
 					return err
@@ -259,6 +305,46 @@ func TestBrokenPromises(t *testing.T) {
 			if !strings.Contains(strings.Join(violations, "\n"), c.promise) {
 				t.Fatalf("not noticed: %q", violations)
 			}
+			for _, id := range ids {
+				wantAlone(t, db, id, violations)
+			}
 		})
+	}
+}
+
+// wantAlone checks a convo alone, and wants what was found of it among all of them.
+func wantAlone(t *testing.T, db *pgxpool.Pool, id uuid.UUID, among []string) {
+	t.Helper()
+	alone, err := invariants.CheckConvo(t.Context(), db, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(slices.Clone(among), func(text string) bool { return !strings.HasPrefix(text, "convo "+id.String()) })
+	if diff := cmp.Diff(want, alone, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("convo %s among all (-) and alone (+):\n%s", id, diff)
+	}
+}
+
+// However much is broken, so much and no more is put into words.
+func TestManyBrokenPromises(t *testing.T) {
+	t.Parallel()
+	db, ids := story(t)
+	_, err := db.Exec(t.Context(), `
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+		SELECT $1, 'did:plc:' || n, 'member', now(), 99 FROM generate_series(1, 150) AS n`, ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := invariants.Check(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const more = "positions within the log: 50 more violations"
+	if len(all) != 101 || all[100] != more {
+		t.Errorf("%d texts: %q", len(all), all)
+	}
+	alone, err := invariants.CheckConvo(t.Context(), db, ids[0])
+	if err != nil || len(alone) != 101 || alone[100] != more {
+		t.Errorf("%d texts: %q, %v", len(alone), alone, err)
 	}
 }
