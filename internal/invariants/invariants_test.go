@@ -45,7 +45,8 @@ func (uncounted) HeartbeatLost(string) {}
 func story(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
 	t.Helper()
 	db := pgtest.Database(t)
-	ids := []uuid.UUID{tell(t, db, "the group", "hello"), tell(t, db, "the other group")}
+	p := people{mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, carol.String())}
+	ids := []uuid.UUID{p.tell(t, db, "the group", "hello"), p.tell(t, db, "the other group")}
 	_, err := db.Exec(t.Context(), `
 		DO $$
 		BEGIN
@@ -65,8 +66,11 @@ func story(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
 	return db, ids
 }
 
+// people are the devices that the stories are about.
+type people struct{ alices, bobs, carols *mlstest.Device }
+
 // tell has alice make a convo with bob; they greet each other, alice adds carol and removes her again with a GroupInfo, and they talk on.
-func tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid.UUID {
+func (p people) tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid.UUID {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	writes := idem.New(db, uncounted{}, log, nil)
@@ -79,7 +83,6 @@ func tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid
 			t.Fatal(err)
 		}
 	}
-	alices, bobs, carols := mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, carol.String())
 	welcomeTo := func(did syntax.DID, device *mlstest.Device) []byte {
 		t.Helper()
 		body, ref := device.KeyPackage(t)
@@ -94,7 +97,7 @@ func tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid
 	}
 	var convo convos.Convo
 	creation := idem.Content{{Name: "groupId", JSON: []byte(`"g"`)}}
-	toBob := welcomeTo(bob, bobs)
+	toBob := welcomeTo(bob, p.bobs)
 	do("blue.catbird.mls.createConvo", "", name+" create", creation, func(tx pgx.Tx) (err error) {
 		convo, err = convos.Create(t.Context(), tx, convos.NewConvo{
 			Creator: alice, GroupID: group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob}, Welcome: toBob,
@@ -116,7 +119,7 @@ func tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid
 		say(1, greeting)
 	}
 	claim := idem.Content{{Name: "dids", JSON: []byte(`["did:plc:carol"]`)}}
-	toCarol := welcomeTo(carol, carols)
+	toCarol := welcomeTo(carol, p.carols)
 	_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: name + " claim", Input: claim},
 		func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			taken, err := keypackages.Take(ctx, tx, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{carol}})
@@ -142,7 +145,7 @@ func tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid
 		_, err := convos.Leave(t.Context(), tx, convos.Departure{
 			ConvoID: convo.ID, Caller: alice, Target: carol,
 			Proposed: convos.Proposed{
-				Commit: mlstest.Commit(group, 2, "remove"), GroupInfo: mlstest.GroupInfo(t, group, 3, alices, bobs),
+				Commit: mlstest.Commit(group, 2, "remove"), GroupInfo: mlstest.GroupInfo(t, group, 3, p.alices, p.bobs),
 				Key: "leaveConvo:rotate", Hash: removal.Hash(),
 			},
 		})
