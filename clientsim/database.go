@@ -6,24 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 )
 
 // CheckDatabase asks the server's own checker, at its admin listener, about
 // everything that is stored: it sees the rows, which no client can. It returns
 // the promises that are broken, in words.
-func (p *Proc) CheckDatabase(ctx context.Context) ([]string, error) { return p.check(ctx, "/check") }
-
-// CheckConvo is CheckDatabase for one convo.
-func (p *Proc) CheckConvo(ctx context.Context, convo string) ([]string, error) {
-	return p.check(ctx, "/check?convo="+url.QueryEscape(convo))
-}
-
-func (p *Proc) check(ctx context.Context, path string) ([]string, error) {
+func (p *Proc) CheckDatabase(ctx context.Context) ([]string, error) {
 	p.mu.Lock()
 	admin := p.admin
 	p.mu.Unlock()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/check", nil)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}

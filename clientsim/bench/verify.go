@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"sync"
@@ -80,7 +79,7 @@ func (b *bench) verify(ctx context.Context) error {
 		return errors.Join(err, context.Cause(ctx))
 	}
 	b.say("read %d messages in %s; asking the server's own checker", total.Stored, time.Since(began).Round(time.Millisecond))
-	broken, err := b.ask(ctx, total.Stored)
+	broken, err := b.stage.servers[0].CheckDatabase(ctx)
 	if err != nil {
 		return err
 	}
@@ -88,39 +87,6 @@ func (b *bench) verify(ctx context.Context) error {
 		total.Violated = append(total.Violated, "in the database: "+text)
 	}
 	return nil
-}
-
-// Of each convo the server's own checker looks through all events there are. Beyond mostChecked of them it is asked about single
-// convos, for as long as checkFor: it would not be done before its listener gives up on the answer.
-const (
-	mostChecked = 40_000_000
-	checkFor    = 45 * time.Second
-	checkLanes  = 4
-)
-
-// ask has the server's own checker look at everything, or at as many convos as it can.
-func (b *bench) ask(ctx context.Context, stored int64) ([]string, error) {
-	server := b.stage.servers[0]
-	if stored*int64(len(b.convos)) <= mostChecked {
-		return server.CheckDatabase(ctx)
-	}
-	order := rand.New(rand.NewPCG(b.c.Seed, uint64(stored))).Perm(len(b.convos))
-	var mu sync.Mutex // guards broken and checked
-	var broken []string
-	checked, began := 0, time.Now()
-	err := eachOf(checkLanes, len(order), func(i int) error {
-		if time.Since(began) > checkFor {
-			return nil
-		}
-		found, err := server.CheckConvo(ctx, b.convos[order[i]].id)
-		mu.Lock()
-		defer mu.Unlock()
-		checked++
-		broken = append(broken, found...)
-		return err
-	})
-	b.note("every convo was read back; the server's own checker looked at %d of %d, for which there was time", checked, len(order))
-	return broken, err
 }
 
 // read reads a convo's whole log.

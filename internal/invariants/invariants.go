@@ -5,169 +5,197 @@ package invariants
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/mls"
 )
 
-// Check verifies every convo and every KeyPackage, and returns what is violated, in words.
+// Limit is how long a check may take, whatever its context says. The largest part of it is to read every message once.
+const Limit = 10 * time.Minute
+
+// mostListed is how many violations of a promise are put into words: the first that are found. The others are counted.
+const mostListed = 100
+
+// Check verifies every convo and every KeyPackage, and returns what is violated, in words: of each promise the first hundred, and how
+// many more there are. What it costs grows with what is stored, and not with the number of convos times that.
 func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
-	var ids []uuid.UUID
-	err = read(ctx, db, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT id FROM convos ORDER BY id`)
-		if err != nil {
-			return err
+	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
+		for _, c := range globalChecks {
+			var found findings
+			var text string
+			err := each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.promise, err)
+			}
+			violations = append(violations, found.list(c.promise)...)
 		}
-		if ids, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID]); err != nil {
-			return err
-		}
-		violations, err = run(ctx, tx, globalChecks)
+		found, err := checkConvos(ctx, tx, nil)
+		violations = append(violations, found...)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range ids {
-		found, err := CheckConvo(ctx, db, id)
-		if err != nil {
-			return nil, err
-		}
-		violations = append(violations, found...)
-	}
 	return violations, nil
 }
 
-// CheckConvo verifies one convo at one moment, and returns what is violated.
+// CheckConvo verifies one convo, and returns what is violated as Check does.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
-	err = read(ctx, db, func(tx pgx.Tx) error {
-		if violations, err = run(ctx, tx, convoChecks, id); err != nil {
-			return err
-		}
-		objects, err := checkObjects(ctx, tx, id)
-		violations = append(violations, objects...)
-		if err != nil {
-			return err
-		}
-		group, err := checkGroup(ctx, tx, id)
-		violations = append(violations, group...)
+	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
+		violations, err = checkConvos(ctx, tx, &id)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("convo %s: %w", id, err)
 	}
-	for i, v := range violations {
-		violations[i] = fmt.Sprintf("convo %s: %s", id, v)
-	}
 	return violations, nil
 }
 
-// read runs look in a read-only transaction that sees one moment. Unlike everything else here, checks read whole tables, so the
-// planner gets back the means for that.
-func read(ctx context.Context, db *pgxpool.Pool, look func(pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
+// read runs look in a read-only transaction. Each statement sees a moment of its own, since each judges a promise alone: a snapshot that
+// stayed open for all of them would keep what is deleted meanwhile, and that is all of the outbox, from being vacuumed.
+//
+// Unlike everything else here, checks read whole tables and take their time. So the planner gets back the means for that, and plans for
+// the arguments that there are.
+func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, Limit)
+	defer cancel()
+	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf(`
+			SET LOCAL mlsd.maintenance = 'on';
+			SET LOCAL statement_timeout = %d;
+			SET LOCAL plan_cache_mode = force_custom_plan;
+			SET LOCAL enable_seqscan = on;
+			SET LOCAL enable_bitmapscan = on;
+			SET LOCAL enable_hashjoin = on;
+			SET LOCAL enable_mergejoin = on`, Limit.Milliseconds()))
+		if err != nil {
 			return fmt.Errorf("prepare the check: %w", err)
 		}
-		for _, setting := range []string{"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"} {
-			if _, err := tx.Exec(ctx, `SELECT set_config($1, 'on', true)`, setting); err != nil {
-				return fmt.Errorf("prepare the check: %w", err)
-			}
-		}
-		return look(tx)
+		return look(ctx, tx)
 	})
 }
 
-func run(ctx context.Context, tx pgx.Tx, checks []check, args ...any) (violations []string, err error) {
-	for _, c := range checks {
-		rows, err := tx.Query(ctx, c.sql, args...)
+// checkConvos verifies the convo with the id; all of them if there is none.
+func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) (violations []string, err error) {
+	for _, c := range convoChecks {
+		var found findings
+		var convo uuid.UUID
+		var text string
+		err := each(ctx, tx, c.sql, []any{id}, []any{&convo, &text}, func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.promise, err)
 		}
-		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.promise, err)
-		}
-		for _, f := range found {
-			violations = append(violations, c.promise+": "+f)
-		}
+		violations = append(violations, found.list(c.promise)...)
 	}
-	return violations, nil
+	var objects, groups findings
+	if err := checkObjects(ctx, tx, id, &objects); err != nil {
+		return nil, fmt.Errorf("read the log: %w", err)
+	}
+	if err := checkGroups(ctx, tx, id, &groups); err != nil {
+		return nil, fmt.Errorf("read the public groups: %w", err)
+	}
+	return slices.Concat(violations, objects.list("log entries"), groups.list("public groups")), nil
 }
 
 // checkObjects compares what the rows say of the log's MLS objects with what the objects say of themselves.
-func checkObjects(ctx context.Context, tx pgx.Tx, id uuid.UUID) (violations []string, err error) {
-	rows, err := tx.Query(ctx, `
-		SELECT m.seq, m.kind, m.epoch, m.body, c.group_id
-		FROM messages m JOIN convos c ON c.id = m.convo_id WHERE m.convo_id = $1 ORDER BY m.seq`, id)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var seq, epoch int64
-		var kind int16
-		var body, groupID []byte
-		if err := rows.Scan(&seq, &kind, &epoch, &body, &groupID); err != nil {
-			return nil, err
-		}
+func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
+	var convo uuid.UUID
+	var seq, epoch int64
+	var kind int16
+	var body, groupID pgtype.DriverBytes
+	row := []any{&convo, &seq, &kind, &epoch, &body, &groupID}
+	return each(ctx, tx, `
+		SELECT c.id, m.seq, m.kind, m.epoch, m.body, c.group_id
+		FROM convos c JOIN messages m ON m.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row, func() {
 		if mls.ContentType(kind) == mls.ContentTypeCommit {
 			epoch-- // the row has the epoch that the commit creates, its header the one it was made in
 		}
 		h, err := mls.ParseHeader(body)
 		switch {
 		case err != nil:
-			violations = append(violations, fmt.Sprintf("log entry %d: %v", seq, err))
+			found.add("convo %s: log entry %d: %v", convo, seq, err)
 		case !bytes.Equal(h.GroupID, groupID):
-			violations = append(violations, fmt.Sprintf("log entry %d is of another group", seq))
+			found.add("convo %s: log entry %d is of another group", convo, seq)
 		case int16(h.ContentType) != kind || int64(h.Epoch) != epoch:
-			violations = append(violations, fmt.Sprintf("log entry %d says %s of epoch %d", seq, h.ContentType, h.Epoch))
+			found.add("convo %s: log entry %d says %s of epoch %d", convo, seq, h.ContentType, h.Epoch)
 		}
-	}
-	return violations, rows.Err()
+	})
 }
 
-// checkGroup compares what is known of the convo's group with the convo, its roster and the GroupInfo that is handed out.
-func checkGroup(ctx context.Context, tx pgx.Tx, id uuid.UUID) (violations []string, err error) {
-	var groupID, state, groupInfo []byte
+// checkGroups compares what is known of a convo's group with the convo, its roster and the GroupInfo that is handed out.
+func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
+	var convo uuid.UUID
+	var groupID, state, groupInfo pgtype.DriverBytes
 	var epoch int64
 	var people []string
-	err = tx.QueryRow(ctx, `
-		SELECT c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did) FROM members WHERE convo_id = c.id)
-		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE c.id = $1`, id).
-		Scan(&groupID, &epoch, &state, &groupInfo, &people)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the public group: %w", err)
-	}
-	group, err := mls.ParseGroup(state)
-	if err != nil {
-		return []string{fmt.Sprintf("the public group: %v", err)}, nil
-	}
-	if !bytes.Equal(group.GroupID, groupID) || int64(group.Epoch) != epoch {
-		violations = append(violations, fmt.Sprintf("the public group is of epoch %d, or another group's", group.Epoch))
-	}
-	for m := range group.Tree.Members() {
-		if !slices.Contains(people, m.DID()) {
-			violations = append(violations, fmt.Sprintf("leaf %d of the public group is a stranger's", m.Leaf))
+	row := []any{&convo, &groupID, &epoch, &state, &groupInfo, &people}
+	return each(ctx, tx, `
+		SELECT c.id, c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did ORDER BY did) FROM members WHERE convo_id = c.id)
+		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row, func() {
+		group, err := mls.ParseGroup(state)
+		if err != nil {
+			found.add("convo %s: the public group: %v", convo, err)
+			return
 		}
-	}
-	if groupInfo == nil {
-		return violations, nil
-	}
-	info, err := mls.ParseGroupInfo(groupInfo)
-	if err == nil {
-		err = group.Matches(&info)
-	}
+		if !bytes.Equal(group.GroupID, groupID) || int64(group.Epoch) != epoch {
+			found.add("convo %s: the public group is of epoch %d, or another group's", convo, group.Epoch)
+		}
+		for m := range group.Tree.Members() {
+			if _, known := slices.BinarySearch(people, m.DID()); !known {
+				found.add("convo %s: leaf %d of the public group is a stranger's", convo, m.Leaf)
+			}
+		}
+		if groupInfo == nil {
+			return
+		}
+		info, err := mls.ParseGroupInfo(groupInfo)
+		if err == nil {
+			err = group.Matches(&info)
+		}
+		if err != nil {
+			found.add("convo %s: the GroupInfo is not the public group's: %v", convo, err)
+		}
+	})
+}
+
+// each calls see for every row of an answer as it comes: all of them may be more than there is memory for.
+func each(ctx context.Context, tx pgx.Tx, sql string, args, row []any, see func()) error {
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
-		violations = append(violations, fmt.Sprintf("the GroupInfo is not the public group's: %v", err))
+		return err
 	}
-	return violations, nil
+	_, err = pgx.ForEachRow(rows, row, func() error {
+		see()
+		return nil
+	})
+	return err
+}
+
+// findings are the violations of one promise.
+type findings struct {
+	texts []string
+	more  int // that are not among the texts
+}
+
+func (f *findings) add(format string, args ...any) {
+	if len(f.texts) == mostListed {
+		f.more++
+		return
+	}
+	f.texts = append(f.texts, fmt.Sprintf(format, args...))
+}
+
+// list returns the texts, and after them how many more violations there are of what it is.
+func (f *findings) list(what string) []string {
+	if f.more == 0 {
+		return f.texts
+	}
+	return append(f.texts, fmt.Sprintf("%s: %d more violations", what, f.more))
 }

@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -36,14 +40,41 @@ func (uncounted) Expired(string)       {}
 func (uncounted) TakenOver(string)     {}
 func (uncounted) HeartbeatLost(string) {}
 
-// story tells a database a small story in which every promise is kept: alice makes a convo with bob, they talk, alice adds
-// carol and removes her again with a GroupInfo, and they talk on.
-func story(t *testing.T) *pgxpool.Pool {
+// story tells a database two small stories in which every promise is kept, of the same people, so that a check that takes one convo's
+// rows for another's has them. Of the first, a part of the events has been moved to the stream. It returns the ids of the two convos.
+func story(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
 	t.Helper()
 	db := pgtest.Database(t)
+	p := people{mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, carol.String())}
+	ids := []uuid.UUID{p.tell(t, db, "the group", "hello"), p.tell(t, db, "the other group")}
+	_, err := db.Exec(t.Context(), `
+		DO $$
+		BEGIN
+			CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
+			WITH moved AS (
+				DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 6) RETURNING *
+			)
+			INSERT INTO events
+			SELECT row_number() OVER (ORDER BY id), '2020-01-01', kind, convo_id, seq, did, size, detail, created_at FROM moved;
+			UPDATE stream SET head = 6, day = '2020-01-01';
+			INSERT INTO event_days VALUES ('2020-01-01', 1);
+		END
+		$$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, ids
+}
+
+// people are the devices that the stories are about.
+type people struct{ alices, bobs, carols *mlstest.Device }
+
+// tell has alice make a convo with bob; they greet each other, alice adds carol and removes her again with a GroupInfo, and they talk on.
+func (p people) tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid.UUID {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	writes := idem.New(db, uncounted{}, log, nil)
-	group := []byte("the group")
+	group := []byte(name)
 	do := func(nsid, scope, key string, input idem.Content, effect func(tx pgx.Tx) error) {
 		t.Helper()
 		_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: nsid, Scope: scope, Key: key, Input: input},
@@ -52,7 +83,6 @@ func story(t *testing.T) *pgxpool.Pool {
 			t.Fatal(err)
 		}
 	}
-	alices, bobs, carols := mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, carol.String())
 	welcomeTo := func(did syntax.DID, device *mlstest.Device) []byte {
 		t.Helper()
 		body, ref := device.KeyPackage(t)
@@ -67,11 +97,11 @@ func story(t *testing.T) *pgxpool.Pool {
 	}
 	var convo convos.Convo
 	creation := idem.Content{{Name: "groupId", JSON: []byte(`"g"`)}}
-	toBob := welcomeTo(bob, bobs)
-	do("blue.catbird.mls.createConvo", "", "create", creation, func(tx pgx.Tx) (err error) {
+	toBob := welcomeTo(bob, p.bobs)
+	do("blue.catbird.mls.createConvo", "", name+" create", creation, func(tx pgx.Tx) (err error) {
 		convo, err = convos.Create(t.Context(), tx, convos.NewConvo{
 			Creator: alice, GroupID: group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob}, Welcome: toBob,
-			Key: "create", Hash: creation.Hash(),
+			Key: name + " create", Hash: creation.Hash(),
 		})
 		return err
 	})
@@ -85,10 +115,12 @@ func story(t *testing.T) *pgxpool.Pool {
 			t.Fatal(err, results[0].Err)
 		}
 	}
-	say(1, "hello")
+	for _, greeting := range greetings {
+		say(1, greeting)
+	}
 	claim := idem.Content{{Name: "dids", JSON: []byte(`["did:plc:carol"]`)}}
-	toCarol := welcomeTo(carol, carols)
-	_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: "claim", Input: claim},
+	toCarol := welcomeTo(carol, p.carols)
+	_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: name + " claim", Input: claim},
 		func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			taken, err := keypackages.Take(ctx, tx, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{carol}})
 			if err != nil || len(taken.Claimed) != 1 {
@@ -113,37 +145,44 @@ func story(t *testing.T) *pgxpool.Pool {
 		_, err := convos.Leave(t.Context(), tx, convos.Departure{
 			ConvoID: convo.ID, Caller: alice, Target: carol,
 			Proposed: convos.Proposed{
-				Commit: mlstest.Commit(group, 2, "remove"), GroupInfo: mlstest.GroupInfo(t, group, 3, alices, bobs),
+				Commit: mlstest.Commit(group, 2, "remove"), GroupInfo: mlstest.GroupInfo(t, group, 3, p.alices, p.bobs),
 				Key: "leaveConvo:rotate", Hash: removal.Hash(),
 			},
 		})
 		return err
 	})
 	say(3, "goodbye carol")
-	_, err = db.Exec(t.Context(), `
-		DO $$
-		BEGIN
-			CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
-			WITH moved AS (
-				DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 6) RETURNING *
-			)
-			INSERT INTO events
-			SELECT row_number() OVER (ORDER BY id), '2020-01-01', kind, convo_id, seq, did, size, detail, created_at FROM moved;
-			UPDATE stream SET head = 6, day = '2020-01-01';
-			INSERT INTO event_days VALUES ('2020-01-01', 1);
-		END
-		$$`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return db
+	return convo.ID
 }
 
 func TestKeptPromises(t *testing.T) {
 	t.Parallel()
-	db := story(t)
+	db, ids := story(t)
 	if violations, err := invariants.Check(t.Context(), db); err != nil || len(violations) > 0 {
 		t.Fatalf("%q, %v", violations, err)
+	}
+	for _, id := range append(ids, uuid.New()) { // and of a convo that there is not
+		if violations, err := invariants.CheckConvo(t.Context(), db, id); err != nil || len(violations) > 0 {
+			t.Fatalf("%q, %v", violations, err)
+		}
+	}
+}
+
+// Events that have expired are not missed.
+func TestExpiredEvents(t *testing.T) {
+	t.Parallel()
+	db, ids := story(t)
+	for _, sql := range []string{`DELETE FROM events`, `DELETE FROM event_days`} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	violations, err := invariants.Check(t.Context(), db)
+	if err != nil || len(violations) > 0 {
+		t.Fatalf("%q, %v", violations, err)
+	}
+	for _, id := range ids {
+		wantAlone(t, db, id, violations)
 	}
 }
 
@@ -170,12 +209,22 @@ func TestBrokenPromises(t *testing.T) {
 		{"the GroupInfo is not the public group's", `UPDATE public_groups SET group_info = $1`,
 			[]any{mlstest.GroupInfo(t, []byte("the group"), 3, mlstest.NewDevice(t, alice.String()))}},
 		{"no message from a later epoch", `UPDATE messages SET epoch = 2 WHERE seq = 1`, nil},
+		{"entry 4 is of epoch 9, while the convo was in 3", `UPDATE messages SET epoch = 9 WHERE seq = 4`, nil},
+		{"entry 4 is of epoch 9, while the convo was in 3", `
+			DELETE FROM messages WHERE kind = 3;
+			UPDATE messages SET epoch = 9 WHERE seq = 4`, nil},
 		{"every sender was a member", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
 		{"a roster that can be", `UPDATE members SET left_at = now(), left_seq = 4, left_epoch = 3`, nil},
 		{"a roster that can be", `UPDATE members SET role = 'creator'`, nil},
 		{"positions within the log", `UPDATE members SET cursor_seq = 99 WHERE did = 'did:plc:bob'`, nil},
 		{"positions within the log", `UPDATE members SET left_epoch = NULL`, nil},
 		{"no Welcome before its commit", `UPDATE welcomes SET epoch = 7 WHERE recipient_did = 'did:plc:bob'`, nil},
+		{"no Welcome before its commit", `
+			DELETE FROM messages WHERE kind = 3;
+			UPDATE welcomes SET epoch = 7 WHERE recipient_did = 'did:plc:bob'`, nil},
+		{"no Welcome before its commit", `
+			DELETE FROM messages WHERE seq = 3;
+			UPDATE welcomes SET epoch = 3 WHERE recipient_did = 'did:plc:bob'`, nil},
 		{"a deliverable Welcome has its bytes", `DELETE FROM welcome_bodies`, nil},
 		{"one deliverable Welcome per device", `
 			DROP INDEX welcomes_live;
@@ -186,6 +235,7 @@ func TestBrokenPromises(t *testing.T) {
 		{"a commit's record and its effect are one", `DELETE FROM idempotency_keys WHERE nsid LIKE '%addMembers'`, nil},
 		{"a commit's record and its effect are one", `DELETE FROM idempotency_keys WHERE nsid LIKE '%leaveConvo'`, nil},
 		{"a commit's record and its effect are one", `UPDATE messages SET request_hash = 'x' WHERE seq = 2`, nil},
+		{"addMembers without its commit", `UPDATE messages SET request_hash = 'x' WHERE seq = 2`, nil},
 		{"a convo's record and its effect are one", `UPDATE convos SET idempotency_key = 'another'`, nil},
 		{"every record has its answer", `UPDATE idempotency_keys SET response = ''`, nil},
 		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
@@ -202,13 +252,13 @@ func TestBrokenPromises(t *testing.T) {
 		{"a one-time KeyPackage has one claimer", `
 			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
 			SELECT caller_did, nsid, scope, 'another', request_hash, field_hashes, response, created_at, expires_at
-			FROM idempotency_keys WHERE key = 'claim'`, nil},
+			FROM idempotency_keys WHERE key = 'the group claim'`, nil},
 		{"no caller exceeds its budget of a device", `
 			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by, claimed_at,
 				claim_expires_at, created_at)
 			SELECT did, int4send(n), device_id, cipher_suite, body, not_after, last_resort, 'claimed', claimed_by,
 				claimed_at - n * interval '47 minutes', claim_expires_at, created_at
-			FROM key_packages, generate_series(1, 30) AS n WHERE claimed_at IS NOT NULL`, nil},
+			FROM (SELECT * FROM key_packages WHERE claimed_at IS NOT NULL LIMIT 1) one, generate_series(1, 30) AS n`, nil},
 		{"one push job of a device waits, and one is sent", `
 			DROP INDEX push_jobs_pending;
 			INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
@@ -241,13 +291,15 @@ func TestBrokenPromises(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.promise, func(t *testing.T) {
 			t.Parallel()
-			db := story(t)
+			db, ids := story(t)
 			err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil { // no trigger stands in the way
 					return err
 				}
-				_, err := tx.Exec(t.Context(), c.sql, c.args...)
-				return err
+				return without(t.Context(), tx, ids[1], func() error {
+					_, err := tx.Exec(t.Context(), c.sql, c.args...)
+					return err
+				})
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -259,6 +311,74 @@ func TestBrokenPromises(t *testing.T) {
 			if !strings.Contains(strings.Join(violations, "\n"), c.promise) {
 				t.Fatalf("not noticed: %q", violations)
 			}
+			if strings.Contains(strings.Join(violations, "\n"), ids[1].String()) {
+				t.Errorf("the other convo is said to be broken: %q", violations)
+			}
+			for _, id := range ids {
+				wantAlone(t, db, id, violations)
+			}
 		})
+	}
+}
+
+// without calls do while the rows of a convo are set aside: it is left as it was.
+func without(ctx context.Context, tx pgx.Tx, id uuid.UUID, do func() error) error {
+	of := map[string]string{
+		"convos": "id", "members": "convo_id", "messages": "convo_id", "welcomes": "convo_id", "welcome_bodies": "convo_id",
+		"public_groups": "convo_id", "outbox": "convo_id", "idempotency_keys": "scope",
+	}
+	for table, column := range of {
+		_, err := tx.Exec(ctx, fmt.Sprintf(`
+			CREATE TEMP TABLE aside_%[1]s ON COMMIT DROP AS SELECT * FROM %[1]s WHERE %[2]s = '%[3]s';
+			DELETE FROM %[1]s WHERE %[2]s = '%[3]s'`, table, column, id))
+		if err != nil {
+			return err
+		}
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	for table := range of {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %[1]s OVERRIDING SYSTEM VALUE SELECT * FROM aside_%[1]s`, table)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wantAlone checks a convo alone, and wants what was found of it among all of them.
+func wantAlone(t *testing.T, db *pgxpool.Pool, id uuid.UUID, among []string) {
+	t.Helper()
+	alone, err := invariants.CheckConvo(t.Context(), db, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(slices.Clone(among), func(text string) bool { return !strings.HasPrefix(text, "convo "+id.String()) })
+	if diff := cmp.Diff(want, alone, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("convo %s among all (-) and alone (+):\n%s", id, diff)
+	}
+}
+
+// However much is broken, so much and no more is put into words.
+func TestManyBrokenPromises(t *testing.T) {
+	t.Parallel()
+	db, ids := story(t)
+	_, err := db.Exec(t.Context(), `
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+		SELECT $1, 'did:plc:' || n, 'member', now(), 99 FROM generate_series(1, 150) AS n`, ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := invariants.Check(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const more = "positions within the log: 50 more violations"
+	if len(all) != 101 || all[100] != more {
+		t.Errorf("%d texts: %q", len(all), all)
+	}
+	alone, err := invariants.CheckConvo(t.Context(), db, ids[0])
+	if err != nil || len(alone) != 101 || alone[100] != more {
+		t.Errorf("%d texts: %q, %v", len(alone), alone, err)
 	}
 }
