@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/clientsim"
 	"mlsd/clientsim/bench/report"
@@ -106,12 +107,16 @@ func family(parent int) time.Duration {
 
 // settings are those that decide what a COMMIT means and what it costs.
 var settings = []string{
-	"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "max_wal_size", "checkpoint_timeout", "max_connections",
+	"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "min_wal_size", "max_wal_size", "checkpoint_timeout", "max_connections",
 }
 
 // inspect reads the database's settings, and finds its postmaster among the processes of this machine.
 func inspect(ctx context.Context, url string) (d report.Database, postmaster int, err error) {
-	db, err := pgx.Connect(ctx, url)
+	pool, err := pgxpool.ParseConfig(url) // which knows the pool's settings that the servers are to have
+	if err != nil {
+		return d, 0, err
+	}
+	db, err := pgx.ConnectConfig(ctx, pool.ConnConfig)
 	if err != nil {
 		return d, 0, err
 	}

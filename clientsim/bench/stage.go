@@ -13,6 +13,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim"
@@ -65,6 +66,9 @@ func newStage(ctx context.Context, c *Config) (*stage, error) {
 			return s, err
 		}
 		s.postgres, s.database = postgres, postgres.URL()
+		if err := season(ctx, s.database); err != nil {
+			return s, err
+		}
 	}
 	for i := range c.Servers {
 		server := clientsim.NewProc(binary, filepath.Join(s.home, fmt.Sprintf("server-%d", i+1)), s.dir.URL(), s.audience)
@@ -75,6 +79,26 @@ func newStage(ctx context.Context, c *Config) (*stage, error) {
 		s.clients = append(s.clients, clientsim.NewClient(server.URL(), s.audience, s.web, &clientsim.Stats{}))
 	}
 	return s, nil
+}
+
+// season leaves a young database as one that has been at work for a while: with segments of WAL that are there to be written again. A
+// young one makes a segment for each 16 MB, and commits nothing for the tenth of a second that it takes.
+func season(ctx context.Context, url string) (err error) {
+	const segments = 64 // as many as max_wal_size lets it keep
+	db, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close(ctx)) }()
+	for range segments {
+		if _, err := db.Exec(ctx, `SELECT pg_logical_emit_message(false, 'mlsd', 'so that the segment is not empty'), pg_switch_wal()`); err != nil {
+			return fmt.Errorf("make WAL: %w", err)
+		}
+	}
+	if _, err := db.Exec(ctx, `CHECKPOINT`); err != nil {
+		return fmt.Errorf("make WAL: %w", err)
+	}
+	return nil
 }
 
 func (s *stage) settings() map[string]string {

@@ -318,6 +318,8 @@ func TestKeys(t *testing.T) {
 	}
 	check(0, false, "unknown") // a stranger's forgery is no reason to remember anything
 	check(0, true, "seen")
+	check(0, false, "seen")
+	check(0, true, "seen")
 	check(0, true, "known")
 	check(0, false, "known")
 	check(1, true, "seen")
