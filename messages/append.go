@@ -295,6 +295,7 @@ func (l *Log) resolve(ctx context.Context, drafts []Draft, outcomes []outcome, r
 		switch {
 		case len(outcomes) == len(drafts) && outcomes[i].status != statusAppended:
 			results[i] = l.result(d, outcomes[i])
+			results[i].spent = false // it may not be: then the token goes along, and where it is, it is refused
 		case appended:
 			results[i] = l.result(d, o)
 		default:

@@ -271,6 +271,28 @@ func TestTokenAndTransaction(t *testing.T) {
 	}
 }
 
+// Whether the transaction that passed over a busy convo's message was committed is not known: rather than that its token be good for another request,
+// the message is refused, and comes again with a fresh one.
+func TestTokenOfLostTransaction(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	token := f.mint(t)
+	release := f.lock(t, lockConvo, f.convos[0])
+	if err := f.faults.Arm(failpoint.AfterCommit, messages.NSID, failpoint.Error); err != nil {
+		t.Fatal(err)
+	}
+	d := f.draft(f.convos[0], alice, "k", "x")
+	sent := f.later(t.Context(), with(token(), d))
+	eventually(t, func() bool { return f.Aside(f.convos[0]) })
+	release()
+	if got := <-sent; !errors.Is(got.err, serviceauth.ErrReplayed) {
+		t.Fatalf("%+v", got)
+	}
+	if r, err := f.Send(t.Context(), with(token(), d)); err != nil || r.Replayed || r.Seq != 1 {
+		t.Fatalf("the retry: %+v, %v", r, err)
+	}
+}
+
 // A poisoned draft takes nobody's token along: the halves of its batch find the tokens fresh.
 func TestTokensOfPoisonedBatch(t *testing.T) {
 	t.Parallel()
