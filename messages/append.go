@@ -35,7 +35,7 @@ type Draft struct {
 	Body      []byte
 	EmbedType *string
 	EmbedURI  *string
-	Token     *serviceauth.Verified // is used up in the draft's transaction, whatever becomes of the draft; nil: none is
+	Token     *serviceauth.Verified // is used up in the transaction in which the draft is judged; nil: none is
 }
 
 // ErrWrongGroup says that the ciphertext's header names another group than the convo's.
@@ -125,7 +125,11 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	results := make([]Result, len(drafts))
 	held := map[key]bool{}
-	for indices := refuseTwins(drafts, results); len(indices) > 0; {
+	indices := refuseSharedTokens(drafts, results)
+	for range mostPasses {
+		if len(indices) == 0 {
+			break
+		}
 		p := passOf(drafts, indices, held)
 		settled := l.settle(ctx, p.first, wait)
 		for i, j := range p.of {
@@ -139,8 +143,15 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 		}
 		indices = p.next(drafts, settled, results, held)
 	}
+	for _, i := range indices { // nothing that is well-behaved
+		results[i].Err = ErrBusy
+	}
 	return results
 }
+
+// mostPasses bounds for how long the neighbours wait of somebody who sends many requests under one key. What is left then goes on in a
+// batch of its convo's own, or is told to come again.
+const mostPasses = 4
 
 // attempts is how often a transaction is tried that could not be because of others at the same moment.
 const attempts = 4
@@ -177,7 +188,7 @@ func (l *Log) settle(ctx context.Context, drafts []Draft, wait bool) []Result {
 	return results
 }
 
-// again reports whether a transaction that has written nothing deserves another try: it was the victim of a deadlock, or it has
+// again reports whether a transaction that has written no message deserves another try: it was the victim of a deadlock, or it has
 // waited for a lock and missed a convo whose sender had only just become a member.
 func again(outcomes []outcome, err error, wait bool) bool {
 	if err != nil {

@@ -27,8 +27,8 @@ func (d *Draft) repeats(other *Draft) bool { return d.Hash == other.Hash && d.id
 type pass struct {
 	first   []Draft
 	indices []int       // of first, in the batch as it was given
-	of      map[int]int // index in the batch → index in first: the same request, answered with it
-	later   []deferred  // same key, other content, or a token to be used up: judged when the first one's fate is known
+	of      map[int]int // index in the batch → index in first: the same request, without a token, answered with it
+	later   []deferred  // same key, and other content or a token that is to be used up: judged when the first one's fate is known
 }
 
 // deferred is a draft of the batch that waits for another of its key.
@@ -48,7 +48,7 @@ func passOf(drafts []Draft, indices []int, held map[key]bool) pass {
 			seen[d.id()] = j
 			p.first, p.indices = append(p.first, *d), append(p.indices, i)
 			p.of[i] = j
-		case p.first[j].Hash == d.Hash && d.Token == nil:
+		case p.first[j].Hash == d.Hash && d.Token == nil && p.first[j].Token == nil:
 			p.of[i] = j
 		default:
 			p.later = append(p.later, deferred{i, j})
@@ -71,14 +71,17 @@ func (p *pass) next(drafts []Draft, settled, results []Result, held map[key]bool
 		case r.refused() && !errors.Is(r.Err, serviceauth.ErrReplayed) && d.Hash == first.Hash:
 			results[later.index].Err = r.Err // without an effect, for which its token would have to be used up
 			continue
+		case !r.refused() && !poisoned(r.Err): // what failed for the first would fail for them one after the other
+			results[later.index].Err = r.Err
+			continue
 		}
 		indices = append(indices, later.index)
 	}
 	return indices
 }
 
-// refuseTwins refuses the drafts whose token another draft has, and returns the indices of the others.
-func refuseTwins(drafts []Draft, results []Result) (indices []int) {
+// refuseSharedTokens refuses the drafts whose token another draft has, and returns the indices of the others.
+func refuseSharedTokens(drafts []Draft, results []Result) (indices []int) {
 	indices = make([]int, 0, len(drafts))
 	tokens := make(map[serviceauth.TokenID]bool, len(drafts))
 	for i := range drafts {

@@ -13,7 +13,7 @@ type Mode string
 const (
 	Together Mode = "together" // in transactions that messages share
 	Alone    Mode = "alone"    // each in a transaction of its own
-	Nowhere  Mode = "nowhere"  // not at all: the receipt is made up
+	Nowhere  Mode = "nowhere"  // not at all, but that their tokens are used up: the receipt is made up
 )
 
 // SetMode changes how messages are written from now on.

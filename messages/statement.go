@@ -25,7 +25,7 @@ const (
 	statusBusy          = "busy" // the convo is not locked, so nothing can be appended to it
 	statusWrongGroup    = "wrong-group"
 	statusWrongEpoch    = "wrong-epoch"
-	statusTokenUsed     = "token-used" // by an earlier request: this one is not even looked at
+	statusTokenUsed     = "token-used" // by an earlier request, or it is too old: this one is not even looked at
 )
 
 // outcome is the statement's word on one draft.

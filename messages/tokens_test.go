@@ -176,6 +176,79 @@ func TestFirstTwinIsStale(t *testing.T) {
 		}
 	}
 	f.wantUsed(t, 3)
+
+	// Nor is one refused that has used up its own already, and comes back from where its convo was busy.
+	d = f.draft(f.convos[0], alice, "l", "y")
+	if got := f.append(t, with(stale, d), d); !errors.Is(got[0].Err, serviceauth.ErrReplayed) || got[1].Err != nil || got[1].Seq != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A token that another transaction is using up holds up nobody but those of its convo: alone, and with a neighbour in the batch.
+func TestTokenInFlight(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, 0)
+			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
+			token := f.mint(t)
+			d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
+			held, resume := f.pause(t, f.convos[1])
+			release := f.lock(t, `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`, uuid.UUID(d.Token.ID()), d.Token.Expires())
+			waiting := f.later(t.Context(), d)
+			f.queued(t, 1)
+			var neighbour <-chan outcome
+			if n > 1 {
+				neighbour = f.later(t.Context(), with(token(), f.draft(f.convos[1], bob, "with it", "x")))
+				f.queued(t, n)
+			}
+			resume()
+			<-held
+			if n > 1 {
+				if got := <-neighbour; got.err != nil {
+					t.Errorf("the neighbour: %v", got.err)
+				}
+			}
+			if _, err := f.Send(t.Context(), with(token(), f.draft(f.convos[1], bob, "behind it", "x"))); err != nil {
+				t.Errorf("whoever comes later: %v", err)
+			}
+			release() // and it is not used up
+			if got := <-waiting; got.err != nil {
+				t.Errorf("%v", got.err)
+			}
+		})
+	}
+}
+
+// Many requests under one key, each refused, take a bounded number of transactions: the rest is told to come again.
+func TestPassesAreBounded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	token := f.mint(t)
+	var drafts []messages.Draft
+	for i := range 20 {
+		drafts = append(drafts, with(token(), f.draftAt(f.convos[0], alice, "k", fmt.Sprint(i), 4)))
+	}
+	drafts = append(drafts, with(token(), f.draft(f.convos[0], alice, "another key", "x")))
+	judged := 0
+	for i, r := range f.Write(t.Context(), drafts...) {
+		var mismatch *messages.EpochMismatchError
+		switch {
+		case i == 20:
+			if r.Err != nil {
+				t.Errorf("the neighbour: %v", r.Err)
+			}
+		case errors.As(r.Err, &mismatch):
+			judged++
+		case !errors.Is(r.Err, messages.ErrBusy):
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+	if judged != 4 {
+		t.Errorf("%d were judged", judged)
+	}
+	f.wantUsed(t, 5)
 }
 
 // One token on two nodes at once, with as many messages: one is written.

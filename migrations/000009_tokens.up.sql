@@ -5,14 +5,14 @@
 -- it expires.
 DROP TABLE used_tokens;
 CREATE UNLOGGED TABLE used_tokens (
-    token      uuid PRIMARY KEY,                             -- of the SHA-256 of iss and jti
+    token      uuid PRIMARY KEY,                             -- of the SHA-256 of iss, lxm and jti
     expires_at timestamptz NOT NULL
 );
 CREATE INDEX used_tokens_expiry ON used_tokens (expires_at);
 ALTER TABLE used_tokens SET (autovacuum_vacuum_scale_factor = 0.05);
 
--- As in 000008, and its token (NULL: none is used up). A token that was used before has no effect and no answer but that, whatever the
--- message is. It comes after the convo's lock: whoever waits for a token waits for nobody who waits for a convo.
+-- As in 000008, and its token (NULL: none is used up). With a token that was used before, or expired so long ago that its row may be gone,
+-- the message is not even looked at. The token comes after the convo's lock: whoever waits for a token waits for nobody who waits for a convo.
 DROP FUNCTION append_message;
 CREATE FUNCTION append_message(convo uuid, group_id bytea, sender text, key text, hash bytea, kind smallint, epoch bigint, body bytea,
     embed_type text, embed_uri text, epoch_window bigint, wait boolean, token uuid, token_expires timestamptz,
@@ -34,8 +34,13 @@ BEGIN
         FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
     at := date_trunc('milliseconds', clock_timestamp());
+    IF NOT wait THEN
+        PERFORM set_config('lock_timeout', '250', true);     -- for the token, and for the fan-out, which may hold its row
+    END IF;
     IF token IS NOT NULL THEN
-        INSERT INTO used_tokens (token, expires_at) VALUES (token, token_expires) ON CONFLICT DO NOTHING;
+        INSERT INTO used_tokens (token, expires_at)
+        SELECT token, token_expires WHERE token_expires > clock_timestamp() - interval '30 seconds'
+        ON CONFLICT DO NOTHING;
         IF NOT FOUND THEN
             status := 'token-used';
             RETURN;
@@ -75,9 +80,6 @@ BEGIN
     UPDATE convos c SET last_seq = seq, last_message_at = at WHERE c.id = convo;
     INSERT INTO outbox (kind, convo_id, seq, size, created_at) VALUES (kind, convo, seq, octet_length(body), at);
     IF kind = 1 AND EXISTS (SELECT FROM push_targets) THEN
-        IF NOT wait THEN
-            PERFORM set_config('lock_timeout', '250', true); -- for the fan-out, which may hold the row
-        END IF;
         INSERT INTO push_convos (convo_id, sender_did, created_at) VALUES (convo, sender, now())
         ON CONFLICT (convo_id, sender_did) DO UPDATE SET sender_did = excluded.sender_did WHERE false;
     END IF;

@@ -338,11 +338,13 @@ var mutants = []mutant{
 	{"two messages of one batch have one token", []edit{
 		{"messages/join.go", "			if tokens[id] {\n", "			if tokens[id] && i < 0 {\n"}}, "messages.TestTokens"},
 	{"a twin's token is left over", []edit{
-		{"messages/join.go", "case p.first[j].Hash == d.Hash && d.Token == nil:", "case p.first[j].Hash == d.Hash:"}}, "messages.TestFirstTwinIsStale"},
+		{"messages/join.go", "case p.first[j].Hash == d.Hash && d.Token == nil && p.first[j].Token == nil:", "case p.first[j].Hash == d.Hash:"}}, "messages.TestFirstTwinIsStale"},
 	{"a busy convo's messages are refused for their own tokens", []edit{
 		{"messages/batcher.go", "			if r.spent {\n", "			if r.spent && r.Seq > 0 {\n"}}, "messages.TestTokenOfBusyConvo"},
 	{"a token is spent by what is rolled back", []edit{
 		{"messages/batcher.go", "			if r.spent {\n", "			if r.Err != nil {\n"}}, "messages.TestTokenOfBusyConvo"},
+	{"one caller's requests hold up a batch without end", []edit{
+		{"messages/append.go", "	for range mostPasses {\n", "	for range 100 * mostPasses {\n"}}, "messages.TestPassesAreBounded"},
 	{"nobody uses the token up", []edit{
 		{"api/sendmessage.go", ", Token: c.token,\n", ",\n"}}, "api.TestTokenIsUsedOnce"},
 	{"messages wait for a crowd's tokens", []edit{

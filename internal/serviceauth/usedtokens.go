@@ -72,10 +72,10 @@ func (u *UsedTokens) Use(ctx context.Context, id TokenID, exp time.Time) (bool, 
 // NoteUses is the part of a statement that uses tokens up. It reads uses (token, expires_at) and returns the tokens that were not used
 // before; whoever has an effect in the same transaction must have none for the others. The primary key decides: of inserts at the
 // same time, on any node, one gets a row and the others wait for it and get none. An old row that was not swept yet counts as a use
-// too. The uses must be in the order of their tokens ([CompareTokens]), so that transactions cannot wait for each other.
+// too. A token that expired longer ago than a request takes counts as used: its row may have been swept already. The uses must be in the order of their tokens ([CompareTokens]), so that transactions cannot wait for each other.
 const NoteUses = `
 	INSERT INTO used_tokens (token, expires_at)
-	SELECT token, expires_at FROM uses
+	SELECT token, expires_at FROM uses WHERE expires_at > clock_timestamp() - interval '30 seconds'
 	ON CONFLICT DO NOTHING
 	RETURNING token`
 

@@ -45,8 +45,9 @@ func TestUsedTokens(t *testing.T) {
 		{1, soon, false},
 		{1, soon.Add(time.Hour), false},
 		{2, soon, true},
-		{3, time.Now().Add(-time.Hour), true},
-		{3, soon, false}, // an old row that is not swept counts too
+		{3, time.Now().Add(-20 * time.Second), true}, // on its way for long
+		{3, soon, false},                             // an old row that is not swept counts too
+		{4, time.Now().Add(-time.Minute), false},     // its row may have been swept
 	} {
 		if fresh, err := store.Use(t.Context(), tokenOf(tc.token), tc.exp); err != nil || fresh != tc.fresh {
 			t.Errorf("use %d: %t, %v; want %t", i, fresh, err, tc.fresh)
@@ -63,8 +64,9 @@ func TestTokenID(t *testing.T) {
 	t.Parallel()
 	alice, bob := authtest.NewIdentity(t), authtest.NewIdentity(t)
 	f := newFixture(t, alice, bob)
+	method := send
 	id := func(who *authtest.Identity, jti string, changes ...authtest.Change) serviceauth.TokenID {
-		token, err := f.Validate(t.Context(), who.Authorization(t, string(service), string(send), f.now, append(changes, authtest.Claim("jti", jti))...), send, true, nil)
+		token, err := f.Validate(t.Context(), who.Authorization(t, string(service), string(method), f.now, append(changes, authtest.Claim("jti", jti))...), method, true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,13 +76,16 @@ func TestTokenID(t *testing.T) {
 		return token.ID()
 	}
 	seen := map[serviceauth.TokenID]string{}
-	for _, who := range []*authtest.Identity{alice, bob} {
+	for i, who := range []*authtest.Identity{alice, bob, alice} {
+		if i == 2 { // one jti for two methods is two tokens: one may wait for a message's transaction, the other must not
+			method = read
+		}
 		for _, jti := range []string{"1", "2", "\x001'; --", "1" + string(alice.DID)} {
 			token := id(who, jti)
 			if other, ok := seen[token]; ok {
 				t.Errorf("%s and %s %q are one token", other, who.DID, jti)
 			}
-			seen[token] = string(who.DID) + " " + jti
+			seen[token] = string(who.DID) + " " + jti + " " + method.String()
 			if again := id(who, jti, authtest.Claim("x", 1)); again != token {
 				t.Errorf("%s %q is two tokens", who.DID, jti)
 			}

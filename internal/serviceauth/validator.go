@@ -173,7 +173,7 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 			return Verified{}, err
 		}
 	}
-	return Verified{Caller: c.iss, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
+	return Verified{Caller: c.iss, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
 }
 
 // forgetExpired drops a token that can never pass again. A wrong method is no

@@ -13,6 +13,7 @@ import (
 // anyone could use up anyone's.
 type Verified struct {
 	Caller  syntax.DID // its issuer
+	lxm     string
 	jti     string
 	expires time.Time
 	replays ReplayStore
@@ -21,12 +22,16 @@ type Verified struct {
 // TokenID is one token among all.
 type TokenID [16]byte
 
-// ID returns the first half of the SHA-256 of the token's iss and jti. Callers
-// choose the length and the content of a jti; what two of one caller's have in
-// common after that, only this caller can have made so.
+// ID returns the first half of the SHA-256 of the token's iss, lxm and jti. With
+// the lxm, requests for a method wait for none of another's. Callers choose the
+// length and the content of a jti; two tokens of one ID only their own caller
+// can have made.
 func (t *Verified) ID() TokenID {
 	buf := make([]byte, 0, 128)
-	buf = append(append(append(buf, t.Caller...), 0), t.jti...)
+	for _, part := range []string{t.Caller.String(), t.lxm} {
+		buf = append(append(buf, part...), 0)
+	}
+	buf = append(buf, t.jti...)
 	sum := sha256.Sum256(buf)
 	return TokenID(sum[:])
 }
@@ -36,7 +41,8 @@ func (t *Verified) ID() TokenID {
 func (t *Verified) Expires() time.Time { return t.expires }
 
 // Use uses the token up: every later request with it is refused, on every node.
-// The error is [ErrReplayed] where another came first, and [ErrUnavailable] if
+// The error is [ErrReplayed] where another came first or the token expired some
+// time ago, and [ErrUnavailable] if
 // the store of used tokens failed, when it may be used up or not.
 func (t *Verified) Use(ctx context.Context) error {
 	fresh, err := t.replays.Use(ctx, t.ID(), t.expires)
