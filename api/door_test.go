@@ -39,7 +39,7 @@ func TestTokenIsUsedOnce(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
 		if r.in == nil {
-			t.Skip("a query's token may come again: a PDS may re-send it")
+			return // a query's token may come again: a PDS may re-send it
 		}
 		authorization := r.by.authorization(r.nsid)
 		call := func(node *api.Server) answer {
