@@ -42,8 +42,8 @@ func (t *Verified) Expires() time.Time { return t.expires }
 
 // Use uses the token up: every later request with it is refused, on every node.
 // The error is [ErrReplayed] where another came first or the token expired some
-// time ago, and [ErrUnavailable] if
-// the store of used tokens failed, when it may be used up or not.
+// time ago, and [ErrUnavailable] if the store of used tokens failed, when it may
+// be used up or not.
 func (t *Verified) Use(ctx context.Context) error {
 	fresh, err := t.replays.Use(ctx, t.ID(), t.expires)
 	if err != nil {
