@@ -2,25 +2,27 @@ package mls
 
 import "errors"
 
-// Change is what a commit does to a group, as far as it is public.
+// Change is the public part of what a commit does to a group.
 type Change struct {
 	Adds    []Addition // in the order of the commit; an external committer too
 	Removes []Removal
-	Updates []Update // leaves that go on with new content, the committer's last
+	Updates []Update // leaves with new content, the committer's last
 	// Committer is the sender's leaf, in the next epoch.
 	Committer uint32
 	External  bool // the committer was not a member: it is among Adds
-	ReInit    bool // the group is closed, another takes its place (§11.2)
+	ReInit    bool // another group replaces this one (§11.2)
 	Next      *Group
 }
 
-// Addition is a member that was not there before, with its new leaf.
+// Addition is a new member, with its new leaf.
 type Addition struct {
 	Member
-	KeyPackage KeyPackageRef // that it was added with; nil for an external committer, and if not known
+	// KeyPackage is the one that the member was added with. It is nil for an external committer,
+	// and if it is not known.
+	KeyPackage KeyPackageRef
 }
 
-// Removal is a member that is there no longer, as it was.
+// Removal is a former member, with its last leaf.
 type Removal struct {
 	Member
 	Own bool // the member proposed it itself (§12.1.3)
@@ -33,40 +35,39 @@ type Update struct{ Before, After Member }
 type applier struct {
 	g         *Group
 	c         *Commit
-	tree      *Tree // of the next epoch, in the making
+	tree      *Tree // becomes the tree of the next epoch
 	context   Extensions
 	signed    []byte   // the GroupContext of this epoch, which members sign
-	senders   [][]byte // signature keys of the external senders; read when needed
+	senders   [][]byte // signature keys of the external senders; parsed when needed
 	proposals []sentProposal
 	added     []uint32 // leaves of those added by proposals
 	change    *Change
 }
 
-// sentProposal is a proposal and who made it.
+// sentProposal is a proposal and its sender.
 type sentProposal struct {
 	*Proposal
 	leaf   uint32 // of a member
 	member bool
 }
 
-// Apply checks that the commit is one that this group can accept at this epoch,
-// and returns what it changes: the sender's signature (RFC 9420 §6.1), what a
-// commit may contain (§12.2, §12.4.3.2), and the tree of the next epoch, with
-// every leaf that is new and every parent hash of the path (§7.3, §7.5, §12.4.2).
-// Nothing that takes a secret is checked: both tags, the path's ciphertexts and
-// PSKs. Nor are lifetimes, nor whether the application lets these people do
-// that. The group's tree must be verified already; g does not change.
+// Apply checks that this group can accept the commit at this epoch, and returns what it changes.
+// g does not change. Its tree must be verified already.
 //
-// Proposals that the commit contains by reference must be among pending, in any
-// order; their signatures are verified here.
+// Apply checks the sender's signature (RFC 9420 §6.1), what a commit may contain (§12.2,
+// §12.4.3.2), and the tree of the next epoch, with every new leaf and every parent hash of the path
+// (§7.3, §7.5, §12.4.2). It checks nothing that takes a secret: both tags, the path's ciphertexts
+// and PSKs. It does not check lifetimes, nor whether the application allows the change.
 //
-// The cost is linear in the commit and the tree, but for the signatures, which
-// are most of it: one for the commit and one for each new leaf, two for each Add,
-// and one for each proposal by reference, over the whole GroupContext. So who
-// keeps proposals must bound how many there are in an epoch.
+// Proposals that the commit refers to must be among pending, in any order. Apply verifies their
+// signatures.
 //
-// Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for a reference to
-// a proposal that is not among pending: then nothing is known but the header.
+// The cost is linear in the commit and the tree. Signatures are most of it: one for the commit, one
+// for each new leaf, two for each Add, and one over the whole GroupContext for each proposal by
+// reference. A caller that stores proposals must therefore limit their number per epoch.
+//
+// Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for a reference to a proposal that is
+// not among pending. In that case only the header of the commit is known.
 func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 	a := &applier{g: g, c: c, tree: g.Tree.clone(), context: g.ContextExtensions, change: &Change{}}
 	for _, step := range []func() error{
@@ -80,7 +81,7 @@ func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 	} {
 		if err := step(); err != nil {
 			var p *ParseError
-			if errors.As(err, &p) { // say that it is the commit which is wrong
+			if errors.As(err, &p) { // the error names the commit as the wrong object
 				inCommit := *p
 				inCommit.Object = "Commit"
 				return nil, &inCommit
@@ -112,8 +113,8 @@ func (a *applier) checkHeader() error {
 	return nil
 }
 
-// checkSignature verifies the sender's signature (§6.1): with a member's leaf,
-// or with the leaf that an external committer brings along.
+// checkSignature verifies the sender's signature (§6.1) with the key of the member's leaf. An
+// external committer's leaf is in the commit's path.
 func (a *applier) checkSignature() error {
 	var signer *leafNode
 	switch {
@@ -142,10 +143,9 @@ func (g *Group) verifyHandshake(parts *handshake, key, context []byte) error {
 	return nil
 }
 
-// checkTree checks what the leaves of the next epoch must have in common (§7.3),
-// and that no key is there twice. Leaves that have not changed are not verified
-// again, and neither are parents: those that remain are as they were, and those
-// of the path have just been computed.
+// checkTree checks what all leaves of the next epoch must support (§7.3), and that no key occurs
+// twice. It does not verify unchanged leaves again. It does not verify parents: the remaining ones
+// are unchanged, and applyPath computed those of the path.
 func (a *applier) checkTree() error {
 	for _, step := range []func() error{a.tree.checkKeys, a.tree.checkCapabilities} {
 		if err := step(); err != nil {
@@ -155,7 +155,7 @@ func (a *applier) checkTree() error {
 	return a.tree.checkRequired(a.context)
 }
 
-// next returns the group of the next epoch, transcript hash included (§8.2).
+// next returns the group of the next epoch, with its transcript hash (§8.2).
 func (a *applier) next() *Group {
 	h := a.g.CipherSuite.newHash()
 	h.Write(a.g.ConfirmedTranscriptHash)
@@ -175,7 +175,7 @@ func (a *applier) next() *Group {
 	}
 }
 
-// refuseCommit reports what is wrong with a commit.
+// refuseCommit returns the error for a commit.
 func refuseCommit(kind error, field, section, reason string) error {
 	return &ParseError{Object: "Commit", Field: field, Section: section, Reason: reason, Kind: kind}
 }

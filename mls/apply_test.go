@@ -24,8 +24,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// testApply has a group of n members go through joins and leaves, one commit
-// after the other.
+// testApply applies commits with joins and leaves to a group of n members, one after the other.
 func testApply(t *testing.T, g *groupSpec, n uint32) {
 	apply := func(name string, c *commitSpec) *Change {
 		t.Helper()
@@ -51,7 +50,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 	g.members[n], g.members[n+1] = carol, dave
 	apply("from a new member", &commitSpec{sender: n})
 	apply("psk alone", &commitSpec{noPath: true, proposals: [][]byte{pskProposal(32, "id")}})
-	// The external committer takes the place of one who is removed by the way.
+	// The external committer takes the leaf of a member that the same commit removes.
 	joiner := *carol
 	externalInit := byValue(cat(u16(6), vec(newHPKEKey(t, g.suite))))
 	g.members[n] = &joiner
@@ -72,7 +71,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 		t.Errorf("updates: %+v", c.Updates)
 	}
 	if c := apply("reinit", &commitSpec{noPath: true, proposals: [][]byte{reInitProposal}}); !c.ReInit {
-		t.Error("reinit not told")
+		t.Error("the change does not report ReInit")
 	}
 }
 
@@ -160,7 +159,7 @@ func withKeyOf(t testing.TB, s *keyPackageSpec) *keyPackageSpec {
 	return &other
 }
 
-// TestApplyUpdate: Updates come by reference, from others than the committer.
+// TestApplyUpdate applies Updates, which come by reference, from members other than the committer.
 func TestApplyUpdate(t *testing.T) {
 	t.Parallel()
 	g := newGroupSpec(t, SuiteP256AES128, 4)

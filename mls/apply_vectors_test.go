@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestVectorsApply follows the working group's conversations from outside. The
-// second commit of each is signed over the GroupContext that the first one led
-// to, so that its signature proves tree hash and transcript hash.
+// TestVectorsApply applies the commits of the working group's conversations. The second commit of
+// each is signed over the GroupContext that results from the first one. So its signature proves
+// tree hash and transcript hash.
 func TestVectorsApply(t *testing.T) {
 	t.Parallel()
 	applied, byRef, other := 0, 0, 0
@@ -51,8 +51,8 @@ func TestVectorsApply(t *testing.T) {
 		applied, byRef, other)
 }
 
-// checkChange checks that the change is the difference between the two trees,
-// and that the new tree is one that a joiner would accept.
+// checkChange checks that the change is the difference between the two trees, and that a joiner
+// would accept the new tree.
 func checkChange(t *testing.T, g *Group, c *Change) {
 	t.Helper()
 	if err := c.Next.Tree.Verify(g.GroupID); err != nil {
@@ -90,9 +90,8 @@ func checkChange(t *testing.T, g *Group, c *Change) {
 	}
 }
 
-// checkMutations flips bits all over a commit, and cuts it. What the sender
-// signed is refused; the tags, which only members can check, are all that may
-// change.
+// checkMutations flips bits in all parts of a commit, and cuts it. Only a change of the two tags
+// may pass, because only members can check them. The sender's signature covers the rest.
 func checkMutations(t *testing.T, g *Group, msg []byte, pending []*ProposalMessage) {
 	t.Helper()
 	check := func(data []byte) error {

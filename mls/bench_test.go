@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// BenchmarkHeaderPrivateMessage reads the header of a sent message: the target is
-// 1 µs.
+// BenchmarkHeaderPrivateMessage parses the header of a message. The target is 1 µs.
 func BenchmarkHeaderPrivateMessage(b *testing.B) {
 	msg := privateMessage(1, ContentTypeApplication, 1024)
 	b.ReportAllocs()
@@ -18,7 +17,7 @@ func BenchmarkHeaderPrivateMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkKeyPackage makes every check of a publish: the target is 150 µs.
+// BenchmarkKeyPackage makes every check of a published KeyPackage. The target is 150 µs.
 func BenchmarkKeyPackage(b *testing.B) {
 	for _, suite := range supportedSuites {
 		b.Run(suite.String(), func(b *testing.B) {
@@ -51,24 +50,23 @@ func BenchmarkParseKeyPackage(b *testing.B) {
 	}
 }
 
-// BenchmarkHostile has 64 KiB of the worst input against everything that judges
-// it. The target is 5 ms of processor time (cpu-µs/op, the garbage collector's
-// included), except where the input has many valid signatures in it: these are
-// verified one by one, as they must be.
+// BenchmarkHostile gives 64 KiB of the most expensive input to every function that checks it. The
+// target is 5 ms of processor time (cpu-µs/op), with the garbage collector's. It does not apply to
+// input with many valid signatures: each of these must be verified.
 func BenchmarkHostile(b *testing.B) {
 	for _, in := range hostileInputs(b, 64<<10) {
 		b.Run(in.name, func(b *testing.B) {
 			b.ReportAllocs()
 			defer reportCPU(b)()
 			for b.Loop() {
-				in.judge()
+				in.check()
 			}
 		})
 	}
 }
 
-// reportCPU has a benchmark report the processor time of each operation. Unlike
-// the clock it says the same on a machine that does other work besides.
+// reportCPU reports the processor time of each operation of a benchmark. Other work on the machine
+// does not change it.
 func reportCPU(b *testing.B) (done func()) {
 	before := cpuTime(b)
 	return func() {
@@ -76,7 +74,7 @@ func reportCPU(b *testing.B) (done func()) {
 	}
 }
 
-// cpuTime returns the processor time that the process has used so far.
+// cpuTime returns the processor time of the process so far.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

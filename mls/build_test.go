@@ -15,12 +15,12 @@ import (
 	"golang.org/x/crypto/cryptobyte"
 )
 
-// Hand-built objects, for tests that run without the working group's vectors.
+// Objects that the tests build themselves. These tests run without the working group's vectors.
 
 // cat joins encoded parts.
 func cat(parts ...[]byte) []byte { return slices.Concat(parts...) }
 
-// vec encodes opaque<V> holding the parts.
+// vec encodes the parts as one opaque<V>.
 func vec(parts ...[]byte) []byte {
 	content := cat(parts...)
 	return append(appendVarint(nil, len(content)), content...)
@@ -48,10 +48,10 @@ func ext(t ExtensionType, data ...byte) []byte { return cat(u16(uint16(t)), vec(
 // framed puts an object into an MLSMessage.
 func framed(f WireFormat, object []byte) []byte { return cat(u16(1, uint16(f)), object) }
 
-// testNow is the moment at which test KeyPackages are valid.
+// testNow is a time within the lifetime of test KeyPackages.
 var testNow = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// keyPackageSpec says how to build a KeyPackage; newSpec fills in a good one.
+// keyPackageSpec says how to build a KeyPackage. newSpec returns the spec of a valid one.
 type keyPackageSpec struct {
 	version, suite        uint16
 	initKey, encKey       []byte
@@ -117,8 +117,7 @@ func newHPKEKey(t testing.TB, suite CipherSuite) []byte {
 
 func basic(identity string) []byte { return cat(u16(1), vec([]byte(identity))) }
 
-// sign is SignWithLabel, written a second time so that the tests do not lean on
-// signContent.
+// sign is SignWithLabel. It is written again here, so that the tests do not depend on signContent.
 func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte {
 	t.Helper()
 	message := cat(vec([]byte("MLS 1.0 "+label)), vec(content))
@@ -164,7 +163,7 @@ func leafOf(t testing.TB, source uint8) []byte {
 	return s.leaf(t)
 }
 
-// Proposals of every type, as ProposalOrRef's proposal, keyed by name.
+// Proposals of every type, as ProposalOrRef's proposal, by name.
 func testProposals(t testing.TB) map[string][]byte {
 	t.Helper()
 	return map[string][]byte{
@@ -179,8 +178,7 @@ func testProposals(t testing.TB) map[string][]byte {
 	}
 }
 
-// testCommit returns a Commit with every proposal by value, two by reference,
-// and a path.
+// testCommit returns a Commit with a proposal of every type by value, two by reference, and a path.
 func testCommit(t testing.TB) []byte {
 	t.Helper()
 	var proposals []byte
@@ -203,12 +201,12 @@ func member(leaf uint32) []byte { return cat(u8(1), u32(leaf)) }
 
 var testTag = vec([]byte("a tag of thirty-two bytes at all"))
 
-// publicCommit returns a PublicMessage commit of a member.
+// publicCommit returns a PublicMessage with a member's commit.
 func publicCommit(epoch uint64, commit []byte) []byte {
 	return framed(1, cat(content(epoch, member(3), ContentTypeCommit, commit), vec(make([]byte, 64)), testTag, testTag))
 }
 
-// privateMessage returns a PrivateMessage with so many bytes of ciphertext.
+// privateMessage returns a PrivateMessage with the given size of ciphertext, in bytes.
 func privateMessage(epoch uint64, t ContentType, size int) []byte {
 	return framed(2, cat(vec([]byte(testGroup)), u64(epoch), u8(uint8(t)), vec([]byte("aad")),
 		vec(make([]byte, 28)), vec(make([]byte, size))))
@@ -241,8 +239,7 @@ func (s groupInfoSpec) build() []byte {
 		vec(s.context), vec(s.own), vec([]byte("confirmation")), u32(9), vec([]byte("signature")))
 }
 
-// testTree returns a ratchet_tree of two leaves, their parent, and a third leaf
-// behind a blank parent.
+// testTree returns a ratchet_tree of two leaves, their parent, a blank parent, and a third leaf.
 func testTree(t testing.TB) []byte {
 	t.Helper()
 	leaf := func(source uint8) []byte { return cat(u8(1), u8(1), leafOf(t, source)) }

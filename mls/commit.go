@@ -15,12 +15,12 @@ const (
 	ProposalGroupContextExtensions ProposalType = 7
 )
 
-// Proposal is one entry of a Commit, or a proposal on its own (RFC 9420 §12.1,
-// §12.4). Only the fields of its type are set; slices alias the message.
+// Proposal is one entry of a Commit, or the content of a ProposalMessage (RFC 9420 §12.1, §12.4).
+// Only the fields of its type are set. Slices alias the message.
 type Proposal struct {
 	Type       ProposalType // 0 for a proposal by reference
 	Reference  []byte       // ProposalRef, by reference only
-	KeyPackage *KeyPackage  // ProposalAdd; not verified by parsing
+	KeyPackage *KeyPackage  // ProposalAdd; parsing does not verify it
 	Removed    uint32       // ProposalRemove: leaf index
 	Extensions Extensions   // ProposalGroupContextExtensions
 
@@ -45,13 +45,13 @@ type updatePath struct {
 // pathNode is an UpdatePathNode (§7.6).
 type pathNode struct {
 	encryptionKey []byte
-	secrets       []byte // HPKECiphertext, encoded one after the other
+	secrets       []byte // the encoded HPKECiphertexts
 }
 
-// commit reads a Commit (RFC 9420 §12.4), into r.into if that is set.
+// commit reads a Commit (RFC 9420 §12.4), into r.into unless that is nil.
 func (r *reader) commit() {
 	prev := r.enter("Commit", "12.4")
-	if r.into != nil { // a walk first, to make room once: a proposal can be 7 bytes
+	if r.into != nil { // count first, to allocate once: a proposal can be as small as 7 bytes
 		count, n := *r, 0
 		count.into = nil
 		count.vector("proposals", func(r *reader) { r.proposalOrRef(); n++ })
@@ -79,9 +79,8 @@ func (r *reader) proposalOrRef() {
 	}
 }
 
-// proposal reads a Proposal (§12.1), into r.into if that is set. A type the RFC
-// does not define cannot be read past, since nothing says where it ends; §13.5
-// bars GREASE here.
+// proposal reads a Proposal (§12.1), into r.into unless that is nil. It refuses a type that the RFC
+// does not define, because nothing says where such a proposal ends. §13.5 allows no GREASE here.
 func (r *reader) proposal() ProposalType {
 	prev := r.enter("Proposal", "12.1")
 	p := Proposal{Type: ProposalType(r.u16("proposal_type"))}
@@ -89,23 +88,23 @@ func (r *reader) proposal() ProposalType {
 	case ProposalAdd:
 		k := r.keyPackage()
 		if r.into != nil && r.err == nil {
-			kept := k
-			kept.setDerived()
-			p.KeyPackage = &kept
+			stored := k
+			stored.setDerived()
+			p.KeyPackage = &stored
 		}
 	case ProposalUpdate:
 		l := r.leafNode()
 		if r.into != nil {
-			kept := l
-			p.leaf = &kept
+			stored := l
+			p.leaf = &stored
 		}
 	case ProposalRemove:
 		p.Removed = r.u32("remove.removed")
 	case ProposalPSK:
 		id := r.preSharedKeyID()
 		if r.into != nil {
-			kept := id
-			p.psk = &kept
+			stored := id
+			p.psk = &stored
 		}
 	case ProposalReInit:
 		r.reInit()
@@ -145,7 +144,7 @@ func (r *reader) preSharedKeyID() (id pskID) {
 	return id
 }
 
-// reInit walks a ReInit (§12.1.5). It may announce any version and suite.
+// reInit reads a ReInit (§12.1.5) without storing it. It may have any version and suite.
 func (r *reader) reInit() {
 	prev := r.enter("ReInit", "12.1.5")
 	r.opaque("group_id")
@@ -155,11 +154,10 @@ func (r *reader) reInit() {
 	r.in = prev
 }
 
-// maxPathNodes is how many parents there can be above a leaf: leaf indices have
-// 32 bits.
+// maxPathNodes is the most parents above a leaf. Leaf indices have 32 bits.
 const maxPathNodes = 32
 
-// updatePath reads an UpdatePath (§7.6), into r.into if that is set.
+// updatePath reads an UpdatePath (§7.6), into r.into unless that is nil.
 func (r *reader) updatePath() {
 	prev := r.enter("UpdatePath", "7.6")
 	var path updatePath
@@ -176,13 +174,13 @@ func (r *reader) updatePath() {
 		}
 	})
 	if r.into != nil {
-		kept := path
-		r.into.path = &kept
+		stored := path
+		r.into.path = &stored
 	}
 	r.in = prev
 }
 
-// hpkeCiphertext walks an HPKECiphertext (§7.6).
+// hpkeCiphertext reads an HPKECiphertext (§7.6) without storing it.
 func (r *reader) hpkeCiphertext() {
 	r.opaque("kem_output")
 	r.opaque("ciphertext")

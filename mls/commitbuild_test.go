@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// groupSpec is a group whose members' keys the test holds.
+// groupSpec is a group with its members' private keys.
 type groupSpec struct {
 	suite   CipherSuite
 	members map[uint32]*keyPackageSpec
 	group   *Group
 }
 
-// newGroupSpec makes a group of n members, all freshly added to blank parents.
+// newGroupSpec returns a group of n members. All its parents are blank, as just after the Adds.
 func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *groupSpec {
 	t.Helper()
 	g := &groupSpec{suite: suite, members: map[uint32]*keyPackageSpec{}}
@@ -21,7 +21,7 @@ func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *gr
 	for i := range n {
 		s := newSpec(t, suite)
 		s.credential = basic("did:plc:member" + strconv.Itoa(i))
-		leaf, err := tree.makeRoom(i)
+		leaf, err := tree.blankLeaf(i)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *gr
 	return g
 }
 
-// groupInfo returns a bare GroupInfo of the group, signed by a member.
+// groupInfo returns a bare GroupInfo of the group that a member signed.
 func (g *groupSpec) groupInfo(t testing.TB, signer uint32) []byte {
 	t.Helper()
 	tbs := cat(g.group.Context(), vec(ext(ExtensionRatchetTree, g.group.Tree.Encode()...)),
@@ -49,8 +49,8 @@ func (g *groupSpec) groupInfo(t testing.TB, signer uint32) []byte {
 	return cat(tbs, vec(g.members[signer].sign(t, "GroupInfoTBS", tbs)))
 }
 
-// commitSpec says how to build a commit; the zero value is a good empty one of
-// member 0. Hooks change what is about to be signed.
+// commitSpec says how to build a commit. The zero value is a valid empty commit of member 0. Hooks
+// change the content before it is signed.
 type commitSpec struct {
 	sender    uint32
 	external  *keyPackageSpec
@@ -73,8 +73,8 @@ func addOf(t testing.TB, s *keyPackageSpec) []byte {
 	return byValue(cat(u16(1), s.build(t)))
 }
 
-// build returns a PublicMessage with the commit. The path comes from the code
-// under test: that it is right, the vectors say.
+// build returns a PublicMessage with the commit. The code under test computes the path. The vectors
+// show that it is right.
 func (c *commitSpec) build(t testing.TB, g *groupSpec) []byte {
 	t.Helper()
 	signer, sender := c.external, u8(4)
@@ -104,7 +104,7 @@ func (c *commitSpec) build(t testing.TB, g *groupSpec) []byte {
 	return framed(1, cat(framedContent, vec(signer.sign(t, "FramedContentTBS", tbs)), tags))
 }
 
-// path returns an optional UpdatePath that is there.
+// path returns an optional UpdatePath that is present.
 func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []byte {
 	t.Helper()
 	draft := newReader("draft", cat(vec(c.proposals...), u8(0)))

@@ -1,12 +1,14 @@
-// Package mls reads the wire objects of RFC 9420 (Messaging Layer Security)
-// that a delivery service can read without any secret: the clear header of a
-// message or commit, the recipients of a Welcome, everything in a KeyPackage, both
-// signatures included, and of a group the tree, the roster and what a commit
-// sent in clear does to them.
+// Package mls reads the wire objects of RFC 9420 (Messaging Layer Security) that a delivery service
+// can read without any secret:
 //
-// It holds no state and touches neither network nor database. It is written
-// from the RFC on golang.org/x/crypto/cryptobyte, so that the server's verdict
-// does not rest on the code that made the object.
+//   - the clear header of a message or commit,
+//   - the recipients of a Welcome,
+//   - everything in a KeyPackage, and both its signatures,
+//   - a group's tree and members, and what a commit that is not encrypted changes in them.
+//
+// It holds no state and uses neither network nor database. It is written from the RFC, on
+// golang.org/x/crypto/cryptobyte. So the server's verdict does not rest on the code that made the
+// object.
 //
 // # Framing
 //
@@ -17,50 +19,45 @@
 //	GroupInfo       MLSMessage (00 01 00 04 00 01 …) or bare (00 01, cipher suite, …)
 //	KeyPackage      MLSMessage (00 01 00 05 00 01 …) or bare (00 01, cipher suite, …)
 //
-// Clients in the field send GroupInfo and KeyPackage either way. The first six
-// bytes decide, and nothing can be read both ways: a bare object of cipher
-// suite 4 or 5 begins with the same four bytes as a framed one, but the framed
-// one goes on with the inner version 00 01. Read as bare, those two bytes would
-// be an empty group_id and an epoch of at least 2^56, or an empty init_key;
-// neither is acceptable here.
+// Clients send GroupInfo and KeyPackage in both forms. The first six bytes decide. No input is
+// valid in both forms: a bare object of cipher suite 4 or 5 begins with the same four bytes as a
+// framed one, but the framed one continues with the inner version 00 01. In a bare object these two
+// bytes would be an empty group_id and an epoch of at least 2^56, or an empty init_key. This
+// package refuses both.
 //
 // # Groups
 //
-// A group is followed from outside by what its members say in clear:
+// The public messages of a group's members are enough to know its public state:
 //
-//	info, err := ParseGroupInfo(msg)        // as a member published it
-//	tree, err := info.Tree()                // or ParseTree, if it came apart
-//	group, err := info.Verify(tree)         // tree, signatures; Trust if kept since
-//	commit, err := ParseCommit(msg)         // a PublicMessage
-//	change, err := group.Apply(commit)      // who joins, leaves, changes keys
+//	info, err := ParseGroupInfo(msg)      // as a member published it
+//	tree, err := info.Tree()              // or ParseTree, if the tree was sent separately
+//	group, err := info.Verify(tree)       // tree and signatures; Trust if verified before
+//	commit, err := ParseCommit(msg)       // a PublicMessage
+//	change, err := group.Apply(commit)    // who joins, leaves, changes keys
 //	err = change.Next.Matches(&nextInfo)  // the GroupInfo sent with the commit
 //
-// What only members can check stays unchecked: confirmation_tag and
-// membership_tag, the ciphertexts of a path, PSKs. A commit that passes Apply may
-// thus still be one that members refuse.
+// This package does not check what only members can check: confirmation_tag, membership_tag, the
+// ciphertexts of a path, and PSKs. So members may refuse a commit that passes Apply.
 //
 // # Rules
 //
-// Length prefixes must be minimal (§2.1.2), nothing may follow the object,
-// unknown code points are tolerated wherever §13.5 allows GREASE, and no
-// extension type may appear twice in a list (§13.4). Epochs above [MaxEpoch]
-// and group ids above [MaxGroupIDSize] are valid MLS but refused. Every parser
-// takes linear time, does not recurse and allocates at most a small multiple of
-// its input.
+// Length prefixes must be minimal (§2.1.2). Nothing may follow the object. Unknown code points are
+// accepted wherever §13.5 allows GREASE. No extension type may appear twice in a list (§13.4).
+// Epochs above [MaxEpoch] and group ids above [MaxGroupIDSize] are valid MLS but refused. Every
+// parser takes linear time, does not recurse, and allocates at most a small multiple of its input.
 //
-// Results alias the bytes they were parsed from: neither may be modified.
+// Results alias the bytes they were parsed from. Neither may be modified.
 //
 // # Errors
 //
-// Every error is a [*ParseError], whose text may be shown to the client, and
-// matches one of [ErrMalformed], [ErrUnsupported], [ErrTooLarge], [ErrExpired],
-// [ErrLifetimeTooLong] and [ErrBadSignature] under errors.Is.
+// Every error is a [*ParseError]. Its text may be shown to the client. Under errors.Is it matches
+// one of [ErrMalformed], [ErrUnsupported], [ErrTooLarge], [ErrExpired], [ErrLifetimeTooLong] and
+// [ErrBadSignature].
 package mls
 
-// Limits on the encoded size of each object, in bytes. They are applied before
-// anything is parsed, with the exception that a PrivateMessage is held to
-// MaxMessageSize first and, once its content type is known to be a handshake,
-// to MaxCommitSize.
+// Limits on the encoded size of each object, in bytes. They apply before anything is parsed. There
+// is one exception: MaxMessageSize applies to a PrivateMessage first, and MaxCommitSize once its
+// content type is known to be a handshake.
 const (
 	MaxKeyPackageSize = 4 << 10
 	MaxCommitSize     = 1 << 20
@@ -69,9 +66,8 @@ const (
 	MaxMessageSize    = 10 << 20
 )
 
-// Limits on parts that every member of a group must bear: a leaf stays in the
-// tree, and a context is hashed for each signature. A leaf begins as part of a
-// KeyPackage.
+// Limits on parts that cost every member of a group: a leaf stays in the tree, and a context is
+// hashed for each signature. A leaf starts as a part of a KeyPackage.
 const (
 	MaxLeafNodeSize          = MaxKeyPackageSize
 	MaxContextExtensionsSize = 64 << 10
@@ -81,6 +77,6 @@ const (
 // characters on the XRPC surface.
 const MaxGroupIDSize = 64
 
-// MaxEpoch is the highest epoch accepted: the largest integer that survives
-// JSON (2^53-1). RFC 9420 itself has 64 bits.
+// MaxEpoch is the highest epoch accepted: 2^53-1, the largest integer that every JSON parser reads
+// exactly. RFC 9420 itself has 64 bits.
 const MaxEpoch = 1<<53 - 1

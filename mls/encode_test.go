@@ -6,13 +6,12 @@ import (
 	"slices"
 )
 
-// codec parses an object and encodes it again from the fields it was parsed
-// into. Nothing comes from Raw, tbs, content or another part of the input that
-// spans several fields, so that a parser which puts a field in the wrong place,
-// or drops one, does not come out even.
+// codec parses an object and encodes it again from the parsed fields. It does not use Raw, tbs,
+// content or another part of the input with several fields. So if a parser drops a field or puts it
+// in the wrong place, the encoding differs.
 type codec func(data []byte) ([]byte, error)
 
-// codecs has one for each kind of object that a server is sent.
+// codecs has a codec for each kind of object that clients send to a server.
 var codecs = map[string]codec{
 	"Header":     codecOf(ParseHeader, (*encoder).message),
 	"Commit":     codecOf(ParseCommit, (*encoder).commit),
@@ -39,10 +38,10 @@ func codecOf[T any](parse func([]byte) (T, error), encode func(*encoder, T)) cod
 	}
 }
 
-// parse is the codec's parser, result dropped.
+// parse runs the codec's parser and returns its error only.
 func (c codec) parse(data []byte) error { _, err := c(data); return err }
 
-// checkSame checks that data is accepted and comes out as it was.
+// checkSame checks that data parses, and that its encoding equals data.
 func (c codec) checkSame(data []byte) error {
 	again, err := c(data)
 	if err == nil && !bytes.Equal(again, data) {
@@ -51,10 +50,10 @@ func (c codec) checkSame(data []byte) error {
 	return err
 }
 
-// encoder writes an object beside the bytes that it was parsed from. The fields
-// that a parser reads past and does not keep are read from there again, one by
-// one, at the place that the encoding has reached: certificates, the parts of a
-// ReInit, the id of a PSK, HPKE ciphertexts, and what is encrypted to members.
+// encoder encodes an object and has the bytes that it was parsed from. A parser does not store some
+// fields: certificates, the parts of a ReInit, the id of a PSK, HPKE ciphertexts, and content that
+// is encrypted to members. The encoder reads these from the input, one by one, at the place that
+// the encoding has reached.
 type encoder struct {
 	out []byte
 	src []byte // what is left of the original
@@ -66,7 +65,7 @@ func (e *encoder) put(parts ...[]byte) {
 	e.src = e.src[min(len(e.out)-before, len(e.src)):]
 }
 
-// list puts what fill writes as a vector.
+// list appends the output of fill as a vector.
 func (e *encoder) list(fill func(*encoder)) {
 	r := newReader("test", e.src)
 	in := encoder{src: r.opaque("list")}
@@ -74,37 +73,37 @@ func (e *encoder) list(fill func(*encoder)) {
 	e.put(vec(in.out))
 }
 
-// unkept puts opaque fields that were not kept.
-func (e *encoder) unkept(fields int) {
+// unstored appends opaque fields that the parser did not store.
+func (e *encoder) unstored(fields int) {
 	for range fields {
 		r := newReader("test", e.src)
 		e.put(vec(r.opaque("field")))
 	}
 }
 
-// unkeptBytes puts n bytes that were not kept.
-func (e *encoder) unkeptBytes(n int) { e.put(e.src[:min(n, len(e.src))]) }
+// unstoredBytes appends n bytes that the parser did not store.
+func (e *encoder) unstoredBytes(n int) { e.put(e.src[:min(n, len(e.src))]) }
 
-// message puts an MLSMessage of which only the header was parsed. Content that
-// ParseHeader walks over is for commit and proposalMessage to encode.
+// message appends an MLSMessage from its parsed header. commit and proposalMessage encode the
+// content that ParseHeader does not store.
 func (e *encoder) message(h Header) {
 	e.put(u16(uint16(VersionMLS10), uint16(h.WireFormat)), vec(h.GroupID), u64(h.Epoch))
 	if h.WireFormat == WireFormatPrivateMessage {
 		e.put(u8(uint8(h.ContentType)))
-		e.unkept(3)
+		e.unstored(3)
 		return
 	}
 	e.sender(h)
-	e.unkept(1)
+	e.unstored(1)
 	e.put(u8(uint8(h.ContentType)))
 	if h.ContentType == ContentTypeApplication {
-		e.unkept(3)
+		e.unstored(3)
 		return
 	}
 	e.put(e.src)
 }
 
-// framedContent puts a PublicMessage up to what its body says.
+// framedContent appends a PublicMessage up to its body.
 func (e *encoder) framedContent(h Header, authenticatedData []byte) {
 	e.put(u16(uint16(VersionMLS10), uint16(h.WireFormat)), vec(h.GroupID), u64(h.Epoch))
 	e.sender(h)
@@ -167,12 +166,12 @@ func (e *encoder) proposal(p *Proposal) {
 	case ProposalPSK:
 		e.psk(p.psk)
 	case ProposalReInit:
-		e.unkept(1)
-		e.unkeptBytes(4)
+		e.unstored(1)
+		e.unstoredBytes(4)
 		e.list(func(e *encoder) {
 			for len(e.src) > 0 {
-				e.unkeptBytes(2)
-				e.unkept(1)
+				e.unstoredBytes(2)
+				e.unstored(1)
 			}
 		})
 	case ProposalExternalInit:
@@ -185,11 +184,11 @@ func (e *encoder) proposal(p *Proposal) {
 func (e *encoder) psk(id *pskID) {
 	if id.usage == 0 {
 		e.put(u8(1))
-		e.unkept(1)
+		e.unstored(1)
 	} else {
 		e.put(u8(2), u8(id.usage))
-		e.unkept(1)
-		e.unkeptBytes(8)
+		e.unstored(1)
+		e.unstoredBytes(8)
 	}
 	e.put(vec(id.nonce))
 }
@@ -215,7 +214,7 @@ func (e *encoder) leaf(l *leafNode) {
 	} else {
 		e.list(func(e *encoder) {
 			for len(e.src) > 0 {
-				e.unkept(1)
+				e.unstored(1)
 			}
 		})
 	}
@@ -247,7 +246,7 @@ func (e *encoder) framedKeyPackage(k *KeyPackage) {
 	e.keyPackage(k)
 }
 
-// frame puts the MLSMessage header if the object was found in one.
+// frame appends the MLSMessage header if the object was framed.
 func (e *encoder) frame(f WireFormat, bare []byte) {
 	if len(bare) < len(e.src) {
 		e.put(u16(uint16(VersionMLS10), uint16(f)))
@@ -270,7 +269,7 @@ func (e *encoder) framedGroupInfo(g GroupInfo) {
 	e.list(func(e *encoder) {
 		for t, data := range g.Extensions.All() {
 			tree, err := g.Tree()
-			if t != ExtensionRatchetTree || err != nil { // a suite whose hash is not known has no Tree
+			if t != ExtensionRatchetTree || err != nil { // no Tree if the hash is unknown
 				e.put(ext(t, data...))
 				continue
 			}
@@ -286,10 +285,10 @@ func (e *encoder) welcome(w Welcome) {
 	e.list(func(e *encoder) {
 		for _, ref := range w.Refs {
 			e.put(vec(ref))
-			e.unkept(2)
+			e.unstored(2)
 		}
 	})
-	e.unkept(1)
+	e.unstored(1)
 }
 
 func (e *encoder) tree(t *Tree) {

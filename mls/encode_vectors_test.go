@@ -13,7 +13,7 @@ type object struct {
 	data []byte
 }
 
-// objectsOf returns the objects of one file of vectors, as a server is sent them.
+// objectsOf returns the objects of one file of vectors, as clients send them to a server.
 func objectsOf(t *testing.T, file string) (all []object) {
 	t.Helper()
 	add := func(at int, name string, c codec, data []byte) {
@@ -35,7 +35,7 @@ func objectsOf(t *testing.T, file string) (all []object) {
 			add(i, "key_package", codecs["KeyPackage"], v.KeyPackage)
 			add(i, "welcome", codecs["Welcome"], v.Welcome)
 			if v.CipherSuite.Supported() {
-				add(i, "GroupInfo in the Welcome", codecs["GroupInfo"], v.openGroupInfo(t))
+				add(i, "GroupInfo in the Welcome", codecs["GroupInfo"], v.decryptGroupInfo(t))
 			}
 			if v.RatchetTree != nil {
 				add(i, "ratchet_tree", treeCodec(v.CipherSuite), v.RatchetTree)
@@ -51,9 +51,8 @@ func objectsOf(t *testing.T, file string) (all []object) {
 	return all
 }
 
-// objects returns what stands in a vector of messages.json, but for
-// group_secrets, which no server ever sees in clear. Proposals and commits that
-// stand there alone are put into PublicMessages.
+// objects returns the objects of a vector of messages.json, except group_secrets, which no server
+// can decrypt. It puts proposals and commits without a frame into PublicMessages.
 func (v *messagesVector) objects() []object {
 	all := []object{
 		{"mls_welcome", codecs["Welcome"], v.Welcome},
@@ -88,8 +87,8 @@ var vectorFiles = []string{
 	"welcome.json", "passive-client-welcome.json", "passive-client-handling-commit.json",
 }
 
-// TestVectorsEncode parses every object of the vectors and encodes it again from
-// the parsed fields.
+// TestVectorsEncode parses every object of the vectors, and encodes it again from the parsed
+// fields.
 func TestVectorsEncode(t *testing.T) {
 	t.Parallel()
 	for _, file := range vectorFiles {
@@ -106,10 +105,9 @@ func TestVectorsEncode(t *testing.T) {
 	}
 }
 
-// TestVectorsExact cuts every object of the vectors at every offset, puts bytes
-// after it, and puts a byte in at one offset in seven: over the vectors of one
-// kind that is every offset. Of an object of more than 4 KiB it is one in 101,
-// and one in 707.
+// TestVectorsExact cuts every object of the vectors at every offset, appends bytes to it, and
+// inserts a byte at one offset in seven. Over all vectors of one kind that is every offset. In an
+// object of more than 4 KiB it cuts at one offset in 101, and inserts at one in 707.
 func TestVectorsExact(t *testing.T) {
 	t.Parallel()
 	for _, file := range vectorFiles {
@@ -146,10 +144,9 @@ func TestVectorsExact(t *testing.T) {
 	}
 }
 
-// acceptsInsertion puts a byte into data and reports whether that is accepted.
-// It may be: the byte can lengthen one field and the bytes after it shift into
-// the shape of the next ones. Then the result is an object in its own right,
-// which comes out again as it went in, the byte included.
+// acceptsInsertion inserts a byte into data and reports whether the result parses. It can parse:
+// the byte can make one field longer, and the bytes after it can then form the next fields. The
+// result is then another valid object, whose encoding has the inserted byte too.
 func (c codec) acceptsInsertion(data []byte, at int) (bool, error) {
 	longer := cat(data[:at], u8(uint8(at)), data[at:])
 	if c.parse(longer) != nil {

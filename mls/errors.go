@@ -5,27 +5,27 @@ import (
 	"strings"
 )
 
-// The reasons for which an object is refused. A [*ParseError] wraps exactly one.
+// The reasons to refuse an object. A [*ParseError] wraps exactly one.
 var (
-	// ErrMalformed: the bytes are not a well-formed object of the wanted kind,
-	// or the object contradicts itself.
+	// ErrMalformed: the bytes are not a well-formed object of the wanted kind, or the object
+	// contradicts itself.
 	ErrMalformed = errors.New("malformed")
-	// ErrUnsupported: well-formed as far as it could be read, but of a version,
-	// cipher suite, credential, proposal or range that is not carried here.
+	// ErrUnsupported: the object is well-formed as far as it was parsed. But this package does not
+	// support its version, cipher suite, credential, proposal or range of values.
 	ErrUnsupported = errors.New("unsupported")
-	// ErrTooLarge: over the limit in bytes for its kind.
+	// ErrTooLarge: the object has more bytes than its kind may have.
 	ErrTooLarge = errors.New("too large")
-	// ErrExpired: the moment asked about is not within the lifetime.
+	// ErrExpired: the given time is outside the lifetime.
 	ErrExpired = errors.New("outside its lifetime")
-	// ErrLifetimeTooLong: the lifetime as a whole is longer than MaxLifetime.
+	// ErrLifetimeTooLong: the whole lifetime is longer than MaxLifetime.
 	ErrLifetimeTooLong = errors.New("lifetime too long")
-	// ErrBadSignature: a signature does not verify. RFC 9420 §10 calls such a
-	// KeyPackage malformed; it is told apart so that it can be counted.
+	// ErrBadSignature: a signature does not verify. RFC 9420 §10 calls such a KeyPackage malformed.
+	// The separate error lets callers count these cases.
 	ErrBadSignature = errors.New("signature does not verify")
 )
 
-// ParseError says why an object was refused. Its text names fields of the RFC
-// and small numbers only, never content, and is safe to show to a client.
+// ParseError says why an object was refused. Its text contains names of the RFC and small numbers
+// only, never content. It is safe to show to a client.
 type ParseError struct {
 	Object  string // outermost object: "KeyPackage", "Welcome", …
 	Field   string // "LeafNode.signature_key"; may be empty
@@ -34,7 +34,7 @@ type ParseError struct {
 	Kind    error  // one of the sentinels of this package
 }
 
-// Error formats the refusal, e.g.
+// Error returns the text, for example
 // "KeyPackage malformed: LeafNode.signature_key: cut short (RFC 9420 §7.2)".
 func (e *ParseError) Error() string {
 	var b strings.Builder

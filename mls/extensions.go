@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Extensions is a list of extensions as encoded (RFC 9420 §13.4), already
-// checked: well-formed and without two of one type.
+// Extensions is an encoded list of extensions (RFC 9420 §13.4). It is checked: it is well-formed
+// and has no two of one type.
 type Extensions []byte
 
 // All yields the extensions in order. The data aliases the list.
@@ -39,9 +39,9 @@ func (e Extensions) Has(t ExtensionType) bool {
 	return ok
 }
 
-// extensions reads Extension field<V>; no type may appear twice (§13.4).
+// extensions reads Extension field<V>. No type may appear twice (§13.4).
 func (r *reader) extensions(field string) Extensions {
-	var few [8]ExtensionType // nearly every list is this short
+	var few [8]ExtensionType // nearly every list fits
 	n := 0
 	list := Extensions(r.vector(field, func(r *reader) {
 		t := ExtensionType(r.u16("extension_type"))
@@ -60,8 +60,8 @@ func (r *reader) extensions(field string) Extensions {
 	return list
 }
 
-// checkLongList refuses a list with two extensions of one type, in linear time
-// whatever its length and with one bitmap for all lists that r reads.
+// checkLongList refuses a list with two extensions of one type. It takes linear time, and uses one
+// bitmap for all lists that r reads.
 func (r *reader) checkLongList(field string, list Extensions) {
 	if r.seen == nil {
 		r.seen = new(typeSet)

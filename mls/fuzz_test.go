@@ -8,10 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// checkParse checks what must hold of any input: a result or a ParseError of a
-// known kind; the same again for a copy; the input untouched; and if accepted,
-// nothing longer or shorter accepted in its place, and the same bytes again from
-// what was parsed.
+// checkParse checks what is true for any input. There is a result, or a ParseError of a known kind.
+// A copy gives the same. The input is unchanged. If the input parses, no longer and no shorter
+// input does, and the encoding of the result equals the input.
 func checkParse[T any](t *testing.T, kind string, data []byte, parse func([]byte) (T, error), opts ...cmp.Option) (T, bool) {
 	t.Helper()
 	before := bytes.Clone(data)
@@ -69,7 +68,7 @@ func FuzzHeader(f *testing.F) {
 		if private := h.WireFormat == WireFormatPrivateMessage; private != (h.SenderType == 0) {
 			t.Fatalf("sender type %v of a %v", h.SenderType, h.WireFormat)
 		}
-		// The fields are where §6 puts them.
+		// The fields are at the offsets of §6.
 		start := cat(u16(1, uint16(h.WireFormat)), vec(h.GroupID), u64(h.Epoch))
 		if !bytes.HasPrefix(data, start) {
 			t.Fatalf("%x does not begin with %x", data, start)
@@ -133,7 +132,7 @@ func FuzzKeyPackage(f *testing.F) {
 		if !bytes.HasSuffix(data, k.Raw) || len(data)-len(k.Raw) != 0 && len(data)-len(k.Raw) != 4 {
 			t.Fatal("Raw is not the input without its frame")
 		}
-		// Bare and framed are one KeyPackage.
+		// The bare and the framed form give the same KeyPackage.
 		for _, other := range [][]byte{k.Raw, framed(5, k.Raw)} {
 			if len(other) > MaxKeyPackageSize {
 				continue
@@ -143,7 +142,7 @@ func FuzzKeyPackage(f *testing.F) {
 				t.Fatalf("framing changes the object: %v", err)
 			}
 		}
-		// The TBS parts and signatures make up the whole.
+		// The TBS parts and the signatures together are the whole object.
 		if !bytes.Equal(k.Raw, cat(k.tbs, vec(k.signature))) {
 			t.Fatal("KeyPackageTBS and signature are not the KeyPackage")
 		}

@@ -5,21 +5,19 @@ import (
 	"encoding/binary"
 )
 
-// Group is all of a group that is public at one epoch: the GroupContext (RFC
-// 9420 §8.1), the tree, and the confirmation tag that started the epoch. It does
-// not change once made; slices alias what they were parsed from.
+// Group is the public state of a group at one epoch: the GroupContext (RFC 9420 §8.1), the tree,
+// and the confirmation tag of the epoch. It is immutable. Slices alias the parsed input.
 type Group struct {
 	CipherSuite             CipherSuite
 	GroupID                 []byte
 	Epoch                   uint64
 	ConfirmedTranscriptHash []byte
 	ContextExtensions       Extensions
-	ConfirmationTag         []byte // of the GroupInfo or commit; not verified: that takes the epoch's secrets
+	ConfirmationTag         []byte // of the GroupInfo or commit; only members can verify it
 	Tree                    *Tree
 }
 
-// Tree reads the ratchet_tree extension of the GroupInfo. The tree is not
-// verified.
+// Tree parses the ratchet_tree extension of the GroupInfo. It does not verify the tree.
 //
 // Errors: ErrUnsupported (no such extension; see also ParseTree), ErrMalformed.
 func (g *GroupInfo) Tree() (*Tree, error) {
@@ -30,11 +28,10 @@ func (g *GroupInfo) Tree() (*Tree, error) {
 	return ParseTree(g.CipherSuite, data)
 }
 
-// Verify checks all that a joiner checks without secrets (RFC 9420 §12.4.3.1):
-// that the tree is the one whose hash the GroupInfo gives, that a member of it
-// signed the GroupInfo, that the tree is valid (Tree.Verify), and that every
-// member has the capabilities the group requires (§11.1). The tree is usually
-// that of the GroupInfo itself.
+// Verify makes every check of a joiner that needs no secret (RFC 9420 §12.4.3.1). The tree has the
+// hash in the GroupInfo and is valid (Tree.Verify). A member signed the GroupInfo. Every member has
+// the capabilities that the group requires (§11.1). The tree is usually that of the GroupInfo
+// itself.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
 func (g *GroupInfo) Verify(t *Tree) (*Group, error) { return g.verify(t, &Tree{}) }
@@ -61,11 +58,11 @@ func (g *GroupInfo) verify(t, known *Tree) (*Group, error) {
 	return group, nil
 }
 
-// Trust is Verify for a GroupInfo that has passed it before and was kept since:
-// nothing but the tree hash is checked again, and no signature.
+// Trust is Verify for a stored GroupInfo that passed Verify before. It checks the tree hash again,
+// and no signature.
 //
-// At epoch 0 the confirmation_tag may be empty. §11 has the creator compute one,
-// but clients in the field leave it out, in their transcript hashes too.
+// At epoch 0 the confirmation_tag may be empty. §11 has the creator compute one. Existing clients
+// leave it out, also from their transcript hashes.
 //
 // Errors: ErrUnsupported, ErrMalformed.
 func (g *GroupInfo) Trust(t *Tree) (*Group, error) {
@@ -90,17 +87,15 @@ func (g *GroupInfo) Trust(t *Tree) (*Group, error) {
 	}, nil
 }
 
-// tbs returns GroupInfoTBS: everything above the signature (§12.4.3).
+// tbs returns GroupInfoTBS: everything before the signature (§12.4.3).
 func (g *GroupInfo) tbs() []byte {
 	signature := len(appendVarint(nil, len(g.Signature))) + len(g.Signature)
 	return g.Raw[:len(g.Raw)-signature]
 }
 
-// Matches checks that the GroupInfo, made by a member of epoch g.Epoch, is of
-// this group at this epoch in every public field, and signed by a member. The
-// group is one that Verify or Apply returned, so its tree needs no verifying.
-// The GroupInfo may lack the ratchet_tree extension; one that it has must be the
-// group's, byte for byte.
+// Matches checks that the GroupInfo describes this group at this epoch, in every public field, and
+// that a member signed it. It does not verify the group's tree: Verify or Apply returned g. The
+// GroupInfo may have no ratchet_tree extension. If it has one, that must equal the group's tree.
 //
 // Errors: ErrMalformed, ErrBadSignature.
 func (g *Group) Matches(info *GroupInfo) error {
@@ -135,7 +130,7 @@ func (g *Group) Context() []byte {
 	return appendOpaque(b, g.ContextExtensions)
 }
 
-// refuseInfo reports what is wrong with a GroupInfo.
+// refuseInfo returns the error for a GroupInfo.
 func refuseInfo(kind error, field, section, reason string) error {
 	return &ParseError{Object: "GroupInfo", Field: field, Section: section, Reason: reason, Kind: kind}
 }

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestVectorsGroups opens every GroupInfo that the vectors hold and verifies it
-// with its tree.
+// TestVectorsGroups decrypts every GroupInfo of the vectors and verifies it with its tree.
 func TestVectorsGroups(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"passive-client-welcome.json", "passive-client-handling-commit.json"} {
@@ -40,14 +39,15 @@ func TestVectorsGroups(t *testing.T) {
 	}
 }
 
-// TestVectorsGroupInfoSignature: these come without a tree, but with the key.
+// TestVectorsGroupInfoSignature verifies GroupInfos without a tree. The vectors have the signer's
+// key.
 func TestVectorsGroupInfoSignature(t *testing.T) {
 	t.Parallel()
 	for i, v := range loadVectors[joinVector](t, "welcome.json") {
 		if !v.CipherSuite.Supported() {
 			continue
 		}
-		info := must(ParseGroupInfo(v.openGroupInfo(t)))(t)
+		info := must(ParseGroupInfo(v.decryptGroupInfo(t)))(t)
 		verify := v.CipherSuite.verifier(v.SignerPub)
 		if verify == nil || !verify(signContent("GroupInfoTBS", info.tbs()), info.Signature) {
 			t.Errorf("%d: signature does not verify", i)
@@ -55,7 +55,7 @@ func TestVectorsGroupInfoSignature(t *testing.T) {
 	}
 }
 
-// TestVectorsGroupInfoMutations flips bits all over a GroupInfo with its tree.
+// TestVectorsGroupInfoMutations flips bits in all parts of a GroupInfo with its tree.
 func TestVectorsGroupInfoMutations(t *testing.T) {
 	t.Parallel()
 	done := map[CipherSuite]bool{}
@@ -64,7 +64,7 @@ func TestVectorsGroupInfoMutations(t *testing.T) {
 			continue
 		}
 		done[v.CipherSuite] = true
-		data := v.openGroupInfo(t)
+		data := v.decryptGroupInfo(t)
 		check := func(data []byte) error {
 			info, err := ParseGroupInfo(data)
 			if err != nil {
@@ -93,8 +93,8 @@ func TestVectorsGroupInfoMutations(t *testing.T) {
 	}
 }
 
-// TestVerifyGroupInfoRefuses: properly signed, but wrong. The empty tag at epoch
-// 0 is what clients in the field send for a group that was just created.
+// TestVerifyGroupInfoRefuses verifies GroupInfos that have a valid signature but wrong content.
+// Only the empty tag at epoch 0 passes: existing clients send it for a new group.
 func TestVerifyGroupInfoRefuses(t *testing.T) {
 	t.Parallel()
 	required := ext(ExtensionRequiredCapabilities, cat(vec(), vec(), vec(u16(2)))...)
@@ -140,7 +140,7 @@ func TestVerifyGroupInfoRefuses(t *testing.T) {
 	}
 }
 
-// without returns the tree with a leaf blanked.
+// without returns the tree with a blank leaf in place of one.
 func (t *Tree) without(leaf uint32) *Tree {
 	t = t.clone()
 	t.leaves[leaf] = nil

@@ -27,7 +27,7 @@ func FuzzTree(f *testing.F) {
 			t.Fatal("encoded differently")
 		}
 		checkKind(t, tree.Verify([]byte(testGroup)))
-		// What follows the keys in Verify, whatever they are.
+		// The checks of Verify that come after the keys, for any keys.
 		if tree.checkUnmerged() == nil {
 			checkKind(t, tree.checkParentHashes())
 			checkKind(t, tree.checkCapabilities())
@@ -36,7 +36,7 @@ func FuzzTree(f *testing.F) {
 	})
 }
 
-// FuzzCommit judges commits as if their signatures were good.
+// FuzzCommit applies commits as if their signatures were valid.
 func FuzzCommit(f *testing.F) {
 	g := newGroupSpec(f, SuiteX25519AES128, 5)
 	for _, c := range []*commitSpec{
@@ -76,8 +76,7 @@ func FuzzCommit(f *testing.F) {
 	})
 }
 
-// checkKind checks that an error, if there is one, is a ParseError of a kind
-// that judging an object may have.
+// checkKind checks that an error, if any, is a ParseError of a kind that a check can return.
 func checkKind(t *testing.T, err error) {
 	t.Helper()
 	var p *ParseError

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// GroupInfo describes a group at one epoch, for those who join it (RFC 9420
-// §12.4.3). All of it is in clear. Byte slices alias the parsed input.
+// GroupInfo describes a group at one epoch to a client that joins it (RFC 9420 §12.4.3). Nothing in
+// it is encrypted. Byte slices alias the parsed input.
 type GroupInfo struct {
 	Version                 ProtocolVersion
 	CipherSuite             CipherSuite
@@ -14,23 +14,23 @@ type GroupInfo struct {
 	Epoch                   uint64 // at most MaxEpoch
 	TreeHash                []byte
 	ConfirmedTranscriptHash []byte
-	ContextExtensions       Extensions // of the GroupContext: in force for every member
+	ContextExtensions       Extensions // of the GroupContext: they apply to every member
 
 	Extensions      Extensions // of the GroupInfo itself
 	ConfirmationTag []byte
 	Signer          uint32 // leaf index
-	Signature       []byte // not verified: that takes the ratchet tree
+	Signature       []byte // not verified: Verify does that with the ratchet tree
 
-	HasRatchetTree bool // the tree is included: a joiner needs nothing else
+	HasRatchetTree bool // the tree is included, so that a joiner needs nothing else
 	HasExternalPub bool // external commits are possible
 
 	// Raw is the bare GroupInfo, without MLSMessage framing.
 	Raw []byte
 }
 
-// ParseGroupInfo reads a GroupInfo, bare or framed as an MLSMessage (see the
-// package comment). A ratchet_tree or external_pub extension must be
-// well-formed too; neither signature nor tree is verified.
+// ParseGroupInfo parses a GroupInfo, bare or framed as an MLSMessage (see the package comment). Its
+// ratchet_tree and external_pub extensions must be well-formed too. It verifies neither the
+// signature nor the tree.
 //
 // Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
 func ParseGroupInfo(msg []byte) (GroupInfo, error) {
@@ -92,7 +92,7 @@ func (r *reader) contextExtensions(field string) Extensions {
 	return e
 }
 
-// checkExternalPub checks the shape of an external_pub extension (§12.4.3.2).
+// checkExternalPub checks the form of an external_pub extension (§12.4.3.2).
 func checkExternalPub(data []byte) error {
 	r := newReader("GroupInfo", data)
 	r.in = place{"ExternalPub", "12.4.3.2"}
@@ -100,8 +100,8 @@ func checkExternalPub(data []byte) error {
 	return r.finish()
 }
 
-// checkRatchetTree checks the shape of a ratchet_tree extension (§12.4.3.3):
-// leaves at even places, parents at odd ones, the last one not blank.
+// checkRatchetTree checks the form of a ratchet_tree extension (§12.4.3.3). Leaves are at even
+// places and parents at odd ones. The last node is not blank.
 func checkRatchetTree(data []byte) error {
 	r := newReader("GroupInfo", data)
 	r.in = place{"ratchet_tree", "12.4.3.3"}
@@ -119,7 +119,7 @@ func checkRatchetTree(data []byte) error {
 	return r.finish()
 }
 
-// treeNode walks the Node (§12.4.3.3) at the given place of the tree.
+// treeNode reads the Node (§12.4.3.3) at the given place of the tree, without storing it.
 func (r *reader) treeNode(place int) {
 	kind := r.u8("node_type")
 	switch {

@@ -46,8 +46,8 @@ func TestParseGroupInfo(t *testing.T) {
 	}
 }
 
-// TestGroupInfoFraming holds the line between a framed GroupInfo and a bare one
-// of suite 4, which begin with the same four bytes.
+// TestGroupInfoFraming parses a framed GroupInfo and a bare one of suite 4. Both begin with the
+// same four bytes.
 func TestGroupInfoFraming(t *testing.T) {
 	t.Parallel()
 	s := newGroupInfo()

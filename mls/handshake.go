@@ -1,32 +1,31 @@
 package mls
 
-// handshake is what there is in a PublicMessage beside its header. All slices
-// alias the message.
+// handshake holds the parts of a PublicMessage other than its header. All slices alias the message.
 type handshake struct {
 	authenticatedData []byte
 	content           []byte // FramedContent
 	signed            []byte // FramedContent and its signature
 	signature         []byte
 	confirmationTag   []byte // commits only
-	membershipTag     []byte // of members only; cannot be verified without secrets
+	membershipTag     []byte // members only; verifying it takes a secret
 	proposals         []Proposal
 	path              *updatePath
 }
 
-// Commit is a commit sent as a PublicMessage, so that all of it can be read
-// (RFC 9420 §12.4). It aliases the message. Apply says whether it is valid.
+// Commit is a commit sent as a PublicMessage (RFC 9420 §12.4), which is not encrypted. It aliases
+// the message. Apply says whether it is valid.
 type Commit struct {
 	Header
 	AuthenticatedData []byte
 	Proposals         []Proposal
-	HasPath           bool // an UpdatePath gives its sender a new leaf
+	HasPath           bool // it has an UpdatePath, with a new leaf of its sender
 	ConfirmationTag   []byte
 
 	parts handshake
 }
 
-// ProposalMessage is a proposal sent as a PublicMessage, on its own, for a later
-// commit to refer to (RFC 9420 §12.1). It aliases the message.
+// ProposalMessage is a single proposal sent as a PublicMessage (RFC 9420 §12.1). A later commit can
+// refer to it. It aliases the message.
 type ProposalMessage struct {
 	Header
 	AuthenticatedData []byte
@@ -35,11 +34,11 @@ type ProposalMessage struct {
 	parts handshake
 }
 
-// ParseCommit reads an MLSMessage that holds a PublicMessage with a commit, and
-// checks structure alone.
+// ParseCommit parses an MLSMessage with a PublicMessage that holds a commit. It checks structure
+// only.
 //
-// Errors: ErrTooLarge, ErrMalformed, ErrUnsupported (a PrivateMessage, whose
-// content nobody but a member can see).
+// Errors: ErrTooLarge, ErrMalformed, ErrUnsupported (a PrivateMessage, which only members can
+// decrypt).
 func ParseCommit(msg []byte) (*Commit, error) {
 	h, parts, err := parseHandshake("Commit", msg, ContentTypeCommit)
 	if err != nil {
@@ -55,8 +54,8 @@ func ParseCommit(msg []byte) (*Commit, error) {
 	}, nil
 }
 
-// ParseProposal reads an MLSMessage that holds a PublicMessage with a proposal,
-// and checks structure alone.
+// ParseProposal parses an MLSMessage with a PublicMessage that holds a proposal. It checks
+// structure only.
 //
 // Errors: as ParseCommit.
 func ParseProposal(msg []byte) (*ProposalMessage, error) {
@@ -98,8 +97,8 @@ func parseHandshake(object string, msg []byte, want ContentType) (h Header, part
 	return h, parts, nil
 }
 
-// tbs returns the parts of FramedContentTBS (§6.1) with the given GroupContext,
-// which is empty for senders who do not sign it.
+// tbs returns the parts of FramedContentTBS (§6.1) with the given GroupContext. It is empty for
+// senders that do not sign it.
 func (p *handshake) tbs(context []byte) [][]byte {
 	return [][]byte{{0, byte(VersionMLS10), 0, byte(WireFormatPublicMessage)}, p.content, context}
 }

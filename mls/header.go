@@ -2,30 +2,27 @@ package mls
 
 import "strconv"
 
-// Header is what a message, proposal or commit says in clear about itself
-// (RFC 9420 §6). Epoch and group are always taken from here, never from what a
-// request claims beside it.
+// Header is the part of a message, proposal or commit that is never encrypted (RFC 9420 §6). The
+// server takes epoch and group from here, never from the parameters of a request.
 //
-// A PublicMessage may carry application data as far as parsing goes, although
-// §6 forbids sending it so: a caller that must never see plaintext refuses
-// WireFormatPublicMessage with ContentTypeApplication.
+// A PublicMessage with application data parses, although §6 forbids sending one. A caller that must
+// never see plaintext refuses WireFormatPublicMessage with ContentTypeApplication.
 type Header struct {
 	WireFormat  WireFormat
 	GroupID     []byte // 1…MaxGroupIDSize bytes; aliases the message
-	Epoch       uint64 // the epoch it was made in, at most MaxEpoch; a commit creates Epoch+1
+	Epoch       uint64 // of its sender, at most MaxEpoch; a commit creates Epoch+1
 	ContentType ContentType
 
-	// SenderType and Sender are visible in a PublicMessage only. Sender is the
-	// leaf index of a member, or the index of an external sender.
+	// SenderType and Sender are set for a PublicMessage only. Sender is the leaf index of a member,
+	// or the index of an external sender.
 	SenderType SenderType
 	Sender     uint32
 }
 
-// ParseHeader reads the header of an MLSMessage that holds a PublicMessage or a
-// PrivateMessage, and checks that the whole frame is well-formed and that
-// nothing follows it. A PublicMessage is walked to its end, proposals and
-// UpdatePath included; of a PrivateMessage the rest is ciphertext. No copy is
-// made.
+// ParseHeader parses the header of an MLSMessage with a PublicMessage or a PrivateMessage. It
+// checks that the whole frame is well-formed and that nothing follows it. It checks the form of
+// everything in a PublicMessage, also of proposals and the UpdatePath. The rest of a PrivateMessage
+// is ciphertext. It makes no copy.
 //
 // Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
 func ParseHeader(msg []byte) (Header, error) {
@@ -83,8 +80,7 @@ func (r *reader) contentType() ContentType {
 	return c
 }
 
-// publicMessage reads a PublicMessage (§6.2) into h, and into r.into if that is
-// set.
+// publicMessage reads a PublicMessage (§6.2) into h, and into r.into unless that is nil.
 func (r *reader) publicMessage(h *Header) {
 	var parts handshake
 	r.object = "PublicMessage"

@@ -132,8 +132,8 @@ func TestParseHeaderLargestMessage(t *testing.T) {
 	}
 }
 
-// TestPrivateHeaderDoesNotCopy: reading a header allocates the same whatever the
-// size of the message.
+// TestPrivateHeaderDoesNotCopy checks that parsing a header allocates the same for messages of any
+// size.
 func TestPrivateHeaderDoesNotCopy(t *testing.T) {
 	msg := privateMessage(1, ContentTypeApplication, 1<<20)
 	allocs := testing.AllocsPerRun(100, func() {

@@ -7,16 +7,15 @@ import (
 	"testing"
 )
 
-// hostileInput is an input made to cost as much as it can for its size.
+// hostileInput is an input made to cost as much as possible for its size.
 type hostileInput struct {
 	name  string // parser or method, slash, what there is a lot of
-	judge func() error
+	check func() error
 	field string // where it is refused; empty if it is accepted
 }
 
-// hostileInputs returns inputs of about size bytes against every parser, all of
-// them well-formed, and against what is done with a parsed object. KeyPackages
-// are held to MaxKeyPackageSize.
+// hostileInputs returns inputs of about size bytes for every parser, and for the checks of a parsed
+// object. All are well-formed. KeyPackages have at most MaxKeyPackageSize bytes.
 func hostileInputs(t testing.TB, size int) (all []hostileInput) {
 	for parser, inputs := range map[string]map[string][]byte{
 		"ParseHeader":     hostileHandshakes(size),
@@ -38,7 +37,7 @@ func hostileInputs(t testing.TB, size int) (all []hostileInput) {
 	return all
 }
 
-// hostileParsers has every parser, and for a GroupInfo its tree too.
+// hostileParsers has every parser. The one for a GroupInfo parses its tree too.
 var hostileParsers = map[string]func([]byte) error{
 	"ParseHeader":     dropped(ParseHeader),
 	"ParseCommit":     dropped(ParseCommit),
@@ -55,7 +54,7 @@ var hostileParsers = map[string]func([]byte) error{
 	},
 }
 
-// dropped is parse without its result.
+// dropped runs parse and returns its error only.
 func dropped[T any](parse func([]byte) (T, error)) func([]byte) error {
 	return func(b []byte) error { _, err := parse(b); return err }
 }
@@ -66,7 +65,8 @@ func fill(size int, unit []byte) []byte { return bytes.Repeat(unit, size/len(uni
 // smallestLeaf is a LeafNode of an update with nothing in it.
 var smallestLeaf = cat(vec(), vec(), basic(""), vec(), vec(), vec(), vec(), vec(), u8(2), vec(), vec())
 
-// fullLeaves returns LeafNodes of about size bytes, but within the limit, each with a lot of one thing.
+// fullLeaves returns LeafNodes of about size bytes, within the limit. Each has a long list of one
+// kind.
 func fullLeaves(size int) map[string][]byte {
 	size = min(size, MaxLeafNodeSize-100)
 	leaf := func(credential, capability, extensions []byte) []byte {
@@ -79,8 +79,8 @@ func fullLeaves(size int) map[string][]byte {
 	}
 }
 
-// hostileProposalTypes returns the smallest proposal of each type, and one that
-// has the lists of extensions checked the long way.
+// hostileProposalTypes returns the smallest proposal of each type, and one with a list of
+// extensions that is too long for the fast check.
 func hostileProposalTypes() map[string][]byte {
 	return map[string][]byte{
 		"adds":           cat(u16(1), u16(1, 1), vec(), smallestLeaf, vec(), vec()),
@@ -115,7 +115,7 @@ func hostileCommits(size int) map[string][]byte {
 	return all
 }
 
-// hostileHandshakes are for ParseHeader: it walks over the same commits.
+// hostileHandshakes are for ParseHeader, which reads the same commits without storing them.
 func hostileHandshakes(size int) map[string][]byte {
 	all := hostileCommits(size)
 	all["PrivateMessage"] = privateMessage(1, ContentTypeApplication, size)
@@ -172,7 +172,7 @@ func hostileGroupInfos(size int) map[string][]byte {
 	return all
 }
 
-// hostileTrees have up to MaxTreeLeaves leaves; the last one is never blank.
+// hostileTrees have up to MaxTreeLeaves leaves. The last one is never blank.
 func hostileTrees(size int) map[string][]byte {
 	leaf := cat(u8(1), u8(1), smallestLeaf)
 	parent := cat(u8(1), u8(2), vec(), vec(), vec())
@@ -191,8 +191,8 @@ func hostileTrees(size int) map[string][]byte {
 	}
 }
 
-// TestHostile checks that each input gets as far as it is meant to, and that
-// what it allocates grows no faster than its size.
+// TestHostile checks that each input gives the expected result, and that its allocations grow no
+// faster than its size.
 func TestHostile(t *testing.T) {
 	size := 64 << 10
 	if raceEnabled {
@@ -211,11 +211,11 @@ func TestHostile(t *testing.T) {
 			case in.field == "Commit.proposals":
 				kind = ErrUnsupported
 			}
-			if wantError(t, in.judge(), kind, in.field); t.Failed() {
+			if wantError(t, in.check(), kind, in.field); t.Failed() {
 				t.Fatal(in.name)
 			}
 		}
-		few, many := testing.AllocsPerRun(1, func() { small.judge() }), testing.AllocsPerRun(1, func() { in.judge() })
+		few, many := testing.AllocsPerRun(1, func() { small.check() }), testing.AllocsPerRun(1, func() { in.check() })
 		if many > 8*few+20 { // n log n at most: the square would be sixteen times as many
 			t.Errorf("%s: %v allocations for %d bytes, %v for a quarter of that", in.name, many, size, few)
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// hostileApply has members of a group send commits of about size bytes, all of
-// them properly signed, and commits that are small but refer to much.
+// hostileApply applies members' commits of about size bytes, and small commits that refer to many
+// proposals. All have a valid signature.
 func hostileApply(t testing.TB, size int) (all []hostileInput) {
 	g := newGroupSpec(t, SuiteX25519AES128, 5)
 	apply := func(name string, g *groupSpec, c *commitSpec, field string) {
@@ -75,7 +75,7 @@ func u16s(n int) []byte {
 	return u16(list...)
 }
 
-// smallestPackage returns a KeyPackage with as little in it as there can be.
+// smallestPackage returns the smallest KeyPackage.
 func smallestPackage(t testing.TB) *keyPackageSpec {
 	s := newSpec(t, SuiteX25519AES128)
 	s.credential, s.versions, s.suites, s.capExts, s.credentials = basic(""), []uint16{1}, []uint16{1}, nil, []uint16{1}
@@ -83,8 +83,8 @@ func smallestPackage(t testing.TB) *keyPackageSpec {
 	return s
 }
 
-// wideTree returns a tree of n leaves, blank but for the group's only member and
-// another one at the far end.
+// wideTree returns a tree of n leaves. All are blank except the group's only member and a last
+// leaf.
 func wideTree(t testing.TB, g *groupSpec, n int) *Tree {
 	t.Helper()
 	tree := g.group.Tree.clone()

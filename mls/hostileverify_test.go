@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// hostileVerify checks parsed objects. What a signature has to cover is not
-// reached by those who cannot sign; who can sign pays for each one, in bytes.
+// hostileVerify verifies parsed objects. An attacker without a key does not reach the checks after
+// a signature. An attacker with a key needs bytes for each signature.
 func hostileVerify(t testing.TB, size int) (all []hostileInput) {
 	verify := func(name string, suite CipherSuite, data []byte, field string) {
 		tree := must(ParseTree(suite, data))(t)
@@ -27,8 +27,8 @@ func hostileVerify(t testing.TB, size int) (all []hostileInput) {
 	return append(all, hostileInput{"KeyPackage.Check/capabilities", check, "Capabilities.extensions"})
 }
 
-// bareLeaf returns a leaf node, not blank, as small as one can be that is looked
-// at for its signature; its encryption key says which it is.
+// bareLeaf returns the smallest leaf node whose signature is checked. Each i gives another
+// encryption key.
 func bareLeaf(i int, signatureKey, parentHash []byte) []byte {
 	leaf := cat(vec(make([]byte, 28), u32(uint32(i))), vec(signatureKey), basic(""), vec(), vec(), vec(), vec(), vec(u16(1)))
 	if parentHash == nil {
@@ -46,8 +46,8 @@ func unsignedLeaves(size int) []byte {
 	return vec(nodes[:len(nodes)-1])
 }
 
-// signedLeaves returns a tree of leaves without parents, properly signed, with
-// as little in each as there can be.
+// signedLeaves returns a tree of leaves without parents. Each leaf has a valid signature and is as
+// small as possible.
 func signedLeaves(t testing.TB, suite CipherSuite, size int) []byte {
 	t.Helper()
 	var nodes []byte
@@ -60,10 +60,10 @@ func signedLeaves(t testing.TB, suite CipherSuite, size int) []byte {
 	return vec(nodes[:len(nodes)-1])
 }
 
-// unmergedTree returns a tree in which original tree hashes (RFC 9420 §7.9) cost
-// the most: wide and nearly blank, with parents near the root only, whose hashes
-// are all in order, and nearly every leaf unmerged in all of them. It takes no
-// signature to make: that is looked at after the parents.
+// unmergedTree returns a tree in which original tree hashes (RFC 9420 §7.9) cost the most. It is
+// wide and nearly blank. It has parents near the root only, with valid parent hashes, and nearly
+// every leaf is unmerged in all of them. It needs no signature: signatures are checked after the
+// parents.
 func unmergedTree(size int) []byte {
 	const apart, below = 16, 128 // leaves, and leaves below the lowest parents
 	n := MaxTreeLeaves * size / (64 << 10)
@@ -91,13 +91,13 @@ func unmergedTree(size int) []byte {
 		}
 	}
 	t.rehash()
-	t.vouch(t.root(), make([]byte, 32), apart)
+	t.setParentHashes(t.root(), make([]byte, 32), apart)
 	return t.Encode()
 }
 
-// vouch sets the parent hash of the leftmost node below and including x, which
-// is a leaf or a parent, and has the rest of the subtree follow.
-func (t *Tree) vouch(x nodeIndex, hash []byte, apart uint32) {
+// setParentHashes sets the parent hash of x, or of the first leaf below x if x is blank. x is a
+// leaf or a parent. It then sets those of the rest of the subtree.
+func (t *Tree) setParentHashes(x nodeIndex, hash []byte, apart uint32) {
 	p := t.parents[x/2]
 	first, end := x.leaves()
 	if p == nil {
@@ -109,10 +109,10 @@ func (t *Tree) vouch(x nodeIndex, hash []byte, apart uint32) {
 	}
 	t.parents[x/2] = &parentNode{p.encryptionKey, hash, p.unmerged}
 	if t.parents[x.right()/2] != nil {
-		t.vouch(x.right(), make([]byte, 32), apart)
+		t.setParentHashes(x.right(), make([]byte, 32), apart)
 	}
 	for l := first; l < end; l += apart {
 		t.rehashPath(l)
 	}
-	t.vouch(x.left(), t.parentHash(x, x.right()), apart)
+	t.setParentHashes(x.left(), t.parentHash(x, x.right()), apart)
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// KeyPackage is what a client publishes so that others can add it to groups
-// while it is away (RFC 9420 §10). Byte slices alias the parsed input.
+// KeyPackage is published by a client, so that others can add it to groups while it is offline
+// (RFC 9420 §10). Byte slices alias the parsed input.
 type KeyPackage struct {
 	Version       ProtocolVersion
 	CipherSuite   CipherSuite
@@ -19,16 +19,16 @@ type KeyPackage struct {
 	CredentialType CredentialType
 	Identity       string // of a basic credential, "" otherwise; not checked to be UTF-8
 
-	// NotBefore and NotAfter bound the lifetime, in whole seconds, UTC. Both
-	// are zero if the leaf has no lifetime, which Check refuses. Seconds after
-	// the year 9999 are given as the end of that year.
+	// NotBefore and NotAfter are the first and the last second of the lifetime, UTC. Both are zero
+	// if the leaf has no lifetime, which Check refuses. A time after the year 9999 becomes the end
+	// of that year.
 	NotBefore, NotAfter time.Time
 
-	LastResort bool       // may be handed out when nothing else is left
+	LastResort bool       // it may be delivered when the owner has no other left
 	Extensions Extensions // of the KeyPackage, not of its leaf
 
-	// Ref names the KeyPackage in a Welcome; nil if the RFC does not define
-	// the cipher suite, and with it the hash.
+	// Ref identifies the KeyPackage in a Welcome. It is nil if the RFC does not define the cipher
+	// suite, and so its hash.
 	Ref KeyPackageRef
 	// Raw is the bare KeyPackage, without MLSMessage framing.
 	Raw []byte
@@ -38,9 +38,8 @@ type KeyPackage struct {
 	signature []byte
 }
 
-// ParseKeyPackage reads a KeyPackage, bare or framed as an MLSMessage (see the
-// package comment). It checks structure alone: a nil error says nothing about
-// lifetime, keys or signatures, for which see Check and VerifySignatures.
+// ParseKeyPackage parses a KeyPackage, bare or framed as an MLSMessage (see the package comment).
+// It checks structure only. Check checks lifetime and keys, and VerifySignatures the signatures.
 //
 // Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
 func ParseKeyPackage(msg []byte) (*KeyPackage, error) {
@@ -56,7 +55,7 @@ func ParseKeyPackage(msg []byte) (*KeyPackage, error) {
 	return &k, nil
 }
 
-// keyPackage reads a bare KeyPackage, leaving out what setDerived adds.
+// keyPackage reads a bare KeyPackage. It does not set the fields that setDerived sets.
 func (r *reader) keyPackage() (k KeyPackage) {
 	prev := r.enter("KeyPackage", "10")
 	start := r.s
@@ -72,7 +71,7 @@ func (r *reader) keyPackage() (k KeyPackage) {
 	return k
 }
 
-// setDerived fills the fields that repeat or are computed from the others.
+// setDerived sets the fields that are computed from the others.
 func (k *KeyPackage) setDerived() {
 	k.EncryptionKey = k.leaf.encryptionKey
 	k.SignatureKey = k.leaf.signatureKey
@@ -86,8 +85,8 @@ func (k *KeyPackage) setDerived() {
 	}
 }
 
-// DeviceID returns the id of the device that made the KeyPackage: lower-case
-// hexadecimal SHA-256 of its signature key.
+// DeviceID returns the id of the device that made the KeyPackage: the SHA-256 of its signature key,
+// in lower-case hexadecimal.
 func (k *KeyPackage) DeviceID() string { return deviceID(k.SignatureKey) }
 
 func deviceID(signatureKey []byte) string {
@@ -95,8 +94,8 @@ func deviceID(signatureKey []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// BelongsTo reports whether the KeyPackage carries did as its identity: a basic
-// credential that is the DID itself, or the DID, "#" and a device name.
+// BelongsTo reports whether did is the KeyPackage's identity. Its basic credential must be the DID,
+// or the DID, "#" and a device name.
 func (k *KeyPackage) BelongsTo(did string) bool {
 	if k.CredentialType != CredentialTypeBasic || did == "" {
 		return false
@@ -105,15 +104,15 @@ func (k *KeyPackage) BelongsTo(did string) bool {
 	return ok && (rest == "" || rest[0] == '#')
 }
 
-// unixTime converts seconds since the Unix epoch, stopping at the year 9999, the
-// last that RFC 3339 can write.
+// unixTime converts seconds since the Unix epoch. The result is at most the end of the year 9999,
+// the last year of RFC 3339.
 func unixTime(seconds uint64) time.Time {
 	const endOf9999 = 253402300799
 	return time.Unix(int64(min(seconds, endOf9999)), 0).UTC()
 }
 
-// unframe strips the MLSMessage header from a GroupInfo or KeyPackage if there
-// is one. The package comment says why six bytes settle it.
+// unframe removes the MLSMessage header from a GroupInfo or KeyPackage if there is one. The package
+// comment says why six bytes decide that.
 func unframe(msg []byte, format WireFormat) []byte {
 	framed := len(msg) >= 6 &&
 		msg[0] == 0 && msg[1] == byte(VersionMLS10) &&

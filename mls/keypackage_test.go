@@ -70,8 +70,8 @@ func TestParseKeyPackage(t *testing.T) {
 	}
 }
 
-// TestKeyPackageFraming holds the line between a framed KeyPackage and a bare
-// one of suite 5, which begin with the same four bytes.
+// TestKeyPackageFraming parses a framed KeyPackage and a bare one of suite 5. Both begin with the
+// same four bytes.
 func TestKeyPackageFraming(t *testing.T) {
 	t.Parallel()
 	s := newSpec(t, SuiteX25519AES128)
@@ -157,7 +157,7 @@ func TestKeyPackageCheck(t *testing.T) {
 	}
 }
 
-// wantError checks an error's kind and field; nil wants none.
+// wantError checks an error's kind and field. A kind of nil means no error.
 func wantError(t *testing.T, err, kind error, field string) {
 	t.Helper()
 	if kind == nil {
@@ -206,8 +206,8 @@ func manyExts(n int) (list []byte) {
 	return list
 }
 
-// TestLongExtensionLists: both lists are longer than the short path, and share
-// types with each other, which is allowed.
+// TestLongExtensionLists has two lists that are too long for the fast check. They share types with
+// each other, which is allowed.
 func TestLongExtensionLists(t *testing.T) {
 	t.Parallel()
 	s := newSpec(t, SuiteX25519AES128)
@@ -267,7 +267,7 @@ func TestDeviceID(t *testing.T) {
 	}
 }
 
-// TestSignaturesCoverEveryBit: no bit of a KeyPackage can be flipped unnoticed.
+// TestSignaturesCoverEveryBit flips bits of a KeyPackage. Each flip gives an error.
 func TestSignaturesCoverEveryBit(t *testing.T) {
 	t.Parallel()
 	for _, suite := range supportedSuites {
@@ -291,8 +291,8 @@ func TestSignaturesCoverEveryBit(t *testing.T) {
 	}
 }
 
-// TestSignaturesRefused: neither signature can stand in for the other, and
-// both must be by the leaf's key.
+// TestSignaturesRefused exchanges the two signatures, and replaces the signing key. The leaf's key
+// must have made both.
 func TestSignaturesRefused(t *testing.T) {
 	t.Parallel()
 	s, other := newSpec(t, SuiteX25519AES128), newSpec(t, SuiteX25519AES128)

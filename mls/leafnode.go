@@ -2,7 +2,7 @@ package mls
 
 import "strconv"
 
-// leafNodeSource says how a LeafNode came into being (RFC 9420 §7.2).
+// leafNodeSource says for what a LeafNode was made (RFC 9420 §7.2).
 type leafNodeSource uint8
 
 const (
@@ -11,7 +11,7 @@ const (
 	leafFromCommit     leafNodeSource = 3
 )
 
-// capabilities is what a client says it supports (RFC 9420 §7.2).
+// capabilities lists what a client supports (RFC 9420 §7.2).
 type capabilities struct {
 	versions     u16List
 	cipherSuites u16List
@@ -32,7 +32,7 @@ type leafNode struct {
 	notAfter       uint64
 	parentHash     []byte // leafFromCommit only
 	extensions     Extensions
-	tbs            []byte // everything above the signature: LeafNodeTBS, group context apart
+	tbs            []byte // LeafNodeTBS without group_id and leaf_index
 	signature      []byte
 	raw            []byte // the whole LeafNode
 }
@@ -68,8 +68,8 @@ func (r *reader) leafNode() (l leafNode) {
 	return l
 }
 
-// credential reads a Credential (§5.3). An unknown type cannot be read past,
-// since nothing says where it ends; §13.5 bars GREASE here.
+// credential reads a Credential (§5.3). It refuses an unknown type, because nothing says where such
+// a credential ends. §13.5 allows no GREASE here.
 func (r *reader) credential() (t CredentialType, identity []byte) {
 	prev := r.enter("Credential", "5.3")
 	t = CredentialType(r.u16("credential_type"))
@@ -95,4 +95,27 @@ func (r *reader) capabilities() (c capabilities) {
 	c.credentials = r.u16s("credentials")
 	r.in = prev
 	return c
+}
+
+// verifyLeaf verifies a leaf's signature at its place in a group (§7.2).
+func (c CipherSuite) verifyLeaf(l *leafNode, groupID []byte, index uint32) error {
+	verify := c.verifier(l.signatureKey)
+	if verify == nil {
+		return refuseTree(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+	}
+	if !verify(signContent("LeafNodeTBS", l.tbsAt(groupID, index)), l.signature) {
+		return refuseTree(ErrBadSignature, "LeafNode.signature", "7.2", "")
+	}
+	return nil
+}
+
+// tbsAt returns LeafNodeTBS (§7.2). The signature of a leaf made for a group covers its place in
+// that group.
+func (l *leafNode) tbsAt(groupID []byte, index uint32) []byte {
+	if l.source == leafFromKeyPackage {
+		return l.tbs
+	}
+	tbs := make([]byte, 0, len(l.tbs)+len(groupID)+8)
+	tbs = appendOpaque(append(tbs, l.tbs...), groupID)
+	return append(tbs, byte(index>>24), byte(index>>16), byte(index>>8), byte(index))
 }

@@ -19,32 +19,32 @@ func (t *Tree) parentHash(p, copath nodeIndex) []byte {
 	return out
 }
 
-// checkParentHashes checks that every parent was set by a member: exactly one
-// node below it vouches for it (RFC 9420 §7.9.2). As this holds for all of them,
-// every chain ends in a leaf, and the leaf's signature covers it.
+// checkParentHashes checks that a member set every parent: exactly one node below it has the
+// matching parent_hash (RFC 9420 §7.9.2). This holds for all parents. So every chain ends in a
+// leaf, and the leaf's signature covers it.
 func (t *Tree) checkParentHashes() error {
 	for i, p := range t.parents {
 		if p == nil {
 			continue
 		}
 		x := nodeIndex(2*i + 1)
-		vouchers := 0
+		matching := 0
 		for _, child := range []nodeIndex{x.left(), x.right()} {
 			if have := t.parentHashBelow(child, p); have != nil && bytes.Equal(have, t.parentHash(x, child.sibling())) {
-				vouchers++
+				matching++
 			}
 		}
-		if vouchers != 1 {
+		if matching != 1 {
 			return refuseTree(ErrMalformed, "ParentNode.parent_hash", "7.9.2", "a parent that no member's leaf vouches for")
 		}
 	}
 	return nil
 }
 
-// parentHashBelow returns the parent_hash of the one node D that can vouch for p
-// through its child c, or nil. D is what remains of c's resolution without p's
-// unmerged leaves, all of which must be in it. Visiting a blank node is paid for
-// by the nearest parent above it, and an unmerged leaf by its list.
+// parentHashBelow returns the parent_hash of the one node D below p's child c that can match p, or
+// nil. D is what remains of c's resolution without p's unmerged leaves below c. All of those must
+// be in the resolution. The cost over all parents is linear in the nodes and the unmerged_leaves
+// lists: only the nearest parent above a blank node visits it.
 func (t *Tree) parentHashBelow(c nodeIndex, p *parentNode) []byte {
 	unmerged := within(p.unmerged, c)
 	found, merged := 0, 0
@@ -69,8 +69,8 @@ func (t *Tree) parentHashBelow(c nodeIndex, p *parentNode) []byte {
 	return hash
 }
 
-// resolve yields the resolution of x (RFC 9420 §4.1.1) in order, until yield
-// returns false, and returns what yield returned last.
+// resolve yields the resolution of x (RFC 9420 §4.1.1) in order, until yield returns false. It
+// returns the last result of yield, or true if it yields nothing.
 func (t *Tree) resolve(x nodeIndex, yield func(nodeIndex) bool) bool {
 	leaf, parent := t.at(x)
 	switch {
@@ -92,7 +92,7 @@ func (t *Tree) resolve(x nodeIndex, yield func(nodeIndex) bool) bool {
 	return t.resolve(x.left(), yield) && t.resolve(x.right(), yield)
 }
 
-// within returns the part of an increasing list of leaves that lies below x.
+// within returns those leaves of an increasing list that are below x.
 func within(list []uint32, x nodeIndex) []uint32 {
 	first, end := x.leaves()
 	from, _ := slices.BinarySearch(list, first)
@@ -106,14 +106,14 @@ func contains(list []uint32, leaf uint32) bool {
 	return ok
 }
 
-// difference returns list without gone; both are increasing.
-func difference(list, gone []uint32) []uint32 {
+// difference returns list without removed. Both must be increasing.
+func difference(list, removed []uint32) []uint32 {
 	var left []uint32
 	for _, leaf := range list {
-		for len(gone) > 0 && gone[0] < leaf {
-			gone = gone[1:]
+		for len(removed) > 0 && removed[0] < leaf {
+			removed = removed[1:]
 		}
-		if len(gone) == 0 || gone[0] != leaf {
+		if len(removed) == 0 || removed[0] != leaf {
 			left = append(left, leaf)
 		}
 	}

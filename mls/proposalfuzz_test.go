@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// proposeAs returns a PublicMessage with a proposal, signed by s for the group
-// as a sender of that kind signs it.
+// proposeAs returns a PublicMessage with a proposal for the group. s signs it as a sender of the
+// given kind does.
 func proposeAs(t testing.TB, g *groupSpec, s *keyPackageSpec, sender, proposal []byte) []byte {
 	t.Helper()
 	body := content(g.group.Epoch, sender, ContentTypeProposal, proposal)
@@ -19,7 +19,7 @@ func proposeAs(t testing.TB, g *groupSpec, s *keyPackageSpec, sender, proposal [
 	return framed(1, cat(body, vec(s.sign(t, "FramedContentTBS", tbs)), tag))
 }
 
-// updateOf returns an Update proposal of a member, properly signed.
+// updateOf returns an Update proposal of a member, with a valid signature.
 func updateOf(t testing.TB, g *groupSpec, leaf uint32) []byte {
 	t.Helper()
 	s := *g.members[leaf]
@@ -27,8 +27,7 @@ func updateOf(t testing.TB, g *groupSpec, leaf uint32) []byte {
 	return cat(u16(2), s.leafIn(t, g.group.GroupID, leaf, nil))
 }
 
-// FuzzProposal: what ParseProposal accepts, ParseHeader accepts, and the other
-// way round.
+// FuzzProposal checks that ParseProposal and ParseHeader accept the same proposals.
 func FuzzProposal(f *testing.F) {
 	for _, p := range testProposals(f) {
 		f.Add(framed(1, cat(content(4, member(0), ContentTypeProposal, p), testTag, testTag)))
@@ -50,10 +49,9 @@ func FuzzProposal(f *testing.F) {
 	})
 }
 
-// FuzzApply has a commit and a pending proposal, both of them mutated, signed by
-// those who are said to have sent them, and the commit refer to the proposal. So
-// Apply sees them with every signature in order but those of leaves and
-// KeyPackages. What it accepts must be a change from one valid tree to another.
+// FuzzApply mutates a commit and a pending proposal. Their alleged senders then sign them, and the
+// commit refers to the proposal. So Apply gets valid signatures, except those of leaves and
+// KeyPackages. A change that it accepts must lead from one valid tree to another.
 func FuzzApply(f *testing.F) {
 	signer := newSpec(f, SuiteX25519AES128)
 	joiner := newSpec(f, SuiteX25519AES128)
@@ -109,8 +107,8 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// resign returns the message with the signature that its sender would have put
-// there, or as it is if that is none of those whose keys are at hand.
+// resign returns the message with a new signature of its sender. It returns the message unchanged
+// if the sender's key is not known.
 func resign(t testing.TB, g *groupSpec, keys []*keyPackageSpec, msg []byte, h Header, parts *handshake) []byte {
 	t.Helper()
 	var key, context []byte

@@ -7,31 +7,29 @@ import (
 	"golang.org/x/crypto/cryptobyte"
 )
 
-// place is where a reader stands: the struct of RFC 9420 it is reading and the
-// section that defines it.
+// place is the struct of RFC 9420 that a reader is reading, and the section that defines it.
 type place struct {
 	structure string
 	section   string
 }
 
-// reader reads the TLS presentation language as RFC 9420 §2.1 extends it. The
-// first failure sticks: from then on every read returns zero and nothing is
-// left to read, so that callers check once, at the end.
+// reader reads the TLS presentation language as RFC 9420 §2.1 extends it. After the first failure
+// every read returns zero and no input is left. So callers check for an error once, at the end.
 type reader struct {
 	s      cryptobyte.String
 	object string
 	in     place
 	err    *ParseError
 	seen   *typeSet   // scratch of extensions: empty between lists
-	into   *handshake // what keeps the parts of a PublicMessage; may be nil
+	into   *handshake // receives the parts of a PublicMessage, unless nil
 }
 
 func newReader(object string, b []byte) reader {
 	return reader{s: b, object: object, in: place{structure: object}}
 }
 
-// enter notes that what follows belongs to another struct and returns the
-// place to go back to afterwards.
+// enter makes another struct the reader's place. It returns the previous place, for the caller to
+// set after the struct.
 func (r *reader) enter(structure, section string) place {
 	prev := r.in
 	r.in = place{structure, section}
@@ -122,8 +120,8 @@ func (r *reader) opaque(field string) []byte {
 	return v
 }
 
-// vector reads T field<V>, calling elem until the vector is used up. Each elem
-// must consume at least one byte or fail. It returns the vector's content.
+// vector reads T field<V>. It calls elem until the vector has no bytes left. Each call must read at
+// least one byte or fail. It returns the vector's content.
 func (r *reader) vector(field string, elem func(*reader)) []byte {
 	content := r.opaque(field)
 	rest := r.s
@@ -160,8 +158,8 @@ func (r *reader) optional(field string) bool {
 	return false
 }
 
-// version reads a ProtocolVersion and refuses any but mls10, because nothing is
-// known about how another version continues.
+// version reads a ProtocolVersion. It refuses any but mls10, because the format of another version
+// is not known.
 func (r *reader) version() ProtocolVersion {
 	v := ProtocolVersion(r.u16("version"))
 	if r.err == nil && v != VersionMLS10 {
@@ -170,7 +168,7 @@ func (r *reader) version() ProtocolVersion {
 	return v
 }
 
-// groupID reads a group_id and holds it to 1…MaxGroupIDSize bytes.
+// groupID reads a group_id of 1…MaxGroupIDSize bytes.
 func (r *reader) groupID() []byte {
 	id := r.opaque("group_id")
 	switch {
@@ -183,7 +181,7 @@ func (r *reader) groupID() []byte {
 	return id
 }
 
-// epoch reads an epoch and holds it to MaxEpoch.
+// epoch reads an epoch of at most MaxEpoch.
 func (r *reader) epoch() uint64 {
 	e := r.u64("epoch")
 	if e > MaxEpoch {
@@ -192,8 +190,7 @@ func (r *reader) epoch() uint64 {
 	return e
 }
 
-// since returns what was read after start, a copy of r.s made earlier within
-// the same vector.
+// since returns the bytes read after start. start is an earlier copy of r.s within the same vector.
 func (r *reader) since(start cryptobyte.String) []byte {
 	n := len(start) - len(r.s)
 	return start[:n:n]
@@ -211,7 +208,7 @@ func (r *reader) finish() error {
 	return nil
 }
 
-// tooLarge reports an object over its limit in bytes.
+// tooLarge returns the error for an object over its limit in bytes.
 func tooLarge(object string, limit int) error {
 	return &ParseError{Object: object, Reason: "more than " + strconv.Itoa(limit) + " bytes", Kind: ErrTooLarge}
 }

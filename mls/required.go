@@ -1,9 +1,9 @@
 package mls
 
-// checkRequired checks that every member has the capabilities that the
-// GroupContext's required_capabilities extension demands (RFC 9420 §7.3, §11.1).
-// Default extension and proposal types need not be listed; credential types must.
-// It takes time linear in the lists, not in their product.
+// checkRequired checks that every member has the capabilities that the GroupContext's
+// required_capabilities extension requires (RFC 9420 §7.3, §11.1). A member need not list default
+// extension and proposal types, but must list credential types. The time is linear in the sum of
+// the lists, not in their product.
 func (t *Tree) checkRequired(context Extensions) error {
 	data, ok := context.Get(ExtensionRequiredCapabilities)
 	if !ok {
@@ -37,8 +37,8 @@ func (t *Tree) checkRequired(context Extensions) error {
 	return nil
 }
 
-// distinct returns the code points of list that are not left out, each once. s
-// is scratch, empty between calls.
+// distinct returns the code points of list for which leaveOut is false, each once. s is scratch,
+// empty between calls.
 func (s *typeSet) distinct(list u16List, leaveOut func(uint16) bool) []uint16 {
 	var out []uint16
 	for v := range list.all() {
@@ -53,9 +53,8 @@ func (s *typeSet) distinct(list u16List, leaveOut func(uint16) bool) []uint16 {
 	return out
 }
 
-// covers reports whether list has every one of wanted, which has none twice. It
-// gives up at the first that is missing, so it takes no longer than list is. s is
-// scratch, empty between calls.
+// covers reports whether list has every code point of wanted, which must be distinct. It stops at
+// the first missing one, so that the time is linear in list. s is scratch, empty between calls.
 func (s *typeSet) covers(list u16List, wanted []uint16) bool {
 	if len(wanted) == 0 {
 		return true

@@ -7,12 +7,11 @@ import (
 	"crypto/sha256"
 )
 
-// VerifySignatures verifies both signatures of a KeyPackage with the leaf's
-// signature key: the leaf's own (RFC 9420 §7.2) and the KeyPackage's (§10).
+// VerifySignatures verifies both signatures of a KeyPackage with the leaf's signature key: the
+// leaf's own (RFC 9420 §7.2) and the KeyPackage's (§10).
 //
-// Errors: ErrUnsupported for a suite other than 1, 2 and 3; ErrMalformed for a
-// key that is none of the suite's, or a leaf not made for a KeyPackage;
-// ErrBadSignature.
+// Errors: ErrUnsupported for a suite other than 1, 2 and 3; ErrMalformed for a key not of the
+// suite's form, or a leaf not made for a KeyPackage; ErrBadSignature.
 func (k *KeyPackage) VerifySignatures() error {
 	if !k.CipherSuite.Supported() {
 		return k.refuse(ErrUnsupported, "cipher_suite", "10.1", k.CipherSuite.String())
@@ -33,10 +32,9 @@ func (k *KeyPackage) VerifySignatures() error {
 	return nil
 }
 
-// verifier returns a function that verifies signatures of key under the suite's
-// algorithm (RFC 9420 §5.1.2), or nil if key is not a public key of it: Ed25519
-// with signatures R ‖ S, or P-256 as an uncompressed point with DER signatures
-// over SHA-256.
+// verifier returns a function that verifies signatures of key with the suite's algorithm (RFC 9420
+// §5.1.2). It returns nil if key is not a public key of the algorithm. That is Ed25519 with
+// signatures R ‖ S, or P-256 with an uncompressed point as key and DER signatures over SHA-256.
 func (c CipherSuite) verifier(key []byte) func(content, signature []byte) bool {
 	switch c {
 	case SuiteX25519AES128, SuiteX25519ChaCha20:
@@ -59,8 +57,8 @@ func (c CipherSuite) verifier(key []byte) func(content, signature []byte) bool {
 	return nil
 }
 
-// signContent returns SignContent: what SignWithLabel signs (RFC 9420 §5.1.2).
-// The content is given in parts, to be copied only once.
+// signContent returns SignContent, which SignWithLabel signs (RFC 9420 §5.1.2). The content comes
+// in parts, so that it is copied only once.
 func signContent(label string, content ...[]byte) []byte {
 	const prefix = "MLS 1.0 "
 	size := 0
@@ -78,8 +76,7 @@ func signContent(label string, content ...[]byte) []byte {
 	return out
 }
 
-// refHash is RefHash (RFC 9420 §5.2) with the suite's hash; nil if the suite is
-// not known.
+// refHash returns RefHash (RFC 9420 §5.2) with the suite's hash, or nil for an unknown suite.
 func (c CipherSuite) refHash(label string, value []byte) []byte {
 	h := c.newHash()
 	if h == nil {
@@ -93,8 +90,7 @@ func (c CipherSuite) refHash(label string, value []byte) []byte {
 	return h.Sum(nil)
 }
 
-// appendVarint appends n as a minimal variable-size length (RFC 9420 §2.1.2); n
-// must be below 2^30.
+// appendVarint appends n as a minimal variable-size length (RFC 9420 §2.1.2). n must be below 2^30.
 func appendVarint(b []byte, n int) []byte {
 	switch {
 	case n < 1<<6:

@@ -23,8 +23,8 @@ const (
 // suiteP384AES256 is in the RFC but not in the lexicons.
 const suiteP384AES256 CipherSuite = 7
 
-// String returns the name that the RFC and the lexicons use, or the number in
-// hexadecimal if it has none.
+// String returns the name in the RFC and the lexicons, or the number in hexadecimal if it has no
+// name.
 func (c CipherSuite) String() string {
 	switch c {
 	case SuiteX25519AES128:
@@ -43,8 +43,8 @@ func (c CipherSuite) String() string {
 	return "0x" + strconv.FormatUint(uint64(c), 16)
 }
 
-// ParseCipherSuite returns the suite of that name: one of the six that the
-// lexicons know, supported or not. Names are case-sensitive.
+// ParseCipherSuite returns the suite with this name: one of the six in the lexicons, supported or
+// not. Names are case-sensitive.
 func ParseCipherSuite(name string) (CipherSuite, bool) {
 	for c := SuiteX25519AES128; c <= SuiteX448ChaCha20; c++ {
 		if c.String() == name {
@@ -54,7 +54,7 @@ func ParseCipherSuite(name string) (CipherSuite, bool) {
 	return 0, false
 }
 
-// Supported reports whether objects of this suite can be verified here.
+// Supported reports whether this package can verify objects of the suite.
 func (c CipherSuite) Supported() bool {
 	return c == SuiteX25519AES128 || c == SuiteP256AES128 || c == SuiteX25519ChaCha20
 }

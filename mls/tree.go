@@ -7,14 +7,13 @@ import (
 	"strings"
 )
 
-// MaxTreeLeaves is the largest ratchet tree accepted, in leaves, blank ones
-// included. MaxGroupInfoSize has no room for so many members; the limit is
-// against trees of nothing but blanks, one byte each, that must all be hashed.
+// MaxTreeLeaves is the most leaves of a ratchet tree, with blank ones. So many members do not fit
+// in MaxGroupInfoSize. The limit is against trees of blank nodes, which have one byte each and must
+// all be hashed.
 const MaxTreeLeaves = 8192
 
-// Tree is the public ratchet tree of a group at one epoch (RFC 9420 §7). It
-// does not change once made, and may be used by several goroutines. It aliases
-// the bytes that it was parsed from.
+// Tree is the public ratchet tree of a group at one epoch (RFC 9420 §7). It is immutable and safe
+// for concurrent use. It aliases the bytes that it was parsed from.
 type Tree struct {
 	suite   CipherSuite
 	leaves  []*leafNode   // by leaf index, nil if blank; their number is a power of two
@@ -22,26 +21,25 @@ type Tree struct {
 	hashes  []byte        // tree hash of each node, by node index (§7.8)
 }
 
-// parentNode is a ParentNode (RFC 9420 §7.1). It is never changed: trees share it.
+// parentNode is a ParentNode (RFC 9420 §7.1). It is immutable, because trees share it.
 type parentNode struct {
 	encryptionKey []byte
 	parentHash    []byte
 	unmerged      []uint32 // strictly increasing
 }
 
-// Member is the holder of a leaf: one device of a person. Byte slices alias
-// what the leaf was parsed from.
+// Member is the owner of a leaf: one device of a person. Byte slices alias the bytes that the leaf
+// was parsed from.
 type Member struct {
 	Leaf           uint32
 	CredentialType CredentialType
 	Identity       string // of a basic credential, "" otherwise; not checked to be UTF-8
-	SignatureKey   []byte // names the device
+	SignatureKey   []byte // identifies the device
 	EncryptionKey  []byte // changes whenever the leaf is updated
 }
 
-// DID returns the account that the member says it belongs to: the identity of a
-// basic credential, without the device name that may follow behind "#". It is ""
-// for any other credential.
+// DID returns the account that the member claims: the identity of a basic credential, without "#"
+// and the device name that may follow. It is "" for any other credential.
 func (m Member) DID() string {
 	did, _, _ := strings.Cut(m.Identity, "#")
 	return did
@@ -50,12 +48,10 @@ func (m Member) DID() string {
 // DeviceID returns the id of the member's device, as KeyPackage.DeviceID does.
 func (m Member) DeviceID() string { return deviceID(m.SignatureKey) }
 
-// ParseTree reads a ratchet_tree extension's data (RFC 9420 §12.4.3.3) and
-// hashes it. It checks structure alone, as far as the encoding has one: see
-// Verify.
+// ParseTree parses the data of a ratchet_tree extension (RFC 9420 §12.4.3.3) and computes the tree
+// hashes. It checks the structure of the encoding only. Verify checks the tree.
 //
-// Errors: ErrMalformed, ErrTooLarge, ErrUnsupported (an unknown suite; more than
-// MaxTreeLeaves).
+// Errors: ErrMalformed, ErrTooLarge, ErrUnsupported (an unknown suite; more than MaxTreeLeaves).
 func ParseTree(suite CipherSuite, data []byte) (*Tree, error) {
 	if err := checkSize("ratchet_tree", data, MaxGroupInfoSize); err != nil {
 		return nil, err
@@ -72,7 +68,7 @@ func ParseTree(suite CipherSuite, data []byte) (*Tree, error) {
 	return t, nil
 }
 
-// ratchetTree reads the nodes of a tree and fills it up to a full one.
+// ratchetTree reads the nodes of a tree. It adds blank nodes at the end until the tree is full.
 func (r *reader) ratchetTree(suite CipherSuite) *Tree {
 	r.in = place{"ratchet_tree", "12.4.3.3"}
 	t := &Tree{suite: suite}
@@ -116,7 +112,7 @@ func (r *reader) ratchetTree(suite CipherSuite) *Tree {
 	return t
 }
 
-// resize makes the tree one of n leaves, a power of two: new ones are blank.
+// resize makes n the number of leaves. n must be a power of two. New leaves are blank.
 func (t *Tree) resize(n int) {
 	if n < len(t.leaves) {
 		t.leaves, t.parents = t.leaves[:n:n], t.parents[:n-1:n-1]
@@ -131,8 +127,8 @@ func (t *Tree) clone() *Tree {
 	return &Tree{suite: t.suite, leaves: slices.Clone(t.leaves), parents: slices.Clone(t.parents)}
 }
 
-// Encode returns the tree as the data of a ratchet_tree extension, blank nodes
-// at the end left out.
+// Encode returns the tree as the data of a ratchet_tree extension, without the blank nodes at its
+// end.
 func (t *Tree) Encode() []byte {
 	var nodes []byte
 	end := 0
@@ -162,7 +158,7 @@ func (t *Tree) at(x nodeIndex) (*leafNode, *parentNode) {
 
 func (t *Tree) root() nodeIndex { return rootOf(len(t.leaves)) }
 
-// leaf returns the leaf of that index, nil if it is blank or outside the tree.
+// leaf returns the leaf with index i, or nil if it is blank or outside the tree.
 func (t *Tree) leaf(i uint32) *leafNode {
 	if int64(i) >= int64(len(t.leaves)) {
 		return nil
@@ -200,7 +196,7 @@ func (l *leafNode) member(leaf uint32) Member {
 	}
 }
 
-// refuseTree reports what is wrong with a tree.
+// refuseTree returns the error for a tree.
 func refuseTree(kind error, field, section, reason string) error {
 	return &ParseError{Object: "ratchet_tree", Field: field, Section: section, Reason: reason, Kind: kind}
 }

@@ -58,8 +58,8 @@ type treeVector struct {
 	Resolutions [][]nodeIndex `json:"resolutions"`
 }
 
-// TestVectorsTreeValidation checks every tree of the working group: all hashes
-// and resolutions, and for the supported suites that the tree is valid.
+// TestVectorsTreeValidation checks all hashes and resolutions of every tree of the working group.
+// Trees of supported suites must be valid.
 func TestVectorsTreeValidation(t *testing.T) {
 	t.Parallel()
 	verified, other := 0, 0
@@ -110,8 +110,8 @@ func TestVectorsTreeValidation(t *testing.T) {
 	t.Logf("%d trees verified, %d of suites that are not supported here", verified, other)
 }
 
-// TestVectorsTreeMutations flips every bit of some trees, and cuts them at every
-// byte: all of that is refused.
+// TestVectorsTreeMutations flips every bit of some trees, and cuts them at every byte. Each result
+// is refused.
 func TestVectorsTreeMutations(t *testing.T) {
 	t.Parallel()
 	done := map[int]bool{}

@@ -5,22 +5,24 @@ import (
 	"slices"
 )
 
-// Verify checks everything about the tree of a group that can be checked without
-// its GroupContext (RFC 9420 §12.4.3.1, §7.3): keys of the suite's form, no
-// encryption key or signature key twice, unmerged_leaves that say what they may,
-// capabilities that cover each leaf and every credential in use, parents that
-// members vouch for, and the signature of every leaf. Lifetimes are not looked
-// at: a member may stay beyond its KeyPackage's.
+// Verify makes every check of a group's tree that needs no GroupContext (RFC 9420 §12.4.3.1, §7.3):
 //
-// The cost is n log n for n nodes, and one signature for each member; those come
-// last.
+//   - keys have the suite's form, and no encryption key or signature key occurs twice;
+//   - unmerged_leaves are consistent;
+//   - capabilities list each leaf's own extensions, and every credential type in use;
+//   - the parent hash of every parent matches one node below it;
+//   - the signature of every leaf verifies.
+//
+// It does not check lifetimes: a member may stay longer than the lifetime of its KeyPackage.
+//
+// The cost is n log n for n nodes, and one signature for each member. Signatures come last.
 //
 // Errors: ErrUnsupported (a suite other than 1, 2 and 3), ErrMalformed,
 // ErrBadSignature.
 func (t *Tree) Verify(groupID []byte) error { return t.verify(groupID, &Tree{}) }
 
-// verify is Verify, but for the signatures of leaves that known, a verified tree
-// of the same group, has in the same places.
+// verify is Verify, except for the signatures of leaves that known has in the same place. known
+// must be a verified tree of the same group.
 func (t *Tree) verify(groupID []byte, known *Tree) error {
 	if !t.suite.Supported() {
 		return refuseTree(ErrUnsupported, "cipher_suite", "17.1", t.suite.String())
@@ -46,7 +48,7 @@ func (t *Tree) verify(groupID []byte, known *Tree) error {
 	return nil
 }
 
-// checkKeys checks the form of every key and that none is there twice.
+// checkKeys checks the form of every key, and that none occurs twice.
 func (t *Tree) checkKeys() error {
 	encryption := make(map[string]struct{}, len(t.leaves))
 	signature := make(map[string]struct{}, len(t.leaves))
@@ -75,7 +77,7 @@ func (t *Tree) checkKeys() error {
 	return nil
 }
 
-// addKey adds key to a set and reports whether it was new there.
+// addKey adds key to a set and reports whether it was new.
 func addKey(set map[string]struct{}, key []byte) bool {
 	if _, have := set[string(key)]; have {
 		return false
@@ -84,8 +86,8 @@ func addKey(set map[string]struct{}, key []byte) bool {
 	return true
 }
 
-// checkUnmerged checks every unmerged_leaves list: increasing, of members below
-// the parent, and a leaf in one list is in those of all parents between (§7.1,
+// checkUnmerged checks every unmerged_leaves list. It is increasing, and its leaves are members
+// below the parent. All parents between the parent and such a leaf also list the leaf (§7.1,
 // §12.4.3.1).
 func (t *Tree) checkUnmerged() error {
 	refuse := func(section, reason string) error {
@@ -130,7 +132,7 @@ func (t *Tree) checkUnmerged() error {
 // checkCapabilities checks that each leaf lists its own extensions, and that
 // every member supports every credential type in use (§7.3).
 func (t *Tree) checkCapabilities() error {
-	var used []CredentialType // no more than the two that can be parsed
+	var used []CredentialType // at most two: only two types parse
 	for _, l := range t.leaves {
 		if l != nil && !slices.Contains(used, l.credentialType) {
 			used = append(used, l.credentialType)
@@ -153,8 +155,8 @@ func (t *Tree) checkCapabilities() error {
 	return nil
 }
 
-// listExtensions reports whether the capabilities list every type of a leaf's
-// extensions that is not a default one. The scratch set is empty between calls.
+// listExtensions reports whether the capabilities list every type of a leaf's extensions, except
+// default types. The scratch set is empty between calls.
 func (c *capabilities) listExtensions(list Extensions, scratch *typeSet) bool {
 	if len(list) == 0 {
 		return true

@@ -5,8 +5,8 @@ import (
 	"hash"
 )
 
-// Hash returns the tree hash of the whole tree (RFC 9420 §7.8): what a
-// GroupContext carries as tree_hash.
+// Hash returns the tree hash of the whole tree (RFC 9420 §7.8). It is the tree_hash of a
+// GroupContext.
 func (t *Tree) Hash() []byte { return t.hashOf(t.root()) }
 
 // hashOf returns the tree hash of a node. The result must not be modified.
@@ -16,8 +16,7 @@ func (t *Tree) hashOf(x nodeIndex) []byte {
 	return t.hashes[i : i+n : i+n]
 }
 
-// rehash computes the tree hash of every node, after which the tree must not be
-// changed.
+// rehash computes the tree hash of every node. The tree must not change after that.
 func (t *Tree) rehash() {
 	nodes := len(t.leaves) + len(t.parents)
 	t.hashes = make([]byte, nodes*t.suite.hashSize())
@@ -32,7 +31,7 @@ func (t *Tree) rehash() {
 	}
 }
 
-// rehashPath computes the hashes again of a leaf and the nodes above it.
+// rehashPath computes again the hashes of a leaf and of the nodes above it.
 func (t *Tree) rehashPath(leaf uint32) {
 	h := t.newTreeHasher()
 	x := leafNodeIndex(leaf)
@@ -43,12 +42,11 @@ func (t *Tree) rehashPath(leaf uint32) {
 	}
 }
 
-// hashWithout returns the tree hash that x had before the given leaves, all of
-// them below x and in increasing order, were added: they are blanked and left
-// out of every unmerged_leaves (§7.9, original_sibling_tree_hash). It visits the
-// paths from the leaves up to x and nothing else.
-func (h *treeHasher) hashWithout(t *Tree, x nodeIndex, gone []uint32) []byte {
-	if len(gone) == 0 {
+// hashWithout returns the tree hash that x had before some leaves were added (§7.9,
+// original_sibling_tree_hash). In it they are blank and in no unmerged_leaves. added must be
+// increasing, and its leaves below x. hashWithout visits only the paths from them up to x.
+func (h *treeHasher) hashWithout(t *Tree, x nodeIndex, added []uint32) []byte {
+	if len(added) == 0 {
 		return t.hashOf(x)
 	}
 	out := make([]byte, t.suite.hashSize())
@@ -56,11 +54,11 @@ func (h *treeHasher) hashWithout(t *Tree, x nodeIndex, gone []uint32) []byte {
 		h.leaf(out, x.leaf(), nil)
 		return out
 	}
-	inLeft, inRight := within(gone, x.left()), within(gone, x.right())
+	inLeft, inRight := within(added, x.left()), within(added, x.right())
 	left, right := h.hashWithout(t, x.left(), inLeft), h.hashWithout(t, x.right(), inRight)
 	p := t.parents[x/2]
 	if p != nil {
-		p = &parentNode{p.encryptionKey, p.parentHash, difference(p.unmerged, gone)}
+		p = &parentNode{p.encryptionKey, p.parentHash, difference(p.unmerged, added)}
 	}
 	h.parent(out, p, left, right)
 	return out
@@ -74,7 +72,7 @@ type treeHasher struct {
 
 func (t *Tree) newTreeHasher() *treeHasher { return &treeHasher{h: t.suite.newHash()} }
 
-// leaf writes the hash of a LeafNodeHashInput to out; l is nil for a blank leaf.
+// leaf writes the hash of a LeafNodeHashInput to out. l is nil for a blank leaf.
 func (h *treeHasher) leaf(out []byte, index uint32, l *leafNode) {
 	h.buf = append(h.buf[:0], 1)
 	h.buf = binary.BigEndian.AppendUint32(h.buf, index)
@@ -86,7 +84,7 @@ func (h *treeHasher) leaf(out []byte, index uint32, l *leafNode) {
 	h.sum(out)
 }
 
-// parent writes the hash of a ParentNodeHashInput to out; p is nil for a blank.
+// parent writes the hash of a ParentNodeHashInput to out. p is nil for a blank parent.
 func (h *treeHasher) parent(out []byte, p *parentNode, left, right []byte) {
 	h.buf = append(h.buf[:0], 2)
 	if p == nil {

@@ -8,10 +8,10 @@ import (
 // ProtocolVersion is the MLS version (RFC 9420 §6).
 type ProtocolVersion uint16
 
-// VersionMLS10 is the only version there is.
+// VersionMLS10 is the only version.
 const VersionMLS10 ProtocolVersion = 1
 
-// WireFormat says what an MLSMessage carries (RFC 9420 §17.2).
+// WireFormat says what an MLSMessage contains (RFC 9420 §17.2).
 type WireFormat uint16
 
 // The wire formats of RFC 9420.
@@ -40,7 +40,7 @@ func (w WireFormat) String() string {
 	return strconv.Itoa(int(w))
 }
 
-// ContentType says what a framed message is for (RFC 9420 §6).
+// ContentType says what a framed message contains (RFC 9420 §6).
 type ContentType uint8
 
 // The content types of RFC 9420.
@@ -63,10 +63,10 @@ func (c ContentType) String() string {
 	return strconv.Itoa(int(c))
 }
 
-// SenderType says in what capacity a PublicMessage was sent (RFC 9420 §6).
+// SenderType says what kind of sender sent a PublicMessage (RFC 9420 §6).
 type SenderType uint8
 
-// The sender types of RFC 9420. Zero: not visible, as in a PrivateMessage.
+// The sender types of RFC 9420. It is zero for a PrivateMessage, whose sender is encrypted.
 const (
 	SenderTypeMember            SenderType = 1
 	SenderTypeExternal          SenderType = 2
@@ -89,7 +89,7 @@ func (s SenderType) String() string {
 	return strconv.Itoa(int(s))
 }
 
-// CredentialType says how a leaf names its owner (RFC 9420 §17.5).
+// CredentialType says how a leaf identifies its owner (RFC 9420 §17.5).
 type CredentialType uint16
 
 // The credential types of RFC 9420.
@@ -112,12 +112,12 @@ const (
 	ExtensionLastResort           ExtensionType = 0x000A
 )
 
-// isDefault reports whether a client supports t without saying so (§7.2).
+// isDefault reports whether every client supports t without listing it (§7.2).
 func (t ExtensionType) isDefault() bool {
 	return t >= ExtensionApplicationID && t <= ExtensionExternalSenders
 }
 
-// KeyPackageRef is the hash that names a KeyPackage in a Welcome (RFC 9420 §5.2).
+// KeyPackageRef is the hash that identifies a KeyPackage in a Welcome (RFC 9420 §5.2).
 type KeyPackageRef []byte
 
 // String returns lower-case hexadecimal.

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// step is a parent on a filtered direct path, and its child off the path.
+// step is a parent on a filtered direct path, and its child that is not on the path.
 type step struct{ parent, copath nodeIndex }
 
-// filteredPath returns the filtered direct path of a leaf (§4.1.2), upwards: the
-// parents whose other child resolves to anything.
+// filteredPath returns the filtered direct path of a leaf (§4.1.2), upwards. It has the parents
+// whose other child has a resolution that is not empty.
 func (t *Tree) filteredPath(leaf uint32) []step {
 	var path []step
 	for x := leafNodeIndex(leaf); x != t.root(); x = x.parent() {
@@ -21,8 +21,8 @@ func (t *Tree) filteredPath(leaf uint32) []step {
 	return path
 }
 
-// applyPath checks the UpdatePath and merges it into the tree, whose hashes are
-// those after the proposals (§7.5, §12.4.2).
+// applyPath checks the UpdatePath and merges it into the tree (§7.5, §12.4.2). The tree's hashes
+// must be those after the proposals.
 func (a *applier) applyPath() error {
 	path := a.c.parts.path
 	if path == nil {
@@ -53,10 +53,10 @@ func (a *applier) applyPath() error {
 	return nil
 }
 
-// checkPath checks an UpdatePath against the tree it is to be merged into: the
-// leaf's source, keys and signature (§7.3), a node for each step with a key that
-// is nowhere else (§12.4.2), and a ciphertext of the right size for each node
-// that the copath child resolves to, new members apart (§7.6).
+// checkPath checks an UpdatePath before it is merged into the tree. It checks the leaf's source,
+// keys and signature (§7.3). Each step must have a node with a new key (§12.4.2). Each node in the
+// resolution of the copath child, except new members, must have a ciphertext of the right size
+// (§7.6).
 func (a *applier) checkPath(path *updatePath, leaf uint32, steps []step) error {
 	if path.leaf.source != leafFromCommit {
 		return refuseCommit(ErrMalformed, "LeafNode.leaf_node_source", "7.3", "not commit")
@@ -97,7 +97,7 @@ func (a *applier) checkPath(path *updatePath, leaf uint32, steps []step) error {
 
 // checkSecrets checks the number and the sizes of encrypted path secrets.
 func (a *applier) checkSecrets(list []byte, want int) error {
-	const tag = 16 // of the AEAD in every suite
+	const tag = 16 // bytes of the AEAD's tag in every suite
 	suite := a.tree.suite
 	r := newReader("Commit", list)
 	r.in = place{"UpdatePathNode", "7.6"}

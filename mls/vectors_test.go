@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// hexBytes is a byte string as the working group's vectors write it.
+// hexBytes is a byte string in hexadecimal, as in the working group's vectors.
 type hexBytes []byte
 
 func (h *hexBytes) UnmarshalText(text []byte) error {
@@ -21,8 +21,8 @@ func (h *hexBytes) UnmarshalText(text []byte) error {
 	return err
 }
 
-// loadVectors reads one file of the MLS working group's test vectors, which are
-// not part of this repository, or skips the test.
+// loadVectors reads one file of the MLS working group's test vectors. They are not part of this
+// repository. Without them it skips the test.
 func loadVectors[T any](t *testing.T, name string) []T {
 	t.Helper()
 	dir := os.Getenv("MLSD_MLS_VECTORS")
@@ -62,13 +62,13 @@ type messagesVector struct {
 	PrivateMessageAny hexBytes `json:"private_message"`
 }
 
-// checkExact checks that parse accepts data, and neither any shorter start of
-// it nor data with anything after it.
+// checkExact checks that parse accepts data, but no shorter prefix of it, and not data with bytes
+// appended.
 func checkExact(parse func([]byte) error, data []byte) error {
 	return checkExactAt(parse, data, 1)
 }
 
-// checkExactAt is checkExact with the cuts step bytes apart, but for the last.
+// checkExactAt is checkExact with cuts at every step bytes, and before the last byte.
 func checkExactAt(parse func([]byte) error, data []byte, step int) error {
 	if err := parse(data); err != nil {
 		return err
@@ -99,9 +99,8 @@ type passiveVector struct {
 	} `json:"epochs"`
 }
 
-// TestVectorsJoin follows whole conversations: each KeyPackage's reference must
-// stand in the Welcome made for it, its signatures must verify, and commits must
-// say the epochs in which they were made, one after the other.
+// TestVectorsJoin reads whole conversations. Each KeyPackage's reference must be in the Welcome for
+// it, its signatures must verify, and the epochs of commits must be consecutive.
 func TestVectorsJoin(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -122,7 +121,7 @@ func TestVectorsJoin(t *testing.T) {
 					if err := k.VerifySignatures(); err != nil {
 						t.Errorf("%d: %v", i, err)
 					}
-					// These objects have no expiry worth the name.
+					// These objects practically never expire: not_after is far in the future.
 					if err := k.Check(k.NotBefore); err != nil && !errors.Is(err, ErrLifetimeTooLong) {
 						t.Errorf("%d: %v", i, err)
 					}
@@ -176,8 +175,7 @@ func checkEpochs(t *testing.T, i int, v passiveVector) {
 	}
 }
 
-// TestVectorsTrees reads every tree and verifies the signatures of the leaves
-// that came with a KeyPackage.
+// TestVectorsTrees parses every tree and verifies the signatures of the leaves from a KeyPackage.
 func TestVectorsTrees(t *testing.T) {
 	t.Parallel()
 	type vector struct {

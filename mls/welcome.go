@@ -2,17 +2,16 @@ package mls
 
 import "strconv"
 
-// Welcome is what a delivery service can read of a Welcome (RFC 9420 §12.4.3.1):
-// whom it is for. The group it leads to is encrypted.
+// Welcome is the part of a Welcome that is not encrypted: its recipients (RFC 9420 §12.4.3.1). The
+// GroupInfo is encrypted.
 type Welcome struct {
 	CipherSuite CipherSuite
-	Refs        []KeyPackageRef // at least one, all different; alias the message
+	Refs        []KeyPackageRef // at least one, all different; they alias the message
 }
 
-// ParseWelcome reads an MLSMessage that holds a Welcome.
+// ParseWelcome parses an MLSMessage that contains a Welcome.
 //
-// Errors: ErrTooLarge, ErrMalformed (also for no recipient, or one named
-// twice), ErrUnsupported.
+// Errors: ErrTooLarge, ErrMalformed (also for no recipient, or the same one twice), ErrUnsupported.
 func ParseWelcome(msg []byte) (Welcome, error) {
 	if err := checkSize("Welcome", msg, MaxWelcomeSize); err != nil {
 		return Welcome{}, err

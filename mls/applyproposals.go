@@ -5,8 +5,7 @@ import (
 	"strconv"
 )
 
-// applyProposals applies the checked proposals to the tree in the order of RFC
-// 9420 §12.3.
+// applyProposals applies the checked proposals to the tree, in the order of RFC 9420 §12.3.
 func (a *applier) applyProposals() error {
 	for _, p := range a.proposals {
 		if p.Type == ProposalGroupContextExtensions {
@@ -33,7 +32,7 @@ func (a *applier) applyProposals() error {
 	from := 0
 	for _, p := range a.proposals {
 		if p.Type == ProposalAdd {
-			leaf, err := a.tree.makeRoom(from)
+			leaf, err := a.tree.blankLeaf(from)
 			if err != nil {
 				return err
 			}
@@ -45,7 +44,7 @@ func (a *applier) applyProposals() error {
 	}
 	a.change.Committer = a.c.Sender
 	if a.change.External {
-		leaf, err := a.tree.makeRoom(from)
+		leaf, err := a.tree.blankLeaf(from)
 		if err != nil {
 			return err
 		}
@@ -63,8 +62,7 @@ func (t *Tree) blankPath(leaf uint32) {
 	}
 }
 
-// truncate drops right halves without a member (§7.7). A group that is left
-// without any keeps its first leaf.
+// truncate drops right halves without a member (§7.7). A tree without any member keeps one leaf.
 func (t *Tree) truncate() {
 	last := len(t.leaves) - 1
 	for last > 0 && t.leaves[last] == nil {
@@ -77,9 +75,9 @@ func (t *Tree) truncate() {
 	t.resize(n)
 }
 
-// makeRoom returns the leftmost blank leaf, extending the tree if there is none
-// (§7.7, §12.1.1). The leaves before from are known not to be blank.
-func (t *Tree) makeRoom(from int) (uint32, error) {
+// blankLeaf returns the leftmost blank leaf. It extends the tree if there is none (§7.7, §12.1.1).
+// The leaves before from must not be blank.
+func (t *Tree) blankLeaf(from int) (uint32, error) {
 	for i := from; i < len(t.leaves); i++ {
 		if t.leaves[i] == nil {
 			return uint32(i), nil
@@ -93,8 +91,8 @@ func (t *Tree) makeRoom(from int) (uint32, error) {
 	return uint32(n), nil
 }
 
-// add puts a new member's leaf in place: it is unmerged in every parent above
-// (§12.1.1). Parents are shared with the tree before, so they are replaced.
+// add sets a new member's leaf. The leaf is unmerged in every parent above it (§12.1.1). The
+// previous tree shares the parents, so they are replaced, not changed.
 func (t *Tree) add(leaf uint32, l *leafNode) {
 	t.leaves[leaf] = l
 	for x := leafNodeIndex(leaf); x != t.root(); {

@@ -2,8 +2,8 @@ package mls
 
 import "bytes"
 
-// resolve finds the proposals that the commit refers to, verifies who sent them
-// (RFC 9420 §6.1), and lists them with those that it contains.
+// resolve finds the proposals that the commit refers to, and verifies their senders (RFC 9420
+// §6.1). It lists them with the proposals that the commit contains.
 func (a *applier) resolve(pending []*ProposalMessage) error {
 	var byRef map[string]*ProposalMessage
 	a.proposals = make([]sentProposal, 0, len(a.c.Proposals))
@@ -40,8 +40,7 @@ func (m *ProposalMessage) ref(suite CipherSuite) []byte {
 	return suite.refHash("MLS 1.0 Proposal Reference", m.parts.authenticated())
 }
 
-// verifyProposal verifies that a proposal is of this epoch and signed by its
-// sender (§6.1).
+// verifyProposal verifies that a proposal is of this epoch and that its sender signed it (§6.1).
 func (a *applier) verifyProposal(m *ProposalMessage) error {
 	g := a.g
 	if !bytes.Equal(m.GroupID, g.GroupID) || m.Epoch != g.Epoch {

@@ -7,23 +7,25 @@ import (
 	"time"
 )
 
-// MaxLifetime is the longest total lifetime that a KeyPackage may have: twelve
-// weeks, and an hour so that not_before may lie in the past (RFC 9420 §7.2 asks
-// every application to define one).
+// MaxLifetime is the longest total lifetime of a KeyPackage: twelve weeks and one hour. With the
+// hour, not_before can be in the past. RFC 9420 §7.2 requires every application to define a
+// maximum.
 const MaxLifetime = 7_261_200 * time.Second
 
-// ClockSkew is how far in the future not_before may lie.
+// ClockSkew is how far in the future not_before may be.
 const ClockSkew = 5 * time.Minute
 
-// Check makes the checks of RFC 9420 §10.1 and §7.3 that need no signature: a
-// supported suite, a leaf made for a KeyPackage, keys of the suite's form and
-// different from each other, a lifetime that holds at now and is no longer than
-// MaxLifetime, and capabilities that cover the version, the suite, the
-// credential and the leaf's own extensions. Whether the identity is the
-// publisher's is for the caller to check (BelongsTo).
+// Check makes the checks of RFC 9420 §10.1 and §7.3 that need no signature. They are:
 //
-// Extensions of the KeyPackage itself need not be listed in the capabilities:
-// §13.4 has unknown ones ignored, and clients in the field leave last_resort out.
+//   - the suite is supported, and the leaf was made for a KeyPackage;
+//   - the keys have the suite's form and differ from each other;
+//   - now is within the lifetime, which is no longer than MaxLifetime;
+//   - the capabilities list the version, the suite, the credential and the leaf's own extensions.
+//
+// The caller checks whether the identity is the publisher's (BelongsTo).
+//
+// The capabilities need not list extensions of the KeyPackage itself. §13.4 has clients ignore
+// unknown ones, and existing clients do not list last_resort.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrExpired, ErrLifetimeTooLong.
 func (k *KeyPackage) Check(now time.Time) error {
@@ -70,7 +72,7 @@ func (k *KeyPackage) checkCapabilities() error {
 	if len(k.leaf.extensions) == 0 {
 		return nil
 	}
-	var listed typeSet // a set, so that two long lists do not cost their product
+	var listed typeSet // with a set, two long lists cost their sum, not their product
 	for t := range c.extensions.all() {
 		listed.add(ExtensionType(t))
 	}

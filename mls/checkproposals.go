@@ -2,10 +2,10 @@ package mls
 
 import "bytes"
 
-// counts is how many proposals of each type there are.
+// counts are the numbers of proposals, by type.
 type counts [ProposalGroupContextExtensions + 1]int
 
-// checkProposals holds the list to §12.2, and the path to §12.4.
+// checkProposals checks the list by §12.2, and whether a path is required by §12.4.
 func (a *applier) checkProposals() error {
 	refuse := func(reason string) error {
 		return refuseCommit(ErrMalformed, "Commit.proposals", "12.2", reason)
@@ -44,8 +44,8 @@ func (a *applier) checkProposals() error {
 	return nil
 }
 
-// checkProposal checks one proposal (§12.1) beside those before it: the leaves
-// they touched and the PSKs they named.
+// checkProposal checks one proposal (§12.1). touched are the leaves and psks the PSKs of the
+// proposals before it; it adds to both.
 func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psks map[string]struct{}) error {
 	refuse := func(field, section, reason string) error {
 		return refuseCommit(ErrMalformed, field, section, reason)
@@ -82,7 +82,7 @@ func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psk
 		switch {
 		case len(p.psk.nonce) != a.g.CipherSuite.hashSize():
 			return refuse("PreSharedKeyID.psk_nonce", "12.1.4", "not of the size of the suite's hash")
-		case p.psk.usage > 1 && a.g.Epoch > 0: // in epoch 0 the group is reinitialised or branched
+		case p.psk.usage > 1 && a.g.Epoch > 0: // only a commit at epoch 0 may reinitialise or branch
 			return refuse("PreSharedKeyID.usage", "12.1.4", "reinit or branch outside of these")
 		case !addKey(psks, p.psk.raw):
 			return refuse("PreSharedKeyID", "12.2", "one PSK twice")
@@ -95,7 +95,7 @@ func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psk
 	return nil
 }
 
-// checkAdd checks a KeyPackage as §10.1 has it, its lifetime apart.
+// checkAdd checks a KeyPackage by §10.1, except its lifetime.
 func (a *applier) checkAdd(k *KeyPackage) error {
 	switch {
 	case k.CipherSuite != a.g.CipherSuite:

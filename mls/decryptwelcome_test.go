@@ -11,9 +11,8 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-// The working group's vectors have their GroupInfos inside Welcomes. Tests open
-// these with the recipient's private key: the one place where anything of the
-// key schedule (RFC 9420 §8) is needed.
+// The working group's vectors have their GroupInfos inside Welcomes. Tests decrypt these with the
+// recipient's private key. Only this file needs a part of the key schedule (RFC 9420 §8).
 
 type externalPSK struct {
 	ID  hexBytes `json:"psk_id"`
@@ -46,8 +45,8 @@ func expandWithLabel(t testing.TB, secret []byte, label string, context []byte, 
 	return must(hkdf.Expand(sha256.New, secret, string(info), n))(t)
 }
 
-// openGroupInfo returns the bare GroupInfo of a vector's Welcome; suites 1, 2, 3.
-func (v *joinVector) openGroupInfo(t testing.TB) []byte {
+// decryptGroupInfo returns the bare GroupInfo of a vector's Welcome. The suite must be 1, 2 or 3.
+func (v *joinVector) decryptGroupInfo(t testing.TB) []byte {
 	t.Helper()
 	k := mustParse(t, v.KeyPackage)
 	r := newReader("Welcome", v.Welcome[6:])
@@ -73,11 +72,11 @@ func (v *joinVector) openGroupInfo(t testing.TB) []byte {
 	}
 	priv := must(must(hpke.NewKEM(kemID))(t).NewPrivateKey(v.InitPriv))(t)
 	recipient := must(hpke.NewRecipient(kem, priv, hpke.HKDFSHA256(), aead, cat(vec([]byte("MLS 1.0 Welcome")), vec(info))))(t)
-	return v.openWith(t, must(recipient.Open(nil, ciphertext))(t), info)
+	return v.decryptWith(t, must(recipient.Open(nil, ciphertext))(t), info)
 }
 
-// openWith decrypts an encrypted_group_info with a GroupSecrets.
-func (v *joinVector) openWith(t testing.TB, secrets, info []byte) []byte {
+// decryptWith decrypts an encrypted_group_info with a GroupSecrets.
+func (v *joinVector) decryptWith(t testing.TB, secrets, info []byte) []byte {
 	t.Helper()
 	r := newReader("GroupSecrets", secrets)
 	joiner := r.opaque("joiner_secret")
@@ -120,7 +119,7 @@ func (v *joinVector) openWith(t testing.TB, secrets, info []byte) []byte {
 // group verifies the GroupInfo of a vector's Welcome.
 func (v *joinVector) group(t testing.TB) (*Group, *GroupInfo) {
 	t.Helper()
-	info := must(ParseGroupInfo(v.openGroupInfo(t)))(t)
+	info := must(ParseGroupInfo(v.decryptGroupInfo(t)))(t)
 	var tree *Tree
 	if v.RatchetTree != nil {
 		tree = must(ParseTree(v.CipherSuite, v.RatchetTree))(t)

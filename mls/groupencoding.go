@@ -1,0 +1,30 @@
+package mls
+
+// Encode returns the group in a form for storage: its GroupContext, its confirmation_tag, and its
+// ratchet_tree. ParseGroup parses it. A tree can grow until the result exceeds MaxGroupInfoSize,
+// which ParseGroup refuses.
+func (g *Group) Encode() []byte {
+	return append(appendOpaque(g.Context(), g.ConfirmationTag), g.Tree.Encode()...)
+}
+
+// ParseGroup parses a group that Encode returned. That group had passed Verify or Apply. So
+// ParseGroup checks the hash of the tree, and no signature.
+//
+// Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
+func ParseGroup(data []byte) (*Group, error) {
+	if err := checkSize("Group", data, MaxGroupInfoSize); err != nil {
+		return nil, err
+	}
+	var info GroupInfo
+	r := newReader("Group", data)
+	r.groupContext(&info)
+	info.ConfirmationTag = r.opaque("confirmation_tag")
+	if r.err != nil {
+		return nil, r.finish()
+	}
+	tree, err := ParseTree(info.CipherSuite, r.s)
+	if err != nil {
+		return nil, err
+	}
+	return info.Trust(tree)
+}
