@@ -14,16 +14,17 @@ import (
 	"syscall"
 )
 
-// account is whom the server runs as.
+// account is the operating system's account that the server runs as.
 type account struct {
 	name     string
 	uid, gid uint32
-	cred     *syscall.Credential // nil: as ourselves
+	cred     *syscall.Credential // nil: the account of this process
 }
 
-// chooseAccount says whom to run the server as. PostgreSQL refuses root, so root steps down to the owner of the cluster if there
-// is one, so that the choice stays the same when accounts appear later, else to the first existing of mlsd, postgres and
-// nobody. Anyone else runs it as themselves.
+// chooseAccount returns the account to run the server as. It is this process's own account, unless
+// that is root: PostgreSQL refuses to run as root. Root runs the server as the owner of the
+// cluster, so that a new account does not change the choice. If there is no cluster, it takes the
+// first account that exists of mlsd, postgres and nobody.
 func chooseAccount(clusterDir string, exists bool) (*account, error) {
 	var owner *syscall.Stat_t
 	if exists {
@@ -61,7 +62,8 @@ func chooseAccount(clusterDir string, exists bool) (*account, error) {
 	return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no account to run it as: make one of %s", strings.Join(names, ", "))
 }
 
-// currentAccount is ourselves, who must be in the user database: initdb and the server look their own name up.
+// currentAccount returns the account of this process. It must be in the user database, because
+// initdb and the server look up their own name.
 func currentAccount(uid int) (*account, error) {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil {
@@ -71,7 +73,8 @@ func currentAccount(uid int) (*account, error) {
 	return &account{name: u.Username, uid: uint32(uid), gid: uint32(os.Getegid())}, nil
 }
 
-// lookupAccount finds an account to step down to. Its supplementary groups are dropped: an empty list, not ours.
+// lookupAccount returns another account to run the server as. The list of supplementary groups is
+// empty: the server does not get those of this process.
 func lookupAccount(lookup func() (*user.User, error)) (*account, error) {
 	u, err := lookup()
 	if err != nil {
@@ -90,9 +93,10 @@ func lookupAccount(lookup func() (*user.User, error)) (*account, error) {
 	return a, nil
 }
 
-// command prepares a child of the server's installation, run as the account in dir. It gets its own process group, so that a ^C in
-// a terminal reaches only us and we stop it in order, and an environment of its own: PGDATA, PGPORT or PGOPTIONS of the
-// caller would change what it does, and messages must be in English to be read by us.
+// command returns a command of the server's installation that runs as the account in dir. The
+// command has its own process group. So a ^C in a terminal reaches only this process, which stops
+// the server in order. It has its own environment: the caller's PGDATA, PGPORT or PGOPTIONS would
+// change what it does. Its messages are in English, because this package parses them.
 func (a *account) command(ctx context.Context, path, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir
@@ -107,7 +111,7 @@ func (a *account) command(ctx context.Context, path, dir string, args ...string)
 	return cmd
 }
 
-// own gives a directory to the account, for it alone.
+// own makes the account the owner of a directory, with mode 0700.
 func (a *account) own(dir string) error {
 	if a.cred != nil {
 		if err := os.Chown(dir, int(a.uid), int(a.gid)); err != nil {
@@ -117,14 +121,15 @@ func (a *account) own(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// checkAccess makes sure that the account can work below dir, by letting it: permission bits are not the whole story (ACLs,
-// SELinux). If it cannot, the error names the first directory on the way that is closed to it.
+// checkAccess checks that the account can work below dir, by running a command there. Permission
+// bits are not enough for that, because of ACLs and SELinux. If the account has no access, the
+// error names the first directory on the path that it may not enter.
 func (a *account) checkAccess(ctx context.Context, bin binaries, dir string) error {
 	if a.cred == nil {
 		return nil
 	}
 	if !errors.Is(a.enter(ctx, bin, dir), fs.ErrPermission) {
-		return nil // anything else will show, and be explained better, later
+		return nil // the next steps report any other error, with more detail
 	}
 	closed := dir
 	for p := dir; p != filepath.Dir(p); p = filepath.Dir(p) {

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// asUser makes an owner run as another account, with a home and a copy of this binary that it can get to.
+// asUser makes an owner run as another account. The account can access its home and a copy of this
+// binary.
 func asUser(t *testing.T, uid, gid uint32) func(*exec.Cmd) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -41,7 +42,8 @@ func asUser(t *testing.T, uid, gid uint32) func(*exec.Cmd) {
 	}
 }
 
-// copyFile copies a program. Another test that starts one meanwhile would hand the open file on to it, and nobody could run the copy.
+// copyFile copies a program. It holds ForkLock: otherwise a child that another test starts at the
+// same time would inherit the open file, and the copy could not run.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -117,7 +119,7 @@ func TestRootStepsDown(t *testing.T) {
 			t.Errorf("the server kept groups %s", groups)
 		}
 	}
-	// The cluster's owner stays its account, whoever else there is.
+	// The cluster's owner stays the account, also if other accounts exist.
 	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
 	if err != nil {
 		t.Skip(err)

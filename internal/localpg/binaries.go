@@ -15,11 +15,12 @@ import (
 	"strings"
 )
 
-// VersionError says that the cluster was made by a major version of PostgreSQL that is not here. The cluster has not been touched.
+// VersionError means that another major version of PostgreSQL made the cluster than those found.
+// The cluster is unchanged.
 type VersionError struct {
 	Dir     string // of the cluster
 	Cluster int    // the major version that it needs
-	Found   []int  // those that are installed
+	Found   []int  // the major versions that are installed
 }
 
 func (e *VersionError) Error() string {
@@ -29,7 +30,9 @@ func (e *VersionError) Error() string {
 
 // binaries is an installation of PostgreSQL.
 type binaries struct {
-	dir   string // holds postgres and initdb; free of symbolic links, because they find their libraries relative to it
+	// dir holds postgres and initdb. It has no symbolic links, because the programs find their
+	// libraries relative to it.
+	dir   string
 	major int
 }
 
@@ -45,8 +48,8 @@ type binaryFinder struct {
 	account *account
 }
 
-// find returns an installation that the account can run: of the major version want, or of any from MinMajor on if want is 0. If
-// nothing at all is installed, it downloads one.
+// find returns an installation that the account can run. Its major version is want, or any from
+// MinMajor on if want is 0. If none is installed, find downloads one.
 func (f *binaryFinder) find(ctx context.Context, want int) (binaries, error) {
 	if f.cfg.BinDir != "" {
 		b, err := f.inspect(ctx, f.cfg.BinDir)
@@ -68,12 +71,14 @@ func (f *binaryFinder) find(ctx context.Context, want int) (binaries, error) {
 	return f.download(ctx, want)
 }
 
-// first returns the first installation that suits, or none and the versions of those that do not.
+// first returns the first suitable installation. If there is none, it returns the versions that it
+// found.
 func (f *binaryFinder) first(ctx context.Context, dirs []string, want int) (_ binaries, found []int, err error) {
 	for _, dir := range dirs {
 		b, err := f.inspect(ctx, dir)
 		if ctx.Err() != nil {
-			return binaries{}, nil, context.Cause(ctx) // not a verdict on the binaries: do not go on to download others
+			// The binaries may be suitable, so this must not lead to a download.
+			return binaries{}, nil, context.Cause(ctx)
 		}
 		if err == nil {
 			if err = f.suits(b, want); err == nil {
@@ -82,14 +87,14 @@ func (f *binaryFinder) first(ctx context.Context, dirs []string, want int) (_ bi
 			found = append(found, b.major)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // most of PATH
+			continue // true for most directories of PATH
 		}
 		f.log.Debug("PostgreSQL binaries not used", "dir", dir, "reason", err)
 	}
 	return binaries{}, found, nil
 }
 
-// candidates lists directories that may hold an installation, best first.
+// candidates returns directories that can hold an installation, best first.
 func (f *binaryFinder) candidates() []string {
 	search := f.cfg.search
 	if search == nil {
@@ -102,8 +107,8 @@ func (f *binaryFinder) downloaded() []string {
 	return newestFirst(filepath.Join(globEscape(f.dir), "[0-9]*", "bin"))
 }
 
-// installedDirs lists where this system may have PostgreSQL: PATH, then the directories of Debian, the PostgreSQL project's RPMs and
-// Homebrew, each newest first.
+// installedDirs returns the directories where this system can have PostgreSQL: those of PATH, then
+// those of Debian, of the PostgreSQL project's RPMs and of Homebrew, each newest first.
 func installedDirs() []string {
 	var dirs []string
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
@@ -123,7 +128,8 @@ func installedDirs() []string {
 	return dirs
 }
 
-// newestFirst expands a pattern whose last but one element holds a version and sorts by that, as a number: 9.6 is older than 15.
+// newestFirst expands a pattern whose last but one element holds a version. It sorts by the version
+// as a number: 9.6 is older than 15.
 func newestFirst(pattern string) []string {
 	dirs, err := filepath.Glob(pattern)
 	if err != nil {
@@ -137,8 +143,9 @@ func newestFirst(pattern string) []string {
 	return dirs
 }
 
-// inspect looks at one directory. What is in it may be links into the real one (as some images have in /usr/local/bin), where the
-// server finds its libraries and initdb.
+// inspect returns the installation in a directory. Its files can be symbolic links to the real one,
+// as in /usr/local/bin of some images. The result is then the real one, which holds initdb and the
+// libraries.
 func (f *binaryFinder) inspect(ctx context.Context, dir string) (binaries, error) {
 	path, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
 	if err != nil {
@@ -168,7 +175,8 @@ func (f *binaryFinder) inspect(ctx context.Context, dir string) (binaries, error
 	return b, nil
 }
 
-// suits says whether an installation can run the cluster: one of version want, or a new one if want is 0.
+// suits returns nil if an installation can run a cluster of version want, or a new one if want is
+// 0.
 func (f *binaryFinder) suits(b binaries, want int) error {
 	switch {
 	case want != 0 && b.major != want:
@@ -183,7 +191,7 @@ func (f *binaryFinder) versionError(want int, found ...int) error {
 	return &VersionError{Dir: f.cluster, Cluster: want, Found: found}
 }
 
-// leadingInt is the number that s starts with, or 0.
+// leadingInt returns the number at the start of s, or 0.
 func leadingInt(s string) int {
 	end := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 	if end < 0 {

@@ -16,7 +16,7 @@ func noDownload(context.Context, int, string) error { return errors.New("no down
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// fakeVersion is a directory whose postgres says that it is of that version.
+// fakeVersion makes a directory whose postgres prints the given version.
 func fakeVersion(t *testing.T, version string) string {
 	t.Helper()
 	return scripts(t, map[string]string{"postgres": "echo 'postgres (PostgreSQL) " + version + "'", "initdb": "exit 1"})

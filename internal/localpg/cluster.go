@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// initPrefix starts the name of a cluster that initdb is still making.
+// initPrefix is the start of the name of a cluster that initdb has not finished.
 const initPrefix = "postgres.init-"
 
-// cluster is a PostgreSQL data directory and what it takes to run it.
+// cluster is a PostgreSQL data directory, with the settings, account and binaries to run it.
 type cluster struct {
 	dir      string // DataDir/postgres, absolute and free of symbolic links
 	log      *slog.Logger
@@ -27,8 +27,8 @@ type cluster struct {
 	bin      binaries
 }
 
-// major is the version that made the cluster, or 0 if there is none yet. Anything else in its place is an error: it is not ours to
-// overwrite.
+// major returns the version that made the cluster, or 0 if there is none yet. It is an error if
+// other files are in its place: this package does not overwrite them.
 func (c *cluster) major() (int, error) {
 	data, err := os.ReadFile(filepath.Join(c.dir, "PG_VERSION"))
 	if err == nil {
@@ -53,8 +53,8 @@ func (c *cluster) major() (int, error) {
 	return 0, nil
 }
 
-// initialise makes the cluster under a temporary name and renames it when it is whole and on disk, so that a crash leaves either
-// nothing or everything.
+// initialise makes the cluster under a temporary name, and renames it once it is complete and on
+// disk. So a crash leaves either no cluster or a complete one.
 func (c *cluster) initialise(ctx context.Context) (err error) {
 	parent := filepath.Dir(c.dir)
 	tmp, err := os.MkdirTemp(parent, initPrefix)
@@ -75,7 +75,8 @@ func (c *cluster) initialise(ctx context.Context) (err error) {
 		args = append(args, "--no-sync")
 	}
 	cmd := c.account.command(ctx, c.bin.initdb(), tmp, args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) } // it cleans up after itself
+	// After SIGINT initdb removes its files.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -101,17 +102,18 @@ func syncDir(dir string) error {
 	return d.Close()
 }
 
-// readyPoll is how often we look whether the server is up. It says so only in a file.
+// readyPoll is the interval of checks whether the server is up. The server reports that only in a
+// file.
 const readyPoll = 5 * time.Millisecond
 
-// run starts the postmaster and waits until it accepts connections. If it does not, it is stopped again and the error ends with
-// what it logged.
+// run starts the postmaster and waits until it accepts connections. If that fails, run stops it.
+// The error then ends with the last lines of its log.
 func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
 	sink, err := newLogSink(c.log)
 	if err != nil {
 		return nil, err
 	}
-	// Not bound to ctx, which is about starting: the server ends by Stop, or with us.
+	// ctx is for the start only. The server runs until Stop, or until this process ends.
 	cmd := c.account.command(context.WithoutCancel(ctx), c.bin.postgres(), c.dir, c.serverArgs(socketDir)...)
 	cmd.Stdout, cmd.Stderr = sink.w, sink.w
 	child, err := startProcess(cmd)
@@ -142,7 +144,8 @@ func (c *cluster) awaitReady(ctx context.Context, child *process) error {
 	}
 }
 
-// ready says whether postmaster.pid tells that the postmaster with this pid accepts connections: its 8th line is a status.
+// ready reports whether the postmaster with this pid accepts connections. The 8th line of
+// postmaster.pid is its status.
 func (c *cluster) ready(pid int) bool {
 	data, err := os.ReadFile(c.pidFile())
 	if err != nil {

@@ -33,14 +33,15 @@ func TestKilledPostmaster(t *testing.T) {
 	}
 }
 
-func linuxOnly(t *testing.T, otherwise string) {
+func linuxOnly(t *testing.T, reason string) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip(otherwise)
+		t.Skip(reason)
 	}
 }
 
-// A backend that is busy does not notice that its postmaster died. The next server must not start beside it.
+// A busy backend does not notice that its postmaster ended. The next server must not start while it
+// runs.
 func TestBackendOutlivesPostmaster(t *testing.T) {
 	t.Parallel()
 	linuxOnly(t, "elsewhere PostgreSQL's own interlock does this")
@@ -82,7 +83,7 @@ func TestBackendOutlivesPostmaster(t *testing.T) {
 	if isPostgresIn(backend, dir) {
 		t.Error("the new server runs beside an old backend")
 	}
-	<-busy // with or without an error: the loop may have come to its end
+	<-busy // with or without an error: the loop may have ended by itself
 	if stored(t, s) != 1 {
 		t.Error("a committed row is lost")
 	}
@@ -157,7 +158,8 @@ func TestFailingInitdb(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("Start: %v", err)
 	}
-	if left, err := filepath.Glob(filepath.Join(dir, "postgres*")); err != nil || len(left) != 1 { // the lock file
+	// Only the lock file remains.
+	if left, err := filepath.Glob(filepath.Join(dir, "postgres*")); err != nil || len(left) != 1 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
 	start(t, Config{DataDir: dir})

@@ -13,8 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ConnString is a URL, for pgx and golang-migrate, that reaches a database of this server over its socket, with every privilege.
-// PG* variables in our own environment do not change what it means.
+// ConnString returns the URL of a database of this server, for pgx and golang-migrate. It connects
+// over the socket, as superuser. PG* variables in the environment of this process do not change its
+// meaning.
 func (s *Server) ConnString(database string) string {
 	return connString(s.socketDir, s.service, database)
 }
@@ -29,15 +30,16 @@ func connString(socketDir, service, database string) string {
 	if service != "" {
 		q.Set("servicefile", service)
 	}
-	query := strings.ReplaceAll(q.Encode(), "+", "%20") // to PostgreSQL clients a plus is a plus
+	// PostgreSQL clients do not read + as a space.
+	query := strings.ReplaceAll(q.Encode(), "+", "%20")
 	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query}
 	return u.String()
 }
 
 type param struct{ name, value string }
 
-// neutral lists the variables that pgx would take settings from where a URL has none, each with the parameter that undoes
-// it. Those about TLS do not apply to a unix socket.
+// neutral lists the variables from which pgx takes settings that a URL does not have, each with the
+// parameter that overrides it. The variables for TLS do not apply to a unix socket.
 func neutral() map[string]param {
 	return map[string]param{
 		"PGPASSWORD":           {"password", ""},
@@ -56,8 +58,9 @@ func neutral() map[string]param {
 	}
 }
 
-// writeServiceFile neutralises PGSERVICE, which has no value that means "none": it must name a section of the service file, so we
-// make one with that, empty, section. Returns "" if the variable is not set.
+// writeServiceFile makes PGSERVICE have no effect. The variable must name a section of the service
+// file, and no value means "none". So this function writes a service file with an empty section of
+// that name, and returns its path. It returns "" if the variable is not set.
 func writeServiceFile(dir string) (string, error) {
 	service := os.Getenv("PGSERVICE")
 	if service == "" {
@@ -70,8 +73,9 @@ func writeServiceFile(dir string) (string, error) {
 	return path, nil
 }
 
-// EnsureDatabase makes the database if there is none of that name: UTF-8, compared by code point (locale C) so that its order is the
-// same everywhere and survives an upgrade of the C library.
+// EnsureDatabase makes the database if there is none with this name. It has UTF-8 and the locale C,
+// which compares by code point. That order is the same everywhere, also after an upgrade of the C
+// library.
 func (s *Server) EnsureDatabase(ctx context.Context, name string) (err error) {
 	defer func() {
 		if err != nil {
@@ -96,7 +100,7 @@ func (s *Server) EnsureDatabase(ctx context.Context, name string) (err error) {
 		` TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (pgErr.Code == "42P04" || pgErr.Code == "23505") {
-		return nil // duplicate_database, or as a race unique_violation: somebody else was faster
+		return nil // duplicate_database, or unique_violation in a race: another process made it
 	}
 	return err
 }

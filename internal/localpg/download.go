@@ -16,14 +16,14 @@ import (
 
 const (
 	mavenCentral    = "https://repo1.maven.org/maven2"
-	newestMajor     = 18 // what a new cluster gets when nothing is installed
+	newestMajor     = 18 // the version to download for a new cluster
 	downloadsPrefix = "tmp-"
 
-	lockPoll = 50 * time.Millisecond // while another process downloads
+	lockPoll = 50 * time.Millisecond // between attempts to lock while another process downloads
 )
 
-// download fetches an installation into the data directory, of the cluster's major version or the newest we know, and checks that it
-// runs. Like a cluster it is made under a temporary name.
+// download fetches an installation into the download directory and checks that it runs. Its major
+// version is want, or newestMajor if want is 0. It is made under a temporary name and then renamed.
 func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err error) {
 	major := want
 	if major == 0 {
@@ -48,7 +48,7 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	if b, _, err := f.first(ctx, f.downloaded(), want); err != nil || b.major != 0 {
-		return b, err // another process has downloaded it meanwhile
+		return b, err // another process downloaded it while this one waited for the lock
 	}
 	if err := removeLeftovers(f.dir, downloadsPrefix); err != nil {
 		return binaries{}, err
@@ -63,7 +63,7 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	if err := fetch(ctx, major, tmp); err != nil {
 		return binaries{}, err
 	}
-	if err := openToAll(tmp); err != nil {
+	if err := readableByAll(tmp); err != nil {
 		return binaries{}, err
 	}
 	b, err := f.inspect(ctx, filepath.Join(tmp, "bin"))
@@ -74,7 +74,8 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 		return binaries{}, err
 	}
 	final := filepath.Join(f.dir, strconv.Itoa(b.major))
-	if err := os.RemoveAll(final); err != nil { // candidates did not find it usable
+	// If final exists, it is not usable: first did not return it.
+	if err := os.RemoveAll(final); err != nil {
 		return binaries{}, err
 	}
 	if err := os.Rename(tmp, final); err != nil {
@@ -85,7 +86,7 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	return b, nil
 }
 
-// awaitLock locks a file with flock, waiting as long as ctx allows.
+// awaitLock locks a file with flock. It waits until ctx ends.
 func awaitLock(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -109,8 +110,9 @@ func awaitLock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// openToAll lets everyone read an installation, whatever our umask: root unpacked it, another account runs it.
-func openToAll(dir string) error {
+// readableByAll lets every account read and run an installation, with any umask. Root unpacks it,
+// and another account runs it.
+func readableByAll(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type()&fs.ModeSymlink != 0 {
 			return err
@@ -127,11 +129,13 @@ func openToAll(dir string) error {
 	})
 }
 
-// downloader fetches with the embedded-postgres library, from a Maven repository with zonky's binaries; the checksum there is
-// compared if the repository has it. Only its fetching and unpacking is used. It deletes what it takes for an unfit data
-// directory and would then run initdb and a server on TCP, so it is given a data directory that it cannot even delete: of a path
-// that ends in "." os.RemoveAll fails with EINVAL, and that is where its Start stops. Hence what counts is not its error but
-// whether the binaries are there.
+// downloader returns a Download that uses the embedded-postgres library. It fetches zonky's
+// binaries from a Maven repository, and compares their checksum if the repository has it.
+//
+// Only the library's fetching and unpacking is wanted. After that its Start deletes the data
+// directory, runs initdb, and starts a server on TCP. To prevent this, the data directory is a path
+// that ends in ".": os.RemoveAll fails with EINVAL for it, and Start stops there. So the error of
+// Start does not tell success or failure. The presence of the binaries does.
 func downloader(repository string) func(ctx context.Context, major int, dir string) error {
 	return func(ctx context.Context, major int, dir string) error {
 		version, ok := map[int]embeddedpostgres.PostgresVersion{
@@ -159,7 +163,7 @@ func downloader(repository string) func(ctx context.Context, major int, dir stri
 		select {
 		case err = <-done:
 		case <-ctx.Done():
-			// The library knows no context. What it still writes goes below a temporary name.
+			// The library takes no context and may still write, but only below the temporary name.
 			return context.Cause(ctx)
 		}
 		for _, name := range []string{"postgres", "initdb"} {

@@ -17,8 +17,9 @@ import (
 	"testing"
 )
 
-// A tar.xz with bin/postgres, which says "postgres (PostgreSQL) 18.3" and notes in bin/postgres.ran that it was run, bin/initdb and
-// bin/pg_ctl, which only note it, and share/readme:
+// A tar.xz with bin/postgres, bin/initdb, bin/pg_ctl and share/readme. The programs record in a
+// file, such as bin/postgres.ran, that they ran. bin/postgres prints "postgres (PostgreSQL) 18.3".
+// Made with:
 //
 //	tar -cJf testdata/postgres.txz --owner=0 --group=0 -C <dir> bin share
 //
@@ -65,7 +66,8 @@ func TestFailedDownload(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "downloading version 18 failed (install it, or set a database URL)") {
 		t.Errorf("Start: %v", err)
 	}
-	if left, err := filepath.Glob(filepath.Join(dir, "pgbin", "[^l]*")); err != nil || len(left) > 0 { // but lock
+	// Only the file lock remains.
+	if left, err := filepath.Glob(filepath.Join(dir, "pgbin", "[^l]*")); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
 }
@@ -98,7 +100,7 @@ func TestDownloadOnceForAll(t *testing.T) {
 	}
 }
 
-// repository serves one jar as Maven Central does, with a checksum of it.
+// repository serves one jar and its checksum, as Maven Central does.
 func repository(t *testing.T, sum func(jar []byte) string) string {
 	t.Helper()
 	var jar bytes.Buffer
@@ -132,7 +134,7 @@ func repository(t *testing.T, sum func(jar []byte) string) string {
 
 func sha256Hex(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
-// The library must fetch and unpack, and do nothing else that it would like to do.
+// The library must fetch and unpack only. It must not run initdb or a server.
 func TestDownloader(t *testing.T) {
 	t.Parallel()
 	f := finder(t)

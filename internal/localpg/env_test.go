@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// hostileEnv is an environment in which every client and server that listens to it fails or goes elsewhere.
+// hostileEnv is an environment with which every client and server that reads it fails, or uses
+// another server.
 func hostileEnv() []string {
 	return []string{
 		"PGDATA=/nonexistent", "PGPORT=1", "PGHOST=nowhere.invalid", "PGHOSTADDR=192.0.2.1", "PGUSER=stranger", "PGDATABASE=elsewhere",
@@ -25,7 +26,7 @@ func TestEnvironmentDoesNotLeak(t *testing.T) {
 	dir := dataDir(t)
 	for range 2 { // with initdb, and without
 		o := launchOwner(t, dir, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, hostileEnv()...) })
-		o.ready(t) // started, connected, and stored a row in the default schema
+		o.ready(t) // the owner started, connected, and stored a row in the default schema
 		o.finish(t)
 	}
 	s := start(t, Config{DataDir: dir})

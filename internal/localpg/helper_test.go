@@ -15,10 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// deadline bounds every wait in these tests; none should come near it.
+// deadline is the longest wait in these tests. Normally all waits are much shorter.
 const deadline = 60 * time.Second
 
-// helperEnv makes this test binary a process that owns a server: its value is the data directory, or "default".
+// helperEnv is the environment variable that makes this test binary a process with a server. Its
+// value is the data directory, or "default".
 const helperEnv = "LOCALPG_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -32,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// provide sees to it that this process and its children find a PostgreSQL installed. On a machine without one it is downloaded,
-// once for all test runs; the tests themselves never download anything.
+// provide makes an installed PostgreSQL available to this process and its children. On a machine
+// without one it downloads one, once for all test runs. The tests themselves download nothing.
 func provide(ctx context.Context) error {
 	dir := filepath.Join(os.TempDir(), "mlsd-localpg-"+strconv.Itoa(os.Geteuid()))
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
@@ -51,8 +52,9 @@ func provide(ctx context.Context) error {
 	return os.Setenv("PATH", b.dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// helper starts a server in dir, stores a row, reports one line ("ready <pid of the server>" or "failed <error>") and waits to be
-// killed, or for its input to end, upon which it stops the server in order.
+// helper starts a server in dir, stores a row, and prints one line: "ready <pid of the server>" or
+// "failed <error>". Then it waits until it is killed. When its input ends, it stops the server in
+// order.
 func helper(dir string) int {
 	pid, stop, err := own(context.Background(), dir)
 	if err != nil {
@@ -82,12 +84,13 @@ func own(ctx context.Context, dir string) (pid int, stop func(context.Context) e
 	return s.PID(), s.Stop, store(ctx, s)
 }
 
-// quick is settings for servers whose machine will not crash.
+// quick returns fast settings. They are not safe if the machine crashes.
 func quick() map[string]string {
 	return map[string]string{"fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
 }
 
-// dataDir makes a data directory that the server's account can get to when we are root: t.TempDir is closed.
+// dataDir makes a data directory that the server's account can enter if the test runs as root.
+// Other accounts may not enter t.TempDir.
 func dataDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -97,7 +100,7 @@ func dataDir(t *testing.T) string {
 	return filepath.Join(dir, "mlsd")
 }
 
-// start runs a server that is stopped at the end of the test.
+// start starts a server. The end of the test stops it.
 func start(t *testing.T, cfg Config) *Server {
 	t.Helper()
 	if cfg.Settings == nil {
@@ -140,7 +143,7 @@ func store(ctx context.Context, s *Server) error {
 	})
 }
 
-// stored counts the rows.
+// stored returns the number of rows.
 func stored(t *testing.T, s *Server) (n int) {
 	t.Helper()
 	err := query(t.Context(), s, func(conn *pgx.Conn) error {
@@ -185,7 +188,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// none says whether no process of the cluster in the data directory runs.
+// none reports whether no process of the cluster in the data directory runs.
 func none(t *testing.T, dir string) bool {
 	t.Helper()
 	clusterDir := filepath.Join(dir, "postgres")

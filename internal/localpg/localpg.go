@@ -1,21 +1,23 @@
-// Package localpg runs a private PostgreSQL: a server that belongs to this process, keeps its cluster in a directory that no other
-// process uses, listens on a unix socket only, and does not outlive its owner.
+// Package localpg runs a private PostgreSQL server. The server belongs to this process and ends
+// with it. Its cluster is in a directory that no other process uses. It listens on a unix socket
+// only.
 //
-// What lives in the data directory:
+// The data directory holds:
 //
-//	postgres/           the cluster; made once by initdb, never deleted or re-initialised by this package
-//	postgres.init-*/    an initdb in progress; left over after a crash, removed by the next start
-//	postgres.lock       flock held for life by the owning process; its text is the owner's pid
-//	postgres.socketdir  path of the socket directory, if it had to be elsewhere
+//	postgres/           the cluster; initdb makes it once, this package never deletes it
+//	postgres.init-*/    an initdb in progress; after a crash the next start removes it
+//	postgres.lock       flock of the owning process until it ends; its text is the owner's pid
+//	postgres.socketdir  path of the socket directory, if it is not run/
 //	pgbin/              downloaded binaries by major version; only if none are installed
-//	run/                the socket, when its path is short enough
+//	run/                the socket, if its path is short enough
 //
 // # Who may connect
 //
-// The server trusts whoever reaches its socket (pg_hba "local all all trust"; TCP is off, and refused in pg_hba as well). The
-// socket's directory has mode 0700 and belongs to the account that the server runs as, so only that account and root get
-// there, and both can read, change and signal the cluster anyway: a password kept beside it would add nothing. "peer" would not
-// do, since mlsd may be root while the server cannot be.
+// Every process that can open the socket may connect (pg_hba "local all all trust"). TCP is off,
+// and pg_hba refuses it too. The socket's directory has mode 0700 and belongs to the account that
+// the server runs as. So only that account and root can open the socket. Both can read, change and
+// signal the cluster anyway: a password stored beside it would not protect it. "peer" is not
+// possible, because mlsd can run as root while the server cannot.
 package localpg
 
 import (
@@ -36,51 +38,57 @@ const (
 	MinMajor = 15
 
 	superuser = "mlsd" // the role made by initdb
-	port      = "5432" // only part of the socket's name: nothing listens on TCP
+	port      = "5432" // only a part of the socket's name: the server does not listen on TCP
 )
 
 // Config says where and how to run the server. Only DataDir is required.
 type Config struct {
-	// DataDir is mlsd's data directory; it is made if missing. See [DefaultDataDir].
+	// DataDir is mlsd's data directory. Start makes it if it does not exist. See [DefaultDataDir].
 	DataDir string
 
-	// Logger receives what happens here, and the server's own log. Nil discards it.
+	// Logger receives this package's messages and the server's own log. Nil discards them.
 	Logger *slog.Logger
 
-	// Settings are extra PostgreSQL settings, as with -c on its command line. They cannot override where the server listens.
-	// With fsync=off, initdb does not sync either.
+	// Settings are extra PostgreSQL settings, as with -c on its command line. They cannot change
+	// where the server listens. With fsync=off, initdb does not sync either.
 	Settings map[string]string
 
-	// BinDir is the directory with postgres and initdb. Empty: installed ones are looked for, then downloaded.
+	// BinDir is the directory with postgres and initdb. If it is empty, installed binaries are
+	// used, or downloaded ones if none are installed.
 	BinDir string
 
-	// DownloadDir is where downloaded binaries are kept. Empty: pgbin in DataDir. Several processes may share one.
+	// DownloadDir is the directory of downloaded binaries. Empty: pgbin in DataDir. Several
+	// processes may share one.
 	DownloadDir string
 
-	// Download puts an installation of the given major version (bin/postgres, bin/initdb, lib, share) into dir. Nil downloads
-	// from Maven Central. It is called only if no binaries are installed.
+	// Download puts an installation of the given major version (bin/postgres, bin/initdb, lib,
+	// share) into dir. Nil downloads from Maven Central. It is called only if no binaries are
+	// installed.
 	Download func(ctx context.Context, major int, dir string) error
 
-	// search lists directories that may hold binaries, best first. Nil: those of this system. A seam for tests.
+	// search returns directories that can hold binaries, best first. Nil: those of this system.
+	// Only tests set it.
 	search func() []string
 }
 
-// Server is a running PostgreSQL. All methods may be called from any goroutine.
+// Server is a running PostgreSQL. It is safe for concurrent use.
 type Server struct {
 	log       *slog.Logger
 	lock      *lockFile
 	child     *process
 	socketDir string
-	service   string // path of a service file that neutralises PGSERVICE, or ""
+	service   string // path of the service file for PGSERVICE, or ""
 
 	stopOnce sync.Once
 	stopErr  error
 }
 
-// Start runs the server of cfg.DataDir, making the cluster first if there is none, and returns once it accepts connections.
-// That takes under a second for a new cluster, but crash recovery of a large one may take minutes: ctx bounds it.
+// Start starts the server of cfg.DataDir and returns once it accepts connections. It makes the
+// cluster first if there is none. That takes less than a second. Crash recovery of a large cluster
+// can take minutes. Start fails when ctx ends.
 //
-// Errors: [*InUseError] if another process owns the directory, [*VersionError] if the cluster needs another major version.
+// Errors: [*InUseError] if another process owns the directory, [*VersionError] if the cluster needs
+// another major version.
 func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("localpg: no data directory")
@@ -110,7 +118,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// startLocked is Start once the directory is ours.
+// startLocked is Start after the lock on the directory is acquired.
 func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) (*Server, error) {
 	c := &cluster{dir: filepath.Join(dir, "postgres"), log: log, settings: cfg.Settings}
 	major, err := c.major()
@@ -137,7 +145,7 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 		if err := c.initialise(ctx); err != nil {
 			return nil, err
 		}
-	} else if err := c.settle(ctx); err != nil {
+	} else if err := c.stopOrphans(ctx); err != nil {
 		return nil, err
 	}
 	socketDir, err := prepareSocketDir(dir, c.account)
@@ -155,14 +163,16 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	return s, nil
 }
 
-// PID is the process id of the server (the postmaster).
+// PID returns the process id of the server (the postmaster).
 func (s *Server) PID() int { return s.child.pid() }
 
-// Done is closed when the server's process has ended, asked to or not. The owner cannot go on without its database: it
-// should call Stop and exit with [Server.Err].
+// Done returns a channel that is closed when the server's process has ended, after Stop or by
+// itself. The owner cannot work without its database. It should call Stop and exit with
+// [Server.Err].
 func (s *Server) Done() <-chan struct{} { return s.child.done }
 
-// Err says how the process ended, once Done is closed; nil for a clean exit and before.
+// Err returns how the process ended, once Done is closed. It is nil before that, and after a clean
+// exit.
 func (s *Server) Err() error {
 	select {
 	case <-s.child.done:
@@ -172,9 +182,12 @@ func (s *Server) Err() error {
 	}
 }
 
-// Stop ends the server: fast shutdown first (sessions are ended, everything is on disk); if ctx ends before that is done,
-// immediate shutdown (the next start replays the log, nothing committed is lost). Never SIGKILL, which would leave backends
-// behind. It gives the directory free and returns the error with which the server ended; further calls return the same.
+// Stop ends the server and releases the directory. It returns the error with which the server
+// ended. Further calls return the same.
+//
+// Stop asks for a fast shutdown first, which ends sessions and writes everything to disk. If ctx
+// ends before that is done, it asks for an immediate shutdown. The next start then replays the WAL,
+// and nothing committed is lost. Stop never sends SIGKILL, which would leave backends running.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() { s.stopErr = s.stop(ctx) })
 	return s.stopErr
@@ -182,7 +195,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop(ctx context.Context) error {
 	if err := s.child.stop(ctx); err != nil && !s.child.ended() {
-		// It still runs: the lock stays ours until this process ends.
+		// The server still runs. This process holds the lock until it ends.
 		return fmt.Errorf("stop private PostgreSQL: %w", err)
 	}
 	err := errors.Join(s.child.exitError(), removeSocketDir(s.socketDir), s.lock.release())
@@ -193,8 +206,8 @@ func (s *Server) stop(ctx context.Context) error {
 	return nil
 }
 
-// removeLeftovers deletes the entries of dir whose names start with prefix: what a crash left half done. The caller holds
-// the lock, so nobody is working on them.
+// removeLeftovers deletes the entries of dir whose names start with prefix. A crash left them
+// incomplete. The caller holds the lock, so no process uses them.
 func removeLeftovers(dir, prefix string) error {
 	paths, err := filepath.Glob(filepath.Join(globEscape(dir), prefix+"*"))
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// InUseError says that another process owns the data directory.
+// InUseError means that another process owns the data directory.
 type InUseError struct {
 	Dir string
-	PID int // of the owner; 0 if it has not written it yet
+	PID int // the owner's; 0 if it has not written it yet
 }
 
 func (e *InUseError) Error() string {
@@ -24,14 +24,16 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("data directory %s is in use by %s; stop it, or use another directory", e.Dir, owner)
 }
 
-// lockFile is an flock held for life. The kernel drops it with the process, however that ends, so it is never stale. The file
-// itself stays: removing it would let two processes lock two different files of the same name.
+// lockFile is a file with an flock that this process holds until it ends. The kernel releases the
+// lock with the process, also after a crash. The file is never removed: otherwise two processes
+// could lock two different files of the same name.
 type lockFile struct {
 	f *os.File
 }
 
-// acquireLock makes this process the owner of dir, or returns [*InUseError] at once. Children do not inherit the lock: Go opens
-// files close-on-exec.
+// acquireLock makes this process the owner of dir. It returns [*InUseError] without waiting if
+// another process is the owner. Children do not inherit the lock, because Go opens files
+// close-on-exec.
 func acquireLock(dir string) (*lockFile, error) {
 	path := filepath.Join(dir, "postgres.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -52,7 +54,7 @@ func acquireLock(dir string) (*lockFile, error) {
 	return &lockFile{f: f}, nil
 }
 
-// writePID lets whom we refuse say who we are.
+// writePID writes the pid of this process, for the errors of other processes.
 func writePID(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return err
@@ -61,7 +63,8 @@ func writePID(f *os.File) error {
 	return err
 }
 
-// flock asks for an exclusive lock without waiting, again if a signal interrupts.
+// flock takes an exclusive lock without waiting. It repeats the call after an interrupt by a
+// signal.
 func flock(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -71,9 +74,11 @@ func flock(f *os.File) error {
 	}
 }
 
-// release gives the directory free.
+// release releases the lock. It unlocks before it closes: a child that is forked and has not yet
+// called exec has a copy of the open file, and with it the lock, for a moment longer than this
+// process.
 func (l *lockFile) release() error {
-	return l.f.Close()
+	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }
 
 // readPID returns the process id in a file's first line, or 0 if there is none.

@@ -15,18 +15,19 @@ import (
 const linePrefix = "%b|"
 
 const (
-	tailLines = 20          // kept for an error message
-	tailWait  = time.Second // for the last lines of a server that has ended
+	tailLines = 20          // lines of the log in an error message
+	tailWait  = time.Second // wait for the last lines of a server that ended
 )
 
-// logSink turns the server's log into ours. It ends when the last process that holds the pipe does.
+// logSink writes the server's log to a slog.Logger. It ends when the last process with the pipe
+// ends.
 type logSink struct {
 	log  *slog.Logger
-	w    *os.File // the server's end
+	w    *os.File // the server's end of the pipe
 	done chan struct{}
 
 	mu   sync.Mutex
-	last []string // guarded by mu
+	last []string // protected by mu
 }
 
 func newLogSink(log *slog.Logger) (*logSink, error) {
@@ -39,7 +40,7 @@ func newLogSink(log *slog.Logger) (*logSink, error) {
 	return l, nil
 }
 
-// childStarted closes our copy of the server's end.
+// childStarted closes this process's copy of the server's end of the pipe.
 func (l *logSink) childStarted() error { return l.w.Close() }
 
 func (l *logSink) read(r *os.File) {
@@ -69,12 +70,13 @@ func (l *logSink) add(line string) {
 	l.log.Log(context.Background(), level, "postgres: "+text, "process", backend)
 }
 
-// parseLine gives a server log line its level. LOG is routine. An ERROR or FATAL of a client's session is the client's to report, and
-// its text may quote values; one of a background process is news.
+// parseLine returns the level of a line of the server's log. LOG is routine. The client reports an
+// ERROR or FATAL of its own session, and the text can contain values, so that it gets the level
+// Debug. An ERROR or FATAL of a background process gets the level Warn.
 func parseLine(line string) (level slog.Level, backend, text string) {
 	backend, text, ok := strings.Cut(line, "|")
 	if !ok {
-		return slog.LevelWarn, "", line // not from the logger: a library or the dynamic linker speaking
+		return slog.LevelWarn, "", line // from a library or the dynamic linker, not from the logger
 	}
 	severity, _, _ := strings.Cut(text, ":")
 	switch {
@@ -90,7 +92,7 @@ func parseLine(line string) (level slog.Level, backend, text string) {
 	return level, backend, text
 }
 
-// tail returns the last lines of a server that failed to start, waiting a moment for them to arrive.
+// tail returns the last lines of a server that failed to start. It waits up to tailWait for them.
 func (l *logSink) tail() string {
 	wait := time.NewTimer(tailWait)
 	defer wait.Stop()

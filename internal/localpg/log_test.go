@@ -31,7 +31,7 @@ func TestParseLine(t *testing.T) {
 
 type syncBuffer struct {
 	mu sync.Mutex
-	b  bytes.Buffer // guarded by mu
+	b  bytes.Buffer // protected by mu
 }
 
 func (s *syncBuffer) Write(p []byte) (int, error) {
@@ -46,7 +46,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// What clients store must not reach the log with their errors.
+// The log must not contain stored values, not even in the errors of clients.
 func TestLogHoldsNoValues(t *testing.T) {
 	t.Parallel()
 	var out syncBuffer

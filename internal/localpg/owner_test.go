@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// owner is a process that owns a server: this test binary, run again as a helper.
+// owner is a process that owns a server. It runs this test binary as a helper.
 type owner struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
@@ -19,7 +19,8 @@ type owner struct {
 	ended  chan struct{}
 }
 
-// launchOwner starts an owner of dir; change may adjust the command. It is killed at the end of the test.
+// launchOwner starts an owner of dir. change can adjust the command. The end of the test kills the
+// owner.
 func launchOwner(t *testing.T, dir string, change func(*exec.Cmd)) *owner {
 	t.Helper()
 	exe, err := os.Executable()
@@ -50,7 +51,7 @@ func launchOwner(t *testing.T, dir string, change func(*exec.Cmd)) *owner {
 			line = "failed to report: " + err.Error()
 		}
 		o.report <- line
-		_ = cmd.Wait() // killed, mostly: how it ended is not the point
+		_ = cmd.Wait() // usually it was killed, so an error is expected
 	}()
 	t.Cleanup(func() { o.kill(t) })
 	return o
@@ -87,7 +88,7 @@ func (o *owner) kill(t *testing.T) {
 	o.wait(t)
 }
 
-// finish lets the owner stop in order.
+// finish makes the owner stop in order.
 func (o *owner) finish(t *testing.T) {
 	t.Helper()
 	if err := o.stdin.Close(); err != nil {

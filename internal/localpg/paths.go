@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// DefaultDataDir is where mlsd keeps its data unless told otherwise: /var/lib/mlsd as root, since the server cannot run as root
-// and root's home is usually closed to the account that it runs as; else mlsd in the user's data directory
-// ($XDG_DATA_HOME, or ~/.local/share). It does not make the directory.
+// DefaultDataDir returns mlsd's default data directory. It does not make the directory. For root it
+// is /var/lib/mlsd: the server runs as another account, which usually may not enter root's home.
+// For other users it is mlsd in the user's data directory ($XDG_DATA_HOME, or ~/.local/share).
 func DefaultDataDir() (string, error) {
 	return defaultDataDir(os.Geteuid(), os.Getenv("XDG_DATA_HOME"), os.UserHomeDir)
 }
@@ -20,7 +20,7 @@ func defaultDataDir(uid int, xdg string, home func() (string, error)) (string, e
 	if uid == 0 {
 		return "/var/lib/mlsd", nil
 	}
-	if filepath.IsAbs(xdg) { // the specification says to ignore relative ones
+	if filepath.IsAbs(xdg) { // the specification says to ignore relative paths
 		return filepath.Join(xdg, "mlsd"), nil
 	}
 	h, err := home()
@@ -30,8 +30,8 @@ func defaultDataDir(uid int, xdg string, home func() (string, error)) (string, e
 	return filepath.Join(h, ".local", "share", "mlsd"), nil
 }
 
-// prepareDir makes the data directory if it is missing and returns its absolute path without symbolic links, which is how
-// processes that work in it report it.
+// prepareDir makes the data directory if it does not exist. It returns its absolute path without
+// symbolic links. That is the path which the processes that work in it report.
 func prepareDir(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -46,8 +46,9 @@ func prepareDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// makeDirs is os.MkdirAll, except that the directories it makes are closed to others; as root they can be passed through but not
-// listed, whatever the umask, because the account that the server runs as must get to its own below.
+// makeDirs is os.MkdirAll with other modes, which do not depend on the umask. Other accounts may
+// not enter the directories that it makes. Those that root makes can be entered but not listed,
+// because the account that the server runs as must reach its own directory below.
 func makeDirs(dir string) error {
 	info, err := os.Stat(dir)
 	if err == nil {

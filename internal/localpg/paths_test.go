@@ -55,7 +55,8 @@ func TestDataDirThroughALink(t *testing.T) {
 	}
 }
 
-// A path with everything in it that a setting's or a URL's syntax could trip over, and too long for a socket.
+// The path contains every character that is special in a setting or a URL. It is also too long for
+// a socket.
 func TestLongAndOddDataDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(dataDir(t), `o,d"d 'dir%20[x]*?#&\`, strings.Repeat("long", 25))
@@ -72,7 +73,7 @@ func TestLongAndOddDataDir(t *testing.T) {
 	o := launchOwner(t, dir, nil)
 	o.ready(t)
 	o.kill(t)
-	left, err := os.ReadFile(filepath.Join(dir, socketDirNote))
+	left, err := os.ReadFile(filepath.Join(dir, socketDirRecord))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,9 @@ package localpg
 
 import "syscall"
 
-// dieWithParent asks the kernel to send the child SIGINT (fast shutdown, for a postmaster) when we die, even by SIGKILL. The signal
-// follows the *thread* that forked: see startProcess.
+// dieWithParent makes the kernel send the child SIGINT when this process ends, even by SIGKILL. For
+// a postmaster SIGINT means a fast shutdown. The kernel sends the signal when the *thread* that
+// forked ends: see startProcess.
 func dieWithParent(attr *syscall.SysProcAttr) {
 	attr.Pdeathsig = syscall.SIGINT
 }

@@ -4,5 +4,6 @@ package localpg
 
 import "syscall"
 
-// dieWithParent does nothing here: the next start stops a server that was left behind (see settle).
+// dieWithParent does nothing on this system. The next start stops a server that still runs (see
+// stopOrphans).
 func dieWithParent(*syscall.SysProcAttr) {}

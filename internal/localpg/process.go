@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// How long a server that was told to stop at once (SIGQUIT) may take. The postmaster itself kills backends that have not
-// gone after five seconds.
+// immediateStop is the longest time of an immediate shutdown (SIGQUIT). The postmaster kills
+// backends that still run after five seconds.
 const immediateStop = 10 * time.Second
 
-// process is a child that is waited for from its start.
+// process is a child process. A goroutine waits for its end.
 type process struct {
 	cmd      *exec.Cmd
-	done     chan struct{} // closed once it has been waited for
-	err      error         // how it ended; read after done
-	stopping atomic.Bool   // we asked for the end
+	done     chan struct{} // closed when the child has ended
+	err      error         // the result of Wait; valid after done is closed
+	stopping atomic.Bool   // stop was called
 }
 
-// startProcess starts a child from a goroutine that keeps its thread until the child has ended: the kernel sends the parent-death
-// signal when the forking *thread* ends, and Go ends idle threads as it likes. The thread is never unlocked; it goes with
-// the goroutine.
+// startProcess starts a child from a goroutine that is locked to its thread until the child has
+// ended. The kernel sends the parent-death signal when the forking *thread* ends, and Go can end an
+// idle thread at any time. The thread is never unlocked: it ends with the goroutine.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
@@ -67,7 +67,8 @@ func (p *process) ended() bool {
 	}
 }
 
-// exitError says how an ended process ended. Shutting down immediately at our request is not a failure, though PostgreSQL calls it one.
+// exitError returns how a process ended. An immediate shutdown after stop is not a failure,
+// although PostgreSQL exits with a status other than 0.
 func (p *process) exitError() error {
 	if p.err == nil || p.stopping.Load() {
 		return nil
@@ -75,7 +76,8 @@ func (p *process) exitError() error {
 	return fmt.Errorf("PostgreSQL (pid %d) ended by itself: %w", p.pid(), p.err)
 }
 
-// stop ends a postmaster: fast, and once ctx ends immediately. It returns an error if it still runs.
+// stop ends a postmaster with a fast shutdown. When ctx ends, it asks for an immediate shutdown. It
+// returns an error if the postmaster still runs.
 func (p *process) stop(ctx context.Context) error {
 	if p.ended() {
 		return nil
@@ -105,7 +107,7 @@ func (p *process) stop(ctx context.Context) error {
 func (p *process) signal(sig syscall.Signal) error {
 	err := p.cmd.Process.Signal(sig)
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // about to close done
+		return nil // done will be closed soon
 	}
 	return err
 }

@@ -11,9 +11,10 @@ import (
 	"syscall"
 )
 
-// processesIn returns the pids of PostgreSQL processes of the cluster in dir: its processes all work in that directory. (Zombies
-// have no working directory any more and are not counted. Processes that we may not look at belong to others, and
-// so not to this cluster.) The pid in postmaster.pid is not needed here.
+// processesIn returns the pids of the PostgreSQL processes of the cluster in dir. All of them have
+// dir as their working directory. Zombies have no working directory and are not counted. Processes
+// that this process may not inspect belong to other accounts, and so not to this cluster. The pid
+// in postmaster.pid is not needed on this system.
 func processesIn(dir string, _ int) ([]int, error) {
 	want, err := os.Stat(dir)
 	if err != nil {
@@ -42,11 +43,12 @@ func processesIn(dir string, _ int) ([]int, error) {
 	return pids, nil
 }
 
-// isPostgres keeps an administrator's shell that stands in the directory from being taken for a server.
+// isPostgres reports whether the process runs the program postgres. An administrator's shell can
+// also have the directory as its working directory.
 func isPostgres(pid int) bool {
 	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
 	if err != nil {
 		return false
 	}
-	return filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "postgres" // deleted: upgraded while running
+	return filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "postgres" // an upgrade deletes the file
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// processesIn returns the pid in postmaster.pid if it is a postmaster of the cluster in dir, told by its command line, which
-// names the directory. Backends name only their database, so they are left to PostgreSQL's own interlock, which
-// refuses to start while they run.
+// processesIn returns the pid in postmaster.pid if it is a postmaster of the cluster in dir. The
+// postmaster's command line contains the directory. That of a backend contains only its database,
+// so that backends are not found. PostgreSQL itself refuses to start while they run.
 func processesIn(dir string, pid int) ([]int, error) {
 	if pid == 0 {
 		return nil, nil

@@ -10,11 +10,12 @@ import (
 	"syscall"
 )
 
-// ErrNotRunning says that no private PostgreSQL runs in a data directory.
+// ErrNotRunning means that no private PostgreSQL runs in a data directory.
 var ErrNotRunning = errors.New("no mlsd is running on this data directory")
 
-// Running returns how to reach a database of the server that another process runs in dataDir, as [Server.ConnString] does for one's
-// own. It starts nothing. Only the account of that server and root get to its socket.
+// Running returns the URL of a database of the server that another process runs in dataDir. It is
+// like [Server.ConnString] of that server. It starts nothing. Only the account of that server and
+// root can open its socket.
 func Running(dataDir, database string) (string, error) {
 	c := cluster{dir: filepath.Join(dataDir, "postgres")}
 	pid := readPID(c.pidFile())

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Another process finds the server of a data directory as long as it runs.
+// Another process finds the server of a data directory while the server runs.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)

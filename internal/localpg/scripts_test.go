@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// scripts makes a directory of shell scripts that stand in for PostgreSQL's programs. $REAL in them is where the real ones are.
+// scripts makes a directory of shell scripts that replace PostgreSQL's programs. $REAL in them is
+// the directory of the real programs.
 func scripts(t *testing.T, bodies map[string]string) string {
 	t.Helper()
 	dir := dataDir(t)
@@ -29,7 +30,7 @@ func writeScripts(t *testing.T, dir string, bodies map[string]string) {
 	}
 }
 
-// installed finds this machine's PostgreSQL.
+// installed returns this machine's PostgreSQL.
 func installed(t *testing.T) binaries {
 	t.Helper()
 	dir := dataDir(t)

@@ -6,14 +6,16 @@ import (
 	"strings"
 )
 
-// serverArgs is the postmaster's command line. Settings given there win over postgresql.conf and ALTER SYSTEM; of one given twice
-// the last wins, so ours about where to listen come after the caller's.
+// serverArgs returns the arguments of the postmaster. Settings in them override postgresql.conf and
+// ALTER SYSTEM. If a setting occurs twice, the last one applies. So the settings for the socket and
+// the log come after the caller's.
 func (c *cluster) serverArgs(socketDir string) []string {
 	settings := map[string]string{
 		"timezone":     "UTC",
 		"log_timezone": "UTC",
-		// What a checkpoint leaves of the WAL is written again. To make a new segment takes up to a tenth of a second, in which nothing is
-		// committed; PostgreSQL would keep 80 MB after a quiet night, and make the others anew in the morning.
+		// After a checkpoint PostgreSQL reuses WAL segments. Making a new segment takes up to a
+		// tenth of a second, in which no transaction commits. With the default, only 80 MB of
+		// segments would remain after a quiet night, and the morning's load would make new ones.
 		"min_wal_size": "1GB",
 	}
 	maps.Copy(settings, c.settings)
@@ -26,7 +28,8 @@ func (c *cluster) serverArgs(socketDir string) []string {
 		"port=" + port,
 		"unix_socket_directories=" + quoteListItem(socketDir),
 		"unix_socket_permissions=0700",
-		// What logSink reads. Terse and without the statement: details hold keys and values of rows, and those stay out of logs.
+		// logSink parses this format. It is terse and without statements: details contain keys and
+		// values of rows, which must not be in logs.
 		"log_destination=stderr",
 		"logging_collector=off",
 		"log_line_prefix=" + linePrefix,

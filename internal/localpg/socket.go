@@ -9,22 +9,24 @@ import (
 	"strings"
 )
 
-// maxSocketPath is the longest path of a unix socket in bytes: 103 on macOS and the BSDs, 107 on Linux.
+// maxSocketPath is the longest path of a unix socket, in bytes: 103 on macOS and the BSDs. Linux
+// allows 107.
 const maxSocketPath = 103
 
 const (
-	socketName    = ".s.PGSQL." + port
-	serviceName   = "pg_service.conf"
-	socketDirNote = "postgres.socketdir"
-	tempPrefix    = "mlsd-pg-"
+	socketName      = ".s.PGSQL." + port
+	serviceName     = "pg_service.conf"
+	socketDirRecord = "postgres.socketdir"
+	tempPrefix      = "mlsd-pg-"
 )
 
-// prepareSocketDir makes the private directory for the socket: in the data directory if the path is short enough, where it leaves
-// nothing behind elsewhere; else a fresh one among the temporary files, noted in the data directory so that the next start can
-// remove it after a crash. The caller knows that no server of this cluster runs, so what is left of one goes.
+// prepareSocketDir makes the private directory for the socket and returns its path. It is in the
+// data directory if the path is short enough. Otherwise it is a new directory for temporary files,
+// whose path is recorded in the data directory: the next start removes it after a crash. No server
+// of this cluster may run: prepareSocketDir removes the files of an earlier one.
 func prepareSocketDir(dataDir string, a *account) (string, error) {
-	note := filepath.Join(dataDir, socketDirNote)
-	if err := removeNoted(note); err != nil {
+	record := filepath.Join(dataDir, socketDirRecord)
+	if err := removeRecorded(record); err != nil {
 		return "", err
 	}
 	run := filepath.Join(dataDir, "run")
@@ -39,7 +41,7 @@ func prepareSocketDir(dataDir string, a *account) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("socket directory: %w", err)
 		}
-		if err := os.WriteFile(note, []byte(dir), 0o600); err != nil {
+		if err := os.WriteFile(record, []byte(dir), 0o600); err != nil {
 			return "", errors.Join(fmt.Errorf("socket directory: %w", err), os.Remove(dir))
 		}
 		if err := a.own(dir); err != nil {
@@ -50,7 +52,8 @@ func prepareSocketDir(dataDir string, a *account) (string, error) {
 	return "", fmt.Errorf("no directory for a socket with a path of at most %d bytes: use a shorter data directory or TMPDIR", maxSocketPath)
 }
 
-// fits says whether a socket can be in dir and be named in a connection string, where a comma would separate two hosts.
+// fits reports whether a socket in dir has a path that is short enough, and that a connection
+// string can contain: a comma would separate two hosts.
 func fits(dir string) bool {
 	return len(dir)+1+len(socketName) <= maxSocketPath && !strings.Contains(dir, ",")
 }
@@ -73,9 +76,10 @@ func makeRunDir(run string, a *account) error {
 	return nil
 }
 
-// removeNoted removes the temporary socket directory that an earlier run could not.
-func removeNoted(note string) error {
-	data, err := os.ReadFile(note)
+// removeRecorded removes the temporary socket directory that an earlier process left, and its
+// record.
+func removeRecorded(record string) error {
+	data, err := os.ReadFile(record)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -87,11 +91,11 @@ func removeNoted(note string) error {
 			return err
 		}
 	}
-	return os.Remove(note)
+	return os.Remove(record)
 }
 
-// emptySocketDir removes what we or a server put there, and nothing else. The socket's lock file guards only the socket, not the data,
-// so it may go as soon as no server runs.
+// emptySocketDir removes the files of this package and of the server, and no others. The socket's
+// lock file protects only the socket, not the data. It can be removed as soon as no server runs.
 func emptySocketDir(dir string) error {
 	var errs []error
 	for _, name := range []string{socketName, socketName + ".lock", serviceName} {

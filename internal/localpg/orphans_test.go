@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A pid in postmaster.pid that is in use by somebody else, or by a zombie, would make PostgreSQL refuse to start.
+// PostgreSQL refuses to start if another process, or a zombie, has the pid in postmaster.pid.
 func TestReusedPID(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
@@ -35,7 +35,7 @@ func TestReusedPID(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				_ = cmd.Process.Kill() // the zombie is gone already
+				_ = cmd.Process.Kill() // the zombie has already ended
 				_ = cmd.Wait()
 			})
 			if name == "zombie" {
@@ -69,7 +69,7 @@ func zombie(t *testing.T, cmd *exec.Cmd) bool {
 	return strings.HasPrefix(strings.TrimSpace(string(out)), "Z")
 }
 
-// A server without an owner is what is left of a killed mlsd where there is no parent-death signal.
+// On a system without parent-death signals, a killed mlsd leaves a server without an owner.
 func TestOrphanIsStopped(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -87,7 +87,7 @@ func TestOrphanIsStopped(t *testing.T) {
 	if stored(t, s) != 1 {
 		t.Error("a row is lost")
 	}
-	orphan.stopOnce.Do(func() {}) // its lock and socket directory are the new server's now
+	orphan.stopOnce.Do(func() {}) // its lock and socket directory now belong to the new server
 }
 
 func TestWrongVersionIsLeftUntouched(t *testing.T) {
@@ -142,7 +142,7 @@ func snapshot(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// putFile writes a file as the account would.
+// putFile writes a file that the account owns.
 func putFile(t *testing.T, a *account, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {

@@ -12,19 +12,22 @@ import (
 )
 
 const (
-	settlePoll    = 20 * time.Millisecond // other people's children give no signal when they end
-	orphanFast    = 60 * time.Second      // a fast stop writes a checkpoint
-	backendsLimit = 60 * time.Second      // backends notice a dead postmaster when they next wait
+	orphanPoll    = 20 * time.Millisecond // the end of a process that is no child gives no signal
+	orphanFast    = 60 * time.Second      // a fast shutdown writes a checkpoint
+	backendsLimit = 60 * time.Second      // a backend sees the postmaster's end when it next waits
 )
 
-// settle deals with what an earlier owner of the cluster left, so that a server can start:
+// stopOrphans stops the processes that an earlier owner of the cluster left, so that a server can
+// start. There are three cases:
 //
-//   - its postmaster still runs (we hold the lock, so it lost its owner): fast stop;
-//   - only backends run: wait for them, and leave postmaster.pid alone, because the next postmaster reads there which shared
-//     memory must be gone before it may touch the data;
-//   - nothing runs, but the pid in postmaster.pid is taken, by a stranger or by a zombie that nobody reaps: PostgreSQL
-//     would refuse to start, so the file goes. Only then: a pid that is free it handles itself.
-func (c *cluster) settle(ctx context.Context) error {
+//   - A postmaster still runs. Its owner has ended, because this process holds the lock. It gets a
+//     fast shutdown.
+//   - Only backends run. stopOrphans waits for them. It does not remove postmaster.pid: the next
+//     postmaster reads there which shared memory must be gone before it may use the data.
+//   - No process of the cluster runs, but the pid in postmaster.pid belongs to another process or
+//     to a zombie. PostgreSQL would refuse to start, so stopOrphans removes the file. It does not
+//     remove a file whose pid is free: PostgreSQL does that itself.
+func (c *cluster) stopOrphans(ctx context.Context) error {
 	pid := readPID(c.pidFile())
 	running, err := processesIn(c.dir, pid)
 	if err != nil {
@@ -55,9 +58,11 @@ func (c *cluster) settle(ctx context.Context) error {
 	return nil
 }
 
-// stopOrphan ends a postmaster that is not our child.
+// stopOrphan ends a postmaster that is not a child of this process.
 func (c *cluster) stopOrphan(ctx context.Context, pid int) error {
-	p, err := os.FindProcess(pid) // a handle, where the system has them: the signal cannot reach a successor of that pid
+	// On Linux this is a handle of the process: the signal cannot reach a later process with the
+	// same pid.
+	p, err := os.FindProcess(pid)
 	if err != nil {
 		return fmt.Errorf("orphaned PostgreSQL: %w", err)
 	}
@@ -83,9 +88,10 @@ func (c *cluster) stopOrphan(ctx context.Context, pid int) error {
 	return fmt.Errorf("orphaned PostgreSQL (pid %d) does not stop", pid)
 }
 
-// await looks at the cluster's processes until they satisfy ok, or limit is over, and returns them; an error if ctx ends first.
+// await polls the cluster's processes until ok is true for them, or until limit, and returns them.
+// It returns an error if ctx ends first.
 func (c *cluster) await(ctx context.Context, pid int, limit time.Duration, ok func([]int) bool) ([]int, error) {
-	tick := time.NewTicker(settlePoll)
+	tick := time.NewTicker(orphanPoll)
 	defer tick.Stop()
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
