@@ -1,5 +1,5 @@
-// Package failpoint stops a write at a named point so that tests can show what survives: before its COMMIT, or after the
-// COMMIT and before the answer. A nil *Set, which is what runs in production, does nothing.
+// Package failpoint injects faults into writes at named points, such as between a COMMIT and its
+// answer. Tests use it to show what survives. Production has a nil *Set, which does nothing.
 package failpoint
 
 import (
@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// Points of a write at which a fault can be armed.
+// Points at which a fault can be armed.
 const (
 	BeforeCommit  = "before-commit"
 	AfterCommit   = "after-commit"
-	BeforeReserve = "before-reserve" // of work outside the database: before its key is reserved
-	AfterReserve  = "after-reserve"  // before it begins
-	AfterWork     = "after-work"     // it is done, and not yet recorded
+	BeforeReserve = "before-reserve" // work outside the database: before its key is reserved
+	AfterReserve  = "after-reserve"  // the key is reserved, and the work has not begun
+	AfterWork     = "after-work"     // the work is done, and not yet recorded
 	Heartbeat     = "heartbeat"      // a lease is about to be extended
 )
 
@@ -28,7 +28,7 @@ var points = []string{BeforeCommit, AfterCommit, BeforeReserve, AfterReserve, Af
 type Action string
 
 const (
-	Kill  Action = "kill"  // SIGKILL to this process: nothing is flushed, nothing is answered
+	Kill  Action = "kill"  // this process gets SIGKILL: it flushes and answers nothing
 	Error Action = "error" // the write fails with ErrInjected, as if its connection were lost there
 	Pause Action = "pause" // the write waits until Resume, or until its context ends
 )
@@ -38,18 +38,18 @@ var ErrInjected = errors.New("injected fault")
 
 // Set holds the armed points. Each fires once.
 type Set struct {
-	mu    sync.Mutex // guards armed and gates
-	armed map[point]Action
-	gates map[point]*gate
+	mu     sync.Mutex // guards armed and pauses
+	armed  map[point]Action
+	pauses map[point]*pause
 }
 
 type point struct{ name, method string }
 
-// gate is where a paused write and the test that paused it meet.
-type gate struct{ reached, resume chan struct{} }
+// pause holds the signals between a paused write and its test. Each channel is closed once.
+type pause struct{ reached, resume chan struct{} }
 
 // New returns an empty set.
-func New() *Set { return &Set{armed: map[point]Action{}, gates: map[point]*gate{}} }
+func New() *Set { return &Set{armed: map[point]Action{}, pauses: map[point]*pause{}} }
 
 // Arm makes the next write of method (an NSID) that reaches name perform action, once.
 func (s *Set) Arm(name, method string, action Action) error {
@@ -64,16 +64,16 @@ func (s *Set) Arm(name, method string, action Action) error {
 	p := point{name, method}
 	s.armed[p] = action
 	if action == Pause {
-		s.gates[p] = &gate{reached: make(chan struct{}), resume: make(chan struct{})}
+		s.pauses[p] = &pause{reached: make(chan struct{}), resume: make(chan struct{})}
 	}
 	return nil
 }
 
-// Reached is closed when a write waits at a point armed with Pause.
+// Reached returns a channel that is closed when a write waits at a point armed with Pause.
 func (s *Set) Reached(name, method string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.gates[point{name, method}].reached
+	return s.pauses[point{name, method}].reached
 }
 
 // Resume lets the paused write go on.
@@ -81,22 +81,11 @@ func (s *Set) Resume(name, method string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := point{name, method}
-	close(s.gates[p].resume)
-	delete(s.gates, p)
+	close(s.pauses[p].resume)
+	delete(s.pauses, p)
 }
 
-// Armed reports whether the next write of method that comes to name will perform an action there.
-func (s *Set) Armed(name, method string) bool {
-	if s == nil {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, armed := s.armed[point{name, method}]
-	return armed
-}
-
-// Hit is called by a write of method that has come to name.
+// Hit performs the action of a point. A write of method calls it when it reaches name.
 func (s *Set) Hit(ctx context.Context, name, method string) error {
 	if s == nil {
 		return nil
@@ -105,7 +94,7 @@ func (s *Set) Hit(ctx context.Context, name, method string) error {
 	s.mu.Lock()
 	action, armed := s.armed[p]
 	delete(s.armed, p)
-	gate := s.gates[p]
+	paused := s.pauses[p]
 	s.mu.Unlock()
 	if !armed {
 		return nil
@@ -115,11 +104,11 @@ func (s *Set) Hit(ctx context.Context, name, method string) error {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 			return err
 		}
-		select {} // the signal is on its way; do not run one instruction more of the write
+		select {} // until the signal arrives, the write must not go on
 	case Pause:
-		close(gate.reached)
+		close(paused.reached)
 		select {
-		case <-gate.resume:
+		case <-paused.resume:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()

@@ -1,4 +1,5 @@
-// Package imports_test keeps the design's import rules: which package may know which.
+// Package imports_test checks two rules of the design: which package may import which, and which
+// package uses which table of the database.
 package imports_test
 
 import (
@@ -18,82 +19,104 @@ import (
 
 const module = "mlsd"
 
-// allowed says, for every package of ours that is not there for tests alone, which others of ours it may import. To add an edge
-// here is to change the design (docs of the packages concerned included).
+// allowed says for every package of ours, except those that only tests use, which of our packages
+// it may import. A new entry changes the design: change the documentation of both packages with it.
 func allowed() map[string][]string {
-	domain := func(more ...string) []string { return append(more, "mls", "internal/pgpool") }
+	domain := func(more ...string) []string { return append(more, "mls", "internal/nsid", "internal/pgpool") }
 	return map[string][]string{
 		"cmd/mlsd": {
-			"api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
-			"internal/failpoint", "internal/gauges", "internal/invariants", "internal/localpg", "internal/pgpool", "internal/serviceauth",
-			"internal/tally",
+			"internal/nsid", "api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
+			"internal/conflicts", "internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
+			"internal/serviceauth", "internal/worker",
 		},
-		"cmd/clientsim":          {"clientsim", "clientsim/bench", "clientsim/bench/report"},
-		"clientsim":              {"api/mlsapi", "mls"}, // a black box: it talks HTTP
-		"clientsim/bench":        {"clientsim", "clientsim/bench/report", "api/mlsapi", "mls"},
+		"cmd/clientsim": {
+			"clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc",
+		},
+		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
+		// above it in this list.
+		"clientsim":           {},
+		"clientsim/mlsclient": {},
+		"clientsim/xrpc":      {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient"},
+		"clientsim/history":   {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/xrpc"},
+		"clientsim/client":    {"api/lexcodec", "api/mlsapi", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc"},
+		"clientsim/testbed":   {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc"},
+		"clientsim/scenario": {
+			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
+		},
+		"clientsim/demo":         {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc"},
+		"clientsim/bench":        {"api/lexcodec", "api/mlsapi", "clientsim/bench/report", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench/report": {},
-		"api": domain("api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/gather", "internal/serviceauth"),
-		"convos":               domain("messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/gather"),
-		"messages":             domain("idem", "outbox", "push", "internal/failpoint", "internal/serviceauth"),
-		"welcome":              domain("idem", "outbox", "push", "internal/failpoint", "internal/gather"),
+		"api": domain("api/lexcodec", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox",
+			"push", "internal/batch", "internal/serviceauth"),
+		"convos":               domain("internal/nsid", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch"),
+		"messages":             domain("internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/serviceauth"),
+		"welcome":              domain("internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint"),
 		"keypackages":          domain("idem", "outbox"),
-		"events":               domain("messages", "outbox", "push", "internal/failpoint"),
+		"events":               domain("messages", "outbox", "push", "internal/failpoint", "internal/worker"),
 		"outbox":               {},
-		"push":                 {"idem", "internal/failpoint", "internal/guard", "internal/pgpool"},
+		"push":                 {"idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/worker"},
 		"idem":                 {"internal/failpoint", "internal/pgpool"},
 		"mls":                  {},
 		"migrations":           {},
-		"api/mlsapi":           {},
+		"api/mlsapi":           {"api/lexcodec", "internal/nsid"},
+		"api/lexcodec":         {},
 		"lexicons":             {},
 		"internal/failpoint":   {},
-		"internal/gauges":      {},
-		"internal/tally":       {},
-		"internal/guard":       {},
-		"internal/invariants":  {"mls"},
+		"internal/conflicts":   {"internal/worker"},
+		"internal/dbmetrics":   {},
+		"internal/ssrf":        {},
+		"internal/worker":      {},
+		"internal/invariants":  {"mls", "internal/nsid"},
 		"internal/lexgen":      {"lexicons"},
 		"internal/localpg":     {},
+		"internal/nsid":        {},
 		"internal/pgpool":      {},
-		"internal/gather":      {},
+		"internal/batch":       {},
 		"internal/k256":        {},
-		"internal/serviceauth": {"internal/gather", "internal/guard", "internal/k256", "internal/pgpool"},
+		"internal/serviceauth": {"internal/batch", "internal/k256", "internal/pgpool", "internal/ssrf"},
 	}
 }
 
-// forTests are the packages that only tests may import, and what they may import themselves.
+// forTests are the packages that only tests may import, and what those packages may import.
 func forTests() map[string][]string {
 	return map[string][]string{
 		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "migrations"},
 		"internal/mlstest":              {"mls"},
 		"internal/serviceauth/authtest": {"internal/serviceauth"},
+		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
+		"clientsim/testbed/testbedtest": {"clientsim/testbed"},
 		"internal/lexgen/examples":      {"lexicons"},
 		"internal/mutants":              {},
 		"internal/imports":              {},
 	}
 }
 
-// foreign are the packages of others that not everybody may import: a prefix of their paths, and who may. Tests are included
-// where it says so.
+// foreign returns the rules for packages of others that only some of ours may import.
 func foreign() []foreignRule {
 	return []foreignRule{
 		// The server's verdict must not rest on the code that made the object.
-		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim"}, tests: true},
+		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"api", "cmd/mlsd", "clientsim", "clientsim/bench", "cmd/clientsim", "internal/localpg", "internal/serviceauth", "push",
+			"api", "cmd/mlsd", "clientsim/bench", "clientsim/client", "clientsim/demo", "clientsim/history", "clientsim/scenario",
+			"clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
-		{prefix: "testing", only: []string{"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants"}},
+		{prefix: "testing", only: []string{
+			"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants",
+			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
+		}},
 	}
 }
 
+// foreignRule says who may import the packages below a path.
 type foreignRule struct {
 	prefix string
 	only   []string
-	tests  bool
+	tests  bool // the rule holds for test files too
 }
 
-// pkg is what go list says of a package.
+// pkg is what go list prints of a package.
 type pkg struct {
 	ImportPath                         string
 	Imports, TestImports, XTestImports []string
@@ -112,7 +135,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// What the server is made of, down to the last package: no MLS client, and nothing that is there for tests.
+// The server links no MLS client and no test support, directly or not.
 func TestServerIsBuiltWithout(t *testing.T) {
 	t.Parallel()
 	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim"}
@@ -132,20 +155,20 @@ func TestServerIsBuiltWithout(t *testing.T) {
 	}
 }
 
-// violations compares packages with the rules.
+// violations returns the imports that break a rule.
 func violations(pkgs []pkg) (found []string) {
 	rules, helpers := allowed(), forTests()
 	for _, p := range pkgs {
-		may, known := rules[p.name()]
+		permitted, known := rules[p.name()]
 		if !known {
-			may, known = helpers[p.name()]
+			permitted, known = helpers[p.name()]
 		}
 		if !known {
 			found = append(found, fmt.Sprintf("%s is in neither table: say what it may import", p.name()))
 			continue
 		}
 		for _, path := range p.Imports {
-			if name, ours := strings.CutPrefix(path, module+"/"); ours && !slices.Contains(may, name) {
+			if name, ours := strings.CutPrefix(path, module+"/"); ours && !slices.Contains(permitted, name) {
 				found = append(found, fmt.Sprintf("%s imports %s", p.name(), name))
 			}
 		}
@@ -172,7 +195,7 @@ func below(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+"/")
 }
 
-// The rules do refuse what the design refuses.
+// The rules refuse what the design refuses.
 func TestViolations(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -188,8 +211,8 @@ func TestViolations(t *testing.T) {
 			[]string{"convos imports api/mlsapi"}},
 		{"HTTP in the domain", pkg{ImportPath: "mlsd/idem", Imports: []string{"net/http/httptrace", "github.com/labstack/echo/v4"}},
 			[]string{"idem imports github.com/labstack/echo/v4", "idem imports net/http/httptrace"}},
-		{"the simulator looks inside", pkg{ImportPath: "mlsd/clientsim", Imports: []string{"mlsd/messages"}},
-			[]string{"clientsim imports messages"}},
+		{"the simulator looks inside", pkg{ImportPath: "mlsd/clientsim/testbed", Imports: []string{"mlsd/messages"}},
+			[]string{"clientsim/testbed imports messages"}},
 		{"test support outside of tests", pkg{ImportPath: "mlsd/cmd/mlsd", Imports: []string{"mlsd/internal/pgtest"}},
 			[]string{"cmd/mlsd imports internal/pgtest"}},
 		{"an MLS client in the server's tests", pkg{ImportPath: "mlsd/mls", XTestImports: []string{"github.com/thomas-vilte/mls-go/group"}},
@@ -232,8 +255,8 @@ func list(t *testing.T, args ...string) []pkg {
 	}
 }
 
-// lookAtSources opens every directory of the module: go test keeps a result until something changes that the test itself has
-// opened, and what go list reads it does not see.
+// lookAtSources opens every directory of the module. go test caches a result until a file changes
+// that the test has opened, and it does not see what go list opens.
 func lookAtSources(t *testing.T, root string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

@@ -19,12 +19,12 @@ var (
 	benchEntries = flag.Int("entries", 100, "entries in the log of each of them")
 )
 
-// BenchmarkCheck checks a database in which every promise is kept: its events have been moved to the stream, and every 30th entry of a
-// log is a commit.
+// BenchmarkCheck checks a database without violations. Its events are in the stream, and every 30th
+// entry of a log is a commit.
 func BenchmarkCheck(b *testing.B) {
 	db := pgtest.Database(b)
 	ids := fill(b, db, *benchConvos, *benchEntries)
-	kept := func(b *testing.B, violations []string, err error) {
+	wantNone := func(b *testing.B, violations []string, err error) {
 		if err != nil || len(violations) > 0 {
 			b.Fatalf("%.10q, %v", violations, err)
 		}
@@ -32,18 +32,18 @@ func BenchmarkCheck(b *testing.B) {
 	b.Run("all", func(b *testing.B) {
 		for b.Loop() {
 			violations, err := invariants.Check(b.Context(), db)
-			kept(b, violations, err)
+			wantNone(b, violations, err)
 		}
 	})
 	b.Run("one", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			violations, err := invariants.CheckConvo(b.Context(), db, ids[i%len(ids)])
-			kept(b, violations, err)
+			wantNone(b, violations, err)
 		}
 	})
 }
 
-// fill writes convos with their logs, to which messages of 1 KiB came in turn, and returns their ids.
+// fill writes convos with logs of messages of 1 KiB, and returns their ids.
 func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 	b.Helper()
 	const perEpoch, chunk = 30, 20
@@ -65,7 +65,8 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 			VALUES ($1, $2, 'did:plc:alice', 1, $3, $4, now())`, id, group, 1+entries/perEpoch, entries)
 		for epoch := int64(1); epoch <= int64(1+entries/perEpoch); epoch++ {
 			bodies = append(bodies, []any{id, 1, epoch, mlstest.Message(group, epoch, padding)})
-			bodies = append(bodies, []any{id, 3, epoch + 1, mlstest.Commit(group, epoch, padding)}) // the epoch that it creates
+			// A commit's row has the epoch that the commit creates.
+			bodies = append(bodies, []any{id, 3, epoch + 1, mlstest.Commit(group, epoch, padding)})
 		}
 	}
 	if _, err := db.CopyFrom(b.Context(), pgx.Identifier{"bodies"}, []string{"convo_id", "kind", "epoch", "body"}, pgx.CopyFromRows(bodies)); err != nil {
@@ -75,7 +76,7 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 		SELECT id, 'did:plc:' || who, CASE who WHEN 'alice' THEN 'creator' ELSE 'member' END, now(), 0
 		FROM convos, unnest('{alice,bob,carol}'::text[]) AS who`)
-	for from := 1; from <= entries; from += chunk { // statement_timeout is for those who wait
+	for from := 1; from <= entries; from += chunk { // in chunks, because of statement_timeout
 		exec(`
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT convo_id, seq, kind, CASE seq % 2 WHEN 0 THEN 'did:plc:alice' ELSE 'did:plc:bob' END, epoch, body,

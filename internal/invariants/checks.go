@@ -1,11 +1,12 @@
 package invariants
 
-// check finds what breaks one promise. A row of its answer is a violation: its convo, if the promise is one of convos, and what is wrong
-// in words.
+// check finds the violations of one promise. Each row of its result is a violation. It has the
+// convo, if the promise is about convos, and a text.
 type check struct{ promise, sql string }
 
-// convoChecks take the id of a convo, or NULL for all of them. Each reads a table once for all convos, never once for each of them, and
-// finds the rows of a single one by its id: the plan is made for the argument that there is.
+// convoChecks take the id of a convo, or NULL for all convos. For all convos, a check reads each
+// table once, not once per convo. For one convo, it finds the rows by the id. PostgreSQL makes the
+// plan for the given argument.
 var convoChecks = []check{
 	{"dense log", `
 		SELECT c.id, format('%s entries from %s to %s, last_seq %s, expired up to %s', count(m.seq), min(m.seq), max(m.seq), c.last_seq, c.floor)
@@ -51,9 +52,9 @@ var convoChecks = []check{
 		WHERE ($1::uuid IS NULL OR c.id = $1)
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = c.id AND did = m.sender_did)`},
 	{"every log entry has its event", `
-		SELECT id, format('entry %s has %s', seq, told)
+		SELECT id, format('entry %s has %s', seq, published)
 		FROM (
-			SELECT c.id, m.seq, m.created_at, count(t.seq) AS told
+			SELECT c.id, m.seq, m.created_at, count(t.seq) AS published
 			FROM convos c JOIN messages m ON m.convo_id = c.id
 			LEFT JOIN (
 				SELECT convo_id, seq FROM events WHERE kind <= 3
@@ -61,10 +62,14 @@ var convoChecks = []check{
 			) t ON t.convo_id = c.id AND t.seq = m.seq
 			WHERE ($1::uuid IS NULL OR c.id = $1)
 			GROUP BY c.id, m.seq, m.created_at HAVING count(t.seq) <> 1
-			OFFSET 0 -- which of the entries are judged is looked up for those alone that may be violations: it reads all events
+			-- The conditions below read all events. With OFFSET 0 PostgreSQL evaluates them only
+			-- for possible violations.
+			OFFSET 0
 		) entries
-		WHERE created_at >= coalesce((SELECT min(day) FROM event_days), '-infinity') -- what was moved a day later is kept for longer
-			AND created_at > (SELECT min(created_at) FROM (SELECT created_at FROM events UNION ALL SELECT created_at FROM outbox) kept)`},
+		-- Events expire by the day on which they came into the stream. An event that came a day
+		-- later stays longer.
+		WHERE created_at >= coalesce((SELECT min(day) FROM event_days), '-infinity')
+			AND created_at > (SELECT min(created_at) FROM (SELECT created_at FROM events UNION ALL SELECT created_at FROM outbox) stored)`},
 	{"events in the log's order", `
 		SELECT id, format('entry %s comes after entry %s', seq, before)
 		FROM (
@@ -74,7 +79,7 @@ var convoChecks = []check{
 				UNION ALL SELECT convo_id, 1, id, seq FROM outbox WHERE kind <= 3
 			) t ON t.convo_id = c.id
 			WHERE ($1::uuid IS NULL OR c.id = $1)
-		) told
+		) published
 		WHERE seq <> before + 1`},
 	{"events say who is a member", `
 		SELECT m.convo_id, format('the roster says that %s left at %s, and its last event that it joined: %s', m.did, m.left_at, joined)
@@ -145,7 +150,7 @@ var convoChecks = []check{
 				AND k.key = substr(m.idempotency_key, strpos(m.idempotency_key, ':') + 1))`},
 }
 
-// globalChecks take nothing.
+// globalChecks take no argument.
 var globalChecks = []check{
 	{"a KeyPackage is used once", `
 		SELECT format('KeyPackage %s is in %s Welcomes, its state is %s', encode(k.ref, 'hex'),
@@ -154,7 +159,7 @@ var globalChecks = []check{
 		WHERE NOT k.last_resort
 		GROUP BY k.did, k.ref, k.state
 		HAVING count(DISTINCT (w.convo_id, w.epoch)) > 1 OR k.state <> 'consumed'`},
-	{"a KeyPackage's state and its story agree", `
+	{"a KeyPackage's state and its columns agree", `
 		SELECT format('KeyPackage %s is %s: claimed by %s at %s until %s, consumed at %s, last resort: %s', encode(ref, 'hex'), state,
 			claimed_by, claimed_at, claim_expires_at, consumed_at, last_resort)
 		FROM key_packages
@@ -193,7 +198,7 @@ var globalChecks = []check{
 	{"one push job of a device waits, and one is sent", `
 		SELECT format('%s push jobs of one device are %s', count(*), state) FROM push_jobs
 		WHERE state IN ('pending', 'sending') GROUP BY did, device_id, state HAVING count(*) > 1`},
-	{"a push job's state and its story agree", `
+	{"a push job's state and its columns agree", `
 		SELECT format('push job %s is %s after %s attempts, ended at %s', id, state, attempts, ended_at) FROM push_jobs
 		WHERE (state IN ('done', 'dead')) <> (ended_at IS NOT NULL) OR (state IN ('sending', 'dead') AND heard_by IS NOT NULL)
 			OR (state <> 'pending' AND attempts = 0 AND heard_by IS NULL)`},

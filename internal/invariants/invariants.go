@@ -1,5 +1,6 @@
-// Package invariants re-verifies the promises of docs/INVARIANTS.md over what is stored. Tests and the simulator call it after
-// everything they do; operators reach it on the admin listener. It only reads, and it trusts no code that writes.
+// Package invariants verifies the promises of docs/INVARIANTS.md in the stored data. Tests and the
+// simulator call it after each step. Operators call it on the admin listener. It only reads, and
+// does not depend on the code that writes.
 package invariants
 
 import (
@@ -17,14 +18,16 @@ import (
 	"mlsd/mls"
 )
 
-// Limit is how long a check may take, whatever its context says. The largest part of it is to read every message once.
+// Limit is the longest time of a check, also if its context allows more. Most of the time goes into
+// reading every message once.
 const Limit = 10 * time.Minute
 
-// mostListed is how many violations of a promise are put into words: the first that are found. The others are counted.
+// mostListed is how many violations of one promise get a text. Further violations are only counted.
 const mostListed = 100
 
-// Check verifies every convo and every KeyPackage, and returns what is violated, in words: of each promise the first hundred, and how
-// many more there are. What it costs grows with what is stored, and not with the number of convos times that.
+// Check verifies every convo and every KeyPackage, and returns the violations as texts. For each
+// promise these are the first hundred, and the number of further ones. The cost is linear in the
+// stored data.
 func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
 	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
 		for _, c := range globalChecks {
@@ -46,7 +49,7 @@ func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err erro
 	return violations, nil
 }
 
-// CheckConvo verifies one convo, and returns what is violated as Check does.
+// CheckConvo verifies one convo, and returns the violations as Check does.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
 	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
 		violations, err = checkConvos(ctx, tx, &id)
@@ -58,11 +61,12 @@ func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations
 	return violations, nil
 }
 
-// read runs look in a read-only transaction. Each statement sees a moment of its own, since each judges a promise alone: a snapshot that
-// stayed open for all of them would keep what is deleted meanwhile, and that is all of the outbox, from being vacuumed.
+// read runs look in a read-only transaction. Each statement has its own snapshot, because each
+// checks one promise. One snapshot for all statements would keep deleted rows from being
+// vacuumed, and all rows of the outbox are deleted sooner or later.
 //
-// Unlike everything else here, checks read whole tables and take their time. So the planner gets back the means for that, and plans for
-// the arguments that there are.
+// Unlike mlsd's other statements, checks read whole tables. So read enables the plans for that, and
+// makes the planner plan for the given arguments.
 func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
@@ -82,7 +86,7 @@ func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.
 	})
 }
 
-// checkConvos verifies the convo with the id; all of them if there is none.
+// checkConvos verifies the convo with the id, or all convos if id is nil.
 func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) (violations []string, err error) {
 	for _, c := range convoChecks {
 		var found findings
@@ -104,7 +108,7 @@ func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) (violations []st
 	return slices.Concat(violations, objects.list("log entries"), groups.list("public groups")), nil
 }
 
-// checkObjects compares what the rows say of the log's MLS objects with what the objects say of themselves.
+// checkObjects compares the columns of the log with the headers of its MLS objects.
 func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
 	var convo uuid.UUID
 	var seq, epoch int64
@@ -115,7 +119,7 @@ func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings
 		SELECT c.id, m.seq, m.kind, m.epoch, m.body, c.group_id
 		FROM convos c JOIN messages m ON m.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row, func() {
 		if mls.ContentType(kind) == mls.ContentTypeCommit {
-			epoch-- // the row has the epoch that the commit creates, its header the one it was made in
+			epoch-- // the row has the epoch that the commit creates, its header the epoch before
 		}
 		h, err := mls.ParseHeader(body)
 		switch {
@@ -129,7 +133,8 @@ func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings
 	})
 }
 
-// checkGroups compares what is known of a convo's group with the convo, its roster and the GroupInfo that is handed out.
+// checkGroups compares the stored public state of a convo's group with the convo, its roster and
+// the GroupInfo that clients get.
 func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
 	var convo uuid.UUID
 	var groupID, state, groupInfo pgtype.DriverBytes
@@ -165,7 +170,7 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 	})
 }
 
-// each calls see for every row of an answer as it comes: all of them may be more than there is memory for.
+// each calls see for every row of a result as it arrives. All rows together can exceed the memory.
 func each(ctx context.Context, tx pgx.Tx, sql string, args, row []any, see func()) error {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -181,7 +186,7 @@ func each(ctx context.Context, tx pgx.Tx, sql string, args, row []any, see func(
 // findings are the violations of one promise.
 type findings struct {
 	texts []string
-	more  int // that are not among the texts
+	more  int // further violations, which have no text
 }
 
 func (f *findings) add(format string, args ...any) {
@@ -192,7 +197,7 @@ func (f *findings) add(format string, args ...any) {
 	f.texts = append(f.texts, fmt.Sprintf(format, args...))
 }
 
-// list returns the texts, and after them how many more violations there are of what it is.
+// list returns the texts, followed by the number of further violations of what.
 func (f *findings) list(what string) []string {
 	if f.more == 0 {
 		return f.texts

@@ -40,13 +40,14 @@ func (uncounted) Expired(string)       {}
 func (uncounted) TakenOver(string)     {}
 func (uncounted) HeartbeatLost(string) {}
 
-// story tells a database two small stories in which every promise is kept, of the same people, so that a check that takes one convo's
-// rows for another's has them. Of the first, a part of the events has been moved to the stream. It returns the ids of the two convos.
-func story(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
+// validDatabase returns a database without violations, and the ids of its two convos. Both have the
+// same members, so that a check which confuses the rows of two convos fails. Some events of the
+// first convo are in the stream.
+func validDatabase(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
 	t.Helper()
 	db := pgtest.Database(t)
 	p := people{mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, carol.String())}
-	ids := []uuid.UUID{p.tell(t, db, "the group", "hello"), p.tell(t, db, "the other group")}
+	ids := []uuid.UUID{p.makeConvo(t, db, "the group", "hello"), p.makeConvo(t, db, "the other group")}
 	_, err := db.Exec(t.Context(), `
 		DO $$
 		BEGIN
@@ -66,11 +67,12 @@ func story(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
 	return db, ids
 }
 
-// people are the devices that the stories are about.
+// people are the devices of the convos' members.
 type people struct{ alices, bobs, carols *mlstest.Device }
 
-// tell has alice make a convo with bob; they greet each other, alice adds carol and removes her again with a GroupInfo, and they talk on.
-func (p people) tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid.UUID {
+// makeConvo makes a convo of alice with bob. Bob sends the greetings. Then alice adds carol, and
+// removes her again with a GroupInfo. Then bob sends one more message.
+func (p people) makeConvo(t *testing.T, db *pgxpool.Pool, name string, greetings ...string) uuid.UUID {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	writes := idem.New(db, uncounted{}, log, nil)
@@ -122,7 +124,7 @@ func (p people) tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...s
 	toCarol := welcomeTo(carol, p.carols)
 	_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: name + " claim", Input: claim},
 		func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
-			taken, err := keypackages.Take(ctx, tx, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{carol}})
+			taken, err := keypackages.Claim(ctx, tx, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{carol}})
 			if err != nil || len(taken.Claimed) != 1 {
 				t.Fatalf("%+v, %v", taken, err)
 			}
@@ -157,21 +159,21 @@ func (p people) tell(t *testing.T, db *pgxpool.Pool, name string, greetings ...s
 
 func TestKeptPromises(t *testing.T) {
 	t.Parallel()
-	db, ids := story(t)
+	db, ids := validDatabase(t)
 	if violations, err := invariants.Check(t.Context(), db); err != nil || len(violations) > 0 {
 		t.Fatalf("%q, %v", violations, err)
 	}
-	for _, id := range append(ids, uuid.New()) { // and of a convo that there is not
+	for _, id := range append(ids, uuid.New()) { // also of a convo that does not exist
 		if violations, err := invariants.CheckConvo(t.Context(), db, id); err != nil || len(violations) > 0 {
 			t.Fatalf("%q, %v", violations, err)
 		}
 	}
 }
 
-// Events that have expired are not missed.
+// Expired events are no violation.
 func TestExpiredEvents(t *testing.T) {
 	t.Parallel()
-	db, ids := story(t)
+	db, ids := validDatabase(t)
 	for _, sql := range []string{`DELETE FROM events`, `DELETE FROM event_days`} {
 		if _, err := db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -186,7 +188,7 @@ func TestExpiredEvents(t *testing.T) {
 	}
 }
 
-// TestBrokenPromises breaks each promise behind the server's back: a checker that finds nothing is worth nothing.
+// TestBrokenPromises breaks each promise in the database. The check must find each violation.
 func TestBrokenPromises(t *testing.T) {
 	t.Parallel()
 	other := mlstest.Message([]byte("another group"), 3, "x")
@@ -243,11 +245,11 @@ func TestBrokenPromises(t *testing.T) {
 			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
 			SELECT gen_random_uuid(), gen_random_uuid(), recipient_did, device_id, key_package_ref, epoch, now() FROM welcomes`, nil},
 		{"an init_key is used once", `DELETE FROM key_package_init_keys`, nil},
-		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET claimed_by = NULL`, nil},
-		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET consumed_at = NULL`, nil},
-		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET state = 'claimed', consumed_at = NULL, claim_expires_at = NULL`, nil},
-		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET state = 'expired', consumed_at = NULL`, nil},
-		{"a KeyPackage's state and its story agree", `UPDATE key_packages SET last_resort = true`, nil},
+		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET claimed_by = NULL`, nil},
+		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET consumed_at = NULL`, nil},
+		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET state = 'claimed', consumed_at = NULL, claim_expires_at = NULL`, nil},
+		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET state = 'expired', consumed_at = NULL`, nil},
+		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET last_resort = true`, nil},
 		{"a one-time KeyPackage has one claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
 		{"a one-time KeyPackage has one claimer", `
 			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
@@ -263,7 +265,7 @@ func TestBrokenPromises(t *testing.T) {
 			DROP INDEX push_jobs_pending;
 			INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
 			SELECT 'did:plc:bob', gen_random_uuid(), 'phone', 'message', now(), now() FROM generate_series(1, 2)`, nil},
-		{"a push job's state and its story agree", `
+		{"a push job's state and its columns agree", `
 			INSERT INTO push_jobs (did, id, device_id, reason, state, next_attempt_at, created_at, ended_at)
 			SELECT 'did:plc:bob', gen_random_uuid(), 'phone', 'message', 'done', now(), now(), now()`, nil},
 		{"a push job's record and its effect are one", `
@@ -291,9 +293,10 @@ func TestBrokenPromises(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.promise, func(t *testing.T) {
 			t.Parallel()
-			db, ids := story(t)
+			db, ids := validDatabase(t)
 			err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-				if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil { // no trigger stands in the way
+				// No trigger fires.
+				if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil {
 					return err
 				}
 				return without(t.Context(), tx, ids[1], func() error {
@@ -309,10 +312,10 @@ func TestBrokenPromises(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !strings.Contains(strings.Join(violations, "\n"), c.promise) {
-				t.Fatalf("not noticed: %q", violations)
+				t.Fatalf("not found: %q", violations)
 			}
 			if strings.Contains(strings.Join(violations, "\n"), ids[1].String()) {
-				t.Errorf("the other convo is said to be broken: %q", violations)
+				t.Errorf("a violation in the other convo: %q", violations)
 			}
 			for _, id := range ids {
 				wantAlone(t, db, id, violations)
@@ -321,7 +324,8 @@ func TestBrokenPromises(t *testing.T) {
 	}
 }
 
-// without calls do while the rows of a convo are set aside: it is left as it was.
+// without calls do while the rows of a convo are in temporary tables. So do does not change that
+// convo.
 func without(ctx context.Context, tx pgx.Tx, id uuid.UUID, do func() error) error {
 	of := map[string]string{
 		"convos": "id", "members": "convo_id", "messages": "convo_id", "welcomes": "convo_id", "welcome_bodies": "convo_id",
@@ -329,7 +333,7 @@ func without(ctx context.Context, tx pgx.Tx, id uuid.UUID, do func() error) erro
 	}
 	for table, column := range of {
 		_, err := tx.Exec(ctx, fmt.Sprintf(`
-			CREATE TEMP TABLE aside_%[1]s ON COMMIT DROP AS SELECT * FROM %[1]s WHERE %[2]s = '%[3]s';
+			CREATE TEMP TABLE saved_%[1]s ON COMMIT DROP AS SELECT * FROM %[1]s WHERE %[2]s = '%[3]s';
 			DELETE FROM %[1]s WHERE %[2]s = '%[3]s'`, table, column, id))
 		if err != nil {
 			return err
@@ -339,14 +343,14 @@ func without(ctx context.Context, tx pgx.Tx, id uuid.UUID, do func() error) erro
 		return err
 	}
 	for table := range of {
-		if _, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %[1]s OVERRIDING SYSTEM VALUE SELECT * FROM aside_%[1]s`, table)); err != nil {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %[1]s OVERRIDING SYSTEM VALUE SELECT * FROM saved_%[1]s`, table)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// wantAlone checks a convo alone, and wants what was found of it among all of them.
+// wantAlone checks one convo. It wants the violations of that convo among those of all convos.
 func wantAlone(t *testing.T, db *pgxpool.Pool, id uuid.UUID, among []string) {
 	t.Helper()
 	alone, err := invariants.CheckConvo(t.Context(), db, id)
@@ -359,10 +363,10 @@ func wantAlone(t *testing.T, db *pgxpool.Pool, id uuid.UUID, among []string) {
 	}
 }
 
-// However much is broken, so much and no more is put into words.
+// Of many violations of one promise, only the first hundred get a text.
 func TestManyBrokenPromises(t *testing.T) {
 	t.Parallel()
-	db, ids := story(t)
+	db, ids := validDatabase(t)
 	_, err := db.Exec(t.Context(), `
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 		SELECT $1, 'did:plc:' || n, 'member', now(), 99 FROM generate_series(1, 150) AS n`, ids[0])

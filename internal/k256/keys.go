@@ -9,53 +9,56 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// Keys verifies signatures by many keys, and keeps the multiples of those that it saw lately. It is safe for concurrent use.
+// Keys verifies signatures by many keys. It remembers the multiples of the keys that it used
+// last. It is safe for concurrent use.
 type Keys struct {
-	known *lru.Cache[*atcrypto.PublicKeyK256, *known]
+	cache *lru.Cache[*atcrypto.PublicKeyK256, *cachedKey]
 }
 
-// known is a key that has verified signatures. Its multiples cost what they save in two, so that they are worked out for the third:
-// whoever comes once or twice costs no more than without, and whoever comes often twice that at most.
-type known struct {
-	verified atomic.Int32 // without multiples
+// cachedKey is a key that has verified signatures. Computing its multiples costs what they save in
+// two signatures. They are therefore computed for the third. A key that signs once or twice costs
+// no more than without multiples. Any other key costs at most one computation more.
+type cachedKey struct {
+	verified atomic.Int32 // signatures verified without multiples
 	once     sync.Once
 	key      *Key
 	err      error
 }
 
-// enough is how many signatures a key verifies without multiples.
-const enough = 2
+// verifiedBefore is how many signatures a key verifies before its multiples are computed.
+const verifiedBefore = 2
 
-// NewKeys returns Keys that keeps the multiples of so many keys at most, at 7 KiB each.
+// NewKeys returns Keys that remembers the multiples of at most this many keys, 7 KiB each.
 func NewKeys(most int) (*Keys, error) {
-	cache, err := lru.New[*atcrypto.PublicKeyK256, *known](most)
+	cache, err := lru.New[*atcrypto.PublicKeyK256, *cachedKey](most)
 	if err != nil {
 		return nil, fmt.Errorf("k256: %w", err)
 	}
 	return &Keys{cache}, nil
 }
 
-// HashAndVerify is key.HashAndVerify. It knows a key by its address: the caller keeps it, and does not parse it for each signature. What does
-// not verify leaves no trace, so that only who owns keys can fill the memory.
+// HashAndVerify does what key.HashAndVerify does. It identifies a key by its address: the caller
+// must pass the same pointer again instead of parsing the key for each signature. A signature that
+// does not verify is not remembered. So only owners of keys can fill the cache.
 func (k *Keys) HashAndVerify(key *atcrypto.PublicKeyK256, content, signature []byte) error {
-	seen, ok := k.known.Get(key)
-	if !ok || seen.verified.Load() < enough {
+	cached, ok := k.cache.Get(key)
+	if !ok || cached.verified.Load() < verifiedBefore {
 		err := key.HashAndVerify(content, signature)
 		if err != nil {
 			return err
 		}
 		if !ok {
-			seen = &known{}
-			if other, there, _ := k.known.PeekOrAdd(key, seen); there {
-				seen = other
+			cached = &cachedKey{}
+			if other, there, _ := k.cache.PeekOrAdd(key, cached); there {
+				cached = other
 			}
 		}
-		seen.verified.Add(1)
+		cached.verified.Add(1)
 		return nil
 	}
-	seen.once.Do(func() { seen.key, seen.err = NewKey(key.Bytes()) })
-	if seen.err != nil {
-		return fmt.Errorf("multiples of a key: %w", seen.err)
+	cached.once.Do(func() { cached.key, cached.err = NewKey(key.Bytes()) })
+	if cached.err != nil {
+		return fmt.Errorf("multiples of a key: %w", cached.err)
 	}
-	return seen.key.HashAndVerify(content, signature)
+	return cached.key.HashAndVerify(content, signature)
 }

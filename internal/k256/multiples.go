@@ -7,21 +7,22 @@ import (
 	"gitlab.com/yawning/secp256k1-voi"
 )
 
-// A scalar's 256 binary places are cut into strands of so many columns each. What a strand's digits stand for are multiples of
-// 2^(columns*strand) times the point, which are worked out beforehand, so that the sum is doubled once for the same column of all
-// strands: 32 times where it would be 256.
+// A scalar has 256 binary places. They are cut into strands of 32 columns each. A digit of a strand
+// counts multiples of 2^(columns*strand) times the point. These multiples are precomputed. So one
+// doubling of the sum serves the same column of all strands: 32 doublings instead of 256.
 const (
 	strands = 8
 	columns = 256 / strands
 
-	// Widths of digits in bits: for a key, of which there are many to remember, and for the base point.
+	// Widths of digits in bits. A key's digits are narrower, because many keys are remembered.
 	keyWidth, baseWidth = 5, 8
 )
 
-// multiples are, for each strand, P, 3P, 5P, ... up to the largest digit, P being 2^(columns*strand) times the point.
+// multiples are P, 3P, 5P, ... up to the largest digit, for each strand. P is 2^(columns*strand)
+// times the point.
 type multiples [strands][]secp256k1.Point
 
-// multiplesOf works out the multiples of point for digits of width bits.
+// multiplesOf computes the multiples of point for digits of width bits.
 func multiplesOf(point *secp256k1.Point, width uint) *multiples {
 	var m multiples
 	n := 1 << (width - 2)
@@ -44,13 +45,14 @@ func multiplesOf(point *secp256k1.Point, width uint) *multiples {
 // ofBase returns the multiples of the curve's base point.
 var ofBase = sync.OnceValue(func() *multiples { return multiplesOf(secp256k1.NewGeneratorPoint(), baseWidth) })
 
-// digits are those of a scalar: each is 0, or odd and less than 2^(width-1) in absolute value, and the scalar is the sum of digit i
-// times 2^i (its non-adjacent form of that width: of width+1 digits next to each other one at most is not 0, in the mean).
+// digits is a scalar in its non-adjacent form of some width. The scalar is the sum of digit i times
+// 2^i. Each digit is 0, or odd and less than 2^(width-1) in absolute value. On average one digit of
+// width+1 is not 0.
 type digits [256]int8
 
-// set makes d, whose digits are all 0, the digits of k.
+// set makes d the digits of k. All digits of d must be 0 before.
 func (d *digits) set(k *secp256k1.Scalar, width uint) {
-	// Of k and -k one is at most half of the group's order, so that it has no digit 256.
+	// Either k or -k is at most half of the group's order, and so needs no digit 256.
 	negative := k.IsGreaterThanHalfN() == 1
 	if negative {
 		k = secp256k1.NewScalar().Negate(k)
@@ -62,12 +64,12 @@ func (d *digits) set(k *secp256k1.Scalar, width uint) {
 	carry := uint64(0)
 	for i := uint(0); i < 256; {
 		word := words[i/64]>>(i%64) | words[i/64+1]<<1<<(63-i%64)
-		if word&1 == carry { // the place is 0, with what is carried
+		if word&1 == carry { // the place and the carry sum to 0 or 2: the digit is 0
 			i++
 			continue
 		}
 		digit := word&(1<<width-1) + carry // odd
-		carry = digit >> (width - 1)       // the upper half of the digits is negative
+		carry = digit >> (width - 1)       // digits in the upper half become negative
 		d[i] = int8(int64(digit) - int64(carry<<width))
 		if negative {
 			d[i] = -d[i]
@@ -76,7 +78,7 @@ func (d *digits) set(k *secp256k1.Scalar, width uint) {
 	}
 }
 
-// add adds to sum what the digits of one column stand for.
+// add adds the multiples that the digits of one column select to sum.
 func (m *multiples) add(sum *secp256k1.Point, d *digits, column int) {
 	for s := range m {
 		switch digit := d[s*columns+column]; {

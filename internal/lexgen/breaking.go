@@ -10,15 +10,15 @@ import (
 	"github.com/bluesky-social/indigo/lex/lexlint"
 )
 
-// breaking lists, in words, what in after would break a client that was built
-// against before. It is lexlint's list of errors and what lexlint lets pass:
-// things removed or renamed (lexicons, definitions, fields, errors, known
-// values), changed defaults, and limits that moved the wrong way.
+// breaking lists the changes from before to after that break a client built
+// against before. It adds to lexlint's errors what lexlint permits: removed or
+// renamed lexicons, definitions, fields, errors and known values, changed
+// defaults, and limits that moved in the wrong direction.
 //
-// Which way is wrong depends on who writes the value. What clients send must not
-// be narrowed, for an old client would be refused; what the server sends must not
-// be widened, for an old client may refuse it. A definition that both sides use
-// can do neither.
+// The wrong direction depends on who writes the value. A limit on what clients
+// send must not become narrower: the server would refuse an old client. A limit on
+// what the server sends must not become wider: an old client may refuse the value.
+// A limit of a definition that both sides use must not move.
 func breaking(before, after schemas) []string {
 	c := comparison{before: before.defs(), after: after.defs(), done: map[string]bool{}}
 	next := map[string]*schema{}
@@ -187,8 +187,8 @@ func (c *comparison) def(nsid, at string, r role, a, b lexicon.SchemaDef) {
 	}
 }
 
-// union compares the members. An open union may grow: whoever reads it passes
-// over what it does not know. What is taken out may be what a client waits for.
+// union compares the members. An open union may grow: readers ignore unknown
+// members. No member may be removed: a client may wait for it.
 func (c *comparison) union(nsid, at string, r role, a, b lexicon.SchemaUnion) {
 	wasClosed, isClosed := a.Closed != nil && *a.Closed, b.Closed != nil && *b.Closed
 	c.same(at, "closed", &wasClosed, &isClosed)
@@ -224,8 +224,8 @@ func (c *comparison) text(at string, r role, a, b lexicon.SchemaString) {
 	}
 }
 
-// ref follows a reference. Another name is a change even where the shape is the
-// same, because clients' types are named after it.
+// ref follows a reference. Another name is a change even if the shape is the
+// same, because clients' types have that name.
 func (c *comparison) ref(nsid, at string, r role, a, b string) {
 	if a, b = fullRef(nsid, a), fullRef(nsid, b); a != b {
 		c.report(at, "refers to "+b+" instead of "+a)
@@ -256,7 +256,7 @@ func (c *comparison) same(at, what string, a, b any) {
 	}
 }
 
-// lower compares lower bounds, upper upper ones; nil is no bound.
+// lower compares lower bounds, upper compares upper bounds. nil is no bound.
 func (c *comparison) lower(at, what string, r role, a, b *int) {
 	raised := b != nil && (a == nil || *b > *a)
 	dropped := a != nil && (b == nil || *b < *a)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A small contract with one of everything that the gate watches.
+// A small contract with one of everything that breaking compares.
 const beforeGate = `{"lexicon":1,"id":"com.example.gate","defs":{
 "main":{"type":"procedure","description":"d",
  "parameters":{"type":"params","required":["page"],"properties":{
@@ -28,7 +28,7 @@ const beforeGate = `{"lexicon":1,"id":"com.example.gate","defs":{
 "other":{"type":"object","required":["n"],"properties":{"n":{"type":"integer","maximum":10},"opt":{"type":"string"}}}
 }}`
 
-// The same for what streams.
+// The same for methods that stream.
 const streamGate = `{"lexicon":1,"id":"com.example.stream","defs":{
 "main":{"type":"subscription","description":"d",
  "parameters":{"type":"params","properties":{

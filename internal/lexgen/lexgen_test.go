@@ -42,14 +42,14 @@ func TestGeneratedCodeIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(mustRoot(t), outDir)
+	root := os.DirFS(mustRoot(t))
 	got := map[string][]byte{}
-	paths, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
+	names, err := generated(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range paths {
-		if got[filepath.Base(path)], err = os.ReadFile(path); err != nil {
+	for _, name := range names {
+		if got[name], err = fs.ReadFile(root, name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +77,7 @@ func TestLandedSnapshotIsCurrent(t *testing.T) {
 	for _, c := range unaccepted(before, mustLoad(t, lexicons.Files)) {
 		t.Errorf("breaks clients: %s", c)
 	}
-	now, err := snapshot(lexicons.Files)
+	now, err := snapshot(mustLoad(t, lexicons.Files))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,23 +94,25 @@ func TestNothingLandedIsBroken(t *testing.T) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()
 		return string(out), err
 	}
-	revs, err := git("log", "--format=%H", "--", landedPath)
-	if err != nil {
-		t.Skipf("no git history to compare with: %v", err)
-	}
 	now := mustLoad(t, lexicons.Files)
-	for _, rev := range strings.Fields(revs) {
-		data, err := git("show", rev+":"+landedPath)
+	for _, path := range []string{landedPath, oldLanded} {
+		revs, err := git("log", "--format=%H", "--", path)
 		if err != nil {
-			continue // the commit removed the file
+			t.Skipf("no git history to compare with: %v", err)
 		}
-		before, err := readSnapshot([]byte(data))
-		if err != nil {
-			t.Errorf("%.12s: %v", rev, err)
-			continue
-		}
-		for _, c := range unaccepted(before, now) {
-			t.Errorf("breaks clients of commit %.12s: %s", rev, c)
+		for _, rev := range strings.Fields(revs) {
+			data, err := git("show", rev+":"+path)
+			if err != nil {
+				continue // the commit removed the file
+			}
+			before, err := readSnapshot([]byte(data))
+			if err != nil {
+				t.Errorf("%.12s: %v", rev, err)
+				continue
+			}
+			for _, c := range unaccepted(before, now) {
+				t.Errorf("breaks clients of commit %.12s: %s", rev, c)
+			}
 		}
 	}
 }
@@ -131,7 +133,7 @@ func TestGoName(t *testing.T) {
 func TestLand(t *testing.T) {
 	t.Parallel()
 	set := mustLoad(t, lexicons.Files)
-	path := filepath.Join(t.TempDir(), "testdata", "landed.json")
+	path := filepath.Join(t.TempDir(), "landed.json")
 	if err := landSnapshot(set, path, io.Discard); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/lexicon"
+
+	"mlsd/lexicons"
 )
 
 // schemas are lexicons in the order of their NSIDs.
@@ -19,18 +21,18 @@ type schema struct {
 	// subscriptionErrors are what a subscription declares: lexicon.SchemaSubscription
 	// has no field for it.
 	subscriptionErrors []lexicon.SchemaError
+	source             []byte
 }
 
-// load reads every lexicon of the directory and checks that each file is named
-// after its NSID.
-func load(dir fs.FS) (schemas, error) {
-	names, err := fs.Glob(dir, "*.json")
+// load reads every lexicon and checks that each file has the path of its NSID.
+func load(files fs.FS) (schemas, error) {
+	names, err := fs.Glob(files, lexicons.Pattern)
 	if err != nil {
 		return nil, err
 	}
 	var set schemas
 	for _, name := range names {
-		data, err := fs.ReadFile(dir, name)
+		data, err := fs.ReadFile(files, name)
 		if err != nil {
 			return nil, err
 		}
@@ -38,7 +40,7 @@ func load(dir fs.FS) (schemas, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		if want := sf.ID + ".json"; name != want {
+		if want := lexicons.Path(sf.ID); name != want {
 			return nil, fmt.Errorf("%s: should be named %s", name, want)
 		}
 		set = append(set, sf)
@@ -48,7 +50,7 @@ func load(dir fs.FS) (schemas, error) {
 }
 
 func parse(data []byte) (*schema, error) {
-	sf := &schema{SchemaFile: new(lexicon.SchemaFile)}
+	sf := &schema{SchemaFile: new(lexicon.SchemaFile), source: data}
 	if err := json.Unmarshal(data, sf.SchemaFile); err != nil {
 		return nil, err
 	}

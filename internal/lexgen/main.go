@@ -1,26 +1,27 @@
-// Command lexgen turns the lexicons into package mlsapi, and guards what has
-// landed.
+// Command lexgen generates packages mlsapi and nsid from the lexicons, and checks
+// that no change of a lexicon breaks a client.
 //
-//	go run ./internal/lexgen         write api/mlsapi/*_gen.go
+//	go run ./internal/lexgen         write api/mlsapi/*_gen.go and internal/nsid/*_gen.go
 //	go run ./internal/lexgen -land   record the lexicons as the landed contract
 //
 // # Landing
 //
-// lexicons/testdata/landed.json is the contract that clients may have been built
+// internal/lexgen/landed.json is the contract that clients may have been built
 // against: every lexicon of the last landed commit in one file. A test demands
-// that it equal the lexicons, so no change of a lexicon escapes the question
-// whether it breaks a client; -land answers it, and refuses to record a breaking
-// one. A second test compares the lexicons with every state of that file in git's
-// history, so that editing the file by hand does not get around the first: a
-// fresh clone whose HEAD is the change under test still has the commits before it.
+// that the file equals the lexicons, so every change of a lexicon needs -land,
+// which refuses to record a breaking change. A second test compares the lexicons
+// with every state of the file in git's history, so that an edit of the file by
+// hand is found as well.
 package main
 
 import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -29,8 +30,10 @@ import (
 
 // Where things are, from the module's root.
 const (
-	outDir     = "api/mlsapi"
-	landedPath = "lexicons/testdata/landed.json"
+	apiDir     = "api/mlsapi"
+	nsidDir    = "internal/nsid"
+	landedPath = "internal/lexgen/landed.json"
+	oldLanded  = "lexicons/testdata/landed.json" // where the file was before, for its history
 )
 
 func main() {
@@ -61,7 +64,7 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return write(filepath.Join(root, outDir), files)
+	return write(root, files)
 }
 
 // moduleRoot finds the module, so that go generate may start anywhere in it.
@@ -73,21 +76,38 @@ func moduleRoot() (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(mod))), nil
 }
 
-// write makes the generated files of dir exactly these.
-func write(dir string, files map[string][]byte) error {
-	old, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
+// generated lists the generated files that the module has, by their paths in it.
+func generated(root fs.FS) ([]string, error) {
+	var all []string
+	for _, dir := range []string{apiDir, nsidDir} {
+		files, err := fs.Glob(root, path.Join(dir, "*"+suffix))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, files...)
+	}
+	return all, nil
+}
+
+// write stores the files and removes generated files that are no longer wanted.
+func write(root string, files map[string][]byte) error {
+	old, err := generated(os.DirFS(root))
 	if err != nil {
 		return err
 	}
-	for _, path := range old {
-		if _, keep := files[filepath.Base(path)]; !keep {
-			if err := os.Remove(path); err != nil {
+	for _, name := range old {
+		if _, keep := files[name]; !keep {
+			if err := os.Remove(filepath.Join(root, name)); err != nil {
 				return err
 			}
 		}
 	}
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, content, 0o644); err != nil {
 			return err
 		}
 	}

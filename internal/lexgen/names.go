@@ -43,8 +43,8 @@ func capital(word string) string {
 // lastSegment is the method's own name in its NSID.
 func lastSegment(nsid string) string { return nsid[strings.LastIndexByte(nsid, '.')+1:] }
 
-// refName is the Go name of the definition that ref names. All definitions share
-// one package, and the generator refuses two of one name.
+// refName is the Go name of the definition that ref names. All definitions are in
+// one package; the generator refuses two with the same name.
 func refName(ref string) (string, error) {
 	_, frag, ok := strings.Cut(ref, "#")
 	if !ok || frag == "main" {

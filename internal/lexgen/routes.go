@@ -27,9 +27,53 @@ func (g *source) errors(methods []*method) {
 	g.p(")")
 }
 
+// nsids writes a constant for the name of each method.
+func (g *source) nsids(methods []*method) {
+	g.p("// The methods.")
+	g.p("const (")
+	for _, m := range methods {
+		g.p("%s = %q", m.base, m.nsid)
+	}
+	g.p(")")
+}
+
+// methodTypes declares the types of the table of methods.
+const methodTypes = `// Kind says how a method is called over HTTP.
+type Kind int
+
+// The kinds of methods.
+const (
+	Query        Kind = iota + 1 // GET
+	Procedure                    // POST
+	Subscription                 // WebSocket
+)
+
+// Method is one method of the lexicons.
+type Method struct {
+	NSID string
+	Kind Kind
+	// Errors are the named errors that the lexicon declares, in its order.
+	Errors []string
+	// HasInput says that the method has a body. It is JSON.
+	HasInput bool
+	// Streams says that the answer is a stream of events. The handler writes it.
+	Streams bool
+}
+
+// Route is a method and the way to serve it.
+type Route[C any] struct {
+	Method Method
+	// Serve decodes the parameters and the body and calls the handler. An error is
+	// a [*lexcodec.Violation] from decoding, or comes from the handler. Serve
+	// ignores the body of a query, and the query of a method without parameters.
+	Serve func(h Handler[C], c C, query url.Values, body []byte) error
+}
+`
+
 // routes writes the table of methods, the interface that implements them, and
 // the dispatch between the two.
 func (g *source) routes(methods []*method) {
+	g.p("%s", methodTypes)
 	g.p("// Methods returns the methods of the lexicons by NSID.")
 	g.p("func Methods() []Method {")
 	g.p("return []Method{")
@@ -39,9 +83,8 @@ func (g *source) routes(methods []*method) {
 	g.p("}")
 	g.p("}")
 
-	g.p("\n// Handler implements the methods. C is what a server hands to each call: its")
-	g.p("// request, the caller, and the way to answer. A method without its handler does")
-	g.p("// not compile.")
+	g.p("\n// Handler implements the methods. C is the server's own type of a call: the")
+	g.p("// request, the caller, and the answer.")
 	g.p("type Handler[C any] interface {")
 	for _, m := range methods {
 		g.comment(m.base + ": " + m.doc)
@@ -67,7 +110,7 @@ func (m *method) literal() string {
 	for i, e := range m.errors {
 		names[i] = "Err" + e.Name
 	}
-	return fmt.Sprintf("Method{NSID: NSID%s, Kind: %s, HasInput: %t, Streams: %t, Errors: []string{%s}}",
+	return fmt.Sprintf("{NSID: NSID%s, Kind: %s, HasInput: %t, Streams: %t, Errors: []string{%s}}",
 		m.base, m.kind, m.input != nil, m.streams(), strings.Join(names, ", "))
 }
 

@@ -9,30 +9,19 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-
-	"mlsd/lexicons"
 )
 
-// acceptedBreaks are breaking changes that were made with open eyes: the change
-// as breaking words it, and why no client was hurt.
+// acceptedBreaks are breaking changes that were made on purpose: the text that
+// breaking returns for the change, and the reason why it harms no client.
 func acceptedBreaks() map[string]string { return map[string]string{} }
 
-// snapshot returns all lexicons of the directory in one JSON object by NSID.
-func snapshot(dir fs.FS) ([]byte, error) {
-	names, err := fs.Glob(dir, "*.json")
-	if err != nil {
-		return nil, err
-	}
+// snapshot returns the lexicons in one JSON object by NSID.
+func snapshot(set schemas) ([]byte, error) {
 	all := map[string]json.RawMessage{}
-	for _, name := range names {
-		data, err := fs.ReadFile(dir, name)
-		if err != nil {
-			return nil, err
-		}
-		all[strings.TrimSuffix(name, ".json")] = data
+	for _, sf := range set {
+		all[sf.ID] = sf.source
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -61,8 +50,8 @@ func readSnapshot(data []byte) (schemas, error) {
 	return set, nil
 }
 
-// landSnapshot records the lexicons, unless that would break a client of what is
-// recorded.
+// landSnapshot records the lexicons, unless they break a client of the recorded
+// ones.
 func landSnapshot(set schemas, path string, out io.Writer) error {
 	landed, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -77,18 +66,15 @@ func landSnapshot(set schemas, path string, out io.Writer) error {
 			return fmt.Errorf("these changes break clients of the landed lexicons:\n  %s", strings.Join(broken, "\n  "))
 		}
 	}
-	data, err := snapshot(lexicons.Files)
+	data, err := snapshot(set)
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "%s: %d lexicons\n", landedPath, len(set))
 	return os.WriteFile(path, data, 0o644)
 }
 
-// unaccepted are the breaking changes that no one has vouched for.
+// unaccepted are the breaking changes that are not among acceptedBreaks.
 func unaccepted(before, after schemas) []string {
 	accepted := acceptedBreaks()
 	return slices.DeleteFunc(breaking(before, after), func(c string) bool { return accepted[c] != "" })

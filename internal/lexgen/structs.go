@@ -116,8 +116,8 @@ func (g *source) values(typeName string, f field) {
 	g.p(")")
 }
 
-// object writes a struct with its encoders and its decoder; events have none,
-// for nobody sends one here.
+// object writes a struct with its encoders and its decoder. Events have no
+// decoder: only the server sends them.
 func (g *source) object(name, doc string, s lexicon.SchemaObject, event, binary bool) error {
 	if len(s.Nullable) > 0 {
 		return errUnsupported("nullable", name)
@@ -146,37 +146,37 @@ func (g *source) object(name, doc string, s lexicon.SchemaObject, event, binary 
 }
 
 func (g *source) decodeMethod(name string, fields []field) {
-	g.p("\nfunc (v *%s) decode(d *decoder) {", name)
-	g.p("var o object")
-	g.p("if !d.open(&o) { return }")
-	g.p("for d.next(&o) {")
+	g.p("\nfunc (v *%s) decode(d *lexcodec.Decoder) {", name)
+	g.p("var o lexcodec.Object")
+	g.p("if !d.Open(&o) { return }")
+	g.p("for d.Next(&o) {")
 	if len(fields) == 0 {
-		g.p("d.skip(&o)")
+		g.p("d.Skip(&o)")
 	} else {
-		g.p("switch string(d.name) {")
+		g.p("switch string(d.Name()) {")
 		for i, f := range fields {
 			g.p("case %q:", f.json)
-			g.p("d.field(&o, %d, %q)", i, f.json)
+			g.p("d.Field(&o, %d, %q)", i, f.json)
 			if f.pointer() {
-				g.p("v.%s = pointer(%s)", f.goName, f.typ.decode)
+				g.p("v.%s = lexcodec.Pointer(%s)", f.goName, f.typ.decode)
 			} else {
 				g.p("v.%s = %s", f.goName, f.typ.decode)
 			}
 		}
-		g.p("default: d.skip(&o)")
+		g.p("default: d.Skip(&o)")
 		g.p("}")
 	}
 	g.p("}")
 	for i, f := range fields {
 		if f.required {
-			g.p("d.require(&o, %d, %q)", i, f.json)
+			g.p("d.Require(&o, %d, %q)", i, f.json)
 		}
 	}
 	g.p("}")
 }
 
 func (g *source) appendMethod(name string, fields []field) {
-	g.p("\n// AppendJSON implements [Appender].")
+	g.p("\n// AppendJSON implements [lexcodec.Appender].")
 	g.p("func (v *%s) AppendJSON(dst []byte) []byte {", name)
 	g.p("dst = append(dst, '{')")
 	for _, f := range fields {
@@ -185,7 +185,7 @@ func (g *source) appendMethod(name string, fields []field) {
 			g.p("dst = append(%s, ',')", f.appendTo("dst"))
 		})
 	}
-	g.p("return endObject(dst)")
+	g.p("return lexcodec.EndObject(dst)")
 	g.p("}")
 }
 
@@ -206,7 +206,7 @@ func (g *source) binaryMethod(name string, fields []field) error {
 	g.p("// absent, and no $type.")
 	g.p("func (v *%s) AppendCBOR(dst []byte) []byte {", name)
 	if required == len(fields) {
-		g.p("dst = appendCBORMap(dst, %d)", required)
+		g.p("dst = lexcodec.AppendCBORMap(dst, %d)", required)
 	} else {
 		g.p("n := %d", required)
 		for _, f := range fields {
@@ -214,11 +214,11 @@ func (g *source) binaryMethod(name string, fields []field) error {
 				g.ifPresent(f, func() { g.p("n++") })
 			}
 		}
-		g.p("dst = appendCBORMap(dst, n)")
+		g.p("dst = lexcodec.AppendCBORMap(dst, n)")
 	}
 	for _, f := range fields {
 		g.ifPresent(f, func() {
-			g.p("dst = appendCBORText(dst, %q)", f.json)
+			g.p("dst = lexcodec.AppendCBORText(dst, %q)", f.json)
 			g.p("dst = %s", f.append(f.typ.appendCBOR, "dst"))
 		})
 	}
@@ -227,7 +227,8 @@ func (g *source) binaryMethod(name string, fields []field) error {
 	return nil
 }
 
-// ifPresent wraps what write writes in a test of presence, if there is one.
+// ifPresent wraps the output of write in a test of presence, if the field may be
+// absent.
 func (g *source) ifPresent(f field, write func()) {
 	if f.always() {
 		write()
@@ -250,27 +251,28 @@ func (f field) append(format, dst string) string {
 	return fmt.Sprintf(format, dst, expr)
 }
 
-// fieldsMethod writes Fields for inputs that an idempotency key can repeat.
+// fieldsMethod writes the method Fields, for inputs that may have an idempotency
+// key.
 func (g *source) fieldsMethod(name string, fields []field) {
 	g.p("\n// Fields returns the fields that are present, apart from the idempotency key, by")
-	g.p("// name and in canonical JSON: what two requests must share to be the same.")
-	g.p("func (v *%s) Fields() []Field {", name)
+	g.p("// name and in canonical JSON. Two requests with equal fields are the same request.")
+	g.p("func (v *%s) Fields() []lexcodec.Field {", name)
 	count := 0
 	for _, f := range fields {
 		if f.json != idempotencyKeyField {
 			count++
 		}
 	}
-	g.p("l := fieldList{fields: make([]Field, 0, %d)}", count)
+	g.p("l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, %d)}", count)
 	for _, f := range fields {
 		if f.json == idempotencyKeyField {
 			continue
 		}
 		g.ifPresent(f, func() {
-			g.p("l.add(%q, %s)", f.json, f.appendTo("l.buf"))
+			g.p("l.Add(%q, %s)", f.json, f.appendTo("l.Buffer"))
 		})
 	}
-	g.p("return l.fields")
+	g.p("return l.Fields")
 	g.p("}")
 }
 
@@ -281,16 +283,16 @@ func (g *source) params(name, doc string, s lexicon.SchemaParams) error {
 		return err
 	}
 	g.structType(name, doc, fields, false)
-	g.p("\n// Decode%s reads and checks query parameters. Every error is a [*Violation].", name)
+	g.p("\n// Decode%s reads and checks query parameters.\n// Every error is a [*lexcodec.Violation].", name)
 	g.p("func Decode%s(query url.Values) (*%s, error) {", name, name)
-	g.p("p := params{query: query}")
+	g.p("p := lexcodec.Params{Query: query}")
 	g.p("v := new(%s)", name)
 	for _, f := range fields {
 		if err := g.param(f); err != nil {
 			return err
 		}
 	}
-	g.p("if p.err != nil { return nil, p.err }")
+	g.p("if p.Err != nil { return nil, p.Err }")
 	g.p("return v, nil")
 	g.p("}")
 	if _, ok := s.Properties[idempotencyKeyField]; ok {
@@ -304,7 +306,7 @@ func (g *source) param(f field) error {
 		if el.param == "" {
 			return errUnsupported("array parameter of "+el.name, f.json)
 		}
-		g.p("v.%s = paramArray(&p, %q, %t, %s, %s, func(p *params, s string) %s { return %s })",
+		g.p("v.%s = lexcodec.ParamArray(&p, %q, %t, %s, %s, func(p *lexcodec.Params, s string) %s { return %s })",
 			f.goName, f.json, f.required, f.typ.min, f.typ.max, el.name, el.param)
 		return nil
 	}
@@ -313,12 +315,12 @@ func (g *source) param(f field) error {
 	}
 	value := f.typ.param
 	if f.pointer() {
-		value = "pointer(" + value + ")"
+		value = "lexcodec.Pointer(" + value + ")"
 	}
 	if f.byDefault != "" {
 		g.p("v.%s = %s", f.goName, f.byDefault)
 	}
-	g.p("if s, ok := p.one(%q, %t); ok { v.%s = %s }", f.json, f.required, f.goName, value)
+	g.p("if s, ok := p.One(%q, %t); ok { v.%s = %s }", f.json, f.required, f.goName, value)
 	return nil
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// base64Fields are the string fields that hold base64. A lexicon has no way to
-// say so; their descriptions do.
+// base64Fields are the string fields that hold base64. A lexicon can say that only
+// in a description.
 var base64Fields = map[string]bool{"welcomeMessage": true, "commit": true, "keyPackage": true, "welcome": true}
 
 // idempotencyKeyField has a rule that a lexicon cannot express.
@@ -23,35 +23,35 @@ func errUnsupported(what, where string) error {
 type goType struct {
 	name    string // the Go type
 	nilable bool   // absent can be nil without a pointer
-	// decode is the expression that reads a value from the decoder d, param the
-	// one that reads it from the text s with the params p.
+	// decode is the expression that reads a value from the decoder d. param is the
+	// expression that reads it from the text s with the params p.
 	decode, param string
 	// appendf is the format of an expression that appends the value %[2]s to %[1]s.
 	appendf string
-	// appendCBOR is the same for CBOR; empty: no frame has had such a field yet.
+	// appendCBOR is the same for CBOR. It is empty if no frame has such a field yet.
 	appendCBOR string
 	// element is set for arrays.
 	element  *goType
 	min, max string
 }
 
-// typeOf maps a field's definition. name is the field's, which decides about
-// base64 and idempotency keys.
+// typeOf maps a field's definition. The field's name decides whether it is base64
+// or an idempotency key.
 func typeOf(name string, def lexicon.SchemaDef) (goType, error) {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
-		return goType{name: "bool", decode: "d.boolean()", param: "p.boolean(s)", appendf: "appendBoolean(%[1]s, %[2]s)", appendCBOR: "appendCBORBoolean(%[1]s, %[2]s)"}, constant(s.Const != nil, name)
+		return goType{name: "bool", decode: "d.Boolean()", param: "p.Boolean(s)", appendf: "lexcodec.AppendBoolean(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORBoolean(%[1]s, %[2]s)"}, constant(s.Const != nil, name)
 	case lexicon.SchemaInteger:
-		args := integerBound(s.Minimum, "-maxInteger") + ", " + integerBound(s.Maximum, "maxInteger")
-		return goType{name: "int64", decode: "d.integer(" + args + ")", param: "p.integer(s, " + args + ")", appendf: "appendInteger(%[1]s, %[2]s)", appendCBOR: "appendCBORInteger(%[1]s, %[2]s)"},
+		args := integerBound(s.Minimum, "-lexcodec.MaxInteger") + ", " + integerBound(s.Maximum, "lexcodec.MaxInteger")
+		return goType{name: "int64", decode: "d.Integer(" + args + ")", param: "p.Integer(s, " + args + ")", appendf: "lexcodec.AppendInteger(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORInteger(%[1]s, %[2]s)"},
 			constant(s.Const != nil || s.Enum != nil, name)
 	case lexicon.SchemaString:
 		return stringType(name, s)
 	case lexicon.SchemaBytes:
-		return goType{name: "Bytes", nilable: true, decode: "d.bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, nil
+		return goType{name: "lexcodec.Bytes", nilable: true, decode: "d.Bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, nil
 	case lexicon.SchemaRef:
 		ref, err := refName(s.Ref)
-		return goType{name: ref, decode: "message[" + ref + "](d)", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, err
+		return goType{name: ref, decode: "lexcodec.Nested(d, (*" + ref + ").decode)", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, err
 	case lexicon.SchemaArray:
 		return arrayType(name, s)
 	}
@@ -65,7 +65,7 @@ func constant(has bool, name string) error {
 	return nil
 }
 
-const appendText = "appendCBORText(%[1]s, %[2]s)"
+const appendText = "lexcodec.AppendCBORText(%[1]s, %[2]s)"
 
 func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	if s.Const != nil || s.MinGraphemes != nil || s.MaxGraphemes != nil {
@@ -75,30 +75,30 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	if s.Format != nil {
 		format = *s.Format
 	}
-	text := goType{name: "string", appendf: "appendString(%[1]s, %[2]s)", appendCBOR: appendText}
+	text := goType{name: "string", appendf: "lexcodec.AppendString(%[1]s, %[2]s)", appendCBOR: appendText}
 	call := func(t goType, method, args string) goType {
 		t.decode, t.param = "d."+method+"("+args+")", "p."+method+"("+strings.TrimSuffix("s, "+args, ", ")+")"
 		return t
 	}
 	switch {
 	case format == "did":
-		return call(goType{name: "syntax.DID", appendf: "appendText(%[1]s, %[2]s)", appendCBOR: appendText}, "did", ""), nil
+		return call(goType{name: "syntax.DID", appendf: "lexcodec.AppendText(%[1]s, %[2]s)", appendCBOR: appendText}, "DID", ""), nil
 	case format == "datetime":
-		return call(goType{name: "Datetime", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, "datetime", ""), nil
+		return call(goType{name: "lexcodec.Datetime", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, "Datetime", ""), nil
 	case format == "uri":
-		return call(text, "uri", ""), nil
+		return call(text, "URI", ""), nil
 	case format != "":
 		return goType{}, errUnsupported("format "+format, name)
 	case name == idempotencyKeyField:
-		return call(text, "idempotencyKey", ""), nil
+		return call(text, "IdempotencyKey", ""), nil
 	case base64Fields[name]:
-		t := call(goType{name: "Base64", nilable: true, appendf: "%[2]s.AppendJSON(%[1]s)"}, "base64", limits(s.MinLength, s.MaxLength))
+		t := call(goType{name: "lexcodec.Base64", nilable: true, appendf: "%[2]s.AppendJSON(%[1]s)"}, "Base64", limits(s.MinLength, s.MaxLength))
 		t.param = "" // bytes do not travel in query parameters
 		return t, nil
 	case s.Enum != nil:
-		return call(text, "enum", quoteAll(s.Enum)), nil
+		return call(text, "Enum", quoteAll(s.Enum)), nil
 	}
-	return call(text, "string", limits(s.MinLength, s.MaxLength)), nil
+	return call(text, "Text", limits(s.MinLength, s.MaxLength)), nil
 }
 
 func arrayType(name string, s lexicon.SchemaArray) (goType, error) {
@@ -112,8 +112,8 @@ func arrayType(name string, s lexicon.SchemaArray) (goType, error) {
 	min, max, _ := strings.Cut(limits(s.MinLength, s.MaxLength), ", ")
 	return goType{
 		name: "[]" + el.name, nilable: true, element: &el, min: min, max: max,
-		decode:  fmt.Sprintf("array(d, %s, %s, func(d *decoder) %s { return %s })", min, max, el.name, el.decode),
-		appendf: fmt.Sprintf("appendArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendf, "dst", el.pointee("v"))),
+		decode:  fmt.Sprintf("lexcodec.Array(d, %s, %s, func(d *lexcodec.Decoder) %s { return %s })", min, max, el.name, el.decode),
+		appendf: fmt.Sprintf("lexcodec.AppendArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendf, "dst", el.pointee("v"))),
 	}, nil
 }
 
@@ -127,7 +127,7 @@ func (t goType) pointee(pointer string) string {
 }
 
 func limits(min, max *int) string {
-	lo, hi := "0", "noLimit"
+	lo, hi := "0", "lexcodec.NoLimit"
 	if min != nil {
 		lo = strconv.Itoa(*min)
 	}
@@ -137,9 +137,9 @@ func limits(min, max *int) string {
 	return lo + ", " + hi
 }
 
-func integerBound(n *int, otherwise string) string {
+func integerBound(n *int, none string) string {
 	if n == nil {
-		return otherwise
+		return none
 	}
 	return strconv.Itoa(*n)
 }

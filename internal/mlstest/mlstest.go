@@ -1,6 +1,7 @@
-// Package mlstest builds MLS wire objects (RFC 9420) whose clear parts are genuine and whose secret parts are noise: as much as
-// a delivery service can see. KeyPackages carry real signatures. It is for tests of packages that must not depend on an MLS
-// client; what real clients make is the simulator's matter.
+// Package mlstest builds MLS wire objects (RFC 9420) for tests. Their clear parts are valid, and
+// KeyPackages have valid signatures. Their encrypted parts are random bytes, which a delivery
+// service cannot distinguish. It is for tests of packages that must not depend on an MLS client.
+// The simulator uses real clients.
 package mlstest
 
 import (
@@ -20,13 +21,13 @@ import (
 // Suite is the cipher suite of everything built here.
 const Suite = mls.SuiteX25519AES128
 
-// Device is a client with a signature key of its own.
+// Device is a client with its own signature key.
 type Device struct {
 	DID string
 	key ed25519.PrivateKey
 
 	once  sync.Once
-	place []byte // its leaf in GroupInfo's trees
+	place []byte // its leaf in the trees of GroupInfo
 }
 
 // NewDevice returns a device of did.
@@ -49,10 +50,10 @@ type spec struct {
 	identity            string
 }
 
-// LastResort marks the KeyPackage as one that may be used again and again.
+// LastResort marks the KeyPackage as one that can be used any number of times.
 func LastResort(s *spec) { s.lastResort = true }
 
-// Lifetime sets the KeyPackage's validity.
+// Lifetime sets the KeyPackage's lifetime.
 func Lifetime(from, to time.Time) Option {
 	return func(s *spec) { s.notBefore, s.notAfter = from, to }
 }
@@ -60,10 +61,10 @@ func Lifetime(from, to time.Time) Option {
 // InitKey sets the KeyPackage's init_key.
 func InitKey(key []byte) Option { return func(s *spec) { s.initKey = key } }
 
-// Identity sets the identity in the credential, in place of the device's DID.
+// Identity sets the identity in the credential. Without it that is the device's DID.
 func Identity(identity string) Option { return func(s *spec) { s.identity = identity } }
 
-// KeyPackage returns a fresh KeyPackage, framed, and its ref.
+// KeyPackage returns a new KeyPackage, framed, and its ref.
 func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPackageRef) {
 	t.Helper()
 	now := time.Now()
@@ -95,7 +96,7 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 	return framed, parsed.Ref
 }
 
-// leaf returns a LeafNode as a KeyPackage has it.
+// leaf returns a LeafNode for a KeyPackage.
 func (d *Device) leaf(t testing.TB, s spec) []byte {
 	t.Helper()
 	leaf := d.leafContent(t, s.identity, leafFromKeyPackage, func(b *cryptobyte.Builder) {
@@ -105,7 +106,7 @@ func (d *Device) leaf(t testing.TB, s spec) []byte {
 	return append(leaf, opaque(d.sign("LeafNodeTBS", leaf))...)
 }
 
-// leafIn returns a LeafNode made within a group, for its place there.
+// leafIn returns a LeafNode made for its place in a group.
 func (d *Device) leafIn(t testing.TB, source uint8, group []byte, index uint32) []byte {
 	t.Helper()
 	leaf := d.leafContent(t, d.DID, source, func(b *cryptobyte.Builder) {
@@ -144,10 +145,10 @@ func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySour
 	})
 }
 
-// Again is the same device with a new leaf, as after it was removed from a group and added anew.
+// Again returns the same device with a new leaf, as after a group removed it and added it again.
 func (d *Device) Again() *Device { return &Device{DID: d.DID, key: d.key} }
 
-// Update gives the device a leaf that it made within the group.
+// Update gives the device a new leaf, made for its place in the group.
 func (d *Device) Update(t testing.TB, group []byte, index uint32) {
 	t.Helper()
 	d.once.Do(func() {})
@@ -162,7 +163,7 @@ func (d *Device) sign(label string, content []byte) []byte {
 	}))
 }
 
-// Message returns a PrivateMessage with application data; body stands for the ciphertext.
+// Message returns a PrivateMessage with application data. body is used as the ciphertext.
 func Message(group []byte, epoch int64, body string) []byte {
 	return private(group, epoch, mls.ContentTypeApplication, body)
 }
@@ -172,7 +173,7 @@ func Proposal(group []byte, epoch int64, body string) []byte {
 	return private(group, epoch, mls.ContentTypeProposal, body)
 }
 
-// Commit returns a PrivateMessage with a commit made in epoch.
+// Commit returns a PrivateMessage with a commit of the given epoch, which creates epoch+1.
 func Commit(group []byte, epoch int64, body string) []byte {
 	return private(group, epoch, mls.ContentTypeCommit, body)
 }
@@ -191,26 +192,27 @@ func private(group []byte, epoch int64, kind mls.ContentType, body string) []byt
 // Welcome returns a Welcome for the KeyPackages.
 func Welcome(t testing.TB, refs ...mls.KeyPackageRef) []byte {
 	t.Helper()
-	noise := make([]byte, 64)
-	if _, err := rand.Read(noise); err != nil {
+	random := make([]byte, 64)
+	if _, err := rand.Read(random); err != nil {
 		t.Fatal(err)
 	}
 	secrets := encode(func(b *cryptobyte.Builder) {
 		for _, ref := range refs {
 			vector(b, ref)
-			vector(b, noise[:32])
-			vector(b, noise)
+			vector(b, random[:32])
+			vector(b, random)
 		}
 	})
 	return message(mls.WireFormatWelcome, encode(func(b *cryptobyte.Builder) {
 		b.AddUint16(uint16(Suite))
 		vector(b, secrets)
-		vector(b, noise)
+		vector(b, random)
 	}))
 }
 
-// GroupInfo returns a GroupInfo of the group at epoch, ratchet tree included, signed by the first of its members. The tree is one
-// that adding the members one by one without a path would make: every parent is blank.
+// GroupInfo returns a GroupInfo of the group at epoch, with its ratchet tree. The first member
+// signs it. The tree is the one that results from adding the members one by one without a path:
+// every parent is blank.
 func GroupInfo(t testing.TB, group []byte, epoch int64, members ...*Device) []byte {
 	t.Helper()
 	var nodes []byte

@@ -10,7 +10,8 @@ import (
 	"mlsd/mls"
 )
 
-// Public handshakes of a group that GroupInfo has made: their signatures are genuine, and what needs secrets is noise.
+// PublicMessages with handshakes for a group of GroupInfo. Their signatures are valid. Their tags
+// are zeros, because those need secrets.
 
 // Remove returns a proposal to remove a leaf, without its ProposalOrRef tag.
 func Remove(leaf uint32) []byte {
@@ -32,8 +33,9 @@ func (d *Device) PublicProposal(t testing.TB, groupInfo []byte, leaf uint32, pro
 	return publicMessage(signed, 1), sum[:]
 }
 
-// PublicCommit returns a member's commit of proposals in the group of a GroupInfo, with a path if the group has no other member left
-// to encrypt to: the path is the member's new leaf then.
+// PublicCommit returns a member's commit of proposals in the group of a GroupInfo. path adds a path
+// that has only the member's new leaf. That is valid if the group has no other member to encrypt
+// to.
 func (d *Device) PublicCommit(t testing.TB, groupInfo []byte, leaf uint32, path bool, proposals ...[]byte) []byte {
 	t.Helper()
 	commit := opaque(slices.Concat(proposals...))
@@ -70,7 +72,7 @@ func (d *Device) signed(t testing.TB, groupInfo []byte, leaf uint32, kind mls.Co
 	return slices.Concat(content, opaque(d.sign("FramedContentTBS", tbs)))
 }
 
-// publicMessage puts so many tags behind what is signed.
+// publicMessage returns a PublicMessage of the signed part and a number of tags.
 func publicMessage(signed []byte, tags int) []byte {
 	return message(mls.WireFormatPublicMessage, slices.Concat(signed, slices.Repeat(opaque(make([]byte, 32)), tags)))
 }

@@ -1,26 +1,53 @@
-// Command mutants shows that the tests named after known bugs (see api/idempotency_test.go) would notice them: it puts each bug
-// back into a copy of the source, one at a time, and runs the test that carries its name. A test that still passes is a defect,
-// and so is an entry of the table whose text is no longer in the source.
+// Command mutants shows that the tests notice known bugs (see api/idempotency_test.go): it puts
+// each bug back into a copy of the source, one at a time, and runs the test that must fail. A test
+// that still passes is a defect.
 //
-//	go run ./internal/mutants [name …]
+//	go run ./internal/mutants [name …]   puts these bugs back, or all
+//	go run ./internal/mutants -check     only checks that the table fits the source: quick
+//	go run ./internal/mutants -list      lists the bugs and their tests
+//	go run ./internal/mutants -again     also runs mutants that were caught before
 //
 // The source itself is not touched: the copy reaches the compiler through go test's -overlay.
+//
+// # The table
+//
+// An entry has a name, the test that catches the bug, and edits. An edit names a declaration, a
+// text in it, and the new text:
+//
+//	{"convos.Commit", `Epoch: next`, `Epoch: c.epoch`}
+//
+// A declaration is a function, method, type, constant or variable, called as go doc calls it, after
+// the directory of its package: messages.Log.Send, internal/serviceauth.Verify. Which file holds it
+// does not matter, nor whether a receiver is a pointer. An SQL file is one declaration, called by
+// its path: migrations/000001_core.up.sql.
+//
+// The text stands exactly once in the declaration. It is a piece of Go, or of the SQL in a string.
+// It is compared word by word: spaces, line breaks and comments in the source do not count, nor
+// does a comma before a closing bracket. An ellipsis (…) stands for any words. The shortest text
+// that says what the bug is about is the best: the rest may change freely. All edits of an entry
+// are found in the source as it is, and may not overlap.
+//
+// Imports follow: one that the new text needs is added, one that nothing uses any more is blanked.
+//
+// # After a refactoring
+//
+// Run -check. For each entry that does not fit, it lists the nearest places, each with its
+// declaration's name as the table wants it. If the place only moved, write the new name into the
+// entry. If the code is new, put the same bug into the new code. Then run the entry by its name: it
+// must be caught. An entry is deleted only with the behaviour that its test checks.
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 )
 
 func main() {
@@ -32,136 +59,55 @@ func main() {
 	}
 }
 
-// run judges the mutants with these names, or all of them. The error says which ones survived.
-func run(ctx context.Context, names []string, out io.Writer) error {
+// run does what the command line says.
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
+	list := flags.Bool("list", false, "list the bugs and their tests")
+	checkOnly := flags.Bool("check", false, "check that each bug's place is found and that it compiles; run no test")
+	again := flags.Bool("again", false, "run also the tests that caught their bug before, from the same source")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	chosen, err := choose(flags.Args())
+	if err != nil {
+		return err
+	}
 	root, err := moduleRoot()
 	if err != nil {
 		return err
 	}
-	chosen := slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
-		return len(names) > 0 && !slices.Contains(names, m.name)
-	})
-	if len(chosen) == 0 {
-		return fmt.Errorf("no mutant is called %s", strings.Join(names, " or "))
-	}
-	if err := control(ctx, root, chosen); err != nil {
-		return err
-	}
-	var survivors []string
-	for _, m := range chosen {
-		begun := time.Now()
-		why, err := m.try(ctx, root)
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+	switch {
+	case *list:
+		for _, m := range chosen {
+			if _, err := fmt.Fprintf(out, "%-29s  %s\n", m.name, m.test); err != nil {
+				return err
+			}
 		}
-		verdict := "caught"
-		if why == "" {
-			verdict = "SURVIVED"
-			survivors = append(survivors, m.name)
-		}
-		if _, err := fmt.Fprintf(out, "%-8s  %-29s  %-29s  %4.1fs  %s\n", verdict, m.name, m.test, time.Since(begun).Seconds(), why); err != nil {
+		return nil
+	case *checkOnly:
+		if err := check(ctx, root, chosen); err != nil {
 			return err
 		}
+		_, err := fmt.Fprintf(out, "%d of %d fit the source\n", len(chosen), len(chosen))
+		return err
 	}
-	if len(survivors) > 0 {
-		return fmt.Errorf("%d of %d survived: %s", len(survivors), len(chosen), strings.Join(survivors, ", "))
-	}
-	_, err = fmt.Fprintf(out, "%d of %d caught\n", len(chosen), len(chosen))
-	return err
+	return judge(ctx, root, chosen, *again, out)
 }
 
-// control runs the tests on the source as it is: one that fails anyway catches nothing.
-func control(ctx context.Context, root string, chosen []mutant) error {
-	tests := map[string][]string{}
-	for _, m := range chosen {
-		pkg, name := m.place()
-		tests[pkg] = append(tests[pkg], name)
+// choose returns the mutants with these names, or all.
+func choose(names []string) ([]mutant, error) {
+	if len(names) == 0 {
+		return mutants, nil
 	}
-	for pkg, names := range tests {
-		if out, err := test(ctx, root, "", pkg, strings.Join(names, "|")); err != nil {
-			return fmt.Errorf("the tests do not pass without a mutant: %w\n%s", err, out)
+	var chosen []mutant
+	for _, name := range names {
+		i := slices.IndexFunc(mutants, func(m mutant) bool { return m.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no mutant is called %s", name)
 		}
+		chosen = append(chosen, mutants[i])
 	}
-	return nil
-}
-
-// try returns what m's test says when it notices m, and "" if it does not.
-func (m mutant) try(ctx context.Context, root string) (why string, err error) {
-	mutated, err := m.apply(root)
-	if err != nil {
-		return "", err
-	}
-	dir, err := os.MkdirTemp("", "mutant-")
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	overlay, err := writeOverlay(dir, mutated)
-	if err != nil {
-		return "", err
-	}
-	pkg, name := m.place()
-	out, err := test(ctx, root, overlay, pkg, name)
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return "", nil
-	case !errors.As(err, &exit) || ctx.Err() != nil:
-		return "", err
-	case !bytes.Contains(out, []byte("--- FAIL: "+name)): // it did not compile, or something else broke
-		return "", fmt.Errorf("the test was not judged:\n%s", out)
-	}
-	return complaint(out), nil
-}
-
-// complaint finds the line in which a test says first what is wrong.
-func complaint(out []byte) string {
-	for line := range strings.Lines(string(out)) {
-		place, text, found := strings.Cut(strings.TrimSpace(line), ": ")
-		if found && strings.Contains(place, "_test.go:") && !strings.Contains(text, "level=") {
-			return fmt.Sprintf("%.110s", place+": "+text)
-		}
-	}
-	return "it fails"
-}
-
-// apply returns the mutated files by their absolute names.
-func (m mutant) apply(root string) (map[string]string, error) {
-	mutated := map[string]string{}
-	for _, e := range m.edits {
-		path := filepath.Join(root, filepath.FromSlash(e.file))
-		text, edited := mutated[path]
-		if !edited {
-			raw, err := os.ReadFile(path)
-			if err != nil {
-				return nil, err
-			}
-			text = string(raw)
-		}
-		if n := strings.Count(text, e.old); n != 1 {
-			return nil, fmt.Errorf("%s holds this text %d times instead of once; bring the mutant up to date:\n%s", e.file, n, e.old)
-		}
-		mutated[path] = strings.Replace(text, e.old, e.new, 1)
-	}
-	return mutated, nil
-}
-
-// writeOverlay writes the files into dir and what tells go where they are.
-func writeOverlay(dir string, files map[string]string) (string, error) {
-	replace := map[string]string{}
-	for path, text := range files {
-		copied := filepath.Join(dir, fmt.Sprintf("%d_%s", len(replace), filepath.Base(path)))
-		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
-			return "", err
-		}
-		replace[path] = copied
-	}
-	raw, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	overlay := filepath.Join(dir, "overlay.json")
-	return overlay, os.WriteFile(overlay, raw, 0o600)
+	return chosen, nil
 }
 
 // place is the package and the name of the mutant's test.
@@ -170,13 +116,6 @@ func (m mutant) place() (pkg, name string) {
 		return pkg, name
 	}
 	return "api", m.test
-}
-
-// test runs the tests of a package whose names are names.
-func test(ctx context.Context, root, overlay, pkg, names string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s", "-vet=off", "-run=^("+names+")$", "./"+pkg)
-	cmd.Dir = root
-	return cmd.CombinedOutput()
 }
 
 // moduleRoot finds the directory of go.mod at or above the current one.

@@ -1,107 +1,230 @@
 package main
 
 import (
-	"go/parser"
-	"go/token"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
 
-// Every mutant still fits the source: its text is there once, and what comes out is Go.
+// Every mutant fits the source and compiles, and its test exists.
 func TestTable(t *testing.T) {
 	t.Parallel()
+	needGo(t)
 	root, err := moduleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]bool{}
-	for _, m := range mutants {
-		if names[m.name] {
-			t.Errorf("two mutants are called %s", m.name)
-		}
-		names[m.name] = true
-		files, err := m.apply(root)
-		if err != nil {
-			t.Errorf("%s: %v", m.name, err)
-		}
-		for path, text := range files {
-			if filepath.Ext(path) != ".go" {
-				continue
-			}
-			if _, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution); err != nil {
-				t.Errorf("%s: %v", m.name, err)
-			}
-		}
+	if err := check(t.Context(), root, mutants); err != nil {
+		t.Error(err)
 	}
 }
 
-// Every test that the table names exists.
-func TestTestsExist(t *testing.T) {
+// No two mutants have one name, and no entry is empty.
+func TestNames(t *testing.T) {
 	t.Parallel()
-	root, err := moduleRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	declared := map[string]bool{} // by package and name
+	seen := map[string]bool{}
 	for _, m := range mutants {
-		pkg, name := m.place()
-		files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
-		if err != nil {
+		if seen[m.name] || m.name == "" || len(m.edits) == 0 {
+			t.Errorf("a second or an empty mutant: %q", m.name)
+		}
+		seen[m.name] = true
+	}
+	if _, err := choose([]string{"global-key", "no such bug"}); err == nil {
+		t.Error("a name that no mutant has is not an error")
+	}
+}
+
+// pile is a module with one package.
+const pile = `package pile
+
+import (
+	"errors"
+	"fmt"
+)
+
+const query = ` + "`" + `
+	SELECT a, b -- not c
+	FROM t
+	WHERE  a = $1 AND b = $10` + "`" + `
+
+type Pile struct{ n int }
+
+// Push counts.
+func (p *Pile) Push(n int) error {
+	if n < 0 { // not zero
+		return errors.New("negative")
+	}
+	p.n += n
+	return Push(
+		n,
+		p.n,
+	)
+}
+
+func Push(n, sum int) error {
+	fmt.Println(n, n, sum)
+	return nil
+}
+`
+
+func pileSource(t *testing.T) *source {
+	t.Helper()
+	s := &source{root: "/m", files: map[string]*file{}, decls: map[string][]declaration{}}
+	for name, text := range map[string]string{
+		"pile/pile.go":        pile,
+		"other/other.go":      "package other\n\nimport \"encoding/base64\"\n\nfunc Total(p, n int) int { p += n; return p }\n\nvar Text = base64.StdEncoding\n",
+		"pile/01_a.b.sql":     "CREATE FUNCTION f() -- makes f\nBEGIN\n    seq  :=  1;\nEND;\n",
+		"pile/inner/inner.go": "package inner\n\nvar a, b = 1, 2\n\nvar (\n\tc = 3\n\td = 4\n)\n",
+	} {
+		if err := s.add(name, text); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range files {
-			if declared[file] {
-				continue
-			}
-			declared[file] = true
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
-				declared[pkg+"."+match[1]] = true
-			}
-		}
-		if !declared[pkg+"."+name] {
-			t.Errorf("%s: there is no %s", m.name, m.test)
-		}
 	}
+	s.imports = s.importPaths()
+	return s
 }
 
-// A text that is gone or stands twice is an error, and the source stays as it is.
+// An edit changes the one place that it names, whatever the source's spaces, line breaks and
+// comments are.
 func TestApply(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
-	if err := os.WriteFile(root+"/a.go", []byte("one two two"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for old, want := range map[string]string{"one": "x two two", "two": "", "three": ""} {
-		files, err := mutant{edits: []edit{{"a.go", old, "x"}}}.apply(root)
-		if (err == nil) != (want != "") || files[root+"/a.go"] != want {
-			t.Errorf("%q: %v, %v", old, files, err)
+	s := pileSource(t)
+	for what, c := range map[string]struct {
+		edit     edit
+		file     string // pile/pile.go unless said
+		from, to string // of the file's text
+	}{
+		"method":                 {edit: edit{"pile.Pile.Push", `p.n += n`, `p.n -= n`}, from: "p.n += n", to: "p.n -= n"},
+		"function":               {edit: edit{"pile.Push", `return nil`, `return err`}, from: "return nil", to: "return err"},
+		"spaces":                 {edit: edit{"pile.Pile.Push", `p . n+=n`, `p.n = 0`}, from: "p.n += n", to: "p.n = 0"},
+		"comments":               {edit: edit{"pile.Pile.Push", `if n < 0 { return`, `if n < 1 { return`}, from: "if n < 0 { // not zero\n\t\treturn", to: "if n < 1 { return"},
+		"line breaks and commas": {edit: edit{"pile.Pile.Push", `Push(n, p.n)`, `Push(0, 0)`}, from: "Push(\n\t\tn,\n\t\tp.n,\n\t)", to: "Push(0, 0)"},
+		"ellipsis":               {edit: edit{"pile.Pile.Push", `if n < 0 { … }`, ``}, from: "if n < 0 { // not zero\n\t\treturn errors.New(\"negative\")\n\t}", to: ""},
+		"SQL in a string":        {edit: edit{"pile.query", `SELECT a, b FROM t WHERE a = $1`, `SELECT a`}, from: "SELECT a, b -- not c\n\tFROM t\n\tWHERE  a = $1", to: "SELECT a"},
+		"whole words":            {edit: edit{"pile.query", `$1`, `$2`}, from: "a = $1 AND", to: "a = $2 AND"},
+		"type":                   {edit: edit{"pile.Pile", `n int`, `n, m int`}, from: "{ n int", to: "{ n, m int"},
+		"variable of a group":    {edit: edit{"pile/inner.d", `= 4`, `= 5`}, file: "pile/inner/inner.go", from: "d = 4", to: "d = 5"},
+		"second name":            {edit: edit{"pile/inner.b", `2`, `3`}, file: "pile/inner/inner.go", from: "1, 2", to: "1, 3"},
+		"SQL file":               {edit: edit{"pile/01_a.b.sql", `BEGIN seq := 1`, `BEGIN seq := 2`}, file: "pile/01_a.b.sql", from: "BEGIN\n    seq  :=  1", to: "BEGIN seq := 2"},
+	} {
+		if c.file == "" {
+			c.file = "pile/pile.go"
 		}
-	}
-	if raw, err := os.ReadFile(root + "/a.go"); err != nil || string(raw) != "one two two" {
-		t.Errorf("the source is %q, %v", raw, err)
+		was := s.files[c.file].text
+		want := strings.Replace(was, c.from, c.to, 1)
+		changed, err := s.apply(mutant{edits: []edit{c.edit}})
+		got := strings.Replace(changed["/m/"+c.file], `_ "errors"`, `"errors"`, 1)
+		if err != nil || got != want || got == was {
+			t.Errorf("%s: %v\n%s", what, err, got)
+		}
+		if s.files[c.file].text != was {
+			t.Errorf("%s: the source has changed", what)
+		}
 	}
 }
 
-// What does not compile is not caught: it is an error.
+// An edit whose place is not there once is an error that helps to bring it up to date.
+func TestNotFound(t *testing.T) {
+	t.Parallel()
+	s := pileSource(t)
+	for what, c := range map[string]struct {
+		edit  edit
+		wants []string
+	}{
+		"another text":        {edit{"pile.Pile.Push", `if n <= 0 { return nil`, ``}, []string{"pile.Pile.Push does not hold", "pile.Pile.Push, pile/pile.go:17: if n < 0 { // not zero"}},
+		"twice":               {edit{"pile.Push", `n,`, ``}, []string{"3 times", "pile/pile.go:28: fmt.Println(n, n, sum)"}},
+		"elsewhere":           {edit{"pile.Push", `p.n += n`, ``}, []string{"pile.Push does not hold", "pile.Pile.Push, pile/pile.go:20: p.n += n"}},
+		"no such declaration": {edit{"other.Push", `p += n`, ``}, []string{"no declaration other.Push", "\tpile.Push\n", "other.Total, other/other.go:5:"}},
+		"no such method":      {edit{"pile.Pile.Pop", `fmt.Println`, ``}, []string{"no declaration pile.Pile.Pop", "pile.Push, pile/pile.go:28"}},
+		"other case":          {edit{"pile.query", `select a`, ``}, []string{"does not hold"}},
+		"a part of a word":    {edit{"pile.Push", `Print`, ``}, []string{"does not hold"}},
+		"a comment":           {edit{"pile.query", `not c`, ``}, []string{"does not hold"}},
+		"nothing":             {edit{"pile.Push", ` `, ``}, []string{"names no text"}},
+	} {
+		_, err := s.apply(mutant{edits: []edit{c.edit}})
+		for _, want := range c.wants {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: want %q in: %v", what, want, err)
+			}
+		}
+	}
+	if _, err := s.apply(mutant{edits: []edit{{"pile.Push", `return nil`, ``}, {"pile.Push", `nil`, ``}}}); err == nil {
+		t.Error("two edits of one place are no error")
+	}
+}
+
+// Imports follow the new text.
+func TestImports(t *testing.T) {
+	t.Parallel()
+	s := pileSource(t)
+	changed, err := s.apply(mutant{edits: []edit{{"pile.Push", `fmt.Println(n, n, sum)`, `base64.NewDecoder(nil, nil)`}}})
+	text := changed["/m/pile/pile.go"]
+	if err != nil || !strings.HasPrefix(text, `package pile; import base64 "encoding/base64"`) || !strings.Contains(text, "\t_ \"fmt\"\n") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	if _, err := s.apply(mutant{edits: []edit{{"pile.Push", `nil`, `unheard.Of()`}}}); err == nil || !strings.Contains(err.Error(), "unheard") {
+		t.Errorf("a package that is not known: %v", err)
+	}
+}
+
+// What does not compile is not caught: it is an error, and check finds it too.
 func TestNotJudged(t *testing.T) {
 	t.Parallel()
+	needGo(t)
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := readSource(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := mutant{name: "broken", test: "TestErrorStatuses", edits: []edit{{"mls.ErrUnsupported", `errors.New`, `len`}}}
+	changed, err := s.apply(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why, err := m.try(t.Context(), root, changed); why != "" || err == nil || !strings.Contains(err.Error(), "not judged") {
+		t.Errorf("caught: %q, %v", why, err)
+	}
+	if err := check(t.Context(), root, []mutant{m}); err == nil || !strings.Contains(err.Error(), "broken: ") {
+		t.Errorf("check: %v", err)
+	}
+	m.test = "TestThatIsNot"
+	if err := check(t.Context(), root, []mutant{m}); err == nil || !strings.Contains(err.Error(), "there is no api.TestThatIsNot") {
+		t.Errorf("check: %v", err)
+	}
+}
+
+func needGo(t *testing.T) {
+	t.Helper()
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("there is no go command")
 	}
-	root, err := moduleRoot()
-	if err != nil {
+}
+
+// A verdict is remembered for the same mutant of the same source.
+func TestCache(t *testing.T) {
+	t.Parallel()
+	c := &cache{dir: t.TempDir(), inputs: map[string]string{"api": "1"}}
+	m := mutant{name: "a bug", test: "TestA"}
+	text := map[string]string{"a.go": "package a"}
+	if got := c.get(m, text); got != "" {
+		t.Errorf("before: %q", got)
+	}
+	if err := c.put(m, text, "wrong"); err != nil {
 		t.Fatal(err)
 	}
-	m := mutant{edits: []edit{{"welcome/welcome.go", "package welcome", "package welcome\n\nvar broken int = `x`"}}, test: "TestErrorStatuses"}
-	if why, err := m.try(t.Context(), root); why != "" || err == nil || !strings.Contains(err.Error(), "not judged") {
-		t.Errorf("caught: %q, %v", why, err)
+	if got := c.get(m, text); got != "wrong" {
+		t.Errorf("after: %q", got)
+	}
+	for what, got := range map[string]string{
+		"other mutant": c.get(m, map[string]string{"a.go": "package b"}),
+		"other test":   c.get(mutant{name: "a bug", test: "TestB"}, text),
+		"other source": (&cache{dir: c.dir, inputs: map[string]string{"api": "2"}}).get(m, text),
+	} {
+		if got != "" {
+			t.Errorf("%s: %q", what, got)
+		}
 	}
 }

@@ -3,430 +3,421 @@ package main
 // mutant is a bug that a server had, put back.
 type mutant struct {
 	name  string // of the bug, with what it is put into where there are several
+	test  string // that fails: of package api, or of the package before the dot
 	edits []edit
-	test  string // of package api, or of the package before the dot
 }
 
-// edit replaces a text that stands exactly once in a file.
-type edit struct{ file, old, new string }
+// edit replaces a text that stands exactly once in a declaration. The package comment says how to
+// write one.
+type edit struct{ in, old, new string }
 
-// reserveBody is what takes a key, and checked what a server that only looks does instead.
-const (
-	reserveBody = `	tag, err := tx.Exec(ctx, ` + "`" + `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval)
-		ON CONFLICT DO NOTHING` + "`" + `,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), operationOf(req.NSID).life)
-	return err == nil && tag.RowsAffected() == 1, err
-`
-	checked = `	_ = hash
+var (
+	// onlyLooks makes reserve look whether the key is free, and take nothing.
+	onlyLooks = edit{"idem.reserve", `hash := req.Input.Hash() … return err == nil && tag.RowsAffected() == 1, err`, `
 	_, err := lookup(ctx, tx, req)
-	if err != nil && err.Error() == "no rows in result set" {
+	if errors.Is(err, pgx.ErrNoRows) {
 		return true, nil
 	}
-	return false, err
-`
-	completeBody = `		UPDATE idempotency_keys SET response = $5, completed_at = clock_timestamp()
-		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)` + "`" + `,
-		req.Caller, req.NSID, req.Scope, req.Key, response)
-`
-	inserted = `		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
-		VALUES ($1, $2, $3, $4, $6, $7, $5, clock_timestamp(), clock_timestamp() + $8::interval)
-		ON CONFLICT DO NOTHING` + "`" + `,
-		req.Caller, req.NSID, req.Scope, req.Key, response,
-		func() []byte { h := req.Input.Hash(); return h[:] }(), req.Input.fieldHashes(), operationOf(req.NSID).life)
-`
+	return false, err`}
+
+	// recordsLast makes complete insert the record that reserve did not.
+	recordsLast = edit{"idem.complete", `tx.ExecLast(… response)`, `
+	hash := req.Input.Hash()
+	tx.ExecLast("INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)" +
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + $8::interval) ON CONFLICT DO NOTHING",
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), response, req.life())`}
 )
 
-// welcomeBody is how the bytes of a Welcome are found.
-const welcomeBody = "SELECT body FROM welcome_bodies WHERE convo_id = $1 AND epoch = $2"
-
 var mutants = []mutant{
-	{"replay-before-auth", []edit{
-		{"api/dispatch.go", `		return route, serviceauth.Verified{}, err
-	}
-	return route, token, nil
-}`, `		if token := strings.Split(r.Header.Get(echo.HeaderAuthorization), "."); len(token) == 3 {
+	// Idempotency
+	{"replay-before-auth", "TestReplayBeforeAuth", []edit{
+		{"api.Server.admit", `return err } cl.caller, cl.token = token.Caller, &token`, `
+		if token := strings.Split(r.Header.Get(echo.HeaderAuthorization), "."); len(token) == 3 {
 			var claims struct{ Iss syntax.DID }
 			raw, _ := base64.RawURLEncoding.DecodeString(token[1])
 			if json.Unmarshal(raw, &claims) == nil {
-				return route, serviceauth.Verified{Caller: claims.Iss}, nil
+				cl.caller = claims.Iss
+				return nil
 			}
 		}
-		return route, serviceauth.Verified{}, err
+		return err
 	}
-	return route, token, nil
-}`}, {"api/dispatch.go", `	"context"
-`, `	"context"
-	"encoding/base64"
-	"encoding/json"
-	"strings"
-`}}, "TestReplayBeforeAuth"},
-	{"global-key", []edit{
-		{"api/handlers.go", "idem.Request{Caller: c.caller,", `idem.Request{Caller: "did:web:everyone.example",`}}, "TestGlobalKey"},
-	{"global-key (messages)", []edit{
-		{"messages/statement.go", "WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key",
-			"WHERE convo_id = d.convo_id AND idempotency_key"},
-		{"migrations/000009_tokens.up.sql", "WHERE h.convo_id = convo AND h.sender_did = sender AND h.idempotency_key", "WHERE h.convo_id = convo AND h.idempotency_key"}}, "TestGlobalKey"},
-	{"body-ignored", []edit{
-		{"idem/content.go", "if bytes.Equal(r.requestHash, hash[:]) {", "if bytes.Equal(hash[:], hash[:]) {"}}, "TestBodyIgnored"},
-	{"body-ignored (messages)", []edit{
-		{"messages/statement.go", "WHEN held.request_hash = d.hash THEN 'repeated'", "WHEN held.seq IS NOT NULL THEN 'repeated'"},
-		{"migrations/000009_tokens.up.sql", "IF held.request_hash = hash THEN", "IF held.seq IS NOT NULL THEN"}}, "TestBodyIgnored"},
-	{"check-then-run", []edit{
-		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted}}, "TestCheckThenRun"},
-	{"record-after", []edit{
-		{"idem/record.go", reserveBody, checked}, {"idem/record.go", completeBody, inserted},
-		{"idem/idem.go", "		complete(tx, req, answer.Body)\n", ""},
-		{"idem/idem.go", "	return answer, nil\n", `	late, err := s.begin(ctx, req)
+	cl.caller, cl.token = token.Caller, &token`}}},
+	{"global-key", "TestGlobalKey", []edit{
+		{"api.handlers.write", `Caller: c.caller`, `Caller: "did:web:everyone.example"`}}},
+	{"global-key (messages)", "TestGlobalKey", []edit{
+		{"messages.readFacts", `sender_did = d.sender_did AND idempotency_key`, `idempotency_key`}}},
+	{"body-ignored", "TestBodyIgnored", []edit{
+		{"idem.record.conflict", `bytes.Equal(r.requestHash, hash[:])`, `bytes.Equal(hash[:], hash[:])`}}},
+	{"body-ignored (messages)", "TestBodyIgnored", []edit{
+		{"messages.judge.repetition", `bytes.Equal(r.hash, d.Hash[:])`, `bytes.Equal(r.hash, r.hash)`}}},
+	{"check-then-run", "TestCheckThenRun", []edit{onlyLooks, recordsLast}},
+	{"record-after", "TestRecordAfter", []edit{onlyLooks, recordsLast,
+		{"idem.Store.Do", `complete(tx, req, answer.Body)`, ``},
+		{"idem.Store.Do", `return answer, nil`, `
+	late, err := s.begin(ctx, req)
 	if err != nil {
 		return answer, err
 	}
 	complete(late, req, answer.Body)
-	return answer, late.Commit(ctx)
-`}}, "TestRecordAfter"},
-	{"epoch-before-key", []edit{
-		{"messages/statement.go", `				WHEN held.request_hash = d.hash`, `				WHEN d.epoch < c.epoch THEN 'wrong-epoch'
-				WHEN held.request_hash = d.hash`},
-		{"migrations/000009_tokens.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF current_epoch > epoch THEN\n        status := 'wrong-epoch';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestEpochBeforeKey"},
-	{"member-before-key", []edit{
-		{"messages/statement.go", `				WHEN held.request_hash = d.hash`, `				WHEN m.left_at IS NOT NULL THEN 'not-member'
-				WHEN held.request_hash = d.hash`},
-		{"migrations/000009_tokens.up.sql", "    IF FOUND THEN\n        seq := held.seq;", "    IF EXISTS (SELECT FROM members m WHERE m.convo_id = convo AND m.did = sender AND m.left_at IS NOT NULL) THEN\n        status := 'not-member';\n        RETURN;\n    END IF;\n    IF held.seq IS NOT NULL THEN\n        seq := held.seq;"}}, "TestMemberBeforeKey"},
-	{"member-before-key (leave)", []edit{
-		{"convos/leave.go", "			return Advanced{Epoch: *c.leftEpoch}, nil\n", "			return Advanced{}, ErrNotMember\n"}}, "TestMemberBeforeKey"},
-	{"cached-401", []edit{
-		{"idem/idem.go", `	if answer.Body, err = effect(ctx, tx); err != nil {
-`, `	if answer.Body, err = effect(ctx, tx); err != nil {
+	return answer, late.Commit(ctx)`}}},
+	{"epoch-before-key", "TestEpochBeforeKey", []edit{
+		{"messages.judge.judge", `key := d.requestKey()`, `if d.Epoch < f.epoch-j.window {
+		return Result{Err: &EpochMismatchError{Epoch: d.Epoch, Current: f.epoch}}
+	}
+	key := d.requestKey()`}}},
+	{"member-before-key", "TestMemberBeforeKey", []edit{
+		{"messages.judge.judge", `key := d.requestKey()`, `if f.membership == former {
+		return Result{Err: ErrNotMember}
+	}
+	key := d.requestKey()`}}},
+	{"member-before-key (leave)", "TestMemberBeforeKey", []edit{
+		{"convos.Leave", `return Advanced{Epoch: *c.leftEpoch}, nil`, `return Advanced{}, ErrNotMember`}}},
+	{"cached-401", "TestCached401", []edit{
+		{"idem.Store.Do", `answer.Body, err = effect(ctx, tx); err != nil {`, `answer.Body, err = effect(ctx, tx); err != nil {
 		complete(tx, req, []byte(err.Error()))
-		_ = tx.Commit(ctx)
-`}}, "TestCached401"},
-	{"swallowed-insert", []edit{
-		{"idem/record.go", reserveBody, `	attempt, err := tx.Begin(ctx)
+		_ = tx.Commit(ctx)`}}},
+	{"swallowed-insert", "TestSwallowedInsert", []edit{
+		{"idem.reserve", `tag, err := tx.Exec`, `attempt, err := tx.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
-	tag, err := attempt.Exec(ctx, ` + "`" + `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval)
-		ON CONFLICT DO NOTHING` + "`" + `,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), operationOf(req.NSID).life)
-	if err != nil {
+	tag, err := attempt.Exec`},
+		{"idem.reserve", `return err == nil && tag.RowsAffected() == 1, err`, `if err != nil {
 		return true, attempt.Rollback(ctx)
 	}
-	return tag.RowsAffected() == 1, attempt.Commit(ctx)
-`}}, "TestSwallowedInsert"},
-	{"the COMMIT without the answer", []edit{
-		{"idem/transaction.go", "		b.QueuedQueries = append(b.QueuedQueries, t.last)\n", "		_ = t.last\n"}}, "idem.TestReplayIsTheFirstAnswer"},
-	{"a COMMIT that was none", []edit{
-		{"idem/transaction.go", `tag.String() != "COMMIT"`, `tag.String() == ""`}}, "idem.TestWriteThatFailsAnywhere"},
-	{"sliding-midnight", []edit{
-		{"idem/record.go", "clock_timestamp(), clock_timestamp() + $7::interval)\n		ON CONFLICT DO NOTHING`", "clock_timestamp(), date_trunc('minute', clock_timestamp() + $7::interval - $7::interval))\n		ON CONFLICT DO NOTHING`"}}, "TestSlidingMidnight"},
-	{"frozen-lease", []edit{
-		{"idem/lease.go", "(state = 'processing' AND lease_expires_at <= clock_timestamp())", "(state = 'processing' AND lease_expires_at <= now() - interval '1 hour')"}}, "idem.TestFrozenLease"},
-	{"zombie (completion)", []edit{
-		{"idem/lease.go", `		UPDATE idempotency_keys SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
-		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND`, `		UPDATE idempotency_keys SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
-		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence >= $5 AND`}}, "idem.TestZombieFenced"},
-	{"zombie (heartbeat)", []edit{
-		{"idem/lease.go", `lease_expires_at = clock_timestamp() + $6::interval
-		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND`, `lease_expires_at = clock_timestamp() + $6::interval
-		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence >= $5 AND`}}, "idem.TestHeartbeat"},
-	{"takeover-race", []edit{
-		{"idem/lease.go", "AND (state = 'released' OR (state = 'processing' AND lease_expires_at <= clock_timestamp())", "AND (state = 'released' OR state = 'processing'"}}, "idem.TestTakeoverRace"},
-	{"records without row-level security", []edit{
-		{"idem/record.go", "set_config('mlsd.caller', $1, true)", "set_config('mlsd.maintenance', left($1, 0) || 'on', true)"}}, "idem.TestRowLevelSecurity"},
-	{"keys that never expire", []edit{
-		{"idem/record.go", "AND state = 'completed' AND expires_at <= clock_timestamp()`,", "AND state = 'completed' AND expires_at <= '-infinity'`,"}}, "TestExpiredHeader"},
-	{"epoch-in-replay", []edit{
-		{"idem/idem.go", "	return Answer{Body: rec.response, Replayed: true, Outcome: rec.outcome}, nil\n",
-			"	return Answer{Body: []byte(`{\"success\":true}`), Replayed: true}, nil\n"}}, "TestEpochInReplay"},
+	return tag.RowsAffected() == 1, attempt.Commit(ctx)`}}},
+	{"the COMMIT without the answer", "idem.TestReplayIsTheFirstAnswer", []edit{
+		{"internal/pgpool.Transaction.Commit", `b.QueuedQueries = append(b.QueuedQueries, t.last)`, `_ = t.last`}}},
+	{"a ROLLBACK taken for a COMMIT", "idem.TestWriteThatFailsAnywhere", []edit{
+		{"internal/pgpool.Transaction.Commit", `tag.String() != "COMMIT"`, `tag.String() == ""`}}},
+	{"sliding-midnight", "TestSlidingMidnight", []edit{
+		{"idem.reserve", `clock_timestamp() + $7::interval`, `date_trunc('minute', clock_timestamp() + $7::interval - $7::interval)`}}},
+	{"frozen-lease", "idem.TestFrozenLease", []edit{
+		{"idem.Store.takeOver", `state = 'processing' AND lease_expires_at <= clock_timestamp()`, `state = 'processing' AND lease_expires_at <= now() - interval '1 hour'`}}},
+	{"zombie (completion)", "idem.TestZombieFenced", []edit{
+		{"idem.Store.finish", `SET state = 'completed' … fence = $5`, `SET state = 'completed', outcome = $6, response = $7, completed_at = clock_timestamp()
+		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence >= $5`}}},
+	{"zombie (heartbeat)", "idem.TestHeartbeat", []edit{
+		{"idem.Store.extend", `fence = $5`, `fence >= $5`}}},
+	{"takeover-race", "idem.TestTakeoverRace", []edit{
+		{"idem.Store.takeOver", `state = 'processing' AND lease_expires_at <= clock_timestamp()`, `state = 'processing'`}}},
+	{"records without row-level security", "idem.TestRowLevelSecurity", []edit{
+		{"idem.asCaller", `set_config('mlsd.caller', $1, true)`, `set_config('mlsd.maintenance', left($1, 0) || 'on', true)`}}},
+	{"keys that never expire", "TestExpiredHeader", []edit{
+		{"idem.reclaim", `expires_at <= clock_timestamp()`, `expires_at <= '-infinity'`}}},
+	{"epoch-in-replay", "TestEpochInReplay", []edit{
+		{"idem.Store.replay", `Body: rec.response`, `Body: []byte("{\"success\":true}")`}}},
 
-	{"second-fetch-410", []edit{
-		{"welcome/desk.go", "FROM chosen WHERE state = 'in_flight' AND grace", "FROM chosen WHERE state = '' AND grace"},
-		{"welcome/deliver.go", "	case InFlight:\n	case Consumed:\n", "	case InFlight, Consumed:\n"}}, "TestSecondFetch410"},
-	{"confirmed-nothing", []edit{
-		{"welcome/deliver.go", `	if err != nil {
-		return "", err
-	}
-	if err := p.expireLease(`, `	if err != nil {
+	// Welcomes
+	{"second-fetch-410", "TestSecondFetch410", []edit{
+		{"welcome.fetched.delivery", `case *f.state == Consumed:`, `case *f.state == Consumed, *f.state == InFlight:`}}},
+	{"confirmed-nothing", "TestConfirmedNothing", []edit{
+		{"welcome.confirmed.outcome", `case c.before == nil, !*c.fetched:`, `case c.before == nil:
 		return Consumed, nil
-	}
-	if err := p.expireLease(`}}, "TestConfirmedNothing"},
-	{"confirmed-nothing (unfetched)", []edit{
-		{"welcome/deliver.go", `	case !w.fetched:
-		return "", ErrNotFound
-`, `	case !w.fetched:
+	case !*c.fetched:`}}},
+	{"confirmed-nothing (unfetched)", "TestConfirmedNothing", []edit{
+		{"welcome.confirmed.outcome", `case c.before == nil, !*c.fetched:`, `case c.before != nil && !*c.fetched:
 		return Consumed, nil
-`}}, "TestConfirmedNothing"},
-	{"sliding-grace", []edit{
-		{"welcome/desk.go", "chosen.state = 'available' AND state = 'available'", "state IN ('available', 'in_flight')"}}, "TestSlidingGrace"},
-	{"sliding-grace (not at the desk)", []edit{
-		{"welcome/deliver.go", "	case InFlight:\n	case Consumed:\n",
-			"	case InFlight:\n		if err := p.openLease(ctx, tx, convo, &w); err != nil {\n			return Delivery{}, err\n		}\n	case Consumed:\n"}},
-		"welcome.TestMachineFollowsTheModel"},
-	{"any-device", []edit{
-		{"welcome/desk.go", "	), opened AS (\n", `	), others AS (
+	case c.before == nil:`}}},
+	{"sliding-grace", "TestSlidingGrace", []edit{
+		{"welcome/openlease.sql", `chosen.state = 'available' AND state = 'available'`, `state IN ('available', 'in_flight')`}}},
+	{"sliding-grace (after a wait)", "welcome.TestHundredFetches", []edit{
+		{"welcome.endLeases", `AND locked.grace_expires_at <= clock_timestamp()`, ``}}},
+	{"a lease that is over is given again", "welcome.TestMachineFollowsTheModel", []edit{
+		{"welcome/openlease.sql", `state = 'in_flight' AND grace_expires_at > clock_timestamp() AS leased`, `state = 'in_flight' AS leased`}}},
+	{"any-device", "TestAnyDevice", []edit{
+		{"welcome/openlease.sql", `opened AS (`, `others AS (
 		UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp()
 		WHERE convo_id = $1 AND recipient_did = $2 AND id <> (SELECT id FROM chosen)
-	), opened AS (
-`}}, "TestAnyDevice"},
-	{"gc-kills-welcome", []edit{
-		{"welcome/desk.go", "epoch = leased.epoch LIMIT 1", `epoch = leased.epoch AND EXISTS (
-			SELECT FROM key_packages WHERE did = $2 AND ref = leased.key_package_ref) LIMIT 1`},
-		{"welcome/deliver.go", welcomeBody, welcomeBody + ` AND EXISTS (
-			SELECT FROM welcomes w JOIN key_packages k ON k.did = w.recipient_did AND k.ref = w.key_package_ref
-			WHERE w.convo_id = $1 AND w.epoch = $2)`}}, "TestGCKillsWelcome"},
-	{"confirmed in another's name", []edit{
-		{"welcome/desk.go", "set_config('mlsd.caller', $2::text, true)", "set_config('mlsd.caller', left($2::text, 0), true)"}}, "welcome.TestConfirmedTogether"},
-	{"a held Welcome is waited for", []edit{
-		{"welcome/desk.go", "clock_timestamp()\n			FOR UPDATE SKIP LOCKED\n", "clock_timestamp()\n			FOR UPDATE\n"}}, "welcome.TestLeftAside"},
-	{"a stranger's confirmation", []edit{
-		{"welcome/desk.go", "			AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL)\n", ""}}, "welcome.TestLeftAside"},
-	{"a lease that is over is confirmed at the desk", []edit{
-		{"welcome/desk.go", "AND state = 'in_flight'\n				AND grace_expires_at > clock_timestamp()", "AND state = 'in_flight'"}}, "welcome.TestLeftAside"},
-	{"poison for all (Welcomes)", []edit{
-		{"welcome/desk.go", `return "", fmt.Errorf("%w: %w", ErrAside, err)`, `return "", fmt.Errorf("confirm the Welcome: %w", err)`}},
-		"welcome.TestPoisonedConfirmation"},
-	{"stale-welcome", []edit{
-		{"welcome/deposit.go", "AS r (id, did, device_id, ref)`", `AS r (id, did, device_id, ref)
-		WHERE NOT EXISTS (SELECT FROM welcomes w WHERE w.convo_id = $1 AND w.recipient_did = r.did)` + "`"}}, "TestStaleWelcome"},
-	{"first-recipient-only", []edit{
-		{"welcome/deposit.go", "	n := len(to)\n", "	to = to[:1]\n	n := len(to)\n"}}, "TestFirstRecipientOnly"},
+	), opened AS (`}}},
+	{"gc-kills-welcome", "TestGCKillsWelcome", []edit{
+		{"welcome/openlease.sql", `epoch = chosen.epoch`, `epoch = chosen.epoch AND EXISTS (
+			SELECT FROM key_packages WHERE did = $2 AND ref = chosen.key_package_ref)`}}},
+	{"confirmed in another's name", "welcome.TestConfirmedTogether", []edit{
+		{"welcome/confirm.sql", `set_config('mlsd.caller', $2::text, true)`, `set_config('mlsd.caller', left($2::text, 0), true)`}}},
+	{"a locked Welcome is waited for", "welcome.TestFirstAttempt", []edit{
+		{"welcome/confirm.sql", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}}},
+	{"a stranger's confirmation", "welcome.TestFirstAttempt", []edit{
+		{"welcome/confirm.sql", `AND (SELECT member FROM recipient)`, ``}}},
+	{"an expired lease is confirmed", "welcome.TestFirstAttempt", []edit{
+		{"welcome/confirm.sql", `AND grace_expires_at > clock_timestamp()`, ``}}},
+	{"poison for all (Welcomes)", "welcome.TestPoisonedConfirmation", []edit{
+		{"welcome.attempt", `case n > 1:`, `case n > 0:`}}},
+	{"stale-welcome", "TestStaleWelcome", []edit{
+		{"welcome.Add", `AS r (id, did, device_id, ref)`, `AS r (id, did, device_id, ref)
+		WHERE NOT EXISTS (SELECT FROM welcomes w WHERE w.convo_id = $1 AND w.recipient_did = r.did)`}}},
+	{"first-recipient-only", "TestFirstRecipientOnly", []edit{
+		{"welcome.Add", `n := len(to)`, `to = to[:1]; n := len(to)`}}},
 
-	{"self-read-cas", []edit{
-		{"convos/commit.go", "	case int64(h.Epoch) != c.epoch:\n", "	case int64(h.Epoch) > c.epoch:\n"}}, "TestSelfReadCAS"},
-	{"max-plus-one", []edit{
-		{"messages/statement.go", "ORDER BY id FOR NO KEY UPDATE\n", "ORDER BY id\n"},
-		{"migrations/000009_tokens.up.sql", "        FOR NO KEY UPDATE;", "        ;"}}, "TestMaxPlusOne"},
-	{"epoch-zero", []edit{
-		{"convos/create.go", "		epoch = 1\n", "		epoch = 0\n"},
-		{"convos/create.go", "	if epoch == 0 && n.Welcome != nil {\n", "	if epoch < 0 {\n"}}, "TestEpochZero"},
-	{"off-by-one", []edit{
-		{"convos/commit.go", "Hash: p.Hash, Epoch: next,", "Hash: p.Hash, Epoch: c.epoch,"}}, "TestOffByOne"},
-	{"off-by-one (range)", []edit{
-		{"messages/read.go", "AND kind = 3 AND epoch BETWEEN $2 AND $3 AND", "AND kind = 3 AND epoch > $2 AND epoch <= $3 AND"}}, "TestOffByOne"},
-	{"group-info-late", []edit{
-		{"convos/commit.go", "v.group, p.GroupInfo); err", "v.group, nil); err"}}, "TestGroupInfoLate"},
-	{"open-join", []edit{
-		{"convos/access.go", "	if !known {\n", "	if !known && caller == \"\" {\n"},
-		{"convos/access.go", "		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })\n",
-			"		QueryRow(func(row pgx.Row) error {\n			if err := row.Scan(&c.leftEpoch); !errors.Is(err, pgx.ErrNoRows) {\n				return err\n			}\n			return nil\n		})\n"}}, "TestOpenJoin"},
-	{"open-join (another's device)", []edit{
-		{"convos/verify.go", "	if m.DID() == by.String() || slices", "	if r.joins || m.DID() == by.String() || slices"}}, "TestOpenJoin"},
-	{"self-rejoin", []edit{
-		{"convos/submit.go", "	if c.leftEpoch != nil {\n", "	if c.leftEpoch != nil && !may.joins {\n"}}, "TestSelfRejoin"},
-	{"group-info-open", []edit{
-		{"convos/publicgroup.go", "m.did = $2 AND m.left_at IS NULL AND g.", "m.did <> $2 AND m.left_at IS NULL AND g."}}, "TestGroupInfoOpen"},
-	{"forged sender", []edit{
-		{"convos/verify.go", "SenderTypeMember && sender.DID() != by.String()", "SenderTypeMember && sender.DID() == \"\""}}, "TestVerifiedCommit"},
-	{"unverified commit", []edit{
-		{"convos/verify.go", "	case errors.Is(err, mls.ErrUnsupported): //", "	case errors.Is(err, mls.ErrUnsupported) || errors.Is(err, mls.ErrBadSignature): //"}}, "TestVerifiedCommit"},
-	{"roster beside the commit", []edit{
-		{"convos/verify.go", "	for _, a := range change.Adds {\n		if a.KeyPackage != nil {", "	for _, a := range change.Adds[:0] {\n		if a.KeyPackage != nil {"},
-		{"convos/verify.go", "	return v, c.permit(ctx, tx, by, change, may)\n", "	v.all = false\n	return v, nil\n"}}, "TestVerifiedCommit"},
-	{"poisoned tree", []edit{
-		{"convos/verify.go", "	case before.vouchedBy != \"\" && before", "	case before.vouchedBy == \"nobody\" && before"}}, "TestWrongWord"},
-	{"ghost device", []edit{
-		{"convos/verify.go", "		if a.DID() != by.String() && !welcomed[", "		if a.DID() == \"\" && !welcomed["}}, "TestGhost"},
-	{"starvation", []edit{
-		{"convos/access.go", "reserved_for <> $2 AND", "reserved_for = $2 AND"}}, "TestNobodyStarves"},
-	{"member-list-leak", []edit{
-		{"convos/create.go", `	if !inserted {
-		return Convo{}, ErrGroupAlreadyExists
-`, `	if !inserted {
+	// Epochs and membership
+	{"self-read-cas", "TestSelfReadCAS", []edit{
+		{"convos.locked.checkCommit", `int64(h.Epoch) != c.epoch`, `int64(h.Epoch) > c.epoch`}}},
+	{"max-plus-one", "TestMaxPlusOne", []edit{
+		{"messages.waitForConvos", `FOR NO KEY UPDATE`, ``},
+		{"messages.lockAndUseTokens", `FOR NO KEY UPDATE SKIP LOCKED`, ``}}},
+	{"epoch-zero", "TestEpochZero", []edit{
+		{"convos.NewConvo.judge", `epoch = 1`, `epoch = 0`},
+		{"convos.NewConvo.judge", `epoch == 0 && n.Welcome != nil`, `epoch < 0`}}},
+	{"off-by-one", "TestOffByOne", []edit{
+		{"convos.locked.advance", `Hash: p.Hash, Epoch: next`, `Hash: p.Hash, Epoch: c.epoch`}}},
+	{"off-by-one (range)", "TestOffByOne", []edit{
+		{"messages.Commits", `epoch BETWEEN $2 AND $3`, `epoch > $2 AND epoch <= $3`}}},
+	{"group-info-late", "TestGroupInfoLate", []edit{
+		{"convos.locked.advance", `v.group, p.GroupInfo`, `v.group, nil`}}},
+	{"open-join", "TestOpenJoin", []edit{
+		{"convos.lockConvo", `if !known {`, `if !known && caller == "" {`},
+		{"convos.lockConvo", `return row.Scan(&c.leftEpoch)`, `
+			if err := row.Scan(&c.leftEpoch); !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			return nil`}}},
+	{"open-join (another's device)", "TestOpenJoin", []edit{
+		{"convos.rights.add", `if m.DID() == by.String()`, `if r.joins || m.DID() == by.String()`}}},
+	{"self-rejoin", "TestSelfRejoin", []edit{
+		{"convos.submit", `if c.leftEpoch != nil {`, `if c.leftEpoch != nil && !allowed.joins {`}}},
+	{"group-info-open", "TestGroupInfoOpen", []edit{
+		{"convos.GroupInfoOf", `m.did = $2`, `m.did <> $2`}}},
+	{"forged sender", "TestVerifiedCommit", []edit{
+		{"convos.checkSender", `sender.DID() != by.String()`, `sender.DID() == ""`}}},
+	{"unverified commit", "TestVerifiedCommit", []edit{
+		{"convos.locked.judgePublic", `case errors.Is(err, mls.ErrUnsupported):`, `case errors.Is(err, mls.ErrUnsupported) || errors.Is(err, mls.ErrBadSignature):`}}},
+	{"the roster is not the commit's", "TestVerifiedCommit", []edit{
+		{"convos.locked.judgePublic", `range change.Adds { if a.KeyPackage != nil`, `range change.Adds[:0] { if a.KeyPackage != nil`},
+		{"convos.locked.judgePublic", `return v, c.permit(ctx, tx, by, change, allowed)`, `v.all = false; return v, nil`}}},
+	{"poisoned tree", "TestWrongWord", []edit{
+		{"convos.locked.judgePublic", `before.vouchedBy != ""`, `before.vouchedBy == "nobody"`}}},
+	{"ghost device", "TestGhost", []edit{
+		{"convos.verdict.checkRecipients", `a.DID() != by.String() && !welcomed`, `a.DID() == "" && !welcomed`}}},
+	{"starvation", "TestNobodyStarves", []edit{
+		{"convos.lockConvo", `reserved_for <> $2`, `reserved_for = $2`}}},
+	{"member-list-leak", "TestMemberListLeak", []edit{
+		{"convos.Create", `if !inserted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
 		var existing uuid.UUID
 		var creator syntax.DID
 		err := tx.QueryRow(ctx, "SELECT id, creator_did FROM convos WHERE group_id = $1", n.GroupID).Scan(&existing, &creator)
 		if err != nil {
 			return Convo{}, err
 		}
-		return Get(ctx, tx, existing, creator)
-`}}, "TestMemberListLeak"},
-	{"sub-impersonation", []edit{
-		{"internal/serviceauth/claims.go", "	iss, ok := parseIssuer(r.Iss)\n",
-			"	var subject struct {\n		Sub string `json:\"sub\"`\n	}\n	_ = json.Unmarshal(b, &subject)\n	iss, ok := parseIssuer(r.Iss)\n"},
-		{"internal/serviceauth/claims.go", "	if r.Nbf != nil {\n		c.nbf = *r.Nbf\n	}\n",
-			"	if r.Nbf != nil {\n		c.nbf = *r.Nbf\n	}\n	if subject.Sub != \"\" {\n		c.sub = syntax.DID(subject.Sub)\n	}\n"},
-		{"internal/serviceauth/token.go", "	iat, nbf, exp int64 //", "	sub           syntax.DID\n	iat, nbf, exp int64 //"},
-		{"internal/serviceauth/validator.go", "	return Verified{Caller: c.iss, ", "	if c.sub != \"\" {\n		c.iss = c.sub\n	}\n	return Verified{Caller: c.iss, "}}, "TestSubImpersonation"},
-	{"removed member reads on", []edit{
-		{"convos/access.go", "	if left {\n", "	if left && m.Epoch < 0 {\n"}}, "TestRemovedMemberReadsNothing"},
-	{"removed member reads on (messages)", []edit{
-		{"messages/read.go", "	if left {\n", "	if left && last < 0 {\n"},
-		{"messages/read.go", " AND me.left_at IS NULL\n			AND seq", "\n			AND seq"}}, "TestRemovedMemberReadsNothing"},
-	{"member reads from before it joined", []edit{
-		{"messages/read.go", "AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND", "AND seq BETWEEN $3::bigint + 1 AND"}}, "TestRemovedMemberReadsNothing"},
-	{"page without its membership", []edit{
-		{"messages/read.go", "	WHERE me.convo_id = $1 AND me.did = $2`\n", "	WHERE me.convo_id = $1 AND me.role = 'creator' AND $2::text <> ''`\n"}}, "TestStrangers"},
-
-	{"a cursor goes back", []edit{
-		{"convos/cursor.go", "a.furthest > a.cursor_seq", "a.furthest <> a.cursor_seq"},
-		{"convos/cursor.go", "m.cursor_seq < h.furthest", "m.cursor_seq <> h.furthest"}}, "convos.TestCursorsTogether"},
-	{"a stranger's cursor", []edit{
-		{"convos/cursor.go", "c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'\n", "c.id IS NULL THEN 'convo-not-found'\n				WHEN m.did IS NULL THEN 'not-member'\n"}},
-		"convos.TestCursorRefusals"},
-	{"a cursor ahead of the log", []edit{
-		{"convos/cursor.go", "WHEN a.seq > c.last_seq THEN", "WHEN a.seq > c.last_seq + 1 THEN"}}, "convos.TestCursorRefusals"},
-	{"one cursor ahead is all of them", []edit{
-		{"convos/cursor.go", "max(seq) FILTER (WHERE status = 'moved') OVER", "max(seq) OVER"}}, "convos.TestCursorsTogether"},
-	{"a busy cursor is waited for", []edit{
-		{"convos/cursor.go", `"FOR NO KEY UPDATE SKIP LOCKED\n"`, `"FOR NO KEY UPDATE\n"`}}, "convos.TestBusyCursor"},
-	{"poison for all (cursors)", []edit{
-		{"convos/cursor.go", "	case err != nil, r.status == cursorBusy:\n", "	case r.status == cursorBusy:\n"}}, "convos.TestPoisonedCursor"},
-
-	{"double-claim", []edit{
-		{"keypackages/claim.go", "				FOR UPDATE SKIP LOCKED\n", ""}}, "TestDoubleClaim"},
-	{"double-claim (lapsed)", []edit{
-		{"keypackages/reaper.go", "SET state = 'orphaned'\n", "SET state = 'available', claimed_by = NULL\n"}}, "TestOrphanedClaim"},
-	{"drain", []edit{
-		{"keypackages/claim.go", ">= $8 AS limited", ">= $8 + 1000000 AS limited"}}, "TestDrain"},
-	{"drain (at once)", []edit{
-		{"keypackages/claim.go", "	b.Queue(lockCaller, c.Caller)\n", ""}}, "TestDrain"},
-	{"the last resort besides", []edit{
-		{"keypackages/claim.go", " AND did || ' ' || device_id <> ALL((SELECT devices FROM served)::text[])", ""}}, "keypackages.TestLastResort"},
-	{"expired-served", []edit{
-		{"keypackages/claim.go", "state = 'available' AND NOT last_resort AND not_after > clock_timestamp()\n				AND ($2",
-			"state = 'available' AND NOT last_resort\n				AND ($2"},
-		{"keypackages/claim.go", "state = 'available' AND NOT last_resort AND not_after > clock_timestamp()\n				ORDER",
-			"state = 'available' AND NOT last_resort\n				ORDER"}}, "TestExpiredServed"},
-	{"expired-served (last resort)", []edit{
-		{"keypackages/claim.go", "state = 'available' AND last_resort AND not_after > clock_timestamp()", "state = 'available' AND last_resort"}}, "TestExpiredServed"},
-	{"locked-last-resort", []edit{
-		{"keypackages/claim.go", "ref, cipher_suite, body, created_at\n				FROM key_packages\n",
-			"ref, cipher_suite, body, created_at\n				FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) key_packages\n"}}, "TestLockedLastResort"},
-
-	{"blind retry", []edit{
-		{"messages/append.go", `return code == "40P01" || code == "40001"`, `return code != "40P01"`}}, "messages.TestUnknownOutcome"},
-	{"a lost COMMIT is a failed one", []edit{
-		{"messages/append.go", "	if lost(err) {\n", "	if lost(err) && err == nil {\n"}}, "messages.TestLostCommit"},
-	{"another's row for one's own", []edit{
-		{"messages/lookup.go", "WHERE held.request_hash = d.hash`", "WHERE held.request_hash IS NOT NULL`"}}, "messages.TestLostBatch"},
-	{"answered before the COMMIT", []edit{
-		{"messages/statement.go", "			err = closeErr //", "			_ = closeErr //"}}, "messages.TestPoisonedDraft"},
-	{"poison for all", []edit{
-		{"messages/append.go", "n > 0 && poisoned(err)", "n > len(drafts) && poisoned(err)"}}, "messages.TestPoisonedDraft"},
-	{"appended without the lock", []edit{
-		{"messages/statement.go", "				WHEN d.convo_id = ANY((SELECT ids FROM unlocked)::uuid[]) THEN 'busy'\n", ""},
-		{"migrations/000009_tokens.up.sql", "        WHEN its_group IS NULL THEN 'busy'\n", ""}}, "messages.TestOrderOfOneSender"},
-	{"a busy convo fails its neighbours", []edit{
-		{"messages/append.go", "	case pgpool.LockTimeout(err) && !wait:\n		return ErrBusy\n", ""}}, "messages.TestBusyConvoHoldsUpNoOther"},
-	{"running is busy", []edit{
-		{"messages/lookup.go", "	return pgpool.LockTimeout(err)\n", "	return pgpool.Code(err) == \"\" && err != nil\n"}}, "messages.TestSameKeyRunning"},
-	{"busy is running", []edit{
-		{"messages/lookup.go", "	return pgpool.LockTimeout(err)\n", "	return err == nil || pgpool.LockTimeout(err)\n"}}, "messages.TestSameKeyRunning"},
-	{"the queue keeps who has left", []edit{
-		{"messages/batcher.go", "slices.Index(ln.queue, s); i >= 0 {", "slices.Index(ln.queue, s); i > len(ln.queue) {"}}, "messages.TestCallerHangsUp"},
-	{"a queue without end", []edit{
-		{"messages/batcher.go", "	if b.waiting > 0 && (b.waiting >= queueDrafts", "	if b.waiting < 0 && (b.waiting >= queueDrafts"}}, "messages.TestQueueIsBounded"},
-	{"one shard", []edit{
-		{"messages/batcher.go", "%uint64(len(b.shards))]", "%uint64(len(b.shards)/2)]"}}, "messages.TestOtherShardGoesOn"},
-	{"commits expire", []edit{
-		{"messages/expiry.go", " AND m.seq <= p.upto AND m.kind = 1\n", " AND m.seq <= p.upto\n"}}, "messages.TestExpiry"},
-	{"a hole in the log", []edit{
-		{"messages/expiry.go", "bool_and(created_at < $2) OVER (ORDER BY seq) AS old", "created_at < $2 AS old"}}, "messages.TestExpiryInOrder"},
-	{"an expired cursor is none", []edit{
-		{"messages/read.go", "		at := timeOf(*r.Behind) //", "		var at time.Time //"}}, "messages.TestExpiry"},
-	{"any cursor has expired", []edit{
-		{"messages/read.go", "		if r.seqs.id(r.cursor, at) != *r.Behind {\n", "		if at.IsZero() {\n"}}, "messages.TestExpiry"},
-	{"a token twice in one call", []edit{
-		{"internal/serviceauth/usedtokens.go", "		delete(noted, s.token) //", "		//"}}, "internal/serviceauth.TestUsesOfOneCall"},
-	{"a used token sends (batch)", []edit{
-		{"messages/statement.go", "				WHEN d.token = ANY((SELECT tokens FROM stale)::uuid[]) THEN 'token-used'\n", ""}}, "messages.TestTokens"},
-	{"a used token sends (lone message)", []edit{
-		{"migrations/000009_tokens.up.sql", "        IF NOT FOUND THEN\n            status := 'token-used';\n            RETURN;\n        END IF;\n", ""}}, "messages.TestTokens"},
-	{"two messages of one batch have one token", []edit{
-		{"messages/join.go", "			if tokens[id] {\n", "			if tokens[id] && i < 0 {\n"}}, "messages.TestTokens"},
-	{"a twin's token is left over", []edit{
-		{"messages/join.go", "case p.first[j].Hash == d.Hash && d.Token == nil && p.first[j].Token == nil:", "case p.first[j].Hash == d.Hash:"}}, "messages.TestFirstTwinIsStale"},
-	{"a busy convo's messages are refused for their own tokens", []edit{
-		{"messages/batcher.go", "			if r.spent {\n", "			if r.spent && r.Seq > 0 {\n"}}, "messages.TestTokenOfBusyConvo"},
-	{"a token is spent by what is rolled back", []edit{
-		{"messages/batcher.go", "			if r.spent {\n", "			if r.Err != nil {\n"}}, "messages.TestTokenOfBusyConvo"},
-	{"one caller's requests hold up a batch without end", []edit{
-		{"messages/append.go", "	for range mostPasses {\n", "	for range 100 * mostPasses {\n"}}, "messages.TestPassesAreBounded"},
-	{"nobody uses the token up", []edit{
-		{"api/sendmessage.go", ", Token: c.token,\n", ",\n"}}, "api.TestTokenIsUsedOnce"},
-	{"messages wait for a crowd's tokens", []edit{
-		{"internal/serviceauth/verify.go", "	if tok.claims.lxm == v.urgent.String() {\n", "	if tok == nil {\n"}}, "internal/serviceauth.TestUrgent"},
-	{"messages wait for room that pages have", []edit{
-		{"api/dispatch.go", "	size, answers := answerRoom(cl.nsid), s.smallAnswers\n", "	size, answers := answerRoom(cl.nsid), s.largeAnswers\n"}},
-		"api.TestPagesLeaveRoom"},
-	{"lost-fanout", []edit{
-		{"messages/statement.go", "	), told AS (` + push.NoteMessages + `\n	), noted AS (\n", "	), noted AS (\n"},
-		{"messages/statement.go", "	\"mlsd/push\"\n", ""},
-		{"messages/append.go", `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
+		return Get(ctx, tx, existing, creator)`}}},
+	{"sub-impersonation", "TestSubImpersonation", []edit{
+		{"internal/serviceauth.parseClaims", `iss, ok := parseIssuer(r.Iss)`, `var all map[string]any
+	_ = json.Unmarshal(b, &all)
+	iss, ok := parseIssuer(r.Iss)`},
+		{"internal/serviceauth.parseClaims", `if r.Nbf != nil {`, `if sub, is := all["sub"].(string); is {
+		c.sub = syntax.DID(sub)
 	}
-`, `		err = l.faults.Hit(ctx, failpoint.AfterCommit, NSID)
+	if r.Nbf != nil {`},
+		{"internal/serviceauth.claims", `iat, nbf, exp int64`, `sub syntax.DID; iat, nbf, exp int64`},
+		{"internal/serviceauth.Validator.Validate", `return Verified{Caller: c.iss`, `if c.sub != "" {
+		c.iss = c.sub
 	}
-	if err == nil {
-		for _, d := range drafts {
-			_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
-			if err != nil {
-				return nil, err
-			}
+	return Verified{Caller: c.iss`}}},
+	{"removed member reads on", "TestRemovedMemberReadsNothing", []edit{
+		{"convos.Authorise", `if left {`, `if left && m.Epoch < 0 {`}}},
+	{"removed member reads on (messages)", "TestRemovedMemberReadsNothing", []edit{
+		{"messages.reading.admit", `if left {`, `if left && last < 0 {`},
+		{"messages/page_small.sql", `AND me.left_at IS NULL`, ``}}},
+	{"member reads from before it joined", "TestRemovedMemberReadsNothing", []edit{
+		{"messages/page_small.sql", `greatest(me.joined_seq, $3::bigint + 1)`, `$3::bigint + 1`}}},
+	{"page without its membership", "TestStrangers", []edit{
+		{"messages/page_small.sql", `me.did = $2`, `me.role = 'creator' AND $2::text <> ''`}}},
+
+	// Cursors
+	{"a cursor goes back", "convos.TestCursorsTogether", []edit{
+		{"convos/movecursors.sql", `a.furthest > a.cursor_seq`, `a.furthest <> a.cursor_seq`},
+		{"convos/movecursors.sql", `m.cursor_seq < h.furthest`, `m.cursor_seq <> h.furthest`}}},
+	{"a stranger's cursor", "convos.TestCursorRefusals", []edit{
+		{"convos/movecursors.sql", `c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'`, `c.id IS NULL THEN 'convo-not-found' WHEN m.did IS NULL THEN 'not-member'`}}},
+	{"a cursor ahead of the log", "convos.TestCursorRefusals", []edit{
+		{"convos/movecursors.sql", `a.seq > c.last_seq`, `a.seq > c.last_seq + 1`}}},
+	{"a refused cursor counts", "convos.TestCursorsTogether", []edit{
+		{"convos/movecursors.sql", `FILTER (WHERE status = 'moved')`, ``}}},
+	{"a busy cursor is waited for", "convos.TestBusyCursor", []edit{
+		{"convos/movecursors.sql", `FOR NO KEY UPDATE SKIP LOCKED`, `FOR NO KEY UPDATE`}}},
+	{"poison for all (cursors)", "convos.TestPoisonedCursor", []edit{
+		{"convos.Cursors.Update", `case err != nil, r.status == cursorBusy:`, `case r.status == cursorBusy:`}}},
+
+	// KeyPackages
+	{"double-claim", "TestDoubleClaim", []edit{
+		{"keypackages/claim.sql", `FOR UPDATE SKIP LOCKED`, ``}}},
+	{"double-claim (lapsed)", "TestOrphanedClaim", []edit{
+		{"keypackages/end_claims.sql", `SET state = 'orphaned'`, `SET state = 'available', claimed_by = NULL`}}},
+	{"drain", "TestDrain", []edit{
+		{"keypackages/claim.sql", `>= $8 AS limited`, `>= $8 + 1000000 AS limited`}}},
+	{"drain (at once)", "TestDrain", []edit{
+		{"keypackages.Claim", `batch.Queue(lockCaller, r.Caller)`, ``}}},
+	{"last resort beside a one-time KeyPackage", "keypackages.TestLastResort", []edit{
+		{"keypackages/claim.sql", `AND NOT EXISTS (SELECT FROM claimed c WHERE (c.did, c.device_id) = (k.did, k.device_id))`, ``}}},
+	{"expired-served", "TestExpiredServed", []edit{
+		{"keypackages/claim.sql", `NOT last_resort AND not_after > clock_timestamp() AND ($2`, `NOT last_resort AND ($2`},
+		{"keypackages/claim.sql", `NOT last_resort AND not_after > clock_timestamp() ORDER`, `NOT last_resort ORDER`}}},
+	{"expired-served (last resort)", "TestExpiredServed", []edit{
+		{"keypackages/claim.sql", `'available' AND last_resort AND not_after > clock_timestamp()`, `'available' AND last_resort`}}},
+	{"locked-last-resort", "TestLockedLastResort", []edit{
+		{"keypackages/claim.sql", `FROM key_packages k`, `FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) k`}}},
+
+	// Messages
+	{"blind retry", "messages.TestUnknownOutcome", []edit{
+		{"messages.worthAnotherTry", `return code == "40P01" || code == "40001"`, `return code != "40P01"`}}},
+	{"a lost COMMIT is a failed one", "messages.TestLostCommit", []edit{
+		{"messages.Log.transact", `pgpool.OutcomeUnknown(err) {`, `pgpool.OutcomeUnknown(err) && err == nil {`}}},
+	{"a lost COMMIT loses its refusals", "messages.TestLostBatch", []edit{
+		{"messages.Log.resolve", `results[i].Err != nil && !(conflict && missing[d.requestKey()])`, `results[i].Replayed && !conflict`}}},
+	{"a lost message conflicts", "messages.TestConflictWithLostMessage", []edit{
+		{"messages.Log.resolve", `!(conflict && missing[d.requestKey()])`, `!(conflict && len(missing) == 0)`}}},
+	{"a sender joins between the statements", "messages.TestJoinedBetweenStatements", []edit{
+		{"messages.Log.prepare", `(isMember != wasMember || wait && isMember)`, `(isMember && !isMember && wasMember || wait && isMember)`}}},
+	{"a sender leaves between the statements", "messages.TestLeftBetweenStatements", []edit{
+		{"messages.Log.prepare", `isMember != wasMember ||`, `isMember && !wasMember ||`}}},
+	{"another's row for one's own", "messages.TestLostBatch", []edit{
+		{"messages.Log.lookup", `r.request_hash = d.hash`, `r.request_hash IS NOT NULL`}}},
+	{"answered before the COMMIT", "messages.TestPoisonedDraft", []edit{
+		{"messages.Log.commit", `err = tx.CommitAfter(`, `_ = tx.CommitAfter(`}}},
+	{"poison for all", "messages.TestPoisonedDraft", []edit{
+		{"messages.Log.write", `n > 0 && invalidDraft(err)`, `n > len(drafts) && invalidDraft(err)`}}},
+	{"appended without the lock", "messages.TestJudge", []edit{
+		{"messages.judge.judge", `if f.membership == current && !j.locked[d.ConvoID] {`, `if f.membership == current && j.locked == nil {`}}},
+	{"nobody waits for a busy convo", "messages.TestSameKeyRunning", []edit{
+		{"messages.waitForConvos", `FOR NO KEY UPDATE`, `FOR NO KEY UPDATE SKIP LOCKED`}}},
+	{"a former member waits for the convo", "messages.TestStrangersDoNotWait", []edit{
+		{"messages.waitForConvos", `AND left_at IS NULL`, ``}}},
+	{"the log stands still", "messages.TestConcurrentBatches", []edit{
+		{"messages.appendEntries", `, advanced AS ( … ) INSERT INTO push_convos`, ` INSERT INTO push_convos`}}},
+	{"two messages of one batch have one seq", "messages.TestJudge", []edit{
+		{"messages.judge.judge", `max(j.lastSeq[d.ConvoID], f.lastSeq) + 1`, `f.lastSeq + 1`}}},
+	{"a batch appends a repetition", "messages.TestJudge", []edit{
+		{"messages.judge.judge", `e, ok := j.written[key]; ok {`, `e, ok := j.written[key]; ok && j.at.IsZero() {`}}},
+	{"a repetition in the batch is a conflict", "messages.TestBatchIsJudgedRowByRow", []edit{
+		{"messages.entry.recorded", `hash: e.Hash[:]`, `hash: e.Body`}}},
+	{"a conflict names the wrong fields", "messages.TestBatchIsJudgedRowByRow", []edit{
+		{"messages.recorded.differing", `if !r.sameBody(d.Body) {`, `if r.sameBody(d.Body) {`}}},
+	{"a busy convo fails its neighbours", "messages.TestBusyConvoHoldsUpNoOther", []edit{
+		{"messages.Log.failure", `, pgpool.LockTimeout(err) && !wait:`, `:`}}},
+	{"running is busy", "messages.TestSameKeyRunning", []edit{
+		{"messages.Log.running", `return pgpool.LockTimeout(err)`, `return pgpool.Code(err) == "" && err != nil`}}},
+	{"busy is running", "messages.TestSameKeyRunning", []edit{
+		{"messages.Log.running", `return pgpool.LockTimeout(err)`, `return err == nil || pgpool.LockTimeout(err)`}}},
+	{"the queue keeps a caller that left", "messages.TestCallerHangsUp", []edit{
+		{"messages.batcher.cancel", `slices.Index(ln.queue, s); i >= 0`, `slices.Index(ln.queue, s); i > len(ln.queue)`}}},
+	{"unbounded queue", "messages.TestQueueIsBounded", []edit{
+		{"messages.batcher.enqueue", `if b.queued > 0 &&`, `if b.queued < 0 &&`}}},
+	{"one shard", "messages.TestOtherShardGoesOn", []edit{
+		{"messages.batcher.laneOf", `uint64(len(b.shards))`, `uint64(len(b.shards)/2)`}}},
+	{"commits expire", "messages.TestExpiry", []edit{
+		{"messages/expire_batch.sql", `AND m.seq <= p.upto AND m.kind = 1`, `AND m.seq <= p.upto`}}},
+	{"a hole in the log", "messages.TestExpiryInOrder", []edit{
+		{"messages/expire_batch.sql", `bool_and(created_at < $2) OVER (ORDER BY seq)`, `created_at < $2`}}},
+	{"the expirer begins again", "messages.TestExpirerGoesOn", []edit{
+		{"messages.Expirer.RunOnce", `for {`, `e.after = uuid.UUID{}; for {`}}},
+	{"an expired cursor is none", "messages.TestExpiry", []edit{
+		{"messages.reading.admit", `at := timeOf(*r.Behind)`, `var at time.Time`}}},
+	{"any cursor has expired", "messages.TestExpiry", []edit{
+		{"messages.reading.admit", `if r.seqs.id(r.cursor, at) != *r.Behind {`, `if at.IsZero() {`}}},
+	{"a token twice in one call", "internal/serviceauth.TestUsesOfOneCall", []edit{
+		{"internal/serviceauth.UsedTokens.record", `delete(first, s.token)`, ``}}},
+	{"a used token sends", "messages.TestTokens", []edit{
+		{"messages.judge.judge", `if !j.fresh[f.token] {`, `if !j.fresh[f.token] && d.Key == "" {`}}},
+	{"a used token is fresh again", "messages.TestTokens", []edit{
+		{"messages.lockAndUseTokens", `ARRAY(SELECT token FROM fresh)`, `ARRAY(SELECT token FROM draft)`}}},
+	{"two messages of one batch have one token", "messages.TestTokens", []edit{
+		{"messages.judge.judge", `delete(j.fresh, f.token)`, ``}}},
+	{"a repeated draft keeps its token", "messages.TestFirstRequestHasAUsedToken", []edit{
+		{"messages.judge.judge", `if d.Token != nil {`, `if e, ok := j.written[d.requestKey()]; ok {
+		return j.repetition(d, e.recorded(j.at))
+	}
+	if d.Token != nil {`}}},
+	{"a busy convo's messages are refused for their own tokens", "messages.TestTokenOfBusyConvo", []edit{
+		{"messages.lockAndUseTokens", `AND (NOT by_member OR convo_id IN (SELECT id FROM locked))`, ``}}},
+	{"a rolled-back draft uses its token", "messages.TestTokenOfBusyConvo", []edit{
+		{"messages.batcher.runOnce", `b.enqueueBusy(batch[i])`, `batch[i].Token = nil; b.enqueueBusy(batch[i])`}}},
+	{"a transaction for each request of a key", "messages.TestManyRefusalsUnderOneKey", []edit{
+		{"messages.Log.write", `results, err := l.transact(ctx, drafts, wait)`, `for i := range drafts {
+		if slices.ContainsFunc(drafts[:i], func(d Draft) bool { return d.requestKey() == drafts[i].requestKey() }) {
+			return append(l.write(ctx, drafts[:i], wait), l.write(ctx, drafts[i:], wait)...)
 		}
 	}
-`},
-		{"migrations/000009_tokens.up.sql", "IF kind = 1 AND EXISTS (SELECT FROM push_targets) THEN", "IF kind = 4 THEN"}}, "push.TestLostFanout"},
-	{"bigserial-gap", []edit{
-		{"events/sequencer.go", "SELECT id FROM outbox ORDER BY id LIMIT $1", "SELECT id FROM outbox WHERE id > (SELECT coalesce(max(stream_seq), 0) FROM events) ORDER BY id LIMIT $1"}}, "events.TestBigserialGap"},
-	{"catchup-fills-live", []edit{
-		{"events/subscription.go", "	s.mu.Unlock()\n	if len(page) > 0 {\n", "	if s.queued > s.hub.buffer {\n		s.fail(ErrConsumerTooSlow)\n	}\n	s.mu.Unlock()\n	if len(page) > 0 {\n"}}, "events.TestCatchupFillsLive"},
-	{"lag-dropped", []edit{
-		{"events/hub.go", "		h.detach(s)\n		s.position = e.StreamSeq - 1\n", ""}}, "events.TestLagDropped"},
-	{"per-type-cursor", []edit{
-		{"events/catchup.go", "	page, total := found, 0\n",
-			"	slices.SortStableFunc(found, func(a, b *Event) int { return cmp.Compare(a.Kind, b.Kind) })\n	page, total := found, 0\n"}}, "events.TestPerTypeCursor"},
-	{"late-convo", []edit{
-		{"events/hub.go", "		if joined && s.live && e.StreamSeq > s.from {\n			h.enter(s, e.ConvoID)\n", "		if joined && s.live && e.StreamSeq > s.from {\n"}}, "events.TestLateConvo"},
-	{"one-leader-lost", []edit{
-		{"events/sequencer.go", "	if s.conn == nil && time.Since(s.tried) >= electEvery {", "	if s.conn == nil && s.tried.IsZero() {"}}, "events.TestOneLeaderLost"},
-	{"removed-still-streams", []edit{
-		{"events/hub.go", "	if joined {\n		return\n	}\n", "	if joined || !joined {\n		return\n	}\n"}}, "events.TestRemovedStillStreams"},
-	{"removed-still-streams (catching up)", []edit{
-		{"events/catchup.go", "c.terms = append(c.terms, term{ch.convo, from, ch.at})", "c.terms = append(c.terms, term{ch.convo, from, c.upto})"}}, "events.TestRemovedStillStreams"},
-	{"the roster is not the stream", []edit{
-		{"events/catchup.go", "	c.goBack(changes)\n", ""}}, "events.TestLateMembership"},
-	{"a hole at the seam", []edit{
-		{"events/hub.go", "	if since > 0 {\n		h.replay(", "	if since > 1<<20 {\n		h.replay("}}, "events.TestSixteenWriters"},
-	{"a filter hides a device", []edit{
-		{"events/subscription.go", "	if r.Convos != nil {\n		s.device", "	if r.Convos != nil && r.DeviceID == \"\" {\n		s.device"}}, "events.TestWhoCountsAsConnected"},
-	{"a reader of the table stops the stream", []edit{
-		{"events/sequencer.go", "s.upkeepDue = time.Now().Add(upkeepAgain)\n", "s.upkeepDue = time.Now().Add(upkeepAgain)\n			return 0, err\n"}}, "events.TestReaderOfTheTable"},
-	{"days are dropped in silence", []edit{
-		{"events/catchup.go", "	if first > c.position+1 {", "	if first > c.position+1 && first < 0 {"}}, "events.TestDroppedWhileCatchingUp"},
-	{"connected to a stream that stands still", []edit{
-		{"push/worker.go", "next_attempt_at <= now() - `+longestWait+` OR ", ""},
-		{"events/presence.go", "(SELECT created_at FROM outbox ORDER BY id LIMIT 1))", "clock_timestamp())"}}, "push.TestNothingWasSent"},
-	{"commit-without-event", []edit{
-		{"messages/commit.go", "		), left_word AS (`+outbox.NoteMessages+`\n		)\n", "		)\n"},
-		{"messages/commit.go", "	\"mlsd/outbox\"\n", ""}}, "convos.TestCommitWithoutEvent"},
-	{"told before the commit", []edit{
-		{"push/push.go", "DO UPDATE SET sender_did = excluded.sender_did WHERE false", "DO NOTHING"}}, "push.TestFanoutDuringCommit"},
-	{"told before the commit (lone message)", []edit{
-		{"migrations/000009_tokens.up.sql", "DO UPDATE SET sender_did = excluded.sender_did WHERE false;", "DO NOTHING;"}}, "push.TestFanoutDuringCommit"},
-	{"told before the commit (Welcome)", []edit{
-		{"push/enqueue.go", `DO UPDATE
-	SET reason = CASE WHEN excluded.reason = 'welcome' THEN 'welcome' ELSE push_jobs.reason END,
-		heard_by = CASE WHEN push_jobs.heard_by IS NOT NULL AND excluded.heard_by IS NOT NULL
-			THEN greatest(push_jobs.heard_by, excluded.heard_by) END,
-		next_attempt_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.next_attempt_at ELSE excluded.next_attempt_at END,
-		created_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.created_at ELSE excluded.created_at END
-	WHERE push_jobs.heard_by IS NOT NULL OR excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`, "DO NOTHING"}}, "push.TestJobDuringDeposit"},
-	{"a job that was heard takes in more", []edit{
-		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN 'done' ELSE state END", "CASE WHEN EXISTS (SELECT FROM newer) THEN state ELSE state END"},
-		{"push/attempt.go", "CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END", "NULL"}}, "push.TestNewerJobSupersedes"},
-	{"whoever is connected is skipped", []edit{
-		{"push/enqueue.go", "	) told\n	ORDER BY", "	) told WHERE NOT connected\n	ORDER BY"}}, "push.TestMessageDuringDeferral"},
-	{"a deferral that nothing prolongs", []edit{
-		{"push/enqueue.go", "	WHERE push_jobs.heard_by IS NOT NULL OR excluded", "	WHERE excluded"}}, "push.TestMessageDuringDeferral"},
-	{"connected is believed for ever", []edit{
-		{"push/presence.go", "n.lease_expires_at > clock_timestamp() AND (p.did", "(p.did"}}, "push.TestPresenceHidesNothingLongerThanItsLease"},
-	{"connected has heard", []edit{
-		{"push/presence.go", " AND n.synced_at - interval '36 seconds' >= d.heard_by)", ")"}}, "push.TestPresenceHidesNothingLongerThanItsLease"},
-	{"connected since", []edit{
-		{"push/presence.go", "p.since <= d.heard_by - interval '5 seconds'", "true"}}, "push.TestLateConnection"},
-	{"a lapsed lease is renewed", []edit{
-		{"events/presence.go", "WHERE id = $1 AND lease_expires_at > clock_timestamp()`", "WHERE id = $1`"}}, "push.TestNodeThatSlept"},
+	results, err := l.transact(ctx, drafts, wait)`}}},
+	{"the token is not used", "api.TestTokenIsUsedOnce", []edit{
+		{"api.handlers.SendMessage", `, Token: c.token`, ``}}},
+	{"messages wait for other tokens", "internal/serviceauth.TestUrgent", []edit{
+		{"internal/serviceauth.Validator.verify", `tok.claims.lxm == v.urgent.String()`, `tok == nil`}}},
+	{"messages wait for the memory of pages", "api.TestPagesLeaveMemory", []edit{
+		{"api.memory.forAnswer", `m.smallAnswers`, `m.largeAnswers`}}},
+
+	// Events
+	{"bigserial-gap", "events.TestBigserialGap", []edit{
+		{"events.Sequencer.step", `FROM outbox ORDER BY id LIMIT $1`, `FROM outbox WHERE id > (SELECT coalesce(max(stream_seq), 0) FROM events) ORDER BY id LIMIT $1`}}},
+	{"catchup-fills-live", "events.TestCatchupFillsLive", []edit{
+		{"events.Subscription.advance", `s.mu.Unlock() if len(page) > 0 {`, `if s.queued > s.hub.buffer {
+		s.fail(ErrConsumerTooSlow)
+	}
+	s.mu.Unlock()
+	if len(page) > 0 {`}}},
+	{"lag-dropped", "events.TestLagDropped", []edit{
+		{"events.Hub.offer", `h.detach(s) s.position = e.StreamSeq - 1`, ``}}},
+	{"per-type-cursor", "events.TestPerTypeCursor", []edit{
+		{"events.catchUp.page", `page, total := found, 0`, `
+	slices.SortStableFunc(found, func(a, b *Event) int { return cmp.Compare(a.Kind, b.Kind) })
+	page, total := found, 0`}}},
+	{"late-convo", "events.TestLateConvo", []edit{
+		{"events.Hub.publishMembership", `h.addConvo(s, e.ConvoID)`, ``}}},
+	{"one-leader-lost", "events.TestOneLeaderLost", []edit{
+		{"events.Sequencer.round", `time.Since(s.tried) >= electEvery`, `s.tried.IsZero()`}}},
+	{"removed-still-streams", "events.TestRemovedStillStreams", []edit{
+		{"events.Hub.publishMembership", `if joined {`, `if joined || !joined {`}}},
+	{"removed-still-streams (catching up)", "events.TestRemovedStillStreams", []edit{
+		{"events.catchUp.replay", `membership{ch.convo, from, ch.at}`, `membership{ch.convo, from, c.upto}`}}},
+	{"the roster is not the stream", "events.TestLateMembership", []edit{
+		{"events.Subscription.begin", `c.rewind(changes)`, ``}}},
+	{"a gap before the live events", "events.TestSixteenWriters", []edit{
+		{"events.Hub.attach", `if since > 0 {`, `if since > 1<<20 {`}}},
+	{"a filter hides a device", "events.TestWhoCountsAsConnected", []edit{
+		{"events.Hub.Subscribe", `if r.Convos != nil { s.device`, `if r.Convos != nil && r.DeviceID == "" { s.device`}}},
+	{"a reader of the table stops the stream", "events.TestReaderOfTheTable", []edit{
+		{"events.Sequencer.round", `s.maintainDue = time.Now().Add(maintainAgain)`, `s.maintainDue = time.Now().Add(maintainAgain); return 0, err`}}},
+	{"days are dropped in silence", "events.TestDroppedWhileCatchingUp", []edit{
+		{"events.catchUp.page", `if first > c.position+1 {`, `if first > c.position+1 && first < 0 {`}}},
+	{"commit-without-event", "convos.TestCommitWithoutEvent", []edit{
+		{"messages.AppendCommit", `, outboxed AS ( … ) SELECT seq`, ` SELECT seq`}}},
+
+	// Push
+	{"lost-fanout", "push.TestLostFanout", []edit{
+		{"messages.appendEntries", `WHERE kind = 1 AND EXISTS`, `WHERE kind = 4 AND EXISTS`},
+		{"messages.Log.transact", `return results, nil`, `for _, d := range drafts {
+		_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return results, nil`}}},
+	{"connected to a stream that stands still", "push.TestNothingWasSent", []edit{
+		{"push.Worker.take", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
+		{"events.Presence.renew", `(SELECT created_at FROM outbox ORDER BY id LIMIT 1)`, `clock_timestamp()`}}},
+	{"pushed before the commit", "push.TestFanoutDuringCommit", []edit{
+		{"messages.appendEntries", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
+	{"pushed before the commit (looked at first)", "push.TestFanoutDuringCommit", []edit{
+		{"messages.appendEntries", `EXISTS (SELECT FROM push_targets)`, `EXISTS (SELECT FROM push_targets) AND NOT EXISTS (
+			SELECT FROM push_convos p WHERE (p.convo_id, p.sender_did) = (appended.convo_id, appended.sender_did))`}}},
+	{"pushed before the commit (Welcome)", "push.TestJobDuringDeposit", []edit{
+		{"push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
+	{"a heard job takes in a newer one", "push.TestNewerJobSupersedes", []edit{
+		{"push.Worker.postpone", `EXISTS (SELECT FROM newer) THEN 'done'`, `EXISTS (SELECT FROM newer) THEN state`},
+		{"push.Worker.postpone", `CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END`, `NULL`}}},
+	{"connected devices are skipped", "push.TestMessageDuringDeferral", []edit{
+		{"push/enqueue.sql", `) d ORDER BY`, `) d WHERE NOT connected ORDER BY`}}},
+	{"a deferral is not prolonged", "push.TestMessageDuringDeferral", []edit{
+		{"push/enqueue.sql", `WHERE push_jobs.heard_by IS NOT NULL OR excluded`, `WHERE excluded`}}},
+	{"presence outlives its lease", "push.TestPresenceHidesNothingLongerThanItsLease", []edit{
+		{"push/enqueue.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"push.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"push.Worker.endConnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"push.Worker.take", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
+	{"a connection counts as delivery", "push.TestPresenceHidesNothingLongerThanItsLease", []edit{
+		{"push.Worker.endConnected", `n.synced_at - $3::interval >= d.heard_by`, `$3::interval IS NOT NULL`}}},
+	{"a connection counts too early", "push.TestLateConnection", []edit{
+		{"push.Worker.endConnected", `p.since <= d.heard_by - $2::interval`, `$2::interval IS NOT NULL`},
+		{"push.Worker.take", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
+	{"a lapsed lease is renewed", "push.TestNodeThatSlept", []edit{
+		{"events.Presence.renew", `AND lease_expires_at > clock_timestamp()`, ``}}},
 }

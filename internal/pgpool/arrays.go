@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Array is an array parameter. The driver encodes a slice of Go's own types by making a value on the heap, or several, for each element;
-// these it encodes where they are.
+// Array is an array parameter. The driver encodes a slice of ordinary Go values by allocating one
+// or more values for each element. It encodes the elements of an Array in place.
 type Array[E any] []E
 
 // Elements of an Array.

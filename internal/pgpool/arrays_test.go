@@ -11,7 +11,7 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// What is sent as an Array comes back as it was, NULLs and nothing at all included.
+// An Array arrives as it was sent, with NULLs and when it is empty.
 func TestArrays(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
@@ -55,7 +55,7 @@ func TestArrays(t *testing.T) {
 	}
 }
 
-// Encoding an element takes nothing from the heap.
+// Encoding an element allocates nothing.
 func TestArraysAllocateNothing(t *testing.T) {
 	m, buf := pgtype.NewMap(), make([]byte, 0, 1<<20)
 	allocs := func(n int) float64 {

@@ -1,4 +1,13 @@
-// Package pgpool opens the connection pool that every package of the server shares, and says what a database error means.
+// Package pgpool opens the server's connection pools and says what a database error means.
+//
+// There are three pools:
+//   - Open is for requests, and for the delivery of events and pushes.
+//   - OpenReserved is for batches that many requests share. Single requests never take its
+//     connections.
+//   - OpenMaintenance is for workers that clean up, for metrics and for checks.
+//
+// The first two force the planner to look rows up by an index. The third keeps PostgreSQL's planner
+// settings.
 package pgpool
 
 import (
@@ -15,24 +24,49 @@ import (
 	"github.com/jackc/puddle/v2"
 )
 
-// settings bound what one session can cost. They are milliseconds.
-var settings = map[string]string{
+// limits bound what one session can cost. Times are milliseconds.
+var limits = map[string]string{
 	"lock_timeout":                        "2000",  // a duplicate request waits this long for the first one
 	"statement_timeout":                   "15000", // no statement of ours needs a tenth of it
 	"idle_in_transaction_session_timeout": "15000", // a stopped node must not hold locks
 	"timezone":                            "UTC",
-	// Everything we ask is a handful of index look-ups. A planner that knows nothing yet of a young table, or keeps a plan from
-	// when it was small, prefers scans whose cost grows with the table; these leave it no choice, and spare the planning.
+	"application_name":                    "mlsd",
+}
+
+// lookups are the planner settings of the pools that requests use. A request is a handful of index
+// look-ups. In a young table the planner has no statistics, or keeps a plan from when the table was
+// small. It then prefers scans, whose cost grows with the table. These settings allow only the use
+// of an index, and save the time of planning. Without them the database needs a third more
+// processor time for each request of a storm of joins.
+var lookups = map[string]string{
 	"plan_cache_mode":   "force_generic_plan",
 	"enable_seqscan":    "off",
 	"enable_bitmapscan": "off",
 	"enable_hashjoin":   "off",
 	"enable_mergejoin":  "off",
 	"jit":               "off",
-	"application_name":  "mlsd",
 }
 
-// Open returns a pool on the database at url. It does not wait for the database to answer.
+// batchLimits bound a session whose transaction holds the locks of many convos: a node that stops
+// between the two round trips of a batch delays the senders of other nodes no longer than this.
+var batchLimits = map[string]string{"idle_in_transaction_session_timeout": "5000"}
+
+const (
+	// reservedConns is the size of a reserved pool: the lanes of the message log, four and eight,
+	// and one for the uses of tokens.
+	reservedConns = 13
+	// maintenanceConns is the size of a maintenance pool. A check and the expiry of messages can
+	// keep one connection each for minutes.
+	maintenanceConns = 4
+)
+
+// requestConns is the size of a request pool: four connections for each processor, from 8 to 32.
+// More connections are not faster where the database has as many processors as the server, and they
+// slow the batches down.
+func requestConns() int32 { return int32(min(max(4*runtime.GOMAXPROCS(0), 8), 32)) }
+
+// Open returns the pool for requests on the database at url. It does not wait for the database to
+// answer.
 func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	cfg, err := Config(url)
 	if err != nil {
@@ -41,15 +75,56 @@ func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return open(ctx, cfg)
 }
 
-// OpenReserved is Open for what many requests share, a batch of messages say: it has few connections, and does not stand in line for
-// them behind a thousand other requests.
+// OpenReserved returns a pool of 13 connections for batches that many requests share. A batch does
+// not queue for a connection behind single requests.
 func OpenReserved(ctx context.Context, url string) (*pgxpool.Pool, error) {
-	cfg, err := Config(url)
+	cfg, err := config(url, batchLimits, limits, lookups)
 	if err != nil {
 		return nil, err
 	}
 	cfg.MaxConns = reservedConns
 	return open(ctx, cfg)
+}
+
+// OpenMaintenance returns a pool of 4 connections for work in the background that no request waits
+// for. It does not change the planner's settings: such work reads many rows, and a scan can be
+// the right plan.
+func OpenMaintenance(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	cfg, err := config(url, limits)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = maintenanceConns
+	return open(ctx, cfg)
+}
+
+// Config returns how Open connects to the database at url. Settings in the URL, pool_max_conns
+// included, win over ours.
+func Config(url string) (*pgxpool.Config, error) {
+	cfg, err := config(url, limits, lookups)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.Contains(url, "pool_max_conns") {
+		cfg.MaxConns = requestConns()
+	}
+	return cfg, nil
+}
+
+// config parses the URL and adds the session settings that it lacks.
+func config(url string, settings ...map[string]string) (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("parse the database URL: %w", err)
+	}
+	for _, group := range settings {
+		for name, value := range group {
+			if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
+				cfg.ConnConfig.RuntimeParams[name] = value
+			}
+		}
+	}
+	return cfg, nil
 }
 
 func open(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
@@ -58,30 +133,6 @@ func open(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
 	return pool, nil
-}
-
-// reservedConns is the size of a reserved pool, whatever the URL says: the log's lanes, four and eight, and the uses of tokens.
-const reservedConns = 13
-
-// maxConns is the size of a pool whose URL does not say pool_max_conns: four connections for each processor, from 8 to 32. More are no
-// faster where the database has as many processors as we have, and in a crowd each takes its share of them from the batches.
-func maxConns() int32 { return int32(min(max(4*runtime.GOMAXPROCS(0), 8), 32)) }
-
-// Config returns how Open connects to the database at url. Settings in the url win over ours.
-func Config(url string) (*pgxpool.Config, error) {
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("parse the database URL: %w", err)
-	}
-	for name, value := range settings {
-		if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
-			cfg.ConnConfig.RuntimeParams[name] = value
-		}
-	}
-	if !strings.Contains(url, "pool_max_conns") {
-		cfg.MaxConns = maxConns()
-	}
-	return cfg, nil
 }
 
 // Queryer is what a read needs: a pool, a connection or a transaction.
@@ -99,11 +150,11 @@ func Code(err error) string {
 	return ""
 }
 
-// LockTimeout reports whether err is a lock that was not had in time (55P03).
+// LockTimeout reports whether err says that a lock was not free within lock_timeout (55P03).
 func LockTimeout(err error) bool { return Code(err) == "55P03" }
 
-// TransitionError says that a state machine does not lead from one state to another: a row was not what its writer took it for. The
-// database refuses the write, whoever makes it (migration 000004).
+// TransitionError says that a row cannot go from one state to another: the row was not in the state
+// that its writer expected. Triggers of the database refuse the write (migration 000004).
 type TransitionError struct{ Entity, From, To string }
 
 func (e *TransitionError) Error() string {
@@ -119,8 +170,8 @@ func Transition(err error) (*TransitionError, bool) {
 	return &TransitionError{Entity: pgErr.TableName, From: pgErr.ColumnName, To: pgErr.ConstraintName}, true
 }
 
-// Unavailable reports whether err says that the database cannot be reached, is going away or has no room: the request may
-// succeed later and has, as far as err can tell, done nothing.
+// Unavailable reports whether err says that the database cannot be reached, is shutting down or is
+// overloaded. The request can succeed later. Unless OutcomeUnknown(err), it has done nothing.
 func Unavailable(err error) bool {
 	if code := Code(err); code != "" {
 		return code[:2] == "08" || code[:2] == "53" || code[:2] == "57" || code == "25006" || code == "25P03" ||
@@ -130,4 +181,26 @@ func Unavailable(err error) bool {
 	var connectErr *pgconn.ConnectError
 	return errors.As(err, &connectErr) || errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, puddle.ErrClosedPool) || pgconn.SafeToRetry(err) || pgconn.Timeout(err)
+}
+
+// OutcomeUnknown reports whether err, which a COMMIT or an autocommitted statement returned, leaves
+// open whether the transaction was committed. An ERROR of the server does not: it has rolled back.
+// The FATAL error that ends a session can come after the COMMIT, and so can the loss of a
+// connection.
+func OutcomeUnknown(err error) bool {
+	var fromServer *pgconn.PgError
+	switch {
+	case errors.As(err, &fromServer):
+		return fromServer.SeverityUnlocalized != "ERROR"
+	case err == nil, errors.As(err, new(pgx.ErrPreprocessingBatch)), errors.Is(err, ErrNotSent), errors.Is(err, pgx.ErrTxCommitRollback):
+		return false // nothing was sent, or the server answered COMMIT with ROLLBACK
+	}
+	return true
+}
+
+// ConnectionLost reports whether err of a transaction says that the database cannot be reached, or
+// that the outcome is unknown. A transaction that is safe to repeat is then tried again. A lock
+// timeout is not such an error: the caller has waited long enough.
+func ConnectionLost(err error) bool {
+	return Code(err) == "" || Unavailable(err) && !LockTimeout(err)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -16,26 +17,46 @@ import (
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyURL(t)
-	for _, c := range []struct{ url, lockTimeout string }{{url, "2s"}, {url + "&lock_timeout=7000", "7s"}} {
-		pool, err := pgpool.Open(t.Context(), c.url)
+	for _, c := range []struct {
+		name         string
+		open         func(context.Context, string) (*pgxpool.Pool, error)
+		url          string
+		setting      string
+		want         string
+		wantMaxConns int32 // 0: any
+	}{
+		{"requests", pgpool.Open, url, "lock_timeout", "2s", 0},
+		{"requests", pgpool.Open, url, "enable_seqscan", "off", 0},
+		{"requests", pgpool.Open, url + "&enable_seqscan=on", "enable_seqscan", "on", 0},
+		{"requests", pgpool.Open, url + "&lock_timeout=7000&pool_max_conns=3", "lock_timeout", "7s", 3},
+		{"reserved", pgpool.OpenReserved, url, "plan_cache_mode", "force_generic_plan", 13},
+		{"reserved", pgpool.OpenReserved, url + "&pool_max_conns=3", "lock_timeout", "2s", 13},
+		{"maintenance", pgpool.OpenMaintenance, url, "lock_timeout", "2s", 4},
+		{"maintenance", pgpool.OpenMaintenance, url, "enable_seqscan", "on", 4},
+		{"maintenance", pgpool.OpenMaintenance, url, "plan_cache_mode", "auto", 4},
+	} {
+		pool, err := c.open(t.Context(), c.url)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer pool.Close()
 		var got string
-		if err := pool.QueryRow(t.Context(), `SHOW lock_timeout`).Scan(&got); err != nil || got != c.lockTimeout {
-			t.Errorf("%s: lock_timeout %q, %v", c.url, got, err)
+		if err := pool.QueryRow(t.Context(), `SELECT current_setting($1)`, c.setting).Scan(&got); err != nil || got != c.want {
+			t.Errorf("%s, %s: %s is %q, %v; want %q", c.name, c.url, c.setting, got, err, c.want)
+		}
+		if got := pool.Config().MaxConns; c.wantMaxConns != 0 && got != c.wantMaxConns {
+			t.Errorf("%s, %s: %d connections, want %d", c.name, c.url, got, c.wantMaxConns)
 		}
 	}
-	if cfg, err := pgpool.Config(url + "&pool_max_conns=3"); err != nil || cfg.MaxConns != 3 {
-		t.Errorf("the URL's pool size: %+v, %v", cfg, err)
-	}
-	if _, err := pgpool.Open(t.Context(), "postgres://%"); err == nil {
-		t.Error("a URL that is none")
+	for _, open := range []func(context.Context, string) (*pgxpool.Pool, error){pgpool.Open, pgpool.OpenReserved, pgpool.OpenMaintenance} {
+		if _, err := open(t.Context(), "postgres://%"); err == nil {
+			t.Error("an invalid URL was accepted")
+		}
 	}
 }
 
-// TestUnavailable tells what may succeed later from what never will, by errors that a real server sends.
+// Unavailable reports the errors after which a request can succeed later. The errors are those of a
+// real server.
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)

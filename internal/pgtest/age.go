@@ -11,10 +11,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Age moves the named timestamptz columns of all rows of a table by d into the past; all of them if none is named. mlsd only knows the
-// database's clock, so this is how a test lets time pass: instead of the clock going forward, the rows get older.
+// Age moves the named timestamptz columns of all rows of a table by d into the past. Without names
+// it moves all timestamptz columns. mlsd uses the database's clock only. So a test cannot move the
+// clock forward, and makes the rows older instead.
 //
-// Triggers and foreign keys do not fire, since nothing that mlsd does is happening.
+// Triggers and foreign keys do not fire, because this is no action of mlsd.
 func Age(t testing.TB, db *pgxpool.Pool, table string, d time.Duration, columns ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)

@@ -15,7 +15,8 @@ import (
 // Trips counts round trips to the database.
 type Trips struct{ n atomic.Int64 }
 
-// CountTrips has the pool's round trips counted: how often it waits for an answer after it has sent something.
+// CountTrips makes the pool count its round trips. A round trip is a wait for an answer after a
+// write.
 func CountTrips(trips *Trips) Option {
 	return func(cfg *pgxpool.Config) {
 		dial := cfg.ConnConfig.DialFunc
@@ -29,10 +30,11 @@ func CountTrips(trips *Trips) Option {
 	}
 }
 
-// Count returns how many there have been.
+// Count returns the number of round trips so far.
 func (t *Trips) Count() int64 { return t.n.Load() }
 
-// countedConn counts the first read after each write. The driver may write from another goroutine than the one that reads.
+// countedConn counts the first read after each write. The driver can read and write in different
+// goroutines.
 type countedConn struct {
 	net.Conn
 	trips *Trips
@@ -52,13 +54,14 @@ func (c *countedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Load is what n calls have cost.
+// Load is the rate and the duration of a number of calls.
 type Load struct {
-	Rate float64       // calls in a second
-	P50  time.Duration // of a call
+	Rate float64       // calls per second
+	P50  time.Duration // median duration of a call
 }
 
-// Run makes n calls, inFlight at a time, and returns what they cost. The first that fails ends the test.
+// Run makes n calls, inFlight at a time, and returns their rate and duration. The first call that
+// fails ends the test.
 func Run(t testing.TB, inFlight, n int, call func(ctx context.Context, i int) error) Load {
 	t.Helper()
 	took := make([]time.Duration, n)

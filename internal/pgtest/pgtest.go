@@ -1,10 +1,13 @@
-// Package pgtest gives each test a PostgreSQL database of its own: migrated, empty, and dropped when the test ends.
+// Package pgtest gives each test its own PostgreSQL database: migrated, empty, and dropped when the
+// test ends.
 //
-// The first test of a process that asks starts a private server (see mlsd/internal/localpg) in a temporary directory, tuned to
-// forget everything in a crash, and migrates one template database that the others are cloned from. It ends with the process and a
-// helper removes its directory; what even that misses, the next process does.
+// The first call in a process starts a private server (see mlsd/internal/localpg) in a temporary
+// directory. Its settings are fast and not safe in a crash. It migrates one template database, and
+// clones the others from that. The server ends with the process. A helper removes its directory. If
+// the helper fails, the next process removes it.
 //
-// With MLSD_TEST_DATABASE_URL set, to a URL whose user may create databases, that server is used instead.
+// If MLSD_TEST_DATABASE_URL is set, that server is used instead. Its user must be allowed to create
+// databases.
 package pgtest
 
 import (
@@ -19,13 +22,13 @@ import (
 )
 
 const (
-	setupLimit   = 2 * time.Minute  // first use: initdb and migrations, on a busy machine
-	cleanupLimit = 30 * time.Second // giving one database back
+	setupLimit   = 2 * time.Minute  // for initdb and migrations, on a busy machine
+	cleanupLimit = 30 * time.Second // for dropping one database
 
 	defaultMaxConns = 8
 )
 
-// shared is the server of this process, started when first asked for and never stopped: it goes with the process.
+// shared starts the server of this process on the first call. The server ends with the process.
 var shared = sync.OnceValues(func() (*server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
@@ -35,12 +38,14 @@ var shared = sync.OnceValues(func() (*server, error) {
 // Option changes the pool that a test gets.
 type Option func(*pgxpool.Config)
 
-// MaxConns sets the largest number of connections of the pool; the default is 8. The server allows 400 in all.
+// MaxConns sets the largest number of connections of the pool. The default is 8. The server allows
+// 400 in all.
 func MaxConns(n int32) Option {
 	return func(cfg *pgxpool.Config) { cfg.MaxConns = n }
 }
 
-// Database returns a pool on a fresh, migrated database, with the session settings that the server has. At the end of the test it is closed and the database dropped.
+// Database returns a pool on a new, migrated database, with the same session settings as mlsd's.
+// The end of the test closes it and drops the database.
 func Database(t testing.TB, opts ...Option) *pgxpool.Pool {
 	t.Helper()
 	return connect(t, create(t, true), opts)
@@ -52,8 +57,8 @@ func Empty(t testing.TB, opts ...Option) *pgxpool.Pool {
 	return connect(t, create(t, false), opts)
 }
 
-// URL returns the connection string of a fresh, migrated database, for tests that boot a server. The database is dropped at the end of
-// the test, whoever is still connected.
+// URL returns the connection string of a new, migrated database, for tests that start a server. The
+// end of the test drops the database, and ends the connections to it.
 func URL(t testing.TB) string {
 	t.Helper()
 	return create(t, true)
@@ -65,14 +70,15 @@ func EmptyURL(t testing.TB) string {
 	return create(t, false)
 }
 
-// create makes a database that lives as long as the test, and returns its URL.
+// create makes a database and returns its URL. The end of the test drops it.
 func create(t testing.TB, migrated bool) string {
 	t.Helper()
 	s, err := shared()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	// Not t.Context(): a test that is being cancelled may still want its database, and must give it back.
+	// Not t.Context(): a test whose context is cancelled can still use a database, and must drop
+	// it.
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
 	name, err := s.create(ctx, migrated)
@@ -89,7 +95,8 @@ func create(t testing.TB, migrated bool) string {
 	return s.url(name)
 }
 
-// connect opens a pool that is closed at the end of the test. A connection that the test did not give back fails it.
+// connect opens a pool. The end of the test closes it. The test fails if it did not release a
+// connection.
 func connect(t testing.TB, url string, opts []Option) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgpool.Config(url)

@@ -17,11 +17,11 @@ import (
 type privateServer struct {
 	pg    *localpg.Server
 	dir   string
-	lock  *os.File // flock on the directory's name: it is ours until the process ends
-	watch *os.File // closed by our end, which the helper that removes dir waits for
+	lock  *os.File // flock on the directory's lock file, held until this process ends
+	watch *os.File // the end of this process closes it; the helper that removes dir waits for that
 }
 
-// startPrivate starts a server in a temporary directory. Nothing here is worth a flush to disk.
+// startPrivate starts a server in a temporary directory. It does not flush to disk.
 func startPrivate(ctx context.Context) (*privateServer, error) {
 	dir, lock, err := claimDir()
 	if err != nil {
@@ -33,7 +33,7 @@ func startPrivate(ctx context.Context) (*privateServer, error) {
 	}
 	pg, err := localpg.Start(ctx, localpg.Config{
 		DataDir:     dir,
-		DownloadDir: filepath.Join(filepath.Dir(dir), "pgbin"), // once for all processes
+		DownloadDir: filepath.Join(filepath.Dir(dir), "pgbin"), // shared by all processes
 		Settings: map[string]string{
 			"fsync":                      "off",
 			"full_page_writes":           "off",
@@ -41,7 +41,7 @@ func startPrivate(ctx context.Context) (*privateServer, error) {
 			"max_connections":            "400",
 			"shared_buffers":             "32MB",
 			"checkpoint_timeout":         "1h",
-			"autovacuum_naptime":         "10min", // databases live for seconds
+			"autovacuum_naptime":         "10min", // a database exists for seconds only
 			"dynamic_shared_memory_type": "mmap",  // /dev/shm has 64 MB in many containers
 		},
 	})
@@ -51,19 +51,20 @@ func startPrivate(ctx context.Context) (*privateServer, error) {
 	return &privateServer{pg: pg, dir: dir, lock: lock, watch: watch}, nil
 }
 
-// claimDir makes a directory that is ours while we live, after removing those of processes that are gone. One lock
-// covers both, so that a directory is never seen unclaimed.
+// claimDir makes a directory that belongs to this process. It first removes the directories of
+// processes that have ended. One lock covers both steps. So no process sees a directory without an
+// owner that is still being made.
 func claimDir() (_ string, _ *os.File, err error) {
 	base, err := baseDir()
 	if err != nil {
 		return "", nil, err
 	}
-	guard, err := lockFile(filepath.Join(base, "lock"), syscall.LOCK_EX)
+	baseLock, err := lockFile(filepath.Join(base, "lock"), syscall.LOCK_EX)
 	if err != nil {
 		return "", nil, err
 	}
-	defer func() { err = errors.Join(err, guard.Close()) }()
-	if err := reapDirs(base); err != nil {
+	defer func() { err = errors.Join(err, baseLock.Close()) }()
+	if err := removeAbandonedDirs(base); err != nil {
 		return "", nil, err
 	}
 	dir, err := os.MkdirTemp(base, "run-")
@@ -77,7 +78,7 @@ func claimDir() (_ string, _ *os.File, err error) {
 	return dir, lock, err
 }
 
-// baseDir is where all test processes of this user keep their servers.
+// baseDir returns the directory with the servers of all test processes of this user.
 func baseDir() (string, error) {
 	base := filepath.Join(os.TempDir(), "mlsd-pgtest-"+strconv.Itoa(os.Geteuid()))
 	if err := os.Mkdir(base, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
@@ -93,8 +94,9 @@ func baseDir() (string, error) {
 	return base, os.Chmod(base, 0o711)
 }
 
-// reapDirs removes the directories whose owner is gone. One whose server is still shutting down is left for the next time.
-func reapDirs(base string) error {
+// removeAbandonedDirs removes the directories whose owner has ended. It skips a directory whose
+// server still shuts down.
+func removeAbandonedDirs(base string) error {
 	entries, err := os.ReadDir(base)
 	if err != nil {
 		return err
@@ -119,7 +121,8 @@ func reapDirs(base string) error {
 	return nil
 }
 
-// removeRun removes a directory and then its lock file. The helper that the owner left behind may be doing the same.
+// removeRun removes a directory and then its lock file. The owner's helper can do the same at the
+// same time.
 func removeRun(dir, lock string) error {
 	if !abandoned(dir) {
 		return nil

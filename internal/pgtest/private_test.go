@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestReapDirs(t *testing.T) {
+func TestRemoveAbandonedDirs(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	mkdir := func(name string) {
@@ -26,7 +26,7 @@ func TestReapDirs(t *testing.T) {
 	}
 	mkdir("run-gone")
 	write("run-gone.lock", "")
-	mkdir("run-stopping") // its owner is gone, its server (here: we) is not
+	mkdir("run-stopping") // its owner has ended, but its server (here: this process) still runs
 	write("run-stopping.lock", "")
 	write("run-stopping/postgres/postmaster.pid", strconv.Itoa(os.Getpid())+"\n/x\n")
 	mkdir("run-crashed")
@@ -37,7 +37,7 @@ func TestReapDirs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := reapDirs(base); err != nil {
+	if err := removeAbandonedDirs(base); err != nil {
 		t.Fatal(err)
 	}
 	if err := lock.Close(); err != nil {
@@ -69,7 +69,7 @@ func TestRemoveAtExit(t *testing.T) {
 	if _, err := os.Stat(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil { // as the end of this process would
+	if err := w.Close(); err != nil { // the end of this process does the same
 		t.Fatal(err)
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -87,8 +87,8 @@ func TestRemoveAtExit(t *testing.T) {
 	}
 }
 
-// Databases of a process that is gone are dropped by the next one, and only those.
-func TestReapDatabases(t *testing.T) {
+// The next process drops the databases of a process that has ended, and no others.
+func TestDropAbandonedDatabases(t *testing.T) {
 	t.Parallel()
 	mine := Empty(t)
 	s, err := shared()
@@ -105,7 +105,7 @@ func TestReapDatabases(t *testing.T) {
 	if err := other.open(t.Context(), s.base.String()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { other.keep.Release(); other.admin.Close() })
+	t.Cleanup(func() { other.tokens.Release(); other.admin.Close() })
 	got := map[string]bool{}
 	for _, name := range []string{stale, foreign, mine.Config().ConnConfig.Database, s.name("template")} {
 		var exists bool

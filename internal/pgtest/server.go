@@ -22,23 +22,27 @@ const (
 	// databaseURLEnv names a server to use instead of a private one.
 	databaseURLEnv = "MLSD_TEST_DATABASE_URL"
 
-	// namePrefix begins every database made here: mlsd_test_<token>_<number or "template">.
+	// namePrefix is the start of every test database's name: mlsd_test_<token>_<number or
+	// "template">.
 	namePrefix = "mlsd_test_"
 
-	// lockSpace is the first key of the advisory locks by which a process shows that it still needs its databases.
+	// lockSpace is the first key of the advisory locks on tokens. A process that holds its token's
+	// lock still uses its databases.
 	lockSpace = 0x6d6c7364
 
 	adminConns = 4 // databases made or dropped at once
 )
 
-// server makes and drops databases. Safe for use by parallel tests.
+// server makes and drops databases. It is safe for concurrent use.
 type server struct {
-	base  *url.URL // a database to connect to that is not a test's
-	admin *pgxpool.Pool
-	token uint32 // part of our databases' names; its advisory lock is held for life by keep
-	keep  *pgxpool.Conn
-	count atomic.Int64
-	owned *privateServer // nil for a server that was there before; kept so that its lock is not collected
+	base   *url.URL // of a database that belongs to no test
+	admin  *pgxpool.Pool
+	token  uint32        // part of the names of this process's databases
+	tokens *pgxpool.Conn // holds the advisory lock on token until this process ends
+	count  atomic.Int64
+	// owned is nil if another process started the server. The field keeps its lock from garbage
+	// collection.
+	owned *privateServer
 }
 
 // newServer starts a server, or connects to the one in the environment, and makes the template.
@@ -61,7 +65,7 @@ func newServer(ctx context.Context) (*server, error) {
 	return s, nil
 }
 
-// open connects, claims a token and drops what processes that are gone have left.
+// open connects, claims a token, and drops the databases of processes that have ended.
 func (s *server) open(ctx context.Context, databaseURL string) error {
 	var err error
 	if s.base, err = url.Parse(databaseURL); err != nil || s.base.Scheme == "" {
@@ -71,12 +75,12 @@ func (s *server) open(ctx context.Context, databaseURL string) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	cfg.MaxConns = adminConns + 1 // one is kept
-	// The pool outlives ctx, which is about the start.
+	cfg.MaxConns = adminConns + 1 // one holds the lock on the token
+	// ctx is for the start only. The pool stays open after it.
 	if s.admin, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), cfg); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	if s.keep, err = s.admin.Acquire(ctx); err != nil {
+	if s.tokens, err = s.admin.Acquire(ctx); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	var b [4]byte
@@ -87,17 +91,17 @@ func (s *server) open(ctx context.Context, databaseURL string) error {
 	if ok, err := s.tryLock(ctx, s.token); err != nil || !ok {
 		return errors.Join(fmt.Errorf("claim token %08x: %v", s.token, ok), err)
 	}
-	return s.reap(ctx)
+	return s.dropAbandoned(ctx)
 }
 
 func (s *server) tryLock(ctx context.Context, token uint32) (ok bool, err error) {
-	err = s.keep.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, int32(lockSpace), int32(token)).Scan(&ok)
+	err = s.tokens.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, int32(lockSpace), int32(token)).Scan(&ok)
 	return ok, err
 }
 
-// reap drops databases whose process is gone: their token's lock is free.
-func (s *server) reap(ctx context.Context) error {
-	rows, err := s.keep.Query(ctx, `SELECT datname FROM pg_database WHERE starts_with(datname, $1)`, namePrefix)
+// dropAbandoned drops the databases of processes that have ended: the lock on their token is free.
+func (s *server) dropAbandoned(ctx context.Context) error {
+	rows, err := s.tokens.Query(ctx, `SELECT datname FROM pg_database WHERE starts_with(datname, $1)`, namePrefix)
 	if err != nil {
 		return fmt.Errorf("list databases: %w", err)
 	}
@@ -109,18 +113,18 @@ func (s *server) reap(ctx context.Context) error {
 		hex, _, _ := strings.Cut(strings.TrimPrefix(name, namePrefix), "_")
 		token, err := strconv.ParseUint(hex, 16, 32)
 		if err != nil {
-			continue // not named by us
+			continue // not a database of this package
 		}
 		free, err := s.tryLock(ctx, uint32(token))
 		if err != nil {
-			return fmt.Errorf("reap: %w", err)
+			return fmt.Errorf("drop abandoned databases: %w", err)
 		}
 		if !free || uint32(token) == s.token {
-			continue // in use (our own lock we can take again)
+			continue // in use; tryLock also succeeds for this process's own token
 		}
 		err = s.drop(ctx, name)
-		if _, unlockErr := s.keep.Exec(ctx, `SELECT pg_advisory_unlock($1, $2)`, int32(lockSpace), int32(token)); err != nil || unlockErr != nil {
-			return fmt.Errorf("reap: %w", errors.Join(err, unlockErr))
+		if _, unlockErr := s.tokens.Exec(ctx, `SELECT pg_advisory_unlock($1, $2)`, int32(lockSpace), int32(token)); err != nil || unlockErr != nil {
+			return fmt.Errorf("drop abandoned databases: %w", errors.Join(err, unlockErr))
 		}
 	}
 	return nil
@@ -167,7 +171,7 @@ func (s *server) name(suffix string) string {
 	return fmt.Sprintf("%s%08x_%s", namePrefix, s.token, suffix)
 }
 
-// url is the connection string of one database.
+// url returns the connection string of one database.
 func (s *server) url(name string) string {
 	u := *s.base
 	u.Path = "/" + name

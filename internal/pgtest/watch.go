@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// watchScript waits for its standard input to end, which is when the process that holds the other end does, however it ends;
-// then for the server to have stopped (ten seconds at most), and removes the directory and its lock file.
+// watchScript waits until its standard input ends. That is when the process with the other end of
+// the pipe ends, also after a crash. Then it waits until the server has stopped, ten seconds at
+// most. Then it removes the directory and its lock file.
 const watchScript = `
 cat >/dev/null
 i=0
@@ -20,9 +21,9 @@ while [ -e "$1/postgres/postmaster.pid" ] && [ $i -lt 100 ]; do sleep 0.1; i=$((
 rm -rf "$1" "$1.lock"
 `
 
-// removeAtExit starts a helper that removes dir when this process has ended. A test binary has no other way: it ends by os.Exit or a
-// signal. The helper waits for the end of the file returned, which the caller keeps; it is close-on-exec, so no other child
-// keeps it open.
+// removeAtExit starts a helper that removes dir when this process has ended. A test binary ends by
+// os.Exit or a signal, and so cannot remove dir itself. The helper waits until the returned file is
+// closed. The caller must not close it. It is close-on-exec, so that no other child holds it open.
 func removeAtExit(dir string) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -31,14 +32,14 @@ func removeAtExit(dir string) (*os.File, error) {
 	cmd := exec.Command("/bin/sh", "-c", watchScript, "sh", dir)
 	cmd.Dir = "/"
 	cmd.Stdin = r
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a ^C is for us, not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the helper does not get a ^C
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", dir, err), r.Close(), w.Close())
 	}
 	return w, r.Close()
 }
 
-// lockFile opens a file and locks it with flock; how is LOCK_EX, with LOCK_NB or not.
+// lockFile opens a file and locks it with flock. how is LOCK_EX, with or without LOCK_NB.
 func lockFile(path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -50,7 +51,7 @@ func lockFile(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// abandoned says whether the server that wrote postmaster.pid in dir is gone.
+// abandoned reports whether the server that wrote postmaster.pid in dir has ended.
 func abandoned(dir string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"mlsd/internal/serviceauth/authtest"
 )
 
-// BenchmarkValidate measures a query whose token was seen before, procedures
-// with fresh tokens of either curve, and a token refused for its claims.
+// BenchmarkValidate measures a query whose token is remembered, procedures with new tokens of
+// either curve, and a token that is refused for its claims.
 func BenchmarkValidate(b *testing.B) {
 	k256, p256 := authtest.NewIdentity(b), authtest.NewP256Identity(b)
 	f := newFixture(b, k256, p256)

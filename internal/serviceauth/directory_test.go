@@ -14,7 +14,7 @@ import (
 
 const alice = syntax.DID("did:plc:aaaaaaaaaaaaaaaaaaaaaaaa")
 
-// cacheFixture is a keyCache over an answer that tests set.
+// cacheFixture is a keyCache whose fetches return what the test sets.
 type cacheFixture struct {
 	*keyCache
 	now     time.Time
@@ -50,7 +50,7 @@ func publicKey(t *testing.T) atcrypto.PublicKey {
 	return key
 }
 
-// want fails the test unless Resolve answers so, having fetched so often.
+// want fails the test unless Resolve returns key and err, after fetches calls of fetch in all.
 func (f *cacheFixture) want(t *testing.T, key atcrypto.PublicKey, err error, fetches int) {
 	t.Helper()
 	got, gotErr := f.Resolve(t.Context(), alice)
@@ -69,7 +69,7 @@ func TestKeyCache(t *testing.T) {
 	f.now = f.now.Add(keyFresh)
 	f.want(t, second, nil, 2)
 
-	// An outage: the key stays in use for a day, and is asked for now and then.
+	// During an outage the key stays in use for a day. It is fetched again every failedFor.
 	f.key, f.err = nil, outage
 	f.want(t, second, nil, 2)
 	f.now = f.now.Add(keyFresh)
@@ -80,7 +80,7 @@ func TestKeyCache(t *testing.T) {
 	f.now = f.now.Add(keyStale)
 	f.want(t, nil, outage, 5)
 
-	// Over, and the account is gone.
+	// The outage ends. Then the account is deleted.
 	f.now = f.now.Add(failedFor)
 	f.key, f.err = second, nil
 	f.want(t, second, nil, 6)
@@ -93,7 +93,7 @@ func TestKeyCache(t *testing.T) {
 	f.want(t, first, nil, 8)
 }
 
-// A refresh that fails keeps what is known; one that says "gone" does not.
+// After a refresh that fails, the known key stays in use. After one with ErrIssuer it does not.
 func TestKeyCacheRefresh(t *testing.T) {
 	t.Parallel()
 	f := newCacheFixture(t)
@@ -113,8 +113,8 @@ func TestKeyCacheRefresh(t *testing.T) {
 	f.want(t, nil, ErrIssuer, 4)
 }
 
-// Calls at the same time share one look-up, and the one that started it may go
-// away without failing it for the others or leaving a failure behind.
+// Simultaneous calls share one look-up. If the call that started it is cancelled, the others still
+// succeed, and no failure is remembered.
 func TestKeyCacheCoalesces(t *testing.T) {
 	t.Parallel()
 	key := publicKey(t)

@@ -2,38 +2,34 @@ package serviceauth
 
 import "errors"
 
-// ErrMissing is returned when a request carries no Authorization at all
-// (AuthMissing, status 401).
+// ErrMissing means that a request has no Authorization header (AuthMissing, status 401).
 var ErrMissing = errors.New("serviceauth: no authorization")
 
-// ErrUnavailable is returned when a token could not be judged, because the
-// caller's DID document or the store of used tokens could not be reached
-// (ServiceUnavailable, status 503). The token may well be good.
+// ErrUnavailable means that a token could not be checked: the caller's DID document or the store of
+// used tokens could not be reached (ServiceUnavailable, status 503). The token may be valid.
 var ErrUnavailable = errors.New("serviceauth: cannot check the token now")
 
-// ErrBusy is returned when the budget for looking up DID documents is spent
-// (ServiceUnavailable or RateLimitExceeded with Retry-After). The token may well
-// be good.
+// ErrBusy means that the limit of look-ups of DID documents is reached (ServiceUnavailable or
+// RateLimitExceeded with Retry-After). The token may be valid.
 var ErrBusy = errors.New("serviceauth: too many identity look-ups")
 
-// ErrIssuer is what a [Directory] returns for a DID that certainly has no usable
-// signing key: it does not exist, was deleted, declares no #atproto key, or its
-// document stands where this server will not go. Validate reports it as an
-// [InvalidError].
+// ErrIssuer means that a DID certainly has no usable signing key. It does not exist, was deleted,
+// declares no #atproto key, or its document is at an address that this server does not connect to.
+// A [Directory] returns it, and Validate reports it as an [InvalidError].
 var ErrIssuer = errors.New("serviceauth: issuer has no usable signing key")
 
-// InvalidError says that a token is refused for good (InvalidToken, status 401;
-// never ExpiredToken, which makes clients refresh their session). The remedy is
-// a fresh token.
+// InvalidError means that a token is refused and stays refused. The client needs a new token. The
+// answer is InvalidToken, status 401. It is never ExpiredToken, which makes clients refresh their
+// session.
 type InvalidError struct {
-	// Reason is one of a fixed set of texts that repeat nothing of the token:
+	// Reason is one of a fixed set of texts. They repeat nothing of the token, so that they are
 	// safe to send to the client and to use as a metric label.
 	Reason string
 	// Err is the cause, for the log only. May be nil.
 	Err error
 }
 
-// Error includes the cause and is meant for the log.
+// Error returns a text for the log. It includes the cause.
 func (e *InvalidError) Error() string {
 	if e.Err != nil {
 		return "serviceauth: invalid token: " + e.Reason + ": " + e.Err.Error()
@@ -47,7 +43,7 @@ func (e *InvalidError) Unwrap() error { return e.Err }
 // invalid returns an InvalidError with reason and no cause.
 func invalid(reason string) error { return &InvalidError{Reason: reason} }
 
-// ErrReplayed is the [InvalidError] of a token that was used up before.
+// ErrReplayed is the [InvalidError] of a token that is already used up.
 var ErrReplayed = invalid(reasonReplay)
 
 // The reasons of an InvalidError.

@@ -2,7 +2,7 @@ package serviceauth
 
 import "testing"
 
-// Occupy has as many signatures that are not urgent being checked as may be at one time, until it is called back.
+// Occupy takes every slot for checking signatures that are not urgent, until done is called.
 func (v *Validator) Occupy(t *testing.T) (done func()) {
 	t.Helper()
 	for range cap(v.checking) {

@@ -17,7 +17,7 @@ const (
 	read    = syntax.NSID("blue.catbird.mls.getMessages")
 )
 
-// fixture is a Validator with its parts in reach and a clock that stands still.
+// fixture is a Validator with its directory, its replay store and a fixed clock.
 type fixture struct {
 	*serviceauth.Validator
 	dir     *authtest.Directory
@@ -48,7 +48,7 @@ func (f *fixture) call(tb testing.TB, authorization string, nsid syntax.NSID) (s
 	return f.callAs(tb, authorization, nsid, nsid == send)
 }
 
-// callAs validates, and uses the token up if that is for a procedure.
+// callAs validates the token, and uses it up if it is for a procedure.
 func (f *fixture) callAs(tb testing.TB, authorization string, nsid syntax.NSID, procedure bool) (syntax.DID, error) {
 	tb.Helper()
 	token, err := f.Validate(tb.Context(), authorization, nsid, procedure, nil)
@@ -61,7 +61,7 @@ func (f *fixture) callAs(tb testing.TB, authorization string, nsid syntax.NSID, 
 	return token.Caller, nil
 }
 
-// wantCaller fails the test unless the token passes as did's.
+// wantCaller fails the test unless the token passes and its caller is did.
 func (f *fixture) wantCaller(tb testing.TB, authorization string, nsid syntax.NSID, did syntax.DID) {
 	tb.Helper()
 	if got, err := f.call(tb, authorization, nsid); err != nil || got != did {

@@ -11,8 +11,8 @@ import (
 	"mlsd/internal/serviceauth/authtest"
 )
 
-// FuzzValidate sends any Authorization: nothing panics, and only a token that
-// alice signed passes, as alice.
+// FuzzValidate sends any Authorization. Nothing panics, and only a token that alice signed passes,
+// as alice.
 func FuzzValidate(f *testing.F) {
 	alice := authtest.NewIdentity(f)
 	fix := newFixture(f, alice)
@@ -38,8 +38,8 @@ func FuzzValidate(f *testing.F) {
 	})
 }
 
-// FuzzClaims signs any header and claims with alice's key: whoever passes passes
-// as alice, because no other name verifies with her key.
+// FuzzClaims signs any header and claims with alice's key. A token that passes has alice as its
+// caller, because no other DID's token verifies with her key.
 func FuzzClaims(f *testing.F) {
 	alice, bob := authtest.NewIdentity(f), authtest.NewIdentity(f)
 	fix := newFixture(f, alice, bob)

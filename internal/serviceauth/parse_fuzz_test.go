@@ -10,8 +10,8 @@ import (
 	"mlsd/internal/k256"
 )
 
-// FuzzParseToken checks that what parses has the promised form, and in one
-// spelling only: encoded again it is the same token.
+// FuzzParseToken checks the form of every token that parses. It has one spelling only: encoded
+// again, it is the same token.
 func FuzzParseToken(f *testing.F) {
 	enc := base64.RawURLEncoding
 	part := func(s string) string { return enc.EncodeToString([]byte(s)) }
@@ -48,7 +48,7 @@ func FuzzParseToken(f *testing.F) {
 	})
 }
 
-// FuzzDocument reads any DID document: strangers publish them.
+// FuzzDocument parses any DID document, because strangers publish them.
 func FuzzDocument(f *testing.F) {
 	const prefix = `{"id":"` + string(alice) + `","verificationMethod":[{"id":"#atproto","controller":"` + string(alice) + `","type":"`
 	f.Add(`{}`)

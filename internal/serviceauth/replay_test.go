@@ -21,7 +21,7 @@ func TestReplay(t *testing.T) {
 	post := alice.Authorization(t, string(service), string(send), f.now, authtest.Claim("jti", "1"))
 	f.wantCaller(t, post, send, alice.DID)
 	f.wantRefused(t, post, send, replayed)
-	// The jti is what counts, not the token; and another caller's is another.
+	// The jti decides, not the whole token. Another caller may use the same jti.
 	f.wantRefused(t, alice.Authorization(t, string(service), string(send), f.now, authtest.Claim("jti", "1"), authtest.Claim("x", 1)), send, replayed)
 	f.wantCaller(t, bob.Authorization(t, string(service), string(send), f.now, authtest.Claim("jti", "1")), send, bob.DID)
 
@@ -29,7 +29,7 @@ func TestReplay(t *testing.T) {
 	f.wantCaller(t, get, read, alice.DID)
 	f.wantCaller(t, get, read, alice.DID)
 
-	// A token that a query left in the cache is used up by a procedure all the same.
+	// A procedure also uses up a token that a query left in the cache.
 	for i, want := range []string{"", replayed} {
 		_, err := f.callAs(t, get, read, true)
 		var invalid *serviceauth.InvalidError
@@ -39,7 +39,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// A verified token is good for its method and its time only.
+// A remembered token passes only for its method and until it expires.
 func TestCachedTokenIsCheckedAgain(t *testing.T) {
 	t.Parallel()
 	alice := authtest.NewIdentity(t)
@@ -77,7 +77,7 @@ func TestConcurrentUsePassesOnce(t *testing.T) {
 	}
 }
 
-// Without the store of used tokens no procedure runs, and queries go on.
+// If the store of used tokens fails, no procedure runs. Queries still run.
 func TestReplayStoreFailsClosed(t *testing.T) {
 	t.Parallel()
 	alice := authtest.NewIdentity(t)
@@ -89,7 +89,7 @@ func TestReplayStoreFailsClosed(t *testing.T) {
 	f.wantCaller(t, alice.Authorization(t, string(service), string(read), f.now), read, alice.DID)
 }
 
-// Named case sub-impersonation: sub beat iss.
+// Named case sub-impersonation: a sub must not replace iss as the caller.
 func TestSubImpersonation(t *testing.T) {
 	t.Parallel()
 	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
@@ -99,9 +99,9 @@ func TestSubImpersonation(t *testing.T) {
 	}
 }
 
-// Named case replay-before-auth, the part that is ours: an unverified token
-// names no caller and uses nothing up, so whoever forges alice's token learns
-// nothing and cannot spend the real one.
+// Named case replay-before-auth, as far as this package goes. A token that does not verify names no
+// caller and uses no jti up. So a forger of alice's token learns nothing and cannot use up her real
+// token.
 func TestReplayBeforeAuth(t *testing.T) {
 	t.Parallel()
 	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
@@ -113,5 +113,5 @@ func TestReplayBeforeAuth(t *testing.T) {
 		t.Fatalf("a forged token used up %d", got)
 	}
 	f.wantCaller(t, alice.Authorization(t, string(service), string(send), f.now, jti), send, alice.DID)
-	f.wantRefused(t, forged, send, badSignature) // not "used before": that would tell
+	f.wantRefused(t, forged, send, badSignature) // "used before" would reveal that the jti is used
 }

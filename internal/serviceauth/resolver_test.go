@@ -18,7 +18,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// dialer returns a Dial for net.Resolver that always goes to address.
+// dialer returns a Dial for net.Resolver that always connects to address.
 func dialer(address string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -26,15 +26,15 @@ func dialer(address string) func(context.Context, string, string) (net.Conn, err
 	}
 }
 
-// contextDone returns a context that is over.
+// contextDone returns a cancelled context.
 func contextDone(t *testing.T) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx, cancel
 }
 
-// testDirectory returns a Directory whose PLC directory is handler, and the
-// did:web under which handler is reached as well.
+// testDirectory returns a Directory whose PLC directory is handler. handler also serves the
+// document of the did:web that it returns.
 func testDirectory(t *testing.T, allowLoopback bool, handler http.HandlerFunc) (Directory, syntax.DID) {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -73,7 +73,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// What a directory or a did:web host may answer, and what is made of it.
+// Each unusable answer of a source gives ErrIssuer, or an error after which a later look-up may
+// succeed.
 func TestResolveRefuses(t *testing.T) {
 	t.Parallel()
 	multibase := publicKey(t).Multibase()
@@ -88,7 +89,7 @@ func TestResolveRefuses(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		handler http.HandlerFunc
-		certain bool // ErrIssuer, else something that may pass
+		certain bool // ErrIssuer, else an error that may be temporary
 	}{
 		"not found":        {status(404), true},
 		"tombstone":        {status(410), true},
@@ -118,13 +119,13 @@ func TestResolveRefuses(t *testing.T) {
 	}
 }
 
-// A body of 1 GiB is cut, plain or compressed, whatever its status says.
+// A body of 1 GiB is not read to its end, plain or compressed, with any status.
 func TestEndlessBodyIsCut(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		wrap func(http.ResponseWriter) io.Writer
 		size int64
-		most int64 // bytes that the host may get rid of: socket buffers, or less than size on the wire
+		most int64 // bytes that the host can send, with those in socket buffers
 	}{
 		"plain":    {func(w http.ResponseWriter) io.Writer { return w }, 1 << 30, 64 << 20},
 		"an error": {func(w http.ResponseWriter) io.Writer { w.WriteHeader(500); return w }, 1 << 30, 64 << 20},

@@ -24,8 +24,8 @@ func forge(t *testing.T, alice, mallory *authtest.Identity, f *fixture) string {
 	return mallory.Authorization(t, string(service), string(send), f.now, authtest.Claim("iss", alice.DID))
 }
 
-// 50 forged tokens, one after another and then at once, cost two look-ups: the
-// first, and one in case the key was rotated.
+// 50 forged tokens, one after another and then at once, cost two look-ups: the first, and one
+// refresh because the key may be rotated.
 func TestBadSignaturesAreNoAmplifier(t *testing.T) {
 	t.Parallel()
 	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
@@ -56,7 +56,7 @@ func TestBadSignaturesAreNoAmplifier(t *testing.T) {
 	}
 }
 
-// The budget holds for all DIDs together.
+// The limit of refreshes applies to all DIDs together.
 func TestBadSignaturesOfManyDIDs(t *testing.T) {
 	t.Parallel()
 	const n = 300
@@ -74,8 +74,8 @@ func TestBadSignaturesOfManyDIDs(t *testing.T) {
 	}
 }
 
-// A caller that rotates its key, also to another curve, is let in at once, and
-// its old key is out.
+// After a caller rotates its key, even to another curve, the new key passes at once and the old one
+// is refused.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	alice := authtest.NewIdentity(t)
@@ -86,7 +86,7 @@ func TestKeyRotation(t *testing.T) {
 	alice.Key = authtest.P256(t)
 	f.dir.Publish(alice.DID, alice.PublicKey(t))
 	var wg sync.WaitGroup
-	for range 20 { // all at once: none is refused because another is refreshing
+	for range 20 { // all at once: none is refused while another refreshes
 		authorization := alice.Authorization(t, string(service), string(send), f.now)
 		wg.Go(func() {
 			if did, err := f.call(t, authorization, send); err != nil || did != alice.DID {
@@ -101,8 +101,8 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
-// rotatesMeanwhile is a directory where another request's refresh comes between
-// this request's first Resolve and its second.
+// rotatesMeanwhile is a directory in which another request refreshes the key between this request's
+// first Resolve and its second.
 type rotatesMeanwhile struct {
 	*authtest.Directory
 	stale atcrypto.PublicKey
@@ -117,8 +117,8 @@ func (d *rotatesMeanwhile) Resolve(ctx context.Context, did syntax.DID) (key atc
 	return d.Directory.Resolve(ctx, did)
 }
 
-// A request that read the old key just before another refreshed it is let in,
-// although there is no second refresh.
+// A request that read the old key just before another request's refresh passes, without a second
+// refresh.
 func TestKeyRotationMeanwhile(t *testing.T) {
 	t.Parallel()
 	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
@@ -132,7 +132,8 @@ func TestKeyRotationMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &fixture{Validator: v, dir: dir.Directory, now: now}
-	f.wantRefused(t, forge(t, alice, mallory, f), send, badSignature) // spends the refresh
+	// The forged token takes this minute's refresh.
+	f.wantRefused(t, forge(t, alice, mallory, f), send, badSignature)
 	dir.stale, dir.once = mallory.PublicKey(t), sync.Once{}
 	f.wantCaller(t, alice.Authorization(t, string(service), string(send), now), send, alice.DID)
 	if got := dir.Lookups(); got != 2 {
@@ -140,7 +141,7 @@ func TestKeyRotationMeanwhile(t *testing.T) {
 	}
 }
 
-// A forged token during an outage of the directory must not lock the caller out.
+// During an outage of the directory, a forged token must not lock the real caller out.
 func TestForgeryDuringOutage(t *testing.T) {
 	t.Parallel()
 	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
@@ -167,7 +168,7 @@ func TestDirectoryErrors(t *testing.T) {
 	}
 }
 
-// Each curve's token is refused for the other curve's key, whatever alg says.
+// A token of one curve is refused for a key of the other curve, with either alg.
 func TestAlgConfusion(t *testing.T) {
 	t.Parallel()
 	k, p := authtest.NewIdentity(t), authtest.NewP256Identity(t)
@@ -181,7 +182,7 @@ func TestAlgConfusion(t *testing.T) {
 	f.wantRefused(t, forge(t, p, k, f), send, wrongKey)
 }
 
-// The other form of a signature, which verifies as well, would be a second token.
+// The high-S form of a signature also verifies by the mathematics. It would be a second token.
 func TestHighSIsRefused(t *testing.T) {
 	t.Parallel()
 	for order, id := range map[string]*authtest.Identity{

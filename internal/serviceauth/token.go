@@ -2,24 +2,47 @@ package serviceauth
 
 import (
 	"encoding/base64"
+	"math"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"mlsd/internal/k256"
 )
 
 const (
-	// maxToken bounds a token, in bytes. One from a PDS has about 400.
+	// maxToken is the most bytes of a token. One from a PDS has about 400.
 	maxToken = 4096
-	// maxJTI bounds a jti, in bytes.
+	// maxJTI is the most bytes of a jti.
 	maxJTI = 256
-	// signatureSize is r ‖ s of either curve, in bytes (RFC 7518 §3.4).
+	// signatureSize is the size of r ‖ s of either curve, in bytes (RFC 7518 §3.4).
 	signatureSize = 64
 )
 
-// token is one that is well formed. Nothing in it is to be believed before its
-// claims were checked and its signature verified.
+const (
+	// maxLifetime is the longest allowed time from iat to exp. A PDS issues 60 s by default and 1 h
+	// at most.
+	maxLifetime = time.Hour
+	// clockSkew is how far a PDS's clock may be ahead of ours.
+	clockSkew = 30 * time.Second
+	// expiryLeeway is how far a PDS's clock may be behind ours, and how long a token may travel
+	// after its exp.
+	expiryLeeway = 5 * time.Second
+)
+
+// The algorithms of AT Protocol (https://atproto.com/specs/cryptography).
+const (
+	algES256  = "ES256"  // ECDSA on P-256 with SHA-256
+	algES256K = "ES256K" // ECDSA on secp256k1 (K-256) with SHA-256
+)
+
+// token is a well-formed token. Its content is untrusted until its claims are checked and its
+// signature is verified.
 type token struct {
 	alg       string
 	claims    claims
@@ -27,16 +50,16 @@ type token struct {
 	signature []byte // signatureSize bytes
 }
 
-// claims are the claims that decide. A sub is deliberately not among them, and
-// neither is anything else that could name a caller besides iss.
+// claims are the claims that decide. sub is not among them, and no other claim than iss that could
+// name a caller.
 type claims struct {
 	iss           syntax.DID
 	aud, lxm, jti string
 	iat, nbf, exp int64 // Unix seconds; nbf is 0 when absent
 }
 
-// rawHeader is the JOSE header (RFC 7515 §4). Keys and key locations in it (jwk,
-// jku, x5c …) are never read.
+// rawHeader is the JOSE header (RFC 7515 §4). It has no field for keys and key locations (jwk, jku,
+// x5c …): they are never read.
 type rawHeader struct {
 	Alg  string         `json:"alg"`
 	Typ  *string        `json:"typ"`
@@ -44,10 +67,9 @@ type rawHeader struct {
 	Crit jsontext.Value `json:"crit"`
 }
 
-// rawClaims is the claims set as JSON has it (RFC 7519 §4.1, and lxm of AT
-// Protocol). An aud that is an array is refused: several audiences would be
-// several services, each able to replay the token to the others. Times are whole
-// seconds: no issuer sends fractions.
+// rawClaims is the claims set as JSON has it (RFC 7519 §4.1, and lxm of AT Protocol). An aud that
+// is an array is refused: each of several services could replay the token to the others. Times are
+// whole seconds: no issuer sends fractions.
 type rawClaims struct {
 	Iss string `json:"iss"`
 	Aud string `json:"aud"`
@@ -74,9 +96,9 @@ func bearer(authorization string) (string, error) {
 	return raw, nil
 }
 
-// parseToken reads a compact JWS and refuses whatever two readers might read in
-// two ways: duplicate names, other spellings of a name, trailing data, loose
-// base64. It checks the header in full, and of the claims only their form.
+// parseToken parses a compact JWS. It refuses everything that two parsers could read differently:
+// duplicate names, other spellings of a name, trailing data, loose base64. It checks the header
+// fully, and the form of the claims.
 func parseToken(raw string) (token, error) {
 	if len(raw) > maxToken {
 		return token{}, invalid(reasonSize)
@@ -108,8 +130,8 @@ func parseToken(raw string) (token, error) {
 	return token{alg: alg, claims: c, signed: raw[:len(head)+1+len(body)], signature: parts[2]}, nil
 }
 
-// decodeBase64URL is strict: no padding, no loose bits at the end, and no line
-// breaks, which encoding/base64 skips even in strict mode.
+// decodeBase64URL is strict. It refuses padding, non-zero bits after the last byte, and line
+// breaks, which encoding/base64 ignores even in strict mode.
 func decodeBase64URL(s string) ([]byte, error) {
 	if strings.ContainsAny(s, "\r\n") {
 		return nil, invalid(reasonBase64)
@@ -140,11 +162,111 @@ func parseHeader(b []byte) (string, error) {
 	return h.Alg, nil
 }
 
-// foreignType reports whether typ names an OAuth or session token, which is
-// signed for other ends and must not pass for service auth. The prefix
-// application/ may be left out and case does not matter (RFC 7515 §4.1.9).
+// foreignType reports whether typ names an OAuth or session token. Such a token is signed for
+// another purpose and must not pass for service auth. The prefix application/ is optional, and case
+// does not matter (RFC 7515 §4.1.9).
 func foreignType(typ string) bool {
 	typ, _, _ = strings.Cut(strings.ToLower(typ), ";")
 	typ = strings.TrimPrefix(strings.TrimSpace(typ), "application/")
 	return typ == "at+jwt" || typ == "refresh+jwt" || typ == "dpop+jwt"
+}
+
+// parseClaims parses a claims set and checks its form. [claims.check] checks whether the token is
+// for this service and valid now.
+func parseClaims(b []byte) (claims, error) {
+	var r rawClaims
+	if err := json.Unmarshal(b, &r); err != nil {
+		return claims{}, &InvalidError{Reason: reasonClaims, Err: err}
+	}
+	iss, ok := parseIssuer(r.Iss)
+	if !ok {
+		return claims{}, invalid(reasonIss)
+	}
+	if r.Jti == "" || len(r.Jti) > maxJTI {
+		return claims{}, invalid(reasonJti)
+	}
+	if !isTime(r.Iat) || !isTime(r.Exp) || r.Nbf != nil && !isTime(r.Nbf) {
+		return claims{}, invalid(reasonTimes)
+	}
+	c := claims{iss: iss, aud: r.Aud, lxm: r.Lxm, jti: r.Jti, iat: *r.Iat, exp: *r.Exp}
+	if r.Nbf != nil {
+		c.nbf = *r.Nbf
+	}
+	return c, nil
+}
+
+// check checks whether the claims allow a call of method nsid at now. It is cheap and runs for
+// every request, even if the token was verified before.
+func (c *claims) check(audiences map[string]struct{}, nsid syntax.NSID, now time.Time) error {
+	if _, ok := audiences[c.aud]; !ok {
+		return invalid(reasonAud)
+	}
+	if c.lxm == "" || c.lxm != string(nsid) {
+		return invalid(reasonLxm)
+	}
+	at := now.Unix()
+	switch {
+	case at >= c.exp+int64(expiryLeeway/time.Second):
+		return invalid(reasonExpired)
+	case c.iat > at+int64(clockSkew/time.Second), c.nbf > at+int64(clockSkew/time.Second):
+		return invalid(reasonFuture)
+	case c.exp <= c.iat, c.exp-c.iat > int64(maxLifetime/time.Second):
+		// The lifetime starts at iat. So a token made for ten years is refused in its last hour
+		// too. With the check above, exp is at most maxLifetime + clockSkew ahead.
+		return invalid(reasonLifetime)
+	}
+	return nil
+}
+
+// expires returns the time from which check refuses the token.
+func (c *claims) expires() time.Time {
+	return time.Unix(c.exp, 0).Add(expiryLeeway)
+}
+
+// isTime reports whether t is a plausible Unix time. Sums with such a time cannot overflow.
+func isTime(t *int64) bool {
+	return t != nil && *t > 0 && *t <= math.MaxInt32*int64(100)
+}
+
+// parseIssuer accepts the DIDs of accounts: a did:plc, or a did:web that is a bare hostname
+// (https://atproto.com/specs/did). It refuses a fragment: that names a service with its own key,
+// and services have no conversations. It accepts a port for did:web:localhost only; the directory
+// decides whether this server allows that.
+func parseIssuer(s string) (syntax.DID, bool) {
+	if id, ok := strings.CutPrefix(s, "did:plc:"); ok {
+		return syntax.DID(s), len(id) == 24 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""
+	}
+	host, ok := strings.CutPrefix(s, "did:web:")
+	if !ok {
+		return "", false
+	}
+	if port, ok := strings.CutPrefix(host, "localhost%3A"); ok {
+		n, err := strconv.ParseUint(port, 10, 16)
+		return syntax.DID(s), err == nil && strconv.FormatUint(n, 10) == port
+	}
+	_, err := syntax.ParseHandle(host)
+	return syntax.DID(s), err == nil && host == strings.ToLower(host)
+}
+
+// verify checks alg and signature against key. The signature must have a low s, as AT Protocol
+// requires. The form with the high s would be a second token with the same claims.
+func (t *token) verify(keys *k256.Keys, key atcrypto.PublicKey) error {
+	var (
+		alg    string
+		verify = key.HashAndVerify
+	)
+	switch key := key.(type) {
+	case *atcrypto.PublicKeyP256:
+		alg = algES256
+	case *atcrypto.PublicKeyK256:
+		alg = algES256K
+		verify = func(content, signature []byte) error { return keys.HashAndVerify(key, content, signature) }
+	}
+	if alg == "" || t.alg != alg {
+		return invalid(reasonKey)
+	}
+	if err := verify([]byte(t.signed), t.signature); err != nil {
+		return &InvalidError{Reason: reasonSignature, Err: err}
+	}
+	return nil
 }

@@ -1,16 +1,14 @@
 package serviceauth
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"mlsd/internal/gather"
+	"mlsd/internal/batch"
 	"mlsd/internal/pgpool"
 )
 
@@ -36,7 +34,7 @@ type Database interface {
 // write it carried is what keeps that from having an effect.
 type UsedTokens struct {
 	db   Database
-	uses *gather.Calls[use, bool]
+	uses *batch.Batcher[use, bool]
 }
 
 // use is a token, and until when it must be remembered.
@@ -55,12 +53,12 @@ const (
 // NewUsedTokens returns the store on db, which the caller owns.
 func NewUsedTokens(db Database) *UsedTokens {
 	u := &UsedTokens{db: db}
-	u.uses = gather.New(gather.Limits{Batch: usesOfCall, Queue: usesWaiting, Timeout: useTimeout}, u.record)
+	u.uses = batch.New(batch.Limits{Batch: usesOfCall, Queue: usesWaiting, Timeout: useTimeout}, u.record)
 	return u
 }
 
-// Use implements [ReplayStore]. It shares a round trip with the uses that come at the same time. After an error the token may or may
-// not be used up, and must be taken as used.
+// Use implements [ReplayStore]. It shares a round trip with the uses that come at the same time.
+// After an error the token may or may not be used up, and must be taken as used.
 func (u *UsedTokens) Use(ctx context.Context, id TokenID, exp time.Time) (bool, error) {
 	fresh, err := u.uses.Do(ctx, use{id, exp})
 	if err != nil {
@@ -69,46 +67,41 @@ func (u *UsedTokens) Use(ctx context.Context, id TokenID, exp time.Time) (bool, 
 	return fresh, nil
 }
 
-// NoteUses is the part of a statement that uses tokens up. It reads uses (token, expires_at) and returns the tokens that were not used
-// before; whoever has an effect in the same transaction must have none for the others. The primary key decides: of inserts at the
-// same time, on any node, one gets a row and the others wait for it and get none. An old row that was not swept yet counts as a use
-// too. A token that expired longer ago than a request takes counts as used: its row may have been swept already. The uses must be in the order of their tokens ([CompareTokens]), so that transactions cannot wait for each other.
-const NoteUses = `
-	INSERT INTO used_tokens (token, expires_at)
-	SELECT token, expires_at FROM uses WHERE expires_at > clock_timestamp() - interval '30 seconds'
-	ON CONFLICT DO NOTHING
-	RETURNING token`
+// LateUse is how long after its expiration a token may still be used: as long as a request takes.
+// Later its row may be swept, and the token counts as used.
+const LateUse = 30 * time.Second
 
-// CompareTokens is the order in which tokens are used up.
-func CompareTokens(a, b TokenID) int { return bytes.Compare(a[:], b[:]) }
-
-// record notes the uses and says of each whether it is the first.
+// record uses tokens up and reports of each whether this is its first use. The primary key decides:
+// of inserts at the same time, on any node, one gets a row, and the others wait for it and get
+// none. Tokens are inserted in their order, so that transactions cannot wait for each other.
 func (u *UsedTokens) record(ctx context.Context, uses []use) ([]bool, error) {
 	tokens := make(pgpool.Array[pgpool.UUID], len(uses))
 	ends := make(pgpool.Array[pgpool.Time], len(uses))
-	sorted := slices.SortedFunc(slices.Values(uses), func(a, b use) int { return CompareTokens(a.token, b.token) })
-	for i, s := range sorted {
+	for i, s := range uses {
 		tokens[i], ends[i] = pgpool.UUID(s.token), pgpool.Time(s.exp)
 	}
 	rows, err := u.db.Query(ctx, `
-		WITH uses AS (
-			SELECT * FROM unnest($1::uuid[], $2::timestamptz[]) AS u (token, expires_at)
-		)`+NoteUses, tokens, ends)
+		INSERT INTO used_tokens (token, expires_at)
+		SELECT token, expires_at FROM unnest($1::uuid[], $2::timestamptz[]) AS u (token, expires_at)
+		WHERE expires_at > clock_timestamp() - $3::interval
+		ORDER BY token
+		ON CONFLICT DO NOTHING
+		RETURNING token`, tokens, ends, LateUse)
 	if err != nil {
 		return nil, err
 	}
-	noted := make(map[TokenID]bool, len(uses))
+	first := make(map[TokenID]bool, len(uses))
 	var token [16]byte
 	if _, err := pgx.ForEachRow(rows, []any{&token}, func() error {
-		noted[token] = true
+		first[token] = true
 		return nil
 	}); err != nil {
 		return nil, err
 	}
 	fresh := make([]bool, len(uses))
 	for i, s := range uses {
-		fresh[i] = noted[s.token]
-		delete(noted, s.token) // another use of it in the same call is not the first
+		fresh[i] = first[s.token]
+		delete(first, s.token) // another use of the same token in uses is not the first
 	}
 	return fresh, nil
 }

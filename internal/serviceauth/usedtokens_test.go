@@ -59,7 +59,7 @@ func TestUsedTokens(t *testing.T) {
 	}
 }
 
-// A token is what its issuer and its jti say, and nothing else; neither can be stretched into the other.
+// A token's ID depends on its issuer, method and jti only. No two different triples share an ID.
 func TestTokenID(t *testing.T) {
 	t.Parallel()
 	alice, bob := authtest.NewIdentity(t), authtest.NewIdentity(t)
@@ -77,7 +77,8 @@ func TestTokenID(t *testing.T) {
 	}
 	seen := map[serviceauth.TokenID]string{}
 	for i, who := range []*authtest.Identity{alice, bob, alice} {
-		if i == 2 { // one jti for two methods is two tokens: one may wait for a message's transaction, the other must not
+		if i == 2 {
+			// One jti for two methods is two tokens: neither waits for the other's transaction.
 			method = read
 		}
 		for _, jti := range []string{"1", "2", "\x001'; --", "1" + string(alice.DID)} {
@@ -93,7 +94,7 @@ func TestTokenID(t *testing.T) {
 	}
 }
 
-// Sweep deletes what expired over a minute ago, in batches, and nothing else.
+// Sweep deletes tokens that expired over a minute ago, in batches, and no others.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	db := newUsedTokensDB(t)
@@ -158,7 +159,7 @@ func TestUseAcrossNodes(t *testing.T) {
 	}
 }
 
-// The uses of one call are judged one by one: of those of one token the first is fresh.
+// Many uses share a call. For each token exactly one of them is fresh.
 func TestUsesOfOneCall(t *testing.T) {
 	t.Parallel()
 	store := serviceauth.NewUsedTokens(newUsedTokensDB(t))

@@ -49,7 +49,7 @@ func TestValidateAccepts(t *testing.T) {
 	f.wantCaller(t, "bearer  "+alice.Token(t, string(service), string(read), at)+" ", read, alice.DID)
 }
 
-// Tokens made by indigo, as other Go clients make them, pass.
+// Tokens that indigo makes pass. Other Go clients use it.
 func TestValidateAcceptsIndigo(t *testing.T) {
 	t.Parallel()
 	for _, id := range []*authtest.Identity{authtest.NewIdentity(t), authtest.NewP256Identity(t)} {
@@ -64,7 +64,7 @@ func TestValidateAcceptsIndigo(t *testing.T) {
 	}
 }
 
-// Each refusal, none of which may cost a look-up of the issuer.
+// Each refusal for a claim or a header, and none costs a look-up of the issuer.
 func TestValidateRefusesCheaply(t *testing.T) {
 	t.Parallel()
 	alice := authtest.NewIdentity(t)
@@ -147,7 +147,7 @@ func TestValidateRefusesCheaply(t *testing.T) {
 	}
 }
 
-// What two JSON or base64 readers might read differently is refused.
+// A token that two JSON or base64 parsers could read differently is refused.
 func TestValidateRefusesForms(t *testing.T) {
 	t.Parallel()
 	alice := authtest.NewIdentity(t)
@@ -229,7 +229,8 @@ func TestAudiences(t *testing.T) {
 	}
 }
 
-// A crowd whose tokens are not urgent takes turns, and whoever gives up waiting was not judged.
+// While every slot is taken, a token that is not urgent waits. If its request is cancelled, the
+// token is neither accepted nor refused. The urgent method does not wait.
 func TestUrgent(t *testing.T) {
 	t.Parallel()
 	alice := authtest.NewIdentity(t)
@@ -238,7 +239,7 @@ func TestUrgent(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.Validate(gone, alice.Authorization(t, string(service), string(read), f.now), read, false, nil); !errors.Is(err, serviceauth.ErrUnavailable) {
-		t.Errorf("while as many signatures are checked as may be: %v, want ErrUnavailable", err)
+		t.Errorf("while every slot is taken: %v, want ErrUnavailable", err)
 	}
 	if token, err := f.Validate(gone, alice.Authorization(t, string(service), string(send), f.now), send, true, nil); err != nil || token.Caller != alice.DID {
 		t.Errorf("the urgent method: %s, %v", token.Caller, err)

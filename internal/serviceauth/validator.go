@@ -1,3 +1,24 @@
+// Package serviceauth checks the service-auth tokens with which AT Protocol clients call this
+// server, directly or through their PDS.
+//
+// A token is a JWT signed with the caller's own #atproto key
+// (https://atproto.com/specs/xrpc#inter-service-authentication-jwt). Its iss is the caller. No
+// other claim names a caller: service auth has no sub.
+//
+// The order of the checks bounds what a stranger's token costs:
+//
+//	size and form ─▶ claims ─▶ verified before? ─▶ key of iss ─▶ alg, signature ─▶ jti
+//	   no memory     no I/O      no signature      one look-up    one refresh       one row
+//	                                               per DID        per DID and min   (procedures)
+//
+// A token that is expired, or meant for another service or method, costs no look-up. If a signature
+// does not verify, the caller may have rotated its key. The key is then looked up again, at most
+// once a minute per DID and within a limit for all DIDs together. The jti is used up last, so that
+// only the owner of a token can use up its jti. A message uses its jti up in its own transaction.
+//
+// A token's way: [Validator.Validate] (validator.go) parses and checks it (token.go), verifies its
+// signature with the issuer's key (directory.go), and returns it as [Verified]. Use or the
+// transaction of its effect then uses it up (usedtokens.go).
 package serviceauth
 
 import (
@@ -13,80 +34,88 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"mlsd/internal/k256"
 )
 
-// verifiedTokens is how many verified tokens are remembered, at roughly 0.5 KiB
-// each.
-const verifiedTokens = 16_384
+const (
+	// verifiedTokens is how many verified tokens are remembered, about 0.5 KiB each.
+	verifiedTokens = 16_384
+	// keysWithMultiples is for how many K-256 keys multiples are remembered, 7 KiB each.
+	keysWithMultiples = 8_192
+)
 
-// knownKeys is of how many K-256 keys multiples are kept, at 7 KiB each.
-const knownKeys = 8_192
+const (
+	// refreshEvery is the least time between two refreshes of one DID's key because of bad
+	// signatures. If strangers keep forging a caller's tokens, a caller that just rotated its key
+	// waits this long at most.
+	refreshEvery = time.Minute
+	// refreshRate and refreshBurst limit the refreshes of all DIDs together, per second and at
+	// once.
+	refreshRate, refreshBurst = 10, 100
+	// refreshedDIDs is for how many DIDs the time of the last refresh is remembered.
+	refreshedDIDs = 16_384
+)
 
-// Directory finds the #atproto signing key of a DID. Its errors are
-// [ErrIssuer] where there certainly is none, [ErrBusy] where its budget is spent,
-// and anything else where it could not find out. Each call must end within a few
-// seconds of its own accord.
+// Directory finds the #atproto signing key of a DID. Its error is [ErrIssuer] if the DID certainly
+// has no key, [ErrBusy] if the limit of look-ups is reached, and any other if the directory could
+// not find out. Each call must end by itself within a few seconds.
 type Directory interface {
 	// Resolve returns the key, from a cache if there is one.
 	Resolve(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
-	// Refresh looks the key up afresh. It is for a signature that does not
-	// verify, and it must not make the directory forget a good key just because
-	// the look-up failed: strangers can cause it.
+	// Refresh looks the key up again, after a signature that does not verify. Strangers can cause
+	// that. If the look-up fails, the directory must therefore remember the key it has.
 	Refresh(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
 }
 
 // ReplayStore remembers the tokens that were used, for all nodes together.
 type ReplayStore interface {
-	// Use records that a token is used, at least until exp. fresh is true for
-	// exactly one of any number of calls, wherever they are made.
+	// Use records that a token is used, at least until exp. fresh is true for exactly one of any
+	// number of calls with the same token, on any node.
 	Use(ctx context.Context, id TokenID, exp time.Time) (fresh bool, err error)
 }
 
 // Config is what a Validator works with.
 type Config struct {
-	// Audiences are the accepted values of aud, see [Audiences]. Required: an
-	// empty set would accept tokens meant for anyone.
+	// Audiences are the accepted values of aud, see [Audiences]. Required: an empty set would
+	// accept tokens meant for anyone.
 	Audiences []string
 	// Directory finds signing keys. Required.
 	Directory Directory
 	// Replays remembers used tokens. Required.
 	Replays ReplayStore
-	// Urgent is the method whose tokens' signatures are checked at once. Those of the others wait while as many are being checked as
-	// there are processors, so that a crowd that comes at once does not keep it waiting. Default: none is urgent.
+	// Urgent is the method whose tokens' signatures are checked at once. At most one signature per
+	// processor is checked for all other methods together; further ones wait. So many requests of
+	// other methods do not delay the urgent one. Default: no method is urgent.
 	Urgent syntax.NSID
 	// Now is the clock for the times in tokens. Default: time.Now.
 	Now func() time.Time
 }
 
-// Audiences returns the two names under which tokens address the service: its
-// DID, which a PDS writes when it proxies, and did#atproto_mls, which clients
-// ask of getServiceAuth.
+// Audiences returns the two names under which tokens address the service. A PDS that proxies writes
+// the service's DID. Clients ask getServiceAuth for did#atproto_mls.
 func Audiences(service syntax.DID) []string {
 	return []string{service.String(), service.String() + "#atproto_mls"}
 }
 
-// Validator checks the service-auth tokens of requests. It is safe for
-// concurrent use.
+// Validator checks the service-auth tokens of requests. It is safe for concurrent use.
 type Validator struct {
 	audiences map[string]struct{}
 	dir       Directory
 	replays   ReplayStore
 	now       func() time.Time
-	// verified holds the claims of tokens whose signature verified, by the
-	// SHA-256 of the whole token. Only tokens of queries are in it: a
-	// procedure's comes once.
+	// verified holds the claims of tokens whose signature verified, by the SHA-256 of the whole
+	// token. It holds tokens of queries only, because a procedure's token comes once.
 	verified   *lru.Cache[[sha256.Size]byte, claims]
-	refresh    *refreshBudget
+	refresh    *refreshLimit
 	refreshing singleflight.Group // by DID
 	keys       *k256.Keys
 	urgent     syntax.NSID
-	checking   chan struct{} // signatures that are not urgent
+	checking   chan struct{} // one element per signature being checked that is not urgent
 }
 
-// New returns a Validator, or an error that names the missing or unusable part
-// of cfg.
+// New returns a Validator, or an error that names the missing or unusable part of cfg.
 func New(cfg Config) (*Validator, error) {
 	switch {
 	case len(cfg.Audiences) == 0:
@@ -108,31 +137,35 @@ func New(cfg Config) (*Validator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
-	refresh, err := newRefreshBudget()
+	refresh, err := newRefreshLimit()
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
-	keys, err := k256.NewKeys(knownKeys)
+	keys, err := k256.NewKeys(keysWithMultiples)
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
-	v := &Validator{audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now, verified: verified, refresh: refresh,
-		keys: keys, urgent: cfg.Urgent, checking: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	v := &Validator{
+		audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now,
+		verified: verified, refresh: refresh, keys: keys,
+		urgent: cfg.Urgent, checking: make(chan struct{}, runtime.GOMAXPROCS(0)),
+	}
 	if v.now == nil {
 		v.now = time.Now
 	}
 	return v, nil
 }
 
-// Validate checks the token of a request for the method nsid, given its whole
-// Authorization header, and returns it verified. Unless once, which is for
-// procedures (POST), its claims are remembered: a PDS may re-send a GET. With
-// once, the request must have no effect before the token is used up: by
-// [Verified.Use], or in the transaction of its effect.
+// Validate checks the token of a request for the method nsid and returns it verified. authorization
+// is the whole Authorization header.
+//
+// once is true for procedures (POST). The request must then have no effect before the token is used
+// up, by [Verified.Use] or in the transaction of its effect. Without once, the claims are
+// remembered, because a PDS may send a GET again.
+//
+// admit, unless nil, is called with the verified caller. Validate returns its error unchanged.
 //
 // Errors: [ErrMissing], *[InvalidError], [ErrUnavailable], [ErrBusy].
-//
-// admit, unless nil, is asked about the verified caller; its error is returned as it is.
 func (v *Validator) Validate(ctx context.Context, authorization string, nsid syntax.NSID, once bool, admit func(syntax.DID) error) (Verified, error) {
 	raw, err := bearer(authorization)
 	if err != nil {
@@ -161,7 +194,7 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 		return Verified{}, err
 	}
 	if !known {
-		if err := v.verify(ctx, &tok); err != nil {
+		if err := v.checkSignature(ctx, &tok); err != nil {
 			return Verified{}, err
 		}
 		if !once {
@@ -176,10 +209,100 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 	return Verified{Caller: c.iss, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
 }
 
-// forgetExpired drops a token that can never pass again. A wrong method is no
-// reason to.
+// forgetExpired drops a remembered token that can never pass again. It keeps one that was refused
+// for another reason, such as a wrong method.
 func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 	if !v.now().Before(c.expires()) {
 		v.verified.Remove(sum)
 	}
+}
+
+// checkSignature checks the signature with the key of iss. If it does not verify, or alg is of
+// another curve, the caller may have rotated its key. The check is then repeated with a newer key,
+// if there is one.
+func (v *Validator) checkSignature(ctx context.Context, tok *token) error {
+	key, err := v.dir.Resolve(ctx, tok.claims.iss)
+	if err != nil {
+		return lookupError(err)
+	}
+	failure := v.verify(ctx, tok, key)
+	if failure == nil || errors.Is(failure, ErrUnavailable) {
+		return failure
+	}
+	newer, err := v.newerKey(ctx, tok.claims.iss)
+	switch {
+	case errors.Is(err, ErrIssuer):
+		return lookupError(err)
+	case err != nil || newer.Equal(key):
+		// If the look-up failed, the signature is still wrong by the known key. The server is not
+		// at fault.
+		return failure
+	}
+	return v.verify(ctx, tok, newer)
+}
+
+// verify verifies the signature with key. If the token's method is not urgent, it first waits until
+// a signature may be checked.
+func (v *Validator) verify(ctx context.Context, tok *token, key atcrypto.PublicKey) error {
+	if tok.claims.lxm == v.urgent.String() {
+		return tok.verify(v.keys, key)
+	}
+	select {
+	case v.checking <- struct{}{}:
+		defer func() { <-v.checking }()
+		return tok.verify(v.keys, key)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+	}
+}
+
+// newerKey refreshes the key of did, if the limit allows it. Simultaneous calls share one refresh.
+// So after a rotation no request is refused because another request's refresh is under way. Later
+// requests find the new key in the directory.
+func (v *Validator) newerKey(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
+	return shareFetch(ctx, &v.refreshing, did, func(ctx context.Context) (atcrypto.PublicKey, error) {
+		if !v.refresh.allow(did, v.now()) {
+			return v.dir.Resolve(ctx, did)
+		}
+		return v.dir.Refresh(ctx, did)
+	})
+}
+
+// lookupError turns an error of the directory into one of Validate.
+func lookupError(err error) error {
+	switch {
+	case errors.Is(err, ErrIssuer):
+		return &InvalidError{Reason: reasonIssuer, Err: err}
+	case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable):
+		return err
+	}
+	return fmt.Errorf("%w: looking up its issuer: %w", ErrUnavailable, err)
+}
+
+// refreshLimit limits the look-ups that bad signatures cause. Without it, N forged tokens would
+// cost N look-ups at the PLC directory, or at a host of the forger's choice.
+type refreshLimit struct {
+	last *lru.Cache[syntax.DID, time.Time] // time of a DID's last refresh
+	all  *rate.Limiter
+}
+
+func newRefreshLimit() (*refreshLimit, error) {
+	last, err := lru.New[syntax.DID, time.Time](refreshedDIDs)
+	if err != nil {
+		return nil, err
+	}
+	return &refreshLimit{last: last, all: rate.NewLimiter(refreshRate, refreshBurst)}, nil
+}
+
+// allow reports whether did's key may be refreshed at now, and counts the refresh. It must not run
+// twice at the same time for one DID.
+func (l *refreshLimit) allow(did syntax.DID, now time.Time) bool {
+	if last, ok := l.last.Get(did); ok && now.Sub(last) < refreshEvery {
+		return false
+	}
+	if !l.all.AllowN(now, 1) {
+		return false
+	}
+	l.last.Add(did, now)
+	return true
 }

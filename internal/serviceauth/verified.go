@@ -9,8 +9,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// Verified is a token that passed. Only such a token may be used up: otherwise
-// anyone could use up anyone's.
+// Verified is a token that was verified. Only such a token can be used up, so that
+// no one can use up another's token.
 type Verified struct {
 	Caller  syntax.DID // its issuer
 	lxm     string

@@ -9,7 +9,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// malformed are bodies that are wrong whatever the method.
+// malformed are bodies that every method refuses.
 func (m *method) malformed() []Case {
 	good := string(encode(m.object(m.fields(), true)))
 	member := func(more string) string { return good[:len(good)-1] + "," + more + "}" }
@@ -56,7 +56,7 @@ func manyNames(n int) string {
 	return strings.TrimSuffix(b.String(), ",")
 }
 
-// badFields breaks every rule of every field in turn.
+// badFields breaks every rule of every field, one at a time.
 func (m *method) badFields() []Case {
 	var out []Case
 	root := func() map[string]any { return m.object(m.fields(), false) }

@@ -1,14 +1,15 @@
 // Package examples makes requests from the lexicons for table tests: valid ones,
-// and for every rule and every field one that breaks it. They are valid as far as
-// a lexicon goes; their MLS objects are not MLS.
+// and one that breaks each rule of each field. Only the lexicons' rules hold for
+// the valid ones: their MLS objects are not MLS.
 //
-// It reads the lexicons by its own code, not the generator's, so that a mistake
-// of the one is not repeated by the other.
+// It reads the lexicons with its own code, not the generator's, so that it does not
+// repeat the generator's mistakes.
 package examples
 
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/url"
 	"slices"
@@ -25,9 +26,8 @@ type Case struct {
 	Name  string
 	Body  []byte
 	Query url.Values
-	// Field and Rule are what the refusal must name, with Rule in the words of
-	// mlsapi.Rule; both are empty in a valid case. Field does not matter where
-	// Rule is "syntax".
+	// Field and Rule are those that the refusal must name. Rule is a lexcodec.Rule.
+	// Both are empty in a valid case. Field does not matter if Rule is "syntax".
 	Field, Rule string
 }
 
@@ -82,10 +82,10 @@ type method struct {
 
 func files() map[string]*lexicon.SchemaFile {
 	out := map[string]*lexicon.SchemaFile{}
-	entries, err := lexicons.Files.ReadDir(".")
+	names, err := fs.Glob(lexicons.Files, lexicons.Pattern)
 	must(err)
-	for _, e := range entries {
-		data, err := lexicons.Files.ReadFile(e.Name())
+	for _, name := range names {
+		data, err := lexicons.Files.ReadFile(name)
 		must(err)
 		sf := new(lexicon.SchemaFile)
 		must(json.Unmarshal(data, sf))
@@ -95,7 +95,8 @@ func files() map[string]*lexicon.SchemaFile {
 	return out
 }
 
-// must panics: the lexicons are part of the program, and tested by themselves.
+// must panics on an error: the lexicons are part of the program and have tests of
+// their own.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -126,7 +127,7 @@ func find(nsid string) *method {
 	return m
 }
 
-// field is one property on the way down.
+// field is one property at some depth.
 type field struct {
 	name     string
 	def      lexicon.SchemaDef

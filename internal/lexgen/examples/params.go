@@ -8,7 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// badParams breaks every rule of every parameter in turn.
+// badParams breaks every rule of every parameter, one at a time.
 func (m *method) badParams() []Case {
 	var out []Case
 	for _, f := range m.fields() {

@@ -12,9 +12,9 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// Directory is a serviceauth.Directory in memory. Like a real one it answers
-// from a cache until it is told to refresh, so that tests can rotate keys behind
-// its back and count what would have gone over the network.
+// Directory is a serviceauth.Directory in memory. Like a real one it answers from a cache until
+// Refresh. So tests can rotate keys without its knowledge, and count the look-ups that would use
+// the network.
 type Directory struct {
 	mu      sync.Mutex
 	truth   map[syntax.DID]atcrypto.PublicKey
@@ -33,8 +33,8 @@ func NewDirectory(tb testing.TB, ids ...*Identity) *Directory {
 	return d
 }
 
-// Publish makes key the key of did, as an account that is created or rotates its
-// key does. What the cache has stays there.
+// Publish makes key the key of did, as a new account does, or one that rotates its key. It does not
+// change the cache.
 func (d *Directory) Publish(did syntax.DID, key atcrypto.PublicKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -48,7 +48,7 @@ func (d *Directory) Fail(err error) {
 	d.failure = err
 }
 
-// Lookups is how many look-ups the cache could not answer.
+// Lookups returns how many look-ups the cache could not answer.
 func (d *Directory) Lookups() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *Directory) Refresh(_ context.Context, did syntax.DID) (atcrypto.PublicK
 	return d.lookup(did)
 }
 
-// lookup needs d.mu.
+// lookup looks did up without the cache. The caller holds d.mu.
 func (d *Directory) lookup(did syntax.DID) (atcrypto.PublicKey, error) {
 	d.lookups++
 	if d.failure != nil {
@@ -87,8 +87,7 @@ func (d *Directory) lookup(did syntax.DID) (atcrypto.PublicKey, error) {
 	return key, nil
 }
 
-// Replays is a serviceauth.ReplayStore in memory, for one node. The zero value
-// is ready.
+// Replays is a serviceauth.ReplayStore in memory, for one node. The zero value is ready to use.
 type Replays struct {
 	mu      sync.Mutex
 	used    map[serviceauth.TokenID]time.Time
@@ -119,7 +118,7 @@ func (r *Replays) Fail(err error) {
 	r.failure = err
 }
 
-// Len is how many tokens were used.
+// Len returns how many tokens were used.
 func (r *Replays) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package authtest makes callers for tests: identities that sign service-auth
-// tokens, good ones and every kind of bad one, and the directory and replay
-// store to check them with. It is for tests only.
+// Package authtest makes callers for tests. Its identities sign valid and invalid service-auth
+// tokens. It also has a directory and a replay store in memory. It is for tests only.
 package authtest
 
 import (
@@ -23,14 +22,14 @@ type Identity struct {
 	Key atcrypto.PrivateKey
 }
 
-// NewIdentity returns a caller with a made-up did:plc and a new K-256 key, which
-// is what most accounts have.
+// NewIdentity returns a caller with a made-up did:plc and a new K-256 key. Most accounts have such
+// a key.
 func NewIdentity(tb testing.TB) *Identity {
 	tb.Helper()
 	return &Identity{DID: newDID(), Key: K256(tb)}
 }
 
-// NewP256Identity returns one with a P-256 key.
+// NewP256Identity returns a caller with a P-256 key.
 func NewP256Identity(tb testing.TB) *Identity {
 	tb.Helper()
 	return &Identity{DID: newDID(), Key: P256(tb)}
@@ -56,7 +55,7 @@ func P256(tb testing.TB) atcrypto.PrivateKey {
 	return key
 }
 
-// PublicKey is the key that a directory should have for i.
+// PublicKey returns the key that a directory has for i.
 func (i *Identity) PublicKey(tb testing.TB) atcrypto.PublicKey {
 	tb.Helper()
 	key, err := i.Key.PublicKey()
@@ -77,8 +76,8 @@ func Header(name string, value any) Change { return Change{Header: map[string]an
 // Claim is a Change of one claim.
 func Claim(name string, value any) Change { return Change{Claims: map[string]any{name: value}} }
 
-// Token returns a token of i for the method lxm of the service aud, issued at
-// and valid for a minute, with a jti of its own, and with changes made to it.
+// Token returns a token of i for the method lxm of the service aud. It is issued at the given time,
+// is valid for a minute and has a new jti. Then changes are made to it.
 func (i *Identity) Token(tb testing.TB, aud, lxm string, at time.Time, changes ...Change) string {
 	tb.Helper()
 	header := map[string]any{"typ": "JWT", "alg": alg(i.Key)}
@@ -93,7 +92,7 @@ func (i *Identity) Token(tb testing.TB, aud, lxm string, at time.Time, changes .
 	return Sign(tb, i.Key, encode(tb, header), encode(tb, claims))
 }
 
-// Authorization returns the value of the Authorization header for such a token.
+// Authorization returns the value of the Authorization header with a token as Token makes it.
 func (i *Identity) Authorization(tb testing.TB, aud, lxm string, at time.Time, changes ...Change) string {
 	tb.Helper()
 	return "Bearer " + i.Token(tb, aud, lxm, at, changes...)

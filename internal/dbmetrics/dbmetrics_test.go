@@ -1,4 +1,4 @@
-package gauges_test
+package dbmetrics_test
 
 import (
 	"log/slog"
@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mlsd/internal/gauges"
+	"mlsd/internal/dbmetrics"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
@@ -24,8 +24,8 @@ func execute(t *testing.T, db *pgxpool.Pool, statements ...string) {
 	}
 }
 
-// scrape returns what a collector tells, by name and label value.
-func scrape(t *testing.T, c *gauges.Collector) map[string]float64 {
+// scrape returns the metrics of a collector by name and label value.
+func scrape(t *testing.T, c *dbmetrics.Collector) map[string]float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(c)
@@ -46,12 +46,12 @@ func scrape(t *testing.T, c *gauges.Collector) map[string]float64 {
 	return got
 }
 
-// want compares those of got that want names.
+// want compares the metrics that want names.
 func want(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	found := map[string]float64{}
 	for name := range want {
-		if value, told := got[name]; told {
+		if value, ok := got[name]; ok {
 			found[name] = value
 		}
 	}
@@ -63,7 +63,7 @@ func want(t *testing.T, got, want map[string]float64) {
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := gauges.New(db, slog.New(slog.DiscardHandler), 0)
+	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
 	want(t, scrape(t, c), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_reservations processing": 0, "mlsd_reservations_stuck": 0, "mlsd_records_expired": 0,
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
@@ -102,7 +102,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// Where the server's account is held to row-level security, everybody's records are counted all the same.
+// The records of all callers are counted, even if row-level security applies to the server's
+// account.
 func TestUnderRowSecurity(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -122,12 +123,12 @@ func TestUnderRowSecurity(t *testing.T) {
 	execute(t, open("none"), `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
 		SELECT 'did:plc:' || n, 'add', '', '', '', '{}', 'x', now(), now() FROM generate_series(1, 6) n`)
-	want(t, scrape(t, gauges.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0)), map[string]float64{
+	want(t, scrape(t, dbmetrics.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0)), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_records add": 6, "mlsd_records_expired": 6,
 	})
 }
 
-// Of a big table a sample is counted, and the result is about right.
+// The metrics of a large table are counted in a sample and are about right.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -136,20 +137,20 @@ func TestSample(t *testing.T) {
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
 		SELECT 'did:plc:a', n::text::bytea, '', 1, repeat('x', 200)::bytea, now(), false,
 			CASE WHEN n % 4 = 0 THEN 'consumed' ELSE 'available' END, now() FROM generate_series(1, 60000) n`)
-	got := scrape(t, gauges.New(db, slog.New(slog.DiscardHandler), 0))
+	got := scrape(t, dbmetrics.New(db, slog.New(slog.DiscardHandler), 0))
 	for state, share := range map[string]float64{"available": .75, "consumed": .25} {
-		if told := got["mlsd_key_packages "+state]; told < .7*n*share || told > 1.3*n*share || told == n*share {
-			t.Errorf("%v are %s, of %v", told, state, n*share)
+		if counted := got["mlsd_key_packages "+state]; counted < .7*n*share || counted > 1.3*n*share || counted == n*share {
+			t.Errorf("%v are %s, of %v", counted, state, n*share)
 		}
 	}
 }
 
-// However often it is asked, it reads once; and it tells nothing when it cannot read.
+// A collector reads once in its interval. If it cannot read, it reports no old values.
 func TestReadingIsRareAndHonest(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	rare, often := gauges.New(db, slog.New(slog.DiscardHandler), time.Hour), gauges.New(db, slog.New(slog.DiscardHandler), 0)
-	for _, c := range []*gauges.Collector{rare, often} {
+	rare, often := dbmetrics.New(db, slog.New(slog.DiscardHandler), time.Hour), dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	for _, c := range []*dbmetrics.Collector{rare, often} {
 		want(t, scrape(t, c), map[string]float64{"mlsd_database_up": 1, "mlsd_key_package_signals low": 0})
 	}
 	execute(t, db, `INSERT INTO key_package_signals VALUES ('did:plc:a', '', 1, 'low', 7, now())`)

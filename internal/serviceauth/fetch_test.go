@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"mlsd/internal/guard"
+	"mlsd/internal/ssrf"
 )
 
-// A public name whose DNS points here, as after a rebinding, gets no connection.
+// A public name whose DNS answer is a loopback address gets no connection (DNS rebinding).
 func TestDNSRebinding(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32
@@ -32,9 +32,9 @@ func TestDNSRebinding(t *testing.T) {
 	}
 	var asked atomic.Int32
 	for _, allow := range []bool{false, true} {
-		client := guardedClient(allow, fakeDNS(t, &asked, [4]byte{127, 0, 0, 1}))
+		client := publicClient(allow, fakeDNS(t, &asked, [4]byte{127, 0, 0, 1}))
 		_, err := newSource(client, lookups{perSecond: 1, burst: 1, inFlight: 1}).get(t.Context(), "https://rebind.test:"+port+"/")
-		if forbidden := errors.Is(err, guard.ErrForbidden) && errors.Is(err, ErrIssuer); forbidden == allow || err == nil {
+		if forbidden := errors.Is(err, ssrf.ErrForbidden) && errors.Is(err, ErrIssuer); forbidden == allow || err == nil {
 			t.Errorf("loopback allowed: %t: %v", allow, err)
 		}
 		if got := reached.Load() > 0; got != allow {
@@ -81,8 +81,8 @@ func fakeDNS(t *testing.T, asked *atomic.Int32, ip [4]byte) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: dialer(conn.LocalAddr().String())}
 }
 
-// A spent budget and a full house are ErrBusy.
-func TestSourceBudget(t *testing.T) {
+// A source returns ErrBusy if its rate limit is reached, or all its slots are taken.
+func TestSourceLimits(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -104,7 +104,7 @@ func TestSourceBudget(t *testing.T) {
 		t.Errorf("no slot: %v, want ErrBusy", err)
 	}
 	if _, err := s.get(t.Context(), server.URL); !errors.Is(err, ErrBusy) {
-		t.Errorf("no budget: %v, want ErrBusy", err)
+		t.Errorf("rate limit: %v, want ErrBusy", err)
 	}
 	close(leave)
 	if err := <-first; err != nil {

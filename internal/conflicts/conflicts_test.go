@@ -1,4 +1,4 @@
-package tally_test
+package conflicts_test
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/conflicts"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/tally"
 )
 
-// total is what the table has of one kind, in how many hours.
+// total returns the sum of one kind and how many hours it is spread over.
 func total(t *testing.T, db *pgxpool.Pool, kind string) (n, hours int) {
 	t.Helper()
 	err := db.QueryRow(t.Context(), `
@@ -24,9 +24,9 @@ func total(t *testing.T, db *pgxpool.Pool, kind string) (n, hours int) {
 	return n, hours
 }
 
-func flush(t *testing.T, ts ...*tally.Tally) {
+func flush(t *testing.T, cs ...*conflicts.Counter) {
 	t.Helper()
-	for _, c := range ts {
+	for _, c := range cs {
 		if err := c.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -37,9 +37,9 @@ func flush(t *testing.T, ts ...*tally.Tally) {
 func TestNodesAddUp(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	a, b := tally.New(db, slog.New(slog.DiscardHandler)), tally.New(db, slog.New(slog.DiscardHandler))
+	a, b := conflicts.New(db, slog.New(slog.DiscardHandler)), conflicts.New(db, slog.New(slog.DiscardHandler))
 	var wg sync.WaitGroup
-	for _, node := range []*tally.Tally{a, b} {
+	for _, node := range []*conflicts.Counter{a, b} {
 		for range 4 {
 			wg.Go(func() {
 				for range 50 {
@@ -65,7 +65,7 @@ func TestNodesAddUp(t *testing.T) {
 func TestHoursAreKeptForAMonth(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := tally.New(db, slog.New(slog.DiscardHandler))
+	c := conflicts.New(db, slog.New(slog.DiscardHandler))
 	c.Add("EpochMismatch", "addMembers")
 	flush(t, c)
 	pgtest.Age(t, db, "conflict_counts", 29*24*time.Hour)
@@ -81,11 +81,11 @@ func TestHoursAreKeptForAMonth(t *testing.T) {
 	}
 }
 
-// A server that shuts down writes what it has.
+// Run writes the counts at its end.
 func TestLastFlush(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := tally.New(db, slog.New(slog.DiscardHandler))
+	c := conflicts.New(db, slog.New(slog.DiscardHandler))
 	c.Add("RequestInProgress", "createConvo")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -95,16 +95,16 @@ func TestLastFlush(t *testing.T) {
 	}
 }
 
-// What could not be written is forgotten: it may have been.
+// Counts of a failed write are dropped, because the database possibly has them.
 func TestLostFlush(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := tally.New(db, slog.New(slog.DiscardHandler))
+	c := conflicts.New(db, slog.New(slog.DiscardHandler))
 	c.Add("EpochMismatch", "addMembers")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := c.Flush(ctx); err == nil {
-		t.Error("flushed without time")
+		t.Error("a write with an ended context succeeded")
 	}
 	flush(t, c)
 	if n, _ := total(t, db, "EpochMismatch"); n != 0 {

@@ -1,9 +1,9 @@
-package guard_test
+package ssrf_test
 
 import (
 	"testing"
 
-	"mlsd/internal/guard"
+	"mlsd/internal/ssrf"
 )
 
 func TestMayDial(t *testing.T) {
@@ -49,19 +49,19 @@ func TestMayDial(t *testing.T) {
 		"[2001:4860:4860::8888]:443":    true,
 		"[2001:4860:4860::8888]:443000": false,
 	} {
-		if got := guard.MayDial("tcp4", address, false); got != want {
+		if got := ssrf.MayDial("tcp4", address, false); got != want {
 			t.Errorf("MayDial(%s) = %t, want %t", address, got, want)
 		}
 	}
-	if guard.MayDial("udp", "93.184.216.34:443", false) {
+	if ssrf.MayDial("udp", "93.184.216.34:443", false) {
 		t.Error("udp allowed")
 	}
 	for address, want := range map[string]bool{
 		"127.0.0.1:8080": true, "[::1]:1": true, "[::ffff:127.0.0.1]:80": true,
 		"10.0.0.1:8080": false, "10.0.0.1:443": false, "93.184.216.34:443": true, "93.184.216.34:80": false,
 	} {
-		if got := guard.MayDial("tcp4", address, true); got != want {
-			t.Errorf("with loopback, guard.MayDial(%s) = %t, want %t", address, got, want)
+		if got := ssrf.MayDial("tcp4", address, true); got != want {
+			t.Errorf("with loopback, ssrf.MayDial(%s) = %t, want %t", address, got, want)
 		}
 	}
 }

@@ -1,10 +1,12 @@
-// Package gauges tells Prometheus how much there is in the database: what counters of one process cannot know. It reads at scrape
-// time, in one short read-only transaction, and at most once in a while, however often it is scraped.
+// Package dbmetrics reads metrics from the database: how many rows wait, are stuck or are in which
+// state. Counters of one process cannot know that. It reads when Prometheus scrapes, in one short
+// read-only transaction, and at most once in an interval.
 //
-// No figure costs more as a table grows. What is due, under way or newest is counted through the indexes that the workers have, up to
-// a limit. Totals by state are counted in a sample of the table's pages and scaled up: exact for a table of up to samplePages pages (4
-// MB), an estimate beyond.
-package gauges
+// No metric costs more as a table grows. Rows that are due, under way or new are counted through
+// the indexes of the workers, up to a limit. Totals by state are counted in a sample of the table's
+// pages and scaled up: they are exact for a table of up to 500 pages (4 MB), and an estimate for a
+// larger one.
+package dbmetrics
 
 import (
 	"context"
@@ -19,58 +21,62 @@ import (
 )
 
 const (
+	// samplePages is how many pages of a table are counted, at most.
 	samplePages = 500
-	pageSize    = 8192
-	// countLimit is where counting of what is due ends: more is as bad.
+	// pageSize is PostgreSQL's, in bytes.
+	pageSize = 8192
+	// countLimit is where the counting of rows that are due ends.
 	countLimit = 10000
-	// readTimeout bounds one reading, the wait for a connection included.
+	// readTimeout bounds one reading, including the wait for a connection.
 	readTimeout = 5 * time.Second
-	// overdueAfter is how long something may be due before it says that a worker does not work: many of its rounds.
+	// overdueAfter is how long a row may be due before its worker counts as failing. It is many of
+	// the workers' rounds.
 	overdueAfter = 5 * time.Minute
-	// keepExpired is idem's: a record is removed so long after its lifetime.
+	// keepExpired is how long package idem keeps a record after its lifetime.
 	keepExpired = 24 * time.Hour
 )
 
 // Collector is a prometheus.Collector of what is in the database.
 type Collector struct {
-	db    *pgxpool.Pool
-	log   *slog.Logger
-	every time.Duration
-	up    *prometheus.Desc
-	all   []figure
+	db       *pgxpool.Pool
+	log      *slog.Logger
+	interval time.Duration
+	up       *prometheus.Desc
+	all      []metric
 
-	mu   sync.Mutex // one reading at a time; guards what follows
+	mu   sync.Mutex // held during a reading; guards the fields below
 	read time.Time  // when the last reading ended
 	last []prometheus.Metric
 }
 
-// figure is one metric, and the query whose rows are its values: the labels, then the number.
-type figure struct {
+// metric is one metric and its query. Each row of the query is a value: first the labels, then the
+// number.
+type metric struct {
 	desc   *prometheus.Desc
 	labels int
-	table  string   // to be sampled, or ""
-	zero   []string // values of the one label that are told even if there are none
+	table  string   // the table to sample, or ""; $1 is then the share of its pages
+	zero   []string // values of the only label for which 0 is reported if there is no row
 	sql    string
-	args   []any
+	args   []any // if there is no table
 }
 
-// New returns a collector that reads at most once every so often.
-func New(db *pgxpool.Pool, log *slog.Logger, every time.Duration) *Collector {
+// New returns a collector that reads the database at most once in each interval.
+func New(db *pgxpool.Pool, log *slog.Logger, interval time.Duration) *Collector {
 	return &Collector{
-		db: db, log: log, every: every, all: figures(),
+		db: db, log: log, interval: interval, all: metrics(),
 		up: prometheus.NewDesc("mlsd_database_up", "1 if the database could be read at the last attempt, else 0.", nil, nil),
 	}
 }
 
-// figures are what is read. Those with a table are estimates for a big one.
-func figures() []figure {
-	return []figure{
+// metrics returns what is read. A metric with a table is an estimate if the table is large.
+func metrics() []metric {
+	return []metric{
 		{desc: desc("mlsd_reservations", "Reservations of work outside the database by state. processing is exact, the others may be estimates.", "state"), labels: 1,
 			table: "idempotency_keys", zero: []string{"processing", "released", "completed"}, sql: `
 			SELECT state, round(count(*) / $1::float8) FROM idempotency_keys TABLESAMPLE SYSTEM (100 * $1::float8)
 			WHERE started_at IS NOT NULL AND state <> 'processing' GROUP BY state
 			UNION ALL SELECT 'processing', count(*) FROM idempotency_keys WHERE state = 'processing'`},
-		{desc: desc("mlsd_reservations_stuck", "Reservations in processing whose lease is over: their holder is dead, and nobody has taken them over."), sql: `
+		{desc: desc("mlsd_reservations_stuck", "Reservations in processing whose lease is over: their holder is dead, and no other holder has taken them over."), sql: `
 			SELECT count(*) FROM idempotency_keys WHERE state = 'processing' AND lease_expires_at <= now()`},
 		{desc: desc("mlsd_reservation_oldest_lapsed_seconds", "How long ago the lease ended of the reservation that has been stuck the longest; 0 if there is none."), sql: `
 			SELECT coalesce(extract(epoch FROM now() - min(lease_expires_at)), 0) FROM idempotency_keys
@@ -127,47 +133,54 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.up
-	for _, f := range c.all {
-		ch <- f.desc
+	for _, m := range c.all {
+		ch <- m.desc
 	}
 }
 
-// Collect implements prometheus.Collector. If the database cannot be read there is nothing but mlsd_database_up: no figure is better
-// than an old one.
+// Collect implements prometheus.Collector. If the database cannot be read, it reports
+// mlsd_database_up only, and no old values.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.read.IsZero() || time.Since(c.read) >= c.every {
-		c.renew()
+	if c.read.IsZero() || time.Since(c.read) >= c.interval {
+		c.readDatabase()
 	}
 	for _, m := range c.last {
 		ch <- m
 	}
 }
 
-func (c *Collector) renew() {
+func (c *Collector) readDatabase() {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	metrics, err := c.readAll(ctx)
 	up := 1.0
 	if err != nil {
-		c.log.WarnContext(ctx, "the database's figures could not be read", "error", err)
+		c.log.WarnContext(ctx, "the database's metrics could not be read", "error", err)
 		metrics, up = nil, 0
 	}
 	c.last = append(metrics, prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up))
 	c.read = time.Now()
 }
 
+// settings are those of one reading. It sees the rows of all callers, has 2 s for each statement,
+// and reads tables by an index or in a sample. By default the planner would scan a whole table if
+// it expects most of the rows to be due.
+const settings = `
+	SELECT set_config('mlsd.maintenance', 'on', true), set_config('statement_timeout', '2000', true),
+		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+
 func (c *Collector) readAll(ctx context.Context) (metrics []prometheus.Metric, err error) {
 	err = pgx.BeginTxFunc(ctx, c.db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true), set_config('statement_timeout', '2000', true)`)
+		_, err := tx.Exec(ctx, settings)
 		if err != nil {
 			return err
 		}
-		for _, f := range c.all {
-			found, err := f.read(ctx, tx)
+		for _, m := range c.all {
+			found, err := m.read(ctx, tx)
 			if err != nil {
-				return fmt.Errorf("%v: %w", f.desc, err)
+				return fmt.Errorf("%v: %w", m.desc, err)
 			}
 			metrics = append(metrics, found...)
 		}
@@ -176,44 +189,44 @@ func (c *Collector) readAll(ctx context.Context) (metrics []prometheus.Metric, e
 	return metrics, err
 }
 
-// read runs the figure's query.
-func (f figure) read(ctx context.Context, tx pgx.Tx) (metrics []prometheus.Metric, err error) {
-	args := f.args
-	if f.table != "" {
-		share, err := share(ctx, tx, f.table)
+// read runs the query.
+func (m metric) read(ctx context.Context, tx pgx.Tx) (found []prometheus.Metric, err error) {
+	args := m.args
+	if m.table != "" {
+		share, err := sampleShare(ctx, tx, m.table)
 		if err != nil {
 			return nil, err
 		}
 		args = []any{share}
 	}
-	rows, err := tx.Query(ctx, f.sql, args...)
+	rows, err := tx.Query(ctx, m.sql, args...)
 	if err != nil {
 		return nil, err
 	}
 	missing := map[string]bool{}
-	for _, value := range f.zero {
+	for _, value := range m.zero {
 		missing[value] = true
 	}
-	labels, n := make([]string, f.labels), 0.0
+	labels, n := make([]string, m.labels), 0.0
 	into := []any{}
 	for i := range labels {
 		into = append(into, &labels[i])
 	}
 	_, err = pgx.ForEachRow(rows, append(into, &n), func() error {
-		metrics = append(metrics, prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, n, labels...))
+		found = append(found, prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, n, labels...))
 		for _, l := range labels {
 			delete(missing, l)
 		}
 		return nil
 	})
 	for value := range missing {
-		metrics = append(metrics, prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, 0, value))
+		found = append(found, prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, 0, value))
 	}
-	return metrics, err
+	return found, err
 }
 
-// share is how much of a table is to be sampled: all of a small one.
-func share(ctx context.Context, tx pgx.Tx, table string) (share float64, err error) {
+// sampleShare returns which part of a table's pages to count: 1 for a small table.
+func sampleShare(ctx context.Context, tx pgx.Tx, table string) (share float64, err error) {
 	var size int64
 	err = tx.QueryRow(ctx, `SELECT pg_relation_size($1::text::regclass)`, table).Scan(&size)
 	return min(1, samplePages*pageSize/float64(max(size, 1))), err

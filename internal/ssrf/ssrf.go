@@ -1,5 +1,7 @@
-// Package guard decides where this server may connect for a stranger: to hosts that are public, and to nothing behind the firewall.
-package guard
+// Package ssrf refuses connections to addresses that are not public. The server uses it wherever a
+// stranger names the host, so that no request reaches a service behind the operator's firewall
+// (server-side request forgery).
+package ssrf
 
 import (
 	"errors"
@@ -7,15 +9,16 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/bluesky-social/indigo/util/ssrf"
+	indigo "github.com/bluesky-social/indigo/util/ssrf"
 )
 
-// ErrForbidden is a host at an address where this server will not go.
+// ErrForbidden says that the server does not connect to an address.
 var ErrForbidden = errors.New("address is not public")
 
-// Control returns a net.Dialer.Control that lets connections out to public addresses on port 443 only, and with allowLoopback to
-// this machine on any port. The address is checked when the socket connects, after DNS, so that a name that changes its answer
-// gains nothing. The error is ErrForbidden.
+// Control returns a net.Dialer.Control that allows connections to port 443 of public addresses
+// only. With allowLoopback it also allows every port of this machine. It checks the address when
+// the socket connects, which is after DNS, so a name that changes its address gains nothing. The
+// error is ErrForbidden.
 func Control(allowLoopback bool) func(network, address string, _ syscall.RawConn) error {
 	return func(network, address string, _ syscall.RawConn) error {
 		if !MayDial(network, address, allowLoopback) {
@@ -25,8 +28,8 @@ func Control(allowLoopback bool) func(network, address string, _ syscall.RawConn
 	}
 }
 
-// MayDial reports whether a stranger may have this server connect to address,
-// an IP address and port.
+// MayDial reports whether the server may connect to address, an IP address and port, for a
+// stranger.
 func MayDial(network, address string, allowLoopback bool) bool {
 	if network != "tcp4" && network != "tcp6" {
 		return false
@@ -39,11 +42,11 @@ func MayDial(network, address string, allowLoopback bool) bool {
 	if allowLoopback && ip.IsLoopback() {
 		return true
 	}
-	return ap.Port() == 443 && ssrf.IsPublicIPAddress(ip.AsSlice()) && !isTransition(ip)
+	return ap.Port() == 443 && indigo.IsPublicIPAddress(ip.AsSlice()) && !isTransition(ip)
 }
 
-// isTransition reports addresses that util/ssrf takes for public IPv6, but that
-// stand for an IPv4 address or for none (IANA special-purpose registry).
+// isTransition reports addresses that util/ssrf takes for public IPv6, but that stand for an IPv4
+// address or for none (IANA IPv6 special-purpose address registry).
 func isTransition(ip netip.Addr) bool {
 	for _, p := range [...]netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01}), 23),             // protocol assignments, Teredo

@@ -1,4 +1,4 @@
-package gather_test
+package batch_test
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mlsd/internal/gather"
+	"mlsd/internal/batch"
 )
 
-// gate is a call that waits until it is let go, and doubles its items.
+// gate runs batches. It waits until open is closed, and doubles the items.
 type gate struct {
 	open  chan struct{}
-	mu    sync.Mutex // guards calls
+	mu    sync.Mutex // protects calls
 	calls [][]int
 }
 
@@ -34,14 +34,15 @@ func (g *gate) call(ctx context.Context, items []int) ([]int, error) {
 	return doubled, nil
 }
 
-var limits = gather.Limits{Batch: 3, Queue: 5, Timeout: time.Second}
+var limits = batch.Limits{Batch: 3, Queue: 5, Timeout: time.Second}
 
-// The first goes alone, the others share calls of the size allowed, and each gets its own answer.
+// The first item runs alone, the others share batches up to the limit, and each gets its own
+// result.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
-		c := gather.New(limits, g.call)
+		c := batch.New(limits, g.call)
 		var all sync.WaitGroup
 		for n := range 6 {
 			all.Go(func() {
@@ -51,7 +52,7 @@ func TestShared(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if _, err := c.Do(t.Context(), 7); !errors.Is(err, gather.ErrOverloaded) {
+		if _, err := c.Do(t.Context(), 7); !errors.Is(err, batch.ErrOverloaded) {
 			t.Errorf("one too many: %v", err)
 		}
 		close(g.open)
@@ -61,20 +62,21 @@ func TestShared(t *testing.T) {
 			sizes = append(sizes, len(call))
 		}
 		if len(sizes) != 3 || sizes[0] != 1 || sizes[1] != 3 || sizes[2] != 2 {
-			t.Errorf("calls of %v, want 1, 3 and 2", sizes)
+			t.Errorf("batches of %v, want 1, 3 and 2", sizes)
 		}
 	})
 }
 
-// Who hangs up while it waits is not called for; who hangs up during the call does not end it for the others.
+// An item whose caller hangs up while it waits does not run. A caller that hangs up during a batch
+// does not end the batch.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
-		c := gather.New(limits, g.call)
+		c := batch.New(limits, g.call)
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
-		for n := range 2 { // the first is called for, the second waits
+		for n := range 2 { // the first runs, the second waits
 			all.Go(func() {
 				if _, err := c.Do(ctx, n); !errors.Is(err, context.Canceled) {
 					t.Errorf("Do(%d): %v", n, err)
@@ -93,12 +95,13 @@ func TestHangUp(t *testing.T) {
 		close(g.open)
 		all.Wait()
 		if len(g.calls) != 2 || len(g.calls[1]) != 1 || g.calls[1][0] != 2 {
-			t.Errorf("called for %v", g.calls)
+			t.Errorf("batches %v", g.calls)
 		}
 	})
 }
 
-// A call that fails, takes too long or answers for somebody only fails for all of its items, and the next one is made.
+// A batch that fails, takes too long or has too few results fails all of its items. The next batch
+// runs.
 func TestFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +111,7 @@ func TestFailure(t *testing.T) {
 			"hangs":  func(ctx context.Context, _ []int) ([]int, error) { <-ctx.Done(); return nil, ctx.Err() },
 			"forget": func(context.Context, []int) ([]int, error) { return nil, nil },
 		} {
-			c := gather.New(limits, call)
+			c := batch.New(limits, call)
 			for range 2 {
 				if _, err := c.Do(t.Context(), 1); err == nil {
 					t.Errorf("%s: no error", name)
@@ -118,12 +121,12 @@ func TestFailure(t *testing.T) {
 	})
 }
 
-// What waits when the calls are closed is answered, what comes later is not.
+// Close runs the items that wait and refuses later ones.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
-		c := gather.New(limits, g.call)
+		c := batch.New(limits, g.call)
 		var all sync.WaitGroup
 		for n := range 3 {
 			all.Go(func() {
@@ -136,9 +139,9 @@ func TestClose(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if err := c.Close(short); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("closed while a call is under way: %v", err)
+			t.Errorf("closed while a batch runs: %v", err)
 		}
-		if _, err := c.Do(t.Context(), 9); !errors.Is(err, gather.ErrClosed) {
+		if _, err := c.Do(t.Context(), 9); !errors.Is(err, batch.ErrClosed) {
 			t.Errorf("after the end: %v", err)
 		}
 		close(g.open)
@@ -146,7 +149,7 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 		all.Wait()
-		if err := gather.New(limits, g.call).Close(t.Context()); err != nil {
+		if err := batch.New(limits, g.call).Close(t.Context()); err != nil {
 			t.Errorf("closed unused: %v", err)
 		}
 	})

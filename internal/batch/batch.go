@@ -1,0 +1,159 @@
+// Package batch lets calls that arrive at the same time share one round trip to the database. The
+// first call starts at once, alone. Calls that arrive while it runs wait, and share the next batch.
+// There is no timer: the slower the database, the larger the batches.
+package batch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Errors of items that were not tried.
+var (
+	ErrOverloaded = errors.New("batch: the queue is full")
+	ErrClosed     = errors.New("batch: closed")
+)
+
+// Limits bound the batches.
+type Limits struct {
+	Batch   int           // items of one batch
+	Queue   int           // items that wait
+	Timeout time.Duration // of one batch
+}
+
+// Batcher runs items in batches, one batch at a time. It is safe for concurrent use.
+type Batcher[T, R any] struct {
+	run    func(ctx context.Context, items []T) ([]R, error)
+	limits Limits
+
+	mu      sync.Mutex // protects the fields below
+	queue   []*entry[T, R]
+	running bool
+	closed  bool
+	idle    chan struct{} // closed when the Batcher is closed and no batch runs
+}
+
+// entry is an item in the queue or in the batch that runs.
+type entry[T, R any] struct {
+	item   T
+	done   chan struct{} // closed when result and err are set
+	result R
+	err    error
+}
+
+// New returns a Batcher. run returns one result for each item, in order, or an error for all of
+// them. Its context ends with the timeout, and not with the context of a caller.
+func New[T, R any](limits Limits, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
+	return &Batcher[T, R]{run: run, limits: limits, idle: make(chan struct{})}
+}
+
+// Do runs item in a batch and returns its result. The error is ErrOverloaded, ErrClosed, ctx's or
+// the batch's. If ctx ends while the item waits, the item does not run. If ctx ends while the batch
+// runs, the batch goes on.
+func (b *Batcher[T, R]) Do(ctx context.Context, item T) (R, error) {
+	e := &entry[T, R]{item: item, done: make(chan struct{})}
+	if err := b.enqueue(e); err != nil {
+		return e.result, err
+	}
+	select {
+	case <-e.done:
+		return e.result, e.err
+	case <-ctx.Done():
+		b.remove(e)
+		var none R
+		return none, ctx.Err()
+	}
+}
+
+func (b *Batcher[T, R]) enqueue(e *entry[T, R]) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return ErrClosed
+	case len(b.queue) >= b.limits.Queue:
+		return ErrOverloaded
+	}
+	b.queue = append(b.queue, e)
+	if !b.running {
+		b.running = true
+		go b.runAll()
+	}
+	return nil
+}
+
+// remove takes e out of the queue, if it is still there.
+func (b *Batcher[T, R]) remove(e *entry[T, R]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.Index(b.queue, e); i >= 0 {
+		b.queue = slices.Delete(b.queue, i, i+1)
+	}
+}
+
+// runAll runs batches until the queue is empty.
+func (b *Batcher[T, R]) runAll() {
+	for entries := b.next(); len(entries) > 0; entries = b.next() {
+		b.runBatch(entries)
+	}
+}
+
+// next takes the next batch out of the queue. It is empty if nothing waits.
+func (b *Batcher[T, R]) next() []*entry[T, R] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(b.queue), b.limits.Batch)
+	entries := slices.Clone(b.queue[:n])
+	b.queue = slices.Delete(b.queue, 0, n)
+	if n == 0 {
+		b.running = false
+		b.closeIdle()
+	}
+	return entries
+}
+
+func (b *Batcher[T, R]) runBatch(entries []*entry[T, R]) {
+	items := make([]T, len(entries))
+	for i, e := range entries {
+		items[i] = e.item
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), b.limits.Timeout)
+	defer cancel()
+	results, err := b.run(ctx, items)
+	if err == nil && len(results) != len(items) {
+		err = errors.New("batch: not one result for each item")
+	}
+	for i, e := range entries {
+		if e.err = err; err == nil {
+			e.result = results[i]
+		}
+		close(e.done)
+	}
+}
+
+// Close refuses new items and runs those that wait. It returns when no batch runs any more, or with
+// ctx's error.
+func (b *Batcher[T, R]) Close(ctx context.Context) error {
+	b.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		b.closeIdle()
+	}
+	b.mu.Unlock()
+	select {
+	case <-b.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// closeIdle closes idle if the Batcher is closed and no batch runs.
+func (b *Batcher[T, R]) closeIdle() {
+	if b.closed && !b.running {
+		close(b.idle)
+	}
+}

@@ -1,0 +1,282 @@
+package pgpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Transaction is a pgx.Tx that saves round trips: BEGIN is sent with the first statements, and
+// COMMIT with the last one. It is for one goroutine, like any other transaction.
+type Transaction struct {
+	conn    *pgxpool.Conn
+	opening *pgx.QueuedQuery // runs right after BEGIN; nil: none
+	tx      pgx.Tx
+	last    *pgx.QueuedQuery // runs right before COMMIT; nil: none
+	ended   bool
+}
+
+var _ pgx.Tx = (*Transaction)(nil)
+
+// ErrNotSent says that a statement was not sent because the driver cannot encode its parameters.
+var ErrNotSent = errors.New("the parameters of a statement cannot be encoded")
+
+// NewTransaction returns a transaction on conn, which it releases when it ends. It begins with its
+// first statement. Right after BEGIN, in the same round trip, it runs opening, unless that is "".
+func NewTransaction(conn *pgxpool.Conn, opening string, args ...any) *Transaction {
+	t := &Transaction{conn: conn}
+	if opening != "" {
+		t.opening = &pgx.QueuedQuery{SQL: opening, Arguments: args}
+	}
+	return t
+}
+
+// begin sends BEGIN in a round trip of its own, unless the transaction has begun.
+func (t *Transaction) begin(ctx context.Context) error {
+	if t.tx != nil || t.ended {
+		return nil
+	}
+	return t.SendBatch(ctx, &pgx.Batch{}).Close()
+}
+
+// SendBatch implements pgx.Tx. The first batch begins the transaction.
+func (t *Transaction) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	switch {
+	case t.ended:
+		return pgx.FailedBatchResults(b, pgx.ErrTxClosed)
+	case t.tx != nil:
+		return t.tx.SendBatch(ctx, b)
+	}
+	whole := &pgx.Batch{}
+	whole.BeginTx(pgx.TxOptions{})
+	if t.opening != nil {
+		whole.QueuedQueries = append(whole.QueuedQueries, t.opening)
+	}
+	own := whole.Len()
+	whole.QueuedQueries = append(whole.QueuedQueries, b.QueuedQueries...)
+	results := t.conn.SendBatch(ctx, whole)
+	t.tx = results.Tx()
+	for range own {
+		if _, err := results.Exec(); err != nil {
+			return results // its methods return the same error again
+		}
+	}
+	return results
+}
+
+// Exec implements pgx.Tx.
+func (t *Transaction) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	if t.tx != nil {
+		return t.tx.Exec(ctx, sql, args...)
+	}
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	results := t.SendBatch(ctx, b)
+	tag, err = results.Exec()
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	return tag, err
+}
+
+// Query implements pgx.Tx. As the first statement it costs a second round trip: its rows are read
+// after the batch is closed.
+func (t *Transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	if t.ended {
+		return nil, pgx.ErrTxClosed
+	}
+	return t.tx.Query(ctx, sql, args...)
+}
+
+// QueryRow implements pgx.Tx.
+func (t *Transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if t.tx != nil {
+		return t.tx.QueryRow(ctx, sql, args...)
+	}
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	return batchRow{t.SendBatch(ctx, b)}
+}
+
+// batchRow is the row of a batch with one query. It is read by Scan.
+type batchRow struct{ pgx.BatchResults }
+
+func (r batchRow) Scan(dest ...any) error {
+	err := r.QueryRow().Scan(dest...)
+	if closeErr := r.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// ExecLast sets the statement that Commit sends together with COMMIT.
+func (t *Transaction) ExecLast(sql string, args ...any) {
+	t.last = &pgx.QueuedQuery{SQL: sql, Arguments: args}
+}
+
+// Commit implements pgx.Tx.
+func (t *Transaction) Commit(ctx context.Context) error {
+	if t.ended {
+		return pgx.ErrTxClosed
+	}
+	if t.tx == nil && t.last == nil {
+		t.end()
+		return nil
+	}
+	b := &pgx.Batch{}
+	if t.last != nil {
+		b.QueuedQueries = append(b.QueuedQueries, t.last)
+	}
+	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() != "COMMIT" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	err := t.SendBatch(ctx, b).Close()
+	if err == nil {
+		t.end()
+	} else {
+		_ = t.Rollback(ctx) // the last statement has possibly failed; the pool closes a connection that cannot roll back
+	}
+	return err
+}
+
+// CommitAfter sends one last statement, calls before, and sends COMMIT. It waits for the server
+// only once, after that: the server works on the statement while before runs. An error of before or
+// of the statement rolls the transaction back. The transaction must have begun.
+func (t *Transaction) CommitAfter(ctx context.Context, before func() error, sql string, args ...any) error {
+	if t.tx == nil || t.ended {
+		return pgx.ErrTxClosed
+	}
+	err := t.sendAndCommit(ctx, before, sql, args)
+	if err == nil {
+		t.end()
+	} else {
+		_ = t.Rollback(ctx) // the pool closes a connection that cannot roll back
+	}
+	return err
+}
+
+func (t *Transaction) sendAndCommit(ctx context.Context, before func() error, sql string, args []any) error {
+	conn := t.conn.Conn()
+	statement, err := conn.Prepare(ctx, sql, sql) // once for each connection
+	if err != nil {
+		return err
+	}
+	var values pgx.ExtendedQueryBuilder
+	if err := values.Build(conn.TypeMap(), statement, args); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	pipeline := conn.PgConn().StartPipeline(ctx)
+	pipeline.SendQueryStatement(statement, values.ParamValues, values.ParamFormats, values.ResultFormats)
+	if err = pipeline.Flush(); err == nil {
+		err = before()
+	}
+	if err == nil {
+		pipeline.SendQueryParams("commit", nil, nil, nil, nil)
+	}
+	if syncErr := pipeline.Sync(); err == nil {
+		err = syncErr
+	}
+	if err == nil {
+		_, err = readTag(pipeline)
+	}
+	if err == nil {
+		var tag pgconn.CommandTag
+		if tag, err = readTag(pipeline); err == nil && tag.String() != "COMMIT" {
+			err = pgx.ErrTxCommitRollback
+		}
+	}
+	if closeErr := pipeline.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// readTag reads the results of the next statement of a pipeline.
+func readTag(pipeline *pgconn.Pipeline) (pgconn.CommandTag, error) {
+	results, err := pipeline.GetResults()
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	rows, ok := results.(*pgconn.ResultReader)
+	if !ok {
+		return pgconn.CommandTag{}, fmt.Errorf("the server answered with %T", results)
+	}
+	return rows.Close()
+}
+
+// Rollback implements pgx.Tx.
+func (t *Transaction) Rollback(ctx context.Context) error {
+	if t.ended {
+		return pgx.ErrTxClosed
+	}
+	defer t.end()
+	if t.tx == nil || t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil // the server has ended the transaction already
+	}
+	return t.tx.Rollback(ctx)
+}
+
+// end releases the connection. The pool closes it if the transaction is still open.
+func (t *Transaction) end() {
+	t.ended = true
+	t.conn.Release()
+}
+
+// Begin implements pgx.Tx.
+func (t *Transaction) Begin(ctx context.Context) (pgx.Tx, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.tx.Begin(ctx)
+}
+
+// CopyFrom implements pgx.Tx.
+func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := t.begin(ctx); err != nil {
+		return 0, err
+	}
+	return t.tx.CopyFrom(ctx, table, columns, rows)
+}
+
+// Prepare implements pgx.Tx.
+func (t *Transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.tx.Prepare(ctx, name, sql)
+}
+
+// LargeObjects implements pgx.Tx. It is not supported.
+func (t *Transaction) LargeObjects() pgx.LargeObjects { return pgx.LargeObjects{} }
+
+// Conn implements pgx.Tx.
+func (t *Transaction) Conn() *pgx.Conn { return t.conn.Conn() }
+
+// SendTx runs the queries of batch in one transaction, in two round trips: BEGIN with the batch,
+// and then COMMIT. In between it calls beforeCommit. An error of beforeCommit or of a query rolls
+// the transaction back.
+func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, beforeCommit func() error) error {
+	conn, err := db.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	tx := NewTransaction(conn, "")
+	if err = tx.SendBatch(ctx, batch).Close(); err == nil {
+		err = beforeCommit()
+	}
+	if err != nil {
+		_ = tx.Rollback(ctx) // the pool closes a connection that cannot roll back
+		return err
+	}
+	return tx.Commit(ctx)
+}

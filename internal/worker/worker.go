@@ -1,0 +1,114 @@
+// Package worker runs background work: the same function again and again, until the server stops.
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+const (
+	// shortestLimit is the time limit of a round if the interval is shorter. Otherwise the limit is
+	// the interval.
+	shortestLimit = time.Minute
+	// lastLimit is the time limit of the call given to AtEnd.
+	lastLimit = 5 * time.Second
+)
+
+// Worker calls one function in the background. Make one with Every.
+type Worker struct {
+	name     string
+	interval time.Duration
+	log      *slog.Logger
+	runOnce  func(context.Context) error
+
+	late  bool            // the first round begins after one interval
+	wake  <-chan struct{} // nil: none
+	delay time.Duration   // from a wake to the round
+	atEnd func(context.Context) error
+}
+
+// Option changes what Every does.
+type Option func(*Worker)
+
+// AfterInterval delays the first round by one interval. Without it, the first round begins at once.
+func AfterInterval() Option { return func(w *Worker) { w.late = true } }
+
+// Wake makes a round begin after each value that wake receives, besides the rounds of the interval.
+// The round begins after delay, so that one round can serve several wakes. The ticks of the
+// interval do not move.
+func Wake(wake <-chan struct{}, delay time.Duration) Option {
+	return func(w *Worker) { w.wake, w.delay = wake, delay }
+}
+
+// AtEnd makes the worker call last once, after the last round. Its context ends after 5 seconds.
+func AtEnd(last func(context.Context) error) Option { return func(w *Worker) { w.atEnd = last } }
+
+// Every returns a worker that calls runOnce at once and then once in each interval. The log names
+// the worker: "the NAME failed".
+//
+// Rounds do not overlap. If a round takes longer than the interval, the next one begins right after
+// it.
+//
+// runOnce must be bounded: it works in batches with a limit of rows, each a transaction, so that it
+// can end between any two. Its context ends with the worker's, and after the longer of the interval
+// and a minute. The next round then goes on with what is left.
+//
+// Errors are logged. A panic is not recovered.
+func Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error, options ...Option) *Worker {
+	w := &Worker{name: name, interval: interval, log: log, runOnce: runOnce}
+	for _, o := range options {
+		o(w)
+	}
+	return w
+}
+
+// Run works until ctx ends. It returns when the last round is over.
+func (w *Worker) Run(ctx context.Context) {
+	tick := time.NewTicker(w.interval)
+	defer tick.Stop()
+	due := !w.late || w.pause(ctx, tick.C)
+	for due {
+		w.round(ctx)
+		due = w.pause(ctx, tick.C)
+	}
+	if w.atEnd == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLimit)
+	defer cancel()
+	if err := w.atEnd(ctx); err != nil {
+		w.log.ErrorContext(ctx, "the "+w.name+" failed at its end", "error", err)
+	}
+}
+
+// pause waits until the next round is due. It returns false if ctx has ended.
+func (w *Worker) pause(ctx context.Context, tick <-chan time.Time) bool {
+	select {
+	case <-ctx.Done():
+	case <-tick:
+	case <-w.wake:
+		if w.delay > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(w.delay):
+			}
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// round calls runOnce within its time and logs its error, unless the worker itself was stopped.
+func (w *Worker) round(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, max(w.interval, shortestLimit))
+	defer cancel()
+	err := w.runOnce(limited)
+	switch {
+	case err == nil, ctx.Err() != nil:
+	case errors.Is(limited.Err(), context.DeadlineExceeded):
+		w.log.WarnContext(ctx, "the "+w.name+" did not end in time and goes on in its next round", "error", err)
+	default:
+		w.log.ErrorContext(ctx, "the "+w.name+" failed", "error", err)
+	}
+}
