@@ -14,15 +14,15 @@ import (
 	"mlsd/messages"
 )
 
-// Membership is what a read is authorised with: a current member's view of the convo at one moment. Reads are bounded by its
-// window, so that nothing committed after the check can slip in.
+// Membership is a current member's view of the convo at one moment. A read that is authorised with
+// it stays inside its window, so that it returns nothing that was committed after the check.
 type Membership struct {
 	Epoch  int64
 	Window messages.Window
 }
 
-// Authorise returns the membership of did. Errors: ErrNotFound for strangers and for convos that never were, ErrNotMember
-// for former members.
+// Authorise returns the membership of did. Errors: ErrNotFound for a stranger and for a convo that
+// does not exist, ErrNotMember for a former member.
 func Authorise(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (Membership, error) {
 	m := Membership{Window: messages.Window{ConvoID: convo}}
 	var left bool
@@ -42,7 +42,7 @@ func Authorise(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did synta
 	return m, nil
 }
 
-// locked is a convo under its row lock, and the caller's place in it.
+// locked is a convo under its row lock, as the caller sees it.
 type locked struct {
 	id          uuid.UUID
 	groupID     []byte
@@ -50,14 +50,14 @@ type locked struct {
 	cipherSuite int32
 	epoch       int64
 	lastSeq     int64
-	leftEpoch   *int64         // of a caller who has left
-	reserved    *time.Duration // how much longer the next commit is reserved for another than the caller
+	leftEpoch   *int64         // in which the caller left; nil for a current member
+	reserved    *time.Duration // how much longer the next commit is reserved for another member
 }
 
-// lockConvo takes the row lock that orders all writers of the convo, and then reads the caller's membership in a statement of
-// its own: one statement would show the membership from before the lock. A former member is returned with leftEpoch set.
-// Whoever was never a member is turned away before the lock: it can neither hold up a convo nor learn from a wait that it
-// exists. Error: ErrNotFound.
+// lockConvo takes the row lock that orders all writers of the convo. It then reads the caller's
+// membership in a statement of its own, because one statement would read it as it was before the
+// lock. A former member has leftEpoch set. A stranger is refused before the lock, so that it cannot
+// delay the convo's writers, or learn from a wait that the convo exists. Error: ErrNotFound.
 func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (c locked, err error) {
 	c.id = convo
 	var known bool

@@ -13,7 +13,7 @@ import (
 	"mlsd/welcome"
 )
 
-// AddMembers is a commit that brings people in.
+// AddMembers is a commit that adds members.
 type AddMembers struct {
 	ConvoID uuid.UUID
 	Caller  syntax.DID
@@ -21,9 +21,9 @@ type AddMembers struct {
 	Proposed
 }
 
-// Add accepts the commit and puts the people on the roster. Errors: ErrNotFound, ErrNotMember, ErrCommitRequired,
-// *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError, *InvalidObjectError, and those of
-// keypackages.Consume.
+// Add accepts the commit and puts the members on the roster. Errors: ErrNotFound, ErrNotMember,
+// ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
+// *InvalidObjectError, and those of keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, a.ConvoID, a.Caller)
 	if err != nil {
@@ -35,7 +35,8 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	if a.Commit == nil {
 		return Advanced{}, ErrCommitRequired
 	}
-	// The epoch first: to a caller that lost a race, the winner's roster is not the news.
+	// The epoch is checked first. A caller that lost a race must learn of the epoch, not of the
+	// winner's roster.
 	if _, err := c.checkCommit(ctx, tx, a.Commit); err != nil {
 		return Advanced{}, err
 	}
@@ -50,30 +51,30 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	if err != nil {
 		return Advanced{}, err
 	}
-	// A convo keeps one row for a member that comes back; what it reads starts anew with the commit that added it. Who was on the
-	// roster without being in the group reads on.
+	// A member that comes back keeps its row, and reads from the commit that added it again. A
+	// member that was on the roster without being in the group goes on reading where it was.
 	_, err = tx.Exec(ctx, `
-		WITH brought AS (
+		WITH joined AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq)
 			SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2 FROM unnest($3::text[]) AS did
 			ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
 				cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL
 			WHERE members.left_at IS NOT NULL
 			RETURNING convo_id, did
-		), changed AS (
-			SELECT convo_id, $2::bigint AS seq, did, '`+outbox.Joined+`' AS change, $4::text AS by, $5::bigint AS epoch,
-				false AS commit_needed
-			FROM brought
-		)`+outbox.NoteMembership,
-		c.id, advanced.Seq, added, a.Caller, advanced.Epoch)
+		)
+		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
+		SELECT $6, convo_id, $2, did,
+			jsonb_build_object('change', $7::text, 'by', $4::text, 'epoch', $5::bigint, 'commitNeeded', false), clock_timestamp()
+		FROM joined`,
+		c.id, advanced.Seq, added, a.Caller, advanced.Epoch, outbox.Membership, outbox.Joined)
 	if err != nil {
 		return Advanced{}, fmt.Errorf("add to the roster: %w", err)
 	}
 	return advanced, nil
 }
 
-// checkAdditions refuses people who are in the group already and a roster that would grow too long. Someone who was put on the
-// roster at creation without a Welcome is not in the group yet.
+// checkAdditions refuses DIDs that are in the group already and a roster that would become too
+// long. A member that Create put on the roster without a Welcome is not in the group yet.
 func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, added []syntax.DID) error {
 	var total int
 	var present []syntax.DID

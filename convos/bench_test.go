@@ -18,8 +18,9 @@ import (
 	"mlsd/keypackages"
 )
 
-// BenchmarkRecord says what the idempotency record costs createConvo and addMembers: each is done under a key, and then another one
-// without any. The two take turns, so that the machine's moods are shared.
+// BenchmarkRecord says what the idempotency record costs createConvo and addMembers: each is done
+// under a key, and then another one without a key. The two alternate, so that the machine's load is
+// the same for both.
 func BenchmarkRecord(b *testing.B) {
 	db := pgtest.Database(b)
 	store := idem.New(db, uncounted{}, slog.New(slog.DiscardHandler), nil)

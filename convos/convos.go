@@ -1,7 +1,9 @@
-// Package convos keeps the groups: who belongs to each, and which epoch it is in. An epoch moves only here, in one
-// transaction that holds everything the commit brings: the log entry, the roster change, the Welcomes, the GroupInfo and the
-// KeyPackages used up. The package owns the tables convos (last_seq and last_message_at apart, which are messages') and
-// members.
+// Package convos keeps the roster and the epoch of each group. Only this package advances an epoch,
+// in one transaction with everything that belongs to the commit: the log entry, the roster change,
+// the Welcomes, the GroupInfo and the consumed KeyPackages.
+//
+// The package owns the tables convos, members and public_groups. The columns last_seq and
+// last_message_at of convos belong to package messages.
 package convos
 
 import (
@@ -19,7 +21,7 @@ import (
 // MaxMembers bounds the members of one convo.
 const MaxMembers = 1000
 
-// Errors of access and of commits. ErrNotFound and ErrNotMember are those of the log: the same rule, the same words.
+// Errors of access and of commits. ErrNotFound and ErrNotMember are those of the message log.
 var (
 	ErrNotFound           = messages.ErrConvoNotFound
 	ErrNotMember          = messages.ErrNotMember
@@ -33,12 +35,12 @@ var (
 	ErrNoGroupInfo        = errors.New("no GroupInfo of the current epoch is known")
 )
 
-// AlreadyMemberError names a DID that is to be added and is a member.
+// AlreadyMemberError names a DID that a commit adds although it is a member.
 type AlreadyMemberError struct{ DID syntax.DID }
 
 func (e *AlreadyMemberError) Error() string { return e.DID.String() + " is a member already" }
 
-// InvalidObjectError says why an MLS object does not fit the write it came with.
+// InvalidObjectError says why an MLS object does not fit its request.
 type InvalidObjectError struct {
 	Object Object
 	Reason string
@@ -73,7 +75,7 @@ type Convo struct {
 	Name          *string
 	Description   *string
 	LastSeq       int64
-	Unread        int64 // application messages by others behind the reader's cursor, counted up to 100 among the next 1,000 entries
+	Unread        int64 // application messages by others after the reader's cursor, counted up to 100 among the next 1,000 entries
 }
 
 // Member is one person in a convo.
@@ -82,7 +84,7 @@ type Member struct {
 	JoinedAt time.Time
 }
 
-// Advanced is what a change of the roster or the epoch comes to.
+// Advanced is the result of a change of the roster or the epoch.
 type Advanced struct {
 	Epoch int64
 	Seq   int64 // of the commit; 0 if there was none

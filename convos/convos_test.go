@@ -92,8 +92,9 @@ func (f *fixture) removal(epoch int64, did syntax.DID) convos.Departure {
 	}}
 }
 
-// TestRemovedWhileWaiting: whoever waits for the convo's row is judged by what the holder commits, not by what it saw before it
-// waited. One statement that locked the convo and read the membership would see bob still in.
+// TestRemovedWhileWaiting: a caller that waits for the convo's row is judged by what the holder
+// commits, not by what was there before the wait. One statement that locked the convo and read the
+// membership would see bob still in.
 func TestRemovedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	writes := map[string]func(t *testing.T, f *fixture) func() error{
@@ -111,7 +112,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 				return pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
 					left, err := convos.Leave(t.Context(), tx, convos.Departure{ConvoID: f.id, Caller: bob, Target: bob})
 					if err == nil && left.Epoch == 2 {
-						return messages.ErrNotMember // leaving again has the answer of the removal: it was seen
+						return messages.ErrNotMember // leaving again gets the answer of the removal
 					}
 					return err
 				})
@@ -179,7 +180,8 @@ func (f *fixture) untilSomeoneWaits(t *testing.T) {
 	}
 }
 
-// TestReturn: a member who comes back reads from the commit that brought it back, and an old Welcome is not what it gets.
+// TestReturn: a member who comes back reads from the commit that added it again, and does not get
+// an old Welcome.
 func TestReturn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -206,7 +208,7 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// TestWelcomeMustFit: nobody is added without a way in, and nobody gets one who is not added.
+// TestWelcomeMustFit: a Welcome names every added member and no others.
 func TestWelcomeMustFit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -226,7 +228,7 @@ func TestWelcomeMustFit(t *testing.T) {
 		t.Errorf("a Welcome for some: %v", err)
 	}
 	if err := add(func(a *convos.AddMembers) { a.Welcome = f.welcome(t, "did:plc:mallory") }); !errors.Is(err, keypackages.ErrNotFound) {
-		t.Errorf("a Welcome for somebody else: %v", err)
+		t.Errorf("a Welcome for another person: %v", err)
 	}
 	var member *convos.AlreadyMemberError
 	if err := add(func(a *convos.AddMembers) { a.DIDs = []syntax.DID{bob} }); !errors.As(err, &member) || member.DID != bob {
@@ -253,7 +255,7 @@ func TestWelcomeMustFit(t *testing.T) {
 	}
 }
 
-// TestListPages: every convo once, newest first, whatever the limit.
+// TestListPages: pages of any limit have every convo once, newest first.
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -287,8 +289,8 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// TestListTouchesThePage: a page of convos costs what is on it, wherever it begins, and what is unread is looked for no further than it
-// is counted.
+// TestListTouchesThePage: a page of convos reads only its own convos, wherever it begins, and reads
+// unread messages only as far as it counts them.
 func TestListTouchesThePage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

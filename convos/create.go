@@ -14,13 +14,13 @@ import (
 	"mlsd/outbox"
 )
 
-// NewConvo is a group as its creator announces it.
+// NewConvo describes a group that its creator announces.
 type NewConvo struct {
 	Creator      syntax.DID
 	GroupID      []byte
 	CipherSuite  mls.CipherSuite
 	Members      []syntax.DID // besides the creator
-	Welcome      []byte       // for Members; nil: they are on the roster, and addMembers brings them into the group
+	Welcome      []byte       // for Members; nil if addMembers adds them to the group later
 	GroupInfo    []byte
 	CurrentEpoch *int64
 	Name         *string
@@ -29,8 +29,8 @@ type NewConvo struct {
 	Hash         [sha256.Size]byte
 }
 
-// Create announces a group. Its natural guard is the group_id. Errors: ErrGroupAlreadyExists, ErrTooManyMembers,
-// *InvalidObjectError, and those of keypackages.Consume.
+// Create announces a group. The unique group_id makes it safe to repeat. Errors:
+// ErrGroupAlreadyExists, ErrTooManyMembers, *InvalidObjectError, and those of keypackages.Consume.
 func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	others := distinct(n.Members, n.Creator)
 	if len(others)+1 > MaxMembers {
@@ -60,16 +60,17 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 			SELECT convo.id, m.did, CASE m.ord WHEN 1 THEN 'creator' ELSE 'member' END, convo.created_at, 0
 			FROM convo, unnest($11::text[]) WITH ORDINALITY AS m (did, ord)
 			RETURNING convo_id, did
-		), changed AS (
-			SELECT convo_id, 0 AS seq, did, '`+outbox.Joined+`' AS change, $3::text AS by, $5::bigint AS epoch, false AS commit_needed
+		), event AS (
+			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
+			SELECT $12, convo_id, 0, did,
+				jsonb_build_object('change', $13::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false), clock_timestamp()
 			FROM roster
-		), left_word AS (`+outbox.NoteMembership+`
 		)
 		SELECT EXISTS (SELECT FROM convo)`,
 		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key, n.Hash[:],
-		append([]syntax.DID{n.Creator}, others...)).
+		append([]syntax.DID{n.Creator}, others...), outbox.Membership, outbox.Joined).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
-	batch.Queue(selectConvo, n.Creator, id).Query(func(rows pgx.Rows) error {
+	batch.Queue(selectConvos, n.Creator, id, id, 1).Query(func(rows pgx.Rows) error {
 		all, err := pgx.CollectRows(rows, scanConvo)
 		if len(all) > 0 {
 			created = all[0]
@@ -89,16 +90,16 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	}
 	if n.Welcome != nil {
 		c := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: epoch}
-		if err := deposit(ctx, tx, c, n.Creator, epoch, n.Welcome, others, v); err != nil {
+		if err := addWelcome(ctx, tx, c, n.Creator, epoch, n.Welcome, others, v); err != nil {
 			return Convo{}, err
 		}
 	}
 	return created, nil
 }
 
-// judge says which epoch the group is in: its GroupInfo's if there is one, else what the creator states, else the one after the
-// commit that a Welcome is made by, else that of a new group. The GroupInfo must be the creator's, of a group of nobody but those
-// on the roster; others are they without the creator.
+// judge returns the group's epoch: the GroupInfo's if there is one, else the one that the creator
+// states, else 1 if there is a Welcome, else 0. The GroupInfo must be signed by a device of the
+// creator's, and every leaf must belong to a member. others are the members besides the creator.
 func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error) {
 	v.level = LevelHeader
 	switch {
@@ -108,7 +109,7 @@ func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error)
 			return 0, v, err
 		}
 		people := []syntax.DID{n.Creator}
-		if n.Welcome != nil { // nobody else has come in without one
+		if n.Welcome != nil { // without one, the creator is alone in the group
 			people = append(people, others...)
 		}
 		if v.group.Group, err = verifyGroupInfo(&info, n.Creator, people); err != nil {
@@ -130,7 +131,7 @@ func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error)
 	return epoch, v, nil
 }
 
-// distinct returns dids without repetitions and without those in except, in their first order.
+// distinct returns dids without repetitions and without those in except. It keeps the order.
 func distinct(dids []syntax.DID, except ...syntax.DID) []syntax.DID {
 	out := make([]syntax.DID, 0, len(dids))
 	for _, did := range dids {

@@ -11,8 +11,8 @@ import (
 	"mlsd/internal/mlstest"
 )
 
-// told is what the outbox holds of the convo, in its order.
-func (f *fixture) told(t *testing.T) (events []string) {
+// outboxed returns the convo's events in the outbox, in order.
+func (f *fixture) outboxed(t *testing.T) (events []string) {
 	t.Helper()
 	rows, err := f.db.Query(t.Context(), `
 		SELECT CASE
@@ -32,15 +32,15 @@ func (f *fixture) told(t *testing.T) (events []string) {
 	return events
 }
 
-// TestCommitWithoutEvent (commit-without-event): whatever changes a convo leaves its events in its own transaction, and leaves none if
-// that is rolled back.
+// TestCommitWithoutEvent (commit-without-event): a transaction that changes a convo writes its
+// events, and writes none if it is rolled back.
 func TestCommitWithoutEvent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	refused := errors.New("refused after all")
 	step := func(effect func(tx pgx.Tx) error, want ...string) {
 		t.Helper()
-		before := f.told(t)
+		before := f.outboxed(t)
 		err := pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
 			if err := effect(tx); err != nil {
 				t.Error(err)
@@ -50,18 +50,18 @@ func TestCommitWithoutEvent(t *testing.T) {
 		if !errors.Is(err, refused) {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(before, f.told(t)); diff != "" {
-			t.Fatalf("what was rolled back left word:\n%s", diff)
+		if diff := cmp.Diff(before, f.outboxed(t)); diff != "" {
+			t.Fatalf("a rolled back change left events:\n%s", diff)
 		}
 		f.do(t, effect)
-		if diff := cmp.Diff(want, f.told(t)[len(before):]); diff != "" {
+		if diff := cmp.Diff(want, f.outboxed(t)[len(before):]); diff != "" {
 			t.Fatalf("events (-want +got):\n%s", diff)
 		}
 	}
 	if diff := cmp.Diff([]string{
 		"alice joined at 0 by alice, epoch 1, commit needed: false", "bob joined at 0 by alice, epoch 1, commit needed: false",
 		"Welcome for bob into epoch 1",
-	}, f.told(t)); diff != "" {
+	}, f.outboxed(t)); diff != "" {
 		t.Fatalf("of the creation (-want +got):\n%s", diff)
 	}
 	addition := f.addition(t, alice, 1, carol)
@@ -86,7 +86,7 @@ func TestCommitWithoutEvent(t *testing.T) {
 		_, err := convos.Leave(t.Context(), tx, convos.Departure{ConvoID: f.id, Caller: bob, Target: bob})
 		return err
 	}, []string{}...)
-	step(func(tx pgx.Tx) error { // nor does tidying up
+	step(func(tx pgx.Tx) error { // nor does the commit that removes a member who has left
 		_, err := convos.Leave(t.Context(), tx, f.removal(4, bob))
 		return err
 	}, "commit at 4")

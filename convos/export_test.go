@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Move is a cursor's update, and what became of it.
+// Move is a move of a cursor and its outcome.
 type Move struct {
 	Convo  uuid.UUID
 	Reader syntax.DID
@@ -16,18 +16,18 @@ type Move struct {
 	Cursor int64
 }
 
-// Together does moves in one statement.
+// Together makes moves in one transaction, without waiting for locks.
 func (c *Cursors) Together(ctx context.Context, moves ...*Move) error {
 	batch := make([]move, len(moves))
 	for i, m := range moves {
 		batch[i] = move{m.Convo, m.Reader, m.Seq}
 	}
-	results, err := c.move(ctx, batch, moveIdle)
+	results, err := c.moveTogether(ctx, batch)
 	for i, r := range results {
 		moves[i].Status, moves[i].Cursor = r.status, r.cursor
 	}
 	return err
 }
 
-// Statement is what moves cursors.
-const Statement = moveWaiting
+// Statement is moveCursors.
+var Statement = moveCursors

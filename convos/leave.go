@@ -13,20 +13,21 @@ import (
 	"mlsd/welcome"
 )
 
-// Departure is a member who leaves, or who is removed by another.
+// Departure is a request to leave or to remove a member.
 type Departure struct {
 	ConvoID uuid.UUID
 	Caller  syntax.DID
-	Target  syntax.DID // the caller itself, or whom it removes
+	Target  syntax.DID // the caller itself, or the member that it removes
 	Proposed
 }
 
-// Leave takes Target off the roster. Leaving needs no commit and leaves the epoch alone, because a member cannot commit its
-// own removal (RFC 9420 §12.2); leaving again gives the same answer. Removing another needs a commit and is the creator's
-// right; the removal of someone who has left already, which only tidies the tree, may be committed by any member.
+// Leave takes Target off the roster. Leaving needs no commit and does not change the epoch, because
+// a member cannot commit its own removal (RFC 9420 §12.2). Leaving again gives the same answer.
+// Only the creator can remove another member, with a commit. Any member can commit the removal of a
+// member who has left already, which removes the leaves from the tree.
 //
-// Errors: ErrNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrTargetNotMember,
-// *messages.EpochMismatchError, *InvalidObjectError.
+// Errors: ErrNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired,
+// ErrTargetNotMember, *messages.EpochMismatchError, *InvalidObjectError.
 func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, d.ConvoID, d.Caller)
 	if err != nil {
@@ -39,7 +40,7 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 		}
 		return Advanced{}, ErrNotMember
 	}
-	present, err := c.standing(ctx, tx, d.Target)
+	present, err := c.isMember(ctx, tx, d.Target)
 	if err != nil {
 		return Advanced{}, err
 	}
@@ -51,18 +52,18 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	}
 	advanced := Advanced{Epoch: c.epoch}
 	if d.Commit != nil {
-		var may rights
+		var allowed rights
 		if !self {
-			may.removes = d.Target
+			allowed.removes = d.Target
 		}
-		if advanced, err = c.advance(ctx, tx, d.Caller, d.Proposed, may); err != nil {
+		if advanced, err = c.advance(ctx, tx, d.Caller, d.Proposed, allowed); err != nil {
 			return Advanced{}, err
 		}
 	}
 	if !present {
 		return advanced, nil
 	}
-	leaf := false // of one who leaves: others have to commit its removal
+	leaf := false // the member has left, and others have to commit its removal
 	if self {
 		group, err := c.publicGroup(ctx, tx)
 		if err != nil {
@@ -70,14 +71,14 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 		}
 		leaf = group.Group == nil || group.has(d.Target)
 	}
-	if err := c.strike(ctx, tx, d.Target, d.Caller, leaf); err != nil {
+	if err := c.removeFromRoster(ctx, tx, d.Target, d.Caller, leaf); err != nil {
 		return Advanced{}, err
 	}
-	return advanced, welcome.Supersede(ctx, tx, c.id, []syntax.DID{d.Target})
+	return advanced, welcome.Supersede(ctx, tx, c.id, welcome.Device{DID: d.Target})
 }
 
-// standing reports whether did is a current member. Error: ErrTargetNotMember.
-func (c *locked) standing(ctx context.Context, tx pgx.Tx, did syntax.DID) (present bool, err error) {
+// isMember reports whether did is a current member. Error: ErrTargetNotMember.
+func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (present bool, err error) {
 	err = tx.QueryRow(ctx, `SELECT left_at IS NULL FROM members WHERE convo_id = $1 AND did = $2`, c.id, did).Scan(&present)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, ErrTargetNotMember
@@ -88,20 +89,24 @@ func (c *locked) standing(ctx context.Context, tx pgx.Tx, did syntax.DID) (prese
 	return present, nil
 }
 
-// strike takes did off the roster as of the log's present end. leaf says whether it still has one in the group, as far as is known.
-// Error: ErrLastMember.
-func (c *locked) strike(ctx context.Context, tx pgx.Tx, did, by syntax.DID, leaf bool) error {
+// removeFromRoster takes did off the roster as of the current end of the log. leaf says whether did
+// possibly still has a leaf in the group. Error: ErrLastMember.
+func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax.DID, leaf bool) error {
 	change := outbox.Removed
 	if did == by {
 		change = outbox.Left
 	}
 	tag, err := tx.Exec(ctx, `
-		WITH changed AS (
+		WITH departed AS (
 			UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4
 			WHERE convo_id = $1 AND did = $2
 				AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did <> $2 AND left_at IS NULL)
-			RETURNING convo_id, left_seq AS seq, did, $5::text AS change, $6::text AS by, left_epoch AS epoch, $7::boolean AS commit_needed
-		)`+outbox.NoteMembership, c.id, did, c.lastSeq, c.epoch, change, by, leaf)
+			RETURNING convo_id, did
+		)
+		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
+		SELECT $8, convo_id, $3, did,
+			jsonb_build_object('change', $5::text, 'by', $6::text, 'epoch', $4::bigint, 'commitNeeded', $7::boolean), clock_timestamp()
+		FROM departed`, c.id, did, c.lastSeq, c.epoch, change, by, leaf, outbox.Membership)
 	if err != nil {
 		return fmt.Errorf("take off the roster: %w", err)
 	}

@@ -13,16 +13,17 @@ import (
 	"mlsd/mls"
 )
 
-// publicGroup is what is public of the convo's group at its epoch.
+// publicGroup is the public state of the convo's group at its epoch.
 type publicGroup struct {
 	*mls.Group // nil: not known
 
-	// vouchedBy is the member on whose word the server has the group: it was learnt from the GroupInfo of a commit that could not
-	// be verified, and no other member's commit has been verified with it since. "" if it stands by itself, or is as its creator says.
+	// vouchedBy is the member from whose GroupInfo the server learnt the group, with a commit that
+	// it could not verify, as long as no other member's commit has been verified against the group.
+	// It is "" if the group was verified, or is the creator's own.
 	vouchedBy syntax.DID
 }
 
-// has reports whether a device of did's is known to be in the group.
+// has reports whether the group is known to have a device of did's.
 func (g publicGroup) has(did syntax.DID) bool {
 	if g.Group == nil {
 		return false
@@ -35,7 +36,7 @@ func (g publicGroup) has(did syntax.DID) bool {
 	return false
 }
 
-// publicGroup reads what is known of the group. The caller holds the convo's row lock.
+// publicGroup reads the group's public state. The caller holds the convo's row lock.
 func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (g publicGroup, err error) {
 	var state []byte
 	err = tx.QueryRow(ctx, `
@@ -53,8 +54,9 @@ func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (g publicGroup, err
 	return g, nil
 }
 
-// keepGroup stores what is public of the convo's group at epoch, with the GroupInfo if one was sent. A group that is not known, or
-// has become too large to keep, is forgotten: commits are judged by less from here on.
+// keepGroup stores the public state of the convo's group at epoch, with the GroupInfo if one was
+// sent. If the state is not known or too large, keepGroup deletes the older one. Later commits are
+// then checked by their form only.
 func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g publicGroup, groupInfo []byte) error {
 	var state []byte
 	if g.Group != nil {
@@ -76,8 +78,8 @@ func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g p
 	return nil
 }
 
-// GroupInfoOf returns the GroupInfo of the convo's current epoch to one of its members, exactly as it was sent. Errors:
-// ErrNotFound, ErrNotMember, ErrNoGroupInfo.
+// GroupInfoOf returns the GroupInfo of the convo's current epoch to one of its members, exactly as
+// it was sent. Errors: ErrNotFound, ErrNotMember, ErrNoGroupInfo.
 func GroupInfoOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (groupInfo []byte, epoch int64, err error) {
 	err = q.QueryRow(ctx, `
 		SELECT g.epoch, g.group_info

@@ -2,6 +2,7 @@ package convos
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,45 +18,14 @@ import (
 	"mlsd/mls"
 )
 
-// selectConvos reads convos with their rosters as the member $1 sees them, where the memberships are those of the query that follows
-// in brackets. Each roster is sorted once, and comes as two values however many members it has. What is unread is looked for no
-// further than it is counted.
-const selectConvos = `
-	SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.commit_level, c.last_message_at, c.name, c.description,
-		c.last_seq, unread.n, roster.dids, roster.joined, me.more
-	FROM (%s) me
-	JOIN convos c ON c.id = me.convo_id
-	CROSS JOIN LATERAL (
-		SELECT count(*) AS n FROM (
-			SELECT FROM (
-				SELECT kind, sender_did FROM messages m
-				WHERE m.convo_id = me.convo_id AND m.seq > greatest(me.cursor_seq, me.joined_seq)
-				ORDER BY m.seq LIMIT 1000
-			) ahead
-			WHERE kind = 1 AND sender_did <> $1 LIMIT 100
-		) counted
-	) unread
-	CROSS JOIN LATERAL (
-		SELECT string_agg(did, ' ') AS dids, array_agg(joined_at) AS joined FROM (
-			SELECT did, joined_at FROM members WHERE convo_id = me.convo_id AND left_at IS NULL ORDER BY joined_seq, role, did
-		) present
-	) roster`
-
-// selectConvo and listConvos are selectConvos for one convo and for a page. The page's memberships are found by index, and nothing else
-// is looked at behind it.
-var (
-	selectConvo = fmt.Sprintf(selectConvos, `
-		SELECT convo_id, cursor_seq, joined_seq, false AS more FROM members WHERE did = $1 AND left_at IS NULL AND convo_id = $2`)
-	listConvos = fmt.Sprintf(selectConvos, `
-		SELECT convo_id, cursor_seq, joined_seq, lead(true) OVER (ORDER BY convo_id DESC) IS NOT NULL AS more
-		FROM members WHERE did = $1 AND left_at IS NULL AND convo_id < $2
-		ORDER BY convo_id DESC LIMIT $3`) + `
-	ORDER BY me.convo_id DESC`
-)
+// selectConvos reads a page of convos, or one convo, as a member sees them.
+//
+//go:embed convos.sql
+var selectConvos string
 
 // Get returns a convo to one of its members. Errors: ErrNotFound, ErrNotMember.
 func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (Convo, error) {
-	rows, err := q.Query(ctx, selectConvo, reader, convo)
+	rows, err := q.Query(ctx, selectConvos, reader, convo, convo, 1)
 	if err != nil {
 		return Convo{}, fmt.Errorf("read the convo: %w", err)
 	}
@@ -69,16 +39,18 @@ func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.D
 	return c, err
 }
 
-// List calls each with the convos that reader is a member of, newest first, starting behind the one called after (uuid.Nil: from the
-// first), at most limit of them, and says whether there are more. The convo is each's until it returns; if that is false, the page
-// ends before that convo. With an error what each has got is void.
+// List calls each with the convos that reader is a member of, newest first, at most limit of them,
+// and says whether there are more. It starts with the first convo older than after, or with the
+// newest if after is uuid.Nil. each must not keep the convo. If each returns false, the page ends
+// before that convo. If List fails, the caller discards what each has got.
 func List(
 	ctx context.Context, q pgpool.Queryer, reader syntax.DID, after uuid.UUID, limit int, each func(*Convo) bool,
 ) (more bool, err error) {
-	if after == uuid.Nil {
-		after = uuid.Max
+	newest := uuid.Max
+	if after != uuid.Nil {
+		newest = predecessor(after)
 	}
-	rows, err := q.Query(ctx, listConvos, reader, after, limit)
+	rows, err := q.Query(ctx, selectConvos, reader, uuid.Nil, newest, limit)
 	if err != nil {
 		return false, fmt.Errorf("list convos: %w", err)
 	}
@@ -98,7 +70,18 @@ func List(
 	return s.more, nil
 }
 
-// scan reads rows of selectConvos, one after the other into the same memory.
+// predecessor returns the id before id.
+func predecessor(id uuid.UUID) uuid.UUID {
+	for i := len(id) - 1; i >= 0; i-- {
+		id[i]--
+		if id[i] != 0xff {
+			break
+		}
+	}
+	return id
+}
+
+// scan reads rows of selectConvos, each into the memory of the one before.
 type scan struct {
 	Convo
 	more   bool
@@ -130,7 +113,7 @@ func (s *scan) row(row pgx.CollectableRow) error {
 	return nil
 }
 
-// moments is an array of timestamptz, scanned into memory that is there already.
+// moments is an array of timestamptz. Scanning it reuses its memory.
 type moments []time.Time
 
 // SetDimensions implements pgtype.ArraySetter.

@@ -15,21 +15,22 @@ type Submission struct {
 	Proposed
 }
 
-// Submit accepts a commit that rotates keys, removes devices of the caller's own or of people who have left, or adds devices of
-// the caller's own with a Welcome. Errors: ErrNotFound, ErrNotMember, ErrNotPermitted, *ReservedError,
-// *messages.EpochMismatchError, *InvalidObjectError, and those of keypackages.Consume.
+// Submit accepts a commit that rotates keys, removes devices of the caller's own or of people who
+// have left, or adds devices of the caller's own with a Welcome. Errors: ErrNotFound, ErrNotMember,
+// ErrNotPermitted, *ReservedError, *messages.EpochMismatchError, *InvalidObjectError, and those of
+// keypackages.Consume.
 func Submit(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 	return submit(ctx, tx, s, rights{})
 }
 
-// Rejoin accepts an external commit (RFC 9420 §12.4.3.2), by which a device of a present member's comes into the group without a
-// Welcome, and may take the place of an older device of the same member's. It is only taken if it can be verified. Errors: as
-// Submit, and ErrNoGroupInfo.
+// Rejoin accepts an external commit (RFC 9420 §12.4.3.2). It adds a device of a current member's to
+// the group without a Welcome, and can remove an older device of the same member's. The commit must
+// be verifiable. Errors: those of Submit, and ErrNoGroupInfo.
 func Rejoin(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 	return submit(ctx, tx, s, rights{joins: true})
 }
 
-func submit(ctx context.Context, tx pgx.Tx, s Submission, may rights) (Advanced, error) {
+func submit(ctx context.Context, tx pgx.Tx, s Submission, allowed rights) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, s.ConvoID, s.Caller)
 	if err != nil {
 		return Advanced{}, err
@@ -37,5 +38,5 @@ func submit(ctx context.Context, tx pgx.Tx, s Submission, may rights) (Advanced,
 	if c.leftEpoch != nil {
 		return Advanced{}, ErrNotMember
 	}
-	return c.advance(ctx, tx, s.Caller, s.Proposed, may)
+	return c.advance(ctx, tx, s.Caller, s.Proposed, allowed)
 }

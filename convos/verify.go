@@ -21,34 +21,36 @@ type Level string
 const (
 	// LevelHeader: a PrivateMessage. Only group and epoch can be read.
 	LevelHeader Level = "header"
-	// LevelStructure: a PublicMessage, but the group's tree is not known, or not everything that the commit refers to. Its form
-	// is checked, and the KeyPackages that it adds.
+	// LevelStructure: a PublicMessage, but the server does not know the group's tree or a proposal
+	// that the commit refers to. The commit's form and the KeyPackages that it adds were checked.
 	LevelStructure Level = "structure"
-	// LevelVerified: a PublicMessage in a group whose tree is known. All that RFC 9420 lets anybody without the group's secrets
-	// check was checked, and the roster.
+	// LevelVerified: a PublicMessage in a group whose tree is known. The roster was checked, and
+	// everything that RFC 9420 lets a server without the group's secrets check.
 	LevelVerified Level = "verified"
 )
 
-// rights are what a commit may do to the group's members: what its method is for. Besides, a committer may always remove other
-// devices of its own, those of people who are off the roster and those that ask for it, and add devices of its own.
+// rights are the changes to the group's members that a method allows its commit. Every commit can
+// add devices of the committer's. It can remove other devices of the committer's, devices of
+// members who have left, and devices that propose their own removal.
 type rights struct {
-	adds    []syntax.DID // every one of them, with at least one device
-	removes syntax.DID   // with all its devices; "" for nobody
-	joins   bool         // by external commit: a device of the committer's that is not in the group (RFC 9420 §12.4.3.2)
+	adds    []syntax.DID // the commit must add at least one device of each
+	removes syntax.DID   // the commit must remove all its devices; "" is none
+	joins   bool         // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
 }
 
-// verdict is what a commit is found to be.
+// verdict is the result of checking a commit.
 type verdict struct {
 	level  Level
 	change *mls.Change         // nil: not known
 	group  publicGroup         // of the epoch it creates
 	adds   []mls.KeyPackageRef // KeyPackages that it adds
-	all    bool                // adds has them all
+	all    bool                // adds is complete
 }
 
-// judge checks a commit, whose header is h, and its GroupInfo as far as what is known of the group allows: who made it, and that
-// what it does to the group's members is what its method may do.
-func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, h mls.Header, may rights) (verdict, error) {
+// judge checks a commit, whose header is h, and its GroupInfo, as far as the known state of the
+// group allows. It checks who made the commit, and that the changes to the group's members are
+// allowed.
+func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, h mls.Header, allowed rights) (verdict, error) {
 	before, err := c.publicGroup(ctx, tx)
 	if err != nil {
 		return verdict{}, err
@@ -59,11 +61,11 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 		if commit, err = mls.ParseCommit(p.Commit); err != nil {
 			return v, invalid(Commit, "%v", err)
 		}
-		if v, err = c.judgePublic(ctx, tx, by, commit, before, may); err != nil {
+		if v, err = c.judgePublic(ctx, tx, by, commit, before, allowed); err != nil {
 			return v, err
 		}
 	}
-	if may.joins && v.level != LevelVerified {
+	if allowed.joins && v.level != LevelVerified {
 		return v, c.cannotJoin(h, before)
 	}
 	if len(v.adds) > 0 && p.Welcome == nil {
@@ -72,16 +74,16 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 	if p.GroupInfo == nil {
 		return v, nil
 	}
-	return v, c.judgeGroupInfo(ctx, tx, by, p.GroupInfo, commit, before, &v, may)
+	return v, c.judgeGroupInfo(ctx, tx, by, p.GroupInfo, commit, before, &v, allowed)
 }
 
-// judgePublic judges a commit that can be read.
-func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, may rights) (verdict, error) {
-	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != may.joins {
+// judgePublic checks a commit that is a PublicMessage.
+func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights) (verdict, error) {
+	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != allowed.joins {
 		return verdict{}, invalid(Commit, "sender is %s, which is for another method (RFC 9420 §12.4)", commit.SenderType)
 	}
 	if before.Group == nil {
-		return c.judgeStructure(ctx, tx, by, commit, before, may)
+		return c.judgeStructure(ctx, tx, by, commit, before, allowed)
 	}
 	var pending []*mls.ProposalMessage
 	if slices.ContainsFunc(commit.Proposals, func(p mls.Proposal) bool { return p.Reference != nil }) {
@@ -97,18 +99,19 @@ func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, mls.ErrUnsupported): // it refers to what cannot be read
-		return c.judgeStructure(ctx, tx, by, commit, before, may)
-	case before.vouchedBy != "" && before.vouchedBy != by && !may.joins:
-		// One member's word against another's: nothing is known of the group any more.
-		return c.judgeStructure(ctx, tx, by, commit, publicGroup{}, may)
+	case errors.Is(err, mls.ErrUnsupported): // it refers to an encrypted proposal
+		return c.judgeStructure(ctx, tx, by, commit, before, allowed)
+	case before.vouchedBy != "" && before.vouchedBy != by && !allowed.joins:
+		// The commit contradicts the state that another member vouched for. The server cannot know
+		// which of them is right.
+		return c.judgeStructure(ctx, tx, by, commit, publicGroup{}, allowed)
 	case errors.As(err, new(*InvalidObjectError)):
 		return verdict{}, err
 	default:
 		return verdict{}, invalid(Commit, "%v", err)
 	}
 	v := verdict{level: LevelVerified, change: change, group: publicGroup{change.Next, before.vouchedBy}, all: true}
-	if !may.joins && by != before.vouchedBy { // whoever joins has the group from the same word
+	if !allowed.joins && by != before.vouchedBy { // a device that joins got the group from the same GroupInfo
 		v.group.vouchedBy = ""
 	}
 	for _, a := range change.Adds {
@@ -116,10 +119,10 @@ func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 			v.adds = append(v.adds, a.KeyPackage)
 		}
 	}
-	return v, c.permit(ctx, tx, by, change, may)
+	return v, c.permit(ctx, tx, by, change, allowed)
 }
 
-// checkSender checks that a member's commit is of a device of the caller's.
+// checkSender checks that the sender of a member's commit is a device of the caller's.
 func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
 	sender, ok := before.Tree.Member(commit.Sender)
 	if ok && commit.SenderType == mls.SenderTypeMember && sender.DID() != by.String() {
@@ -128,8 +131,8 @@ func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
 	return nil
 }
 
-// judgeStructure judges a commit by what it says alone, and by the tree if that is known.
-func (c *locked) judgeStructure(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, may rights) (verdict, error) {
+// judgeStructure checks a commit by its own content, and by the tree if that is known.
+func (c *locked) judgeStructure(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights) (verdict, error) {
 	v := verdict{level: LevelStructure, all: true}
 	var removes []mls.Removal
 	for _, p := range commit.Proposals {
@@ -138,7 +141,7 @@ func (c *locked) judgeStructure(ctx context.Context, tx pgx.Tx, by syntax.DID, c
 			v.all = false
 		case p.KeyPackage != nil:
 			v.adds = append(v.adds, p.KeyPackage.Ref)
-			if err := may.add(by, mls.Member{Identity: p.KeyPackage.Identity}); err != nil {
+			if err := allowed.add(by, mls.Member{Identity: p.KeyPackage.Identity}); err != nil {
 				return v, err
 			}
 		case p.Type == mls.ProposalRemove && before.Group != nil:
@@ -147,10 +150,10 @@ func (c *locked) judgeStructure(ctx context.Context, tx pgx.Tx, by syntax.DID, c
 			}
 		}
 	}
-	return v, c.permitRemoves(ctx, tx, by, removes, may)
+	return v, c.permitRemoves(ctx, tx, by, removes, allowed)
 }
 
-// cannotJoin says why an external commit that could not be verified is not taken.
+// cannotJoin returns the reason to refuse an external commit that could not be verified.
 func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 	switch {
 	case h.WireFormat != mls.WireFormatPublicMessage:
@@ -161,10 +164,11 @@ func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 	return invalid(Commit, "refers to what only members can read (RFC 9420 §12.4.3.2)")
 }
 
-// judgeGroupInfo checks the GroupInfo that came with a commit, and learns the group from it where the commit did not tell: it
-// must be of the epoch that the commit creates, with the tree, which a joiner has from nowhere else, and signed by a device of
-// the committer's. commit is nil if it cannot be read.
-func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, groupInfo []byte, commit *mls.Commit, before publicGroup, v *verdict, may rights) error {
+// judgeGroupInfo checks the GroupInfo that came with a commit. If the commit could not be verified,
+// judgeGroupInfo learns the group's state from the GroupInfo. The GroupInfo must be of the epoch
+// that the commit creates, hold the tree, and be signed by a device of the committer's. commit is
+// nil if it is encrypted.
+func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, groupInfo []byte, commit *mls.Commit, before publicGroup, v *verdict, allowed rights) error {
 	next := c.epoch + 1
 	info, err := checkGroupInfo(groupInfo, c.groupID, c.cipherSuite, &next)
 	if err != nil {
@@ -183,7 +187,7 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, g
 		if err != nil {
 			return err
 		}
-		v.group.Group, err = verifyGroupInfo(&info, by, append(people, may.adds...))
+		v.group.Group, err = verifyGroupInfo(&info, by, append(people, allowed.adds...))
 		v.group.vouchedBy = by
 		return err
 	}
@@ -194,11 +198,12 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, g
 	if err := checkSigner(&info, v.group.Tree, by); err != nil {
 		return err
 	}
-	return c.permit(ctx, tx, by, v.change, may)
+	return c.permit(ctx, tx, by, v.change, allowed)
 }
 
-// verifyGroupInfo checks a GroupInfo that there is nothing to compare with: it is signed by a device of by's, and everybody in its
-// tree is one of the people. The cheap checks come first: a tree can hold thousands of signatures.
+// verifyGroupInfo checks a GroupInfo of a group whose earlier state is not known. A device of by's
+// must have signed it, and every leaf of its tree must belong to one of people. The cheap checks
+// come first, because a tree can hold thousands of signatures.
 func verifyGroupInfo(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*mls.Group, error) {
 	tree, err := info.Tree()
 	if err != nil {
@@ -219,7 +224,7 @@ func verifyGroupInfo(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*
 
 func checkSigner(info *mls.GroupInfo, tree *mls.Tree, by syntax.DID) error {
 	if !info.HasRatchetTree {
-		return invalid(GroupInfo, "no ratchet_tree, without which nobody can join (RFC 9420 §12.4.3.3)")
+		return invalid(GroupInfo, "no ratchet_tree, which a new member needs (RFC 9420 §12.4.3.3)")
 	}
 	if signer, _ := tree.Member(info.Signer); signer.DID() != by.String() {
 		return invalid(GroupInfo, "signer is not a device of the caller's (RFC 9420 §12.4.3)")
@@ -227,10 +232,11 @@ func checkSigner(info *mls.GroupInfo, tree *mls.Tree, by syntax.DID) error {
 	return nil
 }
 
-// maxDevices bounds the devices of one person in a group that the server has on a member's word.
+// maxDevices bounds the devices of one person in a group that a member vouches for.
 const maxDevices = 50
 
-// checkPeople checks that every leaf belongs to one of the people, and that nobody has too many.
+// checkPeople checks that every leaf belongs to one of people, and that each of them has at most
+// maxDevices.
 func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	devices := make(map[string]int, len(people))
 	for _, did := range people {
@@ -240,7 +246,7 @@ func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 		n, known := devices[m.DID()]
 		switch {
 		case !known:
-			return invalid(GroupInfo, "ratchet_tree: leaf %d is of nobody on the roster (RFC 9420 §5.3)", m.Leaf)
+			return invalid(GroupInfo, "ratchet_tree: leaf %d belongs to a DID that is not on the roster (RFC 9420 §5.3)", m.Leaf)
 		case n == maxDevices:
 			return invalid(GroupInfo, "ratchet_tree: more than %d devices of one person", maxDevices)
 		}
@@ -249,7 +255,8 @@ func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	return nil
 }
 
-// checkGroupInfo reads a GroupInfo and compares it with what is known of the group. epoch may be nil: not known.
+// checkGroupInfo reads a GroupInfo and compares it with the group's id, cipher suite and epoch. A
+// nil epoch is not compared.
 func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.GroupInfo, error) {
 	info, err := mls.ParseGroupInfo(groupInfo)
 	switch {
@@ -265,22 +272,22 @@ func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.G
 	return info, nil
 }
 
-// add checks that the committer may add a device of m's.
+// add checks that the commit is allowed to add the device m.
 func (r rights) add(by syntax.DID, m mls.Member) error {
 	if m.DID() == by.String() || slices.Contains(r.adds, syntax.DID(m.DID())) {
 		return nil
 	}
-	return invalid(Commit, "adds a device whose credential is of nobody that the request adds (RFC 9420 §5.3)")
+	return invalid(Commit, "adds a device whose credential names a DID that the request does not add (RFC 9420 §5.3)")
 }
 
 // permit checks that a change of the group's members is within the committer's rights.
-func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *mls.Change, may rights) error {
+func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *mls.Change, allowed rights) error {
 	for _, a := range change.Adds {
-		if err := may.add(by, a.Member); err != nil {
+		if err := allowed.add(by, a.Member); err != nil {
 			return err
 		}
 	}
-	for _, did := range may.adds {
+	for _, did := range allowed.adds {
 		if !slices.ContainsFunc(change.Adds, func(a mls.Addition) bool { return a.DID() == did.String() }) {
 			return invalid(Commit, "adds no device of %s", did)
 		}
@@ -290,26 +297,26 @@ func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *m
 			return invalid(Commit, "gives a leaf to another account (RFC 9420 §5.3.1)")
 		}
 	}
-	if err := c.permitRemoves(ctx, tx, by, change.Removes, may); err != nil || may.removes == "" {
+	if err := c.permitRemoves(ctx, tx, by, change.Removes, allowed); err != nil || allowed.removes == "" {
 		return err
 	}
 	for m := range change.Next.Tree.Members() {
-		if m.DID() == may.removes.String() {
-			return invalid(Commit, "leaves a device of %s in the group", may.removes)
+		if m.DID() == allowed.removes.String() {
+			return invalid(Commit, "leaves a device of %s in the group", allowed.removes)
 		}
 	}
 	return nil
 }
 
 // permitRemoves checks whose devices a commit removes.
-func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, removes []mls.Removal, may rights) error {
+func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, removes []mls.Removal, allowed rights) error {
 	var others []string
 	for _, m := range removes {
 		switch did := m.DID(); {
 		case did == by.String():
-		case may.joins: // an external commit removes an older self and nobody else (§12.2)
+		case allowed.joins: // an external commit removes only an older device of its sender (§12.2)
 			return ErrNotPermitted
-		case did != may.removes.String() && !m.Own:
+		case did != allowed.removes.String() && !m.Own:
 			others = append(others, did)
 		}
 	}
@@ -328,7 +335,7 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 	return nil
 }
 
-// everMembers returns all who are or were members.
+// everMembers returns the current and the former members.
 func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, error) {
 	rows, err := tx.Query(ctx, `SELECT did FROM members WHERE convo_id = $1`, c.id)
 	if err != nil {
@@ -341,9 +348,9 @@ func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, erro
 	return people, nil
 }
 
-// gone lists the devices that a commit removes, and the one that it lets in without a Welcome: a Welcome that is still on its
-// way to them leads nowhere.
-func (v verdict) gone() (devices []welcome.Device) {
+// superseded lists the devices whose older Welcomes are of no use after the commit: those that it
+// removes, and the one that joins by it.
+func (v verdict) superseded() (devices []welcome.Device) {
 	if v.change == nil {
 		return nil
 	}
@@ -358,8 +365,8 @@ func (v verdict) gone() (devices []welcome.Device) {
 	return devices
 }
 
-// checkRecipients checks that a Welcome is for the devices that its commit adds, and that nobody but the committer gets a device
-// into the group that the directory does not know as theirs.
+// checkRecipients checks that a Welcome is for the devices that its commit adds. Only the
+// committer's own devices can join without a KeyPackage that this server knows.
 func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient) error {
 	for _, ref := range v.adds {
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return bytes.Equal(r.Ref, ref) }) {

@@ -13,8 +13,9 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// BenchmarkRowLevelSecurity says what the policy costs a recorded write whose effect is nothing, and so costs least: with it, and
-// without. The two take turns, so that the machine's moods are shared.
+// BenchmarkRowLevelSecurity measures what the policy costs a write with a record. The write has no
+// effect, so the share of the policy is largest. Writes with and without the policy alternate, so
+// that the machine's load is the same for both.
 func BenchmarkRowLevelSecurity(b *testing.B) {
 	var stores [2]*idem.Store
 	for i := range stores {

@@ -3,7 +3,6 @@ package idem
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,43 +10,27 @@ import (
 )
 
 const (
-	// keepExpired is how long a record stays after its lifetime, so that a late repetition can be told that it comes too late.
+	// keepExpired is how long a record stays after its lifetime. During this time a late retry
+	// learns that its key has expired.
 	keepExpired = 24 * time.Hour
-	// keepAudit is how long the audit log reaches back.
+	// keepAudit is how long a row of the audit log stays.
 	keepAudit = 90 * 24 * time.Hour
 	// cleanBatch bounds the rows of one transaction.
 	cleanBatch = 1000
 )
 
-// Cleaner removes records whose lifetime is over and old rows of the audit log. Of all nodes on a database one cleans at a time.
-type Cleaner struct {
-	db  *pgxpool.Pool
-	log *slog.Logger
-}
+// Cleaner removes records whose lifetime is over, and old rows of the audit log. One node at a time
+// cleans a database.
+type Cleaner struct{ db *pgxpool.Pool }
 
 // NewCleaner returns a cleaner.
-func NewCleaner(db *pgxpool.Pool, log *slog.Logger) *Cleaner { return &Cleaner{db: db, log: log} }
-
-// Run cleans every interval until ctx ends.
-func (c *Cleaner) Run(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		if _, err := c.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			c.log.ErrorContext(ctx, "expired idempotency records could not be removed", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
+func NewCleaner(db *pgxpool.Pool) *Cleaner { return &Cleaner{db: db} }
 
 // Cleaned counts what one round removed.
 type Cleaned struct{ Records, Audit int64 }
 
-// RunOnce removes everything that is due, in batches, each a transaction. If another node is cleaning there is nothing to do.
+// RunOnce removes everything that is due, in batches. Each batch is a transaction. If another node
+// is cleaning, it does nothing.
 func (c *Cleaner) RunOnce(ctx context.Context) (total Cleaned, err error) {
 	for {
 		var done Cleaned
@@ -66,7 +49,8 @@ func (c *Cleaner) RunOnce(ctx context.Context) (total Cleaned, err error) {
 	}
 }
 
-// clean works one batch. What it removes of the records is a line of the audit log.
+// clean removes one batch. The audit log gets one row for each method, with the number of its
+// removed records.
 func clean(ctx context.Context, tx pgx.Tx) (done Cleaned, err error) {
 	var mine bool
 	err = tx.QueryRow(ctx, `
@@ -84,7 +68,7 @@ func clean(ctx context.Context, tx pgx.Tx) (done Cleaned, err error) {
 					AND (state <> 'processing' OR lease_expires_at <= clock_timestamp())
 				ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 			RETURNING nsid
-		), noted AS (
+		), audited AS (
 			INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
 			SELECT 'record', nsid, 'mlsd', 'expired', 'removed', 'lifetime over', count(*) FROM gone GROUP BY nsid
 		)

@@ -13,7 +13,8 @@ type Field struct {
 	JSON []byte
 }
 
-// Content is a request's input without its idempotency key, sorted by field name. Arrays keep their order.
+// Content is a request's input without its idempotency key, sorted by field name. Arrays keep their
+// order.
 type Content []Field
 
 // Hash is the SHA-256 of the content as one JSON object.
@@ -33,15 +34,17 @@ func (c Content) Hash() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// DerivedKey is the key of a write that was sent without one and whose content can only mean one effect, such as a commit or
-// a new group: the same bytes again are the same request. It cannot collide with another method's or caller's key, because
-// records are kept by caller and method.
+// DerivedKey is the key of a request without one. It is for writes whose content allows only one
+// effect, such as a commit or a new group: the same bytes again are the same request. It cannot
+// collide with the key of another method or caller, because each caller and method has its own
+// keys.
 func (c Content) DerivedKey() string {
 	sum := c.Hash()
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// fieldHashes returns the hex SHA-256 of each field, by name: enough to say which fields differ, and not what they held.
+// fieldHashes returns the hex SHA-256 of each field, by name. It shows which fields differ, but not
+// their values.
 func (c Content) fieldHashes() map[string]string {
 	hashes := make(map[string]string, len(c))
 	for _, f := range c {

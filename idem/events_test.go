@@ -19,7 +19,7 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// events collects what a store logs of its reservations.
+// events collects the log lines of a store.
 type events struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -31,7 +31,7 @@ func (e *events) Write(p []byte) (int, error) {
 	return e.text.Write(p)
 }
 
-// event is a line of the log: operators search for these names.
+// event is a line of the log. Operators search for these names.
 type event struct {
 	Level, Msg, Operation, Key, Outcome string
 	Fence                               int64
@@ -51,7 +51,7 @@ func (e *events) all(t *testing.T) (all []event) {
 	return all
 }
 
-// A reservation's life can be followed in the log.
+// The log has every step of a reservation.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	log, beats, counted := &events{}, make(chan time.Time), &counts{}
@@ -74,7 +74,7 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("the duplicate: %v", err)
 	}
 	beats <- time.Time{}
-	beats <- time.Time{} // taken only once the first has been written
+	beats <- time.Time{} // received only after the first heartbeat has been written
 	beaten := func(e event) bool { return e.Msg == "heartbeat" }
 	if !slices.ContainsFunc(log.all(t), beaten) {
 		t.Error("no heartbeat")
@@ -88,7 +88,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Run(t.Context(), outside("k"), nothing); err == nil {
-		t.Fatal("the failpoint was passed")
+		t.Fatal("the failpoint did not stop the work")
 	}
 	b.lapse(t)
 	if _, err := b.Run(t.Context(), outside("k"), nothing); err != nil {
@@ -102,7 +102,7 @@ func TestEvents(t *testing.T) {
 		of("INFO", "lock_acquired", "", 1),
 		of("INFO", "skipped_duplicate", "", 0),
 		of("INFO", "released", "none", 1),
-		of("INFO", "lock_acquired", "", 2), // it dies
+		of("INFO", "lock_acquired", "", 2), // the attempt that stops at the failpoint
 		of("WARN", "takeover", "", 3),
 		of("INFO", "lock_acquired", "", 3),
 		of("INFO", "released", "partial", 3),

@@ -1,12 +1,16 @@
-// Package idem makes a write safe to repeat. A request that carries an idempotency key leaves a record in the same
-// transaction as its effect, so that neither can exist without the other; a repetition finds the record and gets the first
-// answer, byte for byte. docs/IDEMPOTENCY.md has the states and the lifetimes.
+// Package idem makes a write safe to repeat. A request that carries an idempotency key leaves a
+// record in the same transaction as its effect, so that neither can exist without the other. A
+// repetition finds the record and gets the first answer, byte for byte. docs/IDEMPOTENCY.md has the
+// lifetimes, docs/STATES.md the states.
 //
-// Class T (Do) is a write whose effects all lie in PostgreSQL. It needs no lease. The record is inserted first and its unique index
-// is the lock: a concurrent repetition waits on it, sees the winner's record once that has committed, or takes the place of a
-// winner that rolled back. A refused request (a 4xx) rolls back and leaves nothing, so it is judged anew.
+// Do is for a write inside the database: all its effects are in PostgreSQL. It needs no lease. The
+// record is inserted first, and its unique index is the lock: a concurrent repetition waits for the
+// first request. If the first request commits, the repetition reads its record. If the first
+// request rolls back, the repetition runs in its place. A refused request (a 4xx) rolls back and
+// leaves no record, so its repetition is judged again.
 //
-// Class X (Run) is work with an effect outside. Its record is written before the work begins and is held by a lease: see lease.go.
+// Run is for work outside the database, such as a call of a push service. The record is written
+// before the work begins, and a lease protects it during the work: see lease.go.
 package idem
 
 import (
@@ -25,16 +29,18 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// ErrInProgress says that a request with the same key is still running. A *RunningError says since when, where that is known.
+// ErrInProgress says that a request with the same key is still running. It is a *RunningError if
+// the server knows since when.
 var ErrInProgress = errors.New("a request with this idempotency key is still running")
 
-// ErrUnknownOutcome says that the connection was lost while committing and that no record can tell whether it did.
+// ErrUnknownOutcome says that the connection was lost during COMMIT, and that no record shows
+// whether the transaction was committed.
 var ErrUnknownOutcome = errors.New("the outcome of the write is not known")
 
 // RunningError is ErrInProgress for work that holds a lease.
 type RunningError struct {
 	Since time.Time     // when the present attempt began
-	Left  time.Duration // until another may take it over
+	Left  time.Duration // until another request can take the work over
 }
 
 func (e *RunningError) Error() string {
@@ -63,8 +69,11 @@ type Request struct {
 	Caller syntax.DID
 	NSID   string
 	Scope  string  // the convo that the method names, or ""
-	Key    string  // "" leaves no record: the write has a natural guard of its own
+	Key    string  // "" leaves no record: the write itself has its effect once only
 	Input  Content // what was asked, without the key
+
+	Life  time.Duration // lifetime of the record; 0: DefaultLife
+	Lease time.Duration // lifetime of the reservation, for Run; 0: DefaultLease
 }
 
 // Answer is what the caller gets.
@@ -72,7 +81,7 @@ type Answer struct {
 	Body     []byte // the response, exactly as it was first sent
 	Replayed bool
 	Expired  bool    // the key had been used before, so long ago that its record's lifetime was over
-	Outcome  Outcome // of work outside; Success for every other write
+	Outcome  Outcome // of work outside the database; Success for every other write
 }
 
 // Effect does the write inside tx and returns the encoded response. An error rolls everything back.
@@ -105,7 +114,7 @@ func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func
 	return func(s *Store) { s.beats = beats }
 }
 
-// New returns a store on db. faults may be nil.
+// New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
 	s := &Store{db: db, faults: faults, metrics: metrics, log: log, beats: func(every time.Duration) (<-chan time.Time, func()) {
 		t := time.NewTicker(every)
@@ -117,11 +126,13 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 	return s
 }
 
-// Do runs effect at most once for the request's key and returns the answer: the new one, or the first one if the key has
-// been used for the same input. It is the only place that opens and commits these transactions.
+// Do runs effect at most once for the request's key and returns the answer: the new one, or the
+// first one if the key has been used for the same input. It is the only place that opens and
+// commits these transactions.
 //
-// Errors besides effect's own: *ConflictError, ErrInProgress, ErrUnknownOutcome, and those of the database. With an error of
-// effect's the answer says whether the key is that of an expired record.
+// Errors besides effect's own: *ConflictError, ErrInProgress, ErrUnknownOutcome, and those of the
+// database. If effect fails, Answer.Expired is still set: it says whether the key had a record
+// whose lifetime is over.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
@@ -148,7 +159,7 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	if err := s.faults.Hit(ctx, failpoint.BeforeCommit, req.NSID); err != nil {
 		return Answer{}, err
 	}
-	// From here on the caller's impatience must not turn a known outcome into an unknown one.
+	// From here on a caller that hangs up must not make the outcome unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	if err := s.commit(ctx, tx, req.NSID); err != nil {
@@ -157,16 +168,18 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	return answer, nil
 }
 
-// begin returns a transaction in the caller's name.
-func (s *Store) begin(ctx context.Context, req Request) (*transaction, error) {
+// begin returns a transaction that is restricted to the caller's records.
+func (s *Store) begin(ctx context.Context, req Request) (*pgpool.Transaction, error) {
 	conn, err := s.db.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	return newTransaction(conn, req), nil
+	method := req.NSID[strings.LastIndexByte(req.NSID, '.')+1:]
+	return pgpool.NewTransaction(conn, asCaller, req.Caller.String(), method), nil
 }
 
-// claim takes the key inside tx, or returns the first answer. expired: the key had been taken, and its record's time is over.
+// claim takes the key inside tx, or returns the first answer. expired says that the key had a
+// record whose lifetime is over.
 func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answer, expired bool, err error) {
 	reserved, err := reserve(ctx, tx, req)
 	if err == nil && !reserved {
@@ -189,10 +202,12 @@ func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answe
 	return &answer, false, err
 }
 
-// commitTimeout bounds the wait for a COMMIT and, after a lost connection, for the look-up of its outcome.
+// commitTimeout bounds the wait for a COMMIT and, after a lost connection, for the look-up of its
+// outcome.
 const commitTimeout = 10 * time.Second
 
-// commit commits tx. The failpoint after it stands for a connection that is lost once the server has committed.
+// commit commits tx. The failpoint after it simulates the loss of the connection after the database
+// has committed.
 func (s *Store) commit(ctx context.Context, tx pgx.Tx, nsid string) error {
 	if err := tx.Commit(ctx); err != nil {
 		return err
@@ -200,11 +215,11 @@ func (s *Store) commit(ctx context.Context, tx pgx.Tx, nsid string) error {
 	return s.faults.Hit(ctx, failpoint.AfterCommit, nsid)
 }
 
-// replay answers from the record that holds the key.
+// replay answers from the record of the key.
 func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answer, error) {
 	rec, err := lookup(ctx, q, req)
 	if errors.Is(err, pgx.ErrNoRows) {
-		// The record was removed between two statements; the caller's retry will find the key free.
+		// The record was deleted between two statements. The caller's retry finds the key free.
 		s.metrics.InProgress(req.NSID)
 		return Answer{}, ErrInProgress
 	}
@@ -223,17 +238,18 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 	return Answer{Body: rec.response, Replayed: true, Outcome: rec.outcome}, nil
 }
 
-// resolve finds out what became of a COMMIT whose outcome was lost: the record says so, or nothing can.
+// resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the
+// transaction was committed. If it is not there, the outcome is unknown.
 func (s *Store) resolve(ctx context.Context, req Request, cause error) (Answer, error) {
-	if code := pgpool.Code(cause); code != "" && !pgpool.Unavailable(cause) {
-		return Answer{}, fmt.Errorf("commit: %w", cause) // the server refused it: a known outcome
+	if !pgpool.OutcomeUnknown(cause) {
+		return Answer{}, fmt.Errorf("commit: %w", cause)
 	}
 	if req.Key == "" {
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause)
 	}
 	rec, err := s.lookupCommitted(ctx, req)
 	if errors.Is(err, pgx.ErrNoRows) {
-		// The old session may still be committing: "not there" is not yet "not done".
+		// The old session is possibly still committing.
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause)
 	}
 	if err != nil {
@@ -256,8 +272,8 @@ func (s *Store) lookupCommitted(ctx context.Context, req Request) (rec record, e
 	return lookup(ctx, tx, req)
 }
 
-// rollback ends a transaction that was not committed. A failure is only logged: the server rolls back on its own once the
-// connection is gone, and pgx closes a connection it could not reset.
+// rollback ends a transaction that was not committed. A failure is only logged: pgx closes a
+// connection that cannot roll back, and PostgreSQL then rolls back by itself.
 func (s *Store) rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

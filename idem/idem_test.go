@@ -20,7 +20,7 @@ import (
 
 const nsid = "blue.catbird.mls.createConvo"
 
-// bench is a store, its faults, and an effect that can be counted: a row in a table of the test's own.
+// bench is a store, its faults, and a table of the test whose rows are the effects of writes.
 type bench struct {
 	*idem.Store
 	db     *pgxpool.Pool
@@ -41,7 +41,7 @@ func newBench(t *testing.T, options ...idem.Option) *bench {
 	t.Helper()
 	b := &bench{db: pgtest.Database(t, pgtest.MaxConns(24)), faults: failpoint.New()}
 	b.Store = idem.New(b.db, &b.counts, slog.New(slog.DiscardHandler), b.faults, options...)
-	if _, err := b.db.Exec(t.Context(), `CREATE TABLE effects (id bigserial PRIMARY KEY, note text)`); err != nil { // in reach of the application's account by default
+	if _, err := b.db.Exec(t.Context(), `CREATE TABLE effects (id bigserial PRIMARY KEY, note text)`); err != nil { // the application's role can use it by default
 		t.Fatal(err)
 	}
 	return b
@@ -159,7 +159,8 @@ func TestRefusedWriteIsJudgedAnew(t *testing.T) {
 	}
 }
 
-// TestConcurrentDuplicates: the second request waits for the first one on the unique index and gets its answer.
+// TestConcurrentDuplicates: the second request waits for the first one on the unique index and gets
+// its answer.
 func TestConcurrentDuplicates(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -188,7 +189,8 @@ func TestConcurrentDuplicates(t *testing.T) {
 	}
 }
 
-// TestStillRunning: a duplicate that waited as long as lock_timeout allows is told so, and nothing else happens.
+// TestStillRunning: a duplicate that waited for lock_timeout gets ErrInProgress, and nothing else
+// happens.
 func TestStillRunning(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -221,7 +223,7 @@ func TestStillRunning(t *testing.T) {
 	}
 }
 
-// TestLostCommit: the connection goes away around COMMIT.
+// TestLostCommit: the connection is lost before or after COMMIT.
 func TestLostCommit(t *testing.T) {
 	t.Parallel()
 	t.Run("after it took effect", func(t *testing.T) {
@@ -251,7 +253,7 @@ func TestLostCommit(t *testing.T) {
 			t.Fatalf("%d effects", n)
 		}
 	})
-	t.Run("without a key nobody can tell", func(t *testing.T) {
+	t.Run("without a key the outcome is unknown", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
 		if err := b.faults.Arm(failpoint.AfterCommit, nsid, failpoint.Error); err != nil {
@@ -293,7 +295,7 @@ func TestLostCommit(t *testing.T) {
 	})
 }
 
-// TestImpatientCaller: a caller that hangs up while the commit runs cannot make its outcome unknown.
+// TestImpatientCaller: a caller that hangs up during the COMMIT does not make its outcome unknown.
 func TestImpatientCaller(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

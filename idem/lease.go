@@ -12,37 +12,44 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Outcome is what work outside came to. All three are answers: a repetition gets the same.
+// Outcome is the result of work outside the database. All three are answers: a repeated request
+// gets the same one.
 type Outcome string
 
 const (
 	Success Outcome = "success"
-	Partial Outcome = "partial" // some of it was done, and that is final
-	Failure Outcome = "failure" // it was refused for good
+	Partial Outcome = "partial" // part of the work was done, and that is final
+	Failure Outcome = "failure" // the work was refused, and that is final
 )
 
-// ErrLeaseLost says that the reservation belongs to another by now. It is the cause of the end of the work's context.
+// ErrLeaseLost says that another attempt has taken the reservation over, or can do so because no
+// heartbeat was written in time. It is the cause with which the work's context ends.
 var ErrLeaseLost = errors.New("the lease was lost: another has taken the work over")
 
-// Done is what work outside ended with.
+// Done is the end of work outside the database.
 type Done struct {
 	Outcome  Outcome
 	Response []byte
-	// Effect, if any, is what the outcome changes in the database. It is one transaction with the record.
+	// Effect changes the database according to the outcome, in one transaction with the record. It
+	// can be nil.
 	Effect func(ctx context.Context, tx pgx.Tx) error
 }
 
-// Work does something outside the database. ctx ends when the lease is lost. An error means that nothing final came of it: the
-// reservation is given back, and the next attempt may begin at once. fence is higher for every holder of the key: what lies
-// outside can tell an old one by it.
+// Work does something outside the database. ctx ends when the lease is lost. An error means that
+// the work has no final outcome: the reservation is released, and the next attempt can begin at
+// once. Each holder of the key has a higher fence than the one before, so that the outside system
+// can refuse an old holder.
 type Work func(ctx context.Context, fence int64) (Done, error)
 
-// Run is Do for work outside the database. The key is reserved, visibly, before the work begins; its holder extends a lease while
-// it works, and records the end together with its effects. If the holder dies, another takes over once the lease is over, with a higher
-// fence; a holder who was only thought dead finds that its heartbeat and its completion match no row any more. What lies outside may thus
-// see the work twice, and must tell by the key. Only the database's clock counts.
+// Run is Do for work outside the database. It reserves the key in a transaction of its own before
+// the work begins. The holder extends the lease during the work, and records the outcome and its
+// effects in one transaction. If the holder dies, another takes over when the lease has expired,
+// with a higher fence. If the first holder is still alive, its heartbeat and its completion match
+// no row. So the outside system can see the work twice, and must recognise it by the key. Only the
+// database's clock counts.
 //
-// Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome, and those of the database.
+// Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
+// and those of the database.
 func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error) {
 	fence, first, err := s.acquire(ctx, req)
 	if err != nil {
@@ -69,22 +76,23 @@ func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error)
 	return s.finish(ctx, req, fence, done)
 }
 
-// acquire reserves the key, or takes over a reservation whose lease is over or that was given back, or returns the answer there is.
+// acquire reserves the key, or takes over a reservation that was released or whose lease has
+// expired, or returns the first answer.
 func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *Answer, err error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer s.rollback(ctx, tx)
-	op, hash := operationOf(req.NSID), req.Input.Hash()
+	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at,
 			state, outcome, started_at, lease_expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval,
 			'processing', '', clock_timestamp(), clock_timestamp() + $8::interval)
 		ON CONFLICT DO NOTHING`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), op.life, op.lease)
-	if pgpool.LockTimeout(err) { // somebody is reserving it at this moment
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.lease())
+	if pgpool.LockTimeout(err) { // another transaction is reserving the key
 		s.metrics.InProgress(req.NSID)
 		return 0, nil, ErrInProgress
 	}
@@ -105,19 +113,21 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 		}
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return 0, nil, fmt.Errorf("reserve the work: %w", err) // if it was committed after all, its lease will end
+		// If the transaction was committed, its lease expires without work.
+		return 0, nil, fmt.Errorf("reserve the work: %w", err)
 	}
 	s.log.InfoContext(ctx, "lock_acquired", "operation", req.NSID, "key", req.Key, "fence", fence)
 	return fence, nil, nil
 }
 
-// takeOver raises the fence of a reservation that nobody holds, and returns it; 0 if somebody does, or if it has its answer. It is a
-// single compare-and-set, so of two that try one gets it.
+// takeOver takes over a reservation that was released or whose lease has expired, and returns the
+// new fence. It returns 0 if there is another holder, or an answer. It is one compare-and-set: of
+// two attempts at once, one succeeds.
 func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int64, err error) {
-	op, hash := operationOf(req.NSID), req.Input.Hash()
-	var lapsed bool
+	hash := req.Input.Hash()
+	var expired bool
 	err = tx.QueryRow(ctx, `
-		WITH held AS (
+		WITH previous AS (
 			SELECT state FROM idempotency_keys WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)
 				AND (request_hash = $5 OR expires_at <= clock_timestamp())
 				AND (state = 'released' OR (state = 'processing' AND lease_expires_at <= clock_timestamp())
@@ -128,10 +138,10 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 		SET state = 'processing', outcome = '', response = '', fence = k.fence + 1, request_hash = $5, field_hashes = $6,
 			started_at = clock_timestamp(), lease_expires_at = clock_timestamp() + $8::interval, completed_at = NULL,
 			expires_at = clock_timestamp() + $7::interval
-		FROM held
+		FROM previous
 		WHERE (k.caller_did, k.nsid, k.scope, k.key) = ($1, $2, $3, $4)
-		RETURNING k.fence, held.state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), op.life, op.lease).Scan(&fence, &lapsed)
+		RETURNING k.fence, previous.state = 'processing'`,
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.lease()).Scan(&fence, &expired)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
@@ -142,17 +152,18 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 	if err != nil {
 		return 0, fmt.Errorf("take the work over: %w", err)
 	}
-	if lapsed {
+	if expired {
 		s.metrics.TakenOver(req.NSID)
 		s.log.WarnContext(ctx, "takeover", "operation", req.NSID, "key", req.Key, "fence", fence)
 	}
 	return fence, nil
 }
 
-// keep extends the lease every third of its length until end is called. The context that it returns ends with ErrLeaseLost when
-// the reservation is another's, or when no heartbeat could be written for as long as a lease lasts.
+// keep extends the lease every third of its length until end is called. The context ends with
+// ErrLeaseLost when another attempt has taken over, or when no heartbeat was written for the length
+// of a lease.
 func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
-	lease := operationOf(req.NSID).lease
+	lease := req.lease()
 	working, cancel := context.WithCancelCause(ctx)
 	beat, stop := s.beats(lease / 3)
 	ended := make(chan struct{})
@@ -166,11 +177,11 @@ func (s *Store) keep(ctx context.Context, req Request, fence int64) (working con
 				return
 			case <-beat:
 			}
-			held, err := s.extend(working, req, fence)
+			ours, err := s.extend(working, req, fence)
 			switch {
 			case working.Err() != nil:
 				return
-			case err == nil && held:
+			case err == nil && ours:
 				extended = time.Now()
 				s.log.DebugContext(ctx, "heartbeat", "operation", req.NSID, "key", req.Key, "fence", fence)
 				continue
@@ -194,8 +205,8 @@ func (s *Store) keep(ctx context.Context, req Request, fence int64) (working con
 	}
 }
 
-// extend writes one heartbeat and reports whether the reservation is still the holder's.
-func (s *Store) extend(ctx context.Context, req Request, fence int64) (held bool, err error) {
+// extend writes one heartbeat and reports whether the reservation still belongs to this holder.
+func (s *Store) extend(ctx context.Context, req Request, fence int64) (ours bool, err error) {
 	if err := s.faults.Hit(ctx, failpoint.Heartbeat, req.NSID); err != nil {
 		return false, err
 	}
@@ -207,14 +218,15 @@ func (s *Store) extend(ctx context.Context, req Request, fence int64) (held bool
 	tag, err := tx.Exec(ctx, `
 		UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + $6::interval
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, fence, operationOf(req.NSID).lease)
+		req.Caller, req.NSID, req.Scope, req.Key, fence, req.lease())
 	if err != nil {
 		return false, fmt.Errorf("extend the lease: %w", err)
 	}
 	return tag.RowsAffected() == 1, tx.Commit(ctx)
 }
 
-// release gives the reservation back after an attempt that came to nothing. If it is another's by now there is nothing to give.
+// release ends the reservation after an attempt without a final outcome. If another attempt has
+// taken over, it does nothing.
 func (s *Store) release(ctx context.Context, req Request, fence int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -237,8 +249,8 @@ func (s *Store) release(ctx context.Context, req Request, fence int64) error {
 	return nil
 }
 
-// finish records what the work came to, in one transaction with its effect. The fence comes first: a holder who has lost the lease
-// changes nothing.
+// finish records the outcome in one transaction with its effect. It checks the fence first: a
+// holder that has lost the lease changes nothing.
 func (s *Store) finish(ctx context.Context, req Request, fence int64, done Done) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -272,7 +284,7 @@ func (s *Store) finish(ctx context.Context, req Request, fence int64, done Done)
 	return Answer{Body: done.Response, Outcome: done.Outcome}, nil
 }
 
-// resolveRun finds out what became of the COMMIT of a completion.
+// resolveRun finds out whether the COMMIT of a completion took effect.
 func (s *Store) resolveRun(ctx context.Context, req Request, fence int64, cause error) (Answer, error) {
 	rec, err := s.lookupCommitted(ctx, req)
 	if err == nil && rec.state == completed && rec.fence == fence {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -18,14 +17,14 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// outside is work outside the database, as a key stands for it.
+// outside returns the request for work outside the database under a key.
 func outside(key string) idem.Request {
 	r := request(key, "job", `"1"`)
-	r.Caller, r.NSID = "mlsd", idem.NSIDPush
+	r.Caller, r.NSID, r.Life, r.Lease = "mlsd", idem.NSIDPush, idem.Push.Life, idem.Push.Lease
 	return r
 }
 
-// done is work that ends well, with an effect of its own.
+// done returns the end of work that succeeds and has an effect.
 func (b *bench) done(t *testing.T, response string) idem.Done {
 	return idem.Done{Outcome: idem.Success, Response: []byte(response), Effect: func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO effects (note) VALUES ($1)`, response)
@@ -33,11 +32,11 @@ func (b *bench) done(t *testing.T, response string) idem.Done {
 	}}
 }
 
-// record is what a key's row says.
+// row is the row of a key.
 type row struct {
 	state, outcome string
 	fence          int64
-	seconds        float64 // that it took
+	seconds        float64 // that the work took
 }
 
 func (b *bench) row(t *testing.T, key string) (r row) {
@@ -51,20 +50,20 @@ func (b *bench) row(t *testing.T, key string) (r row) {
 	return r
 }
 
-// lapse lets the leases of all reservations end.
+// lapse ends the leases of all reservations.
 func (b *bench) lapse(t *testing.T) {
 	t.Helper()
 	pgtest.Age(t, b.db, "idempotency_keys", time.Hour, "lease_expires_at")
 }
 
-// held is work that waits to be told to go on.
-type held struct {
+// blocked is work that waits for a signal to continue.
+type blocked struct {
 	begun, goOn chan struct{}
-	ctx         context.Context // of the work, once it has begun
+	ctx         context.Context // of the work, after it has begun
 }
 
-func (b *bench) held(t *testing.T, response string) (*held, idem.Work) {
-	h := &held{begun: make(chan struct{}), goOn: make(chan struct{})}
+func (b *bench) blocked(t *testing.T, response string) (*blocked, idem.Work) {
+	h := &blocked{begun: make(chan struct{}), goOn: make(chan struct{})}
 	return h, func(ctx context.Context, _ int64) (idem.Done, error) {
 		h.ctx = ctx
 		close(h.begun)
@@ -91,11 +90,12 @@ func (b *bench) start(ctx context.Context, key string, work idem.Work) <-chan ou
 	return out
 }
 
-// The reservation is there before the work, and its end is recorded with the time that the work took.
+// The reservation is in the database before the work begins. The end of the work is recorded with
+// the time that the work took.
 func TestReservation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.held(t, "first")
+	h, work := b.blocked(t, "first")
 	first := b.start(t.Context(), "k", work)
 	<-h.begun
 	if r := b.row(t, "k"); r.state != "processing" || r.fence != 1 {
@@ -110,11 +110,11 @@ func TestReservation(t *testing.T) {
 	}
 }
 
-// A duplicate is told since when the first one runs, and how long to wait.
+// A duplicate learns since when the first request runs, and how long to wait.
 func TestStillProcessing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.held(t, "first")
+	h, work := b.blocked(t, "first")
 	first := b.start(t.Context(), "k", work)
 	<-h.begun
 	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) {
@@ -132,11 +132,11 @@ func TestStillProcessing(t *testing.T) {
 	}
 }
 
-// A holder that has died is followed by another once its lease is over, and not before.
+// If a holder dies, another takes over when the lease is over, and not before.
 func TestTimeoutTakeover(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil { // as good as dead
+	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil { // the work ends as if the holder had died
 		t.Fatal(err)
 	}
 	work := func(_ context.Context, fence int64) (idem.Done, error) {
@@ -156,7 +156,7 @@ func TestTimeoutTakeover(t *testing.T) {
 	}
 }
 
-// What work came to is an answer for every repetition, whether it was a success or not.
+// Every repetition gets the outcome of the work, whether it was a success or not.
 func TestCachedSuccess(t *testing.T)        { t.Parallel(); cached(t, idem.Success) }
 func TestCachedPartialFailure(t *testing.T) { t.Parallel(); cached(t, idem.Partial) }
 func TestCachedFailure(t *testing.T)        { t.Parallel(); cached(t, idem.Failure) }
@@ -186,11 +186,11 @@ func cached(t *testing.T, want idem.Outcome) {
 	}
 }
 
-// An attempt that came to nothing is released, and the next one begins at once with a higher fence.
+// An attempt without an outcome is released. The next one begins at once with a higher fence.
 func TestReleased(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	refused := errors.New("nobody answers")
+	refused := errors.New("no answer")
 	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) { return idem.Done{}, refused })
 	if r := b.row(t, "k"); !errors.Is(err, refused) || r.state != "released" || r.outcome != "failure" || r.seconds < 0 {
 		t.Fatalf("%v, %+v", err, r)
@@ -210,17 +210,17 @@ func TestZombieFenced(t *testing.T) {
 	t.Parallel()
 	beats := make(chan time.Time)
 	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
-	h, work := b.held(t, "zombie")
+	h, work := b.blocked(t, "zombie")
 	zombie := b.start(t.Context(), "k", work)
 	<-h.begun
-	b.lapse(t) // it is frozen, as far as anybody can tell
-	successor, work2 := b.held(t, "successor")
+	b.lapse(t) // to other attempts the holder looks frozen
+	successor, work2 := b.blocked(t, "successor")
 	second := b.start(t.Context(), "k", work2)
 	<-successor.begun
 	if r := b.row(t, "k"); r.state != "processing" || r.fence != 2 || b.counts.takenOver.Load() != 1 {
 		t.Fatalf("after the takeover: %+v", r)
 	}
-	close(h.goOn) // it wakes up, and completes
+	close(h.goOn) // it continues, and tries to complete
 	if out := <-zombie; !errors.Is(out.err, idem.ErrLeaseLost) {
 		t.Fatalf("the zombie: %+v", out)
 	}
@@ -233,12 +233,12 @@ func TestZombieFenced(t *testing.T) {
 	}
 }
 
-// The zombie's heartbeat matches no row, and ends its work.
+// After a takeover the heartbeat of the first holder matches no row, and ends its work.
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	beats := make(chan time.Time)
 	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
-	h, work := b.held(t, "x")
+	h, work := b.blocked(t, "x")
 	first := b.start(t.Context(), "k", work)
 	<-h.begun
 	left := func() (left time.Duration) {
@@ -251,15 +251,27 @@ func TestHeartbeat(t *testing.T) {
 	pgtest.Age(t, b.db, "idempotency_keys", 50*time.Second, "lease_expires_at")
 	short := left()
 	beats <- time.Time{}
-	beats <- time.Time{} // the second is taken when the first is done
+	beats <- time.Time{} // received only after the first heartbeat is done
 	if now := left(); now <= short+40*time.Second {
 		t.Fatalf("a heartbeat has extended the lease from %s to %s", short, now)
 	}
-	b.lapse(t)
-	other, work2 := b.held(t, "y")
-	second := b.start(t.Context(), "k", work2)
-	<-other.begun
-	for range 100_000 { // both holders listen to the same beats, and the second may be the quicker one for long
+	// The second heartbeat possibly extends the lease just after the test has ended it. Then the
+	// takeover finds the work running, and the test ends the lease once more.
+	other, work2 := b.blocked(t, "y")
+	var second <-chan outcome
+	for taken := false; !taken; {
+		b.lapse(t)
+		second = b.start(t.Context(), "k", work2)
+		select {
+		case <-other.begun:
+			taken = true
+		case out := <-second:
+			if !errors.Is(out.err, idem.ErrInProgress) {
+				t.Fatalf("the takeover: %+v", out)
+			}
+		}
+	}
+	for range 100_000 { // both holders receive from one channel, and the second can get many beats in a row
 		if h.ctx.Err() != nil {
 			break
 		}
@@ -286,12 +298,12 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// A heartbeat that could not be written costs nothing as long as the next one can.
+// A heartbeat that cannot be written has no effect if the next one can be written in time.
 func TestDroppedHeartbeat(t *testing.T) {
 	t.Parallel()
 	beats := make(chan time.Time)
 	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
-	h, work := b.held(t, "x")
+	h, work := b.blocked(t, "x")
 	first := b.start(t.Context(), "k", work)
 	<-h.begun
 	if err := b.faults.Arm(failpoint.Heartbeat, idem.NSIDPush, failpoint.Error); err != nil {
@@ -310,7 +322,7 @@ func TestDroppedHeartbeat(t *testing.T) {
 func TestTakeoverRace(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.held(t, "dead")
+	h, work := b.blocked(t, "dead")
 	first := b.start(t.Context(), "k", work)
 	<-h.begun
 	b.lapse(t)
@@ -337,7 +349,7 @@ func TestTakeoverRace(t *testing.T) {
 	for _, out := range outs {
 		go func() { results <- <-out }()
 	}
-	for range len(outs) - 1 { // whoever they are
+	for range len(outs) - 1 { // all others lose
 		if out := <-results; !errors.Is(out.err, idem.ErrInProgress) {
 			t.Fatalf("%+v", out)
 		}
@@ -356,10 +368,11 @@ func TestTakeoverRace(t *testing.T) {
 func TestFrozenLease(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.held(t, "x")
+	h, work := b.blocked(t, "x")
 	first := b.start(t.Context(), "k", work)
 	<-h.begun
-	// The takeover's transaction began before the lease ended: it must see that it has.
+	// The takeover's transaction began before the lease ended. It must see that the lease has
+	// ended.
 	if err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + interval '300 milliseconds'`)
 		return err
@@ -392,7 +405,7 @@ func TestFrozenLease(t *testing.T) {
 	<-first
 }
 
-// The completion and its effect are one, and a lost COMMIT is looked up.
+// The completion and its effect are one transaction. The outcome of a lost COMMIT is looked up.
 func TestCompletionIsOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -409,7 +422,7 @@ func TestCompletionIsOne(t *testing.T) {
 		if (err == nil) != (c.effects == 1) || b.effects(t)-before != c.effects {
 			t.Fatalf("%s: %+v, %v, %d effects", c.point, answer, err, b.effects(t)-before)
 		}
-		if c.effects == 0 { // as after a crash: the lease ends, and another takes over
+		if c.effects == 0 { // as after a crash: the lease ends, and another attempt takes over
 			b.lapse(t)
 			if _, err := b.Run(t.Context(), outside(c.point), work); err != nil || b.effects(t)-before != 1 {
 				t.Fatalf("%s, taken over: %v, %d effects", c.point, err, b.effects(t)-before)
@@ -418,7 +431,8 @@ func TestCompletionIsOne(t *testing.T) {
 	}
 }
 
-// Expired records: the key is new, is said to have been used, and then belongs to the new request.
+// A key whose record has expired is new again. The answer says that the key was used before. After
+// that the key belongs to the new request.
 func TestExpiredKey(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -440,7 +454,7 @@ func TestExpiredKey(t *testing.T) {
 	}
 }
 
-// Of concurrent requests with an expired key one runs.
+// Of concurrent requests with an expired key, one runs.
 func TestExpiredKeyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -482,7 +496,7 @@ func TestCleanup(t *testing.T) {
 	if _, err := b.Do(t.Context(), request("young"), effect); err != nil {
 		t.Fatal(err)
 	}
-	cleaner := idem.NewCleaner(b.db, slog.New(slog.DiscardHandler))
+	cleaner := idem.NewCleaner(b.db)
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -500,15 +514,16 @@ func TestCleanup(t *testing.T) {
 	if err != nil || done.Records != 2 {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	var noted, left int
+	var logged, left int
 	err = b.db.QueryRow(t.Context(), `
-		SELECT (SELECT version FROM audit_log WHERE entity = 'record'), (SELECT count(*) FROM idempotency_keys)`).Scan(&noted, &left)
-	if err != nil || noted != 2 || left != 1 {
-		t.Fatalf("%d noted, %d left, %v", noted, left, err)
+		SELECT (SELECT version FROM audit_log WHERE entity = 'record'), (SELECT count(*) FROM idempotency_keys)`).Scan(&logged, &left)
+	if err != nil || logged != 2 || left != 1 {
+		t.Fatalf("%d logged, %d left, %v", logged, left, err)
 	}
 }
 
-// Row-level security: under the application's account a query without a WHERE sees the caller's records alone, and changes no other.
+// Row-level security: with the application's role a query without a WHERE sees and changes only the
+// caller's records.
 func TestRowLevelSecurity(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -525,7 +540,7 @@ func TestRowLevelSecurity(t *testing.T) {
 		if err := tx.QueryRow(ctx, `SELECT current_user, count(*) FROM idempotency_keys WHERE true OR caller_did = ''`).Scan(&role, &seen); err != nil {
 			return nil, err
 		}
-		if role != "mlsd_app" || seen != 2 { // the record of before and the one that is being written
+		if role != "mlsd_app" || seen != 2 { // the record of the first request and the one that is being written
 			t.Errorf("as %s alice sees %d records", role, seen)
 		}
 		for _, sql := range []string{`UPDATE idempotency_keys SET response = 'stolen' WHERE caller_did <> 'did:plc:alice'`, `DELETE FROM idempotency_keys WHERE caller_did <> 'did:plc:alice'`} {
@@ -540,7 +555,7 @@ func TestRowLevelSecurity(t *testing.T) {
 		}
 		_, err = nested.Exec(ctx, `UPDATE idempotency_keys SET caller_did = 'did:plc:bob', key = 'planted' WHERE caller_did = 'did:plc:alice'`)
 		if err == nil {
-			t.Error("alice has planted a record of bob's")
+			t.Error("alice has made a record in bob's name")
 		}
 		return []byte("{}"), nested.Rollback(ctx)
 	}

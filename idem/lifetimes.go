@@ -1,44 +1,43 @@
 package idem
 
-import (
-	"time"
+import "time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
-)
-
-// operation is how long things last for one method's keys.
-type operation struct {
-	life  time.Duration // of a record: within it a repetition gets the first answer
-	lease time.Duration // of a reservation that is not extended; work outside the database only
+// Operation says how long the keys of one operation last. An operation is a method, or work of the
+// server's own.
+type Operation struct {
+	NSID string
+	// Life is the lifetime of a record: within it a repeated request gets the first answer. After
+	// it the key is new again.
+	Life time.Duration
+	// Lease is the lifetime of a reservation that its holder does not extend. Only work outside the
+	// database has one.
+	Lease time.Duration
 }
 
+// The lifetimes of a [Request] that states none.
 const (
-	defaultLife  = 7 * 24 * time.Hour
-	defaultLease = 5 * time.Minute
+	DefaultLife  = 7 * 24 * time.Hour
+	DefaultLease = 5 * time.Minute
 )
 
-// NSIDPush is the operation of a push job (package push): no method, but work outside under a key like any other.
+// NSIDPush names the operation of push jobs.
 const NSIDPush = "mlsd.push"
 
-// operations are the lifetimes that differ from the default, which createConvo, the commits and leaveConvo have. After its
-// lifetime a key is new again, and the natural guard behind each write is what is left: docs/IDEMPOTENCY.md lists them.
-// sendMessage is not here: its record is the message, and lasts as long.
-var operations = map[syntax.NSID]operation{
-	"blue.catbird.mls.publishKeyPackage":    {life: 24 * time.Hour},
-	"blue.catbird.mls.publishKeyPackages":   {life: 24 * time.Hour},
-	"blue.catbird.mls.getKeyPackages":       {life: 30 * time.Minute}, // as long as the claim
-	"blue.catbird.mls.registerPushTarget":   {life: 24 * time.Hour},
-	"blue.catbird.mls.unregisterPushTarget": {life: 24 * time.Hour},
-	NSIDPush:                                {life: 24 * time.Hour, lease: time.Minute},
+// Push is the operation of push jobs (package push): work outside the database, not a method.
+var Push = Operation{NSID: NSIDPush, Life: 24 * time.Hour, Lease: time.Minute}
+
+// life is the lifetime of the request's record.
+func (r *Request) life() time.Duration {
+	if r.Life == 0 {
+		return DefaultLife
+	}
+	return r.Life
 }
 
-func operationOf(nsid string) operation {
-	op := operations[syntax.NSID(nsid)]
-	if op.life == 0 {
-		op.life = defaultLife
+// lease is the lifetime of the request's reservation.
+func (r *Request) lease() time.Duration {
+	if r.Lease == 0 {
+		return DefaultLease
 	}
-	if op.lease == 0 {
-		op.lease = defaultLease
-	}
-	return op
+	return r.Lease
 }

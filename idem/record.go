@@ -9,13 +9,14 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// state of a record. A record of class T is completed from the moment that anybody else can see it.
+// state is the state of a record. A record that [Store.Do] writes is completed when it becomes
+// visible to others.
 type state string
 
 const (
-	processing state = "processing" // somebody holds it, by a lease
-	completed  state = "completed"  // its answer stands
-	released   state = "released"   // an attempt came to nothing; the next may begin at once
+	processing state = "processing" // an attempt has a lease on it
+	completed  state = "completed"  // it has its answer
+	released   state = "released"   // an attempt ended without an outcome; the next can begin at once
 )
 
 // record is one row of idempotency_keys: the write that a key stands for, and its answer.
@@ -26,32 +27,31 @@ type record struct {
 	createdAt   time.Time
 	state       state
 	outcome     Outcome
-	startedAt   *time.Time    // of class X
-	left        time.Duration // of its lease
+	startedAt   *time.Time    // of work outside the database
+	left        time.Duration // of the lease
 	fence       int64
 }
 
-// appRole is the account that transactions of callers run under where the server's own passes by row-level security.
-const appRole = "mlsd_app"
-
-// asCaller has row-level security show a transaction the records of the caller $1 alone, and the audit log name it, and the method $2.
+// asCaller restricts a transaction to the records of the caller $1, by row-level security. The
+// audit log names the caller and the method $2. If the role mlsd_app exists and the server may take
+// it, the transaction does: the server's own role may bypass row-level security.
 const asCaller = `
 	SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true),
-		set_config('role', coalesce((SELECT rolname FROM pg_roles WHERE rolname = '` + appRole + `' AND pg_has_role(oid, 'MEMBER')), 'none'), true)`
+		set_config('role', coalesce((SELECT rolname FROM pg_roles WHERE rolname = 'mlsd_app' AND pg_has_role(oid, 'MEMBER')), 'none'), true)`
 
-// reserve inserts the record, still without its answer, and reports whether the key was free. The unique index makes a
-// concurrent request with the same key wait here, at most the session's lock_timeout.
+// reserve inserts the record without its answer, and reports whether the key was free. The unique
+// index makes a concurrent request with the same key wait here, at most the session's lock_timeout.
 func reserve(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval)
 		ON CONFLICT DO NOTHING`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), operationOf(req.NSID).life)
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life())
 	return err == nil && tag.RowsAffected() == 1, err
 }
 
-// reclaim takes over a record whose lifetime is over, and reports whether it was.
+// reclaim takes over the key's record if its lifetime is over, and reports whether it did.
 func reclaim(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
@@ -59,20 +59,21 @@ func reclaim(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 		SET request_hash = $5, field_hashes = $6, response = '', created_at = clock_timestamp(), completed_at = NULL,
 			expires_at = clock_timestamp() + $7::interval
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND state = 'completed' AND expires_at <= clock_timestamp()`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), operationOf(req.NSID).life)
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life())
 	return err == nil && tag.RowsAffected() == 1, err
 }
 
-// complete has the answer of the reserved record filled in, in the round trip of the COMMIT.
-func complete(tx *transaction, req Request, response []byte) {
+// complete stores the answer in the reserved record, in the round trip of the COMMIT.
+func complete(tx *pgpool.Transaction, req Request, response []byte) {
 	tx.ExecLast(`
 		UPDATE idempotency_keys SET response = $5, completed_at = clock_timestamp()
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4)`,
 		req.Caller, req.NSID, req.Scope, req.Key, response)
 }
 
-// lookup reads a committed record that is still alive. It must be a statement of its own: the one that ran into the unique index
-// saw a snapshot from before the winner's commit. The error is pgx.ErrNoRows if there is none.
+// lookup reads a committed record whose lifetime is not over. It must be a statement of its own:
+// the INSERT that met the unique index had a snapshot from before the other request's COMMIT. The
+// error is pgx.ErrNoRows if there is none.
 func lookup(ctx context.Context, q pgpool.Queryer, req Request) (r record, err error) {
 	var left *time.Duration
 	err = q.QueryRow(ctx, `

@@ -15,7 +15,8 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// one returns a bench with a single connection, whose round trips are counted, and which a transaction that does not give it back stops.
+// one returns a bench with a single connection, and counts its round trips. A transaction that does
+// not release the connection blocks the test.
 func one(t *testing.T) (*bench, *pgtest.Trips) {
 	t.Helper()
 	var trips pgtest.Trips
@@ -29,7 +30,7 @@ func one(t *testing.T) (*bench, *pgtest.Trips) {
 	return b, &trips
 }
 
-// TestTripsOfAWrite: the record travels with the BEGIN and with the COMMIT.
+// TestTripsOfAWrite: the statements of the record are sent with the BEGIN and with the COMMIT.
 func TestTripsOfAWrite(t *testing.T) {
 	t.Parallel()
 	b, trips := one(t)
@@ -81,8 +82,9 @@ func TestTripsOfAWrite(t *testing.T) {
 	}
 }
 
-// TestWriteThatFailsAnywhere leaves nothing, and gives the connection back, be it refused before the transaction begins, at once, in the
-// effect, behind its back or by the COMMIT.
+// TestWriteThatFailsAnywhere: a write that fails leaves nothing and releases the connection. It can
+// fail before the transaction begins, in the effect, in a statement whose error the effect hides,
+// or in the COMMIT.
 func TestWriteThatFailsAnywhere(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
@@ -131,20 +133,20 @@ func TestWriteThatFailsAnywhere(t *testing.T) {
 	}
 }
 
-// TestNestedTransactions: an effect may try a part of it, and give it up.
+// TestNestedTransactions: an effect can roll a nested transaction back and go on.
 func TestNestedTransactions(t *testing.T) {
 	t.Parallel()
 	b, _ := one(t)
 	for _, key := range []string{"", "k"} {
 		_, err := b.Do(t.Context(), request(key, "a", "1"), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
-			part, err := tx.Begin(ctx)
+			nested, err := tx.Begin(ctx)
 			if err != nil {
 				return nil, err
 			}
-			if _, err := part.Exec(ctx, `INSERT INTO nothing VALUES (1)`); err == nil {
-				return nil, errors.New("there is nothing")
+			if _, err := nested.Exec(ctx, `INSERT INTO nothing VALUES (1)`); err == nil {
+				return nil, errors.New("the statement did not fail")
 			}
-			if err := part.Rollback(ctx); err != nil {
+			if err := nested.Rollback(ctx); err != nil {
 				return nil, err
 			}
 			return effect(ctx, tx)

@@ -11,13 +11,14 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// BenchmarkClaimsTogether says what claims would gain from sharing transactions, at the most: their statements alone, without records,
-// signals and anybody who fails, each in a transaction of its own and 16 to one, with 128 of them in flight. The two take turns.
+// BenchmarkClaimsTogether measures the most that claims could gain from sharing transactions. It
+// runs only their statements, without idempotency records and signals: each claim in a transaction
+// of its own, and then 16 claims in one transaction, with 128 claims in flight. The two alternate.
 func BenchmarkClaimsTogether(b *testing.B) {
 	const shared, inFlight = 16, 128
 	db := pgtest.Database(b, pgtest.MaxConns(32))
 	next := 0
-	stock := func(n int) func(i int) Claim {
+	stock := func(n int) func(i int) ClaimRequest {
 		first := next
 		next += n
 		_, err := db.Exec(b.Context(), `
@@ -28,22 +29,21 @@ func BenchmarkClaimsTogether(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		return func(i int) Claim {
+		return func(i int) ClaimRequest {
 			owner := syntax.DID(fmt.Sprint("did:plc:o", first+i))
-			return Claim{Caller: syntax.DID(fmt.Sprint("did:plc:c", first+i)), DIDs: []syntax.DID{owner}, CipherSuite: 1}
+			return ClaimRequest{Caller: syntax.DID(fmt.Sprint("did:plc:c", first+i)), DIDs: []syntax.DID{owner}, CipherSuite: 1}
 		}
 	}
-	send := func(ctx context.Context, claims ...Claim) error {
+	send := func(ctx context.Context, claims ...ClaimRequest) error {
 		var batch pgx.Batch
-		taken := make([]taking, len(claims))
+		taken := make([]claimedRows, len(claims))
 		for i, c := range claims {
 			batch.Queue(lockCaller, c.Caller)
-			taken[i].queueOneTime(&batch, c)
-			taken[i].queueLastResort(&batch, c)
+			taken[i].queue(&batch, c)
 		}
 		err := db.SendBatch(ctx, &batch).Close()
 		for i := range taken {
-			if err == nil && len(taken[i].oneTime) != 1 {
+			if err == nil && len(taken[i].served) != 1 {
 				err = fmt.Errorf("claimed %+v", taken[i])
 			}
 		}
@@ -56,7 +56,7 @@ func BenchmarkClaimsTogether(b *testing.B) {
 			alone += pgtest.Run(b, inFlight, 2048, func(ctx context.Context, i int) error { return send(ctx, claim(i)) }).Rate
 			claim = stock(2048)
 			together += shared * pgtest.Run(b, inFlight/shared, 2048/shared, func(ctx context.Context, i int) error {
-				var claims []Claim
+				var claims []ClaimRequest
 				for j := range shared {
 					claims = append(claims, claim(i*shared+j))
 				}

@@ -10,10 +10,11 @@ import (
 	"mlsd/mls"
 )
 
-// Consume spends the KeyPackages that a Welcome names and says which devices they stand for. caller is who made the Welcome,
-// owners are the DIDs it may be for, suite is the group's. A KeyPackage that nobody has claimed may be used: its owner can have
-// handed it over directly. One that the caller has claimed may be used even after the claim has lapsed or the KeyPackage has
-// expired. Errors: ErrNotFound, *SpentError.
+// Consume marks the KeyPackages that a Welcome names as consumed, and returns the devices that they
+// belong to. caller made the Welcome, owners are the DIDs that it can be for, and suite is the
+// group's. An unclaimed KeyPackage can be used, because its owner can have sent it to the caller
+// directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed or the
+// KeyPackage has expired. Errors: ErrNotFound, *UnusableError.
 func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite, refs []mls.KeyPackageRef) ([]Recipient, error) {
 	raw := make([][]byte, len(refs))
 	for i, ref := range refs {
@@ -43,7 +44,7 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 	return recipients, nil
 }
 
-// scanRecipient reads a locked KeyPackage and refuses one that is not the caller's to use.
+// scanRecipient reads a locked KeyPackage, and refuses one that the caller cannot use.
 func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
 	var consumed, foreign, expired bool
 	if err := row.Scan(&r.DID, &r.Ref, &r.DeviceID, &consumed, &foreign, &expired); err != nil {
@@ -51,11 +52,11 @@ func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
 	}
 	switch {
 	case consumed:
-		return r, &SpentError{Ref: r.Ref, Reason: "has been consumed by another Welcome"}
+		return r, &UnusableError{Ref: r.Ref, Reason: "has been consumed by another Welcome"}
 	case foreign:
-		return r, &SpentError{Ref: r.Ref, Reason: "is claimed by another caller"}
+		return r, &UnusableError{Ref: r.Ref, Reason: "is claimed by another caller"}
 	case expired:
-		return r, &SpentError{Ref: r.Ref, Reason: "has expired"}
+		return r, &UnusableError{Ref: r.Ref, Reason: "has expired"}
 	}
 	return r, nil
 }

@@ -1,6 +1,6 @@
-// Package keypackages is the ledger of KeyPackages (RFC 9420 §10): owners publish them, each is handed to one caller, once, and
-// it is spent when a Welcome that names it is accepted. It owns the tables key_packages, key_package_init_keys and
-// key_package_signals.
+// Package keypackages is the ledger of KeyPackages (RFC 9420 §10). Owners publish them. Each goes
+// to one caller, once. It is consumed when a Welcome that names it is accepted. The package owns
+// the tables key_packages, key_package_init_keys and key_package_signals.
 //
 //	 publish            claim             a Welcome names it
 //	────────▶ available ─────▶ claimed ────────────────────▶ consumed
@@ -12,12 +12,13 @@
 //	            └──────▶ expired
 //	              its lifetime is over
 //
-// Nothing that was claimed is ever served again: an orphaned one is its claimer's still, and nobody else's. Last-resort
-// KeyPackages are not claimed: they stay available, whatever is done with them, until they expire. Time passes for whoever looks,
-// whether the Reaper has been there or not. Consumed, expired and orphaned ones are deleted after a while; of a deleted one only
-// its init_key is remembered.
+// A claimed KeyPackage is never served again. An orphaned one can still be used by the caller that
+// claimed it, and by no one else. Last-resort KeyPackages are not claimed: they stay available
+// until they expire. Every statement compares times itself and does not wait for the Reaper to
+// store the new state. Consumed, expired and orphaned KeyPackages are deleted after a while. Of a
+// deleted one only its init_key is kept.
 //
-// docs/KEYPACKAGES.md says the same to clients and operators, with the budgets and signals.
+// docs/KEYPACKAGES.md tells clients and operators the same, with the budgets and signals.
 package keypackages
 
 import (
@@ -31,62 +32,65 @@ import (
 	"mlsd/mls"
 )
 
-// Bounds of what one DID may have here, all devices and suites together.
+// Bounds of the KeyPackages of one DID, all devices and suites together.
 const (
-	MaxAvailable = 500   // that can be handed out
-	MaxUnclaimed = 5_000 // that nobody has claimed or used, the expired ones that are still kept included
+	MaxAvailable = 500   // KeyPackages that can be served
+	MaxUnclaimed = 5_000 // unclaimed and unused KeyPackages, also expired ones that are kept
 )
 
-// MaxLifetime is how far ahead a publisher may set a KeyPackage's expiry.
+// MaxLifetime is how far ahead a publisher can set the expiry of a KeyPackage.
 const MaxLifetime = 90 * 24 * time.Hour
 
-// claimLifetime is how long a claim is thought to be in use. Nothing is served again after it.
+// claimLifetime is how long a claim lasts until it lapses. A lapsed claim does not make the
+// KeyPackage available again.
 const claimLifetime = 30 * time.Minute
 
-// A caller gets at most Budget one-time KeyPackages of one device within budgetPeriod, used or not: nobody can empty another's
-// stock alone.
+// A caller gets at most Budget one-time KeyPackages of one device within budgetPeriod, used or not.
+// So no caller can empty a device's stock alone.
 const (
 	Budget       = 30
 	budgetPeriod = 24 * time.Hour
 )
 
-// Threshold is how many one-time KeyPackages of each cipher suite that it publishes a device should have available.
+// Threshold is how many one-time KeyPackages a device should have available in each cipher suite in
+// which it publishes them.
 const Threshold = 20
 
 // Errors of publishing and of consumption.
 var (
-	ErrTooMany = fmt.Errorf("at most %d KeyPackages of an account can be available, and %d kept that nobody has claimed",
+	ErrTooMany = fmt.Errorf("at most %d KeyPackages of an account can be available, and at most %d unclaimed ones are kept",
 		MaxAvailable, MaxUnclaimed)
 	ErrExpirationTooFar = errors.New("expires is more than 90 days ahead")
 	ErrNotFound         = errors.New("no KeyPackage of the added members and the group's cipher suite has this KeyPackageRef")
 )
 
-// InvalidError says why a KeyPackage is not taken.
+// InvalidError says why a KeyPackage cannot be published.
 type InvalidError struct{ Reason string }
 
 func (e *InvalidError) Error() string { return "invalid KeyPackage: " + e.Reason }
 
-// SpentError says that a Welcome names a KeyPackage that is not the caller's to use.
-type SpentError struct {
+// UnusableError says that a Welcome names a KeyPackage that its sender cannot use.
+type UnusableError struct {
 	Ref    mls.KeyPackageRef
 	Reason string
 }
 
-func (e *SpentError) Error() string { return fmt.Sprintf("KeyPackage %s %s", e.Ref, e.Reason) }
+func (e *UnusableError) Error() string { return fmt.Sprintf("KeyPackage %s %s", e.Ref, e.Reason) }
 
-// Claim asks for one KeyPackage for each device of each DID.
-type Claim struct {
+// ClaimRequest asks for one KeyPackage for each device of each DID.
+type ClaimRequest struct {
 	Caller      syntax.DID
 	DIDs        []syntax.DID
 	CipherSuite mls.CipherSuite // 0: each device's lowest-numbered suite
-	ConvoID     *uuid.UUID      // what the claim is for, if the caller says: a note, no more
+	ConvoID     *uuid.UUID      // what the claim is for; nil if unknown. It decides nothing
 }
 
-// Taken is what a claim has brought. Each DID asked for is in Claimed or in Missing; one in Limited is in either, too.
-type Taken struct {
+// ClaimResult is the result of a claim. Each DID asked for is in Claimed or in Missing. It is in
+// Limited as well if the caller has used up its Budget of one of the DID's devices.
+type ClaimResult struct {
 	Claimed []Claimed
-	Missing []syntax.DID // nothing to claim
-	Limited []syntax.DID // of a device of theirs the caller has had its Budget
+	Missing []syntax.DID // DIDs that have nothing to claim
+	Limited []syntax.DID
 }
 
 // Claimed is a KeyPackage handed to a caller.
@@ -95,9 +99,9 @@ type Claimed struct {
 	DeviceID    string
 	Ref         mls.KeyPackageRef
 	CipherSuite mls.CipherSuite
-	Body        []byte // as it was published
+	Body        []byte // as published
 	LastResort  bool
-	ExpiresAt   *time.Time // of the claim; nil for a last-resort KeyPackage, which is not claimed
+	ExpiresAt   *time.Time // of the claim; nil for a last-resort KeyPackage
 }
 
 // Recipient is a device whose KeyPackage a Welcome names.

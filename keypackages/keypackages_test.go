@@ -60,9 +60,9 @@ func stock(t *testing.T, db *pgxpool.Pool, d *mlstest.Device, n int, options ...
 	return refs
 }
 
-func take(t *testing.T, db *pgxpool.Pool, c keypackages.Claim) (keypackages.Taken, error) {
+func take(t *testing.T, db *pgxpool.Pool, c keypackages.ClaimRequest) (keypackages.ClaimResult, error) {
 	t.Helper()
-	return inTx(t, db, func(tx pgx.Tx) (keypackages.Taken, error) { return keypackages.Take(t.Context(), tx, c) })
+	return inTx(t, db, func(tx pgx.Tx) (keypackages.ClaimResult, error) { return keypackages.Claim(t.Context(), tx, c) })
 }
 
 func TestPublishRefuses(t *testing.T) {
@@ -106,7 +106,8 @@ func TestPublishRefuses(t *testing.T) {
 	}
 }
 
-// TestPublishAgain: the same KeyPackage changes nothing, whatever has become of it; its init_key in another one is refused.
+// TestPublishAgain: publishing the same KeyPackage again changes nothing, in any state.
+// Another KeyPackage with its init_key is refused.
 func TestPublishAgain(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -124,14 +125,14 @@ func TestPublishAgain(t *testing.T) {
 	if _, err := publish(t, db, publication(other)); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "init_key") {
 		t.Fatalf("a used init_key: %v", err)
 	}
-	first, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}})
+	first, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}})
 	if err != nil || len(first.Claimed) != 1 {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	if _, err := publish(t, db, publication(body)); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(again.Claimed) != 0 {
+	if again, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(again.Claimed) != 0 {
 		t.Fatalf("publishing it again made it available again: %+v, %v", again, err)
 	}
 	if _, err := db.Exec(t.Context(), `DELETE FROM key_packages`); err != nil {
@@ -158,22 +159,23 @@ func TestTooMany(t *testing.T) {
 	if _, err := publish(t, db, publication(body)); !errors.Is(err, keypackages.ErrTooMany) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil {
+	if _, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := publish(t, db, publication(body)); err != nil {
-		t.Fatalf("after a claim there is room: %v", err)
+		t.Fatalf("after a claim another one can be published: %v", err)
 	}
 }
 
-// TestOneForEachDevice: a claim brings one KeyPackage of each device, in the order of the DIDs asked for.
+// TestOneForEachDevice: a claim gets one KeyPackage of each device, in the order of the DIDs asked
+// for.
 func TestOneForEachDevice(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	phone, laptop := mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String())
 	first := stock(t, db, phone, 3)[0]
 	stock(t, db, laptop, 2)
-	got, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{carol, bob, bob}})
+	got, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{carol, bob, bob}})
 	if err != nil || len(got.Claimed) != 2 || got.Claimed[0].DeviceID == got.Claimed[1].DeviceID {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -185,15 +187,16 @@ func TestOneForEachDevice(t *testing.T) {
 	}
 }
 
-// TestLastResort: served when nothing else is left, again and again, marked, and even while its row is locked
-// (locked-last-resort); never while a one-time KeyPackage is there.
+// TestLastResort: the last-resort KeyPackage is served when no other is left. It is marked, and can
+// be served again, even while its row is locked (locked-last-resort). It is not served while the
+// device has a one-time KeyPackage.
 func TestLastResort(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	d := mlstest.NewDevice(t, bob.String())
 	last := stock(t, db, d, 1, mlstest.LastResort)[0]
 	once := stock(t, db, d, 1)[0]
-	claim := keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}
+	claim := keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}
 	got, err := take(t, db, claim)
 	if err != nil || len(got.Claimed) != 1 || got.Claimed[0].Ref.String() != once.String() || got.Claimed[0].LastResort {
 		t.Fatalf("%+v, %v", got, err)
@@ -229,7 +232,7 @@ func TestDoubleClaim(t *testing.T) {
 		wg.Go(func() {
 			caller := syntax.DID(fmt.Sprintf("did:plc:caller%d", i))
 			for {
-				got, err := take(t, db, keypackages.Claim{Caller: caller, DIDs: []syntax.DID{bob}})
+				got, err := take(t, db, keypackages.ClaimRequest{Caller: caller, DIDs: []syntax.DID{bob}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -254,7 +257,7 @@ func TestDoubleClaim(t *testing.T) {
 	if err := db.QueryRow(context.Background(), `SELECT count(*) FROM key_packages WHERE state = 'available'`).Scan(&left); err != nil {
 		t.Fatal(err)
 	}
-	// A caller that found only locked rows may have stopped early; whoever comes last finds the rest.
+	// A caller that found only locked rows stopped early. Then KeyPackages are left.
 	if len(holders)+left != packages {
 		t.Errorf("%d handed out and %d left of %d", len(holders), left, packages)
 	}
@@ -267,13 +270,14 @@ func TestExpiredServed(t *testing.T) {
 	stock(t, db, d, 2)
 	stock(t, db, d, 1, mlstest.LastResort)
 	pgtest.Age(t, db, "key_packages", 31*24*time.Hour, "not_after")
-	got, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}})
+	got, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}})
 	if err != nil || len(got.Claimed) != 0 || len(got.Missing) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }
 
-// TestConsume: a Welcome may use what its maker has claimed, or what nobody has; each KeyPackage once.
+// TestConsume: a Welcome can use a KeyPackage that its maker has claimed, or that no one has, and
+// each one once.
 func TestConsume(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -285,11 +289,11 @@ func TestConsume(t *testing.T) {
 			return keypackages.Consume(t.Context(), tx, caller, owners, mlstest.Suite, refs)
 		})
 	}
-	if _, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil { // refs[0]
+	if _, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil { // refs[0]
 		t.Fatal(err)
 	}
-	var spent *keypackages.SpentError
-	if _, err := consume(carol, []syntax.DID{bob}, refs[0]); !errors.As(err, &spent) {
+	var unusable *keypackages.UnusableError
+	if _, err := consume(carol, []syntax.DID{bob}, refs[0]); !errors.As(err, &unusable) {
 		t.Fatalf("claimed by another: %v", err)
 	}
 	if _, err := consume(alice, []syntax.DID{carol}, refs[0]); !errors.Is(err, keypackages.ErrNotFound) {
@@ -299,12 +303,12 @@ func TestConsume(t *testing.T) {
 		t.Fatalf("unknown: %v", err)
 	}
 	pgtest.Age(t, db, "key_packages", time.Hour, "claim_expires_at")
-	for _, ref := range refs { // a lapsed claim is still its holder's; an unclaimed one is anybody's
+	for _, ref := range refs { // one with a lapsed claim, one without a claim
 		got, err := consume(alice, []syntax.DID{bob}, ref)
 		if err != nil || len(got) != 1 || got[0].DID != bob || got[0].Ref.String() != ref.String() {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		if _, err := consume(alice, []syntax.DID{bob}, ref); !errors.As(err, &spent) {
+		if _, err := consume(alice, []syntax.DID{bob}, ref); !errors.As(err, &unusable) {
 			t.Fatalf("a second time: %v", err)
 		}
 	}
@@ -315,7 +319,7 @@ func TestConsume(t *testing.T) {
 	}
 }
 
-// TestManyDevices: an answer is bounded, and a DID with many devices does not crowd out the others.
+// TestManyDevices: an answer is bounded, and a DID with many devices leaves space for the others.
 func TestManyDevices(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -331,7 +335,7 @@ func TestManyDevices(t *testing.T) {
 	if _, err := publish(t, db, keypackages.Publication{Owner: carol, Body: body, CipherSuite: mlstest.Suite}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob, carol}})
+	got, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob, carol}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,13 +343,13 @@ func TestManyDevices(t *testing.T) {
 	for _, k := range got.Claimed {
 		perDID[k.DID]++
 	}
-	if perDID[carol] != 1 || perDID[bob] != 25 { // 12 one-time and 13 last-resort ones: each kind is bounded on its own
+	if perDID[carol] != 1 || perDID[bob] != 25 { // 12 one-time and 13 last-resort ones
 		t.Fatalf("%v", perDID)
 	}
 	for range 25 {
 		stock(t, db, mlstest.NewDevice(t, bob.String()), 1)
 	}
-	if got, err = take(t, db, keypackages.Claim{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(got.Claimed) > 40 {
+	if got, err = take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(got.Claimed) > 40 {
 		t.Fatalf("%d KeyPackages, %v", len(got.Claimed), err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -23,9 +22,9 @@ import (
 
 const day = 24 * time.Hour
 
-// bobs claims of bob's.
-func bobs(caller syntax.DID) keypackages.Claim {
-	return keypackages.Claim{Caller: caller, DIDs: []syntax.DID{bob}}
+// bobs is a claim of bob's KeyPackages.
+func bobs(caller syntax.DID) keypackages.ClaimRequest {
+	return keypackages.ClaimRequest{Caller: caller, DIDs: []syntax.DID{bob}}
 }
 
 // fill publishes n KeyPackages of a device at once.
@@ -58,7 +57,7 @@ func publishAll(t *testing.T, db *pgxpool.Pool, batch []keypackages.Publication)
 
 func reap(t *testing.T, db *pgxpool.Pool) keypackages.Reaped {
 	t.Helper()
-	done, err := keypackages.NewReaper(db, slog.New(slog.DiscardHandler), func(keypackages.Reaped) {}).RunOnce(t.Context())
+	done, err := keypackages.NewReaper(db, func(keypackages.Reaped) {}).RunOnce(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +72,7 @@ func count(t *testing.T, db *pgxpool.Pool, sql string, args ...any) (n int) {
 	return n
 }
 
-// signals are what bob is to be told, by kind, with their counts; all devices and suites together.
+// signals returns the counts of bob's signals by kind, over all devices and suites.
 func signals(t *testing.T, db *pgxpool.Pool) map[string]int {
 	t.Helper()
 	rows, err := db.Query(context.Background(), `SELECT kind, count FROM key_package_signals WHERE did = $1`, bob)
@@ -139,7 +138,8 @@ func TestPublishAll(t *testing.T) {
 	}
 }
 
-// TestBounds: a batch is taken as far as there is room; what expires goes on taking room, what others have claimed does not.
+// TestBounds: a batch is published up to the bounds. Expired KeyPackages count, claimed ones do
+// not.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -174,7 +174,7 @@ func TestBounds(t *testing.T) {
 	}
 	pad("available", 1, keypackages.MaxAvailable-4)
 	if n := taken(); n != 3 {
-		t.Fatalf("%d of 5 were taken where there was room for 3 available ones", n)
+		t.Fatalf("%d of 5 were published where 3 more can be available", n)
 	}
 	if _, err := db.Exec(t.Context(), `DELETE FROM key_packages WHERE octet_length(ref) = 4`); err != nil {
 		t.Fatal(err)
@@ -182,11 +182,12 @@ func TestBounds(t *testing.T) {
 	pad("expired", 1, keypackages.MaxUnclaimed-5)
 	pad("orphaned", 10_000, 10_000+keypackages.MaxUnclaimed)
 	if n := taken(); n != 1 {
-		t.Fatalf("%d of 2 were taken where there was room for one more", n)
+		t.Fatalf("%d of 2 were published where there can be one more", n)
 	}
 }
 
-// TestBudget: a caller gets so many of a device, however it asks; then the last-resort one, and others go on as before.
+// TestBudget: a caller gets its budget of one-time KeyPackages of a device and then the last-resort
+// one, even if many claims run at once. Other callers are not limited.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t, pgtest.MaxConns(16))
@@ -230,7 +231,7 @@ func TestBudget(t *testing.T) {
 	if got, err := take(t, db, bobs(carol)); err != nil || len(got.Limited) != 0 || len(got.Claimed) != 1 || got.Claimed[0].LastResort {
 		t.Errorf("another caller: %+v, %v", got, err)
 	}
-	reap(t, db) // claims count whatever becomes of them
+	reap(t, db) // orphaned KeyPackages count too
 	if got, err := take(t, db, bobs(alice)); err != nil || len(got.Limited) != 1 {
 		t.Errorf("once the claims are orphaned: %+v, %v", got, err)
 	}
@@ -240,7 +241,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestLowSignal: raised once when claims leave fewer than the threshold, closed when enough are published, raised again.
+// TestLowSignal: the signal is raised once when claims leave fewer than the threshold. It ends when
+// enough are published, and can be raised again.
 func TestLowSignal(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -280,7 +282,8 @@ func TestLowSignal(t *testing.T) {
 	expect("still below the threshold", map[string]int{"low": keypackages.Threshold - 2})
 }
 
-// TestLastResortSignal: raised when the last-resort one is served, until something is published.
+// TestLastResortSignal: the signal is raised when the last-resort KeyPackage is served, and ends
+// when any KeyPackage is published.
 func TestLastResortSignal(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -306,8 +309,8 @@ func TestLastResortSignal(t *testing.T) {
 	}
 }
 
-// TestSignalsAtOnce: while claims and publications of many stocks run into each other nothing locks up, and in the end the
-// signals say what there is.
+// TestSignalsAtOnce: claims and publications of the same stocks that run at once do not deadlock,
+// and the signals match the stocks afterwards.
 func TestSignalsAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t, pgtest.MaxConns(16))
@@ -334,7 +337,7 @@ func TestSignalsAtOnce(t *testing.T) {
 			caller := syntax.DID(fmt.Sprintf("did:plc:caller%d", i))
 			asked := append(owners[i:len(owners):len(owners)], owners[:i]...)
 			for range 6 {
-				if _, err := take(t, db, keypackages.Claim{Caller: caller, DIDs: asked}); err != nil {
+				if _, err := take(t, db, keypackages.ClaimRequest{Caller: caller, DIDs: asked}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -342,7 +345,7 @@ func TestSignalsAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for range 2 * len(owners) { // until each is low
-		if _, err := take(t, db, keypackages.Claim{Caller: alice, DIDs: owners}); err != nil {
+		if _, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: owners}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -351,7 +354,8 @@ func TestSignalsAtOnce(t *testing.T) {
 	}
 }
 
-// TestOrphaned: a claim that lapses is told to the owner and never served again; its claimer may still use it.
+// TestOrphaned: a claim that lapses is signalled to the owner. The KeyPackage is not served again,
+// and the caller that claimed it can still use it.
 func TestOrphaned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -364,7 +368,7 @@ func TestOrphaned(t *testing.T) {
 	if diff := cmp.Diff(keypackages.Reaped{}, reap(t, db)); diff != "" {
 		t.Fatalf("before its time (-want +got)\n%s", diff)
 	}
-	for i := range 2 { // one lapses after the other, and their number is told
+	for i := range 2 { // one lapses after the other
 		if _, err := db.Exec(t.Context(), `UPDATE key_packages SET claim_expires_at = now() WHERE ref = $1`, []byte(refs[i])); err != nil {
 			t.Fatal(err)
 		}
@@ -385,20 +389,20 @@ func TestOrphaned(t *testing.T) {
 		})
 		return err
 	}
-	var spent *keypackages.SpentError
-	if err := consume(carol); !errors.As(err, &spent) || !strings.Contains(err.Error(), "claimed by another caller") {
+	var unusable *keypackages.UnusableError
+	if err := consume(carol); !errors.As(err, &unusable) || !strings.Contains(err.Error(), "claimed by another caller") {
 		t.Fatalf("used by another: %v", err)
 	}
 	if err := consume(alice); err != nil {
 		t.Fatalf("used late by its claimer: %v", err)
 	}
-	if err := consume(alice); !errors.As(err, &spent) || !strings.Contains(err.Error(), "consumed") {
+	if err := consume(alice); !errors.As(err, &unusable) || !strings.Contains(err.Error(), "consumed") {
 		t.Fatalf("used again: %v", err)
 	}
 }
 
-// TestExpired: what nobody has claimed in time cannot be used any more, whether the reaper has been there or not; a claimed one
-// is its claimer's.
+// TestExpired: an unclaimed KeyPackage cannot be used after its lifetime, before and after the
+// reaper has run. A claimed one can be used by its caller.
 func TestExpired(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -417,8 +421,8 @@ func TestExpired(t *testing.T) {
 	}
 	expired := func(ref mls.KeyPackageRef) {
 		t.Helper()
-		var spent *keypackages.SpentError
-		if err := consume(ref); !errors.As(err, &spent) || !strings.Contains(err.Error(), "expired") {
+		var unusable *keypackages.UnusableError
+		if err := consume(ref); !errors.As(err, &unusable) || !strings.Contains(err.Error(), "expired") {
 			t.Fatalf("an expired one: %v", err)
 		}
 	}
@@ -434,8 +438,9 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestSpentAreDeleted: a month after they were spent, and not before; their init_keys stay used.
-func TestSpentAreDeleted(t *testing.T) {
+// TestEndedAreDeleted: KeyPackages are deleted a month after they ended, not before. Their
+// init_keys stay used.
+func TestEndedAreDeleted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	d := mlstest.NewDevice(t, bob.String())
@@ -466,7 +471,7 @@ func TestSpentAreDeleted(t *testing.T) {
 		{0, keypackages.Reaped{}},
 		{2 * time.Hour, keypackages.Reaped{Expired: 2, Orphaned: 1}}, // one consumed, one orphaned, two expired; one is left
 		{29*day + 21*time.Hour, keypackages.Reaped{}},
-		{time.Hour, keypackages.Reaped{Deleted: 1}}, // the consumed one was spent first
+		{time.Hour, keypackages.Reaped{Deleted: 1}}, // the consumed one ended first
 		{2 * time.Hour, keypackages.Reaped{Deleted: 3}},
 	} {
 		pgtest.Age(t, db, "key_packages", step.pass)
@@ -482,7 +487,7 @@ func TestSpentAreDeleted(t *testing.T) {
 	}
 }
 
-// TestReapersAtOnce: several share the work, and none of it is done twice.
+// TestReapersAtOnce: several reapers share the work, and no work is done twice.
 func TestReapersAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -512,8 +517,8 @@ func TestReapersAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if told := signals(t, db)["orphaned"]; total+reap(t, db).Orphaned != 1700 || told != 1700 {
-		t.Fatalf("%d claims were ended and %d told", total, told)
+	if signalled := signals(t, db)["orphaned"]; total+reap(t, db).Orphaned != 1700 || signalled != 1700 {
+		t.Fatalf("%d claims were ended and %d signalled", total, signalled)
 	}
 }
 
@@ -526,7 +531,8 @@ func stats(t *testing.T, db *pgxpool.Pool, f keypackages.Filter) keypackages.Sta
 	return got
 }
 
-// TestCount: by what has become of them, for all and for each device, before and after the reaper.
+// TestCount: KeyPackages are counted by state, in all and for each device, before and after the
+// reaper.
 func TestCount(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -535,7 +541,7 @@ func TestCount(t *testing.T) {
 	}
 	phone, laptop, spare := mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String())
 	now := time.Now()
-	fill(t, db, spare, 1, mlstest.LastResort) // which has no one-time ones, and needs none
+	fill(t, db, spare, 1, mlstest.LastResort) // it has no one-time KeyPackages, and needs none
 	fill(t, db, laptop, 1, mlstest.Lifetime(now.Add(-time.Hour), now.Add(time.Hour)))
 	refs := fill(t, db, phone, 4)
 	pgtest.Age(t, db, "key_packages", 2*time.Hour, "not_after") // the laptop's
@@ -584,7 +590,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestForecast: at the rate of the last week, or of the device's life if that is shorter.
+// TestForecast: the forecast uses the rate of the last week, or since the device's first
+// publication if that is more recent.
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -623,8 +630,8 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// TestManyDevicesToldOf: the list is bounded, the sums are not.
-func TestManyDevicesToldOf(t *testing.T) {
+// TestManyDeviceStats: the list of devices is bounded, and the sums count all.
+func TestManyDeviceStats(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	fill(t, db, mlstest.NewDevice(t, bob.String()), 1)
@@ -641,8 +648,8 @@ func TestManyDevicesToldOf(t *testing.T) {
 	}
 }
 
-// TestOthersCostNothing: what a claim, a publication, a use and a count touch does not grow with what others have published,
-// also while the planner knows nothing of a table that has just grown.
+// TestOthersCostNothing: a claim, a publication, a consumption and a count read no more rows when
+// others have published more, even while the planner has no statistics of the grown table.
 func TestOthersCostNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -699,7 +706,7 @@ func TestOthersCostNothing(t *testing.T) {
 			body, _ := d.KeyPackage(t)
 			_, err := keypackages.Publish(t.Context(), tx, publication(body))
 			cheap("a publication", err)
-			_, err = keypackages.Take(t.Context(), tx, bobs(alice))
+			_, err = keypackages.Claim(t.Context(), tx, bobs(alice))
 			cheap("a claim", err)
 			_, err = keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite, refs[6*round+i:6*round+i+1])
 			cheap("a use", err)

@@ -2,38 +2,45 @@ package keypackages
 
 import (
 	"context"
+	_ "embed"
 
 	"github.com/jackc/pgx/v5"
-
-	"mlsd/outbox"
 )
 
-// A signal tells the owner of a stock, which is a device's KeyPackages of one suite, that something needs doing. It is raised in
-// the transaction that brings the thing about, and is there once however often it comes about:
+// A signal tells an owner to do something about a stock. A stock is what a device has published in
+// one cipher suite. A signal is raised in the transaction that causes it. It is stored once,
+// however often its cause recurs:
 //
-//	low          a claim has left fewer than Threshold one-time ones   until enough are published
-//	last_resort  the last-resort one was served                        until anything is published
-//	orphaned     claims have lapsed                                    its count goes up
+//	low          a claim left fewer than Threshold one-time ones; ends when enough are published
+//	last_resort  the last-resort KeyPackage was served; ends when any KeyPackage is published
+//	orphaned     claims have lapsed; counts them
 //
-// Every signal is forgotten after a while: what is still so is then signalled anew.
+// The Reaper deletes signals after keepSignal. If the cause is still there, the signal is raised
+// again.
 //
-// low and last_resort are raised and closed under the owner's lock, so that a publication and a claim that cross see each
-// other's.
+// low and last_resort are raised and ended under the owner's lock, so that a publication and a
+// claim that run at once see each other.
 
-// thresholdMargin is how many claims of one stock may run at once, unseen by each other, without the signal coming late, which
-// is with the next claim. Claims of a stock that has so many more than Threshold neither take its owner's lock nor look again.
+// thresholdMargin is how many claims of one stock can run at once without seeing each other. A
+// claim that leaves Threshold plus this margin or more neither locks the owner nor counts again. If
+// more claims than that run at once, the signal is raised by the next claim.
 const thresholdMargin = 10
 
-// lockOwners lets the publications of an owner, and what signals the state of its stock, run one after the other. Locks are
-// taken in one order.
+// lockOwners makes publications and changes of signals of one owner run one after the other. It
+// takes the locks in one order, so that they cannot deadlock.
 const lockOwners = `
 	SELECT pg_advisory_xact_lock(key) FROM (
 		SELECT DISTINCT hashtextextended('key_packages:' || did, 0) AS key FROM unnest($1::text[]) AS did ORDER BY key
 	) locks`
 
-// raise records the signals that a claim calls for. Those of a stock that was low, or down to its last resort, before the claim
-// are not among them: such claims do not wait for each other.
-func raise(ctx context.Context, tx pgx.Tx, all []served) error {
+// raiseSQL raises the signals low and last_resort, each with its event.
+//
+//go:embed raise_signals.sql
+var raiseSQL string
+
+// raiseSignals records the signals that a claim calls for. A signal that is there already is not
+// among them, so claims of a stock that is known to be low do not wait for each other.
+func raiseSignals(ctx context.Context, tx pgx.Tx, all []served) error {
 	var owners, devices, kinds []string
 	var suites []int32
 	for _, s := range all {
@@ -45,31 +52,15 @@ func raise(ctx context.Context, tx pgx.Tx, all []served) error {
 	if len(owners) == 0 {
 		return nil
 	}
-	var b pgx.Batch
-	b.Queue(lockOwners, owners)
-	b.Queue(`
-		WITH noted AS (
-			INSERT INTO key_package_signals (did, device_id, cipher_suite, kind, count, raised_at)
-			SELECT did, device_id, cipher_suite, kind, available, clock_timestamp()
-			FROM (
-				SELECT s.*, (
-					SELECT count(*) FROM key_packages
-					WHERE did = s.did AND device_id = s.device_id AND cipher_suite = s.cipher_suite
-						AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
-				) AS available
-				FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[]) AS s (did, device_id, cipher_suite, kind)
-			) counted
-			WHERE kind = 'last_resort' OR available < $5
-			ORDER BY did, device_id, cipher_suite, kind
-			ON CONFLICT DO NOTHING
-			RETURNING did, device_id, cipher_suite, kind, count AS available
-		)`+outbox.NoteSignals, owners, devices, suites, kinds, Threshold)
-	return tx.SendBatch(ctx, &b).Close()
+	var batch pgx.Batch
+	batch.Queue(lockOwners, owners)
+	batch.Queue(raiseSQL, owners, devices, suites, kinds, Threshold)
+	return tx.SendBatch(ctx, &batch).Close()
 }
 
-// closeSignals ends the signals of the stocks that a publication has filled up. It is for a statement of its own after the
-// publication's, under the owner's lock.
-const closeSignals = `
+// endSignals deletes the signals of the stocks that a publication has filled. It runs after the
+// publication's own statement, under the owner's lock.
+const endSignals = `
 	DELETE FROM key_package_signals s
 	USING (
 		SELECT DISTINCT device_id, cipher_suite FROM unnest($2::text[], $3::integer[]) AS d (device_id, cipher_suite)

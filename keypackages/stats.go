@@ -15,11 +15,12 @@ import (
 	"mlsd/mls"
 )
 
-// Counts are KeyPackages by what has become of them, the spent ones as far as they are still kept. What time has ended is
-// counted so, whether the Reaper has been there or not.
+// Counts are numbers of KeyPackages by state. Deleted ones do not count. A KeyPackage whose
+// lifetime is over counts as expired, and one whose claim has lapsed as orphaned, even if the
+// Reaper has not stored that yet.
 type Counts struct {
-	Available  int64 // one-time ones that can be claimed
-	LastResort int64 // last-resort ones that can be served
+	Available  int64 // one-time KeyPackages that can be claimed
+	LastResort int64 // last-resort KeyPackages that can be served
 	Claimed    int64
 	Consumed   int64
 	Orphaned   int64
@@ -35,13 +36,15 @@ func (c *Counts) add(d Counts) {
 	c.Expired += d.Expired
 }
 
-// Stats are what an owner is told of its KeyPackages.
+// Stats describe the KeyPackages of an owner.
 type Stats struct {
 	Counts
-	NeedsReplenish bool       // a device does, or nothing is available at all
-	DepletesAt     *time.Time // the earliest of the devices
+	NeedsReplenish bool       // one of the devices does, or nothing is available at all
+	DepletesAt     *time.Time // the earliest DepletesAt of the devices
 	Suites         []SuiteStats
-	Devices        []DeviceStats // those that published last first, at most maxDevicesTold; the other figures count all
+	// Devices are at most maxDeviceStats, those that published last first. The other fields count
+	// all devices.
+	Devices []DeviceStats
 }
 
 // SuiteStats are the KeyPackages of one suite.
@@ -54,14 +57,15 @@ type SuiteStats struct {
 type DeviceStats struct {
 	Counts
 	DeviceID       string
-	NeedsReplenish bool       // below Threshold in a suite that it has published one-time KeyPackages of
-	DepletesAt     *time.Time // if they go on being claimed as of late; nil: none has been
+	NeedsReplenish bool       // below Threshold in a suite with one-time KeyPackages
+	DepletesAt     *time.Time // forecast; nil without a claim within forecastPeriod
 }
 
-// maxDevicesTold bounds the answer.
-const maxDevicesTold = 100
+// maxDeviceStats bounds the answer.
+const maxDeviceStats = 100
 
-// Of the claims of the last week the forecast takes its rate; of a device that is younger, of its time, but not of moments.
+// The forecast takes the rate of claims over forecastPeriod. For a device whose first publication
+// is more recent it takes the time since then, but at least forecastFloor.
 const (
 	forecastPeriod = 7 * 24 * time.Hour
 	forecastFloor  = time.Hour
@@ -103,14 +107,14 @@ func Count(ctx context.Context, q pgpool.Queryer, owner syntax.DID, f Filter) (S
 	return sum(stocks), nil
 }
 
-// stock is what there is of one device and suite, or of a device.
+// stock describes the KeyPackages of one device in one suite, or of one device in all suites.
 type stock struct {
 	Counts
 	deviceID    string
 	suite       mls.CipherSuite
 	claims      int64 // within forecastPeriod
 	low         bool
-	first, last time.Time // publication
+	first, last time.Time // publications
 	now         time.Time
 }
 
@@ -122,7 +126,7 @@ func scanStock(row pgx.CollectableRow) (s stock, err error) {
 	return s, err
 }
 
-// sum adds the stocks up.
+// sum adds up the stocks of an owner.
 func sum(stocks []stock) (all Stats) {
 	suites, devices := map[mls.CipherSuite]*SuiteStats{}, map[string]*stock{}
 	for _, s := range stocks {
@@ -152,14 +156,14 @@ func sum(stocks []stock) (all Stats) {
 		if at != nil && (all.DepletesAt == nil || at.Before(*all.DepletesAt)) {
 			all.DepletesAt = at
 		}
-		if len(all.Devices) < maxDevicesTold {
+		if len(all.Devices) < maxDeviceStats {
 			all.Devices = append(all.Devices, DeviceStats{Counts: d.Counts, DeviceID: d.deviceID, NeedsReplenish: d.low, DepletesAt: at})
 		}
 	}
 	return all
 }
 
-// merge adds another suite of the same device.
+// merge adds the stock of another suite of the same device.
 func (s *stock) merge(other stock) {
 	s.add(other.Counts)
 	s.claims += other.claims
@@ -172,7 +176,8 @@ func (s *stock) merge(other stock) {
 	}
 }
 
-// depletesAt forecasts when the last one-time KeyPackage is claimed; nil if none was claimed of late.
+// depletesAt forecasts when the last one-time KeyPackage is claimed. It returns nil if none was
+// claimed within forecastPeriod.
 func (s *stock) depletesAt() *time.Time {
 	if s.claims == 0 {
 		return nil

@@ -10,124 +10,68 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mlsd/idem"
 )
 
 // Bounds of group commit.
 const (
-	mostShards   = 4               // by default; more do not pay
+	maxShards    = 4               // by default; more shards do not write faster
 	batchDrafts  = 256             // of one transaction
-	batchBytes   = 8 << 20         // of their bodies; a larger one goes alone
+	batchBytes   = 8 << 20         // of their bodies; a larger body is alone in its transaction
 	queueDrafts  = 4096            // that wait for a transaction, on this node
 	queueBytes   = 64 << 20        // of their bodies
-	asideLanes   = 8               // busy convos that are waited for at a time
+	busyLanes    = 8               // busy convos that are written at a time
 	batchTimeout = 8 * time.Second // of one transaction with all its attempts
-	twinPatience = 2 * time.Second // for the same request, as long as lock_timeout where that is another node's
 )
 
-// Errors of sends that were not even tried.
-var (
-	ErrOverloaded = errors.New("too many messages are waiting to be written")
-	ErrClosed     = errors.New("the log is closed")
-)
-
-// WithShards sets how many transactions with messages the node may have in flight, besides those of busy convos.
-func WithShards(n int) Option {
-	return func(l *Log) { l.sends.shards = newLanes(n) }
-}
-
-// OnReserved has messages share transactions on connections of their own: a batch of hundreds must not stand in line behind as many
-// single requests. It has one in flight for each shard, and eight for busy convos.
-func OnReserved(pool *pgxpool.Pool) Option {
-	return func(l *Log) { l.batches = pool }
-}
-
-// OnBatch has every batch of sends told to f, by how many there are in it.
-func OnBatch(f func(sends int)) Option {
-	return func(l *Log) { l.sends.told = f }
-}
-
-// Send appends one message, in a transaction that it shares with those that come at the same time, and returns once it is durable.
-// The error is ErrOverloaded, ErrClosed, ctx's, that of a Result or one of Append's. A caller whose ctx ends leaves: its message is
-// not written if it was still waiting, and may be if its transaction was under way.
-func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
-	if o := l.otherwise.Load(); o != nil {
-		return o.send(ctx, d)
-	}
-	s := &send{Draft: d, done: make(chan Result, 1)}
-	twin, err := l.sends.enter(s)
-	if err != nil {
-		return Receipt{}, err
-	}
-	var patience <-chan time.Time
-	if twin {
-		t := time.NewTimer(twinPatience)
-		defer t.Stop()
-		patience = t.C
-	}
-	select {
-	case r := <-s.done:
-		return r.Receipt, r.Err
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-patience:
-		l.metrics.InProgress(NSID)
-		err = idem.ErrInProgress
-	}
-	l.sends.leave(s)
-	return Receipt{}, err
-}
-
-// Close has what is waiting written and refuses what comes later. It returns once all is done, or ctx's error.
-func (l *Log) Close(ctx context.Context) error { return l.sends.close(ctx) }
-
-// batcher is group commit. A convo has one lane at a time, whose goroutine writes what has come while its last transaction was
-// under way. There is no timer: who comes first goes at once, alone, and the slower the disk, the larger are the batches.
+// batcher is group commit: messages that arrive during a transaction share the next one. There is
+// no timer: the first message is written at once, alone, and the slower the disk, the larger the
+// batches. A convo belongs to one shard, and a lane has one goroutine, so messages of a convo are
+// written in the order in which they arrive, unless the convo is busy.
 //
-// A transaction of a shard passes over convos that somebody else holds, so that they hold up no others. Each gets a lane of its
-// own, which waits for it, until nothing of it is left.
+// A transaction of a shard skips convos that others have locked, so that they do not delay other
+// convos. The skipped messages of such a busy convo, and those that arrive later, get a lane of
+// their own, which waits for the lock. Messages that were in the shard's queue by then may overtake
+// them. The lane ends when its queue is empty.
 type batcher struct {
-	write func(ctx context.Context, drafts []Draft, wait bool) []Result
-	told  func(sends int)
-	seed  maphash.Seed
-	slots chan struct{} // held by a lane of a busy convo while it writes
+	write   func(ctx context.Context, drafts []Draft, wait bool) []Result
+	onBatch func(drafts int)
+	seed    maphash.Seed
+	slots   chan struct{} // a busy convo's lane holds one while it writes
 
 	mu       sync.Mutex // guards what follows, and the lanes
 	shards   []*lane
-	aside    map[uuid.UUID]*lane // of busy convos
-	waiting  int                 // drafts in queues
+	busy     map[uuid.UUID]*lane // lanes of busy convos
+	queued   int                 // drafts in all queues
 	bytes    int                 // of their bodies
 	closed   bool
 	running  int           // lanes with a goroutine
-	finished chan struct{} // closed once the batcher is closed and nothing runs
+	finished chan struct{} // closed once the batcher is closed and no goroutine runs
 }
 
-// lane is what one goroutine writes, in the order in which it came.
+// lane is what one goroutine writes, in order.
 type lane struct {
 	queue   []*send
-	writing []*send
+	writing []*send // the batch of the transaction that runs
 	running bool
-	convo   *uuid.UUID // whose lane it is; nil for a shard
+	convo   *uuid.UUID // the busy convo; nil for a shard
 }
 
-// send is a draft and whoever waits for its result.
+// send is a draft and the place for its result.
 type send struct {
 	Draft
-	done chan Result // takes one without blocking
+	done chan Result // buffers one result, so that writing to it never blocks
 }
 
 func newBatcher(write func(context.Context, []Draft, bool) []Result) *batcher {
 	return &batcher{
-		write: write, told: func(int) {}, seed: maphash.MakeSeed(), slots: make(chan struct{}, asideLanes), shards: newLanes(defaultShards()),
-		aside: map[uuid.UUID]*lane{}, finished: make(chan struct{}),
+		write: write, onBatch: func(int) {}, seed: maphash.MakeSeed(), slots: make(chan struct{}, busyLanes),
+		shards: newLanes(defaultShards()), busy: map[uuid.UUID]*lane{}, finished: make(chan struct{}),
 	}
 }
 
-// defaultShards is one for every two processors, which is all that a database beside the server can use: two shards on two processors
-// halve the batches and cost the database half as much again for a message.
-func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), mostShards) }
+// defaultShards is one for every two processors. A second shard on two processors halves the
+// batches, and a message then costs a database on the same machine half as much again.
+func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), maxShards) }
 
 func newLanes(n int) []*lane {
 	lanes := make([]*lane, n)
@@ -137,14 +81,15 @@ func newLanes(n int) []*lane {
 	return lanes
 }
 
-// enter queues s and reports whether the same request is being written already.
-func (b *batcher) enter(s *send) (twin bool, err error) {
+// enqueue adds s to the queue of its convo, and reports whether an equal request is being written
+// already.
+func (b *batcher) enqueue(s *send) (duplicate bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return false, ErrClosed
 	}
-	if b.waiting > 0 && (b.waiting >= queueDrafts || b.bytes+len(s.Body) > queueBytes) {
+	if b.queued > 0 && (b.queued >= queueDrafts || b.bytes+len(s.Body) > queueBytes) {
 		return false, ErrOverloaded
 	}
 	ln := b.laneOf(s.ConvoID)
@@ -153,16 +98,16 @@ func (b *batcher) enter(s *send) (twin bool, err error) {
 }
 
 func (b *batcher) laneOf(convo uuid.UUID) *lane {
-	if ln, busy := b.aside[convo]; busy {
+	if ln, busy := b.busy[convo]; busy {
 		return ln
 	}
 	return b.shards[maphash.Bytes(b.seed, convo[:])%uint64(len(b.shards))]
 }
 
-// push adds s to the queue of ln and sees that somebody works on it.
+// push adds s to the queue of ln, and starts the goroutine of ln unless it runs.
 func (b *batcher) push(ln *lane, s *send) {
 	ln.queue = append(ln.queue, s)
-	b.waiting++
+	b.queued++
 	b.bytes += len(s.Body)
 	if !ln.running {
 		ln.running = true
@@ -171,30 +116,31 @@ func (b *batcher) push(ln *lane, s *send) {
 	}
 }
 
-// leave takes s out of its queue, if it is still there.
-func (b *batcher) leave(s *send) {
+// cancel removes s from its queue, if it is still there.
+func (b *batcher) cancel(s *send) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, ln := range append(slices.Clone(b.shards), b.aside[s.ConvoID]) {
+	for _, ln := range append(slices.Clone(b.shards), b.busy[s.ConvoID]) {
 		if ln == nil {
 			continue
 		}
 		if i := slices.Index(ln.queue, s); i >= 0 {
 			ln.queue = slices.Delete(ln.queue, i, i+1)
-			b.waiting--
+			b.queued--
 			b.bytes -= len(s.Body)
 			return
 		}
 	}
 }
 
-// run writes what is in the queue of ln, batch by batch, until nothing is.
+// run writes the queue of ln, batch by batch, until it is empty.
 func (b *batcher) run(ln *lane) {
 	for b.runOnce(ln) {
 	}
 }
 
-// runOnce writes the next batch and reports whether there was one.
+// runOnce writes the next batch of ln, and reports whether there was one. A draft whose convo is
+// busy moves to the convo's own lane.
 func (b *batcher) runOnce(ln *lane) bool {
 	if ln.convo != nil {
 		b.slots <- struct{}{}
@@ -204,11 +150,24 @@ func (b *batcher) runOnce(ln *lane) bool {
 	if len(batch) == 0 {
 		return false
 	}
-	b.settle(ln, batch)
+	drafts := make([]Draft, len(batch))
+	for i, s := range batch {
+		drafts[i] = s.Draft
+	}
+	b.onBatch(len(batch))
+	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
+	defer cancel()
+	for i, r := range b.write(ctx, drafts, ln.convo != nil) {
+		if errors.Is(r.Err, ErrBusy) && ln.convo == nil {
+			b.enqueueBusy(batch[i])
+			continue
+		}
+		batch[i].done <- r
+	}
 	return true
 }
 
-// next takes the next batch out of ln's queue. If there is none, ln has nobody working on it any more.
+// next takes the next batch out of ln's queue. If there is none, the goroutine of ln ends.
 func (b *batcher) next(ln *lane) []*send {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,50 +177,29 @@ func (b *batcher) next(ln *lane) []*send {
 		n++
 	}
 	ln.writing, ln.queue = slices.Clone(ln.queue[:n]), slices.Delete(ln.queue, 0, n)
-	b.waiting -= n
+	b.queued -= n
 	b.bytes -= bytes
 	if n > 0 {
 		return ln.writing
 	}
 	ln.running = false
 	if ln.convo != nil {
-		delete(b.aside, *ln.convo)
+		delete(b.busy, *ln.convo)
 	}
 	b.running--
 	b.finish()
 	return nil
 }
 
-// settle writes batch, hands each its result, and sets aside what belongs to busy convos.
-func (b *batcher) settle(ln *lane, batch []*send) {
-	drafts := make([]Draft, len(batch))
-	for i, s := range batch {
-		drafts[i] = s.Draft
-	}
-	b.told(len(batch))
-	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
-	defer cancel()
-	for i, r := range b.write(ctx, drafts, ln.convo != nil) {
-		if errors.Is(r.Err, ErrBusy) && ln.convo == nil {
-			if r.spent {
-				batch[i].Token = nil
-			}
-			b.setAside(batch[i])
-			continue
-		}
-		batch[i].done <- r
-	}
-}
-
-// setAside moves s, which has been admitted, to the lane of its convo.
-func (b *batcher) setAside(s *send) {
+// enqueueBusy adds s, which has been admitted before, to the lane of its busy convo.
+func (b *batcher) enqueueBusy(s *send) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ln := b.aside[s.ConvoID]
+	ln := b.busy[s.ConvoID]
 	if ln == nil {
 		convo := s.ConvoID
 		ln = &lane{convo: &convo}
-		b.aside[convo] = ln
+		b.busy[convo] = ln
 	}
 	b.push(ln, s)
 }
@@ -281,7 +219,7 @@ func (b *batcher) close(ctx context.Context) error {
 	}
 }
 
-// finish tells whoever closes the batcher that all is done, if it is.
+// finish closes finished, if the batcher is closed and no goroutine runs.
 func (b *batcher) finish() {
 	if b.closed && b.running == 0 {
 		close(b.finished)

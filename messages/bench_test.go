@@ -13,8 +13,8 @@ import (
 	"mlsd/mls"
 )
 
-// BenchmarkAppend sends 1 KiB messages one by one, 16 at a time, to one convo and to a hundred. The test database does not
-// flush, so this is the cost of the statements alone.
+// BenchmarkAppend sends 1 KiB messages one by one, 16 at a time, to one convo and to a hundred. The
+// test database does not flush, so this is the cost of the statements only.
 func BenchmarkAppend(b *testing.B) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("convos=%d", n), func(b *testing.B) {

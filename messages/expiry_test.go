@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -24,14 +23,15 @@ const (
 	older     = 25 * time.Hour
 )
 
-// expirer is one that does not rest. told is what it has said of its transactions.
-func (f *fixture) expirer() (e *messages.Expirer, told *[]int64) {
-	told = new([]int64)
-	e = messages.NewExpirer(f.db, retention, func(n int64) { *told = append(*told, n) }, slog.New(slog.DiscardHandler))
-	return e.Restless(), told
+// expirer returns an expirer that does not rest, and the number of messages that each of its
+// transactions deleted.
+func (f *fixture) expirer() (e *messages.Expirer, deleted *[]int64) {
+	deleted = new([]int64)
+	e = messages.NewExpirer(f.db, retention, func(n int64) { *deleted = append(*deleted, n) })
+	return e.Restless(), deleted
 }
 
-// commit appends one that creates the next epoch.
+// commit appends the commit that creates epoch.
 func (f *fixture) commit(t *testing.T, convo uuid.UUID, epoch int64) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
@@ -41,7 +41,7 @@ func (f *fixture) commit(t *testing.T, convo uuid.UUID, epoch int64) {
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `UPDATE convos SET epoch = $2 WHERE id = $1`, convo, epoch)
 		}
-		if err == nil { // what the promises ask of a commit
+		if err == nil { // package invariants expects the record of a commit
 			_, err = tx.Exec(t.Context(), `
 				INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
 				SELECT sender_did, 'blue.catbird.mls.submitCommit', convo_id, epoch, request_hash, '{}', '{}', now(), now() + interval '1 day'
@@ -54,7 +54,7 @@ func (f *fixture) commit(t *testing.T, convo uuid.UUID, epoch int64) {
 	}
 }
 
-// seqs are those that a reader gets from behind after.
+// seqs returns the seqs of the messages that a reader gets after a seq.
 func (f *fixture) seqs(t *testing.T, convo uuid.UUID, after int64) []int64 {
 	t.Helper()
 	seqs, _, err := readPage(t, f.db, messages.Page{ConvoID: convo, After: after, Entries: messages.Everything})
@@ -64,7 +64,8 @@ func (f *fixture) seqs(t *testing.T, convo uuid.UUID, after int64) []int64 {
 	return seqs
 }
 
-// TestExpiry: old messages go and young ones stay, and so do proposals and commits; cursors, keys and seqs go on as if nothing were.
+// TestExpiry: old messages are deleted. Young messages, proposals and commits stay. Cursors, keys
+// and seqs work as before.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -77,9 +78,9 @@ func TestExpiry(t *testing.T) {
 	f.epoch++
 	pgtest.Age(t, f.db, "messages", older)
 	young := f.append(t, f.draft(convo, alice, "young", "x"))[0]
-	e, told := f.expirer()
-	if n, err := e.RunOnce(t.Context()); n != 2 || err != nil || !slices.Equal(*told, []int64{2}) {
-		t.Fatalf("%d messages, %v, %v", n, *told, err)
+	e, deleted := f.expirer()
+	if n, err := e.RunOnce(t.Context()); n != 2 || err != nil || !slices.Equal(*deleted, []int64{2}) {
+		t.Fatalf("%d messages, %v, %v", n, *deleted, err)
 	}
 	if n, err := e.RunOnce(t.Context()); n != 0 || err != nil {
 		t.Fatalf("again: %d messages, %v", n, err)
@@ -119,7 +120,7 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestExpiryOfAllThereIs: a log of which nothing is left goes on with the next seq.
+// TestExpiryOfAllThereIs: an empty log goes on with the next seq.
 func TestExpiryOfAllThereIs(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -141,7 +142,7 @@ func TestExpiryOfAllThereIs(t *testing.T) {
 	}
 }
 
-// TestExpiryInOrder: a clock that was set back leaves no hole in the log.
+// TestExpiryInOrder: if the clock was set back, expiry leaves no gap in the log.
 func TestExpiryInOrder(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -160,7 +161,8 @@ func TestExpiryInOrder(t *testing.T) {
 	}
 }
 
-// TestExpiryInBatches: a transaction has its bounds, whether many convos have a little to expire or a few have much.
+// TestExpiryInBatches: a transaction is bounded, whether many convos have a few old messages or a
+// few convos have many.
 func TestExpiryInBatches(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -179,20 +181,20 @@ func TestExpiryInBatches(t *testing.T) {
 		f.append(t, batch...)
 	}
 	pgtest.Age(t, f.db, "messages", older)
-	e, told := f.expirer()
+	e, deleted := f.expirer()
 	n, err := e.RunOnce(t.Context())
 	if err != nil || n != int64(len(drafts)) {
 		t.Fatalf("%d of %d messages, %v", n, len(drafts), err)
 	}
-	if largest := slices.Max(*told); largest > messages.ExpireEntries {
+	if largest := slices.Max(*deleted); largest > messages.ExpireEntries {
 		t.Errorf("%d in one transaction", largest)
 	}
-	if len(*told) > 20 {
-		t.Errorf("%d transactions: %v", len(*told), *told)
+	if len(*deleted) > 20 {
+		t.Errorf("%d transactions: %v", len(*deleted), *deleted)
 	}
 }
 
-// TestExpiryHoldsNobodyUp: it waits for no convo that is locked, and senders do not notice it.
+// TestExpiryHoldsNobodyUp: expiry does not wait for a locked convo, and does not delay senders.
 func TestExpiryHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -250,7 +252,7 @@ func TestExpiryHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestOneExpires: of all nodes.
+// TestOneExpires: one node expires at a time.
 func TestOneExpires(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)

@@ -10,8 +10,9 @@ import (
 
 var largestLog = flag.Int("growth", 100_000, "messages in the largest database of BenchmarkGrowth; 10 million take 14 GB")
 
-// BenchmarkGrowth sends at 128 in flight over 1,000 convos to databases that hold few messages and many, and whose convos have few
-// members and many: all on one server at once, in turns. What it tells is the time of a turn ÷ that with the fewest.
+// BenchmarkGrowth sends to databases with few and with many messages, and with small and large
+// rosters: 1,000 convos, 128 messages in flight. The databases are on one server and alternate. The
+// result is the time of a round ÷ the time of a round of the smallest database.
 func BenchmarkGrowth(b *testing.B) {
 	const fewest = 10_000
 	var sizes []growing
@@ -23,14 +24,15 @@ func BenchmarkGrowth(b *testing.B) {
 	b.Run("members", func(b *testing.B) { inTurns(b, rosters) })
 }
 
-// growing is a database that is sent to.
+// growing is a database to which messages are sent.
 type growing struct {
 	*groupBench
 	name string
 }
 
-// newGrowing returns a database with n messages of 1 KiB in 1,000 convos, which came to them in turn, under keys that ascend as UUIDv7
-// do. It holds what they would have left: the indexes have grown row by row.
+// newGrowing returns a database with n messages of 1 KiB in 1,000 convos. Successive messages are
+// in different convos, and their keys ascend as UUIDv7 do. The rows are inserted one by one, so
+// that the indexes are like those of a database in use.
 func newGrowing(b *testing.B, name string, n, members int) growing {
 	b.Helper()
 	const convos, chunk = 1000, 100_000
@@ -42,7 +44,7 @@ func newGrowing(b *testing.B, name string, n, members int) growing {
 		}
 	}
 	exec(benchFunctions)
-	for at := 1; at < members; at += 50 { // statement_timeout is for those who wait
+	for at := 1; at < members; at += 50 { // in parts, because of statement_timeout
 		exec(`
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 			SELECT bench_convo(c), 'did:plc:member' || m, 'member', now(), 0
@@ -62,41 +64,42 @@ func newGrowing(b *testing.B, name string, n, members int) growing {
 	return g
 }
 
-// inTurns has all of them sent to, one after the other.
+// inTurns sends a round of messages to each database, again and again.
 func inTurns(b *testing.B, all []growing) {
-	const inFlight, turn = 128, 2000
+	const inFlight, perRound = 128, 2000
 	took, wal, reads := make([][]time.Duration, len(all)), make([]int64, len(all)), make([]int64, len(all))
-	if _, err := all[0].db.Exec(b.Context(), `CHECKPOINT`); err != nil { // what the filling has left to write
+	if _, err := all[0].db.Exec(b.Context(), `CHECKPOINT`); err != nil { // write what filling the databases left
 		b.Fatal(err)
 	}
 	for _, g := range all {
-		g.run(b, inFlight, 3*turn, g.batched) // the first touch of a page after a checkpoint is not what this is about
+		g.run(b, inFlight, 3*perRound, g.batched) // the first write to a page after a checkpoint costs more: not measured
 	}
 	b.ResetTimer()
 	for n := range b.N {
 		for i := range all {
-			j := (i + n) % len(all) // nobody is always the first
+			j := (i + n) % len(all) // each database is the first one at times
 			walBefore, readBefore := all[j].counters(b)
-			d, _ := all[j].run(b, inFlight, turn, all[j].batched)
+			d, _ := all[j].run(b, inFlight, perRound, all[j].batched)
 			walAfter, readAfter := all[j].counters(b)
 			took[j], wal[j], reads[j] = append(took[j], d), wal[j]+walAfter-walBefore, reads[j]+readAfter-readBefore
 		}
 	}
 	b.ReportMetric(0, "ns/op")
-	sent := float64(b.N * turn)
+	sent := float64(b.N * perRound)
 	for i, g := range all {
-		ratios := make([]float64, b.N) // of turns that were next to each other
+		ratios := make([]float64, b.N) // of rounds that were next to each other
 		for n := range ratios {
 			ratios[n] = float64(took[i][n]) / float64(took[0][n])
 		}
 		b.ReportMetric(median(ratios), "time-ratio-"+g.name)
-		b.ReportMetric(turn/median(slices.Clone(took[i])).Seconds(), "messages/s-"+g.name)
+		b.ReportMetric(perRound/median(slices.Clone(took[i])).Seconds(), "messages/s-"+g.name)
 		b.ReportMetric(float64(wal[i])/sent, "WAL-bytes/message-"+g.name)
 		b.ReportMetric(float64(reads[i])/sent, "pages-read/message-"+g.name)
 	}
 }
 
-// counters returns how much WAL the server has written, and how many pages the database has read that were not in its buffers.
+// counters returns how much WAL the server has written, and how many pages the database has read
+// that were not in its buffers.
 func (g growing) counters(b *testing.B) (wal, read int64) {
 	b.Helper()
 	err := g.db.QueryRow(b.Context(), `

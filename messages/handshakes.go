@@ -24,14 +24,15 @@ func CommitSeq(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int
 	return seq, nil
 }
 
-// Bounds of what is looked through for the proposals that a commit refers to.
+// Bounds of the search for the proposals that a commit refers to.
 const (
 	proposalsAmong = 10_000  // newest entries of the log
-	proposalBytes  = 4 << 20 // of them all, the newest first
+	proposalBytes  = 4 << 20 // of all proposals, the newest first
 	maxProposals   = 1_000
 )
 
-// Proposals returns those proposals of epoch that were sent in clear, as far back as a commit can reasonably refer.
+// Proposals returns those proposals of epoch that were sent in clear, as far back as a commit can
+// reasonably refer.
 func Proposals(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch, lastSeq int64) (found []*mls.ProposalMessage, err error) {
 	rows, err := q.Query(ctx, `
 		SELECT m.body

@@ -8,9 +8,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// A message id is a UUIDv7 (RFC 9562 §5.7) computed from the row's own (convo_id, seq, created_at), so it needs neither a
-// column nor an index: the 62 bits of rand_b are seq plus a digest of the convo id, which seqs take back. Within a convo ids
-// differ because seqs do; between convos they are as unlikely to meet as random ones.
+// A message id is a UUIDv7 (RFC 9562 §5.7) that is computed from the row's convo_id, seq and
+// created_at, so it needs neither a column nor an index. Its 62 bits rand_b are seq plus a digest
+// of the convo id, so seq can be computed from the id. Within a convo ids differ because seqs
+// differ; between convos they are as unlikely to collide as random ones.
 
 const randBBits = 62
 
@@ -29,7 +30,7 @@ func (s *seqs) id(seq int64, at time.Time) uuid.UUID {
 	return id
 }
 
-// seq returns the only seq whose message may have this id. Whether it does is for id to say.
+// seq returns the only seq whose message can have this id. The caller checks with id that it has.
 func (s *seqs) seq(id uuid.UUID) int64 {
 	return int64((binary.BigEndian.Uint64(id[8:]) - binary.BigEndian.Uint64(s.digest[:])) & (1<<randBBits - 1))
 }

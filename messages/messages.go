@@ -1,6 +1,7 @@
-// Package messages keeps the ordered log of a convo: what members sent and the commits that moved the epoch, numbered by
-// seq 1, 2, 3 … without a gap or a repeat, in commit order. It owns the table messages and the columns last_seq and
-// last_message_at of convos, which it writes only under that row's lock.
+// Package messages keeps the ordered log of a convo: what members sent and the commits that moved
+// the epoch, numbered by seq 1, 2, 3 … without a gap or a repeat, in commit order. It owns the
+// table messages and the columns last_seq and last_message_at of convos, which it writes only under
+// that row's lock.
 package messages
 
 import (
@@ -14,18 +15,19 @@ import (
 	"mlsd/mls"
 )
 
-// Sentinel errors of access to a convo. Whoever was never a member gets ErrConvoNotFound, as for an id that never existed.
+// Refusals. A caller who was never a member gets ErrConvoNotFound, as for an id that never existed.
 var (
 	ErrConvoNotFound = errors.New("no such convo")
 	ErrNotMember     = errors.New("the caller is no longer a member of the convo")
 	ErrInvalidCursor = errors.New("the cursor is not a message of this convo")
+	ErrWrongGroup    = errors.New("the ciphertext belongs to another group")
 )
 
 // EpochMismatchError says that an object was made in another epoch than the convo's.
 type EpochMismatchError struct {
 	Epoch   int64 // of the object, from its own MLS header
 	Current int64 // of the convo, under its row lock
-	WonBy   int64 // seq of the commit that ended Epoch; 0 if there is none, or it was not looked up
+	WonBy   int64 // seq of the commit that ended Epoch; 0: there is none, or it was not looked up
 }
 
 // Error has the fixed form that clients behind a PDS parse.

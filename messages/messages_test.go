@@ -17,6 +17,7 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/mls"
@@ -81,7 +82,7 @@ func (f *fixture) addConvo(t testing.TB, id uuid.UUID) {
 	}
 }
 
-// draft is what sender sends to a convo under key; body decides the content.
+// draft is what sender sends to a convo under key. body decides the content.
 func (f *fixture) draft(convo uuid.UUID, sender syntax.DID, key, body string) messages.Draft {
 	return f.draftAt(convo, sender, key, body, f.epoch)
 }
@@ -103,31 +104,31 @@ func (f *fixture) append(t *testing.T, drafts ...messages.Draft) []messages.Resu
 	return results
 }
 
-// TestBatchIsJudgedRowByRow: one bad draft never fails its neighbours, and each gets its own word.
+// TestBatchIsJudgedRowByRow: a bad draft fails no other draft, and each draft gets its own result.
 func TestBatchIsJudgedRowByRow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	one, two := f.convos[0], f.convos[1]
-	held := f.append(t, f.draft(one, alice, "held", "held"))[0]
+	recorded := f.append(t, f.draft(one, alice, "recorded", "recorded"))[0]
 	wrongGroup := f.draft(one, alice, "group", "x")
 	wrongGroup.GroupID = two[:]
 	got := f.append(t,
-		f.draft(two, alice, "a", "a"),                  // 0
-		f.draft(one, alice, "held", "held"),            // 1 replay
-		f.draft(one, alice, "held", "other"),           // 2 conflict
-		f.draft(uuid.New(), alice, "b", "b"),           // 3 no such convo
-		f.draft(one, mallory, "c", "c"),                // 4 stranger
-		f.draft(one, carol, "d", "d"),                  // 5 has left
-		wrongGroup,                                     // 6
-		f.draftAt(one, alice, "e", "e", 4),             // 7 stale
-		f.draftAt(one, alice, "f", "f", 6),             // 8 ahead
-		f.draft(one, bob, "held", "bob's own"),         // 9 another's key is another key
-		f.draft(two, alice, "held", "another convo's"), // 10
-		f.draft(one, alice, "g", "g"),                  // 11
-		f.draft(one, alice, "g", "g"),                  // 12 repeats 11
-		f.draft(one, alice, "g", "not g"),              // 13 conflicts with 11
-		f.draftAt(one, alice, "h", "h", 4),             // 14 stale
-		f.draft(one, alice, "h", "h"),                  // 15 the same key again, and this time it is right
+		f.draft(two, alice, "a", "a"),                      // 0
+		f.draft(one, alice, "recorded", "recorded"),        // 1 replay
+		f.draft(one, alice, "recorded", "other"),           // 2 conflict
+		f.draft(uuid.New(), alice, "b", "b"),               // 3 no such convo
+		f.draft(one, mallory, "c", "c"),                    // 4 stranger
+		f.draft(one, carol, "d", "d"),                      // 5 has left
+		wrongGroup,                                         // 6
+		f.draftAt(one, alice, "e", "e", 4),                 // 7 stale
+		f.draftAt(one, alice, "f", "f", 6),                 // 8 ahead
+		f.draft(one, bob, "recorded", "bob's own"),         // 9 another's key is another key
+		f.draft(two, alice, "recorded", "another convo's"), // 10
+		f.draft(one, alice, "g", "g"),                      // 11
+		f.draft(one, alice, "g", "g"),                      // 12 repeats 11
+		f.draft(one, alice, "g", "not g"),                  // 13 conflicts with 11
+		f.draftAt(one, alice, "h", "h", 4),                 // 14 stale
+		f.draft(one, alice, "h", "h"),                      // 15 the key of 14, in the right epoch
 	)
 	type want struct {
 		seq      int64
@@ -157,7 +158,7 @@ func TestBatchIsJudgedRowByRow(t *testing.T) {
 			t.Errorf("%d: seq %d, replayed %v, %v; want %+v", i, g.Seq, g.Replayed, g.Err, w)
 		}
 	}
-	if got[1].Receipt.ID != held.ID || !got[1].At.Equal(held.At) || got[12].ID != got[11].ID {
+	if got[1].Receipt.ID != recorded.ID || !got[1].At.Equal(recorded.At) || got[12].ID != got[11].ID {
 		t.Error("a replay is not the first answer")
 	}
 }
@@ -173,8 +174,8 @@ func TestEpochWindow(t *testing.T) {
 	}
 }
 
-// TestConcurrentBatches: batches over the same convos in opposite orders neither deadlock nor leave a gap, and every key
-// stands once, whoever sent it how often.
+// TestConcurrentBatches: batches over the same convos in opposite orders neither deadlock nor leave
+// a gap. Every key is in the log once, however often it was sent.
 func TestConcurrentBatches(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -227,7 +228,7 @@ func TestConcurrentBatches(t *testing.T) {
 func TestLostCommit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.AfterCommit, messages.NSID, failpoint.Error); err != nil {
+	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	d := f.draft(f.convos[0], alice, "k", "x")
@@ -235,7 +236,7 @@ func TestLostCommit(t *testing.T) {
 	if first.Err != nil || first.Replayed || first.Seq != 1 {
 		t.Fatalf("%+v", first)
 	}
-	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Error); err != nil {
+	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "l", "y")}); !errors.Is(err, failpoint.ErrInjected) {
@@ -251,10 +252,10 @@ func TestLostCommit(t *testing.T) {
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Pause); err != nil {
+	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
 		t.Fatal(err)
 	}
-	reached := f.faults.Reached(failpoint.BeforeCommit, messages.NSID)
+	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	failed := make(chan error, 1)
 	d := f.draft(f.convos[0], alice, "k", "x")
 	go func() {
@@ -264,11 +265,11 @@ func TestUnknownOutcome(t *testing.T) {
 	<-reached
 	_, err := f.db.Exec(t.Context(), `
 		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'`)
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.faults.Resume(failpoint.BeforeCommit, messages.NSID)
+	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
 	if err := <-failed; !errors.Is(err, idem.ErrUnknownOutcome) {
 		t.Fatalf("got %v", err)
 	}
@@ -277,15 +278,15 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestLostCommitIsNotAnothers: a COMMIT that never was must not be taken for done because another request has its key, and
-// even its seq, by the time anyone looks.
+// TestLostCommitIsNotAnothers: a message whose COMMIT did not happen does not count as appended,
+// even if another request has its key and its seq by the time of the look-up.
 func TestLostCommitIsNotAnothers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Pause); err != nil {
+	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
 		t.Fatal(err)
 	}
-	reached := f.faults.Reached(failpoint.BeforeCommit, messages.NSID)
+	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "k", "first")})
@@ -294,20 +295,21 @@ func TestLostCommitIsNotAnothers(t *testing.T) {
 	<-reached
 	_, err := f.db.Exec(t.Context(), `
 		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'`)
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := f.append(t, f.draft(f.convos[0], alice, "k", "second"))[0]; got.Err != nil || got.Seq != 1 {
 		t.Fatalf("the other request: %+v", got)
 	}
-	f.faults.Resume(failpoint.BeforeCommit, messages.NSID)
+	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
 	if err := <-failed; !errors.Is(err, idem.ErrUnknownOutcome) {
 		t.Fatalf("the lost one: %v", err)
 	}
 }
 
-// TestStrangersDoNotWait: whoever is no member neither waits for a convo, which would tell that it exists, nor holds it up.
+// TestStrangersDoNotWait: a caller that is not a member does not wait for a convo, because the wait
+// would show that the convo exists. It does not delay the convo either.
 func TestStrangersDoNotWait(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)

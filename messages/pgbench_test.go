@@ -16,8 +16,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// plainSend writes a message of 1 KiB as plainly as PostgreSQL can be asked to: one statement in one transaction, with its seq under
-// the convo's row lock and its event, without looking at key, membership or epoch, and with a body that is not even sent.
+// plainSend writes a message of 1 KiB in the plainest way: one statement in one transaction writes
+// the message with its seq, under the convo's row lock, and its event. It does not check key,
+// membership or epoch, and the body is made in the database.
 const plainSend = `\set n random(1, :convos)
 WITH convo AS (
 	UPDATE convos SET last_seq = last_seq + 1, last_message_at = now() WHERE id = bench_convo(:n) RETURNING id, last_seq, creator_did
@@ -29,17 +30,19 @@ WITH convo AS (
 INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT 1, convo_id, seq, 1060, now() FROM entry;
 `
 
-// judgedSend writes a message as a server would that has a transaction for each: bench_send judges it as Log.Send does, in one round
-// trip. The body and the hash go over the wire as what they are: text without a backslash is bytea in its escape form.
+// judgedSend writes a message as a server with a transaction for each message would: bench_send
+// judges it as Log.Send does, in one round trip. The body and the hash are not encoded: text
+// without a backslash is bytea in its escape form.
 const judgedSend = `\set n random(1, :convos)
 \set k random(1, 4611686018427387903)
 SELECT bench_send(bench_convo(:n), bench_convo(:n), :sender, 'sha256-0000000000000000000000000000000000000000000000' || :k::text,
 	:hash, 1::smallint, 1, :body, 0);
 `
 
-// benchFunctions are what the scripts call. bench_convo is the id of the nth convo, and group ids are made of them. bench_send takes
-// the convo's row lock first, as whoever does not want to number twice; what follows sees what the lock's last holder committed,
-// because each statement of a function has a snapshot of its own.
+// benchFunctions are what the scripts call. bench_convo is the id of the nth convo, and group ids
+// are made of them. bench_send takes the convo's row lock first, so that no seq is used twice. The
+// statements after it see what the last holder of the lock committed, because each statement of a
+// function has a snapshot of its own.
 const benchFunctions = `
 CREATE FUNCTION bench_convo(n bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS
 	$$SELECT ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid$$;
@@ -49,7 +52,7 @@ CREATE FUNCTION bench_send(convo uuid, header_group uuid, sender text, key text,
 DECLARE
 	c record;
 	m record;
-	held record;
+	earlier record;
 	at timestamptz := date_trunc('milliseconds', clock_timestamp());
 BEGIN
 	PERFORM FROM members WHERE members.convo_id = convo AND members.did = sender;
@@ -57,13 +60,13 @@ BEGIN
 		RAISE EXCEPTION 'convo-not-found';
 	END IF;
 	SELECT convos.group_id, convos.epoch, convos.last_seq + 1 AS seq INTO c FROM convos WHERE convos.id = convo FOR NO KEY UPDATE;
-	SELECT messages.seq, messages.created_at, messages.request_hash INTO held FROM messages
+	SELECT messages.seq, messages.created_at, messages.request_hash INTO earlier FROM messages
 	WHERE messages.convo_id = convo AND messages.sender_did = sender AND messages.idempotency_key = key AND messages.kind <> 3;
 	IF FOUND THEN
-		IF held.request_hash <> hash THEN
+		IF earlier.request_hash <> hash THEN
 			RAISE EXCEPTION 'conflict';
 		END IF;
-		RETURN held.seq;
+		RETURN earlier.seq;
 	END IF;
 	SELECT members.left_at INTO m FROM members WHERE members.convo_id = convo AND members.did = sender;
 	IF m.left_at IS NOT NULL THEN
@@ -92,8 +95,9 @@ func benchConvo(n int) uuid.UUID {
 	return id
 }
 
-// BenchmarkPgbench compares Send with pgbench, which writes to the same tables of the same server, in turns: in a transaction for each
-// message that judges it as Send does, and in one that does not.
+// BenchmarkPgbench compares Send with pgbench, which writes to the same tables of the same server
+// in two ways: a transaction for each message that judges it as Send does, and one that does not
+// judge. The three alternate.
 func BenchmarkPgbench(b *testing.B) {
 	pgbench := findPgbench(b)
 	for _, c := range []struct{ inFlight, convos int }{{1, 1}, {1, 1000}, {128, 1}, {128, 1000}} {
@@ -104,21 +108,21 @@ func BenchmarkPgbench(b *testing.B) {
 			}
 			ways := []struct {
 				name, script string
-				rates, lats  []float64 // ours ÷ theirs of one turn
+				rates, lats  []float64 // ours ÷ theirs of one round
 				all          []float64 // messages/s
 			}{{name: "judged", script: judgedSend}, {name: "plain", script: plainSend}}
 			bench := func(script string) (rate float64, lat time.Duration) {
 				p := pgbenchRun{program: pgbench, url: g.db.Config().ConnString(), script: script, clients: c.inFlight, convos: c.convos}
 				return p.run(b)
 			}
-			turn := 2500 * min(c.inFlight, 16)
+			perRound := 2500 * min(c.inFlight, 16)
 			g.run(b, c.inFlight, 500, g.batched) // warm up
 			bench(judgedSend)
 			var rates, lats []float64
 			b.ResetTimer()
 			for range b.N {
-				took, all := g.run(b, c.inFlight, turn, g.batched)
-				rate, lat := float64(turn)/took.Seconds(), median(all).Seconds()
+				took, all := g.run(b, c.inFlight, perRound, g.batched)
+				rate, lat := float64(perRound)/took.Seconds(), median(all).Seconds()
 				rates, lats = append(rates, rate), append(lats, lat)
 				for i := range ways {
 					w := &ways[i]
@@ -169,7 +173,8 @@ func (p pgbenchRun) run(b *testing.B) (rate float64, p50 time.Duration) {
 	cmd := exec.CommandContext(b.Context(), p.program, "-n", "-M", "prepared", "-f", script, "-D", fmt.Sprint("convos=", p.convos),
 		"-D", "sender=did:plc:alice", "-D", "body="+strings.Repeat("Z", 1060), "-D", "hash="+strings.Repeat("Z", 32),
 		"-c", fmt.Sprint(p.clients), "-j", "2", "-T", "2", "--log", "--log-prefix", filepath.Join(dir, "log"), p.url)
-	// The settings of our own sessions: without them some plans are scans of tables that were empty when they were made.
+	// These are the settings of our own sessions. Without them PostgreSQL keeps plans that scan
+	// tables, from when the tables were empty.
 	cmd.Env = append(os.Environ(), "PGOPTIONS=-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c jit=off")
 	out, err := cmd.CombinedOutput()
 	found := tpsLine.FindSubmatch(out)
@@ -182,7 +187,7 @@ func (p pgbenchRun) run(b *testing.B) (rate float64, p50 time.Duration) {
 	return rate, p.median(b, dir)
 }
 
-// median reads what pgbench has logged: client, number and time (µs) of each transaction.
+// median reads the log of pgbench: client, number and time (µs) of each transaction.
 func (p pgbenchRun) median(b *testing.B, dir string) time.Duration {
 	b.Helper()
 	logs, err := filepath.Glob(filepath.Join(dir, "log.*"))

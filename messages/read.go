@@ -2,10 +2,10 @@ package messages
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -17,8 +17,9 @@ import (
 	"mlsd/mls"
 )
 
-// Window is the part of a log that a reader of commits is entitled to: First ≤ seq ≤ Last. The caller has it from the membership it
-// checked, so that nothing committed after the check can slip in.
+// Window is the part of a log that a reader of commits may read: First ≤ seq ≤ Last. It comes from
+// the membership that the caller has checked, so an entry that is committed after the check is
+// outside.
 type Window struct {
 	ConvoID     uuid.UUID
 	First, Last int64
@@ -42,7 +43,7 @@ type Page struct {
 	Behind   *uuid.UUID // and behind the message with this id
 	Entries  Selection
 	Limit    int   // messages
-	MaxBytes int64 // of bodies; the first message is read whatever its size
+	MaxBytes int64 // of bodies; the first message is read even if it is larger
 }
 
 // End says where a page ended.
@@ -51,77 +52,34 @@ type End struct {
 	More    bool  // there is more to read behind the page
 }
 
-// selectPage reads a page and what entitles the reader to it in one statement, and so at one moment: what is committed after the
-// membership was looked at cannot slip in. A member gets at least one row, a stranger none, and a former member none of the log.
-// The parts in angle brackets are those of pageStatements.
-const selectPage = `
-	SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
-		page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, page.more
-	FROM members me
-	JOIN convos c ON c.id = me.convo_id
-	LEFT JOIN LATERAL (
-		SELECT seq, kind, sender_did, epoch, <body> AS body, embed_type, embed_uri, created_at, <more> AS more<totals>
-		FROM messages
-		WHERE convo_id = $1 AND me.left_at IS NULL
-			AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) <entries>
-		<window>
-		ORDER BY <order> LIMIT $6
-	) page ON <fits>
-	WHERE me.convo_id = $1 AND me.did = $2`
+// The statements that read a page. Most pages are small; the large ones count the bytes of their
+// bodies.
+var (
+	//go:embed page_small.sql
+	smallPage string
+	//go:embed page_large.sql
+	largePage string
+	//go:embed commits_small.sql
+	smallCommits string
+	//go:embed commits_large.sql
+	largeCommits string
+)
 
-// pageStatement is selectPage for one selection, in its two forms.
-type pageStatement struct {
-	// small leaves out every body of more than $7 bytes. It has to keep nothing in memory, and says what is behind the page with one
-	// row more.
-	small string
-	// large ends the page where its bodies come to more than $7 bytes in all, though not before the first if $8 says so. octet_length
-	// of a TOASTed value reads its header only, so what is cut off is never loaded.
-	large string
-}
-
-// pageStatements are the forms of selectPage. Commits are found by their own index, which is that of epochs: the first one behind a
-// place in the log creates at least the epoch of the entry there.
-var pageStatements = func() map[Selection]pageStatement {
-	all := map[Selection]pageStatement{}
-	for selection, where := range map[Selection]string{
-		Everything: "",
-		NoCommits:  "AND kind <> 3",
-		CommitsOnly: `AND kind = 3 AND epoch >= (
-			SELECT epoch FROM messages WHERE convo_id = $1 AND seq >= greatest(me.joined_seq, $3::bigint + 1) ORDER BY seq LIMIT 1)`,
-	} {
-		order := "seq"
-		if selection == CommitsOnly {
-			order = "epoch"
-		}
-		form := strings.NewReplacer("<entries>", where, "<order>", order).Replace(selectPage)
-		all[selection] = pageStatement{
-			small: strings.NewReplacer("<body>", "CASE WHEN octet_length(body) <= $7 THEN body END", "<more>", "false", "<totals>", "",
-				"<window>", "", "<fits>", "true").Replace(form),
-			large: strings.NewReplacer("<body>", "body", "<more>", "lead(true) OVER so_far IS NOT NULL",
-				"<totals>", ", sum(octet_length(body)) OVER so_far AS total, row_number() OVER so_far AS nth",
-				"<window>", "WINDOW so_far AS (ORDER BY "+order+" ROWS UNBOUNDED PRECEDING)",
-				"<fits>", "page.total <= $7 OR (page.nth = 1 AND $8)").Replace(form),
-		}
-	}
-	return all
-}()
-
-// Read calls each with the messages of p in log order, and says where they end. The message is each's until it returns; if that is
-// false, the page ends before that message, which must not be its first. Errors: ErrConvoNotFound for strangers and for convos that
-// never were, ErrNotMember for former members, ErrInvalidCursor; with any error that what each has got is void.
+// Read calls each with the messages of p in log order, and returns where the page ended. The
+// message is valid until each returns. If each returns false, the page ends before that message,
+// which must not be the first one. Errors: ErrConvoNotFound for strangers and for convos that do
+// not exist, ErrNotMember for former members, ErrInvalidCursor. After an error the caller drops
+// what each got.
 func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) bool) (end End, err error) {
 	r := reading{Page: p, each: each, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
 	if p.Behind != nil {
 		r.cursor = max(r.seqs.seq(*p.Behind), 0)
 		r.After = max(r.After, r.cursor)
 	}
-	// A page of so many small bodies is within its bound whatever they are, so it needs no sums. Most pages are.
-	small := p.MaxBytes / int64(p.Limit+1)
-	statement := pageStatements[p.Entries]
-	cut, err := r.run(ctx, q, statement.small, p.Limit+1, small)
+	cut, err := r.runSmall(ctx, q)
 	if err == nil && cut {
 		r.upTo = r.LastSeq
-		_, err = r.run(ctx, q, statement.large, p.Limit-r.n, p.MaxBytes-r.bytes, r.n == 0)
+		err = r.runLarge(ctx, q)
 	}
 	switch {
 	case errors.Is(err, ErrConvoNotFound), errors.Is(err, ErrNotMember), errors.Is(err, ErrInvalidCursor):
@@ -132,10 +90,10 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) boo
 	return r.End, nil
 }
 
-// reading is a page on its way.
+// reading is a page that is being read.
 type reading struct {
-	Page    // After moves on
-	End     // so far
+	Page    // After is the seq that was read last
+	End     // of what was read so far
 	each    func(*Message) bool
 	seqs    seqs
 	cursor  int64 // seq that Behind stands for
@@ -145,9 +103,30 @@ type reading struct {
 	senders map[string]syntax.DID
 }
 
-// run reads on by one of the two statements. It reports whether it has come to a body that was left out.
-func (r *reading) run(ctx context.Context, q pgpool.Queryer, statement string, limit int, bounds ...any) (cut bool, err error) {
-	rows, err := q.Query(ctx, statement, append([]any{r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit}, bounds...)...)
+// runSmall reads messages up to the first one whose body is so large that a page of such bodies
+// could exceed MaxBytes. cut reports whether there is one.
+func (r *reading) runSmall(ctx context.Context, q pgpool.Queryer) (cut bool, err error) {
+	limit, largest := r.Limit+1, r.MaxBytes/int64(r.Limit+1)
+	if r.Entries == CommitsOnly {
+		return r.read(q.Query(ctx, smallCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest))
+	}
+	return r.read(q.Query(ctx, smallPage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest, r.Entries == Everything))
+}
+
+// runLarge reads the rest of the page.
+func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer) (err error) {
+	limit, bytes, first := r.Limit-r.n, r.MaxBytes-r.bytes, r.n == 0
+	if r.Entries == CommitsOnly {
+		_, err = r.read(q.Query(ctx, largeCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes, first))
+		return err
+	}
+	_, err = r.read(q.Query(ctx, largePage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes, r.Entries == Everything, first))
+	return err
+}
+
+// read reads the rows of one of the statements. cut reports whether it has come to a body that the
+// statement left out.
+func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 	if err != nil {
 		return false, err
 	}
@@ -163,7 +142,7 @@ func (r *reading) run(ctx context.Context, q pgpool.Queryer, statement string, l
 	}
 	m := Message{ConvoID: r.ConvoID}
 	var (
-		body, sender pgtype.DriverBytes // of the connection: it is read over by the next row
+		body, sender pgtype.DriverBytes // belongs to the connection: the next row overwrites it
 		kind         int16
 		more         bool
 	)
@@ -173,11 +152,11 @@ func (r *reading) run(ctx context.Context, q pgpool.Queryer, statement string, l
 		if err := rows.Scan(to...); err != nil {
 			return false, err
 		}
-		if r.n == r.Limit || body == nil { // one row more than the page has, or one whose body is too large
+		if r.n == r.Limit || body == nil { // the row after the page, or one whose body is too large
 			r.More = true
 			return r.n < r.Limit, nil
 		}
-		if m.Seq <= r.After { // the statement leaves the order to the one index that it can use
+		if m.Seq <= r.After { // commits are ordered by epoch, which must be the order of seq
 			return false, fmt.Errorf("seq %d comes behind %d", m.Seq, r.After)
 		}
 		m.Sender, m.Body, m.Kind, m.ID = r.senderOf(sender), body, mls.ContentType(kind), r.seqs.id(m.Seq, m.CreatedAt)
@@ -193,8 +172,8 @@ func (r *reading) run(ctx context.Context, q pgpool.Queryer, statement string, l
 	return false, rows.Err()
 }
 
-// admit looks at what the statement says of the reader, and of the cursor. The message that this names may have expired: the id says
-// itself which one it was.
+// admit checks the reader and the cursor. The cursor's message may have expired; its id still says
+// which one it was.
 func (r *reading) admit(rows pgx.Rows) error {
 	var (
 		last     int64
@@ -213,7 +192,7 @@ func (r *reading) admit(rows pgx.Rows) error {
 		if r.cursor < 1 || r.cursor > last {
 			return ErrInvalidCursor
 		}
-		at := timeOf(*r.Behind) // if nobody knows better: the log is dense, so the message has expired
+		at := timeOf(*r.Behind) // the log is dense, so a message that is not there has expired
 		if cursorAt != nil {
 			at = *cursorAt
 		}
@@ -225,7 +204,7 @@ func (r *reading) admit(rows pgx.Rows) error {
 	return nil
 }
 
-// senderOf is text as a string, of which there is one for each sender.
+// senderOf returns text as a string. It makes one string for each sender.
 func (r *reading) senderOf(text []byte) syntax.DID {
 	did, known := r.senders[string(text)]
 	if !known {
@@ -235,8 +214,9 @@ func (r *reading) senderOf(text []byte) syntax.DID {
 	return did
 }
 
-// Commits calls each with the commits that create the epochs from ≤ epoch ≤ to, in order, as many as maxBytes of bodies allow and at
-// least one. The commit is each's until it returns; if that is false, they end before it. With an error what each has got is void.
+// Commits calls each with the commits that create the epochs from ≤ epoch ≤ to, in order: at least
+// one, and no more than maxBytes of bodies. The commit is valid until each returns. If each returns
+// false, the commits end before it. After an error the caller drops what each got.
 func Commits(
 	ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, each func(*Message) bool,
 ) (err error) {
@@ -277,8 +257,8 @@ type Ref struct {
 	Seq     int64
 }
 
-// Load returns the entries that refs name, by ref. What is not there any more is left out. It is for whoever has seen to it that
-// they may be read, and that they fit into memory.
+// Load returns the entries that refs name, by ref, without those that are gone. The caller has
+// checked that they can be read and that they fit into memory.
 func Load(ctx context.Context, q pgpool.Queryer, refs []Ref) (found map[Ref]*Message, err error) {
 	defer wrap(&err, "load messages")
 	convos, seqs := make([]uuid.UUID, len(refs)), make([]int64, len(refs))

@@ -17,7 +17,7 @@ import (
 	"mlsd/messages"
 )
 
-// readPage reads p for alice, unless it says for whom.
+// readPage reads p, for alice unless p names the reader.
 func readPage(t *testing.T, db pgpool.Queryer, p messages.Page) (seqs []int64, more bool, err error) {
 	t.Helper()
 	if p.Reader == "" {
@@ -33,7 +33,8 @@ func readPage(t *testing.T, db pgpool.Queryer, p messages.Page) (seqs []int64, m
 	return seqs, end.More, err
 }
 
-// TestPagesCoverTheLog: whatever the limit and the byte bound, following the pages reads every entry once and ends.
+// TestPagesCoverTheLog: with any limit and any byte bound, a reader that follows the pages gets
+// every entry once.
 func TestPagesCoverTheLog(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -70,7 +71,7 @@ func TestPagesCoverTheLog(t *testing.T) {
 	}
 }
 
-// TestPagesOfMixedSizes: small bodies and large ones come in order, and as many as the bounds say.
+// TestPagesOfMixedSizes: small and large bodies come in order, and as many as the bounds allow.
 func TestPagesOfMixedSizes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -83,8 +84,8 @@ func TestPagesOfMixedSizes(t *testing.T) {
 	for _, test := range []struct {
 		after int64
 		limit int
-		room  []int64 // for the bodies of these
-		less  int64   // bytes
+		fits  []int64 // MaxBytes is the size of these bodies
+		less  int64   // bytes less than that
 		want  []int64
 		more  bool
 	}{
@@ -97,7 +98,7 @@ func TestPagesOfMixedSizes(t *testing.T) {
 		{0, 10, []int64{1, 2, 3, 4, 5}, 1, []int64{1, 2, 3, 4}, true},
 		{0, 3, []int64{1, 2, 3, 8}, 0, []int64{1, 2, 3}, true},
 		{0, 2, []int64{1, 2, 3, 8}, 0, []int64{1, 2}, true},
-		{2, 10, nil, 0, []int64{3}, true}, // the first comes whatever its size
+		{2, 10, nil, 0, []int64{3}, true}, // the first comes even if it is too large
 		{2, 1, nil, 0, []int64{3}, true},
 		{3, 10, []int64{4, 1}, 0, []int64{4}, true},
 		{7, 10, []int64{8, 9, 10}, 0, []int64{8, 9, 10}, false},
@@ -109,7 +110,7 @@ func TestPagesOfMixedSizes(t *testing.T) {
 		var seqs []int64
 		page := messages.Page{ConvoID: f.convos[0], Reader: bob, After: test.after, Limit: test.limit, MaxBytes: -test.less,
 			Entries: messages.Everything}
-		for _, seq := range test.room {
+		for _, seq := range test.fits {
 			page.MaxBytes += int64(len(bodies[seq]))
 		}
 		end, err := messages.Read(t.Context(), f.db, page, func(m *messages.Message) bool {
@@ -123,7 +124,7 @@ func TestPagesOfMixedSizes(t *testing.T) {
 			t.Errorf("%+v: read %v, %+v, %v", test, seqs, end, err)
 		}
 	}
-	for n := range 5 { // whoever reads has had enough after n
+	for n := range 5 { // the reader ends the page after n
 		var seqs []int64
 		end, err := messages.Read(t.Context(), f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Limit: 10, MaxBytes: 1 << 20,
 			Entries: messages.Everything}, func(m *messages.Message) bool {
@@ -139,7 +140,7 @@ func TestPagesOfMixedSizes(t *testing.T) {
 	}
 }
 
-// failing is a database whose answers end after some rows with an error.
+// failing is a database whose answers end with an error after some rows.
 type failing struct {
 	pgpool.Queryer
 	after int
@@ -184,7 +185,8 @@ func TestBrokenPage(t *testing.T) {
 	}
 }
 
-// TestWhoReads: a member reads from where it has joined, and nobody else reads anything; nobody learns which convos there are.
+// TestWhoReads: a member reads from where it joined. Others read nothing, and do not learn which
+// convos exist.
 func TestWhoReads(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -223,7 +225,8 @@ func TestWhoReads(t *testing.T) {
 	}
 }
 
-// TestMessageIDs: an id leads back to its seq, and no other convo's or made-up id does.
+// TestMessageIDs: the seq of a message is found by its id. The ids of other convos and invented ids
+// are refused.
 func TestMessageIDs(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -258,14 +261,15 @@ func TestMessageIDs(t *testing.T) {
 	}
 	refused(messages.Page{ConvoID: f.convos[1]}, r.ID) // another convo's
 	forged := r.ID
-	forged[3]++ // another moment
+	forged[3]++ // another time
 	refused(messages.Page{ConvoID: f.convos[0]}, forged)
 	ahead := r.ID
 	ahead[15]++ // a message that does not exist yet
 	refused(messages.Page{ConvoID: f.convos[0]}, ahead)
 }
 
-// TestPagesOfAYoungLog: a page costs what is on it, also while the planner knows nothing of a log that has just grown.
+// TestPagesOfAYoungLog: the cost of a page depends on its messages only, even while the planner has
+// no statistics of a log that has just grown.
 func TestPagesOfAYoungLog(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -309,11 +313,11 @@ func TestPagesOfAYoungLog(t *testing.T) {
 		}
 		window := messages.Window{ConvoID: convo, Last: int64(size)}
 		for _, after := range []int64{0, int64(size) / 2, int64(size) - 10} {
-			for range 6 { // until a plan is kept
+			for range 6 { // until the driver keeps a plan
 				for selection, most := range map[messages.Selection]int64{
 					messages.Everything: 51, messages.NoCommits: 51 * 4 / 3, messages.CommitsOnly: 51 + 1,
 				} {
-					for _, maxBytes := range []int64{1 << 20, -1000} { // every body is too large for the latter, and read by the other statement
+					for _, maxBytes := range []int64{1 << 20, -1000} { // with -1000 every body is too large, and the other statement reads it
 						before := touched()
 						page, _, err := readPage(t, tx, messages.Page{ConvoID: convo, After: after, Limit: 50, MaxBytes: maxBytes, Entries: selection})
 						if err != nil || len(page) == 0 {

@@ -9,8 +9,9 @@ import (
 	"mlsd/messages"
 )
 
-// BenchmarkStorage says what a message of 1 KiB costs in bytes: of WAL, of that full pages, and of disk for the message and for its event.
-// It is sent with 128 in flight, and the sequencer moves the events, or nobody does. N is messages: use -benchtime 100000x.
+// BenchmarkStorage measures the bytes that a message of 1 KiB costs: WAL, full pages in the WAL,
+// and disk for the message and for its event. 128 messages are in flight. It runs with a sequencer
+// that moves the events, and without one. N is messages: use -benchtime 100000x.
 func BenchmarkStorage(b *testing.B) {
 	for _, convos := range []int{1, 1000} {
 		for _, sequenced := range []bool{false, true} {
@@ -23,11 +24,11 @@ func BenchmarkStorage(b *testing.B) {
 				if sequenced {
 					g.sequence(b)
 				}
-				g.send(b, 2000) // the tables have begun
+				g.send(b, 2000) // the tables are not empty when the measurement begins
 				before := g.stored(b)
 				b.ResetTimer()
 				g.send(b, b.N)
-				for waits := sequenced; waits; { // until all is moved
+				for waits := sequenced; waits; { // until all events are moved
 					waits = g.stored(b).waiting > 0
 				}
 				after := g.stored(b)
@@ -43,9 +44,9 @@ func BenchmarkStorage(b *testing.B) {
 	}
 }
 
-// storage is what the server has written, and what the tables have grown to.
+// storage is what the server has written, and the sizes of the tables.
 type storage struct {
-	wal, images            int64 // bytes since ever; number
+	wal, images            int64 // bytes of WAL since the server was made; number of full pages
 	table, indexes, events int64 // bytes
 	updates, hot           int64 // of convos
 	waiting                int64 // events

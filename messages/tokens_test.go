@@ -15,15 +15,16 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/messages"
 )
 
-// mint returns a maker of tokens, each of a request of its own.
+// mint returns a function that makes tokens. Each is the token of another request.
 func (f *fixture) mint(t *testing.T) func() *serviceauth.Verified {
 	t.Helper()
-	const service, nsid = "did:web:mls.example.com", syntax.NSID(messages.NSID)
+	const service, nsid = "did:web:mls.example.com", syntax.NSID(nsid.SendMessage)
 	sender := authtest.NewIdentity(t)
 	validator, err := serviceauth.New(serviceauth.Config{
 		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(t, sender), Replays: serviceauth.NewUsedTokens(f.db),
@@ -40,13 +41,13 @@ func (f *fixture) mint(t *testing.T) func() *serviceauth.Verified {
 	}
 }
 
-// with returns d as a request with token sends it.
+// with returns d with the token of its request.
 func with(token *serviceauth.Verified, d messages.Draft) messages.Draft {
 	d.Token = token
 	return d
 }
 
-// wantUsed fails the test unless so many tokens are used up, those of drafts among them.
+// wantUsed fails the test unless n tokens are used up, and those of drafts are among them.
 func (f *fixture) wantUsed(t *testing.T, n int, drafts ...messages.Draft) {
 	t.Helper()
 	if got := f.count(t, `SELECT count(*) FROM used_tokens`); got != n {
@@ -59,8 +60,9 @@ func (f *fixture) wantUsed(t *testing.T, n int, drafts ...messages.Draft) {
 	}
 }
 
-// A token has one effect, and each draft of a batch its own token: the messages, the refusals and the repetitions of requests use theirs up, a draft
-// with a used one is not even looked at, and of two drafts with one token one at most is.
+// A token is good for one draft. Messages, refusals and repetitions of requests use up their
+// tokens. A draft with a used token is refused before anything else is judged. Of two drafts with
+// one token at most one is judged.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []bool{true, false} {
@@ -69,23 +71,23 @@ func TestTokens(t *testing.T) {
 			f := newFixture(t, 0)
 			token := f.mint(t)
 			one, two := f.convos[0], f.convos[1]
-			spent, twice := token(), token()
-			held := with(spent, f.draft(one, alice, "held", "held"))
-			if r := f.append(t, held)[0]; r.Err != nil {
+			used, twice := token(), token()
+			recorded := with(used, f.draft(one, alice, "recorded", "recorded"))
+			if r := f.append(t, recorded)[0]; r.Err != nil {
 				t.Fatal(r.Err)
 			}
 			drafts := []messages.Draft{
-				with(token(), f.draft(one, alice, "a", "a")), // 0
-				with(spent, f.draft(one, alice, "b", "b")),   // 1 another message with the token of the first
-				with(spent, held), // 2 the first request itself, come again
-				with(token(), f.draft(one, alice, "held", "held")),     // 3 a retry, with a token of its own
-				with(token(), f.draft(one, alice, "held", "not held")), // 4 a conflict
-				with(token(), f.draft(one, mallory, "c", "c")),         // 5 no member
-				with(token(), f.draftAt(two, bob, "d", "d", 4)),        // 6 of another epoch
-				with(twice, f.draft(two, bob, "e", "e")),               // 7
-				with(twice, f.draft(two, bob, "f", "f")),               // 8 the token of 7
-				f.draft(two, bob, "g", "g"),                            // 9 has none
-				with(spent, f.draft(uuid.New(), mallory, "h", "h")),    // 10
+				with(token(), f.draft(one, alice, "a", "a")),                   // 0
+				with(used, f.draft(one, alice, "b", "b")),                      // 1 another message with the token of the first
+				with(used, recorded),                                           // 2 the first request itself again
+				with(token(), f.draft(one, alice, "recorded", "recorded")),     // 3 a retry, with a token of its own
+				with(token(), f.draft(one, alice, "recorded", "another body")), // 4 a conflict
+				with(token(), f.draft(one, mallory, "c", "c")),                 // 5 no member
+				with(token(), f.draftAt(two, bob, "d", "d", 4)),                // 6 of another epoch
+				with(twice, f.draft(two, bob, "e", "e")),                       // 7
+				with(twice, f.draft(two, bob, "f", "f")),                       // 8 the token of 7
+				f.draft(two, bob, "g", "g"),                                    // 9 has none
+				with(used, f.draft(uuid.New(), mallory, "h", "h")),             // 10
 			}
 			results := make([]messages.Result, 0, len(drafts))
 			if batch {
@@ -123,9 +125,9 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// The same request comes many times, each time with a token of its own, as a client's retries do, and in one batch with others of its
-// key: one is the first, and all get its answer.
-func TestTwinsWithTokens(t *testing.T) {
+// Equal requests, each with its own token as a client's retries have, share a batch with other
+// requests under the same key. One of the equal requests is the first, and all get its answer.
+func TestRepetitionsWithTokens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	token := f.mint(t)
@@ -155,12 +157,12 @@ func TestTwinsWithTokens(t *testing.T) {
 			t.Errorf("%d: %+v", i, r)
 		}
 	}
-	// Those that repeat a refusal have no effect for which their tokens would have to be used up.
-	f.wantUsed(t, 41, drafts[:41]...)
+	f.wantUsed(t, 80, drafts...)
 }
 
-// The token of the request that came first was used before: its message is not written, and its twin's, whose token is fresh, is.
-func TestFirstTwinIsStale(t *testing.T) {
+// Of two equal requests the first has a used token, so it is refused. The second has a fresh token
+// and is appended.
+func TestFirstRequestHasAUsedToken(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	token := f.mint(t)
@@ -177,14 +179,15 @@ func TestFirstTwinIsStale(t *testing.T) {
 	}
 	f.wantUsed(t, 3)
 
-	// Nor is one refused that has used up its own already, and comes back from where its convo was busy.
+	// An equal draft without a token is not refused either.
 	d = f.draft(f.convos[0], alice, "l", "y")
 	if got := f.append(t, with(stale, d), d); !errors.Is(got[0].Err, serviceauth.ErrReplayed) || got[1].Err != nil || got[1].Seq != 2 {
 		t.Errorf("%+v", got)
 	}
 }
 
-// A token that another transaction is using up holds up nobody but those of its convo: alone, and with a neighbour in the batch.
+// A token that another transaction is using up delays the messages of its convo only, whether its
+// draft is alone in the batch or not.
 func TestTokenInFlight(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2} {
@@ -194,7 +197,7 @@ func TestTokenInFlight(t *testing.T) {
 			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
 			token := f.mint(t)
 			d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
-			held, resume := f.pause(t, f.convos[1])
+			paused, resume := f.pause(t, f.convos[1])
 			release := f.lock(t, `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`, uuid.UUID(d.Token.ID()), d.Token.Expires())
 			waiting := f.later(t.Context(), d)
 			f.queued(t, 1)
@@ -204,14 +207,14 @@ func TestTokenInFlight(t *testing.T) {
 				f.queued(t, n)
 			}
 			resume()
-			<-held
+			<-paused
 			if n > 1 {
 				if got := <-neighbour; got.err != nil {
 					t.Errorf("the neighbour: %v", got.err)
 				}
 			}
 			if _, err := f.Send(t.Context(), with(token(), f.draft(f.convos[1], bob, "behind it", "x"))); err != nil {
-				t.Errorf("whoever comes later: %v", err)
+				t.Errorf("a later message: %v", err)
 			}
 			release() // and it is not used up
 			if got := <-waiting; got.err != nil {
@@ -221,8 +224,8 @@ func TestTokenInFlight(t *testing.T) {
 	}
 }
 
-// Many requests under one key, each refused, take a bounded number of transactions: the rest is told to come again.
-func TestPassesAreBounded(t *testing.T) {
+// Many requests under one key that are all refused take one transaction, and delay no other draft.
+func TestManyRefusalsUnderOneKey(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	token := f.mint(t)
@@ -231,27 +234,26 @@ func TestPassesAreBounded(t *testing.T) {
 		drafts = append(drafts, with(token(), f.draftAt(f.convos[0], alice, "k", fmt.Sprint(i), 4)))
 	}
 	drafts = append(drafts, with(token(), f.draft(f.convos[0], alice, "another key", "x")))
-	judged := 0
+	before := f.transactions(t)
 	for i, r := range f.Write(t.Context(), drafts...) {
 		var mismatch *messages.EpochMismatchError
-		switch {
-		case i == 20:
-			if r.Err != nil {
-				t.Errorf("the neighbour: %v", r.Err)
-			}
-		case errors.As(r.Err, &mismatch):
-			judged++
-		case !errors.Is(r.Err, messages.ErrBusy):
+		if i < 20 && !errors.As(r.Err, &mismatch) || i == 20 && r.Err != nil {
 			t.Errorf("%d: %+v", i, r)
 		}
 	}
-	if judged != 4 {
-		t.Errorf("%d were judged", judged)
+	if n := f.transactions(t) - before; n != 1 {
+		t.Errorf("%d transactions", n)
 	}
-	f.wantUsed(t, 5)
+	f.wantUsed(t, 21, drafts...)
 }
 
-// One token on two nodes at once, with as many messages: one is written.
+// transactions counts the transactions that have used up tokens or written messages.
+func (f *fixture) transactions(t *testing.T) (n int) {
+	t.Helper()
+	return f.count(t, `SELECT count(*) FROM (SELECT xmin::text FROM used_tokens UNION SELECT xmin::text FROM messages) x`)
+}
+
+// Many messages at once on two nodes have one token: one of them is written.
 func TestOneTokenAcrossNodes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -281,8 +283,9 @@ func TestOneTokenAcrossNodes(t *testing.T) {
 	}
 }
 
-// A message whose convo is busy is written later, when it may have used its token up itself; another with the same token is refused all the
-// same. With the convo's row, the transaction that passes over it is committed; with the push fan-out's, it comes to nothing.
+// A message whose convo is busy is written later. Its token is used up then, and another message
+// with that token is refused. If the convo's row is locked, the transaction that passes over it is
+// committed. If the convo's row in push_convos is locked, that transaction is rolled back.
 func TestTokenOfBusyConvo(t *testing.T) {
 	t.Parallel()
 	for name, hold := range busy {
@@ -292,7 +295,7 @@ func TestTokenOfBusyConvo(t *testing.T) {
 				f := newFixture(t, 0)
 				f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
 				token := f.mint(t)
-				held, resume := f.pause(t, f.convos[1])
+				paused, resume := f.pause(t, f.convos[1])
 				release := hold(f, t, f.convos[0])
 				var drafts []messages.Draft
 				var waiting []<-chan outcome
@@ -302,8 +305,8 @@ func TestTokenOfBusyConvo(t *testing.T) {
 				}
 				f.queued(t, n) // for one batch
 				resume()
-				<-held
-				eventually(t, func() bool { return f.Aside(f.convos[0]) })
+				<-paused
+				eventually(t, func() bool { return f.Busy(f.convos[0]) })
 				release()
 				for i, w := range waiting {
 					if got := <-w; got.err != nil || got.Replayed {
@@ -319,23 +322,24 @@ func TestTokenOfBusyConvo(t *testing.T) {
 	}
 }
 
-// What is rolled back has used nothing up: the same token is good for the next try. What is committed has, though nobody heard of it.
+// A transaction that is rolled back uses no token: the same token is good for the next try. One
+// that is committed uses it, even if the answer to the COMMIT is lost.
 func TestTokenAndTransaction(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	token := f.mint(t)
 	d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
-	if err := f.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Error); err != nil {
+	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Send(t.Context(), d); !errors.Is(err, failpoint.ErrInjected) {
 		t.Fatalf("got %v", err)
 	}
 	f.wantUsed(t, 0)
-	if err := f.faults.Arm(failpoint.AfterCommit, messages.NSID, failpoint.Error); err != nil {
+	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := f.Send(t.Context(), d); err != nil || r.Replayed || r.Seq != 1 { // it is looked up
+	if r, err := f.Send(t.Context(), d); err != nil || r.Replayed || r.Seq != 1 { // the outcome is looked up
 		t.Fatalf("%+v, %v", r, err)
 	}
 	f.wantUsed(t, 1, d)
@@ -344,29 +348,30 @@ func TestTokenAndTransaction(t *testing.T) {
 	}
 }
 
-// Whether the transaction that passed over a busy convo's message was committed is not known: rather than that its token be good for another request,
-// the message is refused, and comes again with a fresh one.
+// X3: a transaction that passes over a busy convo does not use up its message's token, so the
+// message is written with that token later, even if the transaction's COMMIT was lost.
 func TestTokenOfLostTransaction(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	token := f.mint(t)
 	release := f.lock(t, lockConvo, f.convos[0])
-	if err := f.faults.Arm(failpoint.AfterCommit, messages.NSID, failpoint.Error); err != nil {
+	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	d := f.draft(f.convos[0], alice, "k", "x")
 	sent := f.later(t.Context(), with(token(), d))
-	eventually(t, func() bool { return f.Aside(f.convos[0]) })
+	eventually(t, func() bool { return f.Busy(f.convos[0]) })
 	release()
-	if got := <-sent; !errors.Is(got.err, serviceauth.ErrReplayed) {
+	if got := <-sent; got.err != nil || got.Replayed || got.Seq != 1 {
 		t.Fatalf("%+v", got)
 	}
-	if r, err := f.Send(t.Context(), with(token(), d)); err != nil || r.Replayed || r.Seq != 1 {
-		t.Fatalf("the retry: %+v, %v", r, err)
+	if r, err := f.Send(t.Context(), with(token(), d)); err != nil || !r.Replayed || r.Seq != 1 {
+		t.Fatalf("a retry: %+v, %v", r, err)
 	}
 }
 
-// A poisoned draft takes nobody's token along: the halves of its batch find the tokens fresh.
+// A draft that the database refuses does not use the tokens of other drafts. The halves of its
+// batch find them fresh.
 func TestTokensOfPoisonedBatch(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
@@ -385,24 +390,4 @@ func TestTokensOfPoisonedBatch(t *testing.T) {
 		}
 	}
 	f.wantUsed(t, 8, slices.Delete(slices.Clone(drafts), 5, 6)...)
-}
-
-// In every mode a token is good for one request.
-func TestTokenInEveryMode(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 0)
-	token := f.mint(t)
-	for _, mode := range []messages.Mode{messages.Together, messages.Alone, messages.Nowhere} {
-		if err := f.SetMode(mode); err != nil {
-			t.Fatal(err)
-		}
-		d := with(token(), f.draft(f.convos[0], alice, string(mode), "x"))
-		if _, err := f.Send(t.Context(), d); err != nil {
-			t.Errorf("%s: %v", mode, err)
-		}
-		d.Key += " again"
-		if _, err := f.Send(t.Context(), d); !errors.Is(err, serviceauth.ErrReplayed) {
-			t.Errorf("%s, again: %v", mode, err)
-		}
-	}
 }

@@ -16,25 +16,27 @@ import (
 	"mlsd/welcome"
 )
 
-// Proposed is a commit as a member offers it, with what it brings.
+// Proposed is a commit as a member sends it, with the objects that belong to it.
 type Proposed struct {
 	Commit    []byte
-	Welcome   []byte // nil if it adds nobody
+	Welcome   []byte // nil if the commit adds no device
 	GroupInfo []byte // of the epoch it creates; nil if not sent
 
-	// Key and Hash are the request's; they stand on the commit's log entry. The key has the method's name in front.
+	// Key and Hash are the request's. They are stored with the commit's log entry. The key begins
+	// with the method's name.
 	Key  string
 	Hash [sha256.Size]byte
 }
 
-// advance accepts a commit: the convo goes from the epoch in the commit's own header, which must be the current one, to the
-// next. It is the compare-and-swap of promise 3, under the row lock that c holds. It does not change the roster.
-func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, may rights) (Advanced, error) {
+// advance accepts a commit and moves the convo to the next epoch. The epoch in the commit's own
+// header must be the current one: this is the compare-and-swap of promise 3, under the row lock
+// that c holds. It does not change the roster.
+func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, allowed rights) (Advanced, error) {
 	h, err := c.checkCommit(ctx, tx, p.Commit)
 	if err != nil {
 		return Advanced{}, err
 	}
-	v, err := c.judge(ctx, tx, by, p, h, may)
+	v, err := c.judge(ctx, tx, by, p, h, allowed)
 	if err != nil {
 		return Advanced{}, err
 	}
@@ -47,18 +49,18 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(`UPDATE convos SET epoch = $2, commit_level = $3 WHERE id = $1`, c.id, next, v.level)
-	c.won(batch, by)
+	c.recordAccepted(batch, by)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return Advanced{}, fmt.Errorf("advance the epoch: %w", err)
 	}
 	if err := keepGroup(ctx, tx, c.id, next, v.group, p.GroupInfo); err != nil {
 		return Advanced{}, err
 	}
-	if err := welcome.SupersedeDevices(ctx, tx, c.id, v.gone()); err != nil {
+	if err := welcome.Supersede(ctx, tx, c.id, v.superseded()...); err != nil {
 		return Advanced{}, err
 	}
 	if p.Welcome != nil {
-		if err := deposit(ctx, tx, *c, by, next, p.Welcome, may.adds, v); err != nil {
+		if err := addWelcome(ctx, tx, *c, by, next, p.Welcome, allowed.adds, v); err != nil {
 			return Advanced{}, err
 		}
 	}
@@ -66,8 +68,8 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	return Advanced{Epoch: next, Seq: seq}, nil
 }
 
-// checkCommit reads the commit's header: what it is, of which group, made in which epoch. Then it is the caller's turn, unless
-// the next commit is reserved for another.
+// checkCommit reads the commit's header and checks its type, group and epoch, and that the next
+// commit is not reserved for another member.
 func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls.Header, error) {
 	h, err := mls.ParseHeader(commit)
 	switch {
@@ -78,11 +80,11 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls
 	case !bytes.Equal(h.GroupID, c.groupID):
 		return h, invalid(Commit, "group_id is of another group")
 	case int64(h.Epoch) != c.epoch:
-		won, err := messages.CommitSeq(ctx, tx, c.id, int64(h.Epoch)+1)
+		winner, err := messages.CommitSeq(ctx, tx, c.id, int64(h.Epoch)+1)
 		if err != nil {
 			return h, err
 		}
-		return h, &messages.EpochMismatchError{Epoch: int64(h.Epoch), Current: c.epoch, WonBy: won}
+		return h, &messages.EpochMismatchError{Epoch: int64(h.Epoch), Current: c.epoch, WonBy: winner}
 	case c.reserved != nil:
 		return h, &ReservedError{Epoch: c.epoch, Left: *c.reserved}
 	case c.epoch == mls.MaxEpoch:
@@ -91,10 +93,10 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls
 	return h, nil
 }
 
-// deposit routes a Welcome to the devices whose KeyPackages it names, which are used up by it. Each added member must be
-// reached, and nobody else, except that its maker may bring in other devices of its own; and it must fit what is known of the
-// commit.
-func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, added []syntax.DID, v verdict) error {
+// addWelcome consumes the KeyPackages that a Welcome names and makes the Welcome available to their
+// devices. The Welcome must reach each added member. It can also name other devices of its maker's,
+// and no others. It must fit what is known of the commit.
+func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, added []syntax.DID, v verdict) error {
 	w, err := mls.ParseWelcome(body)
 	if err != nil {
 		return invalid(Welcome, "%v", err)
@@ -124,5 +126,5 @@ func deposit(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int6
 	if err := v.checkRecipients(by, to); err != nil {
 		return err
 	}
-	return welcome.Deposit(ctx, tx, c.id, epoch, body, to)
+	return welcome.Add(ctx, tx, c.id, epoch, body, to)
 }

@@ -14,13 +14,15 @@ import (
 	"pgregory.net/rapid"
 
 	"mlsd/convos"
+	"mlsd/internal/batch"
 	"mlsd/internal/failpoint"
-	"mlsd/internal/gather"
+	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
 
-// cursorBench is a convo whose log has 100 entries, with readers 0 to 49 and one who has left, and two nodes.
+// cursorBench is a convo whose log has 100 entries, with readers 0 to 49 and one who has left, and
+// two nodes.
 type cursorBench struct {
 	*convos.Cursors
 	other  *convos.Cursors
@@ -70,7 +72,8 @@ func (b *cursorBench) cursor(t *testing.T, did syntax.DID) (seq int64) {
 	return seq
 }
 
-// TestCursorRefusals: each is judged by itself, and a stranger learns as little as of a convo that never was.
+// TestCursorRefusals: each move is judged by itself, and a stranger gets the answer for a convo
+// that does not exist.
 func TestCursorRefusals(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
@@ -97,8 +100,8 @@ func TestCursorRefusals(t *testing.T) {
 	}
 }
 
-// TestCursorsTogether: what a statement makes of many moves, several of one row among them, is what they would have come to alone, one
-// after the other in some order.
+// TestCursorsTogether: a statement that makes many moves, several of them of one row, has the
+// effect of making them alone, one after the other in some order.
 func TestCursorsTogether(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
@@ -153,7 +156,8 @@ func status(b *cursorBench, m *convos.Move) string {
 	return "moved"
 }
 
-// TestHundredCursors: a hundred updates of one cursor at once, over two nodes, end at the furthest, and nobody sees it go back.
+// TestHundredCursors: a hundred updates of one cursor at once, over two nodes, end at the furthest.
+// No caller sees the cursor go back.
 func TestHundredCursors(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
@@ -180,7 +184,7 @@ func TestHundredCursors(t *testing.T) {
 	}
 }
 
-// update has the cursors of readers 0 to n-1 moved to their own number and one, on one node.
+// update moves the cursors of readers 0 to n-1 to their own number plus one, on one node.
 func (b *cursorBench) update(t *testing.T, n int) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for i := range n {
@@ -193,11 +197,11 @@ func (b *cursorBench) update(t *testing.T, n int) *sync.WaitGroup {
 	return &all
 }
 
-// TestBusyCursor: a row that another transaction holds holds up its own reader alone, who gets its turn; and who waits in vain is told.
+// TestBusyCursor: a row that another transaction has locked delays its own reader only.
 func TestBusyCursor(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5000" })
-	held := holdRow(t, b, "reader49")
+	holder := holdRow(t, b, "reader49")
 	busy, idle := convos.Move{Convo: b.convo, Reader: reader(49), Seq: 3}, convos.Move{Convo: b.convo, Reader: reader(7), Seq: 3}
 	if err := b.Together(t.Context(), &busy, &idle); err != nil || busy.Status != "busy" || idle.Status != "moved" {
 		t.Fatalf("together: %+v, %+v, %v", busy, idle, err)
@@ -212,10 +216,10 @@ func TestBusyCursor(t *testing.T) {
 	}
 	select {
 	case err := <-waiting:
-		t.Fatalf("the held row was moved: %v", err)
+		t.Fatalf("the locked row was moved: %v", err)
 	default:
 	}
-	if err := held.Rollback(t.Context()); err != nil {
+	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-waiting; err != nil || b.cursor(t, reader(49)) != 50 {
@@ -223,15 +227,16 @@ func TestBusyCursor(t *testing.T) {
 	}
 }
 
-// TestCursorLockTimeout: who waits in vain is told so, as something that may be tried again.
+// TestCursorLockTimeout: if a lock is not free in time, the error is one after which a client
+// retries.
 func TestCursorLockTimeout(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["lock_timeout"] = "50" })
-	held := holdRow(t, b, "reader0")
+	holder := holdRow(t, b, "reader0")
 	if _, err := b.Update(t.Context(), b.convo, reader(0), 7); !pgpool.LockTimeout(err) || !pgpool.Unavailable(err) {
-		t.Errorf("a row that is held: %v", err)
+		t.Errorf("a row that another transaction holds: %v", err)
 	}
-	if err := held.Rollback(t.Context()); err != nil {
+	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if seq, err := b.Update(t.Context(), b.convo, reader(0), 7); err != nil || seq != 7 {
@@ -252,7 +257,7 @@ func holdRow(t *testing.T, b *cursorBench, name string) pgx.Tx {
 	return tx
 }
 
-// TestPoisonedCursor: what the database will not have fails its own caller alone.
+// TestPoisonedCursor: a value that the database refuses fails its own caller and no other.
 func TestPoisonedCursor(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
@@ -271,24 +276,25 @@ func TestPoisonedCursor(t *testing.T) {
 	all.Wait()
 }
 
-// TestKilledCursors: the session of a statement that many share is ended before its COMMIT. They all get what they asked for.
+// TestKilledCursors: the session of a statement that many share is ended before its COMMIT. They
+// all get what they asked for.
 func TestKilledCursors(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
 	for range 5 {
-		if err := b.faults.Arm(failpoint.BeforeCommit, convos.NSIDUpdateCursor, failpoint.Pause); err != nil {
+		if err := b.faults.Arm(failpoint.BeforeCommit, nsid.UpdateCursor, failpoint.Pause); err != nil {
 			t.Fatal(err)
 		}
 		all := b.update(t, 50)
-		<-b.faults.Reached(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+		<-b.faults.Reached(failpoint.BeforeCommit, nsid.UpdateCursor)
 		var killed int
 		err := b.db.QueryRow(t.Context(), `
 			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 			WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&killed)
-		if err != nil || killed < 1 { // and maybe that of a cursor that is alone, which is in a transaction too while the point is armed
+		if err != nil || killed < 1 { // and maybe that of another transaction before its COMMIT
 			t.Fatalf("%d sessions were ended, %v", killed, err)
 		}
-		b.faults.Resume(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+		b.faults.Resume(failpoint.BeforeCommit, nsid.UpdateCursor)
 		all.Wait()
 		for i := range 50 {
 			if seq := b.cursor(t, reader(i)); seq != int64(i+1) {
@@ -301,19 +307,20 @@ func TestKilledCursors(t *testing.T) {
 	}
 }
 
-// TestLostCursors: the answer of a COMMIT that many share is lost. It is done again, and they all get theirs.
+// TestLostCursors: the answer of a COMMIT that many share is lost. Each is repeated and answered.
 func TestLostCursors(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
 	for _, point := range []string{failpoint.AfterCommit, failpoint.BeforeCommit} {
-		if err := b.faults.Arm(point, convos.NSIDUpdateCursor, failpoint.Error); err != nil {
+		if err := b.faults.Arm(point, nsid.UpdateCursor, failpoint.Error); err != nil {
 			t.Fatal(err)
 		}
 		b.update(t, 50).Wait()
 	}
 }
 
-// TestCursorsClosed: what waits is done, what comes later is refused, and who hangs up leaves.
+// TestCursorsClosed: moves that wait are made, later ones are refused, and a canceled one is not
+// made.
 func TestCursorsClosed(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
@@ -322,24 +329,25 @@ func TestCursorsClosed(t *testing.T) {
 	if _, err := b.Update(ctx, b.convo, reader(0), 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("hung up: %v", err)
 	}
-	if err := b.faults.Arm(failpoint.BeforeCommit, convos.NSIDUpdateCursor, failpoint.Pause); err != nil {
+	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.UpdateCursor, failpoint.Pause); err != nil {
 		t.Fatal(err)
 	}
 	all := b.update(t, 1)
-	<-b.faults.Reached(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+	<-b.faults.Reached(failpoint.BeforeCommit, nsid.UpdateCursor)
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(t.Context()) }()
-	b.faults.Resume(failpoint.BeforeCommit, convos.NSIDUpdateCursor)
+	b.faults.Resume(failpoint.BeforeCommit, nsid.UpdateCursor)
 	all.Wait()
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	if _, err := b.Update(t.Context(), b.convo, reader(1), 1); !errors.Is(err, gather.ErrClosed) {
+	if _, err := b.Update(t.Context(), b.convo, reader(1), 1); !errors.Is(err, batch.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
 
-// TestCursorIsCheap: one round trip, no new index entries, and nothing is written that is there already.
+// TestCursorIsCheap: the statement takes one round trip, makes no index entries, and writes no row
+// that does not change.
 func TestCursorIsCheap(t *testing.T) {
 	t.Parallel()
 	var trips pgtest.Trips

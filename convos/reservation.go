@@ -14,29 +14,31 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Of several members that commit in one epoch one wins, and RFC 9420 §14 leaves it open whether the others ever do: whoever is far
-// away loses to whoever is near, every time. So a member that has lost patience races in a row, that is to say
-// that so many epochs have gone by while it tried, gets a turn: the next commit
-// is its own for as long as it takes to read the log and commit anew, and the commits of others wait until it is done or its time
-// is over. After a turn that was taken, the next one goes to whoever has been losing for longest: who is fast loses more often. A turn that was not taken holds everybody up for nothing, so
-// the member gets no other for a while.
+// Of several commits in one epoch only one is accepted, and RFC 9420 §14 does not promise that the
+// others ever are: a member with a slow connection can lose every time. So the server reserves a
+// commit for a member that has lost too often. While the reservation lasts, the commits of other
+// members wait. The reservation ends when the member commits or its time is over.
+//
+// When a member uses its reservation, the next one goes to the member that has been losing for
+// longest. When a member does not use it, the others have waited for nothing, so the member gets no
+// other reservation for a while.
 const (
-	patience    = 3
-	turn        = 3 * time.Second
-	contending  = 10 * time.Second // a member that lost its last race longer ago has given up
-	noTurnAfter = 10 * time.Minute
+	lossesForReservation = 3                // epochs that passed while a member tried to commit
+	reservationTime      = 3 * time.Second  // enough to read the log and to commit again
+	losersCompeteFor     = 10 * time.Second // after its last loss, a member is taken to have given up
+	noReservationFor     = 10 * time.Minute // after one that was not used
 )
 
-// ReservedError says that the commit after Epoch is another member's to make for so long.
+// ReservedError says that the commit that ends Epoch is reserved for another member.
 type ReservedError struct {
 	Epoch int64
-	Left  time.Duration
+	Left  time.Duration // of the reservation
 }
 
 func (e *ReservedError) Error() string { return "the next commit is reserved for another member" }
 
-// Reserved returns how much longer the commit after epoch is reserved for another member than the caller; 0 if it is not, or has
-// been made. It is for those who wait, and takes no lock.
+// Reserved returns how much longer the commit that ends epoch is reserved for a member other than
+// the caller. It returns 0 if there is no reservation, or if the epoch has ended. It takes no lock.
 func Reserved(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, caller syntax.DID, epoch int64) (left time.Duration, err error) {
 	err = q.QueryRow(ctx, `
 		SELECT reserved_until - clock_timestamp() FROM convos
@@ -50,24 +52,26 @@ func Reserved(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, caller syn
 	return left, nil
 }
 
-// missed ends a turn that was not taken.
-const missed = `
-	WITH missed AS (
+// endUnusedReservation ends the reservation of the convo $1 if its time is over. Its member gets no
+// other one for $2.
+const endUnusedReservation = `
+	WITH ended AS (
 		UPDATE convos SET reserved_for = NULL, reserved_until = NULL
 		FROM (SELECT id, reserved_for AS did FROM convos WHERE id = $1) old
 		WHERE convos.id = old.id AND reserved_until <= clock_timestamp()
 		RETURNING old.did
 	)
 	UPDATE members SET lost_races = 0, no_turn_until = clock_timestamp() + $2::interval
-	FROM missed WHERE members.convo_id = $1 AND members.did = missed.did`
+	FROM ended WHERE members.convo_id = $1 AND members.did = ended.did`
 
-// Lost notes that the caller's commit, made in epoch, came too late, and gives the caller a turn if it has lost too often and nobody
-// else has one. An epoch counts once: a commit made before the caller was last told where the convo is counts for nothing.
-func Lost(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller syntax.DID, epoch int64) error {
+// RecordLoss records that the caller's commit, made in epoch, came too late. If the caller has lost
+// too often and no reservation is open, the caller gets one. An epoch counts once: a commit from
+// before the caller's last loss does not count.
+func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller syntax.DID, epoch int64) error {
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(`SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo)
-		batch.Queue(missed, convo, noTurnAfter)
+		batch.Queue(endUnusedReservation, convo, noReservationFor)
 		batch.Queue(`
 			WITH loser AS (
 				UPDATE members m SET lost_races = m.lost_races + (c.epoch - $3)::integer, lost_at_epoch = c.epoch, lost_at = clock_timestamp(),
@@ -81,19 +85,19 @@ func Lost(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller syntax.
 			FROM loser
 			WHERE c.id = $1 AND c.reserved_for IS NULL AND loser.lost_races >= $4
 				AND (loser.no_turn_until IS NULL OR loser.no_turn_until <= clock_timestamp())`,
-			convo, caller, epoch, patience, turn)
+			convo, caller, epoch, lossesForReservation, reservationTime)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
-		return fmt.Errorf("note a lost race: %w", err)
+		return fmt.Errorf("record a lost commit: %w", err)
 	}
 	return nil
 }
 
-// won ends the races of a member whose commit was accepted. If it was its turn, the next one goes to the member that has been losing
-// for longest and still contends.
-func (c *locked) won(batch *pgx.Batch, by syntax.DID) {
-	batch.Queue(missed, c.id, noTurnAfter)
+// recordAccepted clears the losses of a member whose commit was accepted. If the member had the
+// reservation, the next one goes to the member that has been losing for longest and still competes.
+func (c *locked) recordAccepted(batch *pgx.Batch, by syntax.DID) {
+	batch.Queue(endUnusedReservation, c.id, noReservationFor)
 	batch.Queue(`
 		UPDATE members SET lost_races = 0, lost_at_epoch = NULL WHERE convo_id = $1 AND did = $2 AND lost_races > 0`, c.id, by)
 	batch.Queue(`
@@ -106,5 +110,5 @@ func (c *locked) won(batch *pgx.Batch, by syntax.DID) {
 				ORDER BY lost_since LIMIT 1
 			) next
 		)
-		WHERE id = $1 AND reserved_for = $2`, c.id, by, patience, turn, contending)
+		WHERE id = $1 AND reserved_for = $2`, c.id, by, lossesForReservation, reservationTime, losersCompeteFor)
 }

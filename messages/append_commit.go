@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/mls"
-	"mlsd/outbox"
 )
 
 // CommitEntry is the log entry of a commit.
@@ -23,19 +22,22 @@ type CommitEntry struct {
 	Body    []byte
 }
 
-// AppendCommit writes e as the next entry of the log and returns its seq. The caller's transaction holds the row lock of the
-// convo; the unique index on (convo_id, epoch) stands behind its epoch check.
+// AppendCommit writes e as the next entry of the log and returns its seq. The caller's transaction
+// holds the row lock of the convo, and has checked the epoch under it. A unique index on (convo_id,
+// epoch) ensures that an epoch has one commit.
 func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at time.Time, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH convo AS (
 			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1::uuid RETURNING last_seq
-		), noted AS (
+		), appended AS (
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT $1::uuid, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
 			RETURNING convo_id, seq, kind, octet_length(body) AS size, created_at
-		), left_word AS (`+outbox.NoteMessages+`
+		), outboxed AS (
+			INSERT INTO outbox (kind, convo_id, seq, size, created_at)
+			SELECT kind, convo_id, seq, size, created_at FROM appended
 		)
-		SELECT seq, created_at FROM noted`,
+		SELECT seq, created_at FROM appended`,
 		e.ConvoID, int16(mls.ContentTypeCommit), e.Sender, e.Epoch, e.Body, e.Key, e.Hash[:]).Scan(&seq, &at)
 	return seq, at, err
 }

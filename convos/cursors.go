@@ -1,0 +1,159 @@
+package convos
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/batch"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
+	"mlsd/internal/pgpool"
+	"mlsd/messages"
+)
+
+// Bounds of the transactions that move cursors.
+const (
+	cursorsPerBatch = 256
+	cursorsWaiting  = 4096
+	cursorTimeout   = 4 * time.Second
+	cursorsAlone    = 8 // transactions at once that wait for the lock of a cursor
+	cursorAttempts  = 3 // of one such transaction
+)
+
+// Cursors moves readers' cursors. Moves that arrive at the same time share a statement, which does
+// not wait for locks. A move whose cursor another transaction has locked, or whose statement has
+// failed, is made again alone, after waiting for the lock. A move is safe to repeat, because a
+// cursor only goes up. Cursors is safe for concurrent use.
+type Cursors struct {
+	db     *pgxpool.Pool
+	faults *failpoint.Set
+	moves  *batch.Batcher[move, moved]
+	alone  chan struct{} // a semaphore of cursorsAlone
+}
+
+// move asks that a cursor stands at seq, or further.
+type move struct {
+	convo  uuid.UUID
+	reader syntax.DID
+	seq    int64
+}
+
+// moved is the outcome of a move.
+type moved struct {
+	status  string
+	lastSeq int64
+	cursor  int64 // if status is cursorMoved
+}
+
+// Outcomes of a move, as moveCursors names them.
+const (
+	cursorNotFound  = "convo-not-found"
+	cursorNotMember = "not-member"
+	cursorAhead     = "ahead"
+	cursorBusy      = "busy" // another transaction has locked the row
+	cursorMoved     = "moved"
+)
+
+// NewCursors returns cursors in db, which the caller owns. faults can be nil.
+func NewCursors(db *pgxpool.Pool, faults *failpoint.Set) *Cursors {
+	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone)}
+	c.moves = batch.New(batch.Limits{Batch: cursorsPerBatch, Queue: cursorsWaiting, Timeout: cursorTimeout}, c.moveTogether)
+	return c
+}
+
+// Update moves the reader's cursor to seq, never back, and returns where it stands. Errors:
+// ErrNotFound, ErrNotMember, ErrSeqAhead, messages.ErrBusy, batch.ErrOverloaded, batch.ErrClosed,
+// those of ctx and of the database.
+func (c *Cursors) Update(ctx context.Context, convo uuid.UUID, reader syntax.DID, seq int64) (int64, error) {
+	m := move{convo, reader, seq}
+	r, err := c.moves.Do(ctx, m)
+	switch {
+	case errors.Is(err, batch.ErrOverloaded), errors.Is(err, batch.ErrClosed), err != nil && ctx.Err() != nil:
+		return 0, fmt.Errorf("move the cursor: %w", err)
+	case err != nil, r.status == cursorBusy:
+		if r, err = c.moveAlone(ctx, m); err != nil {
+			return 0, fmt.Errorf("move the cursor: %w", err)
+		}
+	}
+	switch r.status {
+	case cursorMoved:
+		return r.cursor, nil
+	case cursorNotMember:
+		return 0, ErrNotMember
+	case cursorAhead:
+		return 0, fmt.Errorf("%w; lastSeq=%d", ErrSeqAhead, r.lastSeq)
+	case cursorBusy: // the reader joined between the two statements of moveAlone
+		return 0, fmt.Errorf("move the cursor: %w", messages.ErrBusy)
+	}
+	return 0, ErrNotFound
+}
+
+// Close finishes the moves that wait and refuses later ones. It returns when all are done, or with
+// ctx's error.
+func (c *Cursors) Close(ctx context.Context) error { return c.moves.Close(ctx) }
+
+// moveCursors moves cursors and says what became of each move.
+//
+//go:embed movecursors.sql
+var moveCursors string
+
+// moveTogether makes moves in one transaction, without waiting for locks.
+func (c *Cursors) moveTogether(ctx context.Context, moves []move) ([]moved, error) {
+	return c.move(ctx, &pgx.Batch{}, moves)
+}
+
+// moveAlone makes one move after waiting for the cursor's lock, no longer than the session's
+// lock_timeout.
+func (c *Cursors) moveAlone(ctx context.Context, m move) (moved, error) {
+	select {
+	case c.alone <- struct{}{}:
+		defer func() { <-c.alone }()
+	case <-ctx.Done():
+		return moved{}, ctx.Err()
+	}
+	for n := 1; ; n++ {
+		statements := &pgx.Batch{}
+		statements.Queue(`
+			SELECT FROM members WHERE convo_id = $1 AND did = $2 AND cursor_seq < $3 FOR NO KEY UPDATE`, m.convo, m.reader, m.seq)
+		results, err := c.move(ctx, statements, []move{m})
+		if err == nil {
+			return results[0], nil
+		}
+		if n == cursorAttempts || ctx.Err() != nil || !pgpool.ConnectionLost(err) {
+			return moved{}, err
+		}
+	}
+}
+
+// move makes moves in one transaction, after statements.
+func (c *Cursors) move(ctx context.Context, statements *pgx.Batch, moves []move) (results []moved, err error) {
+	convos := make(pgpool.Array[pgpool.UUID], len(moves))
+	readers := make(pgpool.Array[pgpool.Text], len(moves))
+	seqs := make(pgpool.Array[pgpool.Int], len(moves))
+	for i := range moves {
+		convos[i], readers[i], seqs[i] = pgpool.UUID(moves[i].convo), pgpool.Text(moves[i].reader), pgpool.Int(moves[i].seq)
+	}
+	statements.Queue(moveCursors, convos, readers, seqs).Query(func(rows pgx.Rows) error {
+		var r moved
+		_, err := pgx.ForEachRow(rows, []any{&r.status, &r.lastSeq, &r.cursor}, func() error {
+			results = append(results, r)
+			return nil
+		})
+		return err
+	})
+	err = pgpool.SendTx(ctx, c.db, statements, func() error {
+		return c.faults.Hit(ctx, failpoint.BeforeCommit, nsid.UpdateCursor)
+	})
+	if err == nil {
+		err = c.faults.Hit(ctx, failpoint.AfterCommit, nsid.UpdateCursor)
+	}
+	return results, err
+}

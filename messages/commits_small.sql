@@ -1,0 +1,17 @@
+-- Reads a page like page_small.sql, of commits only. Its parameters are $1 to $7 of page_small.sql.
+--
+-- Commits have an index of their own, by epoch. To use it, the statement turns the first seq of the
+-- page into an epoch: a commit at that seq or later creates at least the epoch of the entry there.
+SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
+	page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, false AS more
+FROM members me
+JOIN convos c ON c.id = me.convo_id
+LEFT JOIN LATERAL (
+	SELECT seq, kind, sender_did, epoch, CASE WHEN octet_length(body) <= $7 THEN body END AS body, embed_type, embed_uri, created_at
+	FROM messages
+	WHERE convo_id = $1 AND me.left_at IS NULL
+		AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) AND kind = 3 AND epoch >= (
+			SELECT epoch FROM messages WHERE convo_id = $1 AND seq >= greatest(me.joined_seq, $3::bigint + 1) ORDER BY seq LIMIT 1)
+	ORDER BY epoch LIMIT $6
+) page ON true
+WHERE me.convo_id = $1 AND me.did = $2

@@ -1,0 +1,36 @@
+-- Deletes old application messages from the beginnings of logs, and raises the floors of those
+-- logs. Returns how many messages it deleted, and the convos that possibly have more old messages.
+-- The convos that it did not reach come first.
+--
+-- $1 convos, $2 the time before which a message is old
+-- $3 the largest number of entries of one transaction, $4 of one convo
+--
+-- The floor passes an entry only if all entries before it are old too. If the clock was set back, a
+-- log has a younger entry before an older one, and the floor stays there until both are old.
+WITH old AS MATERIALIZED (
+	SELECT c.id AS convo_id, c.ord, coalesce(f.seq, 0) AS floor, entry.seq
+	FROM unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord)
+	LEFT JOIN LATERAL (SELECT seq FROM log_floors WHERE convo_id = c.id LIMIT 1) f ON true
+	CROSS JOIN LATERAL (
+		SELECT seq FROM (
+			SELECT seq, bool_and(created_at < $2) OVER (ORDER BY seq) AS old
+			FROM messages WHERE convo_id = c.id AND seq > coalesce(f.seq, 0) ORDER BY seq LIMIT $4
+		) entries WHERE old
+	) entry
+	LIMIT $3
+), passed AS MATERIALIZED (
+	SELECT convo_id, ord, floor, max(seq) AS upto, count(*) AS n FROM old GROUP BY convo_id, ord, floor
+), total AS MATERIALIZED (
+	SELECT sum(n) AS n, max(ord) AS last FROM passed
+), gone AS (
+	DELETE FROM messages m USING passed p
+	WHERE m.convo_id = p.convo_id AND m.seq > p.floor AND m.seq <= p.upto AND m.kind = 1
+	RETURNING m.seq
+), raised AS (
+	INSERT INTO log_floors (convo_id, seq) SELECT convo_id, upto FROM passed
+	ON CONFLICT (convo_id) DO UPDATE SET seq = excluded.seq WHERE log_floors.seq < excluded.seq
+)
+SELECT (SELECT count(*) FROM gone), ARRAY(
+	SELECT c.id FROM total, unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord) LEFT JOIN passed p USING (ord)
+	WHERE p.n = $4 OR (total.n = $3 AND c.ord >= total.last)
+	ORDER BY p.n IS NOT NULL, c.ord)

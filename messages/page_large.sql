@@ -1,0 +1,20 @@
+-- Reads a page like page_small.sql, of messages of any size. It ends before the message with which
+-- the bodies would be more than $7 bytes in all. If $9 is true, the first message is in the page
+-- even if its body is larger. The other parameters are those of page_small.sql.
+--
+-- octet_length of a TOASTed value reads its header only, so a body that is not in the page is never
+-- loaded.
+SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
+	page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, page.more
+FROM members me
+JOIN convos c ON c.id = me.convo_id
+LEFT JOIN LATERAL (
+	SELECT seq, kind, sender_did, epoch, body, embed_type, embed_uri, created_at, lead(true) OVER so_far IS NOT NULL AS more,
+		sum(octet_length(body)) OVER so_far AS total, row_number() OVER so_far AS nth
+	FROM messages
+	WHERE convo_id = $1 AND me.left_at IS NULL
+		AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) AND (kind <> 3 OR $8)
+	WINDOW so_far AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)
+	ORDER BY seq LIMIT $6
+) page ON page.total <= $7 OR (page.nth = 1 AND $9)
+WHERE me.convo_id = $1 AND me.did = $2

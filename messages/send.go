@@ -1,0 +1,170 @@
+package messages
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
+	"mlsd/internal/serviceauth"
+	"mlsd/mls"
+)
+
+// Draft is a message as its sender sends it. Epoch and Kind are those of the ciphertext's own MLS
+// header.
+type Draft struct {
+	ConvoID   uuid.UUID
+	GroupID   []byte // of the ciphertext's header: must be the convo's
+	Sender    syntax.DID
+	Key       string            // the client's idempotency key, or the one derived from the ciphertext; never empty
+	Hash      [sha256.Size]byte // of the request's content (idem.Content.Hash): equal for equal requests
+	Kind      mls.ContentType   // application or proposal
+	Epoch     int64
+	Body      []byte
+	EmbedType *string
+	EmbedURI  *string
+	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil: no token
+}
+
+// requestKey names a request to send a message.
+type requestKey struct {
+	convo  uuid.UUID
+	sender syntax.DID
+	key    string
+}
+
+func (d *Draft) requestKey() requestKey { return requestKey{d.ConvoID, d.Sender, d.Key} }
+
+// repeats reports whether d is the same request as other.
+func (d *Draft) repeats(other *Draft) bool {
+	return d.Hash == other.Hash && d.requestKey() == other.requestKey()
+}
+
+// Receipt is the answer to the sender of a message.
+type Receipt struct {
+	ID       uuid.UUID
+	Seq      int64
+	Epoch    int64
+	At       time.Time // whole milliseconds
+	Replayed bool      // an earlier request with the same key and content appended the message
+}
+
+// Result is the outcome of one draft. Err is nil, one of the refusals ErrConvoNotFound,
+// ErrNotMember, ErrWrongGroup, *EpochMismatchError, *idem.ConflictError and
+// serviceauth.ErrReplayed, or the reason why the draft was not judged: ErrBusy, idem.ErrInProgress,
+// idem.ErrUnknownOutcome, an error of the database.
+type Result struct {
+	Receipt
+	Err error
+}
+
+// Errors of sends that were not judged.
+var (
+	ErrBusy       = errors.New("the convo is being written")
+	ErrOverloaded = errors.New("too many messages are waiting to be written")
+	ErrClosed     = errors.New("the log is closed")
+)
+
+// Log appends messages.
+type Log struct {
+	db      *pgxpool.Pool
+	batches *pgxpool.Pool // for transactions that messages share
+	window  int64
+	metrics idem.Metrics
+	log     *slog.Logger
+	faults  *failpoint.Set
+	batcher *batcher
+}
+
+// Option changes a Log.
+type Option func(*Log)
+
+// WithShards sets how many transactions with messages the node can have in flight, besides those of
+// busy convos.
+func WithShards(n int) Option {
+	return func(l *Log) { l.batcher.shards = newLanes(n) }
+}
+
+// OnReserved runs the transactions that messages share on a pool of their own: a batch of hundreds
+// must not wait for a connection behind hundreds of single requests. It needs one connection for
+// each shard, and busyLanes more.
+func OnReserved(pool *pgxpool.Pool) Option {
+	return func(l *Log) { l.batches = pool }
+}
+
+// OnBatch calls f with the number of drafts of every batch.
+func OnBatch(f func(drafts int)) Option {
+	return func(l *Log) { l.batcher.onBatch = f }
+}
+
+// NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be
+// (0: none). faults can be nil.
+func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Log {
+	l := &Log{db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults}
+	l.batcher = newBatcher(l.write)
+	for _, o := range options {
+		o(l)
+	}
+	return l
+}
+
+// duplicateTimeout is how long a request waits for an equal one that is being written. It is as
+// long as the sessions' lock_timeout, which bounds the same wait where the other request is on
+// another node.
+const duplicateTimeout = 2 * time.Second
+
+// Send appends one message, in a transaction that it shares with messages that arrive at the same
+// time. It returns once the message is durable. The error is one of a Result, ErrOverloaded,
+// ErrClosed or ctx's. If ctx ends while the message waits, it is not written. If ctx ends later,
+// the transaction goes on.
+func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
+	s := &send{Draft: d, done: make(chan Result, 1)}
+	duplicate, err := l.batcher.enqueue(s)
+	if err != nil {
+		return Receipt{}, err
+	}
+	var timeout <-chan time.Time
+	if duplicate {
+		t := time.NewTimer(duplicateTimeout)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case r := <-s.done:
+		return r.Receipt, r.Err
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timeout:
+		l.metrics.InProgress(nsid.SendMessage)
+		err = idem.ErrInProgress
+	}
+	l.batcher.cancel(s)
+	return Receipt{}, err
+}
+
+// Append writes drafts in one transaction and returns a result for each, in order, once they are
+// durable. It waits for convos that other transactions have locked. The error is the first one of a
+// draft that could not be judged. It is for callers that have whole batches; a request to send one
+// message calls Send.
+func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
+	results := l.write(ctx, drafts, true)
+	for _, r := range results {
+		if r.Err != nil && !refusal(r.Err) {
+			return nil, fmt.Errorf("append: %w", r.Err)
+		}
+	}
+	return results, nil
+}
+
+// Close writes the messages that are waiting and refuses later ones. It returns when all are
+// written, or ctx's error.
+func (l *Log) Close(ctx context.Context) error { return l.batcher.close(ctx) }
