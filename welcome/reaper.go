@@ -3,58 +3,39 @@ package welcome
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Reaped counts what one round of the reaper did.
 type Reaped struct {
-	Released int64 // leases over: fetchable again
-	Consumed int64 // leases over where silence counts as success
-	Expired  int64 // never asked for within the retention
-	Erased   int64 // Welcome bytes that nobody can fetch any more
+	Released int64 // leases that ended; the Welcome can be fetched again
+	Consumed int64 // leases that ended where silence counts as success
+	Expired  int64 // Welcomes older than the retention
+	Erased   int64 // Welcome bytes that no device can fetch any more
 }
 
-// Reaper does in the background what Fetch and Confirm would do to a Welcome whose time has come, so that its state is true
-// for an observer too, and erases what is no longer needed. Any number of nodes may run one: they pass over each other's rows.
+// Reaper ends leases whose grace is over, expires old Welcomes and erases bytes that are no longer
+// needed. Any number of nodes can run one: each skips the rows that another has locked.
 type Reaper struct {
 	db     *pgxpool.Pool
 	policy Policy
-	log    *slog.Logger
 	count  func(Reaped)
 }
 
-// NewReaper returns a reaper; count is told of every round.
-func NewReaper(db *pgxpool.Pool, policy Policy, log *slog.Logger, count func(Reaped)) *Reaper {
-	return &Reaper{db: db, policy: policy, log: log, count: count}
-}
-
-// Run works a round every interval until ctx ends. A round that fails is logged and tried again at the next.
-func (r *Reaper) Run(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		done, err := r.RunOnce(ctx)
-		r.count(done)
-		if err != nil && ctx.Err() == nil {
-			r.log.ErrorContext(ctx, "the Welcome reaper failed", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+// NewReaper returns a reaper. It calls count after every round.
+func NewReaper(db *pgxpool.Pool, policy Policy, count func(Reaped)) *Reaper {
+	return &Reaper{db: db, policy: policy, count: count}
 }
 
 // reapBatch bounds the rows of one statement, and so the time it holds their locks.
 const reapBatch = 500
 
-// RunOnce does all the work that is due, in bounded batches. Each is a transaction of one statement, so that now() is when it begins:
-// unlike clock_timestamp() it can bound the scan of an index.
+// RunOnce does all the work that is due, in batches of at most reapBatch rows. Each batch is a
+// transaction of one statement, so that now() is the time of the statement. Unlike
+// clock_timestamp(), now() can bound the scan of an index.
 func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
+	defer func() { r.count(done) }()
 	consume := r.policy.OnExpiry == Consume
 	steps := []struct {
 		name  string
@@ -62,7 +43,7 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 		sql   string
 		args  []any
 	}{
-		{"consume silent deliveries", &done.Consumed, `
+		{"consume unconfirmed Welcomes", &done.Consumed, `
 			UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp(), version = version + 1
 			WHERE (convo_id, id) IN (
 				SELECT convo_id, id FROM welcomes

@@ -1,15 +1,22 @@
-// Package welcome delivers Welcomes (RFC 9420 §12.4.3.1) in two phases, so that an app killed between fetching and joining
-// loses nothing. It owns the tables welcomes (a row per recipient device) and welcome_bodies (the object's bytes, once).
+// Package welcome delivers Welcomes (RFC 9420 §12.4.3.1) in two phases, so that an app that is
+// killed between fetching and joining loses nothing. It owns the tables welcomes (a row for each
+// recipient device) and welcome_bodies (the object's bytes, once).
 //
 //	            Fetch                        Confirm(true)
 //	available ───────────────▶ in_flight ───────────────────────▶ consumed
 //	    ▲                        │  │  ▲
-//	    │   grace over, no word  │  │  └── Fetch again: same bytes, same lease
-//	    └────────────────────────┘  └───── Confirm(false): stays in_flight, error recorded, fetched again at will
-//	available | in_flight ──▶ superseded (a newer Welcome for the same device, or the recipient was added anew)
-//	available | in_flight ──▶ expired    (retention over)
+//	    │   grace over           │  │  └── Fetch again: same bytes, same lease
+//	    └────────────────────────┘  └───── Confirm(false): stays in_flight, records the error
 //
-// Every transition is one UPDATE of a locked row and raises its version. Only the database's clock counts.
+//	available | in_flight ──▶ superseded  a newer Welcome for the same device, a commit that removes
+//	                                      the device, or the recipient has left or was removed
+//	available | in_flight ──▶ expired     retention over
+//
+// With the policy Consume, a lease whose grace is over without a reported failure goes to consumed.
+//
+// Every transition is an UPDATE of a locked row and raises the row's version. The database's clock
+// decides. Each transition stands in one place: openlease.sql, confirm.sql, endLeases (and in bulk
+// the Reaper), supersede and the Reaper's expiry.
 package welcome
 
 import (
@@ -17,8 +24,8 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/google/uuid"
 
+	"mlsd/messages"
 	"mlsd/mls"
 )
 
@@ -33,18 +40,21 @@ const (
 	Expired    State = "expired"
 )
 
-// Retention of what is no longer, or never was, asked for.
+// Retention.
 const (
-	keepConsumedBytes = 24 * time.Hour
-	keepUnfetched     = 90 * 24 * time.Hour
+	keepConsumedBytes = 24 * time.Hour      // of the bytes, after the last confirmation
+	keepUnfetched     = 90 * 24 * time.Hour // of a Welcome that is not consumed
 )
 
+// Errors of Fetch and Confirm. ErrConvoNotFound and ErrNotMember are those of the message log.
 var (
-	ErrNotFound = errors.New("no Welcome for this device")
-	ErrConsumed = errors.New("the Welcome has been consumed")
+	ErrConvoNotFound = messages.ErrConvoNotFound
+	ErrNotMember     = messages.ErrNotMember
+	ErrNotFound      = errors.New("no Welcome for this device")
+	ErrConsumed      = errors.New("the Welcome has been consumed")
 )
 
-// ExpiryPolicy says what silence means once the grace is over.
+// ExpiryPolicy says what happens to a Welcome that is not confirmed within the grace.
 type ExpiryPolicy string
 
 const (
@@ -52,36 +62,25 @@ const (
 	Consume ExpiryPolicy = "consume" // silence counts as success, unless a failure was reported
 )
 
-// Policy is how long a fetched Welcome waits for its confirmation, and what happens then.
+// Policy says how long a fetched Welcome waits for its confirmation, and what happens then.
 type Policy struct {
 	Grace    time.Duration
 	OnExpiry ExpiryPolicy
 }
 
-// Device selects the Welcomes of one member: all of them, those of one device, or those sent to one KeyPackage.
+// Device selects the Welcomes of one member: all of them, those of one device, or those sent to one
+// KeyPackage.
 type Device struct {
 	DID           syntax.DID
 	DeviceID      string            // "" is any
 	KeyPackageRef mls.KeyPackageRef // nil is any
 }
 
-// Delivery is a Welcome as its recipient gets it.
+// Delivery is a fetched Welcome.
 type Delivery struct {
 	Body           []byte
 	KeyPackageRef  mls.KeyPackageRef
 	Epoch          int64 // that the Welcome leads into
 	State          State
 	GraceExpiresAt time.Time
-}
-
-// row is what a transition needs to know of a Welcome.
-type row struct {
-	id             uuid.UUID
-	ref            mls.KeyPackageRef
-	epoch          int64
-	state          State
-	graceOver      bool
-	fetched        bool // at any time
-	failed         bool // Confirm(false) was said of the delivery under way
-	graceExpiresAt *time.Time
 }

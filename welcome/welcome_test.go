@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -21,10 +20,10 @@ import (
 
 const bob syntax.DID = "did:plc:bob"
 
-// grace is the policy's; time passes by moving the rows into the past.
+// grace is the policy's. Tests let time pass by moving the rows into the past.
 const grace = 5 * time.Minute
 
-// expect is the model: what one Welcome must be, by the rules of the contract and nothing of the code.
+// expect is the model of one Welcome. It follows the contract and shares nothing with the code.
 type expect struct {
 	state   welcome.State
 	fetched bool
@@ -32,7 +31,7 @@ type expect struct {
 	left    time.Duration // of the lease
 }
 
-func (e *expect) settle(onExpiry welcome.ExpiryPolicy) {
+func (e *expect) endLease(onExpiry welcome.ExpiryPolicy) {
 	if e.state != welcome.InFlight || e.left > 0 {
 		return
 	}
@@ -43,8 +42,8 @@ func (e *expect) settle(onExpiry welcome.ExpiryPolicy) {
 	}
 }
 
-// TestMachineFollowsTheModel plays random fetches, confirmations, waits and reaper rounds against the database and against
-// the model, and compares after each step.
+// TestMachineFollowsTheModel plays random fetches, confirmations, waits and reaper rounds against
+// the database and against the model, and compares after each step.
 func TestMachineFollowsTheModel(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -58,22 +57,16 @@ func TestMachineFollowsTheModel(t *testing.T) {
 func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 	ctx := context.Background()
 	convo, ref := uuid.New(), mls.KeyPackageRef("ref")
-	deposit(rt, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: ref})
+	add(rt, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: ref})
 	join(rt, db, convo, bob)
-	desk := welcome.NewDesk(db, policy, nil)
-	reaper := welcome.NewReaper(db, policy, slog.New(slog.DiscardHandler), func(welcome.Reaped) {})
+	service := welcome.New(db, policy, nil)
+	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
 	model := expect{state: welcome.Available}
 	var lease time.Time
 	rt.Repeat(map[string]func(*rapid.T){
 		"fetch": func(rt *rapid.T) {
-			model.settle(policy.OnExpiry)
-			got, err := welcome.Delivery{}, welcome.ErrAside
-			if rapid.Bool().Draw(rt, "at the desk") {
-				got, err = desk.Fetch(ctx, convo, phone)
-			}
-			if errors.Is(err, welcome.ErrAside) {
-				got, err = fetch(db, policy, convo)
-			}
+			model.endLease(policy.OnExpiry)
+			got, err := service.Fetch(ctx, convo, phone)
 			if model.state == welcome.Consumed {
 				if !errors.Is(err, welcome.ErrConsumed) {
 					rt.Fatalf("a consumed Welcome: %v", err)
@@ -94,14 +87,8 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 		},
 		"confirm": func(rt *rapid.T) {
 			success := rapid.Bool().Draw(rt, "success")
-			model.settle(policy.OnExpiry)
-			state, err := welcome.State(""), welcome.ErrAside
-			if rapid.Bool().Draw(rt, "at the desk") {
-				state, err = desk.Confirm(ctx, convo, phone, success, "no such key")
-			}
-			if errors.Is(err, welcome.ErrAside) {
-				state, err = confirm(db, policy, convo, success)
-			}
+			model.endLease(policy.OnExpiry)
+			state, err := service.Confirm(ctx, convo, phone, success, "no such key")
 			switch {
 			case !model.fetched:
 				if !errors.Is(err, welcome.ErrNotFound) {
@@ -132,7 +119,7 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 			if _, err := reaper.RunOnce(ctx); err != nil {
 				rt.Fatal(err)
 			}
-			model.settle(policy.OnExpiry)
+			model.endLease(policy.OnExpiry)
 			var state welcome.State
 			if err := db.QueryRow(ctx, `SELECT state FROM welcomes WHERE convo_id = $1`, convo).Scan(&state); err != nil {
 				rt.Fatal(err)
@@ -158,48 +145,35 @@ func join(t fataler, db *pgxpool.Pool, convo uuid.UUID, did syntax.DID) {
 
 type fataler interface{ Fatal(...any) }
 
-func deposit(t fataler, db *pgxpool.Pool, convo uuid.UUID, epoch int64, to ...welcome.Recipient) {
+func add(t fataler, db *pgxpool.Pool, convo uuid.UUID, epoch int64, to ...welcome.Recipient) {
 	err := pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) error {
-		return welcome.Deposit(context.Background(), tx, convo, epoch, fmt.Appendf(nil, "welcome %d", epoch), to)
+		return welcome.Add(context.Background(), tx, convo, epoch, fmt.Appendf(nil, "welcome %d", epoch), to)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func fetch(db *pgxpool.Pool, policy welcome.Policy, convo uuid.UUID) (d welcome.Delivery, err error) {
-	err = pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) (err error) {
-		d, err = policy.Fetch(context.Background(), tx, convo, phone)
-		return err
-	})
-	return d, err
-}
-
-func confirm(db *pgxpool.Pool, policy welcome.Policy, convo uuid.UUID, success bool) (s welcome.State, err error) {
-	err = pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) (err error) {
-		s, err = policy.Confirm(context.Background(), tx, convo, phone, success, "no such key")
-		return err
-	})
-	return s, err
-}
-
-// TestNewerWelcomeSupersedes: stale-welcome. The device gets the newer one; another device's is left alone.
+// TestNewerWelcomeSupersedes: stale-welcome. The device gets the newer one. Another device's
+// Welcome does not change.
 func TestNewerWelcomeSupersedes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
 	convo := uuid.New()
-	phone := welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")}
+	join(t, db, convo, bob)
+	service := welcome.New(db, policy, nil)
+	one := welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")}
 	laptop := welcome.Recipient{DID: bob, DeviceID: "laptop", Ref: mls.KeyPackageRef("two")}
-	deposit(t, db, convo, 1, phone, laptop)
-	if _, err := fetch(db, policy, convo); err != nil {
+	add(t, db, convo, 1, one, laptop)
+	if _, err := service.Fetch(t.Context(), convo, phone); err != nil {
 		t.Fatal(err)
 	}
-	deposit(t, db, convo, 7, phone) // the same KeyPackage: a last-resort one
-	if state, err := confirm(db, policy, convo, true); err != nil || state != welcome.Superseded {
-		t.Fatalf("a late word about what has ended: %s, %v", state, err)
+	add(t, db, convo, 7, one) // the same KeyPackage: a last-resort one
+	if state, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil || state != welcome.Superseded {
+		t.Fatalf("a late confirmation: %s, %v", state, err)
 	}
-	got, err := fetch(db, policy, convo)
+	got, err := service.Fetch(t.Context(), convo, phone)
 	if err != nil || got.Epoch != 7 || string(got.Body) != "welcome 7" {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -212,19 +186,21 @@ func TestNewerWelcomeSupersedes(t *testing.T) {
 	}
 }
 
-// TestRetention: unfetched Welcomes expire after 90 days; bytes are erased a day after the last device has consumed them.
+// TestRetention: unfetched Welcomes expire after 90 days; bytes are erased a day after the last
+// device has consumed them.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
-	reaper := welcome.NewReaper(db, policy, slog.New(slog.DiscardHandler), func(welcome.Reaped) {})
-	convo := uuid.New()
-	deposit(t, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")},
+	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
+	service, convo := welcome.New(db, policy, nil), uuid.New()
+	join(t, db, convo, bob)
+	add(t, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")},
 		welcome.Recipient{DID: "did:plc:carol", DeviceID: "tablet", Ref: mls.KeyPackageRef("two")})
-	if _, err := fetch(db, policy, convo); err != nil {
+	if _, err := service.Fetch(t.Context(), convo, phone); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := confirm(db, policy, convo, true); err != nil {
+	if _, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil {
 		t.Fatal(err)
 	}
 	step := func(d time.Duration, want welcome.Reaped) {
@@ -237,9 +213,9 @@ func TestRetention(t *testing.T) {
 		}
 	}
 	step(25*time.Hour, welcome.Reaped{})                         // carol's is still to be fetched
-	step(89*24*time.Hour, welcome.Reaped{Expired: 1, Erased: 1}) // nobody waits any longer
+	step(89*24*time.Hour, welcome.Reaped{Expired: 1, Erased: 1}) // carol's has expired
 	step(time.Hour, welcome.Reaped{})
-	if _, err := fetch(db, policy, convo); !errors.Is(err, welcome.ErrConsumed) {
+	if _, err := service.Fetch(t.Context(), convo, phone); !errors.Is(err, welcome.ErrConsumed) {
 		t.Fatalf("a consumed Welcome without bytes: %v", err)
 	}
 }

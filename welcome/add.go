@@ -1,0 +1,63 @@
+package welcome
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/mls"
+	"mlsd/outbox"
+	"mlsd/push"
+)
+
+// Recipient is a device that a Welcome names by its KeyPackageRef.
+type Recipient struct {
+	DID      syntax.DID
+	DeviceID string
+	Ref      mls.KeyPackageRef
+}
+
+// Add makes the Welcome that leads into epoch available to each recipient, inside the transaction
+// of its commit. It supersedes older Welcomes of the same devices. The Welcome does not depend on
+// the KeyPackage from here on.
+func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []byte, to []Recipient) error {
+	n := len(to)
+	ids, dids, devices, refs := make([]uuid.UUID, n), make([]syntax.DID, n), make([]string, n), make([][]byte, n)
+	for i, r := range to {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return fmt.Errorf("mint a Welcome id: %w", err)
+		}
+		ids[i], dids[i], devices[i], refs[i] = id, r.DID, r.DeviceID, r.Ref
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(`
+		INSERT INTO welcome_bodies (convo_id, epoch, body, created_at) VALUES ($1, $2, $3, clock_timestamp())`,
+		convo, epoch, body)
+	batch.Queue(supersede, convo, dids, devices)
+	batch.Queue(`
+		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
+		SELECT $1, r.id, r.did, r.device_id, r.ref, $2, clock_timestamp()
+		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[]) AS r (id, did, device_id, ref)`,
+		convo, epoch, ids, dids, devices, refs)
+	outbox.QueueWelcomes(batch, convo, epoch, dids, devices, refs)
+	push.QueueWelcome(batch, dids, devices)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("add the Welcome: %w", err)
+	}
+	return nil
+}
+
+// Invited returns those of dids that have ever been sent a Welcome to convo.
+func Invited(ctx context.Context, tx pgx.Tx, convo uuid.UUID, dids []syntax.DID) (invited []syntax.DID, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce(array_agg(DISTINCT recipient_did), '{}') FROM welcomes WHERE convo_id = $1 AND recipient_did = ANY($2)`,
+		convo, dids).Scan(&invited)
+	if err != nil {
+		return nil, fmt.Errorf("read who was invited: %w", err)
+	}
+	return invited, nil
+}

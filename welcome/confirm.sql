@@ -1,0 +1,40 @@
+-- Ends the delivery that the recipient confirms, or records that its join has failed.
+--
+-- $1 convo, $2 recipient, $3 device or '', $4 KeyPackageRef or NULL
+-- $5 method, for the audit log
+-- $6 success, $7 why the join failed
+--
+-- The statement does not wait for locks. If another transaction has locked the Welcome, the caller
+-- tries again after waiting in a statement of its own: see Service.
+WITH audit AS MATERIALIZED (
+    SELECT set_config('mlsd.caller', $2::text, true), set_config('mlsd.reason', $5::text, true)
+), recipient AS MATERIALIZED (
+    SELECT left_at IS NULL AS member FROM audit, members WHERE convo_id = $1 AND did = $2
+), chosen AS MATERIALIZED (
+    SELECT id, state, attempts > 0 AS fetched
+    FROM welcomes
+    WHERE convo_id = $1 AND recipient_did = $2 AND ($3::text = '' OR device_id = $3) AND ($4::bytea IS NULL OR key_package_ref = $4)
+        AND (SELECT member FROM recipient)
+    ORDER BY (state = 'in_flight') DESC, (state = 'available' AND attempts > 0) DESC, (state = 'consumed') DESC,
+        (attempts > 0) DESC, epoch DESC, created_at DESC
+    LIMIT 1
+), locked AS MATERIALIZED (
+    -- No row if another transaction has locked or changed the Welcome, or if its grace is over.
+    SELECT w.id FROM chosen CROSS JOIN LATERAL (
+        SELECT id FROM welcomes
+        WHERE convo_id = $1 AND id = chosen.id AND chosen.fetched AND state = chosen.state
+            AND (state = 'available' OR state = 'in_flight' AND grace_expires_at > clock_timestamp())
+        FOR UPDATE SKIP LOCKED
+    ) w
+), confirmed AS (
+    UPDATE welcomes w
+    SET state = CASE WHEN $6 THEN 'consumed' ELSE w.state END,
+        confirmed_at = CASE WHEN $6 THEN clock_timestamp() END,
+        last_error = CASE WHEN NOT $6 THEN $7::text END,
+        version = w.version + 1
+    FROM locked
+    WHERE w.convo_id = $1 AND w.id = locked.id
+    RETURNING w.state
+)
+SELECT recipient.member, chosen.fetched, chosen.state, confirmed.state
+FROM (SELECT) one LEFT JOIN recipient ON true LEFT JOIN chosen ON true LEFT JOIN confirmed ON true

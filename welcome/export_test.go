@@ -1,0 +1,27 @@
+package welcome
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+)
+
+// TryFetch is the first attempt of Fetch. It does not wait for locks.
+func (s *Service) TryFetch(ctx context.Context, convo uuid.UUID, to Device) (d Delivery, busy bool, err error) {
+	f, err := s.fetchOnce(ctx, convo, to, false)
+	if err != nil || f.busy() {
+		return d, f.busy(), err
+	}
+	d, err = f.delivery()
+	return d, false, err
+}
+
+// TryConfirm is the first attempt of Confirm. It does not wait for locks.
+func (s *Service) TryConfirm(ctx context.Context, convo uuid.UUID, to Device, success bool) (state State, busy bool, err error) {
+	results, err := s.confirmTogether(ctx, []confirmation{{convo, to, success, "not stated"}})
+	if err != nil || results[0].busy() {
+		return "", err == nil, err
+	}
+	state, err = results[0].outcome()
+	return state, false, err
+}

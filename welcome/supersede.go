@@ -1,0 +1,34 @@
+package welcome
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// supersede ends the Welcomes that are on their way to devices in the convo $1. $2 and $3 are the
+// devices' DIDs and ids, in parallel. The id ” is any device.
+const supersede = `
+	UPDATE welcomes w SET state = 'superseded', version = version + 1
+	FROM unnest($2::text[], $3::text[]) AS d (did, device_id)
+	WHERE w.convo_id = $1 AND w.recipient_did = d.did AND (d.device_id = '' OR w.device_id = d.device_id)
+		AND w.state IN ('available', 'in_flight')`
+
+// Supersede ends the Welcomes that are on their way to devices. They lead into an epoch that the
+// devices are no longer in. It does not look at KeyPackageRef.
+func Supersede(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...Device) error {
+	if len(devices) == 0 {
+		return nil
+	}
+	dids, ids := make([]syntax.DID, len(devices)), make([]string, len(devices))
+	for i, d := range devices {
+		dids[i], ids[i] = d.DID, d.DeviceID
+	}
+	if _, err := tx.Exec(ctx, supersede, convo, dids, ids); err != nil {
+		return fmt.Errorf("supersede Welcomes: %w", err)
+	}
+	return nil
+}
