@@ -14,41 +14,46 @@ import (
 
 const (
 	pageEvents = 200
-	pageBytes  = 256 << 10 // of the log entries of one page; and one more, however large
+	pageBytes  = 256 << 10 // of log entries in one page; the first entry of a page can be larger
 )
 
-// errDropped says that days were dropped before they had been read.
+// errDropped says that days were dropped before the reader had read them.
 var errDropped = errors.New("the events that come next are not kept any more")
 
-// catchUp reads the table from a subscription's position to a place that has been reached already.
+// catchUp reads the table events for one subscription, from its position to a place of the stream
+// that exists already.
 type catchUp struct {
-	s        *Subscription
-	position int64 // everything up to here has been read
-	upto     int64
-	day      time.Time              // no event behind position is older
-	terms    []term                 // in which the DID was a member, from position to upto
-	convos   map[uuid.UUID]struct{} // of which it is one at upto
+	s           *Subscription
+	position    int64 // the last place that has been read
+	upto        int64
+	day         time.Time              // no event behind position is older
+	memberships []membership           // of the DID, between position and upto
+	convos      map[uuid.UUID]struct{} // the convos of the DID at position; after replay, at upto
 }
 
-// term is a part of the stream in which somebody is entitled to a convo's events: from < stream_seq ≤ to.
-type term struct {
+// membership is a part of the stream in which the DID is entitled to a convo's events:
+// from < stream_seq ≤ to.
+type membership struct {
 	convo    uuid.UUID
 	from, to int64
 }
 
-// change is a membership event of the subscriber's own. One that has no place in the stream yet is behind all that have.
+// change is a membership event of the DID itself.
 type change struct {
 	convo  uuid.UUID
-	at     int64
+	at     int64 // its place in the stream, or notYet
 	joined bool
 }
 
+// notYet is the place of an event that is still in the outbox. It is behind all events of the
+// stream.
 const notYet = 1<<63 - 1
 
-// begin finds what the subscriber is entitled to between two places of the stream.
+// begin finds out which convos the DID is entitled to between two places of the stream.
 //
-// One statement sees the roster, the stream and the outbox at one moment. The roster says what is true then; going back over what has
-// changed since position says what was true there: before a member's joining it was none, before its leaving it was one.
+// One statement reads the roster, the stream and the outbox in one snapshot. The roster says where
+// the DID is a member now. To rewind the changes since position gives its memberships at position:
+// before it joined it was no member, and before it left it was one.
 func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchUp, error) {
 	c := &catchUp{s: s, position: position, upto: upto, convos: map[uuid.UUID]struct{}{}}
 	err := s.hub.db.QueryRow(ctx, `
@@ -71,7 +76,7 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 	_, err = pgx.ForEachRow(rows, []any{&one.convo, &one.at, &one.joined}, func() error {
 		switch {
 		case !s.wants(one.convo):
-		case one.at == 0:
+		case one.at == 0: // the roster
 			c.convos[one.convo] = struct{}{}
 		default:
 			changes = append(changes, one)
@@ -82,13 +87,13 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 		return nil, fmt.Errorf("read the subscriber's convos: %w", err)
 	}
 	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
-	c.goBack(changes)
-	c.goForth(changes)
+	c.rewind(changes)
+	c.replay(changes)
 	return c, nil
 }
 
-// goBack makes convos what it was at position.
-func (c *catchUp) goBack(changes []change) {
+// rewind changes convos from the roster of now to the convos at position.
+func (c *catchUp) rewind(changes []change) {
 	for _, ch := range slices.Backward(changes) {
 		if ch.joined {
 			delete(c.convos, ch.convo)
@@ -98,8 +103,9 @@ func (c *catchUp) goBack(changes []change) {
 	}
 }
 
-// goForth makes it what it is at upto, and notes the terms on the way. A term ends with the event of its end.
-func (c *catchUp) goForth(changes []change) {
+// replay changes convos to the convos at upto, and collects the memberships on the way. A
+// membership includes the event that ends it.
+func (c *catchUp) replay(changes []change) {
 	since := map[uuid.UUID]int64{}
 	for convo := range c.convos {
 		since[convo] = c.position
@@ -113,13 +119,13 @@ func (c *catchUp) goForth(changes []change) {
 		case ch.joined && !in:
 			since[ch.convo] = ch.at - 1
 		case !ch.joined && in:
-			c.terms = append(c.terms, term{ch.convo, from, ch.at})
+			c.memberships = append(c.memberships, membership{ch.convo, from, ch.at})
 			delete(since, ch.convo)
 		}
 	}
 	clear(c.convos)
 	for convo, from := range since {
-		c.terms = append(c.terms, term{convo, from, c.upto})
+		c.memberships = append(c.memberships, membership{convo, from, c.upto})
 		c.convos[convo] = struct{}{}
 	}
 }
@@ -131,18 +137,19 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	}
 	var convos []uuid.UUID
 	var from, to []int64
-	for _, t := range c.terms {
-		if t.to > c.position {
-			convos, from, to = append(convos, t.convo), append(from, max(t.from, c.position)), append(to, t.to)
+	for _, m := range c.memberships {
+		if m.to > c.position {
+			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.position)), append(to, m.to)
 		}
 	}
-	limit := max(pageEvents, len(convos)/4) // who is in many convos asks all of them each time
+	// Each page searches all convos, so that many convos need larger pages.
+	limit := max(pageEvents, len(convos)/4)
 	rows, err := c.s.hub.db.Query(ctx, `
-		SELECT `+columns+` FROM (
-			SELECT e.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS t (convo_id, after, upto)
+		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM (
+			SELECT e.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m (convo_id, after, upto)
 			CROSS JOIN LATERAL (
 				SELECT * FROM events
-				WHERE convo_id = t.convo_id AND stream_seq > t.after AND stream_seq <= t.upto AND day >= $4 AND kind <> 5
+				WHERE convo_id = m.convo_id AND stream_seq > m.after AND stream_seq <= m.upto AND day >= $4 AND kind <> 5
 				ORDER BY stream_seq LIMIT $5
 			) e
 			UNION ALL
@@ -158,6 +165,7 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	if err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
+	// The oldest day is read after the page: days that were dropped in between are noticed.
 	var first int64
 	if err := c.s.hub.db.QueryRow(ctx, `SELECT coalesce(min(first_seq), 0) FROM event_days`).Scan(&first); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
@@ -176,12 +184,12 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	c.s.hub.mu.Lock()
 	for i, e := range page {
 		page[i] = c.s.hub.share(e)
-		if e.Kind.LogEntry() && e.Size <= largeEvent { // the others when it is their turn
+		if e.Kind.LogEntry() && e.Size <= largeEvent { // Next loads the large ones
 			entries = append(entries, e)
 		}
 	}
 	c.s.hub.mu.Unlock()
-	if err := fetch(ctx, c.s.hub.db, entries); err != nil {
+	if err := loadEntries(ctx, c.s.hub.db, entries); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
 	if done = len(page) == len(found) && len(found) < limit; done {
@@ -189,6 +197,6 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	} else {
 		c.position = page[len(page)-1].StreamSeq
 	}
-	// Those for one person are found by that, whatever they concern.
+	// Events for one person were found by the DID alone, so the unwanted convos are removed here.
 	return slices.DeleteFunc(page, func(e *Event) bool { return !e.ofConvo() && !c.s.wants(e.ConvoID) }), done, nil
 }

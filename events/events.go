@@ -1,18 +1,22 @@
-// Package events tells whoever listens what happened: every event that was committed, in one order, to everybody it concerns.
+// Package events publishes what was committed: every event, in one order, to everyone whom it
+// concerns.
 //
-//	outbox ──sequencer──▶ events ──tail──▶ hub ──▶ subscriptions
-//	                         └───────catch-up────────▲
+//	outbox ──Sequencer──▶ events ──Hub──▶ Subscriptions
+//	                         └──catchUp──▶─────┘
 //
-// One node at a time, the leader, moves what is committed from the outbox into the table events, where it gets its place in the
-// stream: stream_seq 1, 2, 3 …. Every node reads the end of that table once and hands each event to those of its subscriptions that
-// it concerns. A subscription that is behind reads the table itself until it has caught up, and then goes on with what its node
-// hands it; at the seam nothing is missed and nothing comes twice.
+// One node at a time is the leader. Its Sequencer moves committed rows from the outbox into the
+// table events. There each gets its place in the stream: stream_seq 1, 2, 3 …. The Hub of every
+// node reads the end of that table once for all its subscriptions, and hands each event to those
+// that it concerns. A Subscription that is behind reads the table itself (catchUp). Once it has
+// caught up it is live: the Hub hands it its events. No event is missed or repeated at this change.
 //
-// Who is entitled to an event of a convo is a matter of the stream alone: whoever's last membership event before it says that it
-// joined. The roster is only asked for people whose membership has not changed since.
+// The stream alone decides who is entitled to an event of a convo: those whose last membership
+// event before it says that they joined. The roster is read only for people whose membership has
+// not changed since.
 package events
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +27,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/messages"
 	"mlsd/outbox"
@@ -36,66 +41,66 @@ var (
 	ErrClosing         = errors.New("the node is shutting down")
 )
 
-// Event is something that happened, at its place in the stream. Several subscriptions share one: it is not to be changed.
+// Event is an event at its place in the stream. Subscriptions share it, so it must not be changed.
 type Event struct {
-	StreamSeq int64 // its place; also its cursor
+	StreamSeq int64 // its place in the stream, which is also its cursor
 	Kind      outbox.Kind
-	ConvoID   uuid.UUID  // zero: it concerns no convo
-	Seq       int64      // of the log entry, or of the convo's newest one then
-	DID       syntax.DID // whom it concerns, if that is one person
-	Size      int        // bytes of the log entry's body
+	ConvoID   uuid.UUID  // zero if it concerns no convo
+	Seq       int64      // of its log entry; for other kinds, of the convo's newest log entry then
+	DID       syntax.DID // the person whom it concerns; "" for a log entry
+	Size      int        // of the log entry's body, in bytes
 	Detail    outbox.Detail
 	At        time.Time
 
 	day     time.Time // its partition
 	entry   atomic.Pointer[messages.Message]
-	loading sync.Mutex // of entry
+	loading sync.Mutex // held while entry is loaded
 
-	encoded [forms]struct {
+	encoded [encodings]struct {
 		once sync.Once
 		wire []byte
 	}
 }
 
-// bare is a copy without the log entry.
-func (e *Event) bare() *Event {
+// withoutEntry returns a copy without the log entry.
+func (e *Event) withoutEntry() *Event {
 	return &Event{
 		StreamSeq: e.StreamSeq, Kind: e.Kind, ConvoID: e.ConvoID, Seq: e.Seq, DID: e.DID, Size: e.Size, Detail: e.Detail, At: e.At, day: e.day,
 	}
 }
 
-// Message returns the log entry that the event tells of; nil if it tells of none. It is there once Next has returned the event.
+// Message returns the log entry of the event, or nil if its kind has none. The entry is loaded once
+// Next has returned the event.
 func (e *Event) Message() *messages.Message { return e.entry.Load() }
 
 // Form is an encoding of events.
 type Form int
 
-// The forms that events are sent in.
+// The encodings of events.
 const (
 	Frame      Form = iota // of subscribeConvoEvents
 	ServerSent             // of streamConvoEvents
-	forms
+	encodings              // how many there are
 )
 
-// Encoded returns the event as encode makes it, which is called once for each form, however many subscriptions share the event.
+// Encoded returns the event as encoded by encode. It calls encode once for each form, however many
+// subscriptions share the event.
 func (e *Event) Encoded(form Form, encode func(*Event) []byte) []byte {
 	f := &e.encoded[form]
 	f.once.Do(func() { f.wire = encode(e) })
 	return f.wire
 }
 
-// overhead is what an event costs in memory besides its log entry, in bytes, about.
+// overhead is the approximate memory of an event without its log entry, in bytes.
 const overhead = 512
 
-// cost is what the event may cost a buffer, in bytes.
+// cost is the memory that the event takes in a buffer, in bytes.
 func (e *Event) cost() int { return overhead + e.Size }
 
-// ofConvo reports whether the event is for a convo's members. The others are for one person.
+// ofConvo reports whether the event is for the members of a convo. Other events are for one person.
 func (e *Event) ofConvo() bool { return e.Kind.LogEntry() || e.Kind == outbox.Membership }
 
-// columns are what scan reads.
-const columns = `stream_seq, day, kind, convo_id, seq, did, size, detail, created_at`
-
+// scan reads the columns stream_seq, day, kind, convo_id, seq, did, size, detail, created_at.
 func scan(row pgx.CollectableRow) (*Event, error) {
 	e := new(Event)
 	var (
@@ -126,19 +131,45 @@ func scan(row pgx.CollectableRow) (*Event, error) {
 	return e, nil
 }
 
-// Request says what a subscription is to be told.
-type Request struct {
-	DID      syntax.DID
-	DeviceID string      // whose pushes are held back while it is told everything as it happens; "" if it names none, or could be dead for long
-	Cursor   *int64      // the first event that is wanted; nil: what happens from now on; 0: all that is kept
-	Convos   []uuid.UUID // if not nil, only what concerns these
+// loadEntries reads the log entries of events that do not have theirs yet. An expired log entry
+// stays nil.
+func loadEntries(ctx context.Context, db *pgxpool.Pool, events []*Event) error {
+	refs := make([]messages.Ref, 0, len(events))
+	for _, e := range events {
+		if e.Message() == nil {
+			refs = append(refs, messages.Ref{ConvoID: e.ConvoID, Seq: e.Seq})
+		}
+	}
+	if len(refs) == 0 {
+		return nil
+	}
+	found, err := messages.Load(ctx, db, refs)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if m := found[messages.Ref{ConvoID: e.ConvoID, Seq: e.Seq}]; m != nil {
+			e.entry.Store(m)
+		}
+	}
+	return nil
 }
 
-// Metrics is told how the stream goes. Methods are safe for concurrent use.
+// Request says which events a subscription gets.
+type Request struct {
+	DID syntax.DID
+	// DeviceID is the device that is not pushed to while the subscription is live. "" if the client
+	// names none, or if a dead connection could stay unnoticed for longer than push.DetectWithin.
+	DeviceID string
+	Cursor   *int64      // the first event; nil: only events from now on; 0: all that are kept
+	Convos   []uuid.UUID // if not nil, only events that concern these convos
+}
+
+// Metrics measures the stream. Methods are safe for concurrent use.
 type Metrics interface {
-	Leading(leads bool)                         // whether this node's sequencer leads
-	Sequenced(events int, oldest time.Duration) // moved at once, and how long the first of them had waited
-	Told(events int, lag time.Duration)         // to this node's hub, and how long ago the newest of them happened
+	Leading(leads bool)                         // whether this node leads
+	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first waited
+	Published(events int, lag time.Duration)    // events of one round, and the age of the newest
 	CatchUp(events int)                         // one page that a subscription read by itself
 	FellBehind()                                // a subscription's buffer is full
 }

@@ -8,10 +8,10 @@ import (
 // KeepEvents is how many of the newest events a hub remembers.
 const KeepEvents = keepEvents
 
-// Ahead has the sequencer live that much later than the database, and look after its partitions anew.
-func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.upkeepDue = d, time.Time{} }
+// Ahead adds d to the sequencer's clock, and makes it maintain its partitions in the next round.
+func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.maintainDue = d, time.Time{} }
 
-// Round is one round of the sequencer's.
+// Round does one round of the sequencer.
 func (s *Sequencer) Round(ctx context.Context) (bool, error) {
 	moved, err := s.round(ctx, true)
 	return moved > 0, err
@@ -23,25 +23,25 @@ func (s *Sequencer) Resign() { s.resign() }
 // Leads reports whether this node leads.
 func (s *Sequencer) Leads() bool { return s.conn != nil }
 
-// TryNow has the next round try to lead.
+// TryNow makes the next round try to lead.
 func (s *Sequencer) TryNow() { s.tried = time.Time{} }
 
-// Round is one round of the hub's.
+// Round does one round of the hub.
 func (h *Hub) Round(ctx context.Context) (bool, error) { return h.round(ctx) }
 
-// Forget has the hub know nothing of what it has handed out.
+// Forget makes the hub forget the events that it remembers.
 func (h *Hub) Forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.recent = nil
 }
 
-// Live reports whether the hub hands the subscription its events.
+// Live reports whether the subscription gets its events from the hub.
 func (s *Subscription) Live() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.live
 }
 
-// LookNow has the next empty round look whether the stream has gone back.
-func (h *Hub) LookNow() { h.looked = time.Time{} }
+// CheckNow makes the next round that finds no event check whether the stream has gone back.
+func (h *Hub) CheckNow() { h.checked = time.Time{} }

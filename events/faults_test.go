@@ -19,15 +19,15 @@ import (
 	"mlsd/outbox"
 )
 
-// TestReaderOfTheTable: whoever holds the table open for long, as a backup does, holds up no event: not even when the partitions are to
-// be looked after.
+// TestReaderOfTheTable: a transaction that keeps the table open for long, as a backup does, delays
+// no event, even when partitions are due to be created and dropped.
 func TestReaderOfTheTable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
-	n.settle(t)
+	n.publish(t)
 	s := n.subscribe(t, alice)
 	tx, err := w.db.Begin(t.Context())
 	if err != nil {
@@ -41,33 +41,33 @@ func TestReaderOfTheTable(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE events IN ACCESS SHARE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	for day := 1; day <= 12; day++ { // the first day is to be dropped, and others are to be made
+	for day := 1; day <= 12; day++ { // the first day is due to be dropped, and others to be created
 		n.seq.Ahead(time.Duration(day) * 24 * time.Hour)
 		w.say(t, convo, alice, 1)
-		n.settle(t)
+		n.publish(t)
 	}
 	want(t, next(t, s, 12), "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12")
 }
 
-// TestDroppedWhileCatchingUp: a reader whose next events are dropped while it reads is not told the ones behind them as if nothing had
-// been between.
+// TestDroppedWhileCatchingUp: if the next events of a reader are dropped while it reads, it does
+// not get the events behind them as if they were the next ones.
 func TestDroppedWhileCatchingUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 300)
-	n.settle(t)
+	n.publish(t)
 	for day := 1; day <= 3; day++ {
 		n.seq.Ahead(time.Duration(day) * 24 * time.Hour)
 		w.say(t, convo, alice, 100)
-		n.settle(t)
+		n.publish(t)
 	}
 	s := n.subscribe(t, alice, 0)
 	next(t, s, 100)
 	n.seq.Ahead(9 * 24 * time.Hour)
-	n.settle(t)
+	n.publish(t)
 	last := int64(100)
 	for {
 		e, err := s.Next(t.Context())
@@ -81,20 +81,21 @@ func TestDroppedWhileCatchingUp(t *testing.T) {
 	}
 	again := n.subscribe(t, alice, last+1)
 	if !again.Outdated {
-		t.Error("and coming back it is not told")
+		t.Error("the new subscription is not outdated")
 	}
 	next(t, again, 100)
 }
 
-// TestStreamGoesBack: if another database takes this one's place and lacks its newest events, nobody waits for what has been already.
+// TestStreamGoesBack: if another database replaces this one and lacks its newest events, the
+// subscriptions end.
 func TestStreamGoesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 3)
-	n.settle(t)
+	n.publish(t)
 	s := n.subscribe(t, alice)
 	nothing(t, s)
 	if _, err := w.db.Exec(t.Context(), `
@@ -102,26 +103,27 @@ func TestStreamGoesBack(t *testing.T) {
 		INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM back ORDER BY stream_seq`); err != nil {
 		t.Fatal(err)
 	}
-	n.hub.LookNow()
+	n.hub.CheckNow()
 	if _, err := n.hub.Round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Next(t.Context()); !errors.Is(err, events.ErrClosing) {
 		t.Errorf("got %v", err)
 	}
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, n.subscribe(t, alice, 3), 2), "2", "3")
 }
 
-// TestCloseWhileItGoesLive: whenever a subscription is closed, nothing of it is left behind.
+// TestCloseWhileItGoesLive: a subscription can be closed at any time, and leaves no presence
+// behind.
 func TestCloseWhileItGoesLive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := events.NewPresence(w.db, slog.New(slog.DiscardHandler))
 	n := w.node(t, func(c *events.HubConfig) { c.Presence = p })
-	n.settle(t)
+	n.publish(t)
 	w.convo(t, alice)
-	n.settle(t)
+	n.publish(t)
 	for range 200 {
 		s := n.subscribeTo(t, events.Request{DID: alice, DeviceID: "phone"})
 		var both sync.WaitGroup
@@ -141,13 +143,14 @@ func TestCloseWhileItGoesLive(t *testing.T) {
 	}
 }
 
-// TestWhoCountsAsConnected: a connection to some convos hides nobody's device, nor does one whose reader may not be there.
+// TestWhoCountsAsConnected: a connection to some convos does not count as presence, and neither
+// does a doubted connection.
 func TestWhoCountsAsConnected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := events.NewPresence(w.db, slog.New(slog.DiscardHandler))
 	n := w.node(t, func(c *events.HubConfig) { c.Presence = p })
-	n.settle(t)
+	n.publish(t)
 	check := func(when string, want int) {
 		t.Helper()
 		if err := p.RunOnce(t.Context()); err != nil {
@@ -176,12 +179,13 @@ func TestWhoCountsAsConnected(t *testing.T) {
 	check("closed", 0)
 }
 
-// TestLargeEvents: a large message is in memory once, however many have it in hand, and for no more of them than the node has room for.
+// TestLargeEvents: a large message is in memory once, however many subscriptions use it, and only
+// as many use it at once as the limit allows.
 func TestLargeEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t, func(c *events.HubConfig) { c.Large = 25 << 20 })
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice, bob)
 	results, err := w.log.Append(t.Context(), []messages.Draft{{
 		ConvoID: convo, GroupID: convo[:], Sender: alice, Key: "large", Kind: mls.ContentTypeApplication, Epoch: 1,
@@ -191,7 +195,7 @@ func TestLargeEvents(t *testing.T) {
 	if err != nil || results[0].Err != nil {
 		t.Fatal(err, results)
 	}
-	n.settle(t)
+	n.publish(t)
 	large := func(s *events.Subscription) (*events.Event, error) {
 		for {
 			e, err := s.Next(t.Context())
@@ -216,7 +220,7 @@ func TestLargeEvents(t *testing.T) {
 	select {
 	case err := <-waiting:
 		t.Fatalf("thirty fit into twenty-five: %v", err)
-	case <-time.After(50 * time.Millisecond): // it may be slow to come here, and then this shows nothing
+	case <-time.After(50 * time.Millisecond): // if the goroutine is slower, the test shows nothing
 	}
 	one.Close()
 	if err := <-waiting; err != nil {

@@ -17,38 +17,42 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
-	"mlsd/messages"
 	"mlsd/outbox"
 )
 
 const (
 	tailLimit   = 1000             // events of one read
-	tailPoll    = time.Second      // the net under the hub's wakes
+	tailPoll    = time.Second      // how often the hub reads without a wake-up
 	tailTimeout = 10 * time.Second // of one read
-	loadBytes   = 8 << 20          // of log entries that are read before they are handed out; what is more, its readers fetch
-	keepEvents  = 1 << 15          // newest events that a subscription can join at, without their log entries
-	maxOfDID    = 16               // subscriptions
-	maxOfNode   = 50_000
-	bufferBytes = 1 << 20 // of what waits for one reader; and one event more, however large
-	catchUps    = 4       // that read the table at once: senders need the database too
-	lookEvery   = 10 * time.Second
+	loadBytes   = 8 << 20          // of log entries that the hub loads in one round
+	keepEvents  = 1 << 15          // newest events that the hub remembers
+	maxOfDID    = 16               // subscriptions of one DID on this node
+	maxOfNode   = 50_000           // subscriptions on this node
+	bufferBytes = 1 << 20          // of a subscription's buffer; its first event can be larger
+	checkEvery  = 10 * time.Second // how often the hub checks whether the stream has gone back
+	// catchUps is how many subscriptions read the table at once. Senders need the database too.
+	catchUps = 4
 
-	largeEvent = 64 << 10  // bytes: what is larger is shared by all who have it in hand …
-	largeBytes = 512 << 20 // … and counted for each of them
+	largeEvent = 64 << 10  // bytes; subscriptions share larger events in memory
+	largeBytes = 512 << 20 // of large events in use, counted once for each subscription
 )
 
-// HubConfig is what a Hub is made of.
+// HubConfig configures a Hub.
 type HubConfig struct {
 	DB       *pgxpool.Pool
 	Log      *slog.Logger
 	Metrics  Metrics
 	Presence *Presence
-	Buffer   int           // bytes that may wait for one reader; default: 1 MiB
-	Large    int64         // bytes of large log entries that may be in hand, counted for each reader; default: 512 MiB
-	Patience time.Duration // that a reader whose buffer was full has to catch up; default: 30 s
+	Buffer   int // bytes of one subscription's buffer; default: 1 MiB
+	// Large is how many bytes of large log entries can be in use, counted once for each
+	// subscription. Default: 512 MiB.
+	Large int64
+	// Patience is how long a subscription whose buffer was full has to catch up. Default: 30 s.
+	Patience time.Duration
 }
 
-// Hub reads the end of the stream, once for all subscriptions of this node, and hands each event to those that it concerns.
+// Hub reads the end of the stream once for all subscriptions of this node, and hands each event to
+// the subscriptions that it concerns.
 type Hub struct {
 	db       *pgxpool.Pool
 	log      *slog.Logger
@@ -57,22 +61,22 @@ type Hub struct {
 	buffer   int
 	patience time.Duration
 	wake     chan struct{}
-	started  chan struct{} // closed once head is known
-	looked   time.Time
-	reading  chan struct{}       // a place for each catch-up that reads the table
-	large    *semaphore.Weighted // bytes of large log entries that are being sent
-	closing  context.Context
+	started  chan struct{}       // closed once head is known
+	checked  time.Time           // when checkHead last read the head
+	reading  chan struct{}       // has a place for each catch-up that reads the table
+	large    *semaphore.Weighted // bytes of large log entries in use
+	closing  context.Context     // ends with Close
 	close    context.CancelFunc
 
 	mu      sync.Mutex
 	head    int64     // the newest event that has been handed out
 	day     time.Time // its partition
-	recent  []*Event  // the newest ones, up to head, with no gap
+	recent  []*Event  // the newest events up to head, with no gap
 	all     map[*Subscription]struct{}
-	byDID   map[syntax.DID][]*Subscription           // live ones and others
-	byConvo map[uuid.UUID]map[*Subscription]struct{} // live ones whose DID is a member at head
-	shared  map[int64]weak.Pointer[Event]            // large ones that somebody has in hand, by place
-	closed  error
+	byDID   map[syntax.DID][]*Subscription           // all subscriptions
+	byConvo map[uuid.UUID]map[*Subscription]struct{} // live ones whose DID is a member
+	shared  map[int64]weak.Pointer[Event]            // large events in use, by stream_seq
+	closed  error                                    // nil until Close
 }
 
 // NewHub returns a hub.
@@ -84,7 +88,7 @@ func NewHub(c HubConfig) *Hub {
 		reading: make(chan struct{}, catchUps), large: semaphore.NewWeighted(cmp.Or(c.Large, largeBytes)), shared: map[int64]weak.Pointer[Event]{},
 	}
 	h.closing, h.close = context.WithCancel(context.Background())
-	h.presence.follow(h)
+	h.presence.hub = h
 	if h.buffer == 0 {
 		h.buffer = bufferBytes
 	}
@@ -94,15 +98,18 @@ func NewHub(c HubConfig) *Hub {
 	return h
 }
 
-// Wake says that the stream may have grown. It does not block, and may be called by anybody.
+// Wake says that the stream has possibly grown. It does not block. Any goroutine can call it.
 func (h *Hub) Wake() {
 	select {
 	case h.wake <- struct{}{}:
-	default: // it is awake already
+	default: // Run has not read the last one yet
 	}
 }
 
-// Run hands events out until ctx ends.
+// Run reads the stream and hands its events to the subscriptions until ctx ends.
+//
+// It is not a worker.Every: after a full batch, and after an error, it does not wait for the next
+// tick.
 func (h *Hub) Run(ctx context.Context) {
 	tick := time.NewTicker(tailPoll)
 	defer tick.Stop()
@@ -124,7 +131,68 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 }
 
-// round reads what is new and hands it out. more says that there may be more already.
+// Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. Without
+// it both would only be later, because both also read without a wake-up. Listen wakes them after
+// each new connection as well.
+func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
+	for delay := 100 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
+		began := time.Now()
+		if err := h.listen(ctx, s); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "the listener failed", "error", err)
+		}
+		if time.Since(began) > time.Minute {
+			delay = 100 * time.Millisecond
+		}
+		pause(ctx, delay)
+	}
+}
+
+// listenCheck is how long a connection can be silent until it is pinged.
+const listenCheck = 30 * time.Second
+
+func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
+	pooled, err := h.db.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	conn := pooled.Hijack() // a listening connection must not return to the pool
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if err := conn.Close(closing); err != nil {
+			h.log.DebugContext(ctx, "the listener's connection was closed already", "error", err)
+		}
+	}()
+	if _, err := conn.Exec(ctx, `LISTEN mlsd_outbox; LISTEN mlsd_events`); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	h.Wake()
+	s.Wake()
+	for {
+		waiting, cancel := context.WithTimeout(ctx, listenCheck)
+		n, err := conn.WaitForNotification(waiting)
+		cancel()
+		switch {
+		case err == nil && n.Channel == outboxChannel:
+			s.Wake()
+		case err == nil:
+			h.Wake()
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case waiting.Err() != nil:
+			pinging, cancel := context.WithTimeout(ctx, stepTimeout)
+			err := conn.Ping(pinging)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("listen: %w", err)
+			}
+		default:
+			return fmt.Errorf("listen: %w", err)
+		}
+	}
+}
+
+// round reads new events and hands them out. more says that there are possibly more already.
 func (h *Hub) round(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()
@@ -135,7 +203,9 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
-	rows, err := h.db.Query(ctx, `SELECT `+columns+` FROM events WHERE stream_seq > $1 AND day >= $2 ORDER BY stream_seq LIMIT $3`, h.head, h.day, tailLimit)
+	rows, err := h.db.Query(ctx, `
+		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM events
+		WHERE stream_seq > $1 AND day >= $2 ORDER BY stream_seq LIMIT $3`, h.head, h.day, tailLimit)
 	if err != nil {
 		return false, err
 	}
@@ -144,23 +214,23 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if len(batch) == 0 {
-		return false, h.look(ctx)
+		return false, h.checkHead(ctx)
 	}
-	if batch[0].StreamSeq != h.head+1 { // this node slept while days were dropped
-		h.skip(batch[0].StreamSeq-1, batch[0].day)
+	if batch[0].StreamSeq != h.head+1 { // days were dropped while this node did not run
+		h.jump(batch[0].StreamSeq-1, batch[0].day)
 	}
 	h.load(ctx, batch)
-	h.tell(batch)
-	h.metrics.Told(len(batch), time.Since(batch[len(batch)-1].At))
+	h.publish(batch)
+	h.metrics.Published(len(batch), time.Since(batch[len(batch)-1].At))
 	return len(batch) == tailLimit, nil
 }
 
-// start learns where the stream ends now. Only round, and what it calls, changes head.
+// start sets head to the end of the stream. Only round and the functions that it calls change head.
 func (h *Hub) start(ctx context.Context) error {
 	var head int64
 	var day time.Time
 	if err := h.db.QueryRow(ctx, `SELECT head, day FROM stream`).Scan(&head, &day); err != nil {
-		return fmt.Errorf("ask where the stream ends: %w", err)
+		return fmt.Errorf("read the end of the stream: %w", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,26 +239,28 @@ func (h *Hub) start(ctx context.Context) error {
 	return nil
 }
 
-// look sees every now and then whether the stream has gone back: another database has taken this one's place, and lacks its newest.
-func (h *Hub) look(ctx context.Context) error {
-	if time.Since(h.looked) < lookEvery {
+// checkHead checks every checkEvery whether the stream has gone back. That is the case when another
+// database, which lacks the newest events, has replaced this one.
+func (h *Hub) checkHead(ctx context.Context) error {
+	if time.Since(h.checked) < checkEvery {
 		return nil
 	}
-	h.looked = time.Now()
+	h.checked = time.Now()
 	var head int64
 	var day time.Time
 	if err := h.db.QueryRow(ctx, `SELECT head, day FROM stream`).Scan(&head, &day); err != nil {
-		return fmt.Errorf("ask where the stream ends: %w", err)
+		return fmt.Errorf("read the end of the stream: %w", err)
 	}
 	if head < h.head {
-		h.skip(head, day)
+		h.jump(head, day)
 	}
 	return nil
 }
 
-// skip goes on at another place of the stream. Whoever is here has missed something, or has been told what is not so any more: it is to
-// connect again with its cursor, and learns then what has become of that.
-func (h *Hub) skip(head int64, day time.Time) {
+// jump continues at another place of the stream. The present subscriptions have missed events, or
+// have got events that no longer exist. So they end. Their clients connect again with their
+// cursors, and learn then whether these are still good.
+func (h *Hub) jump(head int64, day time.Time) {
 	h.log.Error("the stream does not go on where this node has read it", "after", h.head, "from", head+1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,7 +272,8 @@ func (h *Hub) skip(head int64, day time.Time) {
 	h.head, h.day, h.recent = head, day, nil
 }
 
-// load fetches the log entries of those events that somebody here waits for. It may leave some out: their readers fetch them.
+// load loads the log entries of events that a live subscription will get, up to loadBytes. The
+// readers load those that it leaves out.
 func (h *Hub) load(ctx context.Context, batch []*Event) {
 	var wanted []*Event
 	left := loadBytes
@@ -212,43 +285,20 @@ func (h *Hub) load(ctx context.Context, batch []*Event) {
 		}
 	}
 	h.mu.Unlock()
-	if err := fetch(ctx, h.db, wanted); err != nil {
+	if err := loadEntries(ctx, h.db, wanted); err != nil {
 		h.log.WarnContext(ctx, "log entries could not be read ahead", "error", err)
 	}
 }
 
-// fetch reads the log entries of events that do not have theirs.
-func fetch(ctx context.Context, db *pgxpool.Pool, wanted []*Event) error {
-	refs := make([]messages.Ref, 0, len(wanted))
-	for _, e := range wanted {
-		if e.Message() == nil {
-			refs = append(refs, messages.Ref{ConvoID: e.ConvoID, Seq: e.Seq})
-		}
-	}
-	if len(refs) == 0 {
-		return nil
-	}
-	found, err := messages.Load(ctx, db, refs)
-	if err != nil {
-		return err
-	}
-	for _, e := range wanted {
-		if m := found[messages.Ref{ConvoID: e.ConvoID, Seq: e.Seq}]; m != nil {
-			e.entry.Store(m)
-		}
-	}
-	return nil
-}
-
-// tell hands the next events of the stream out.
-func (h *Hub) tell(batch []*Event) {
+// publish hands out the next events of the stream.
+func (h *Hub) publish(batch []*Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range batch {
 		h.share(e)
 		switch {
 		case e.Kind == outbox.Membership:
-			h.tellMembership(e)
+			h.publishMembership(e)
 		case e.ofConvo():
 			for s := range h.byConvo[e.ConvoID] {
 				h.offer(s, e)
@@ -262,7 +312,7 @@ func (h *Hub) tell(batch []*Event) {
 	}
 	for _, e := range batch {
 		if e.Kind.LogEntry() && len(h.byConvo[e.ConvoID]) > 0 {
-			e = e.bare() // the other is in somebody's hand, and is to be gone when that is done
+			e = e.withoutEntry() // the log entry is freed when its readers are done
 		}
 		h.recent = append(h.recent, e)
 	}
@@ -271,7 +321,8 @@ func (h *Hub) tell(batch []*Event) {
 	}
 }
 
-// share returns the event that stands for e: a large one is in memory once, however many have it in hand. The hub's lock is held.
+// share returns the event to use instead of e, so that a large event is in memory once, however
+// many subscriptions use it. The caller holds the hub's lock.
 func (h *Hub) share(e *Event) *Event {
 	if e.Size <= largeEvent {
 		return e
@@ -293,15 +344,16 @@ func (h *Hub) Head() int64 {
 	return h.head
 }
 
-// tellMembership lets a new member in before it is told of its joining, and one who goes out after it is told of that.
-func (h *Hub) tellMembership(e *Event) {
+// publishMembership hands out a membership event. A new member is added to the convo before that,
+// and a former member is removed from it after that. So both get the event.
+func (h *Hub) publishMembership(e *Event) {
 	joined := e.Detail.Change == outbox.Joined
 	for _, s := range h.byDID[e.DID] {
 		if joined && s.live && e.StreamSeq > s.from {
-			h.enter(s, e.ConvoID)
+			h.addConvo(s, e.ConvoID)
 		}
 	}
-	for s := range h.byConvo[e.ConvoID] { // which may shrink meanwhile
+	for s := range h.byConvo[e.ConvoID] { // offer can remove entries from the map
 		h.offer(s, e)
 	}
 	if joined {
@@ -309,12 +361,13 @@ func (h *Hub) tellMembership(e *Event) {
 	}
 	for _, s := range h.byDID[e.DID] {
 		if s.live && e.StreamSeq > s.from {
-			h.exit(s, e.ConvoID)
+			h.removeConvo(s, e.ConvoID)
 		}
 	}
 }
 
-func (h *Hub) enter(s *Subscription, convo uuid.UUID) {
+// addConvo makes a live subscription get the events of a convo, if it wants them.
+func (h *Hub) addConvo(s *Subscription, convo uuid.UUID) {
 	if !s.wants(convo) {
 		return
 	}
@@ -327,7 +380,8 @@ func (h *Hub) enter(s *Subscription, convo uuid.UUID) {
 	s.convos[convo] = struct{}{}
 }
 
-func (h *Hub) exit(s *Subscription, convo uuid.UUID) {
+// removeConvo undoes addConvo.
+func (h *Hub) removeConvo(s *Subscription, convo uuid.UUID) {
 	delete(s.convos, convo)
 	delete(h.byConvo[convo], s)
 	if len(h.byConvo[convo]) == 0 {
@@ -335,7 +389,8 @@ func (h *Hub) exit(s *Subscription, convo uuid.UUID) {
 	}
 }
 
-// offer puts an event into a live subscription's buffer. If it is full, the subscription reads on by itself from there.
+// offer puts an event into a live subscription's buffer. If the buffer is full, the subscription is
+// no longer live, and reads the table from there.
 func (h *Hub) offer(s *Subscription, e *Event) {
 	if !s.live || e.StreamSeq <= s.from || !s.wants(e.ConvoID) {
 		return
@@ -356,22 +411,24 @@ func (h *Hub) offer(s *Subscription, e *Event) {
 	s.notify()
 }
 
-// detach ends what attach began, if it did. The subscription's own lock is held too.
+// detach undoes attach. It has no effect on a subscription that is not live. The caller holds the
+// hub's lock and the subscription's.
 func (h *Hub) detach(s *Subscription) {
 	if !s.live {
 		return
 	}
 	for convo := range s.convos {
-		h.exit(s, convo)
+		h.removeConvo(s, convo)
 	}
 	s.live = false
 	if !s.doubted {
-		h.presence.Gone(s.did, s.device)
+		h.presence.Disconnected(s.did, s.device)
 	}
 }
 
-// attach makes a subscription live that has been told everything up to its position, when these convos were its DID's. It fails if
-// the hub does not know any more what came since.
+// attach makes a subscription live. The subscription has all events up to its position, and convos
+// are the convos of its DID there. attach fails if the hub no longer remembers the events since
+// then.
 func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -390,35 +447,35 @@ func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 		h.presence.Connected(s.did, s.device)
 	}
 	for convo := range convos {
-		h.enter(s, convo)
+		h.addConvo(s, convo)
 	}
 	if since > 0 {
-		h.replay(s, h.recent[int64(len(h.recent))-since:])
+		h.offerMissed(s, h.recent[int64(len(h.recent))-since:])
 	}
 	return true
 }
 
-// replay brings a subscription from its position to the head.
-func (h *Hub) replay(s *Subscription, missed []*Event) {
+// offerMissed offers a subscription the events between its position and the head.
+func (h *Hub) offerMissed(s *Subscription, missed []*Event) {
 	for _, e := range missed {
 		mine := e.Kind == outbox.Membership && e.DID == s.did
 		if mine && e.Detail.Change == outbox.Joined {
-			h.enter(s, e.ConvoID)
+			h.addConvo(s, e.ConvoID)
 		}
 		_, member := s.convos[e.ConvoID]
 		if e.ofConvo() && member || !e.ofConvo() && e.DID == s.did {
-			h.offer(s, h.share(e.bare()))
+			h.offer(s, h.share(e.withoutEntry()))
 		}
 		if mine && e.Detail.Change != outbox.Joined {
-			h.exit(s, e.ConvoID)
+			h.removeConvo(s, e.ConvoID)
 		}
-		if !s.live { // it was more than the buffer holds
+		if !s.live { // the events did not fit into the buffer
 			return
 		}
 	}
 }
 
-// Close ends all subscriptions, and lets none begin any more.
+// Close ends all subscriptions. New ones are refused with ErrClosing.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

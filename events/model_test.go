@@ -48,7 +48,8 @@ func (l *listener) pump(t *testing.T, n int, wait time.Duration) {
 	}
 }
 
-// Subscriptions of all kinds against a model that is computed from the table, on a node that leads and one that lags.
+// TestModel compares subscriptions of all kinds with a model computed from the table, on a node
+// that leads and on one that lags.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(10) {
@@ -61,7 +62,7 @@ func TestModel(t *testing.T) {
 			people := []syntax.DID{alice, bob, carol}
 			var convos []uuid.UUID
 			roster := map[string]bool{}
-			old := map[string]bool{} // members whose joining has no event
+			old := map[string]bool{} // members who joined without an event
 			for i := range 3 {
 				convos = append(convos, w.convo(t, mallory))
 				for _, p := range people {
@@ -73,7 +74,7 @@ func TestModel(t *testing.T) {
 					}
 				}
 			}
-			a.settle(t)
+			a.publish(t)
 			if _, err := b.hub.Round(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +147,7 @@ func TestModel(t *testing.T) {
 					w.say(t, convo, mallory, 1+rng.IntN(3))
 				}
 			}
-			a.settle(t)
+			a.publish(t)
 			if _, err := b.hub.Round(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -186,14 +187,14 @@ func TestModel(t *testing.T) {
 					if mine && r.change == outbox.Joined {
 						in[r.convo] = true
 					}
-					tell := in[r.convo]
+					gets := in[r.convo]
 					if r.kind == outbox.Welcome || r.kind == outbox.KeyPackages {
-						tell = r.did == l.did
+						gets = r.did == l.did
 					}
 					if mine && r.change != outbox.Joined {
 						in[r.convo] = false
 					}
-					if !tell || r.seq < l.from || l.only != nil && !slices.Contains(l.only, r.convo) {
+					if !gets || r.seq < l.from || l.only != nil && !slices.Contains(l.only, r.convo) {
 						continue
 					}
 					text := fmt.Sprint(r.n)
@@ -213,7 +214,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// Everything that the stream does to its tables as an ordinary owner of the database.
+// TestOrdinaryOwner: the stream needs no superuser. It works with a role that only owns the
+// database.
 func TestOrdinaryOwner(t *testing.T) {
 	url := pgtest.EmptyURL(t)
 	admin, err := pgpool.Open(t.Context(), url)
@@ -253,7 +255,7 @@ func TestOrdinaryOwner(t *testing.T) {
 	w := &world{db: p}
 	w.log = messages.NewLog(p, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
 	frozen, other := w.node(t), w.node(t)
-	frozen.settle(t)
+	frozen.publish(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 1)
 	for deadline := time.Now().Add(10 * time.Second); !other.seq.Leads(); {
@@ -262,14 +264,12 @@ func TestOrdinaryOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("nobody leads")
+			t.Fatal("no node leads")
 		}
 	}
 	other.seq.Ahead(9 * 24 * time.Hour)
-	other.settle(t)
+	other.publish(t)
 	frozen.seq.Resign()
 	other.seq.Resign()
 	p.Close()
 }
-
-// What a page costs somebody who is in many convos.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/worker"
 	"mlsd/push"
 )
 
@@ -19,29 +20,29 @@ const (
 	// SyncInterval is how often a node renews its lease.
 	SyncInterval = 5 * time.Second
 
-	nodeLease   = 15 * time.Second
-	keepNode    = time.Minute            // after its lease: nobody believes it any more
-	gather      = 100 * time.Millisecond // in which what begins and ends becomes one write
-	leaveWithin = 5 * time.Second
+	nodeLease     = 15 * time.Second
+	keepNode      = time.Minute            // after its lease has lapsed
+	writeDelay    = 100 * time.Millisecond // changes within it become one write
+	removeTimeout = 5 * time.Second        // of the last write, when the server stops
 )
 
-// Presence tells the database which devices are connected to this node. It is what the tables nodes and presence are written by; package
-// push reads them, to spare a device the call that it does not need.
+// Presence stores which devices are connected to this node, in the tables nodes and presence.
+// Package push reads them, and does not call connected devices.
 //
-// What a node says counts as long as its lease does. It is written in the transaction that renews the lease, so a node that cannot
-// write it is not believed for longer.
+// The rows of a node count until its lease lapses. They are written in the transaction that renews
+// the lease, so the rows of a node that cannot write them soon stop counting.
 type Presence struct {
 	db  *pgxpool.Pool
 	log *slog.Logger
 	now func() time.Time
 
-	wake chan struct{} // something has changed
-	node uuid.UUID     // RunOnce's
-	hub  *Hub          // set before anything is connected
+	wake chan struct{} // signalled when changed has grown
+	node uuid.UUID     // owned by RunOnce
+	hub  *Hub          // set before the first connection
 
-	mu      sync.Mutex // guards the rest, and is never held across a query
+	mu      sync.Mutex // guards the rest, and is never held during a query
 	devices map[device]connections
-	changed map[device]bool // since it was last written
+	changed map[device]bool // since the last write
 }
 
 type device struct {
@@ -49,14 +50,15 @@ type device struct {
 	id  string
 }
 
-// connections are those of one device to this node.
+// connections are the connections of one device to this node.
 type connections struct {
 	n      int
-	since  time.Time // one that is still there began by then
-	newest time.Time // began the newest
+	since  time.Time // a connection that still exists began no later
+	newest time.Time // when the newest connection began
 }
 
-// NewPresence returns the presence of this node. Its clock only measures how long a connection lasts.
+// NewPresence returns the presence of this node. It reads the node's clock only to measure how long
+// a connection has lasted.
 func NewPresence(db *pgxpool.Pool, log *slog.Logger) *Presence {
 	return &Presence{
 		db: db, log: log, now: time.Now, wake: make(chan struct{}, 1), node: uuid.New(),
@@ -64,11 +66,9 @@ func NewPresence(db *pgxpool.Pool, log *slog.Logger) *Presence {
 	}
 }
 
-// follow has the node's word count only up to what the hub has handed out.
-func (p *Presence) follow(h *Hub) { p.hub = h }
-
-// Connected says that a connection of a device has caught up, and is told everything as it happens from now on. If it dies, Gone must
-// follow within 36 s: push counts on it. A connection that names no device hides none. It touches memory only.
+// Connected says that a connection of a device has caught up and gets every event from now on. If
+// the connection dies, Disconnected must be called within push.DetectWithin. A connection without a
+// deviceID has no effect. Connected only changes memory.
 func (p *Presence) Connected(did syntax.DID, deviceID string) {
 	if deviceID == "" {
 		return
@@ -85,8 +85,9 @@ func (p *Presence) Connected(did syntax.DID, deviceID string) {
 	p.devices[d] = c
 }
 
-// Gone says that a connection, of which Connected told, has ended. It touches memory only.
-func (p *Presence) Gone(did syntax.DID, deviceID string) {
+// Disconnected says that a connection has ended for which Connected was called. It only changes
+// memory.
+func (p *Presence) Disconnected(did syntax.DID, deviceID string) {
 	if deviceID == "" {
 		return
 	}
@@ -95,7 +96,7 @@ func (p *Presence) Gone(did syntax.DID, deviceID string) {
 	d := device{did, deviceID}
 	c := p.devices[d]
 	if c.n--; c.n > 0 {
-		c.since = c.newest // the one that ended may have been the oldest
+		c.since = c.newest // the oldest connection is possibly the one that ended
 		p.devices[d] = c
 	} else {
 		delete(p.devices, d)
@@ -103,40 +104,23 @@ func (p *Presence) Gone(did syntax.DID, deviceID string) {
 	p.change(d)
 }
 
-// change notes that a device is to be written. p.mu is held.
+// change marks a device to be written. The caller holds p.mu.
 func (p *Presence) change(d device) {
 	p.changed[d] = true
 	select {
 	case p.wake <- struct{}{}:
-	default: // it is awake already
+	default: // Run has not read the last one yet
 	}
 }
 
-// Run writes what changes, and renews the lease every interval, until ctx ends; then the node's devices are not connected any more.
+// Run writes changes, and renews the lease every interval, until ctx ends. Then it deletes the
+// node's row, so that its devices no longer count as connected.
 func (p *Presence) Run(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		if err := p.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			p.log.ErrorContext(ctx, "presence could not be written", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			if err := p.leave(ctx); err != nil {
-				p.log.ErrorContext(ctx, "presence could not be taken back", "error", err)
-			}
-			return
-		case <-tick.C:
-		case <-p.wake:
-			select {
-			case <-ctx.Done():
-			case <-time.After(gather):
-			}
-		}
-	}
+	worker.Every("presence writer", interval, p.log, p.RunOnce, worker.Wake(p.wake, writeDelay), worker.AtEnd(p.remove)).Run(ctx)
 }
 
-// RunOnce renews the lease, writes what has changed, and forgets dead nodes. It is for one goroutine.
+// RunOnce renews the lease, writes what has changed, and deletes dead nodes. It is for one
+// goroutine.
 func (p *Presence) RunOnce(ctx context.Context) error {
 	if err := p.sync(ctx); err != nil {
 		return fmt.Errorf("sync presence: %w", err)
@@ -145,18 +129,19 @@ func (p *Presence) RunOnce(ctx context.Context) error {
 		DELETE FROM nodes WHERE id IN (
 			SELECT id FROM nodes WHERE lease_expires_at <= now() - $1::interval LIMIT 10 FOR UPDATE SKIP LOCKED)`, keepNode)
 	if err != nil {
-		return fmt.Errorf("forget dead nodes: %w", err)
+		return fmt.Errorf("delete dead nodes: %w", err)
 	}
 	return nil
 }
 
-// sync is one transaction. It renews the lease first: what it reads from memory then is newer than synced_at. After an error the
-// outcome of the COMMIT does not matter: to write the same again changes nothing.
+// sync writes in one transaction. It renews the lease first, so that what it then reads from memory
+// is newer than synced_at. After an error the outcome of the COMMIT does not matter: sync writes
+// the same again, which changes nothing.
 func (p *Presence) sync(ctx context.Context) (err error) {
-	var taken map[device]bool
+	var written map[device]bool
 	defer func() {
 		if err != nil {
-			p.putBack(taken)
+			p.markChanged(written)
 		}
 	}()
 	return pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
@@ -164,13 +149,15 @@ func (p *Presence) sync(ctx context.Context) (err error) {
 			return err
 		}
 		var w writes
-		w, taken = p.take()
+		w, written = p.takeChanges()
 		return w.run(ctx, tx)
 	})
 }
 
-// renew renews the lease, and says up to when all that happened has been handed to the connections. If it has lapsed, or the row is gone, the node was thought dead, and may have slept: it comes back under
-// another id, and what it says of its devices, all of which it says anew, counts from now on.
+// renew renews the lease and sets synced_at. synced_at is the present time, but no later than the
+// oldest event that has not been handed to this node's connections. If the lease has lapsed or the
+// row is missing, other nodes take this node for dead. Then it starts again under a new id. All its
+// connections count as begun now, because the node has possibly missed the end of some.
 func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	var head int64
 	if p.hub != nil {
@@ -184,14 +171,15 @@ func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	if err != nil || tag.RowsAffected() == 1 {
 		return err
 	}
-	p.comeBack()
+	p.startAgain()
 	_, err = tx.Exec(ctx, `
 		INSERT INTO nodes (id, synced_at, lease_expires_at)
 		VALUES ($1, clock_timestamp(), clock_timestamp() + $2::interval)`, p.node, nodeLease)
 	return err
 }
 
-func (p *Presence) comeBack() {
+// startAgain gives the node a new id, and marks all its devices to be written.
+func (p *Presence) startAgain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.node = uuid.New()
@@ -204,61 +192,88 @@ func (p *Presence) comeBack() {
 
 // writes are the rows of presence to be written and to be deleted.
 type writes struct {
-	node                               uuid.UUID
-	dids, deviceIDs, goneDIDs, goneIDs []string
-	ages                               []time.Duration // how long ago since is
+	node      uuid.UUID
+	connected deviceList
+	ages      []time.Duration // how long ago connections.since is, parallel to connected
+	ended     deviceList
 }
 
-// take takes what has changed.
-func (p *Presence) take() (w writes, taken map[device]bool) {
+// deviceList are devices in the form of two parallel array parameters.
+type deviceList struct {
+	dids []syntax.DID
+	ids  []string
+}
+
+func (l *deviceList) add(d device) { l.dids, l.ids = append(l.dids, d.did), append(l.ids, d.id) }
+
+// takeChanges returns what is to be written, and the devices that it is about. They no longer count
+// as changed.
+func (p *Presence) takeChanges() (w writes, devices map[device]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.node = p.node
 	now := p.now()
 	for d := range p.changed {
 		if c, here := p.devices[d]; here {
-			w.dids, w.deviceIDs, w.ages = append(w.dids, d.did.String()), append(w.deviceIDs, d.id), append(w.ages, now.Sub(c.since))
+			w.connected.add(d)
+			w.ages = append(w.ages, now.Sub(c.since))
 		} else {
-			w.goneDIDs, w.goneIDs = append(w.goneDIDs, d.did.String()), append(w.goneIDs, d.id)
+			w.ended.add(d)
 		}
 	}
-	taken, p.changed = p.changed, map[device]bool{}
-	return w, taken
+	devices, p.changed = p.changed, map[device]bool{}
+	return w, devices
 }
 
-// putBack has what was taken and not written be written the next time.
-func (p *Presence) putBack(taken map[device]bool) {
+// markChanged marks devices to be written again.
+func (p *Presence) markChanged(devices map[device]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for d := range taken {
+	for d := range devices {
 		p.changed[d] = true
 	}
 }
 
-// run writes. Nobody else writes a node's rows while it holds its row of nodes.
+// run writes the rows of presence. The transaction holds the lock of the node's row in nodes, so no
+// other transaction writes rows of this node.
 func (w writes) run(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
-	if len(w.dids) > 0 {
+	var deleted deviceList
+	if len(w.connected.ids) > 0 {
 		batch.Queue(`
 			INSERT INTO presence (did, device_id, node, since)
-			SELECT did, device_id, $1, clock_timestamp() - age FROM unnest($2::text[], $3::text[], $4::interval[]) AS d (did, device_id, age)
-			ON CONFLICT (did, device_id, node) DO UPDATE SET since = excluded.since`, w.node, w.dids, w.deviceIDs, w.ages)
+			SELECT did, device_id, $1, clock_timestamp() - age
+			FROM unnest($2::text[], $3::text[], $4::interval[]) AS d (did, device_id, age)
+			ON CONFLICT (did, device_id, node) DO UPDATE SET since = excluded.since`,
+			w.node, w.connected.dids, w.connected.ids, w.ages)
 	}
-	if len(w.goneDIDs) > 0 {
+	if len(w.ended.ids) > 0 {
 		batch.Queue(`
-			WITH gone AS (
-				DELETE FROM presence p USING unnest($2::text[], $3::text[]) AS d (did, device_id)
-				WHERE p.did = d.did AND p.device_id = d.device_id AND p.node = $1
-				RETURNING p.did, p.device_id, p.node
-			)`+push.CallGone, w.node, w.goneDIDs, w.goneIDs)
+			DELETE FROM presence p USING unnest($2::text[], $3::text[]) AS d (did, device_id)
+			WHERE p.did = d.did AND p.device_id = d.device_id AND p.node = $1
+			RETURNING p.did, p.device_id`, w.node, w.ended.dids, w.ended.ids).
+			Query(func(rows pgx.Rows) error {
+				var d device
+				_, err := pgx.ForEachRow(rows, []any{&d.did, &d.id}, func() error {
+					deleted.add(d)
+					return nil
+				})
+				return err
+			})
 	}
-	return tx.SendBatch(ctx, batch).Close()
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	if len(deleted.ids) == 0 {
+		return nil
+	}
+	return push.CallDisconnected(ctx, tx, deleted.dids, deleted.ids)
 }
 
-// leave takes the node's row back, and with it what it said. Deferred jobs of its devices come when they are due: most devices are about to
-// connect to another node.
-func (p *Presence) leave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+// remove deletes the node's row, and with it its rows of presence. Deferred jobs of its devices
+// stay deferred: most of these devices connect to another node now.
+func (p *Presence) remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	_, err := p.db.Exec(ctx, `DELETE FROM nodes WHERE id = $1`, p.node)
 	return err

@@ -30,7 +30,8 @@ func runOnce(t *testing.T, p *events.Presence) {
 	}
 }
 
-// present are the devices that are connected to a node whose lease has not lapsed, and to how many.
+// present returns the devices that are connected to nodes whose leases have not lapsed, and the
+// number of those nodes for each.
 func present(t *testing.T, db *pgxpool.Pool) map[string]int {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `
@@ -52,7 +53,8 @@ func present(t *testing.T, db *pgxpool.Pool) map[string]int {
 	return found
 }
 
-// 5,000 devices may come at once, and go, and the database hears of it with the next write; who comes and goes in between is no news.
+// 5,000 devices can connect or disconnect at once, and the next write stores it. A device that does
+// both between two writes changes nothing.
 func TestPresenceBurst(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -68,19 +70,19 @@ func TestPresenceBurst(t *testing.T) {
 		t.Fatalf("%d are connected", n)
 	}
 	each(p.Connected)
-	each(p.Gone)
+	each(p.Disconnected)
 	runOnce(t, p)
 	if n := len(present(t, db)); n != 5000 {
 		t.Fatalf("%d are connected, each by another connection", n)
 	}
-	each(p.Gone)
+	each(p.Disconnected)
 	runOnce(t, p)
 	if n := countRows(t, db, `SELECT count(*) FROM presence`); n != 0 {
 		t.Fatalf("%d are left", n)
 	}
 }
 
-// A node believes what others believe of it: if its row is gone, or its lease was over, it says everything anew.
+// A node whose row is missing, or whose lease has lapsed, writes all its devices again.
 func TestPresenceComesBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -102,8 +104,8 @@ func TestPresenceComesBack(t *testing.T) {
 	}
 }
 
-// However many connections begin and end at once, on two nodes, while writes fail and rows are lost: once it is quiet what is written is
-// what is true.
+// Connections begin and end at random on two nodes, while writes fail and rows are lost. Afterwards
+// the tables match the connections.
 func TestPresenceRaces(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -138,28 +140,28 @@ func TestPresenceRaces(t *testing.T) {
 	for g := range 8 {
 		working.Go(func() {
 			random := rand.New(rand.NewPCG(seed, uint64(100+g)))
-			type held struct {
+			type connection struct {
 				node   int
 				device string
 			}
-			var mine []held
+			var mine []connection
 			for range 3000 {
 				if n := len(mine); n > 0 && random.IntN(2) == 0 {
 					last := random.IntN(n)
-					h := mine[last]
+					c := mine[last]
 					mine[last] = mine[n-1]
 					mine = mine[:n-1]
-					nodes[h.node].Gone("did:plc:alice", h.device)
+					nodes[c.node].Disconnected("did:plc:alice", c.device)
 					continue
 				}
-				h := held{random.IntN(2), fmt.Sprint(random.IntN(40))}
-				mine = append(mine, h)
-				nodes[h.node].Connected("did:plc:alice", h.device)
+				c := connection{random.IntN(2), fmt.Sprint(random.IntN(40))}
+				mine = append(mine, c)
+				nodes[c.node].Connected("did:plc:alice", c.device)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			for _, h := range mine {
-				counts[h.node]["did:plc:alice "+h.device] = 1
+			for _, c := range mine {
+				counts[c.node]["did:plc:alice "+c.device] = 1
 			}
 		})
 	}
@@ -178,7 +180,7 @@ func TestPresenceRaces(t *testing.T) {
 	}
 }
 
-// Run writes a change when it comes, not only at the next renewal, and takes everything back when it stops.
+// Run writes a change at once, not only at the next renewal. When it stops it deletes the rows.
 func TestPresenceRun(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -199,7 +201,7 @@ func TestPresenceRun(t *testing.T) {
 		}
 	}
 	until(1)
-	p.Gone("did:plc:alice", "phone")
+	p.Disconnected("did:plc:alice", "phone")
 	until(0)
 	p.Connected("did:plc:alice", "phone")
 	until(1)

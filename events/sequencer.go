@@ -18,60 +18,66 @@ import (
 const NSIDSequencer = "mlsd.events.sequencer"
 
 const (
-	stepLimit   = 2000                   // events of one transaction
-	stepPace    = 5 * time.Millisecond   // from one step to the next while there is always something to do
-	stepFull    = 40                     // events of a step that is worth waiting for twice as long
-	stepTimeout = 10 * time.Second       // of one step
-	leaderPoll  = 250 * time.Millisecond // the net under the leader's wakes
-	electEvery  = 500 * time.Millisecond // how often the others try to lead
-	upkeepEvery = 10 * time.Minute       // of the partitions
-	upkeepAgain = time.Minute            // after it has failed
+	stepLimit   = 2000                 // events of one transaction
+	stepPace    = 5 * time.Millisecond // pause after a step that moved events
+	stepFull    = 40                   // after a step with more events the pause is 2 × stepPace
+	stepTimeout = 10 * time.Second     // of one round
+
+	leaderPoll  = 250 * time.Millisecond // how often the leader reads the outbox without a wake-up
+	electEvery  = 500 * time.Millisecond // how often another node tries to lead
+	electSoon   = 20 * time.Millisecond  // until it tries again after it ended the leader's session
+	leaderStall = time.Second            // a leader that is idle for longer is taken for dead
+
+	maintainEvery = 10 * time.Minute // how often the partitions are maintained
+	maintainAgain = time.Minute      // until the next try after that failed
 )
 
 const checkViolation = "23514"
 
 // Channels of NOTIFY.
 const (
-	outboxChannel = "mlsd_outbox" // there is something in the outbox
-	eventsChannel = "mlsd_events" // there is something in the stream
+	outboxChannel = "mlsd_outbox" // the outbox has new rows
+	eventsChannel = "mlsd_events" // the stream has new events
 )
 
-// The sequencer's leader holds this advisory lock in the session in which it works. Whoever has lost the session has lost both: there
-// is no leader that only believes it is one.
+// The leader holds this advisory lock in the session in which it works. A leader that loses the
+// session loses the lock as well, and can write nothing. So no node acts as leader by mistake.
 const (
 	lockSpace  = 0x6d6c7364 // "mlsd"
 	lockLeader = 1
 )
 
-// Sequencer moves what is committed from the outbox into the stream. Every node runs one; one of them leads, and the others pass on
-// to it what their own node has committed.
+// Sequencer moves committed rows from the outbox into the stream. Every node runs one. One of them
+// leads. The others wake the leader when their own node has committed something.
 //
-// A row of the outbox is taken when it is seen and gone when it is moved, so none is skipped, however long its transaction took. Its
-// place is given when it is moved, which is after it was committed: nothing can come to stand behind a reader. Where one write waited
-// for another, as those of a convo do for the row lock, it sees the other's and has the higher id, and comes after it.
+// A step deletes the rows that it moves, and remembers no position in the outbox. So no row is
+// skipped, however long its transaction took. A row gets its place in the stream when it is moved,
+// which is after its commit. So no event appears before a place that a reader has passed. A write
+// that waited for another one, as writes to one convo wait for the row lock, has the higher outbox
+// id. So it comes after the other one.
 type Sequencer struct {
 	db        *pgxpool.Pool
 	log       *slog.Logger
 	metrics   Metrics
 	faults    *failpoint.Set
 	retention time.Duration
-	moved     func()        // the stream has grown
-	wake      chan struct{} // the outbox has, or may have
-	ahead     time.Duration // of the database's clock: the tests' days go by faster
+	moved     func()        // called when the stream has grown
+	wake      chan struct{} // signalled when the outbox has possibly grown
+	ahead     time.Duration // added to the database's clock, for tests
 
-	conn      *pgx.Conn // whose session holds the lock; nil unless this node leads
-	tried     time.Time // to lead
-	upkeepDue time.Time
+	conn        *pgx.Conn // its session holds the lock; nil unless this node leads
+	tried       time.Time // when this node last tried to lead
+	maintainDue time.Time // when maintainPartitions is due
 }
 
-// SequencerConfig is what a Sequencer is made of.
+// SequencerConfig configures a Sequencer.
 type SequencerConfig struct {
 	DB        *pgxpool.Pool
 	Log       *slog.Logger
 	Metrics   Metrics
 	Retention time.Duration  // how long events are kept, at least
-	Moved     func()         // called after each step that moved something; it must not block
-	Faults    *failpoint.Set // may be nil
+	Moved     func()         // called after each step that moved events; it must not block
+	Faults    *failpoint.Set // nil: none
 }
 
 // NewSequencer returns a sequencer.
@@ -81,15 +87,18 @@ func NewSequencer(c SequencerConfig) *Sequencer {
 	}
 }
 
-// Wake says that the outbox may have something new. It does not block, and may be called by anybody.
+// Wake says that the outbox possibly has new rows. It does not block. Any goroutine can call it.
 func (s *Sequencer) Wake() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // it is awake already
+	default: // Run has not read the last one yet
 	}
 }
 
-// Run leads, or tries to and passes on what it is told, until ctx ends.
+// Run leads, or tries to lead and wakes the leader, until ctx ends.
+//
+// It is not a worker.Every: how long it waits depends on whether it leads, and on how many events
+// it has just moved.
 func (s *Sequencer) Run(ctx context.Context) {
 	defer s.resign()
 	for woken := true; ctx.Err() == nil; {
@@ -102,7 +111,7 @@ func (s *Sequencer) Run(ctx context.Context) {
 		}
 		switch {
 		case moved > stepFull:
-			pause(ctx, 2*stepPace) // events come so fast that each step costs the senders something
+			pause(ctx, 2*stepPace) // fewer steps leave more of the database to the senders
 		case moved > 0:
 			pause(ctx, stepPace)
 		}
@@ -110,7 +119,7 @@ func (s *Sequencer) Run(ctx context.Context) {
 	}
 }
 
-// wait waits for a wake, or as long as one may do without, and says which it was.
+// wait waits for a wake-up or a timeout. woken says that it was a wake-up.
 func (s *Sequencer) wait(ctx context.Context) (woken bool) {
 	d := max(0, electEvery-time.Since(s.tried))
 	if s.conn != nil {
@@ -127,7 +136,7 @@ func (s *Sequencer) wait(ctx context.Context) (woken bool) {
 	return false
 }
 
-// pause waits for d, whatever happens meanwhile.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -137,8 +146,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// round does what there is to do, and says how many events it has moved. The leader moves events; the others try to lead, and pass on
-// what woke them.
+// round does one round, and returns how many events it moved. The leader moves events. Another node
+// tries to lead, and passes a wake-up on to the leader.
 func (s *Sequencer) round(ctx context.Context, woken bool) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -150,26 +159,28 @@ func (s *Sequencer) round(ctx context.Context, woken bool) (moved int, err error
 	}
 	if s.conn == nil {
 		if woken {
-			err = s.passOn(ctx)
+			err = s.wakeLeader(ctx)
 			pause(ctx, stepPace)
 		}
 		return 0, err
 	}
-	if !time.Now().Before(s.upkeepDue) {
-		s.upkeepDue = time.Now().Add(upkeepEvery)
-		if err := s.upkeep(ctx); err != nil { // today's partition has been there for days: nobody waits for this
-			s.log.WarnContext(ctx, "the days of the stream were not looked after", "error", err)
-			s.upkeepDue = time.Now().Add(upkeepAgain)
+	if !time.Now().Before(s.maintainDue) {
+		s.maintainDue = time.Now().Add(maintainEvery)
+		// After an error events can be moved: today's partition was created days ago.
+		if err := s.maintainPartitions(ctx); err != nil {
+			s.log.WarnContext(ctx, "the partitions of the stream could not be maintained", "error", err)
+			s.maintainDue = time.Now().Add(maintainAgain)
 		}
 	}
 	moved, err = s.step(ctx)
-	if pgpool.Code(err) == checkViolation { // there is no partition for today, after all
-		s.upkeepDue = time.Time{}
+	if pgpool.Code(err) == checkViolation { // there is no partition for today
+		s.maintainDue = time.Time{}
 	}
 	return moved, err
 }
 
-// elect takes the lock if nobody has it.
+// elect takes the lock if it is free. If a stalled leader holds it, elect ends that leader's
+// session.
 func (s *Sequencer) elect(ctx context.Context) error {
 	conn, err := s.db.Acquire(ctx)
 	if err != nil {
@@ -181,41 +192,37 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		return fmt.Errorf("try to lead: %w", err)
 	}
 	if !leads {
-		deposed, err := depose(ctx, conn)
+		ended, err := endStalledLeader(ctx, conn)
 		conn.Release()
-		if deposed { // its lock is about to be free
-			s.tried = time.Now().Add(soon - electEvery)
+		if ended { // its lock is free soon
+			s.tried = time.Now().Add(electSoon - electEvery)
 		}
 		return err
 	}
-	s.conn = conn.Hijack() // the pool would give the lock away with the connection
-	s.upkeepDue = time.Time{}
+	s.conn = conn.Hijack() // its session holds the lock, so it must not return to the pool
+	s.maintainDue = time.Time{}
 	s.metrics.Leading(true)
 	s.log.InfoContext(ctx, "this node leads the sequencer")
 	return nil
 }
 
-const (
-	frozen = time.Second // how long a leader may say nothing; it asks for work at least every leaderPoll
-	soon   = 20 * time.Millisecond
-)
-
-// depose ends the session of a leader that holds the lock and does nothing: its process has been stopped, or its network is gone. In
-// what it had begun it is not disturbed.
-func depose(ctx context.Context, conn *pgxpool.Conn) (deposed bool, err error) {
+// endStalledLeader ends the session of a leader that holds the lock and is idle for longer than
+// leaderStall. Its process has been stopped, or its network is lost: a working leader runs a
+// statement at least every leaderPoll. A session that runs a statement is not ended.
+func endStalledLeader(ctx context.Context, conn *pgxpool.Conn) (ended bool, err error) {
 	tag, err := conn.Exec(ctx, `
 		SELECT pg_terminate_backend(a.pid)
 		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.granted AND (l.classid, l.objid, l.objsubid) = ($1::bigint::oid, $2::bigint::oid, 2)
 			AND a.datname = current_database() AND l.database = a.datid
-			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(lockLeader), frozen)
+			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(lockLeader), leaderStall)
 	if err != nil {
-		return false, fmt.Errorf("look after the leader: %w", err)
+		return false, fmt.Errorf("check the leader's session: %w", err)
 	}
 	return tag.RowsAffected() > 0, nil
 }
 
-// resign gives up the lock with the session.
+// resign gives up the lead by closing the session that holds the lock.
 func (s *Sequencer) resign() {
 	if s.conn == nil {
 		return
@@ -223,22 +230,24 @@ func (s *Sequencer) resign() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := s.conn.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		s.log.Debug("the sequencer's connection was gone already", "error", err)
+		s.log.Debug("the sequencer's connection was closed already", "error", err)
 	}
 	s.conn = nil
 	s.metrics.Leading(false)
 }
 
-// passOn tells the leader, if anything was to be told since the last time.
-func (s *Sequencer) passOn(ctx context.Context) error {
+// wakeLeader wakes the leader, which is another node.
+func (s *Sequencer) wakeLeader(ctx context.Context) error {
 	if _, err := s.db.Exec(ctx, `SELECT pg_notify($1, '')`, outboxChannel); err != nil {
-		return fmt.Errorf("tell the leader: %w", err)
+		return fmt.Errorf("wake the leader: %w", err)
 	}
 	return nil
 }
 
-// step moves what is committed, in one transaction, and returns how much that was. That an event is moved again after a lost answer
-// cannot be: it is not in the outbox any more.
+// step moves up to stepLimit committed rows in one transaction, and returns their number. If the
+// answer to its COMMIT is lost, no event is moved twice: the same transaction deleted the rows from
+// the outbox. All events of a step get the same day. The day never goes back, even if the clock
+// does.
 func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 	var waited time.Duration
 	err = s.conn.QueryRow(ctx, `
@@ -251,15 +260,15 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 			SELECT today.head + row_number() OVER (ORDER BY m.id), today.day, m.kind, m.convo_id, m.seq, m.did, m.size, m.detail, m.created_at
 			FROM moved m, today
 			RETURNING stream_seq, created_at
-		), grown AS (
+		), summary AS (
 			SELECT count(*) AS n, min(stream_seq) AS first, max(stream_seq) AS last, clock_timestamp() - min(created_at) AS waited FROM placed
-		), begun AS (
-			INSERT INTO event_days (day, first_seq) SELECT today.day, grown.first FROM grown, today WHERE n > 0 ON CONFLICT DO NOTHING
-		), ended AS (
-			UPDATE stream SET head = grown.last, day = today.day FROM grown, today WHERE n > 0
-			RETURNING pg_notify($3, grown.last::text)
+		), new_day AS (
+			INSERT INTO event_days (day, first_seq) SELECT today.day, summary.first FROM summary, today WHERE n > 0 ON CONFLICT DO NOTHING
+		), advanced AS (
+			UPDATE stream SET head = summary.last, day = today.day FROM summary, today WHERE n > 0
+			RETURNING pg_notify($3, summary.last::text)
 		)
-		SELECT n, coalesce(waited, '0') FROM grown LEFT JOIN ended ON true`, stepLimit, s.ahead, eventsChannel).Scan(&n, &waited)
+		SELECT n, coalesce(waited, '0') FROM summary LEFT JOIN advanced ON true`, stepLimit, s.ahead, eventsChannel).Scan(&n, &waited)
 	if err != nil {
 		return 0, fmt.Errorf("move events: %w", err)
 	}

@@ -26,18 +26,19 @@ func want(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// TestEverythingInOrder: what happens in a convo comes to its members in its order, with what was sent, and to nobody else.
+// TestEverythingInOrder: the events of a convo come to its members, in their order, and to no one
+// else.
 func TestEverythingInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	a, b, m := n.subscribe(t, alice), n.subscribe(t, bob), n.subscribe(t, mallory)
 	convo := w.convo(t, alice, bob)
 	w.say(t, convo, alice, 2)
 	w.must(t, convo, bob, outbox.Left)
 	w.say(t, convo, alice, 1)
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, a, 6), "alice joined", "bob joined", "1", "2", "bob left", "3")
 	want(t, next(t, b, 4), "bob joined", "1", "2", "bob left")
 	nothing(t, a)
@@ -45,83 +46,84 @@ func TestEverythingInOrder(t *testing.T) {
 	nothing(t, m)
 }
 
-// TestLateConvo (late-convo): a convo that somebody joins after connecting is told of from there on.
+// TestLateConvo (late-convo): a subscriber that joins a convo after connecting gets the convo's
+// events from then on.
 func TestLateConvo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
-	n.settle(t)
+	n.publish(t)
 	s := n.subscribe(t, bob)
-	nothing(t, s) // and so it is live
+	nothing(t, s) // it is live now
 	w.say(t, convo, alice, 1)
 	w.must(t, convo, bob, outbox.Joined)
 	w.say(t, convo, alice, 1)
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, s, 2), "bob joined", "2")
 	nothing(t, s)
 }
 
-// TestRemovedStillStreams (removed-still-streams): whoever is removed gets its removal and nothing after it, whether it listens live
-// or asks for all of it later; coming back it is told of what comes then.
+// TestRemovedStillStreams (removed-still-streams): a removed member gets the event of the removal
+// and none after it, live or by catching up. If it joins again, it gets the events from then on.
 func TestRemovedStillStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice, bob, carol)
-	n.settle(t)
+	n.publish(t)
 	live := n.subscribe(t, bob)
 	nothing(t, live)
 	w.say(t, convo, alice, 1)
 	w.must(t, convo, bob, outbox.Removed)
-	w.must(t, convo, carol, outbox.Left) // without an entry in the log between
+	w.must(t, convo, carol, outbox.Left) // with no log entry in between
 	w.say(t, convo, alice, 1)
-	n.settle(t)
-	told := []string{"1", "bob removed"}
-	want(t, next(t, live, 2), told...)
+	n.publish(t)
+	seen := []string{"1", "bob removed"}
+	want(t, next(t, live, 2), seen...)
 	nothing(t, live)
 	before := []string{"alice joined", "bob joined", "carol joined"}
-	before = before[1:] // its own joining is where it begins
-	want(t, next(t, n.subscribe(t, bob, 0), 4), append(before, told...)...)
+	before = before[1:] // bob's events begin with his own joining
+	want(t, next(t, n.subscribe(t, bob, 0), 4), append(before, seen...)...)
 
 	w.must(t, convo, bob, outbox.Joined)
 	w.say(t, convo, alice, 1)
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, live, 2), "bob joined", "3")
 	again := n.subscribe(t, bob, 0)
-	want(t, next(t, again, 6), append(append(before, told...), "bob joined", "3")...)
+	want(t, next(t, again, 6), append(append(before, seen...), "bob joined", "3")...)
 	nothing(t, again)
 }
 
-// TestLateMembership: what the roster says when somebody connects is not what it said where its cursor is, and what has changed may
-// not even have its place in the stream yet.
+// TestLateMembership: a membership can change between the cursor and the roster of now, even by an
+// event that is still in the outbox.
 func TestLateMembership(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice, bob)
-	n.settle(t)
+	n.publish(t)
 	w.must(t, convo, bob, outbox.Left)
 	w.must(t, convo, carol, outbox.Joined)
 	leaving, joining := n.subscribe(t, bob), n.subscribe(t, carol)
-	nothing(t, leaving) // they are live before the hub has heard of it
+	nothing(t, leaving) // they are live before the hub has the events
 	nothing(t, joining)
 	w.say(t, convo, alice, 1)
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, leaving, 1), "bob left")
 	want(t, next(t, joining, 2), "carol joined", "1")
 	nothing(t, leaving)
 }
 
-// TestFilter: a subscription to some convos is told of those.
+// TestFilter: a subscription to some convos gets only their events.
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	one, two := w.convo(t, alice), w.convo(t, alice)
 	for _, cursor := range []*int64{nil, new(int64)} {
 		s := n.subscribeTo(t, events.Request{DID: alice, Convos: []uuid.UUID{two, uuid.New()}, Cursor: cursor})
@@ -130,7 +132,7 @@ func TestFilter(t *testing.T) {
 		}
 		w.say(t, one, alice, 1)
 		w.say(t, two, alice, 1)
-		n.settle(t)
+		n.publish(t)
 		got := next(t, s, 1)
 		if cursor != nil {
 			got = append(got, next(t, s, 2)...)
@@ -144,15 +146,16 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestCursor: a cursor is the first event that comes; ahead of the stream and older than it are told apart.
+// TestCursor: a cursor is the first event that comes. A cursor ahead of the stream is refused, and
+// one older than the stream is outdated.
 func TestCursor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 4)
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, n.subscribe(t, alice, 4), 2), "3", "4")
 	want(t, next(t, n.subscribe(t, alice, 0), 5), "alice joined", "1", "2", "3", "4")
 	end := n.subscribe(t, alice, 6)
@@ -164,7 +167,7 @@ func TestCursor(t *testing.T) {
 	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: &ahead}); !errors.Is(err, events.ErrFutureCursor) {
 		t.Errorf("ahead of the stream: %v", err)
 	}
-	other := w.node(t) // which has not read the end of the stream
+	other := w.node(t) // it has not read the end of the stream
 	if _, err := other.hub.Round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -184,25 +187,25 @@ func TestCursor(t *testing.T) {
 	want(t, next(t, s, 1), "6")
 }
 
-// TestRetention: events go by the day, when they are old enough; the newest one stays, and a cursor from before what is kept is told
-// to be outdated.
+// TestRetention: events are dropped by the day, when they are old enough. The newest event stays. A
+// cursor older than the oldest event kept is outdated.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice) // event 1
-	n.settle(t)
+	n.publish(t)
 	for day := 1; day <= 9; day++ { // events 2 to 10
 		n.seq.Ahead(time.Duration(day) * 24 * time.Hour)
 		w.say(t, convo, alice, 1)
-		n.settle(t)
+		n.publish(t)
 	}
 	s := n.subscribe(t, alice, 1)
 	if !s.Outdated {
 		t.Error("a cursor from before what is kept is not outdated")
 	}
-	want(t, next(t, s, 8), "2", "3", "4", "5", "6", "7", "8", "9") // of the seven days before today, and today's
+	want(t, next(t, s, 8), "2", "3", "4", "5", "6", "7", "8", "9") // of today and seven days before
 	if s := n.subscribe(t, alice, 3); s.Outdated {
 		t.Error("a cursor at the oldest event is outdated")
 	}
@@ -210,26 +213,27 @@ func TestRetention(t *testing.T) {
 		t.Error("all that is kept is outdated")
 	}
 	n.seq.Ahead(100 * 24 * time.Hour)
-	n.settle(t)
+	n.publish(t)
 	kept := n.subscribe(t, alice, 10)
 	if kept.Outdated {
 		t.Error("the newest event was dropped")
 	}
 	want(t, next(t, kept, 1), "9")
-	n.seq.Ahead(0) // the clock goes back: days do not
+	n.seq.Ahead(0) // the clock goes back, and the days do not
 	w.say(t, convo, alice, 1)
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, kept, 1), "10")
 }
 
-// TestBigserialGap (bigserial-gap): a transaction that took its number early and commits late is neither skipped nor waited for.
+// TestBigserialGap (bigserial-gap): a transaction that got its outbox id early and commits late is
+// not skipped, and others do not wait for it.
 func TestBigserialGap(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	early, late := w.convo(t, alice), w.convo(t, bob)
-	n.settle(t)
+	n.publish(t)
 	a, b := n.subscribe(t, alice), n.subscribe(t, bob)
 	nothing(t, a)
 	nothing(t, b)
@@ -243,24 +247,23 @@ func TestBigserialGap(t *testing.T) {
 			SELECT id, 1, 1, 'did:plc:alice', 1, $2, 'k', '', now() FROM convos WHERE id = $1
 		), advanced AS (
 			UPDATE convos SET last_seq = 1 WHERE id = $1
-		), noted AS (
-			SELECT $1::uuid AS convo_id, 1 AS seq, 1 AS kind, 2 AS size, now() AS created_at
-		)`+outbox.NoteMessages, early, messageOf(early))
+		)
+		INSERT INTO outbox (kind, convo_id, seq, size, created_at) VALUES (1, $1, 1, 2, now())`, early, messageOf(early))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.say(t, late, bob, 3)
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, b, 3), "1", "2", "3")
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n.settle(t)
+	n.publish(t)
 	want(t, next(t, a, 1), "1")
 }
 
-// TestSixteenWriters: what sixteen writers commit at once stands in the stream once, with no gap, each convo's in its order; readers
-// that come and go at random on two nodes miss nothing and get nothing twice.
+// TestSixteenWriters: what sixteen writers commit at once is in the stream once, with no gap, in
+// the order of each convo. Readers that come and go at random on two nodes get each event once.
 func TestSixteenWriters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -284,7 +287,7 @@ func TestSixteenWriters(t *testing.T) {
 			}
 		})
 	}
-	const total = writers*each + convos // its own joinings, which are the last
+	const total = writers*each + convos // bob's joinings are the last events of the setup
 	for r := range 6 {
 		reading.Go(func() {
 			rng := rand.New(rand.NewPCG(1, uint64(r)))
@@ -332,19 +335,20 @@ func TestSixteenWriters(t *testing.T) {
 	}
 }
 
-// TestCatchupFillsLive (catchup-fills-live): much more than a buffer holds is caught up with while more is being written.
+// TestCatchupFillsLive (catchup-fills-live): a subscription catches up with much more than its
+// buffer holds, while more is written.
 func TestCatchupFillsLive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t, func(c *events.HubConfig) { c.Buffer = 4000 })
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 450)
-	n.settle(t)
+	n.publish(t)
 	s := n.subscribe(t, alice, 0)
 	want(t, next(t, s, 2), "alice joined", "1")
-	w.say(t, convo, alice, 50) // while it is behind
-	n.settle(t)
+	w.say(t, convo, alice, 50) // while the subscription is behind
+	n.publish(t)
 	for i := 2; i <= 500; i++ {
 		want(t, next(t, s, 1), fmt.Sprint(i))
 	}
@@ -354,20 +358,21 @@ func TestCatchupFillsLive(t *testing.T) {
 	}
 }
 
-// TestLagDropped (lag-dropped): a reader whose buffer is full loses nothing: it reads on by itself, and goes live again.
+// TestLagDropped (lag-dropped): a subscription whose buffer is full loses no event. It reads the
+// table, and becomes live again.
 func TestLagDropped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t, func(c *events.HubConfig) { c.Buffer = 4000 })
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice, bob)
-	n.settle(t)
+	n.publish(t)
 	slow, other := n.subscribe(t, alice), n.subscribe(t, bob)
 	nothing(t, slow)
 	nothing(t, other)
 	for i := 1; i <= 50; i++ {
 		w.say(t, convo, alice, 1)
-		n.settle(t)
+		n.publish(t)
 		want(t, next(t, other, 1), fmt.Sprint(i))
 	}
 	if slow.Live() {
@@ -382,18 +387,18 @@ func TestLagDropped(t *testing.T) {
 	}
 }
 
-// TestPatience: a reader that stays behind is told so.
+// TestPatience: a subscription that stays behind ends with ErrConsumerTooSlow.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t, func(c *events.HubConfig) { c.Buffer, c.Patience = 4000, time.Nanosecond })
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
-	n.settle(t)
+	n.publish(t)
 	s := n.subscribe(t, alice)
 	nothing(t, s)
 	w.say(t, convo, alice, 50)
-	n.settle(t)
+	n.publish(t)
 	var err error
 	for err == nil {
 		_, err = s.Next(t.Context())
@@ -406,28 +411,29 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestHubForgets: whoever is further behind than the hub remembers reads the table until it has caught up.
+// TestHubForgets: a subscription that is further behind than the hub remembers reads the table
+// until it has caught up.
 func TestHubForgets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice)
-	n.settle(t)
+	n.publish(t)
 	s := n.subscribe(t, alice)
 	w.say(t, convo, alice, 3)
-	n.settle(t)
+	n.publish(t)
 	n.hub.Forget()
 	want(t, next(t, s, 3), "1", "2", "3")
 	nothing(t, s)
 }
 
-// TestLimits: one DID has only so many subscriptions, and a closed hub has none.
+// TestLimits: the number of subscriptions of one DID is limited, and a closed hub refuses all.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	var last *events.Subscription
 	for range 16 {
 		last = n.subscribe(t, alice)
@@ -447,7 +453,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestOneLeader: of many nodes one leads; when its session ends another does at once, and nothing is moved twice or left.
+// TestOneLeader: one node of several leads. When its session ends another one leads at once, and no
+// event is moved twice or left.
 func TestOneLeader(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -472,19 +479,20 @@ func TestOneLeader(t *testing.T) {
 	}
 	reader := w.node(t)
 	s := func() *events.Subscription {
-		reader.settle(t)
+		reader.publish(t)
 		return reader.subscribe(t, alice, 0)
 	}()
 	next(t, s, 19)
 	nothing(t, s)
 }
 
-// TestFrozenLeader: a leader that has stopped with its session open is deposed, and does no harm when it goes on.
+// TestFrozenLeader: the session of a leader that has stalled is ended. The old leader can do
+// nothing when it continues.
 func TestFrozenLeader(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	frozen, other := w.node(t), w.node(t)
-	frozen.settle(t)
+	frozen.publish(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 1)
 	deadline := time.Now().Add(20 * time.Second)
@@ -494,18 +502,19 @@ func TestFrozenLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("nobody leads")
+			t.Fatal("no node leads")
 		}
 	}
 	if _, err := frozen.seq.Round(t.Context()); err == nil {
-		t.Fatal("the deposed leader went on")
+		t.Fatal("the old leader went on")
 	}
 	frozen.seq.Resign()
-	other.settle(t)
+	other.publish(t)
 	want(t, next(t, other.subscribe(t, alice, 0), 2), "alice joined", "1")
 }
 
-// TestWakes: what one node's clients write comes to another node's subscribers without waiting for a poll, whichever of them leads.
+// TestWakes: what the clients of one node write reaches the subscribers of another node without
+// waiting for a poll. It does not matter which node leads.
 func TestWakes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -525,7 +534,8 @@ func TestWakes(t *testing.T) {
 	}
 }
 
-// TestLostConnections: the sessions of all nodes are ended again and again, and subscribers miss nothing.
+// TestLostConnections: the sessions of all nodes are ended repeatedly, and subscribers miss no
+// event.
 func TestLostConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -543,7 +553,7 @@ func TestLostConnections(t *testing.T) {
 				}
 			}
 			if i%15 == 7 {
-				// Whoever writes in this moment tries again.
+				// Writers whose session ends here try again.
 				_, _ = w.db.Exec(t.Context(), `
 					SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 			}
@@ -557,20 +567,20 @@ func TestLostConnections(t *testing.T) {
 	}
 }
 
-// TestShared: subscribers of one convo share what an event is encoded to.
+// TestShared: the subscribers of one convo share the encoding of an event.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, alice, bob)
-	n.settle(t)
+	n.publish(t)
 	subs := []*events.Subscription{n.subscribe(t, alice), n.subscribe(t, bob)}
 	for _, s := range subs {
 		nothing(t, s)
 	}
 	w.say(t, convo, alice, 1)
-	n.settle(t)
+	n.publish(t)
 	encoded := 0
 	for _, s := range subs {
 		e, err := s.Next(t.Context())
@@ -590,8 +600,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestEntitlement compares what members that come and go are told with a model of it, live and from the beginning, whatever the hub
-// knows.
+// TestEntitlement compares the events of members that come and go with a model, live and from the
+// beginning, with and without events in the hub's memory.
 func TestEntitlement(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -599,7 +609,7 @@ func TestEntitlement(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			n := w.node(t, func(c *events.HubConfig) { c.Buffer = 3000 })
-			n.settle(t)
+			n.publish(t)
 			rng := rand.New(rand.NewPCG(seed, 2))
 			people := []syntax.DID{alice, bob, carol}
 			convos := []uuid.UUID{w.convo(t, mallory), w.convo(t, mallory)}
@@ -627,7 +637,7 @@ func TestEntitlement(t *testing.T) {
 					}
 					in[convo.String()+p.String()] = !was
 				case 1:
-					n.settle(t)
+					n.publish(t)
 				case 2:
 					if rng.IntN(4) == 0 {
 						n.hub.Forget()
@@ -642,7 +652,7 @@ func TestEntitlement(t *testing.T) {
 					}
 				}
 			}
-			n.settle(t)
+			n.publish(t)
 			for _, p := range people {
 				if len(model[p]) == 0 {
 					continue
@@ -657,12 +667,13 @@ func TestEntitlement(t *testing.T) {
 	}
 }
 
-// TestPerTypeCursor (per-type-cursor): events of all kinds stand in one order, and any of them is a cursor for all.
+// TestPerTypeCursor (per-type-cursor): events of all kinds are in one order, and the place of any
+// event is a cursor for all kinds.
 func TestPerTypeCursor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
-	n.settle(t)
+	n.publish(t)
 	convo := w.convo(t, bob)
 	w.welcome(t, convo, alice)
 	w.must(t, convo, alice, outbox.Joined)
@@ -674,7 +685,7 @@ func TestPerTypeCursor(t *testing.T) {
 	w.signal(t, alice)
 	w.say(t, convo, bob, 1)
 	w.welcome(t, convo, alice)
-	n.settle(t)
+	n.publish(t)
 	all := []string{"kind 5 of alice", "alice joined", "1", "kind 6 of alice", "2", "alice removed", "kind 6 of alice", "kind 5 of alice"}
 	s := n.subscribe(t, alice, 0)
 	var cursors []int64
@@ -697,8 +708,8 @@ func TestPerTypeCursor(t *testing.T) {
 	}
 }
 
-// TestOneLeaderLost (one-leader-lost): what one node's clients write reaches another node's subscribers after the leader has died in
-// the middle of its work.
+// TestOneLeaderLost (one-leader-lost): what the clients of one node write reaches the subscribers
+// of another node after the leader has stopped in the middle of its work.
 func TestOneLeaderLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,9 +16,13 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Subscription is somebody who listens. Next is for one goroutine.
+// Subscription gets the events of one person. Next is for one goroutine.
+//
+// A subscription that is not live reads the table events itself. A live one gets its events from
+// the hub. It stops being live when its buffer is full.
 type Subscription struct {
-	// Outdated says that the cursor was older than what is kept: the stream begins with the oldest event there is.
+	// Outdated says that the cursor was older than the oldest event kept. The subscription begins
+	// with that event.
 	Outdated bool
 
 	hub    *Hub
@@ -26,26 +30,27 @@ type Subscription struct {
 	device string
 	only   []uuid.UUID // convos; nil: all
 
-	// Guarded by the hub's lock.
-	from    int64                  // nothing up to here is wanted any more
-	convos  map[uuid.UUID]struct{} // at the hub's head; of a live one
-	doubted bool                   // whether its reader is there
+	// Protected by the hub's lock.
+	from    int64                  // the hub offers only events behind this place
+	convos  map[uuid.UUID]struct{} // if live: the convos at the hub's head
+	doubted bool                   // the reader is possibly not connected any more
 
-	mu       sync.Mutex // after the hub's lock; guards what follows
-	live     bool       // the hub puts events into queue; to change it takes the hub's lock too
+	mu       sync.Mutex // locked after the hub's lock; guards what follows
+	live     bool       // the hub puts events into queue; written under the hub's lock as well
 	queue    []*Event
-	queued   int           // bytes in queue, at most
-	position int64         // everything up to here has been put into queue, or is not wanted; of one that is not live
-	behind   time.Time     // since when it has to catch up because its buffer was full; zero: it has not
+	queued   int           // cost of the events in queue, in bytes
+	position int64         // if not live: events up to here have been read from the table
+	behind   time.Time     // since when it catches up after its buffer was full; or zero
 	failed   error         // why it has ended
-	ready    chan struct{} // something has changed
+	ready    chan struct{} // signalled when queue, live or failed has changed
 
-	catch *catchUp // Next's own: what it reads the table with
+	catch *catchUp // owned by Next: reads the table
 
-	inHand atomic.Int64 // bytes of the hub's large ones
+	large atomic.Int64 // bytes of the hub's large events that this subscription uses
 }
 
-// Subscribe begins a subscription. Errors besides the database's: ErrFutureCursor, ErrTooMany, ErrClosing.
+// Subscribe begins a subscription. Errors besides the database's: ErrFutureCursor, ErrTooMany,
+// ErrClosing.
 func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	select {
 	case <-h.started:
@@ -54,9 +59,9 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	}
 	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, only: r.Convos, ready: make(chan struct{}, 1)}
 	if r.Convos != nil {
-		s.device = "" // it is to be called for the others
+		s.device = "" // the device must be pushed to because of its other convos
 	}
-	if err := s.place(ctx, r.Cursor); err != nil {
+	if err := s.start(ctx, r.Cursor); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
@@ -72,8 +77,8 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	return s, nil
 }
 
-// place finds where the stream begins for a cursor.
-func (s *Subscription) place(ctx context.Context, cursor *int64) error {
+// start finds the place of the stream at which a cursor begins.
+func (s *Subscription) start(ctx context.Context, cursor *int64) error {
 	if cursor == nil {
 		s.hub.mu.Lock()
 		defer s.hub.mu.Unlock()
@@ -85,7 +90,7 @@ func (s *Subscription) place(ctx context.Context, cursor *int64) error {
 		SELECT head, coalesce((SELECT min(first_seq) FROM event_days), head + 1) FROM stream`).Scan(&head, &first)
 	switch {
 	case err != nil:
-		return fmt.Errorf("ask where the stream begins: %w", err)
+		return fmt.Errorf("read the ends of the stream: %w", err)
 	case *cursor > head+1:
 		return ErrFutureCursor
 	}
@@ -94,15 +99,16 @@ func (s *Subscription) place(ctx context.Context, cursor *int64) error {
 	return nil
 }
 
-// wants reports whether what concerns a convo is wanted. The zero id is for what concerns none.
+// wants reports whether the request asks for events of a convo. The zero id stands for events that
+// concern no convo.
 func (s *Subscription) wants(convo uuid.UUID) bool {
 	return s.only == nil || slices.Contains(s.only, convo)
 }
 
-// Next waits for the next event and returns it. While the database cannot be reached it waits for that, too, as long as a reader may
-// be behind. Errors: ErrConsumerTooSlow, ErrClosing, ctx's, the database's.
+// Next waits for the next event and returns it. If the database is unavailable, Next tries again
+// for as long as the hub's Patience. Errors: ErrConsumerTooSlow, ErrClosing, ctx's, the database's.
 func (s *Subscription) Next(ctx context.Context) (*Event, error) {
-	s.putDown()
+	s.releaseLarge()
 	for {
 		e, live, err := s.take()
 		if err != nil {
@@ -110,15 +116,16 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 		}
 		switch {
 		case e != nil:
-			if err := s.pickUp(ctx, e); err != nil {
+			if err := s.acquireLarge(ctx, e); err != nil {
 				return nil, err
 			}
-			if err := s.retry(ctx, func() error { return s.complete(ctx, e) }); err != nil {
+			if err := s.retry(ctx, func() error { return s.loadEntry(ctx, e) }); err != nil {
 				return nil, err
 			}
 			if e.Kind.LogEntry() && e.Message() == nil {
-				// It has expired: messages are kept for longer than their events, but the events of the newest day stay.
-				s.hub.log.InfoContext(ctx, "an event's log entry is gone", "stream_seq", e.StreamSeq)
+				// The log entry has expired. Messages are kept for longer than their events, but
+				// the events of the newest day stay.
+				s.hub.log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
 				continue
 			}
 			return e, nil
@@ -136,7 +143,7 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// take returns the next event that waits, if one does.
+// take returns the next event of the queue, or nil if the queue is empty.
 func (s *Subscription) take() (e *Event, live bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,13 +161,14 @@ func (s *Subscription) take() (e *Event, live bool, err error) {
 	s.queue = s.queue[1:]
 	s.queued -= e.cost()
 	if len(s.queue) == 0 {
-		s.queue = nil // an idle reader holds nothing
+		s.queue = nil // an idle subscription keeps no memory
 	}
 	return e, s.live, nil
 }
 
-// pickUp waits until a large event may be in memory for this reader too. It is put down with the next one.
-func (s *Subscription) pickUp(ctx context.Context, e *Event) error {
+// acquireLarge waits until the hub's limit for large events has space for this one. The next call
+// of Next releases it.
+func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	if e.Size <= largeEvent {
 		return nil
 	}
@@ -170,27 +178,28 @@ func (s *Subscription) pickUp(ctx context.Context, e *Event) error {
 	if err := s.hub.large.Acquire(ctx, int64(e.Size)); err != nil {
 		return cmp.Or(s.failure(), err)
 	}
-	s.inHand.Store(int64(e.Size))
-	if err := s.failure(); err != nil { // it was put down already
-		s.putDown()
+	s.large.Store(int64(e.Size))
+	if err := s.failure(); err != nil { // end has possibly run before the Store
+		s.releaseLarge()
 		return err
 	}
 	return nil
 }
 
-func (s *Subscription) putDown() { s.hub.large.Release(s.inHand.Swap(0)) }
+func (s *Subscription) releaseLarge() { s.hub.large.Release(s.large.Swap(0)) }
 
-// complete sees to it that an event has its log entry, if there is one.
-func (s *Subscription) complete(ctx context.Context, e *Event) error {
+// loadEntry loads the log entry of an event whose kind has one.
+func (s *Subscription) loadEntry(ctx context.Context, e *Event) error {
 	if !e.Kind.LogEntry() || e.Message() != nil {
 		return nil
 	}
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	return fetch(ctx, s.hub.db, []*Event{e})
+	return loadEntries(ctx, s.hub.db, []*Event{e})
 }
 
-// advance reads what the subscription is behind with, and has it go live when that is nothing any more.
+// advance reads the next page of the table into the queue. When nothing is left to read it makes
+// the subscription live.
 func (s *Subscription) advance(ctx context.Context) error {
 	s.mu.Lock()
 	behind, position := s.behind, s.position
@@ -200,7 +209,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 		return ErrConsumerTooSlow
 	}
 	page, done, err := s.read(ctx, position)
-	if errors.Is(err, errDropped) { // connecting again it learns what it has missed
+	if errors.Is(err, errDropped) { // the client connects again, and gets OutdatedCursor
 		s.end(ErrClosing)
 		return ErrClosing
 	}
@@ -217,13 +226,13 @@ func (s *Subscription) advance(ctx context.Context) error {
 		s.hub.metrics.CatchUp(len(page))
 	}
 	if done {
-		s.hub.attach(s, s.catch.convos) // else it reads on from there
+		s.hub.attach(s, s.catch.convos) // if this fails, it reads on
 		s.catch = nil
 	}
 	return nil
 }
 
-// read reads the next page of the table, when it is this reader's turn.
+// read reads the next page of the table. At most catchUps subscriptions read at once.
 func (s *Subscription) read(ctx context.Context, position int64) (page []*Event, done bool, err error) {
 	select {
 	case s.hub.reading <- struct{}{}:
@@ -243,7 +252,7 @@ func (s *Subscription) read(ctx context.Context, position int64) (page []*Event,
 	return s.catch.page(ctx)
 }
 
-// retry does something again while the database cannot be reached, as long as a reader may be behind.
+// retry calls do again while the database is unavailable, for as long as the hub's patience.
 func (s *Subscription) retry(ctx context.Context, do func() error) error {
 	began := time.Now()
 	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
@@ -259,36 +268,37 @@ func (s *Subscription) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// Doubt says that the reader may not be there: its device is to be called like one that is not connected.
-func (s *Subscription) Doubt() { s.believe(false) }
+// Doubt says that the reader is possibly not connected any more. Its device is pushed to until
+// Trust.
+func (s *Subscription) Doubt() { s.setDoubted(true) }
 
-// Trust says that the reader has given a sign of life.
-func (s *Subscription) Trust() { s.believe(true) }
+// Trust says that the reader has shown that it is connected.
+func (s *Subscription) Trust() { s.setDoubted(false) }
 
-func (s *Subscription) believe(there bool) {
+func (s *Subscription) setDoubted(doubted bool) {
 	h := s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s.doubted != there {
+	if s.doubted == doubted {
 		return
 	}
-	s.doubted = !there
+	s.doubted = doubted
 	switch {
 	case !s.live:
-	case there:
-		h.presence.Connected(s.did, s.device)
+	case doubted:
+		h.presence.Disconnected(s.did, s.device)
 	default:
-		h.presence.Gone(s.did, s.device)
+		h.presence.Connected(s.did, s.device)
 	}
 }
 
-// Slow ends the subscription with ErrConsumerTooSlow: its reader does not take what it is sent.
+// Slow ends the subscription with ErrConsumerTooSlow, because its reader does not read fast enough.
 func (s *Subscription) Slow() { s.end(ErrConsumerTooSlow) }
 
-// Close ends the subscription. It may be called more than once, from any goroutine.
+// Close ends the subscription. Any goroutine can call it, more than once.
 func (s *Subscription) Close() { s.end(ErrClosing) }
 
-// end takes the subscription out of the hub.
+// end removes the subscription from the hub.
 func (s *Subscription) end(why error) {
 	h := s.hub
 	h.mu.Lock()
@@ -297,7 +307,7 @@ func (s *Subscription) end(why error) {
 	h.detach(s)
 	s.fail(why)
 	s.mu.Unlock()
-	s.putDown()
+	s.releaseLarge()
 	if _, there := h.all[s]; !there {
 		return
 	}
@@ -308,7 +318,8 @@ func (s *Subscription) end(why error) {
 	}
 }
 
-// fail has Next return an error, the first that there was. What waits in the buffer is given up. The caller holds mu.
+// fail makes Next return an error. If it is called again, the first error stays. The buffer is
+// dropped. The caller holds mu.
 func (s *Subscription) fail(err error) {
 	if s.failed == nil {
 		s.failed = err
@@ -326,6 +337,6 @@ func (s *Subscription) failure() error {
 func (s *Subscription) notify() {
 	select {
 	case s.ready <- struct{}{}:
-	default: // it knows already
+	default: // Next has not read the last one yet
 	}
 }

@@ -14,24 +14,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrInvalidTicket says that a ticket is unknown, has been used, has expired, or opens something else.
+// ErrInvalidTicket says that a ticket is unknown, used, expired, or for another method.
 var ErrInvalidTicket = errors.New("the ticket is not valid")
 
 const (
 	ticketLife  = time.Minute
-	maxTickets  = 100 // that one DID has not used
-	ticketBatch = 1000
+	maxTickets  = 100  // unused tickets of one DID
+	ticketBatch = 1000 // rows of one transaction of Sweep
 )
 
-// Tickets are what a client shows instead of a token where it can send no header: each opens one subscription of one person. The table
-// subscription_tickets, which all nodes share, knows their hashes alone.
+// Tickets issues and redeems tickets. A client that cannot send an Authorization header shows a
+// ticket instead. A ticket opens one subscription of one person. All nodes share the table
+// subscription_tickets, which stores only hashes.
 type Tickets struct{ db *pgxpool.Pool }
 
-// NewTickets returns the tickets in db, which the caller owns.
+// NewTickets returns the tickets stored in db.
 func NewTickets(db *pgxpool.Pool) *Tickets { return &Tickets{db} }
 
-// Issue returns a ticket with which did may call the method scope once until it expires. The oldest tickets of a DID that has too many
-// give way; those that are issued at the same moment may be more for that moment.
+// Issue returns a ticket with which did can call the method scope once until it expires. If the DID
+// has maxTickets already, its oldest ones are deleted. Tickets issued at the same moment can exceed
+// that number for a moment.
 func (t *Tickets) Issue(ctx context.Context, did syntax.DID, scope string) (ticket string, expires time.Time, err error) {
 	var secret [32]byte
 	rand.Read(secret[:]) // never fails
@@ -52,8 +54,9 @@ func (t *Tickets) Issue(ctx context.Context, did syntax.DID, scope string) (tick
 	return ticket, expires, nil
 }
 
-// Redeem uses a ticket up and returns whose it was. The row lock decides: of all who come with it, to any node, one gets its row. A ticket
-// that opens something else is not used up. Errors besides the database's: ErrInvalidTicket.
+// Redeem deletes a ticket and returns its DID. If several requests use the ticket at once, on any
+// nodes, the row lock lets only one of them delete the row. A ticket for another method is not
+// deleted. Errors besides the database's: ErrInvalidTicket.
 func (t *Tickets) Redeem(ctx context.Context, ticket, scope string) (did syntax.DID, err error) {
 	err = t.db.QueryRow(ctx, `
 		DELETE FROM subscription_tickets WHERE hash = $1 AND scope = $2 AND expires_at > clock_timestamp()

@@ -21,7 +21,7 @@ const (
 	ticketScope            = "blue.catbird.mls.subscribeConvoEvents"
 )
 
-// twoNodes are pools on one database.
+// twoNodes returns two pools on one database.
 func twoNodes(t *testing.T) [2]*pgxpool.Pool {
 	t.Helper()
 	url := pgtest.URL(t)
@@ -46,7 +46,8 @@ func issue(t *testing.T, tickets *events.Tickets, did syntax.DID) string {
 	return ticket
 }
 
-// However many come with a ticket, to whichever node, one is let in, as the one to whom it was issued.
+// If many requests use a ticket at once, on any nodes, one succeeds, as the DID that it was issued
+// to.
 func TestTicketOnce(t *testing.T) {
 	t.Parallel()
 	nodes := twoNodes(t)
@@ -75,7 +76,8 @@ func TestTicketOnce(t *testing.T) {
 	}
 }
 
-// A ticket opens what it was issued for within a minute, and is not used up by whoever tries something else.
+// A ticket opens the method it was issued for within a minute. An attempt at another method does
+// not use it up.
 func TestTicketScopeAndExpiry(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -103,7 +105,7 @@ func TestTicketScopeAndExpiry(t *testing.T) {
 	}
 }
 
-// Expired tickets are deleted, in as many batches as it takes, and no others.
+// Expired tickets are deleted, in as many batches as needed, and no others.
 func TestTicketSweep(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -126,7 +128,7 @@ func TestTicketSweep(t *testing.T) {
 	}
 }
 
-// Nobody fills the table: the oldest tickets of one DID give way, and nobody else's do.
+// The number of tickets of one DID is limited. Its oldest are deleted, and no one else's.
 func TestTicketsOfOneDID(t *testing.T) {
 	t.Parallel()
 	nodes := twoNodes(t)

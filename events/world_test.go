@@ -32,7 +32,7 @@ const (
 	mallory syntax.DID = "did:plc:mallory"
 )
 
-// counts is what the stream's metrics have been told.
+// counts are the metrics of the stream.
 type counts struct {
 	mu                       sync.Mutex
 	sequenced, pages, behind int
@@ -46,7 +46,7 @@ func (c *counts) Sequenced(n int, _ time.Duration) {
 	c.sequenced += n
 }
 
-func (c *counts) Told(int, time.Duration) {}
+func (c *counts) Published(int, time.Duration) {}
 
 func (c *counts) CatchUp(int) {
 	c.mu.Lock()
@@ -69,7 +69,7 @@ func (uncounted) Expired(string)       {}
 func (uncounted) TakenOver(string)     {}
 func (uncounted) HeartbeatLost(string) {}
 
-// world is a database with writers, and the nodes that tell of what they write.
+// world is a database with writers, and the nodes that publish what they write.
 type world struct {
 	db  *pgxpool.Pool
 	log *messages.Log
@@ -88,7 +88,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// node is one mlsd's part of the stream. Its rounds are the test's to make, unless it runs.
+// node is the part of one mlsd that handles events. The test makes its rounds, unless it runs.
 type node struct {
 	*counts
 	seq *events.Sequencer
@@ -112,7 +112,7 @@ func (w *world) node(t testing.TB, more ...func(*events.HubConfig)) *node {
 	return n
 }
 
-// run has the node work by itself until the test ends, or the returned function is called.
+// run makes the node work by itself until the test ends or stop is called.
 func (n *node) run(t testing.TB) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -128,8 +128,8 @@ func (n *node) run(t testing.TB) (stop func()) {
 	return stop
 }
 
-// settle moves and hands out all there is.
-func (n *node) settle(t testing.TB) {
+// publish moves all events into the stream and hands them to the subscriptions.
+func (n *node) publish(t testing.TB) {
 	t.Helper()
 	for _, round := range []func(context.Context) (bool, error){n.seq.Round, n.hub.Round} {
 		for more := true; more; {
@@ -144,7 +144,7 @@ func (n *node) settle(t testing.TB) {
 	}
 }
 
-// subscribe listens, from a cursor if one is given.
+// subscribe begins a subscription, from a cursor if one is given.
 func (n *node) subscribe(t testing.TB, did syntax.DID, cursor ...int64) *events.Subscription {
 	t.Helper()
 	r := events.Request{DID: did}
@@ -164,7 +164,7 @@ func (n *node) subscribeTo(t testing.TB, r events.Request) *events.Subscription 
 	return s
 }
 
-// convo makes a convo of these people, the first of them its creator, with its events.
+// convo makes a convo of these people, with its events. The first one is its creator.
 func (w *world) convo(t testing.TB, people ...syntax.DID) uuid.UUID {
 	t.Helper()
 	id := uuid.Must(uuid.NewV7())
@@ -174,15 +174,18 @@ func (w *world) convo(t testing.TB, people ...syntax.DID) uuid.UUID {
 		), changed AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 			SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS d (did, ord)
-			RETURNING convo_id, 0 AS seq, did, 'joined' AS change, $3::text AS by, 1 AS epoch, false AS commit_needed
-		)`+outbox.NoteMembership, id, id[:], people[0], people)
+			RETURNING did
+		)
+		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
+		SELECT 4, $1, 0, did, jsonb_build_object('change', 'joined', 'by', $3::text, 'epoch', 1), clock_timestamp() FROM changed`,
+		id, id[:], people[0], people)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
-// change brings somebody in or takes it out, by a transaction under the convo's lock as those of package convos.
+// change adds or removes a member, in a transaction under the convo's lock, as package convos does.
 func (w *world) change(ctx context.Context, convo uuid.UUID, did syntax.DID, change string) error {
 	return pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
 		var seq int64
@@ -195,9 +198,13 @@ func (w *world) change(ctx context.Context, convo uuid.UUID, did syntax.DID, cha
 		if change != outbox.Joined {
 			sql = `UPDATE members SET left_at = now(), left_seq = $3, left_epoch = 1 WHERE convo_id = $1 AND did = $2`
 		}
-		_, err := tx.Exec(ctx, `WITH changed AS (`+sql+`
-			RETURNING convo_id, $3::bigint AS seq, did, $4::text AS change, did AS by, 1 AS epoch, false AS commit_needed)`+outbox.NoteMembership,
-			convo, did, seq, change)
+		if _, err := tx.Exec(ctx, sql, convo, did, seq); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
+			VALUES (4, $1, $2, $3, jsonb_build_object('change', $4::text, 'by', $3::text, 'epoch', 1), clock_timestamp())`,
+			convo, seq, did, change)
 		return err
 	})
 }
@@ -234,7 +241,7 @@ func (w *world) say(t testing.TB, convo uuid.UUID, sender syntax.DID, n int) {
 	}
 }
 
-// brief is what a test compares of an event.
+// brief is the part of an event that tests compare.
 func brief(e *events.Event) string {
 	switch {
 	case e.Kind.LogEntry():
@@ -245,10 +252,10 @@ func brief(e *events.Event) string {
 	return fmt.Sprintf("kind %d of %s", e.Kind, e.DID[len("did:plc:"):])
 }
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event that must come.
 const patience = 15 * time.Second
 
-// next returns the next n events of a subscription, and demands that their places ascend.
+// next returns the next n events of a subscription. Their places must ascend.
 func next(t testing.TB, s *events.Subscription, n int) (got []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -271,7 +278,7 @@ func next(t testing.TB, s *events.Subscription, n int) (got []string) {
 	return got
 }
 
-// nothing demands that a subscription has nothing more to tell. Everything has been handed out before.
+// nothing demands that a subscription has no more events. All events have been handed out before.
 func nothing(t testing.TB, s *events.Subscription) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -284,45 +291,46 @@ func nothing(t testing.TB, s *events.Subscription) {
 		e, err := s.Next(ctx)
 		came <- result{e, err}
 	}()
-	// It is live, and waits, once it has read the table to its end.
+	// A subscription is live, and waits, once it has read the table to its end.
 	for deadline := time.Now().Add(30 * time.Second); !s.Live() && time.Now().Before(deadline); {
 		select {
 		case r := <-came:
 			cancel()
-			t.Fatalf("there was something: %+v", r)
+			t.Fatalf("there was an event: %+v", r)
 		default:
 		}
 	}
 	cancel()
 	if r := <-came; !errors.Is(r.err, context.Canceled) {
-		t.Fatalf("there was something: %+v", r)
+		t.Fatalf("there was an event: %+v", r)
 	}
 }
 
-// messageOf is a ciphertext of a convo's.
+// messageOf returns a ciphertext for a convo.
 func messageOf(convo uuid.UUID) []byte { return mlstest.Message(convo[:], 1, "hello") }
 
-// welcome leaves word of a Welcome for one device of did's.
+// welcome outboxes a Welcome for one device of did's.
 func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	t.Helper()
 	batch := &pgx.Batch{}
-	outbox.NoteWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}})
+	outbox.QueueWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}})
 	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// signal leaves word of a stock of did's that has run low.
+// signal outboxes a signal that a stock of did's is low.
 func (w *world) signal(t testing.TB, did syntax.DID) {
 	t.Helper()
 	_, err := w.db.Exec(t.Context(), `
-		WITH noted AS (SELECT $1::text AS did, 'phone' AS device_id, 1 AS cipher_suite, 'low' AS kind, 3 AS available)`+outbox.NoteSignals, did)
+		INSERT INTO outbox (kind, did, detail, created_at)
+		VALUES (6, $1, '{"change": "low", "deviceId": "phone", "cipherSuite": 1, "available": 3}', clock_timestamp())`, did)
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// subscribeSoon is subscribe, from the beginning, on a node that has not started yet.
+// subscribeSoon subscribes from the beginning, on a node that has not started yet.
 func (n *node) subscribeSoon(t testing.TB, did syntax.DID) *events.Subscription {
 	t.Helper()
 	if _, err := n.hub.Round(t.Context()); err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/sideshow/apns2/token"
 )
 
-// payload is all that a device is told: to look. It is the same for everybody.
+// payload is the content of every call. It is the same for all devices.
 const payload = `{"aps":{"alert":{"loc-key":"new-message"},"content-available":1,"mutable-content":1}}`
 
-// collapseID has a device that was off show one notification, whatever the convos are.
+// collapseID makes a device that was off show one notification for all convos.
 const collapseID = "mlsd"
 
-// APNsKey is what an operator has from Apple.
+// APNsKey is the key that an operator gets from Apple.
 type APNsKey struct {
 	File   string // .p8
 	KeyID  string
@@ -33,7 +33,8 @@ type APNs struct {
 	clients map[string]*apns2.Client // by environment
 }
 
-// NewAPNs returns a caller of APNs. host replaces Apple's hosts, and roots the system's authorities; both are for tests.
+// NewAPNs returns a caller of APNs. host replaces Apple's hosts, and roots replaces the certificate
+// authorities of the system. Both are for tests.
 func NewAPNs(key APNsKey, host string, roots *x509.CertPool) (*APNs, error) {
 	if key.KeyID == "" || key.TeamID == "" {
 		return nil, errors.New("the APNs key needs its id and the id of its team")
@@ -66,7 +67,7 @@ func (a *APNs) call(ctx context.Context, j Job, t Target) error {
 		ApnsID: j.ID.String(), DeviceToken: t.Address, Topic: t.Topic, CollapseID: collapseID, Payload: json.RawMessage(payload),
 	})
 	if err != nil {
-		return bare(err)
+		return withoutURL(err)
 	}
 	reason := fmt.Sprintf("status %d %s", resp.StatusCode, resp.Reason)
 	switch code := resp.StatusCode; {
@@ -80,7 +81,8 @@ func (a *APNs) call(ctx context.Context, j Job, t Target) error {
 	return &refusedError{reason}
 }
 
-// keyed adds the idempotency key, which Apple does not read, to what the library sends, and bounds what it reads.
+// keyed adds the idempotency key to the request of the library, and bounds the answer. Apple does
+// not read the key.
 type keyed struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -19,7 +19,7 @@ import (
 	"mlsd/push"
 )
 
-// token is a device's.
+// token is a device token of APNs.
 const token = "c0ffee0123456789c0ffee0123456789c0ffee0123456789c0ffee0123456789"
 
 // apple is a server that speaks APNs: HTTP/2 over TLS.
@@ -42,7 +42,7 @@ func newApple(t *testing.T) *apple {
 	return a
 }
 
-// config has a worker call this server instead of Apple's.
+// config makes a worker call this server instead of Apple's.
 func (a *apple) config(t *testing.T) func(*push.Config) {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(a.key)
@@ -62,7 +62,7 @@ func (a *apple) config(t *testing.T) func(*push.Config) {
 	return func(c *push.Config) { c.APNs = apns }
 }
 
-// refuses has Apple refuse for a reason.
+// refuses makes the server refuse all calls for a reason.
 func (a *apple) refuses(code int, reason string) {
 	a.answers(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.WriteHeader(code)
@@ -72,7 +72,7 @@ func (a *apple) refuses(code int, reason string) {
 	})
 }
 
-// iphone is a bench with a device of bob's at Apple's, and no other.
+// iphone returns a bench on which bob has one device, an iPhone.
 func iphone(t *testing.T) (*bench, *apple) {
 	t.Helper()
 	b, a := newBench(t), newApple(t)
@@ -82,7 +82,7 @@ func iphone(t *testing.T) (*bench, *apple) {
 	return b, a
 }
 
-// What Apple is told: HTTP/2, a token of ours, the device, and nothing else.
+// A call of APNs is HTTP/2, with a token of ours and the device, and carries no content.
 func TestAPNs(t *testing.T) {
 	t.Parallel()
 	b, a := iphone(t)
@@ -112,7 +112,8 @@ func TestAPNs(t *testing.T) {
 	}
 }
 
-// A device that Apple does not know any more is forgotten, unless it has another token by then.
+// The target of a device that Apple no longer knows is deleted, unless the device has registered
+// another token since.
 func TestBadDeviceTokenRemovesTarget(t *testing.T) {
 	t.Parallel()
 	for reason, code := range map[string]int{"BadDeviceToken": 400, "Unregistered": 410, "DeviceTokenNotForTopic": 400} {
@@ -147,7 +148,7 @@ func TestBadDeviceTokenRemovesTarget(t *testing.T) {
 	})
 }
 
-// Apple's other refusals: of the call for good, or of us for now.
+// Apple's other refusals end the job, or are temporary.
 func TestAPNsRefusals(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -170,7 +171,7 @@ func TestAPNsRefusals(t *testing.T) {
 	}
 }
 
-// A node without a key leaves Apple's devices to one that has it.
+// A node without a key leaves APNs jobs to a node that has one.
 func TestNodeWithoutKey(t *testing.T) {
 	t.Parallel()
 	b, a := iphone(t)

@@ -14,23 +14,24 @@ import (
 	"mlsd/internal/failpoint"
 )
 
-// provider makes one call. nil: it was delivered. Errors: *goneError and *refusedError, which are final; any other may pass, and a
-// *busyError says when.
+// provider makes one call. It returns nil if the call was delivered. Errors: *goneError and
+// *refusedError are final. After any other error the call can be tried again. A *busyError says
+// when.
 type provider interface {
 	call(ctx context.Context, j Job, t Target) error
 }
 
-// goneError says that the target does not exist any more.
+// goneError says that the target no longer exists.
 type goneError struct{ reason string }
 
 func (e *goneError) Error() string { return "the target is gone: " + e.reason }
 
-// refusedError says that this call will never be taken.
+// refusedError says that this call will never be accepted.
 type refusedError struct{ reason string }
 
 func (e *refusedError) Error() string { return "refused: " + e.reason }
 
-// busyError is a failure that passes, whose receiver says when to try again.
+// busyError is a temporary failure. The receiver says after which time to try again.
 type busyError struct {
 	after  time.Duration
 	reason string
@@ -38,7 +39,7 @@ type busyError struct {
 
 func (e *busyError) Error() string { return e.reason }
 
-// retryError ends an attempt that may be followed by another.
+// retryError ends an attempt after which another is made.
 type retryError struct{ cause error }
 
 func (e *retryError) Error() string { return "to be tried again: " + e.cause.Error() }
@@ -50,13 +51,13 @@ const (
 	dead = "dead"
 )
 
-// attempt makes one attempt at a job that was taken up. What goes wrong beyond the call leaves the job as it is: it is taken up again once
-// it is overdue.
+// attempt makes one attempt at a job that this worker has taken. An error other than the call's
+// leaves the job as it is. Another worker takes it once it is overdue.
 func (w *Worker) attempt(ctx context.Context, j Job) {
 	err := w.faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
 	if err == nil {
 		_, err = w.writes.Run(ctx, idem.Request{
-			Caller: "mlsd", NSID: idem.NSIDPush, Key: j.ID.String(),
+			Caller: "mlsd", NSID: idem.NSIDPush, Key: j.ID.String(), Life: idem.Push.Life, Lease: idem.Push.Lease,
 			Input: idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}},
 		}, func(ctx context.Context, _ int64) (idem.Done, error) { return w.work(ctx, j) })
 	}
@@ -67,18 +68,18 @@ func (w *Worker) attempt(ctx context.Context, j Job) {
 		return
 	case errors.As(err, &retry):
 		err = w.postpone(ctx, j, w.delay(j.attempt, retry.cause), retry.cause.Error())
-	case errors.As(err, &running): // by a worker who is overdue, but not yet for its lease
+	case errors.As(err, &running): // the job's last worker is overdue, but its lease has not lapsed
 		err = w.postpone(ctx, j, running.Left, "")
 	case errors.Is(err, idem.ErrLeaseLost):
 		w.log.WarnContext(ctx, "a push job was taken over", "job", j.ID)
 		return
 	}
 	if err != nil {
-		w.log.ErrorContext(ctx, "a push job was left to be taken over", "job", j.ID, "error", err)
+		w.log.ErrorContext(ctx, "a push job is left for another worker", "job", j.ID, "error", err)
 	}
 }
 
-// work makes the call and says what came of it.
+// work makes the call and returns its outcome.
 func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	t, found, err := w.target(ctx, j)
 	if err != nil {
@@ -87,7 +88,7 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	if !found {
 		return w.end(j, idem.Success, done, "the device is not registered any more"), nil
 	}
-	if j.attempt > maxAttempts { // its workers have died of it
+	if j.attempt > maxAttempts { // the workers ended before they stored an outcome
 		return w.end(j, idem.Failure, dead, "tried too often"), nil
 	}
 	err = w.call(ctx, j, t)
@@ -100,7 +101,7 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	case errors.As(err, &gone):
 		w.metrics.PushAttempted(t.Kind, "gone")
 		d := w.end(j, idem.Failure, done, err.Error())
-		d.Effect = both(d.Effect, forget(t))
+		d.Effect = both(d.Effect, deleteTarget(t))
 		return d, nil
 	case errors.As(err, &refused):
 		w.metrics.PushAttempted(t.Kind, "refused")
@@ -123,6 +124,7 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 	return p.call(ctx, j, t)
 }
 
+// effect is a part of the transaction that ends a job.
 type effect = func(ctx context.Context, tx pgx.Tx) error
 
 func both(first, second effect) effect {
@@ -134,7 +136,8 @@ func both(first, second effect) effect {
 	}
 }
 
-// end says how a job has ended. The fence of its record guards the row too, so its version is not asked for.
+// end returns the effect that ends a job. The fence of the job's idempotency record protects the
+// row too, so the effect does not compare the version.
 func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Done {
 	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
@@ -152,29 +155,32 @@ func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Don
 	}}
 }
 
-// forget removes a target that turned out to be gone, unless the device has another by now.
-func forget(t Target) effect {
+// deleteTarget deletes a target that no longer exists, unless the device has registered another
+// address since.
+func deleteTarget(t Target) effect {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			DELETE FROM push_targets WHERE did = $1 AND device_id = $2 AND kind = $3 AND address = $4 AND topic = $5`,
 			t.DID, t.DeviceID, t.Kind, t.Address, t.Topic)
 		if err != nil {
-			return fmt.Errorf("forget the target: %w", err)
+			return fmt.Errorf("delete the target: %w", err)
 		}
 		return nil
 	}
 }
 
-// postponeTimeout bounds putting a job off, also when the server is told to stop.
+// postponeTimeout bounds postpone, which also runs while the server stops.
 const postponeTimeout = 5 * time.Second
 
-// postpone has a job tried again after a delay. If the device has a newer job, that one takes its place, its back-off and its attempts:
-// the newer one's key is not known to the receiver yet, so it is sure to be heard. A job that was taken up by another is left alone.
+// postpone stores that a job is tried again after a delay. If the device has a newer job, that job
+// supersedes this one and takes over its delay and its attempts. The receiver has not seen the
+// newer job's key yet, so it cannot ignore the call as a repetition. A job that another worker has
+// taken is not changed.
 func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
 	defer cancel()
 	superseded := false
-	batch := &pgx.Batch{} // which is one transaction
+	batch := &pgx.Batch{} // one transaction
 	batch.Queue(`SELECT set_config('mlsd.reason', 'superseded', true)`)
 	batch.Queue(`
 		WITH newer AS (
@@ -194,7 +200,7 @@ func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reaso
 			return err
 		})
 	if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("put the job off: %w", err)
+		return fmt.Errorf("postpone the job: %w", err)
 	}
 	if superseded {
 		w.metrics.PushEnded("superseded")
@@ -202,7 +208,8 @@ func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reaso
 	return nil
 }
 
-// delay is how long to wait after an attempt: back-off with full jitter, and no less than the receiver asks for.
+// delay is how long to wait after an attempt: back-off with full jitter, and at least what the
+// receiver asks for.
 func (w *Worker) delay(attempt int, cause error) time.Duration {
 	longest := firstDelay
 	for range attempt - 1 {
@@ -216,8 +223,8 @@ func (w *Worker) delay(attempt int, cause error) time.Duration {
 	return delay
 }
 
-// bare is an error of an HTTP client without the URL, which may be a secret.
-func bare(err error) error {
+// withoutURL removes the URL from an error of an HTTP client. The URL can contain a secret.
+func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
 		return u.Err
@@ -225,7 +232,7 @@ func bare(err error) error {
 	return err
 }
 
-// clip is as much of what a receiver says as is kept, in a form that the database takes.
+// clip shortens what a receiver says, and makes it text that the database accepts.
 func clip(reason string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(reason[:min(len(reason), 200)], "\x00", ""), "")
 }

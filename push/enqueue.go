@@ -2,6 +2,7 @@ package push
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -11,47 +12,30 @@ import (
 	"mlsd/internal/failpoint"
 )
 
-// enqueue makes jobs, deferred ones for devices that are connected. It reads told (did, device_id, reason), sorted by did and device_id so
-// that nobody deadlocks. A pending job that is there already is locked until the commit, and becomes a Welcome's if this is one.
-const enqueue = `
-	INSERT INTO push_jobs (did, id, device_id, reason, heard_by, next_attempt_at, created_at)
-	SELECT did, gen_random_uuid(), device_id, reason, CASE WHEN connected THEN at + interval '9 seconds' END,
-		CASE WHEN connected THEN at + interval '45 seconds' ELSE at END, at
-	FROM (
-		SELECT told.*, EXISTS (` + present + `(told.did, told.device_id)) AS connected, clock_timestamp() AS at FROM told
-	) told
-	ORDER BY did, device_id
-	ON CONFLICT (did, device_id) WHERE state = 'pending' DO UPDATE
-	SET reason = CASE WHEN excluded.reason = 'welcome' THEN 'welcome' ELSE push_jobs.reason END,
-		heard_by = CASE WHEN push_jobs.heard_by IS NOT NULL AND excluded.heard_by IS NOT NULL
-			THEN greatest(push_jobs.heard_by, excluded.heard_by) END,
-		next_attempt_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.next_attempt_at ELSE excluded.next_attempt_at END,
-		created_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.created_at ELSE excluded.created_at END
-	WHERE push_jobs.heard_by IS NOT NULL OR excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'`
+// enqueueSQL makes jobs.
+//
+//go:embed enqueue.sql
+var enqueueSQL string
 
-// QueueWelcome adds to the batch of a Welcome's transaction what makes a job for each device that it is for. Where a device has no
-// target of its own all of its owner's are told: a client need not name its devices as MLS does.
+// QueueWelcome adds to the batch of a Welcome's transaction the statement that makes a job for each
+// device that the Welcome is for. dids and devices are parallel.
 func QueueWelcome(batch *pgx.Batch, dids []syntax.DID, devices []string) {
-	batch.Queue(`
-		WITH told AS (
-			SELECT DISTINCT t.did, t.device_id, 'welcome' AS reason
-			FROM unnest($1::text[], $2::text[]) AS r (did, device_id)
-			JOIN push_targets t ON t.did = r.did
-			WHERE t.device_id = r.device_id
-				OR NOT EXISTS (SELECT FROM push_targets o WHERE o.did = r.did AND o.device_id = r.device_id)
-		)`+enqueue, dids, devices)
+	batch.Queue(enqueueSQL, nil, nil, dids, devices, deliverWithin, deferFor)
 }
 
 // NSIDFanout names the fan-out for failpoints.
 const NSIDFanout = "mlsd.push.fanout"
 
-// fanoutConvos bounds the convos of one transaction: whoever sends to one of them meanwhile waits for it.
+// fanoutConvos is how many rows of push_convos one transaction takes. A sender to one of these
+// convos waits for the transaction.
 const fanoutConvos = 32
 
-// beginFanout begins its transaction. It waits less for others than others wait for it.
+// beginFanout begins the transaction of the fan-out. Its lock_timeout is shorter than that of the
+// senders that can wait for it.
 const beginFanout = `BEGIN; SET LOCAL lock_timeout = '500ms'`
 
-// FanOut makes the jobs of the messages that were noted, in bounded transactions, until none is left that nobody else works on.
+// FanOut makes the jobs of the messages recorded in push_convos, in bounded transactions. It
+// returns when only rows are left that other workers have locked.
 func (w *Worker) FanOut(ctx context.Context) error {
 	for {
 		n, err := w.fanOut(ctx)
@@ -64,8 +48,8 @@ func (w *Worker) FanOut(ctx context.Context) error {
 	}
 }
 
-// fanOut works one transaction. The members are read after the rows are taken: a message whose row is taken is committed, and with
-// it everybody who was a member by then. The sender's own devices are not told: which of them it was is not known.
+// fanOut does one transaction. It reads the members after it has taken the rows. A row that can be
+// taken belongs to a committed message, so everyone who was a member then is read.
 func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 	err = pgx.BeginTxFunc(ctx, w.db, pgx.TxOptions{BeginQuery: beginFanout}, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
@@ -87,14 +71,7 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 		if n = len(convos); err != nil || n == 0 {
 			return err
 		}
-		_, err = tx.Exec(ctx, `
-			WITH told AS (
-				SELECT DISTINCT t.did, t.device_id, 'message' AS reason
-				FROM unnest($1::uuid[], $2::text[]) AS n (convo_id, sender_did)
-				JOIN members m ON m.convo_id = n.convo_id AND m.left_at IS NULL AND m.did <> n.sender_did
-				JOIN push_targets t ON t.did = m.did
-			)`+enqueue, convos, senders)
-		if err != nil {
+		if _, err := tx.Exec(ctx, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor); err != nil {
 			return err
 		}
 		return w.faults.Hit(ctx, failpoint.BeforeCommit, NSIDFanout)

@@ -45,14 +45,14 @@ func (uncounted) PushAttempted(push.Kind, string)  {}
 func (uncounted) PushEnded(string)                 {}
 func (uncounted) PushBacklog(int64, time.Duration) {}
 
-// received is a call as the receiver saw it.
+// received is a call as the receiver got it.
 type received struct {
 	header http.Header
 	path   string
 	body   []byte
 }
 
-// receiver is somebody's webhook. answer may be changed between calls; it answers 200 by default.
+// receiver is a webhook. answer can be changed between calls. The default answer is 200.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex // guards the rest
@@ -83,7 +83,7 @@ func (r *receiver) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// answers has the receiver answer so from now on.
+// answers sets the answer to calls from now on.
 func (r *receiver) answers(answer http.HandlerFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ func status(code int) http.HandlerFunc {
 	return func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(code) }
 }
 
-// taken returns the calls since it was last asked.
+// taken returns the calls since the last time.
 func (r *receiver) taken() []received {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *receiver) taken() []received {
 	return calls
 }
 
-// bench is a convo of alice, bob and carol, of whom bob's devices are told.
+// bench is a convo of alice, bob and carol. Bob has a device that is called.
 type bench struct {
 	t      *testing.T
 	db     *pgxpool.Pool
@@ -114,7 +114,7 @@ type bench struct {
 	phone  *receiver // bob's
 	target push.Target
 
-	standing bool // nothing of the outbox reaches the stream
+	standing bool // the stream publishes nothing of the outbox
 }
 
 var policy = push.Policy{APNs: true, Webhooks: true, AllowLoopback: true}
@@ -142,7 +142,7 @@ func newBench(t *testing.T, changes ...func(*push.Config)) *bench {
 	return b
 }
 
-// newWorker is another node's. Its back-off has no jitter.
+// newWorker returns the worker of another node. Its back-off has no jitter.
 func (b *bench) newWorker(changes ...func(*push.Config)) *push.Worker {
 	log := slog.New(slog.NewTextHandler(b.t.Output(), nil))
 	c := push.Config{
@@ -189,7 +189,7 @@ func (b *bench) draft(text string) messages.Draft {
 	}
 }
 
-// send has alice send a message.
+// send sends a message of alice's.
 func (b *bench) send(text string) {
 	b.t.Helper()
 	results, err := b.log.Append(b.t.Context(), []messages.Draft{b.draft(text)})
@@ -198,21 +198,21 @@ func (b *bench) send(text string) {
 	}
 }
 
-// deposit makes a Welcome for devices of bob, and runs more before its commit.
+// deposit deposits a Welcome for devices of bob, and runs more before the commit.
 func (b *bench) deposit(epoch int64, more func() error, devices ...string) error {
 	to := make([]welcome.Recipient, len(devices))
 	for i, d := range devices {
 		to[i] = welcome.Recipient{DID: bob, DeviceID: d, Ref: mls.KeyPackageRef(rand.Text())}
 	}
 	return pgx.BeginFunc(b.t.Context(), b.db, func(tx pgx.Tx) error {
-		if err := welcome.Deposit(b.t.Context(), tx, b.convo, epoch, []byte("welcome"), to); err != nil {
+		if err := welcome.Add(b.t.Context(), tx, b.convo, epoch, []byte("welcome"), to); err != nil {
 			return err
 		}
 		return more()
 	})
 }
 
-// run has the worker do what is due.
+// run makes the worker do what is due.
 func (b *bench) run() {
 	b.t.Helper()
 	if err := b.worker.RunOnce(b.t.Context()); err != nil {
@@ -247,7 +247,7 @@ func (b *bench) jobs() []job {
 	return jobs
 }
 
-// only returns the one job there is.
+// only returns the only job.
 func (b *bench) only() job {
 	b.t.Helper()
 	jobs := b.jobs()
@@ -257,25 +257,25 @@ func (b *bench) only() job {
 	return jobs[0]
 }
 
-// due lets the next attempt of every job come.
+// due makes the next attempt of every job due.
 func (b *bench) due() {
 	b.t.Helper()
 	pgtest.Age(b.t, b.db, "push_jobs", 2*time.Hour, "next_attempt_at")
 }
 
-// lapse lets the leases of all workers end, too.
+// lapse makes every job due and ends the leases of all workers.
 func (b *bench) lapse() {
 	b.t.Helper()
 	b.due()
 	pgtest.Age(b.t, b.db, "idempotency_keys", time.Hour, "lease_expires_at")
 }
 
-// waiting returns once n sessions wait for another's lock.
+// waiting waits until n sessions wait for a lock.
 func (b *bench) waiting(n int) {
 	b.t.Helper()
 	for b.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) < n {
 		if b.t.Context().Err() != nil {
-			b.t.Fatal("nobody waits")
+			b.t.Fatal("no session waits")
 		}
 	}
 }

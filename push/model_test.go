@@ -13,34 +13,37 @@ import (
 
 var presenceSeed = flag.Uint64("push.seed", 0, "seed of TestPresenceModel; 0: another each time")
 
-// What is true in the model, whatever the server knows: a connection is found out this long after its death, and a message is sent to
-// those who are connected this long after its commit, at most.
+// Times of the model. modelFindOut is when a node finds out that a connection is dead. modelStream
+// is the longest time from a message's commit until live connections get it.
 const (
 	modelFindOut  = 35 * time.Second
 	modelStream   = 8 * time.Second
-	modelCatchUp  = 3 * time.Second  // from a connection's beginning until it has taken in what it had missed
+	modelCatchUp  = 3 * time.Second  // until a connection has delivered what was missed
 	modelDeadline = 60 * time.Second // from the last message to the call
-	modelBelieved = 60 * time.Second // how long a device counts as connected that is not: findOut, stream, and a lease
+	// modelBelieved is how long a disconnected device can count as connected: modelFindOut,
+	// modelStream, and a lease.
+	modelBelieved = 60 * time.Second
 	modelStep     = events.SyncInterval
 )
 
-// connection is one of the model's.
+// connection is a connection of the model.
 type connection struct {
 	device int
 	node   int
 	began  time.Duration
-	died   time.Duration // 0: it lives
-	gone   bool          // the node knows that it has ended, or is dead itself
+	died   time.Duration // 0: alive
+	known  bool          // its node knows that it has ended, or the node is dead
 }
 
-// word is a message that a device is to hear of, over a connection or by a call.
-type word struct {
+// delivery is a message that a device must get, over a connection or by a call.
+type delivery struct {
 	device     int
 	sent       time.Duration
-	sentToLive time.Duration // when it is sent to those who are connected
+	sentToLive time.Duration // when live connections get it
 }
 
-// presenceModel is two nodes and four devices that come and go, and what those devices have yet to hear of.
+// presenceModel is two nodes, four devices that connect and disconnect, and the messages that these
+// devices have not got yet.
 type presenceModel struct {
 	*bench
 	random *rand.Rand
@@ -50,16 +53,16 @@ type presenceModel struct {
 	devices     []string
 	nodes       []*events.Presence
 	connections []*connection
-	unheard     []word
-	lastGone    []time.Duration // by device: when a connection of it was last known to end
+	undelivered []delivery
+	lastEnded   []time.Duration // by device: when a node last found out that a connection had ended
 	lastSent    time.Duration
 	calls       int
 }
 
-// now is the model's clock: what has passed, and what the test took.
+// now is the model's clock: the time that was let pass, and the time that the test took.
 func (m *presenceModel) now() time.Duration { return m.passed + time.Since(m.begun) }
 
-// act does something at random; what it does not do is send a message when that is to be quiet.
+// act does one thing at random. If quiet is set it sends no message.
 func (m *presenceModel) act(quiet bool) {
 	device, node := m.random.IntN(len(m.devices)), m.random.IntN(len(m.nodes))
 	living := slices.DeleteFunc(slices.Clone(m.connections), func(c *connection) bool { return c.died > 0 })
@@ -68,20 +71,20 @@ func (m *presenceModel) act(quiet bool) {
 		m.send("hello")
 		m.lastSent = m.now()
 		for d := range m.devices {
-			m.unheard = append(m.unheard, word{d, m.now(), m.now() + time.Duration(m.random.Int64N(int64(modelStream)))})
+			m.undelivered = append(m.undelivered, delivery{d, m.now(), m.now() + time.Duration(m.random.Int64N(int64(modelStream)))})
 		}
 	case n >= 8 && n < 20:
 		m.connections = append(m.connections, &connection{device: device, node: node, began: m.now()})
 		m.nodes[node].Connected(bob, m.devices[device])
-	case n >= 20 && n < 22 && len(living) > 0: // it says good-bye
+	case n >= 20 && n < 22 && len(living) > 0: // it disconnects
 		c := living[m.random.IntN(len(living))]
 		c.died = m.now()
 		m.end(c)
 	case n >= 22 && n < 30 && len(living) > 0: // it dies silently
 		living[m.random.IntN(len(living))].died = m.now()
-	case n >= 30 && n < 33: // it connects for a moment, and its node takes leave of what it had of it before
+	case n >= 30 && n < 33: // it connects for a moment; its older connections end
 		for _, c := range m.connections {
-			if c.device == device && c.node == node && !c.gone {
+			if c.device == device && c.node == node && !c.known {
 				c.died = m.now()
 				m.end(c)
 			}
@@ -91,37 +94,37 @@ func (m *presenceModel) act(quiet bool) {
 	case n >= 33 && n < 35: // a node dies
 		for _, c := range m.connections {
 			if c.node == node {
-				c.gone = true
+				c.known = true
 				if c.died == 0 {
 					c.died = m.now()
 				}
-				m.lastGone[c.device] = m.now()
+				m.lastEnded[c.device] = m.now()
 			}
 		}
 		m.nodes[node] = m.node()
 	}
 }
 
-// end has a connection's node know that it has ended.
+// end makes a connection's node find out that the connection has ended.
 func (m *presenceModel) end(c *connection) {
-	c.gone = true
-	m.lastGone[c.device] = m.now()
-	m.nodes[c.node].Gone(bob, m.devices[c.device])
+	c.known = true
+	m.lastEnded[c.device] = m.now()
+	m.nodes[c.node].Disconnected(bob, m.devices[c.device])
 }
 
-// hear has the devices hear of what is sent to the living connections.
-func (m *presenceModel) hear() {
-	m.unheard = slices.DeleteFunc(m.unheard, func(w word) bool {
+// deliver gives the devices what was sent to their live connections.
+func (m *presenceModel) deliver() {
+	m.undelivered = slices.DeleteFunc(m.undelivered, func(w delivery) bool {
 		return w.sentToLive <= m.now() && slices.ContainsFunc(m.connections, func(c *connection) bool {
 			return c.device == w.device && c.died == 0 && c.began+modelCatchUp <= m.now()
 		})
 	})
 }
 
-// work lets the nodes and the worker do what they do within a step.
+// work lets the nodes and the worker do their work of one step.
 func (m *presenceModel) work() {
 	for _, c := range m.connections {
-		if !c.gone && c.died > 0 && m.now() >= c.died+modelFindOut {
+		if !c.known && c.died > 0 && m.now() >= c.died+modelFindOut {
 			m.end(c)
 		}
 	}
@@ -130,10 +133,10 @@ func (m *presenceModel) work() {
 	for _, call := range m.phone.taken() {
 		device := slices.Index(m.devices, call.path[1:])
 		m.calls++
-		m.unheard = slices.DeleteFunc(m.unheard, func(w word) bool { return w.device == device })
-		settled := m.now() - 2*modelDeadline
+		m.undelivered = slices.DeleteFunc(m.undelivered, func(w delivery) bool { return w.device == device })
+		stable := m.now() - 2*modelDeadline
 		for _, c := range m.connections {
-			if c.device == device && c.died == 0 && c.began < settled && m.lastGone[device] < settled {
+			if c.device == device && c.died == 0 && c.began < stable && m.lastEnded[device] < stable {
 				m.t.Fatalf("at %v %s was called, which has been connected since %v", m.now(), m.devices[device], c.began)
 			}
 		}
@@ -142,18 +145,18 @@ func (m *presenceModel) work() {
 	for _, j := range m.jobs() {
 		waiting[j.Device] = waiting[j.Device] || j.State == "pending" || j.State == "sending"
 	}
-	for _, w := range m.unheard {
+	for _, w := range m.undelivered {
 		if !waiting[m.devices[w.device]] {
-			m.t.Fatalf("at %v %s has not heard of the message of %v, and nobody will tell it", m.now(), m.devices[w.device], w.sent)
+			m.t.Fatalf("at %v %s has not got the message of %v, and no job is left", m.now(), m.devices[w.device], w.sent)
 		}
 		if now := m.now() - 2*modelStep; now > m.lastSent+modelDeadline || now > w.sent+modelDeadline+modelBelieved {
-			m.t.Fatalf("at %v nobody has told %s of the message of %v", m.now(), m.devices[w.device], w.sent)
+			m.t.Fatalf("at %v %s has still not got the message of %v", m.now(), m.devices[w.device], w.sent)
 		}
 	}
 }
 
-// However connections and nodes come, go and die, every device hears of every message in time, over a connection or by a call; and one that
-// is connected all along is not called.
+// Connections and nodes come, go and die at random. Every device gets every message in time, over a
+// connection or by a call. A device that stays connected is not called.
 func TestPresenceModel(t *testing.T) {
 	t.Parallel()
 	seed := *presenceSeed
@@ -162,8 +165,8 @@ func TestPresenceModel(t *testing.T) {
 	}
 	t.Logf("-push.seed %d", seed)
 	m := &presenceModel{
-		bench: newBench(t), random: rand.New(rand.NewPCG(seed, 0)), begun: time.Now(), devices: []string{"phone", "tablet", "watch", "desk"},
-		lastGone: make([]time.Duration, 4),
+		bench: newBench(t), random: rand.New(rand.NewPCG(seed, 0)), begun: time.Now(), devices: []string{"phone", "tablet", "watch", "laptop"},
+		lastEnded: make([]time.Duration, 4),
 	}
 	for _, d := range m.devices {
 		m.register(push.Target{DID: bob, DeviceID: d, Kind: push.KindWebhook, Address: m.phone.URL + "/" + d})
@@ -172,12 +175,12 @@ func TestPresenceModel(t *testing.T) {
 	for i := range 400 {
 		for range m.random.IntN(4) {
 			m.act(i/20%2 == 1) // long enough for jobs to end
-			m.hear()
+			m.deliver()
 		}
 		step := time.Duration(m.random.Int64N(int64(modelStep)))
 		m.pass(step)
 		m.passed += step
-		m.hear()
+		m.deliver()
 		m.work()
 	}
 	t.Logf("%d calls, and %d jobs that needed none", m.calls, m.count(`SELECT count(*) FROM push_jobs WHERE last_error = 'it was connected'`))

@@ -12,7 +12,7 @@ import (
 	"mlsd/push"
 )
 
-// node is another node's presence. It has no worker of its own: a test says when it syncs.
+// node returns the presence of another node. It syncs only when the test says so.
 func (b *bench) node() *events.Presence {
 	b.t.Helper()
 	p := events.NewPresence(b.db, slog.New(slog.NewTextHandler(b.t.Output(), nil)))
@@ -23,7 +23,8 @@ func (b *bench) node() *events.Presence {
 func (b *bench) sync(nodes ...*events.Presence) {
 	b.t.Helper()
 	if !b.standing {
-		if _, err := b.db.Exec(b.t.Context(), `DELETE FROM outbox`); err != nil { // the stream has told it all
+		// The stream has published everything.
+		if _, err := b.db.Exec(b.t.Context(), `DELETE FROM outbox`); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -53,7 +54,7 @@ func (b *bench) live(d time.Duration, nodes ...*events.Presence) {
 	}
 }
 
-// called fails the test unless the phone was called so often since it was last asked.
+// called fails the test unless the phone was called this often since the last time.
 func (b *bench) called(want int, when string) {
 	b.t.Helper()
 	if calls := b.phone.taken(); len(calls) != want {
@@ -61,7 +62,7 @@ func (b *bench) called(want int, when string) {
 	}
 }
 
-// TestNothingWasSent: while the stream stands still nobody has heard of anything, connected or not.
+// TestNothingWasSent: while the stream stands still, no device gets a message over its connection.
 func TestNothingWasSent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -74,7 +75,7 @@ func TestNothingWasSent(t *testing.T) {
 	b.live(70*time.Second, here)
 	for _, j := range b.jobs() {
 		if j.State == "done" && len(b.phone.taken()) == 0 {
-			t.Errorf("the device has not heard, and was not called: %+v", j)
+			t.Errorf("the device has not got the message, and was not called: %+v", j)
 		}
 	}
 	b.standing = false
@@ -84,7 +85,7 @@ func TestNothingWasSent(t *testing.T) {
 	}
 }
 
-// outcomes counts jobs by how they ended.
+// outcomes counts jobs by outcome.
 type outcomes struct {
 	uncounted
 	mu sync.Mutex
@@ -98,7 +99,7 @@ func (o *outcomes) PushEnded(outcome string) {
 	o.n[outcome]++
 }
 
-// A device that is connected is not called: neither while it may still turn out that it was not, nor after.
+// A connected device is not called, neither while its job is deferred nor after.
 func TestConnectedDeviceIsNotCalled(t *testing.T) {
 	t.Parallel()
 	ended := &outcomes{n: map[string]int{}}
@@ -127,7 +128,8 @@ func TestConnectedDeviceIsNotCalled(t *testing.T) {
 	}
 }
 
-// A Welcome waits for a connected device too, and makes the job that waits its own.
+// A Welcome for a connected device is deferred too. A job that is pending already becomes a
+// Welcome's.
 func TestConnectedDeviceIsWelcome(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -152,7 +154,8 @@ func TestConnectedDeviceIsWelcome(t *testing.T) {
 	b.exec(`DELETE FROM welcomes`)
 }
 
-// The push of a device whose app is killed comes right away; one that is still connected elsewhere needs none.
+// A device whose last connection ends is called at once. A device that is connected to another node
+// is not.
 func TestDeviceThatWentIsCalledAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -162,20 +165,20 @@ func TestDeviceThatWentIsCalledAtOnce(t *testing.T) {
 	b.sync(first, second)
 	b.send("hello")
 	b.run()
-	first.Gone(bob, "phone")
+	first.Disconnected(bob, "phone")
 	b.sync(first)
 	b.run()
 	b.called(0, "connected to the other node")
-	second.Gone(bob, "phone")
+	second.Disconnected(bob, "phone")
 	b.sync(second)
 	b.run()
-	b.called(1, "gone")
+	b.called(1, "disconnected")
 	b.send("more")
 	b.run()
 	b.called(1, "after it went")
 }
 
-// Neither a connection that names no device hides one, nor does another's.
+// A device is called if only another device is connected, or a connection that names no device.
 func TestOtherDevicesAreCalled(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -197,7 +200,8 @@ func TestOtherDevicesAreCalled(t *testing.T) {
 	}
 }
 
-// A node that died is not believed once its lease is over, neither for what is to come nor for what was deferred.
+// A dead node does not count once its lease has lapsed, neither for new messages nor for deferred
+// jobs.
 func TestDeadNodeIsNotPresence(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -218,15 +222,16 @@ func TestDeadNodeIsNotPresence(t *testing.T) {
 	if n := b.count(`SELECT count(*) FROM nodes`) + b.count(`SELECT count(*) FROM presence`); n != 1 {
 		t.Fatalf("%d rows", n)
 	}
-	b.sync(here, other) // it was only thought dead
+	b.sync(here, other) // it is alive
 	b.send("and more")
 	b.run()
 	b.live(50*time.Second, here, other)
 	b.called(0, "back")
 }
 
-// However many messages come, and though each defers the job anew, a device whose node has died is called as soon as the lease is over.
-// If no more come it is called within 45 s of the last one and the lease.
+// Each message defers the job again. Even so a device whose node has died is called as soon as the
+// lease has lapsed. Without further messages it is called within 45 s of the last message and the
+// lease.
 func TestPresenceHidesNothingLongerThanItsLease(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -256,16 +261,17 @@ func TestPresenceHidesNothingLongerThanItsLease(t *testing.T) {
 	here.Connected(bob, "phone")
 	b.sync(here)
 	b.send("hello")
-	b.live(40*time.Second, here) // and there it dies
+	b.live(40*time.Second, here) // then it dies
 	b.pass(10 * time.Second)
 	b.run()
-	b.called(0, "it may have heard")
+	b.called(0, "it has possibly got the message")
 	b.pass(6 * time.Second)
 	b.run()
 	b.called(1, "after the lease")
 }
 
-// A message that comes late in a deferral, when nobody knows yet that the connection is dead, is not lost with it.
+// A message that comes late in a deferral, before the node finds out that the connection is dead,
+// is not lost.
 func TestMessageDuringDeferral(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -274,7 +280,7 @@ func TestMessageDuringDeferral(t *testing.T) {
 	b.sync(here)
 	b.send("first")
 	b.run()
-	b.live(40*time.Second, here) // it dies at the end of this
+	b.live(40*time.Second, here) // it dies at the end of this time
 	b.send("second")
 	b.run()
 	b.live(34*time.Second, here)
@@ -282,24 +288,24 @@ func TestMessageDuringDeferral(t *testing.T) {
 	if j := b.only(); j.State != "pending" {
 		t.Fatalf("%+v", j)
 	}
-	here.Gone(bob, "phone")
+	here.Disconnected(bob, "phone")
 	b.sync(here)
 	b.run()
 	b.called(1, "found out")
 }
 
-// That a connection is there when a job is due does not mean that it has heard: it may have begun too late, or not be known to have
-// lived for long enough.
+// A connection at the time when a job is due does not prove that the device got the message. The
+// connection can have begun too late, or its node cannot yet say that it was alive.
 func TestLateConnection(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(here *events.Presence){
 		"one after the other": func(here *events.Presence) {
-			here.Gone(bob, "phone")
+			here.Disconnected(bob, "phone")
 			here.Connected(bob, "phone")
 		},
 		"the older one ends": func(here *events.Presence) {
 			here.Connected(bob, "phone")
-			here.Gone(bob, "phone")
+			here.Disconnected(bob, "phone")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +327,8 @@ func TestLateConnection(t *testing.T) {
 	}
 }
 
-// A node that slept through its lease, and may have slept through the death of its connections, says nothing of the past.
+// A node that did not run for longer than its lease says nothing about its connections during that
+// time.
 func TestNodeThatSlept(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -333,11 +340,11 @@ func TestNodeThatSlept(t *testing.T) {
 	b.pass(50 * time.Second)
 	b.sync(here)
 	b.run()
-	b.called(1, "it slept")
+	b.called(1, "it did not run")
 }
 
-// A job that is due is not ended while a message that has found it is about to be committed.
-func TestSettleDuringFanout(t *testing.T) {
+// A due job is not ended while the transaction of a message that found it is open.
+func TestEndConnectedDuringFanout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	here := b.node()
@@ -358,13 +365,14 @@ func TestSettleDuringFanout(t *testing.T) {
 	}
 	resume()
 	b.run()
-	b.called(0, "deferred anew")
+	b.called(0, "deferred again")
 	if j := b.only(); j.State != "pending" || j.Wait < 30*time.Second {
 		t.Fatalf("%+v", j)
 	}
 }
 
-// A call that failed is not made good by a connection that came later: the job that takes its place is to be called.
+// A connection that begins after a call has failed does not replace the call. The job that
+// supersedes it is called.
 func TestFailedCallIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -377,7 +385,7 @@ func TestFailedCallIsNotForgotten(t *testing.T) {
 	b.sync(here)
 	b.send("second")
 	b.pass(2 * time.Second)
-	b.run() // fails again, and the newer job takes its place
+	b.run() // fails again, and the newer job supersedes it
 	b.called(1, "the first again")
 	b.phone.answers(nil)
 	b.live(5*time.Second, here)

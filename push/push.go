@@ -1,19 +1,22 @@
-// Package push tells devices that there is something to fetch: over APNs, or by a signed call of a webhook. What they are told says
-// nothing of what it is; docs/PUSH.md is for whoever receives it.
+// Package push calls devices that have something to fetch, over APNs or by a signed call of a
+// webhook. A call carries no content. docs/PUSH.md is for those who receive calls.
 //
-// A message leaves one row for its convo in its own transaction (NoteMessages), a Welcome one job for each device that it is for
-// (QueueWelcome). After the commit, workers turn the rows into jobs and make the calls, each under a lease and a fence of
+// The transaction of a message inserts one row for its convo into push_convos. The transaction of a
+// Welcome makes one job for each device that it is for (QueueWelcome). After the commit, workers
+// make jobs of the rows (FanOut) and then make the calls, each under a lease and a fence of
 // idem.Store.Run:
 //
-//	pending ──▶ sending ──▶ done      delivered, nobody to tell any more, or taken in by the next job of the device
+//	pending ──▶ sending ──▶ done      delivered, device unregistered, or superseded by the next job
 //	   │        ↺    └────▶ dead      refused, or tried too often
-//	   └──────────────────▶ done      it was deferred, and its device was connected
+//	   └──────────────────▶ done      deferred, and the device was connected
 //
-// A pending job stands for all that happens until it is taken up, so a device has at most one. It leaves pending in a committed
-// transaction before the call: what happens during the call makes a new one. Whoever finds a row or a pending job there already
-// locks it until its own commit, so that it cannot be sent too early to tell of what was about to be committed.
+// A device has at most one pending job. It stands for all messages and Welcomes that are committed
+// until a worker takes it. The worker commits the change to sending before the call, so a message
+// that is committed during the call makes a new job. A transaction that finds a row or a pending
+// job there already locks it until its own commit. So no call is made before the commit that it
+// stands for.
 //
-// The job of a device that is connected is deferred; presence.go says for how long.
+// The job of a connected device is deferred: see deferral.go.
 package push
 
 import (
@@ -30,14 +33,18 @@ const (
 )
 
 const (
-	inFlight    = 32                        // calls of one node at a time
-	callTimeout = 10 * time.Second          // of one call, all in all
-	takeOver    = time.Minute + time.Second // after which another takes a job up: a little more than the lease of idem.NSIDPush
+	inFlight    = 32               // calls of one node at a time
+	callTimeout = 10 * time.Second // of one call, in total
 	maxAttempts = 10
-	firstDelay  = time.Second // before the second attempt, at most; three times as much each time
-	lastDelay   = time.Hour
-	keepEnded   = 7 * 24 * time.Hour // a job, for whoever asks what became of it
-	sweepBatch  = 500                // rows of one transaction
+
+	// takeOver is the time after which another worker takes a job. It is a little more than the
+	// lease of idem.NSIDPush.
+	takeOver = time.Minute + time.Second
+
+	firstDelay = time.Second        // the longest delay before attempt 2; it triples each time
+	lastDelay  = time.Hour          // the longest delay of all
+	keepEnded  = 7 * 24 * time.Hour // how long an ended job is kept
+	sweepBatch = 500                // rows of one transaction
 )
 
 // Job is one call to a device.
@@ -51,14 +58,5 @@ type Job struct {
 	version int64
 }
 
-// key is what a receiver tells repetitions of the call by.
+// key is the idempotency key of the call. It is the same in all attempts.
 func (j Job) key() string { return "mlsd-" + j.ID.String() }
-
-// NoteMessages is the part of the message log's statement that leaves word of new messages: one row for each convo and sender, however
-// many the members are. It reads pushed (convo_id, sender_did), and does nothing as long as nobody wants to be told. A row
-// that is there already is locked, not written, so that it is not worked off before this message is committed.
-const NoteMessages = `
-	INSERT INTO push_convos (convo_id, sender_did, created_at)
-	SELECT DISTINCT convo_id, sender_did, now() FROM pushed WHERE EXISTS (SELECT FROM push_targets)
-	ORDER BY convo_id, sender_did
-	ON CONFLICT (convo_id, sender_did) DO UPDATE SET sender_did = excluded.sender_did WHERE false`

@@ -17,18 +17,20 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
 	"mlsd/messages"
 	"mlsd/push"
 )
 
-// Nothing is sent of a message that was not committed, and one call for each device of the others of one that was.
+// A message that was not committed makes no call. A committed one makes one call for each device of
+// the other members.
 func TestPushAfterCommit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.register(push.Target{DID: bob, DeviceID: "tablet", Kind: push.KindWebhook, Address: b.phone.URL + "/tablet"})
 	b.register(push.Target{DID: alice, DeviceID: "phone", Kind: push.KindWebhook, Address: b.phone.URL + "/alice"})
 	b.register(push.Target{DID: "did:plc:stranger", DeviceID: "phone", Kind: push.KindWebhook, Address: b.phone.URL + "/stranger"})
-	if err := b.faults.Arm(failpoint.BeforeCommit, messages.NSID, failpoint.Error); err != nil {
+	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.log.Append(t.Context(), []messages.Draft{b.draft("lost")}); !errors.Is(err, failpoint.ErrInjected) {
@@ -61,7 +63,7 @@ func TestPushAfterCommit(t *testing.T) {
 	}
 }
 
-// A refused message, and a repetition of one, tell nobody.
+// A refused message makes no call, and neither does a repeated one.
 func TestOnlyNewMessagesPush(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -79,8 +81,8 @@ func TestOnlyNewMessagesPush(t *testing.T) {
 	}
 }
 
-// As long as nobody is registered a message leaves no word.
-func TestNobodyToTell(t *testing.T) {
+// Without a registered device a message inserts no row.
+func TestNoTargetToCall(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(`DELETE FROM push_targets`)
@@ -90,7 +92,7 @@ func TestNobodyToTell(t *testing.T) {
 	}
 }
 
-// However many messages come before a device is called, it is called once.
+// All messages that come before a device is called make one call.
 func TestPushCoalesces(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -111,10 +113,11 @@ func TestPushCoalesces(t *testing.T) {
 	if calls := b.phone.taken(); len(calls) != 1 || b.only().Reason != "welcome" {
 		t.Fatalf("%d calls, %+v", len(calls), b.only())
 	}
-	b.exec(`DELETE FROM welcomes`) // of which bob's convo knows no commit
+	b.exec(`DELETE FROM welcomes`) // the convo has no commit for them
 }
 
-// A Welcome tells the device that it is for, or all of its owner's if that one is not registered.
+// A Welcome makes a call of its device, or of all devices of the owner if that device is not
+// registered.
 func TestWelcomePush(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -135,7 +138,8 @@ func TestWelcomePush(t *testing.T) {
 	b.exec(`DELETE FROM welcomes`)
 }
 
-// A receiver that fails is tried again, later and later, with the same key; it can ask for more time itself.
+// A failed call is tried again with the same key, after growing delays. The receiver can ask for
+// more time.
 func TestPushRetryQueue(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -180,7 +184,7 @@ func TestPushRetryQueue(t *testing.T) {
 	}
 }
 
-// Nobody listens.
+// No server listens.
 func TestPushNetworkFails(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -192,7 +196,7 @@ func TestPushNetworkFails(t *testing.T) {
 	}
 }
 
-// A receiver that does not answer is given up on, and tried again.
+// A receiver that does not answer is called again.
 func TestPushNoAnswer(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(c *push.Config) { c.Timeout = 50 * time.Millisecond })
@@ -204,7 +208,7 @@ func TestPushNoAnswer(t *testing.T) {
 	}
 }
 
-// After ten attempts it is given up; the next message begins anew.
+// After ten attempts a job is dead. The next message makes a new job.
 func TestPushDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -230,7 +234,7 @@ func TestPushDeadLetter(t *testing.T) {
 	}
 }
 
-// What a refusal means.
+// A status ends the job as done or dead, and 410 deletes the target.
 func TestPushRefusals(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]struct {
@@ -281,7 +285,7 @@ func TestUnregisteredMeanwhile(t *testing.T) {
 	}
 }
 
-// Neither the call nor the job says what it is about: no convo, no sender, no ciphertext.
+// Neither the call nor the job names the convo or the sender, or carries ciphertext.
 func TestPushCarriesNoContent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -312,7 +316,7 @@ func TestPushCarriesNoContent(t *testing.T) {
 	}
 }
 
-// The receiver can tell that the call is ours, and when it was made.
+// The signature shows that the call is from this server, and when it was made.
 func TestWebhookSignature(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -339,8 +343,8 @@ func TestWebhookSignature(t *testing.T) {
 	}
 }
 
-// No address behind the firewall is called, whatever its name, and that is final.
-func TestWebhookGuard(t *testing.T) {
+// An address that is not public is not called, under any name. The job is dead.
+func TestWebhookDialer(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(c *push.Config) { c.Webhooks = push.NewWebhooks(false) })
 	b.send("hello")
@@ -350,7 +354,7 @@ func TestWebhookGuard(t *testing.T) {
 	}
 }
 
-// What can be registered, and what cannot.
+// TestTargets checks which targets can be registered.
 func TestTargets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -359,8 +363,8 @@ func TestTargets(t *testing.T) {
 		return push.Target{DID: carol, DeviceID: "x", Kind: push.KindWebhook, Address: url}
 	}
 	apns := push.Target{DID: carol, DeviceID: "x", Kind: push.KindAPNs, Address: token, Topic: "example.app", Environment: push.Sandbox}
-	noTopic, noToken, nowhere := apns, apns, apns
-	noTopic.Topic, noToken.Address, nowhere.Environment = "", "../secret", "staging"
+	noTopic, noToken, wrongEnvironment := apns, apns, apns
+	noTopic.Topic, noToken.Address, wrongEnvironment.Environment = "", "../secret", "staging"
 	for _, tc := range []struct {
 		policy push.Policy
 		target push.Target
@@ -387,7 +391,7 @@ func TestTargets(t *testing.T) {
 		{push.Policy{APNs: true}, hook("https://push.example.com/"), false},
 		{strict, apns, true},
 		{push.Policy{Webhooks: true}, apns, false},
-		{strict, noTopic, false}, {strict, noToken, false}, {strict, nowhere, false},
+		{strict, noTopic, false}, {strict, noToken, false}, {strict, wrongEnvironment, false},
 		{strict, push.Target{DID: carol, DeviceID: "x", Kind: "pigeon"}, false},
 	} {
 		var invalid *push.InvalidError
@@ -408,7 +412,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// Jobs that ended a week ago are deleted.
+// Jobs are deleted a week after they ended.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -7,11 +7,13 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
 	"mlsd/messages"
 	"mlsd/push"
 )
 
-// pause stops the next transaction of method at point. It returns once do has come there; resume lets it go on and waits for it.
+// pause runs do, and returns when it has reached the failpoint. resume lets do continue and waits
+// for it.
 func (b *bench) pause(point, method string, do func() error) (resume func()) {
 	b.t.Helper()
 	if err := b.faults.Arm(point, method, failpoint.Pause); err != nil {
@@ -33,7 +35,8 @@ func (b *bench) pause(point, method string, do func() error) (resume func()) {
 	}
 }
 
-// A message that is committed while the device is called makes a call of its own: the one under way may have been too early for it.
+// A message that is committed during a call makes another call: the device possibly looked before
+// the commit.
 func TestMessageDuringCall(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -48,7 +51,8 @@ func TestMessageDuringCall(t *testing.T) {
 	<-called
 	b.phone.answers(nil)
 	b.send("second")
-	if err := b.newWorker().RunOnce(t.Context()); err != nil { // makes the job, and leaves it until the call has ended
+	// Another worker makes the job, and does not send it during the call.
+	if err := b.newWorker().RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if jobs := b.jobs(); len(jobs) != 2 || jobs[0].State != "sending" || jobs[1].State != "pending" {
@@ -65,7 +69,7 @@ func TestMessageDuringCall(t *testing.T) {
 	}
 }
 
-// A message that finds its convo's row about to be worked off waits and leaves a new one.
+// A message that finds the row of its convo locked by the fan-out waits, and inserts a new row.
 func TestMessageDuringFanout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -85,15 +89,17 @@ func TestMessageDuringFanout(t *testing.T) {
 	if n := b.count(`SELECT count(*) FROM push_convos`); n != 0 {
 		t.Fatalf("%d rows are left", n)
 	}
-	if calls := b.phone.taken(); len(calls) != 1 { // the job was still pending: it stands for both
+	if calls := b.phone.taken(); len(calls) != 1 { // the pending job stands for both
 		t.Fatalf("%d calls", len(calls))
 	}
 }
 
-// A row that a message has found is not worked off before that message is committed: the device would look too early.
+// The fan-out does not take a row that an open transaction of a message has found: the call would
+// come before the commit.
 func TestFanoutDuringCommit(t *testing.T) {
 	t.Parallel()
-	for _, texts := range [][]string{{"second"}, {"second", "third"}} { // a lone message is written by another statement
+	// One message in the transaction, and two.
+	for _, texts := range [][]string{{"second"}, {"second", "third"}} {
 		fanOutDuringCommit(t, texts)
 	}
 }
@@ -102,7 +108,7 @@ func fanOutDuringCommit(t *testing.T, texts []string) {
 	t.Helper()
 	b := newBench(t)
 	b.send("first")
-	resume := b.pause(failpoint.BeforeCommit, messages.NSID, func() error {
+	resume := b.pause(failpoint.BeforeCommit, nsid.SendMessage, func() error {
 		var drafts []messages.Draft
 		for _, text := range texts {
 			drafts = append(drafts, b.draft(text))
@@ -119,7 +125,7 @@ func fanOutDuringCommit(t *testing.T, texts []string) {
 	}
 }
 
-// A pending job that a Welcome has found is not sent before the Welcome is committed.
+// A pending job is not sent while an open transaction of a Welcome has found it.
 func TestJobDuringDeposit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -146,8 +152,8 @@ func TestJobDuringDeposit(t *testing.T) {
 	b.exec(`DELETE FROM welcomes`)
 }
 
-// A call that failed and may have been heard takes in nothing more: its key would be known. The device's next job takes its place and its
-// back-off.
+// A failed call takes over no new message, because the receiver can know its key already. The
+// device's next job supersedes it and takes over its delay.
 func TestNewerJobSupersedes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -174,11 +180,11 @@ func TestNewerJobSupersedes(t *testing.T) {
 	}
 }
 
-// lost-fanout: the server dies after the message's commit. Whoever comes next finds what was left and sends it.
+// lost-fanout: the server stops after the commit of a message. Another worker makes the call.
 func TestLostFanout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.faults.Arm(failpoint.AfterCommit, messages.NSID, failpoint.Error); err != nil {
+	if err := b.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.log.Append(t.Context(), []messages.Draft{b.draft("hello")}); err != nil {
@@ -192,7 +198,8 @@ func TestLostFanout(t *testing.T) {
 	}
 }
 
-// A worker that fails at any step leaves a job that another takes over, and the receiver can tell the calls by their key.
+// A worker that fails at any step leaves a job that another worker takes. All calls have the same
+// key.
 func TestWorkerFails(t *testing.T) {
 	t.Parallel()
 	for point, calls := range map[string]int{
@@ -220,7 +227,8 @@ func TestWorkerFails(t *testing.T) {
 	}
 }
 
-// A worker that was only thought dead ends nothing and puts nothing off: neither row is its own any more.
+// A worker that continues after its lease has lapsed neither ends nor postpones the job. Another
+// worker has taken it.
 func TestZombieWorker(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]int{"it succeeds": 200, "it fails": 500} {
@@ -259,8 +267,8 @@ func TestZombieWorker(t *testing.T) {
 	}
 }
 
-// A job that is due while its lease is still held waits for the lease.
-func TestLeaseStillHeld(t *testing.T) {
+// A job that is due before its lease has lapsed waits for the lease.
+func TestLeaseNotLapsed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil {

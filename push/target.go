@@ -15,10 +15,10 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/guard"
+	"mlsd/internal/ssrf"
 )
 
-// Kind is how a device is reached.
+// Kind is the way a device is called.
 type Kind string
 
 const (
@@ -32,10 +32,10 @@ const (
 	Sandbox    = "sandbox"
 )
 
-// MaxTargets is how many devices of one DID may be registered.
+// MaxTargets is how many devices of one DID can be registered.
 const MaxTargets = 100
 
-// ErrTooManyTargets says that the DID has as many targets as it may.
+// ErrTooManyTargets says that the DID has MaxTargets targets already.
 var ErrTooManyTargets = fmt.Errorf("more than %d devices are registered", MaxTargets)
 
 // InvalidError says why a target cannot be registered.
@@ -43,7 +43,7 @@ type InvalidError struct{ Reason string }
 
 func (e *InvalidError) Error() string { return e.Reason }
 
-// Target is where a device is reached.
+// Target is where a device is called.
 type Target struct {
 	DID         syntax.DID
 	DeviceID    string
@@ -51,12 +51,12 @@ type Target struct {
 	Address     string // the APNs device token in hexadecimal, or the URL
 	Topic       string // APNs: the app's bundle id
 	Environment string // APNs: Production or Sandbox
-	Secret      string // webhook: what its calls are signed with; Register's to make
+	Secret      string // webhook: the key of its signatures, made by Register
 }
 
-// Policy is what targets may be registered.
+// Policy says which targets can be registered.
 type Policy struct {
-	APNs          bool // there is a key to call APNs with
+	APNs          bool // the server has a key for APNs
 	Webhooks      bool
 	AllowLoopback bool // webhooks on this machine, also over http (development)
 }
@@ -113,20 +113,22 @@ func (p Policy) checkWebhook(t Target) error {
 	if u.Scheme != "https" || u.Port() != "" && u.Port() != "443" {
 		return &InvalidError{"url must be https, on port 443"}
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !guard.MayDial("tcp4", net.JoinHostPort(ip.String(), "443"), false) {
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !ssrf.MayDial("tcp4", net.JoinHostPort(ip.String(), "443"), false) {
 		return &InvalidError{"url must be at a public address"}
 	}
 	return nil
 }
 
-// loopback reports whether a host is this machine by its name alone. What a name resolves to is checked when it is called.
+// loopback reports whether a host is this machine, judged by the name alone. The address that the
+// name resolves to is checked at the call.
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// Register has a device told at t from now on, and nowhere else, and returns t with its secret. To register the same again changes
-// nothing. Errors besides the database's: *InvalidError, ErrTooManyTargets.
+// Register stores t as the only target of its device, and returns t with its secret. To register
+// the same target again changes nothing. Errors besides the database's: *InvalidError,
+// ErrTooManyTargets.
 func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error) {
 	if err := p.Check(t); err != nil {
 		return t, err
@@ -168,7 +170,7 @@ func newSecret() string {
 	return base64.RawURLEncoding.EncodeToString(secret[:])
 }
 
-// Unregister forgets where a device is reached, and reports whether it was known.
+// Unregister deletes the target of a device, and reports whether there was one.
 func Unregister(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) (removed bool, err error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM push_targets WHERE did = $1 AND device_id = $2`, did, device)
 	if err != nil {
@@ -177,7 +179,7 @@ func Unregister(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) (
 	return tag.RowsAffected() == 1, nil
 }
 
-// target reads where the device of a job is reached now; false if nowhere any more.
+// target reads the current target of a job's device. found is false if there is none.
 func (w *Worker) target(ctx context.Context, j Job) (t Target, found bool, err error) {
 	t.DID, t.DeviceID = j.DID, j.DeviceID
 	err = w.db.QueryRow(ctx, `

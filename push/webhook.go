@@ -15,18 +15,18 @@ import (
 	"strconv"
 	"time"
 
-	"mlsd/internal/guard"
+	"mlsd/internal/ssrf"
 )
 
-// maxAnswer is how much of an answer is read, in bytes: nothing in it matters.
+// maxAnswer is how much of an answer's body is read, in bytes. Its content is ignored.
 const maxAnswer = 4 << 10
 
-// Webhooks calls webhooks: https on public addresses, and this machine where that is allowed.
+// Webhooks calls webhooks: over https at public addresses, and on this machine if that is allowed.
 type Webhooks struct{ client *http.Client }
 
 // NewWebhooks returns a caller of webhooks.
 func NewWebhooks(allowLoopback bool) *Webhooks {
-	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: guard.Control(allowLoopback)}
+	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: ssrf.Control(allowLoopback)}
 	return &Webhooks{&http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
@@ -62,23 +62,23 @@ func (h *Webhooks) call(ctx context.Context, j Job, t Target) error {
 	req.Header.Set("X-Mlsd-Timestamp", timestamp)
 	req.Header.Set("X-Mlsd-Signature", sign(t.Secret, timestamp, body))
 	resp, err := h.client.Do(req)
-	if errors.Is(err, guard.ErrForbidden) {
-		return &refusedError{guard.ErrForbidden.Error()}
+	if errors.Is(err, ssrf.ErrForbidden) {
+		return &refusedError{ssrf.ErrForbidden.Error()}
 	}
 	if err != nil {
-		return bare(err)
+		return withoutURL(err)
 	}
-	_, err = io.CopyN(io.Discard, resp.Body, maxAnswer) // so that the connection can be used again
+	_, err = io.CopyN(io.Discard, resp.Body, maxAnswer) // so that the connection can be reused
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
 		return err
 	}
-	return verdict(resp)
+	return outcome(resp)
 }
 
-// sign is the signature of a webhook's request: see docs/PUSH.md.
+// sign returns the signature of a webhook's request. See docs/PUSH.md.
 func sign(secret, timestamp string, body []byte) string {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(timestamp))
@@ -87,8 +87,8 @@ func sign(secret, timestamp string, body []byte) string {
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// verdict is what a status means.
-func verdict(resp *http.Response) error {
+// outcome returns the error that a status means, or nil.
+func outcome(resp *http.Response) error {
 	reason := fmt.Sprintf("status %d", resp.StatusCode)
 	switch code := resp.StatusCode; {
 	case code/100 == 2:
@@ -101,7 +101,7 @@ func verdict(resp *http.Response) error {
 	return &refusedError{reason}
 }
 
-// retryAfter is what the receiver asks for, in seconds; 0 if it asks for nothing.
+// retryAfter is the delay that the receiver asks for, or 0.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || seconds < 0 {

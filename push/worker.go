@@ -14,30 +14,31 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/worker"
 )
 
-// Metrics counts what becomes of jobs. Methods are safe for concurrent use.
+// Metrics counts jobs and calls. Methods are safe for concurrent use.
 type Metrics interface {
 	PushAttempted(kind Kind, result string)       // one call: delivered, gone, refused, retry
 	PushEnded(outcome string)                     // one job: done, dead, superseded, connected
-	PushBacklog(jobs int64, oldest time.Duration) // that have not ended nor are deferred, and since when the first of them waits
+	PushBacklog(jobs int64, oldest time.Duration) // jobs to be called, and the age of the oldest
 }
 
-// Config is what a Worker is made of.
+// Config configures a Worker.
 type Config struct {
 	DB       *pgxpool.Pool
 	Writes   *idem.Store
-	APNs     *APNs     // nil: none; its jobs wait for a node that has it
+	APNs     *APNs     // nil: none, and APNs jobs wait for a node that has it
 	Webhooks *Webhooks // nil: none
 	Metrics  Metrics
 	Log      *slog.Logger
-	Faults   *failpoint.Set // may be nil
-	Timeout  time.Duration  // of one call, all in all; default: 10 s
-	// Jitter picks a delay up to the one given. Default: any.
+	Faults   *failpoint.Set // nil: none
+	Timeout  time.Duration  // of one call, in total; default: 10 s
+	// Jitter picks a delay up to longest. The default picks at random.
 	Jitter func(longest time.Duration) time.Duration
 }
 
-// Worker makes the calls. Any number of nodes may run one: they pass over each other's rows.
+// Worker makes the calls. Any number of nodes can run one: they pass over each other's rows.
 type Worker struct {
 	db        *pgxpool.Pool
 	writes    *idem.Store
@@ -48,7 +49,7 @@ type Worker struct {
 	timeout   time.Duration
 	jitter    func(time.Duration) time.Duration
 
-	slots   chan struct{} // one for each call that is under way
+	slots   chan struct{} // one for each running call
 	freed   chan struct{} // a call has ended
 	running sync.WaitGroup
 }
@@ -74,35 +75,25 @@ func NewWorker(c Config) *Worker {
 	return w
 }
 
-// Run works until ctx ends, and then waits for the calls that are under way, which end with it. It looks for work every interval, and
-// whenever a call has ended.
+// Run works until ctx ends, and then waits for the running calls, which end with ctx. It looks for
+// work every interval, and whenever a call has ended.
 func (w *Worker) Run(ctx context.Context, interval time.Duration) {
 	defer w.running.Wait()
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		if err := w.round(ctx); err != nil && ctx.Err() == nil {
-			w.log.ErrorContext(ctx, "the push worker failed", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-w.freed:
-		}
-	}
+	start := func(context.Context) error { return w.round(ctx) } // a call can last longer than the round that starts it
+	worker.Every("push worker", interval, w.log, start, worker.Wake(w.freed, 0)).Run(ctx)
 }
 
-// RunOnce does what is due and waits for the calls.
+// RunOnce does what is due and waits for its calls.
 func (w *Worker) RunOnce(ctx context.Context) error {
 	err := w.round(ctx)
 	w.running.Wait()
 	return err
 }
 
-// round makes jobs of what was noted, ends those that need no call, and starts as many of those due as there is room for.
+// round makes jobs of recorded messages, ends the jobs that need no call, and starts the due jobs
+// for which a slot is free.
 func (w *Worker) round(ctx context.Context) error {
-	failed := errors.Join(w.FanOut(ctx), w.settle(ctx))
+	failed := errors.Join(w.FanOut(ctx), w.endConnected(ctx))
 	jobs, err := w.take(ctx, cap(w.slots)-len(w.slots))
 	for _, j := range jobs {
 		w.slots <- struct{}{}
@@ -111,33 +102,40 @@ func (w *Worker) round(ctx context.Context) error {
 			<-w.slots
 			select {
 			case w.freed <- struct{}{}:
-			default: // it is known already
+			default: // Run has not read the last one yet
 			}
 		})
 	}
 	return errors.Join(failed, err)
 }
 
-// take takes up to n jobs up that are due: new ones, ones to be tried again, and ones whose worker is overdue. That is committed before
-// the call. A device's next job waits for the one before, and a deferred one while its device may have heard of it all.
+// take commits that this worker sends up to n due jobs: pending jobs, jobs to be tried again, and
+// jobs whose worker is overdue. A pending job waits while another job of its device is being sent.
+// A deferred job also waits, for at most reportWithin, while a connection of its device can have
+// delivered everything that the job stands for.
 func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
 	if n == 0 {
 		return nil, nil
 	}
-	batch := &pgx.Batch{} // which is one transaction
+	batch := &pgx.Batch{} // one transaction
 	batch.Queue(`SELECT set_config('mlsd.reason', 'push', true)`)
 	batch.Queue(`
 		UPDATE push_jobs j
 		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $2::interval, heard_by = NULL, version = version + 1
 		FROM (
 			SELECT did, id FROM push_jobs d
-			WHERE state IN ('pending', 'sending') AND next_attempt_at <= now() AND (state = 'sending' OR NOT EXISTS (
-				SELECT FROM push_jobs s WHERE s.did = d.did AND s.device_id = d.device_id AND s.state = 'sending'))
-				AND (heard_by IS NULL OR next_attempt_at <= now() - `+longestWait+` OR NOT `+mayHaveHeard+`)
+			WHERE state IN ('pending', 'sending') AND next_attempt_at <= now()
+				AND (state = 'sending' OR NOT EXISTS (
+					SELECT FROM push_jobs s WHERE s.did = d.did AND s.device_id = d.device_id AND s.state = 'sending'))
+				AND (heard_by IS NULL OR next_attempt_at <= now() - $3::interval OR NOT EXISTS (
+					SELECT FROM presence p JOIN nodes n ON n.id = p.node
+					WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id)
+						AND p.since <= d.heard_by - $4::interval))
 			ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
 		) due
 		WHERE j.did = due.did AND j.id = due.id
-		RETURNING j.id, j.did, j.device_id, j.reason, j.attempts, j.version`, n, takeOver).
+		RETURNING j.id, j.did, j.device_id, j.reason, j.attempts, j.version`,
+		n, takeOver, reportWithin, catchUpWithin).
 		Query(func(rows pgx.Rows) (err error) {
 			jobs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
 				err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version)
@@ -146,12 +144,13 @@ func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
 			return err
 		})
 	if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
-		return nil, fmt.Errorf("take push jobs up: %w", err)
+		return nil, fmt.Errorf("take push jobs: %w", err)
 	}
 	return jobs, nil
 }
 
-// Sweep deletes jobs that ended long ago, in bounded batches, and tells how many are left to do.
+// Sweep deletes jobs that ended longer than keepEnded ago, in bounded batches, and reports the
+// backlog to the metrics.
 func (w *Worker) Sweep(ctx context.Context) error {
 	for {
 		tag, err := w.db.Exec(ctx, `
@@ -177,20 +176,4 @@ func (w *Worker) Sweep(ctx context.Context) error {
 	}
 	w.metrics.PushBacklog(jobs, oldest)
 	return nil
-}
-
-// RunSweep sweeps every interval until ctx ends.
-func (w *Worker) RunSweep(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		if err := w.Sweep(ctx); err != nil && ctx.Err() == nil {
-			w.log.ErrorContext(ctx, "push jobs could not be swept", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }

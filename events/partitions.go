@@ -1,0 +1,108 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// daysAhead is how many partitions exist for future days.
+const daysAhead = 2
+
+// maintainPartitions creates the partitions of the coming days, and drops those that are older than
+// the retention. The partition of the newest event stays. So the cursor of a client that has seen
+// the newest event is never too old.
+//
+// Statements that lock readers out wait for their locks only briefly. If they fail they are tried
+// again later.
+func (s *Sequencer) maintainPartitions(ctx context.Context) error {
+	var today, oldest time.Time
+	err := s.conn.QueryRow(ctx, `
+		WITH clock AS (
+			SELECT (clock_timestamp() + $1::interval) AT TIME ZONE 'UTC' AS now
+		)
+		SELECT greatest(day, now::date), least(day, (now - $2::interval)::date) FROM clock, stream`, s.ahead, s.retention).Scan(&today, &oldest)
+	if err != nil {
+		return fmt.Errorf("ask for the date: %w", err)
+	}
+	partitions, err := s.partitions(ctx)
+	if err != nil {
+		return err
+	}
+	for n := range daysAhead + 1 {
+		day := today.AddDate(0, 0, n)
+		if _, there := partitions[day]; !there {
+			err = errors.Join(err, s.createPartition(ctx, day))
+		}
+	}
+	for day := range partitions {
+		if day.Before(oldest) {
+			err = errors.Join(err, s.dropPartition(ctx, day))
+		}
+	}
+	return err
+}
+
+// createPartition creates the partition of a day. It attaches a new table, because CREATE TABLE …
+// PARTITION OF would lock readers out.
+func (s *Sequencer) createPartition(ctx context.Context, day time.Time) error {
+	name, from, to := partition(day), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)
+	err := s.alter(ctx,
+		fmt.Sprintf(`CREATE TABLE %s (LIKE events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)`, name),
+		fmt.Sprintf(`ALTER TABLE events ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')`, name, from, to))
+	if err != nil {
+		return fmt.Errorf("create the partition of %s: %w", from, err)
+	}
+	return nil
+}
+
+func (s *Sequencer) dropPartition(ctx context.Context, day time.Time) error {
+	date := day.Format(time.DateOnly)
+	err := s.alter(ctx,
+		fmt.Sprintf(`DELETE FROM event_days WHERE day = '%s'`, date),
+		fmt.Sprintf(`DROP TABLE %s`, partition(day)))
+	if err != nil {
+		return fmt.Errorf("drop the partition of %s: %w", date, err)
+	}
+	s.log.InfoContext(ctx, "old events were dropped", "day", date)
+	return nil
+}
+
+// alter runs statements in one transaction. Readers wait behind a statement that waits for a lock,
+// so it waits for no longer than 100 ms. DDL takes no parameters, so the statements contain the
+// names and dates. This file makes both.
+func (s *Sequencer) alter(ctx context.Context, statements ...string) error {
+	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'`); err != nil {
+			return err
+		}
+		for _, sql := range statements {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// partition is the name of the partition of a day.
+func partition(day time.Time) string { return "events_" + day.Format("20060102") }
+
+// partitions returns the days for which there are partitions.
+func (s *Sequencer) partitions(ctx context.Context) (days map[time.Time]struct{}, err error) {
+	rows, err := s.conn.Query(ctx, `
+		SELECT to_date(right(c.relname, 8), 'YYYYMMDD')
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass`)
+	if err != nil {
+		return nil, fmt.Errorf("list the partitions: %w", err)
+	}
+	days = map[time.Time]struct{}{}
+	var day time.Time
+	if _, err := pgx.ForEachRow(rows, []any{&day}, func() error { days[day] = struct{}{}; return nil }); err != nil {
+		return nil, fmt.Errorf("list the partitions: %w", err)
+	}
+	return days, nil
+}
