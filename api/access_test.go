@@ -47,7 +47,8 @@ func (u *user) calls(c *convo) map[string]answer {
 	}
 }
 
-// To a stranger a convo that exists answers like one that does not, byte for byte, whatever is asked.
+// A stranger gets the same bytes for a convo that exists as for one that does not, from every
+// method.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -79,7 +80,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// A removed member reads and writes nothing any more; neither does one that left.
+// A member that was removed or has left reads and writes nothing any more.
 func TestRemovedMemberReadsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,7 +111,7 @@ func TestRemovedMemberReadsNothing(t *testing.T) {
 	}
 }
 
-// Who may remove whom.
+// Which member can remove which other.
 func TestRemovalRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -125,7 +126,7 @@ func TestRemovalRights(t *testing.T) {
 	remove(alice, bob, nil).fails(http.StatusBadRequest, mlsapi.ErrCommitRequired)
 	remove(alice, w.user(), commit()).fails(http.StatusBadRequest, "InvalidRequest")
 	remove(carol, carol, nil).ok()
-	// carol has left; any member may commit what she could not.
+	// carol has left. Any member can commit her removal.
 	out := read[mlsapi.LeaveConvoOutput](t, remove(bob, carol, commit()).ok())
 	if out.NewEpoch != 2 {
 		t.Fatalf("tidying up after carol leads into epoch %d", out.NewEpoch)
@@ -135,7 +136,7 @@ func TestRemovalRights(t *testing.T) {
 	remove(alice, alice, nil).fails(http.StatusConflict, mlsapi.ErrLastMember)
 }
 
-// senderDid must be the caller, whatever else is right.
+// senderDid must be the caller, even if all else is right.
 func TestSenderMismatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -15,7 +15,8 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// audit returns what the audit log says of an entity, oldest first; DIDs are given as names.
+// audit returns the lines of the audit log about an entity, oldest first. It replaces DIDs by
+// names.
 func (w *world) audit(entity string, names map[string]*user) []string {
 	w.t.Helper()
 	rows, err := w.db.Query(context.Background(), `
@@ -35,7 +36,8 @@ func (w *world) audit(entity string, names map[string]*user) []string {
 	return lines
 }
 
-// Every transition stands in the audit log: who, from what to what, why, and which version of the row it made.
+// Every transition is in the audit log, with the actor, both states, the reason and the version of
+// the row that it made.
 func TestAuditRow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -58,7 +60,7 @@ func TestAuditRow(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", entity, diff)
 		}
 	}
-	// What is refused is no transition.
+	// A refused request is no transition.
 	before := w.count(`SELECT count(*) FROM audit_log`)
 	stale := *c
 	stale.epoch = 0
@@ -67,7 +69,7 @@ func TestAuditRow(t *testing.T) {
 	}
 }
 
-// What no state machine allows is refused by the database itself, whoever asks for it.
+// The database refuses a transition that no state machine allows, for every role.
 func TestInvalidTransition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -88,7 +90,7 @@ func TestInvalidTransition(t *testing.T) {
 	}
 }
 
-// The audit log holds no content: states, versions, names of methods, and who.
+// The audit log has states, versions, names of methods and actors, and no content.
 func TestAuditHoldsNoContent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

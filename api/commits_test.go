@@ -13,14 +13,15 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
 )
 
-// self-read-cas: the server compared the epoch with its own read, not with the commit's header: two commits of the same epoch were
-// accepted one after the other.
+// self-read-cas: the server compared the epoch with its own read, not with the commit's header: two
+// commits of the same epoch were accepted one after the other.
 func TestSelfReadCAS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -33,24 +34,24 @@ func TestSelfReadCAS(t *testing.T) {
 
 	for _, late := range []answer{bob.post(mlsapi.NSIDAddMembers, second), alice.post(mlsapi.NSIDLeaveConvo, removal)} {
 		if m := late.fails(http.StatusConflict, mlsapi.ErrEpochMismatch); m != "epoch 1 is stale; currentEpoch=2" {
-			t.Fatalf("the second commit of epoch 1 is told %q", m)
+			t.Fatalf("the second commit of epoch 1 gets %q", m)
 		}
 	}
 	if m := alice.post(mlsapi.NSIDAddMembers, ahead).fails(http.StatusConflict, mlsapi.ErrEpochMismatch); m != "epoch 3 is ahead; currentEpoch=2" {
-		t.Fatalf("a commit of epoch 3 is told %q", m)
+		t.Fatalf("a commit of epoch 3 gets %q", m)
 	}
 	if m := alice.post(mlsapi.NSIDSendMessage, alice.message(c, "stale")).fails(http.StatusConflict, mlsapi.ErrEpochMismatch); m != "epoch 1 is stale; currentEpoch=2" {
-		t.Fatalf("a message of epoch 1 is told %q", m)
+		t.Fatalf("a message of epoch 1 gets %q", m)
 	}
-	alice.post(mlsapi.NSIDSendMessage, func() *mlsapi.SendMessageInput { // claims the right epoch, but was made in another
+	alice.post(mlsapi.NSIDSendMessage, func() *mlsapi.SendMessageInput { // the request names the right epoch, but the message was made in another
 		in := alice.message(c, "stale")
 		in.Epoch = 2
 		return in
 	}()).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
 }
 
-// Many commits of one epoch at once, over two nodes: one wins, and the losers learn the epoch. A loser's key is still free for the
-// commit that it makes next.
+// Of many commits of one epoch at once, over two nodes, one is accepted. The others learn the
+// epoch. Their keys are still free for their next commits.
 func TestOneCommitPerEpoch(t *testing.T) {
 	t.Parallel()
 	const n = 10
@@ -74,7 +75,7 @@ func TestOneCommitPerEpoch(t *testing.T) {
 			continue
 		}
 		if m := a.fails(http.StatusConflict, mlsapi.ErrEpochMismatch); m != "epoch 1 is stale; currentEpoch=2" {
-			t.Fatalf("a loser is told %q", m)
+			t.Fatalf("a loser gets %q", m)
 		}
 	}
 	if winner < 0 {
@@ -93,8 +94,9 @@ func TestOneCommitPerEpoch(t *testing.T) {
 	added[loser].fetched(c)
 }
 
-// max-plus-one: MAX(seq)+1 gave numbers twice. Messages of two nodes at once, again and again, because those of one moment share a
-// transaction: seq is 1, 2, 3 … without a gap, and every sender was told its own.
+// max-plus-one: MAX(seq)+1 gave numbers twice. Two nodes send messages at once, many times, because
+// messages at the same moment share a transaction. seq is 1, 2, 3 … without a gap, and every
+// message has its own.
 func TestMaxPlusOne(t *testing.T) {
 	t.Parallel()
 	const rounds, each = 20, 4
@@ -244,7 +246,7 @@ func TestMemberListLeak(t *testing.T) {
 		a.fails(http.StatusConflict, mlsapi.ErrGroupAlreadyExists)
 		for _, secret := range []string{alice.did().String(), bob.did().String(), c.id, hex.EncodeToString(c.group)} {
 			if strings.Contains(string(a.body), secret) {
-				t.Fatalf("the refusal tells %s", a.body)
+				t.Fatalf("the refusal says %s", a.body)
 			}
 		}
 	}
@@ -256,7 +258,7 @@ func TestSubImpersonation(t *testing.T) {
 	w := newWorld(t)
 	alice, mallory := w.user(), w.user()
 	c := alice.create()
-	do := func(verb, nsid string, params []string, in mlsapi.Appender) answer {
+	do := func(verb, nsid string, params []string, in lexcodec.Appender) answer {
 		var body []byte
 		if in != nil {
 			body = in.AppendJSON(nil)
@@ -311,17 +313,17 @@ func TestGroupInfoLate(t *testing.T) {
 			t.Errorf("a GroupInfo of %s: %d %s", name, a.status, a.body)
 		}
 	}
-	alice.add(c, w.user()) // brings none: the old one would lead nobody anywhere
+	alice.add(c, w.user()) // without a GroupInfo: the old one is deleted
 	none()
 }
 
-// A commit is all or nothing: what it brings is checked before anything of it stays.
+// A commit is stored completely or not at all.
 func TestCommitIsOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob, carol, dave, eve := w.user(), w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, eve)
-	spent := mlstest.Welcome(t, func() (ref []byte) { // eve's first KeyPackage, which the convo's creation has used up
+	used := mlstest.Welcome(t, func() (ref []byte) { // eve's first KeyPackage, which createConvo has consumed
 		if err := w.db.QueryRow(context.Background(), `SELECT ref FROM key_packages WHERE did = $1`, eve.did()).Scan(&ref); err != nil {
 			t.Fatal(err)
 		}
@@ -350,10 +352,10 @@ func TestCommitIsOne(t *testing.T) {
 		{"another group's commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = mlstest.Commit(newGroup(t), 1, "x") }), 400, mlsapi.ErrInvalidCommit},
 		{"noise for a commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = []byte("noise") }), 400, mlsapi.ErrInvalidCommit},
 		{"noise for a Welcome", change(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = []byte("noise") }), 400, mlsapi.ErrInvalidWelcome},
-		{"a Welcome for somebody else", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{dave.did()} }), 404, mlsapi.ErrKeyPackageNotFound},
+		{"a Welcome for another person", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{dave.did()} }), 404, mlsapi.ErrKeyPackageNotFound},
 		{"a Welcome for one of two", change(func(in *mlsapi.AddMembersInput) { in.DIDList = append([]syntax.DID{dave.did()}, in.DIDList...) }), 400, mlsapi.ErrInvalidWelcome},
-		{"a Welcome to a spent KeyPackage", change(func(in *mlsapi.AddMembersInput) {
-			in.DIDList, in.WelcomeMessage = []syntax.DID{eve.did()}, spent
+		{"a Welcome to a used KeyPackage", change(func(in *mlsapi.AddMembersInput) {
+			in.DIDList, in.WelcomeMessage = []syntax.DID{eve.did()}, used
 		}), 400, mlsapi.ErrInvalidWelcome},
 		{"a KeyPackage that another has claimed", change(func(in *mlsapi.AddMembersInput) {
 			in.DIDList, in.WelcomeMessage = []syntax.DID{dave.did()}, mlstest.Welcome(t, foreign...)

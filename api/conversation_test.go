@@ -8,7 +8,7 @@ import (
 	"mlsd/internal/mlstest"
 )
 
-// TestConversation is the way of a convo from its creation to the last goodbye.
+// TestConversation follows a convo from its creation until its last member leaves.
 func TestConversation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

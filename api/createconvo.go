@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 )
@@ -35,7 +36,7 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 	if in.Metadata != nil {
 		n.Name, n.Description = in.Metadata.Name, in.Metadata.Description
 	}
-	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		convo, err := convos.Create(ctx, tx, n)
 		if err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/labstack/echo/v4"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
@@ -28,79 +29,54 @@ const (
 	headerExpired  = "X-Idempotency-Expired"
 )
 
-// call is one authenticated request on its way through its handler.
+// call is one request on its way through its handler.
 type call struct {
 	ctx    context.Context
-	nsid   string
-	caller syntax.DID            // the token's verified issuer
-	token  *serviceauth.Verified // which sendMessage uses up itself
+	http   echo.Context // a stream writes its answer itself
+	route  *route
 	header string                // Idempotency-Key, or ""
-	http   echo.Context          // whose answer a stream writes itself
+	caller syntax.DID            // the token's verified issuer
+	token  *serviceauth.Verified // for a handler that uses it up itself
 
 	answer   []byte
 	replayed bool
-	expired  bool // the key is that of a record whose lifetime is over
-	room     room // of the answer, until it is written
+	expired  bool        // the key had been used, and the lifetime of its record is over
+	reserved reservation // of the answer, until it is written
 }
 
-// smallAnswer is what most answers have room in, in bytes.
-const smallAnswer = 512
-
-// reply sets the answer.
-func (c *call) reply(v mlsapi.Appender) error {
-	c.answer = v.AppendJSON(make([]byte, 0, smallAnswer))
-	return nil
-}
-
-// key returns the idempotency key of a request that carries field in its input: the header serves clients that talk to us
-// directly, and both together must agree.
-func (c *call) key(field *string) (string, error) {
-	switch {
-	case field == nil && c.header == "":
-		return "", nil
-	case field == nil:
-		return c.header, nil
-	case c.header != "" && c.header != *field:
-		return "", badRequest("idempotencyKey differs from the " + headerKey + " header")
-	}
-	return *field, nil
-}
-
-// serve answers one XRPC request.
+// serve answers one XRPC request. handle says what happens to it, in order.
 func (s *Server) serve(c echo.Context) error {
-	r := c.Request()
-	answered, err := s.handle(c)
+	cl, err := s.handle(c)
 	if err != nil {
 		if !c.Response().Committed {
-			// A PDS that is still sending does not read an answer, and never uses the connection again.
-			drain(r.Body)
+			drain(c.Request().Body)
 		}
 		return err
 	}
 	if c.Response().Committed { // a stream
 		return nil
 	}
-	defer answered.room.release() // once the client has read it
-	if answered.replayed {
+	defer cl.reserved.release() // once the client has read the answer
+	if cl.replayed {
 		c.Response().Header().Set(headerReplay, "true")
 	}
-	return c.JSONBlob(http.StatusOK, answered.answer)
+	return c.JSONBlob(http.StatusOK, cl.answer)
 }
 
+// handle takes a request through all checks to its handler.
 func (s *Server) handle(c echo.Context) (*call, error) {
-	r := c.Request()
 	if err := s.byIP.check(c, c.RealIP()); err != nil {
 		return nil, err
 	}
-	route, token, err := s.admit(c)
-	caller := token.Caller
-	cl := &call{ctx: r.Context(), nsid: route.Method.NSID, caller: caller, token: &token, header: r.Header.Get(headerKey), http: c}
-	subscription := route.Method.Kind == mlsapi.Subscription
-	if err == nil && subscription {
-		err = s.stream(cl, route) // which finds out who the caller is
+	r := c.Request()
+	cl := &call{ctx: r.Context(), http: c, header: r.Header.Get(headerKey)}
+	err := s.admit(cl)
+	subscription := err == nil && cl.route.Method.Kind == mlsapi.Subscription
+	if subscription {
+		err = s.stream(cl) // its handler finds out who the caller is
 	}
 	if err != nil {
-		if cl.caller == "" && s.chargeable(err) {
+		if cl.caller == "" && chargesAddress(err) {
 			s.byIP.charge(c.RealIP())
 		}
 		return nil, err
@@ -108,115 +84,76 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 	if subscription {
 		return cl, nil
 	}
-	if cl.header != "" && !mlsapi.ValidIdempotencyKey(cl.header) {
+	if cl.header != "" && !lexcodec.ValidIdempotencyKey(cl.header) {
 		return nil, badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
 	}
 	var body []byte
-	if route.Method.HasInput {
-		var held room
-		if body, held, err = s.readBody(c, cl); err != nil {
+	if cl.route.Method.HasInput {
+		var reserved reservation
+		if body, reserved, err = s.readBody(cl); err != nil {
 			return nil, err
 		}
-		defer held.release()
+		defer reserved.release()
+	}
+	if cl.route.Method.Streams {
+		return cl, s.stream(cl)
+	}
+	return cl, s.call(cl, body)
+}
+
+// admit finds the route, checks the form of the request, and authenticates the caller. The handler
+// of a subscription authenticates its caller itself. The caller's rate limit comes before its token
+// is used up, which costs a database row.
+func (s *Server) admit(cl *call) error {
+	r, name := cl.http.Request(), cl.http.Param("nsid")
+	route, ok := s.routes[name]
+	if !ok {
+		return failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
+	}
+	cl.route = route
+	if err := checkForm(cl.http, route.Method); err != nil {
+		return err
 	}
 	if route.Method.Streams {
-		return cl, s.stream(cl, route)
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), maxRequest)
-	defer cancel()
-	cl.ctx = ctx
-	size, answers := answerRoom(cl.nsid), s.smallAnswers
-	if size > maxSmall {
-		answers = s.largeAnswers
-	}
-	if cl.room, err = answers.take(ctx, caller.String(), size); err != nil {
-		return nil, err
-	}
-	answered := false
-	defer func() {
-		if !answered { // refused, or the handler has panicked
-			cl.room.release()
+		if err := waitToOpen(r.Context(), s.openings); err != nil {
+			return err
 		}
-	}()
-	err = route.Serve(&s.handlers, cl, params(r), body)
-	if cl.expired { // whatever came of it: what is left is the natural guard
-		c.Response().Header().Set(headerExpired, "true")
 	}
-	if errors.Is(err, serviceauth.ErrReplayed) {
-		s.byIP.charge(c.RealIP())
-	}
-	if err != nil {
-		return nil, s.renamed(route.Method, err)
-	}
-	cl.room.shrink(int64(cap(cl.answer)))
-	answered = true
-	return cl, nil
-}
-
-// stream serves a method whose answer is a stream of events. It has no time to keep, and no memory to hold.
-func (s *Server) stream(cl *call, route mlsapi.Route[*call]) error {
-	return s.renamed(route.Method, route.Serve(&s.handlers, cl, params(cl.http.Request()), nil))
-}
-
-// params are the request's, nil if there are none.
-func params(r *http.Request) url.Values {
-	if r.URL.RawQuery == "" {
+	if route.Method.Kind == mlsapi.Subscription {
 		return nil
 	}
-	return r.URL.Query()
-}
-
-// chargeable reports whether the address is to blame that the caller could not be told, and has not been charged for it.
-func (s *Server) chargeable(err error) bool {
-	return !errors.Is(err, events.ErrInvalidTicket) && !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) &&
-		!errors.As(err, new(busy)) && !errors.Is(err, context.Canceled) && !pgpool.Unavailable(err)
-}
-
-// maxRequest bounds the time of a request once its body is here: a PDS gives up after ten seconds. A COMMIT under way is
-// finished all the same.
-const maxRequest = 9 * time.Second
-
-// admit does what comes before the caller is known: which method it is, whether the request has its form, and who sends it, unless
-// that is for the method to find out. The caller's rate limit comes before its token is used up, which costs a row.
-func (s *Server) admit(c echo.Context) (route mlsapi.Route[*call], token serviceauth.Verified, err error) {
-	r, nsid := c.Request(), c.Param("nsid")
-	route, ok := s.routes[nsid]
-	if !ok {
-		return route, token, failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
-	}
-	if err := checkVerb(c, route.Method); err != nil {
-		return route, token, err
-	}
-	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
-		if len(r.Header.Values(name)) > 1 {
-			return route, token, badRequest("there is more than one " + name + " header")
-		}
-	}
-	if subscription := route.Method.Kind == mlsapi.Subscription; subscription || route.Method.Streams {
-		if err := turn(r.Context(), s.openings); err != nil || subscription {
-			return route, token, err
-		}
-	}
-	procedure := route.Method.Kind == mlsapi.Procedure
-	token, err = s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(nsid), procedure,
-		func(did syntax.DID) error { return s.byDID.take(c, did.String()) })
-	if err == nil && procedure && nsid != mlsapi.NSIDSendMessage { // which uses it up in the transaction of the message
+	token, err := s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(name), route.token != reusable,
+		func(did syntax.DID) error { return s.byDID.take(cl.http, did.String()) })
+	if err == nil && route.token == usedByDispatch {
 		err = token.Use(r.Context())
 	}
 	if err != nil {
-		return route, serviceauth.Verified{}, err
+		return err
 	}
-	return route, token, nil
+	cl.caller, cl.token = token.Caller, &token
+	return nil
 }
 
-// checkVerb refuses the wrong HTTP method and a body that is not plain JSON.
+// checkForm refuses a wrong HTTP method, repeated headers, and a body that is not plain JSON.
+func checkForm(c echo.Context, method mlsapi.Method) error {
+	if err := checkVerb(c, method); err != nil {
+		return err
+	}
+	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
+		if len(c.Request().Header.Values(name)) > 1 {
+			return badRequest("there is more than one " + name + " header")
+		}
+	}
+	return nil
+}
+
 func checkVerb(c echo.Context, method mlsapi.Method) error {
 	r := c.Request()
 	switch method.Kind {
 	case mlsapi.Subscription:
 		return checkUpgrade(c)
 	case mlsapi.Query:
-		if r.Method != http.MethodGet { // not even HEAD: some queries claim or lease
+		if r.Method != http.MethodGet { // HEAD is refused too: some queries claim or lease
 			return badRequest("the method is a query: use GET")
 		}
 		return nil
@@ -237,84 +174,46 @@ func checkVerb(c echo.Context, method mlsapi.Method) error {
 }
 
 func plainJSON(contentType string) bool {
-	if contentType == echo.MIMEApplicationJSON { // as nearly always
+	if contentType == echo.MIMEApplicationJSON { // nearly always
 		return true
 	}
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	return err == nil && mediaType == echo.MIMEApplicationJSON
 }
 
-// Bounds of what requests hold in memory, in bytes.
-const (
-	maxBody = 15 << 20 // sendMessage: 10 MiB of ciphertext in base64, and what surrounds it
-	// maxDrained is how much of a body that nobody wants is read before the refusal is written.
-	maxDrained = 16 << 20
-	// maxSmall parts the bodies and the answers: uploads and pages must not keep the many small requests waiting.
-	maxSmall = 256 << 10
+// chargesAddress reports whether a request without a verified caller is charged to its IP address.
+// It is not if the server could not check the token, or if the address has been charged already.
+func chargesAddress(err error) bool {
+	return !errors.Is(err, events.ErrInvalidTicket) && !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) &&
+		!errors.As(err, new(busy)) && !errors.Is(err, context.Canceled) && !pgpool.Unavailable(err)
+}
 
-	smallRoom, smallRoomOfCaller       = 64 << 20, 32 << 20 // of bodies, and of answers
-	largeBodies, largeBodiesOfCaller   = 256 << 20, 32 << 20
-	largeAnswers, largeAnswersOfCaller = 512 << 20, 64 << 20
+// How long an upload may take: uploadTime, and uploadTimePerMiB for each MiB.
+const (
+	uploadTime       = 10 * time.Second
+	uploadTimePerMiB = time.Second
 )
 
-// slowestUpload is how long a body may take for each MiB, after its first ten seconds.
-const slowestUpload = time.Second
-
-// answerRoom is the memory that a method's answer may take, with what it is made from. It is held until the client has read the
-// answer, by then in the answer's true size.
-func answerRoom(nsid string) int64 {
-	switch nsid {
-	case mlsapi.NSIDGetMessages, mlsapi.NSIDGetCommits, mlsapi.NSIDGetConvos:
-		return 4 * maxPageBytes
-	case mlsapi.NSIDGetWelcome, mlsapi.NSIDGetKeyPackages, mlsapi.NSIDGetGroupInfo:
-		return 4 << 20
-	case mlsapi.NSIDGetConvo, mlsapi.NSIDCreateConvo:
-		return 256 << 10
-	case mlsapi.NSIDPublishKeyPackages, mlsapi.NSIDGetKeyPackageStats:
-		return 128 << 10
-	default:
-		return 4 << 10
-	}
-}
-
-// bodyLimit returns how long a method's body may be.
-func bodyLimit(nsid string) int64 {
-	switch nsid {
-	case mlsapi.NSIDSendMessage:
-		return maxBody
-	case mlsapi.NSIDCreateConvo, mlsapi.NSIDAddMembers, mlsapi.NSIDLeaveConvo, mlsapi.NSIDSubmitCommit, mlsapi.NSIDProcessExternalCommit:
-		return 5 << 20 // a commit, a Welcome and a GroupInfo of 1 MiB each, in base64
-	case mlsapi.NSIDPublishKeyPackages:
-		return 1 << 20 // 100 KeyPackages of 4 KiB each, in base64
-	default:
-		return 256 << 10
-	}
-}
-
-// readBody reads the whole body, which is in memory until its room is released.
-func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held room, err error) {
-	r, limit := c.Request(), bodyLimit(cl.nsid)
+// readBody reads the whole body. It is in memory until the reservation is released.
+func (s *Server) readBody(cl *call) (body []byte, reserved reservation, err error) {
+	r, limit := cl.http.Request(), cl.route.maxBody
 	if r.ContentLength > limit {
-		return nil, held, tooLarge(limit)
+		return nil, reserved, tooLarge(limit)
 	}
 	size := limit
 	if r.ContentLength >= 0 {
 		size = r.ContentLength
 	}
-	bodies := s.smallBodies
-	if size > maxSmall {
-		bodies = s.largeBodies
-	}
-	if held, err = bodies.take(r.Context(), cl.caller.String(), size); err != nil {
-		return nil, held, err
+	if reserved, err = s.memory.forBody(r.Context(), cl.caller.String(), size); err != nil {
+		return nil, reserved, err
 	}
 	defer func() {
 		if err != nil {
-			held.release()
+			reserved.release()
 		}
 	}()
-	if err := readUntil(c, time.Now().Add(10*time.Second+time.Duration(size>>20)*slowestUpload)); err != nil {
-		return nil, held, err
+	if err := readUntil(cl.http, time.Now().Add(uploadTime+time.Duration(size/mib)*uploadTimePerMiB)); err != nil {
+		return nil, reserved, err
 	}
 	if r.ContentLength >= 0 {
 		body = make([]byte, r.ContentLength)
@@ -324,18 +223,19 @@ func (s *Server) readBody(c echo.Context, cl *call) (body []byte, held room, err
 	}
 	switch {
 	case err != nil:
-		return nil, held, badRequest("the body ended early")
+		return nil, reserved, badRequest("the body ended early")
 	case int64(len(body)) > limit:
-		return nil, held, tooLarge(limit)
+		return nil, reserved, tooLarge(limit)
 	}
-	// net/http goes on reading, to see the client hang up: the upload's deadline must not end the request in its handler.
-	if err := readUntil(c, time.Time{}); err != nil {
-		return nil, held, err
+	// net/http reads on, to notice that the client hangs up. The upload's deadline must not end the
+	// handler.
+	if err := readUntil(cl.http, time.Time{}); err != nil {
+		return nil, reserved, err
 	}
-	return body, held, nil
+	return body, reserved, nil
 }
 
-// readUntil sets the deadline for reading from the client; the zero time is none. The next request sets its own.
+// readUntil sets the deadline for reading from the client. The zero time is none.
 func readUntil(c echo.Context, deadline time.Time) error {
 	err := http.NewResponseController(c.Response()).SetReadDeadline(deadline)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -344,12 +244,88 @@ func readUntil(c echo.Context, deadline time.Time) error {
 	return nil
 }
 
-// drain reads on what is left of a body, within bounds.
-func drain(body io.Reader) {
-	// Whoever sends more, or stops sending, loses the connection: there is nobody to report it to.
-	_, _ = io.CopyN(io.Discard, body, maxDrained)
-}
-
 func tooLarge(limit int64) error {
 	return failure{status: http.StatusRequestEntityTooLarge, name: payloadTooLarge, message: "the body has more than " + strconv.FormatInt(limit, 10) + " bytes"}
+}
+
+// maxRequest bounds the time of a request after its body was read: a PDS gives up after ten
+// seconds. A COMMIT that has begun still ends.
+const maxRequest = 9 * time.Second
+
+// call decodes the request and calls its handler. The answer's memory is reserved until the client
+// has read it, then in the answer's true size.
+func (s *Server) call(cl *call, body []byte) error {
+	ctx, cancel := context.WithTimeout(cl.ctx, maxRequest)
+	defer cancel()
+	cl.ctx = ctx
+	var err error
+	if cl.reserved, err = s.memory.forAnswer(ctx, cl.caller.String(), cl.route.answerMemory); err != nil {
+		return err
+	}
+	answered := false
+	defer func() {
+		if !answered { // the handler refused or panicked
+			cl.reserved.release()
+		}
+	}()
+	err = cl.route.Serve(&s.handlers, cl, params(cl.http.Request()), body)
+	if cl.expired {
+		cl.http.Response().Header().Set(headerExpired, "true")
+	}
+	if errors.Is(err, serviceauth.ErrReplayed) {
+		s.byIP.charge(cl.http.RealIP())
+	}
+	if err != nil {
+		return s.declared(cl.route, err)
+	}
+	cl.reserved.shrink(int64(cap(cl.answer)))
+	answered = true
+	return nil
+}
+
+// stream calls the handler of a method whose answer is a stream of events. It has no deadline and
+// no memory reservation.
+func (s *Server) stream(cl *call) error {
+	return s.declared(cl.route, cl.route.Serve(&s.handlers, cl, params(cl.http.Request()), nil))
+}
+
+// params are the request's query parameters, nil if there are none.
+func params(r *http.Request) url.Values {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	return r.URL.Query()
+}
+
+// key returns the idempotency key of a request. field is the key in its input. Direct clients may
+// send it as a header as well; both must agree.
+func (c *call) key(field *string) (string, error) {
+	switch {
+	case field == nil && c.header == "":
+		return "", nil
+	case field == nil:
+		return c.header, nil
+	case c.header != "" && c.header != *field:
+		return "", badRequest("idempotencyKey differs from the " + headerKey + " header")
+	}
+	return *field, nil
+}
+
+// smallAnswer is the first size of an answer's buffer, in bytes. Most answers fit into it.
+const smallAnswer = 512
+
+// reply sets the answer.
+func (c *call) reply(v lexcodec.Appender) error {
+	c.answer = v.AppendJSON(make([]byte, 0, smallAnswer))
+	return nil
+}
+
+// maxDrained bounds how much of an unwanted body drain reads, in bytes.
+const maxDrained = 16 * mib
+
+// drain reads the rest of a refused body. A PDS that is still sending does not read an answer, and
+// never uses the connection again. A client that sends more than maxDrained, or stops sending,
+// loses the connection.
+func drain(body io.Reader) {
+	_, _ = io.CopyN(io.Discard, body, maxDrained) // an error means that the client has gone
 }

@@ -10,10 +10,12 @@ import (
 	"mlsd/internal/mlstest"
 )
 
-// What the server has on one member's word alone must not stand in another's way.
+// The server learns a group's state from one member's GroupInfo if it cannot verify the commit.
+// These tests check that such a state never makes the server refuse a valid commit of another
+// member.
 
-// An encrypted commit that everybody accepts, with the GroupInfo of another one: what the server has learnt from it is wrong, and gives
-// way to the next commit that can be read.
+// A member sends an encrypted commit with the GroupInfo of another commit. So the server learns a
+// wrong state. The next commit in clear corrects it.
 func TestWrongWord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -33,7 +35,7 @@ func TestWrongWord(t *testing.T) {
 			t.Fatalf("the level is %s, want %s", got, level)
 		}
 	}
-	// Bob's own word binds bob: a commit of his that contradicts it is refused.
+	// A commit of bob's that contradicts his own GroupInfo is refused.
 	in = submit(c, must(bob.group.StageUpdate())(w))
 	bob.post(mlsapi.NSIDSubmitCommit, in).ok()
 	follow(c, alice, bob)
@@ -43,7 +45,7 @@ func TestWrongWord(t *testing.T) {
 	bob.post(mlsapi.NSIDSubmitCommit, forged).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
 }
 
-// The same where the tree is not known: a commit that can be read and its GroupInfo have to agree.
+// The same if the tree is not known: a commit in clear must agree with its GroupInfo.
 func TestWrongWordInClear(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -91,8 +93,8 @@ func TestGhost(t *testing.T) {
 	mallory.post(mlsapi.NSIDAddMembers, add).ok()
 }
 
-// An encrypted commit may take a departed person's old leaf out and put the same device in its place again, and take in an Update
-// by which another member's device has changed its key.
+// An encrypted commit can remove the old leaf of a person who left, and add the same device again.
+// It can also refer to an Update with which another member's device changes its key.
 func TestHiddenReturnAndRotation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -114,7 +116,7 @@ func TestHiddenReturnAndRotation(t *testing.T) {
 	}).ok()
 }
 
-// A removal that can be read is looked at even if the commit also refers to what cannot.
+// A removal in clear is checked even if the commit also refers to an encrypted proposal.
 func TestRemovalBesideTheUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -134,7 +136,8 @@ func TestRemovalBesideTheUnknown(t *testing.T) {
 	mallory.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: view.ID, Commit: commit}).ok()
 }
 
-// An external commit takes the place of an older device of the same person, and of nobody else: not even of one who has left.
+// An external commit can remove an older device of the same person. It cannot remove a device of
+// another person, even of one who has left.
 func TestExternalCommitRemovesNobodyElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -147,7 +150,8 @@ func TestExternalCommitRemovesNobodyElse(t *testing.T) {
 		fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 }
 
-// Who is on the roster and in the group is not added a second time, and does not lose what it has not read yet.
+// A member that is on the roster and in the group is not added a second time. It does not lose
+// messages that it has not read yet.
 func TestAddedTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -164,13 +168,14 @@ func TestAddedTwice(t *testing.T) {
 
 	anna, ben := w.phone(), w.phone()
 	d := anna.found(ben)
-	w.exec(`DELETE FROM welcomes WHERE convo_id = $1`, d.id) // as if ben had come in by himself
+	w.exec(`DELETE FROM welcomes WHERE convo_id = $1`, d.id) // as if ben had joined by an external commit
 	second := ben.user.phone()
 	staged := must(anna.group.StageAdd(anna.fetch(second)...))(w)
 	anna.post(mlsapi.NSIDAddMembers, anna.addMembers(d, staged, second)).fails(http.StatusConflict, mlsapi.ErrAlreadyMember)
 }
 
-// A device that asks to be removed may be removed by anybody; that another member asks for it is not enough.
+// Any member can remove a device that proposes its own removal. A proposal by another member is not
+// enough.
 func TestOwnRemoval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -34,12 +34,13 @@ func TestRefusedTokensCostNoRow(t *testing.T) {
 	}
 }
 
-// A token is good for one procedure call, whatever the second call says and whichever node it comes to. Where both come at once, one passes.
+// A token is good for one procedure call. A second call with it is refused, even if it differs or
+// goes to another node. Of two calls at once, one passes.
 func TestTokenIsUsedOnce(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
 		if r.in == nil {
-			return // a query's token may come again: a PDS may re-send it
+			return // a query's token is not used up, because a PDS can send the query again
 		}
 		authorization := r.by.authorization(r.nsid)
 		call := func(node *api.Server) answer {
@@ -70,7 +71,7 @@ func TestTokenIsUsedOnce(t *testing.T) {
 	})
 }
 
-// One caller's uploads that never end leave room for everybody's messages, and for its own.
+// One caller's endless uploads leave memory for all callers' messages, and for its own.
 func TestSlowUploads(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -94,10 +95,10 @@ func TestSlowUploads(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i > 1 {
-			continue // it waits for room, behind the first two
+			continue // it waits for the memory of the first two uploads
 		}
-		if word, err := bufio.NewReader(conn).ReadString('\n'); err != nil || word != "HTTP/1.1 100 Continue\r\n" {
-			t.Fatalf("%q, %v; want the word that there is room and the body is being read", word, err)
+		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "HTTP/1.1 100 Continue\r\n" {
+			t.Fatalf("%q, %v; want 100 Continue: there is memory, and the body is being read", line, err)
 		}
 	}
 	first, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -127,8 +128,9 @@ func TestSlowUploads(t *testing.T) {
 	mallory.get(mlsapi.NSIDGetConvos).ok()
 }
 
-// A handler that panics gives back the room that its answer would have taken: a few of them must not shut the caller out.
-func TestPanicGivesBackItsRoom(t *testing.T) {
+// A handler that panics releases the memory reserved for its answer, so that panics do not use up
+// the caller's share.
+func TestPanicReleasesItsMemory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice := w.user()
@@ -145,7 +147,7 @@ func TestPanicGivesBackItsRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 8 { // more than one caller's answers may take together
+	for range 8 { // more answers than fit into one caller's share
 		r := httptest.NewRequest(http.MethodGet, "/xrpc/"+mlsapi.NSIDGetConvos, nil)
 		r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDGetConvos))
 		rec := httptest.NewRecorder()
@@ -167,7 +169,8 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// An upload has a deadline, which ends with it: left standing, it would end a request that is being answered.
+// An upload has a deadline. The deadline is removed after the upload, so that it does not end the
+// request while it is answered.
 func TestUploadDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

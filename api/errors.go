@@ -5,16 +5,16 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
-	"mlsd/internal/gather"
+	"mlsd/internal/batch"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
@@ -23,7 +23,8 @@ import (
 	"mlsd/welcome"
 )
 
-// Names of the errors that every method can answer with. Those of single methods come from the lexicons.
+// Names of the errors that every method can answer with. Those of single methods come from the
+// lexicons.
 const (
 	invalidRequest       = "InvalidRequest"
 	authMissing          = "AuthMissing"
@@ -35,269 +36,302 @@ const (
 	serviceUnavailable   = "ServiceUnavailable"
 )
 
-// failure is an answer that says no. Its text goes to the client.
+// retrySoon is the Retry-After of most errors. retryTooMany is that of too many subscriptions: it
+// gives one of them time to end.
+const (
+	retrySoon    = time.Second
+	retryTooMany = 10 * time.Second
+)
+
+// failure is an answer with an error. Its text goes to the client.
 type failure struct {
-	status  int
-	name    string
-	message string
-	more    more
+	status        int
+	name          string
+	message       string
+	retryAfter    time.Duration // 0: no Retry-After
+	header, value string        // one more header, if not ""
+	more          more
 }
 
-// more is what an error says besides, to clients that talk to us directly: a PDS passes on the name and the message alone.
+// more are further fields of the answer. Only direct clients get them: a PDS passes on the name and
+// the message alone.
 type more struct {
 	CurrentEpoch        *int64  `json:"currentEpoch,omitempty"`
-	Seq                 *int64  `json:"seq,omitempty"`                 // of the commit that won the race
-	ProcessingStartedAt *string `json:"processingStartedAt,omitempty"` // of the request that holds the key
+	Seq                 *int64  `json:"seq,omitempty"`                 // of the accepted commit
+	ProcessingStartedAt *string `json:"processingStartedAt,omitempty"` // of the running request
 	FirstUsedAt         *string `json:"firstUsedAt,omitempty"`         // of the key
 }
 
 func (f failure) Error() string { return f.name + ": " + f.message }
 
-func badRequest(message string) error {
-	return failure{status: http.StatusBadRequest, name: invalidRequest, message: message}
-}
-
-// tooManyWait is when to try again after there were too many subscriptions: one may have ended by then.
-const tooManyWait = 10 * time.Second
-
-// limited says that a rate limit is exhausted.
+// limited says that a rate limit is exceeded.
 type limited struct{ after time.Duration }
 
-func (limited) Error() string { return "rate limit exceeded" }
+func (limited) Error() string { return "too many requests" }
 
-// busy says that the server has no room for the request now.
+// busy says that the server cannot take the request now.
 type busy struct{ after time.Duration }
 
-func (busy) Error() string { return "no room for the request now" }
+func (busy) Error() string { return "the server cannot take the request now" }
 
-// named is the failure with a name from the lexicons; the name says the status.
-func named(name, message string) failure {
-	status, ok := statusOf[name]
-	if !ok {
-		status = http.StatusBadRequest
-	}
-	return failure{status: status, name: name, message: message}
+// errorRow says how errors are answered.
+type errorRow struct {
+	name   string
+	status int
+	// every says that every method may answer with the name, although no lexicon declares it.
+	every bool
+	// match returns the error that the row is about, or nil. A row without match is for failures
+	// that handlers make.
+	match func(error) error
+	// message is the text for the client. "": the matched error's own.
+	message string
+	// log is the line that the server logs, if not "".
+	log           string
+	retryAfter    time.Duration // 0: no Retry-After
+	header, value string        // one more header, if not ""
+	// more adds what only the matched error knows.
+	more func(f *failure, matched error)
 }
 
-// statusOf is the status of every named error that is not 400.
-var statusOf = map[string]int{
-	mlsapi.ErrNotMember:           http.StatusForbidden,
-	mlsapi.ErrNotPermitted:        http.StatusForbidden,
-	mlsapi.ErrSenderMismatch:      http.StatusForbidden,
-	mlsapi.ErrConvoNotFound:       http.StatusNotFound,
-	mlsapi.ErrWelcomeNotFound:     http.StatusNotFound,
-	mlsapi.ErrKeyPackageNotFound:  http.StatusNotFound,
-	mlsapi.ErrGroupInfoNotFound:   http.StatusNotFound,
-	mlsapi.ErrEpochMismatch:       http.StatusConflict,
-	mlsapi.ErrGroupAlreadyExists:  http.StatusConflict,
-	mlsapi.ErrAlreadyMember:       http.StatusConflict,
-	mlsapi.ErrLastMember:          http.StatusConflict,
-	mlsapi.ErrIdempotencyConflict: http.StatusConflict,
-	mlsapi.ErrRequestInProgress:   http.StatusConflict,
-	mlsapi.ErrWelcomeConsumed:     http.StatusGone,
-	mlsapi.ErrMessageTooLarge:     http.StatusRequestEntityTooLarge,
+// errorTable says how every error is answered: the first row that matches counts. An error without
+// a row is a defect, and answered with InternalServerError. Each name has the same status in all
+// rows.
+var errorTable = []errorRow{
+	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: as[*lexcodec.Violation]()},
+	{name: mlsapi.ErrEpochMismatch, status: http.StatusConflict, match: as[*messages.EpochMismatchError](), more: epochMismatch},
+	{name: mlsapi.ErrIdempotencyConflict, status: http.StatusConflict, match: as[*idem.ConflictError](),
+		header: headerConflict, value: "body-mismatch", more: keyUsed},
+	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: as[*idem.RunningError](), retryAfter: retrySoon, more: running},
+	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: is(idem.ErrInProgress), retryAfter: retrySoon},
+	{name: mlsapi.ErrAlreadyMember, status: http.StatusConflict, match: as[*convos.AlreadyMemberError]()},
+	{name: mlsapi.ErrInvalidWelcome, status: http.StatusBadRequest, match: as[*keypackages.UnusableError]()},
+	{name: mlsapi.ErrInvalidKeyPackage, status: http.StatusBadRequest, match: as[*keypackages.InvalidError]()},
+	{name: mlsapi.ErrInvalidPushTarget, status: http.StatusBadRequest, match: as[*push.InvalidError]()},
+	{name: mlsapi.ErrInvalidCommit, status: http.StatusBadRequest, match: invalidObject(convos.Commit)},
+	{name: mlsapi.ErrInvalidWelcome, status: http.StatusBadRequest, match: invalidObject(convos.Welcome)},
+	{name: mlsapi.ErrInvalidGroupInfo, status: http.StatusBadRequest, match: invalidObject(convos.GroupInfo)},
+	{name: mlsapi.ErrConvoNotFound, status: http.StatusNotFound, match: is(messages.ErrConvoNotFound)},
+	{name: mlsapi.ErrNotMember, status: http.StatusForbidden, match: is(messages.ErrNotMember)},
+	{name: mlsapi.ErrInvalidCursor, status: http.StatusBadRequest, match: is(messages.ErrInvalidCursor)},
+	{name: mlsapi.ErrInvalidMessage, status: http.StatusBadRequest, match: is(messages.ErrWrongGroup)},
+	{name: mlsapi.ErrGroupAlreadyExists, status: http.StatusConflict, match: is(convos.ErrGroupAlreadyExists)},
+	{name: mlsapi.ErrTooManyMembers, status: http.StatusBadRequest, match: is(convos.ErrTooManyMembers)},
+	{name: mlsapi.ErrLastMember, status: http.StatusConflict, match: is(convos.ErrLastMember)},
+	{name: mlsapi.ErrCommitRequired, status: http.StatusBadRequest, match: is(convos.ErrCommitRequired)},
+	{name: mlsapi.ErrNotPermitted, status: http.StatusForbidden, every: true, match: is(convos.ErrNotPermitted)},
+	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead)},
+	{name: mlsapi.ErrGroupInfoNotFound, status: http.StatusNotFound, match: is(convos.ErrNoGroupInfo)},
+	{name: mlsapi.ErrKeyPackageNotFound, status: http.StatusNotFound, match: is(keypackages.ErrNotFound)},
+	{name: mlsapi.ErrTooManyKeyPackages, status: http.StatusBadRequest, match: is(keypackages.ErrTooMany)},
+	{name: mlsapi.ErrExpirationTooFar, status: http.StatusBadRequest, match: is(keypackages.ErrExpirationTooFar)},
+	{name: mlsapi.ErrWelcomeNotFound, status: http.StatusNotFound, match: is(welcome.ErrNotFound)},
+	{name: mlsapi.ErrWelcomeConsumed, status: http.StatusGone, match: is(welcome.ErrConsumed)},
+	{name: mlsapi.ErrTooManyPushTargets, status: http.StatusBadRequest, match: is(push.ErrTooManyTargets)},
+	{name: mlsapi.ErrFutureCursor, status: http.StatusBadRequest, match: is(events.ErrFutureCursor)},
+	{name: mlsapi.ErrConsumerTooSlow, status: http.StatusBadRequest, match: is(events.ErrConsumerTooSlow)},
+	{name: mlsapi.ErrInvalidTicket, status: http.StatusBadRequest, match: is(events.ErrInvalidTicket)},
+
+	// Handlers and the table of methods answer with these themselves.
+	{name: mlsapi.ErrSenderMismatch, status: http.StatusForbidden},
+	{name: mlsapi.ErrMessageTooLarge, status: http.StatusRequestEntityTooLarge},
+	{name: mlsapi.ErrInvalidAsset, status: http.StatusBadRequest},
+	{name: mlsapi.ErrInvalidCipherSuite, status: http.StatusBadRequest},
+	{name: mlsapi.ErrInvalidEpochRange, status: http.StatusBadRequest},
+	{name: mlsapi.ErrInvalidDid, status: http.StatusBadRequest},
+	{name: mlsapi.ErrTooManyDids, status: http.StatusBadRequest},
+	{name: payloadTooLarge, status: http.StatusRequestEntityTooLarge, every: true},
+	{name: methodNotImplemented, status: http.StatusNotImplemented, every: true},
+	{name: internalServerError, status: http.StatusInternalServerError, every: true},
+
+	// Authentication.
+	{name: authMissing, status: http.StatusUnauthorized, every: true, match: is(serviceauth.ErrMissing),
+		message: "a service-auth token is needed", header: echo.HeaderWWWAuthenticate, value: `Bearer`},
+	{name: invalidToken, status: http.StatusUnauthorized, every: true, match: as[*serviceauth.InvalidError](),
+		header: echo.HeaderWWWAuthenticate, value: `Bearer error="invalid_token"`, more: tokenReason},
+
+	// The client sends too much.
+	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: as[limited](), retryAfter: retrySoon, more: limitedAfter},
+	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(events.ErrTooMany), retryAfter: retryTooMany},
+
+	// The server cannot do it now.
+	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, match: as[busy](), retryAfter: retrySoon, more: busyAfter},
+	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
+	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+		match:   is(serviceauth.ErrUnavailable, serviceauth.ErrBusy),
+		message: "the token cannot be checked now", log: "a token cannot be checked"},
+	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+		match:   databaseDown,
+		message: "the write or read cannot be completed now; retry", log: "the database is unavailable"},
+	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+		match: is(context.Canceled, context.DeadlineExceeded), message: "the request ran out of time"},
 }
 
-// sentinels are the domain's errors that carry nothing but their text.
-var sentinels = []struct {
-	err  error
-	name string
-}{
-	{messages.ErrConvoNotFound, mlsapi.ErrConvoNotFound},
-	{messages.ErrNotMember, mlsapi.ErrNotMember},
-	{messages.ErrInvalidCursor, mlsapi.ErrInvalidCursor},
-	{messages.ErrWrongGroup, mlsapi.ErrInvalidMessage},
-	{convos.ErrGroupAlreadyExists, mlsapi.ErrGroupAlreadyExists},
-	{convos.ErrTooManyMembers, mlsapi.ErrTooManyMembers},
-	{convos.ErrLastMember, mlsapi.ErrLastMember},
-	{convos.ErrCommitRequired, mlsapi.ErrCommitRequired},
-	{convos.ErrNotPermitted, mlsapi.ErrNotPermitted},
-	{convos.ErrTargetNotMember, invalidRequest},
-	{convos.ErrSeqAhead, invalidRequest},
-	{convos.ErrNoGroupInfo, mlsapi.ErrGroupInfoNotFound},
-	{keypackages.ErrNotFound, mlsapi.ErrKeyPackageNotFound},
-	{keypackages.ErrTooMany, mlsapi.ErrTooManyKeyPackages},
-	{keypackages.ErrExpirationTooFar, mlsapi.ErrExpirationTooFar},
-	{welcome.ErrNotFound, mlsapi.ErrWelcomeNotFound},
-	{welcome.ErrConsumed, mlsapi.ErrWelcomeConsumed},
-	{push.ErrTooManyTargets, mlsapi.ErrTooManyPushTargets},
-	{events.ErrFutureCursor, mlsapi.ErrFutureCursor},
-	{events.ErrConsumerTooSlow, mlsapi.ErrConsumerTooSlow},
-	{events.ErrInvalidTicket, mlsapi.ErrInvalidTicket},
-	{idem.ErrInProgress, mlsapi.ErrRequestInProgress},
-}
-
-// refusal finds the failure that a domain error stands for: the one table from errors to names.
-func refusal(err error) (failure, bool) {
-	var (
-		f        failure
-		mismatch *messages.EpochMismatchError
-		conflict *idem.ConflictError
-		running  *idem.RunningError
-		member   *convos.AlreadyMemberError
-		object   *convos.InvalidObjectError
-		spent    *keypackages.SpentError
-		pkg      *keypackages.InvalidError
-		target   *push.InvalidError
-		input    *mlsapi.Violation
-	)
-	switch {
-	case errors.As(err, &f):
-		return f, true
-	case errors.As(err, &input):
-		return named(invalidRequest, input.Message), true
-	case errors.As(err, &mismatch):
-		f = named(mlsapi.ErrEpochMismatch, mismatch.Error())
-		f.more.CurrentEpoch = &mismatch.Current
-		if mismatch.WonBy != 0 {
-			f.more.Seq = &mismatch.WonBy
-		}
-		return f, true
-	case errors.As(err, &conflict):
-		f = named(mlsapi.ErrIdempotencyConflict, conflict.Error())
-		at := mlsapi.NewDatetime(conflict.At).String()
-		f.more.FirstUsedAt = &at
-		return f, true
-	case errors.As(err, &running):
-		f = named(mlsapi.ErrRequestInProgress, running.Error())
-		since := mlsapi.NewDatetime(running.Since).String()
-		f.more.ProcessingStartedAt = &since
-		return f, true
-	case errors.As(err, &member):
-		return named(mlsapi.ErrAlreadyMember, member.Error()), true
-	case errors.As(err, &spent):
-		return named(mlsapi.ErrInvalidWelcome, spent.Error()), true
-	case errors.As(err, &pkg):
-		return named(mlsapi.ErrInvalidKeyPackage, pkg.Error()), true
-	case errors.As(err, &target):
-		return named(mlsapi.ErrInvalidPushTarget, target.Error()), true
-	case errors.As(err, &object):
-		names := map[convos.Object]string{
-			convos.Commit: mlsapi.ErrInvalidCommit, convos.Welcome: mlsapi.ErrInvalidWelcome,
-			convos.GroupInfo: mlsapi.ErrInvalidGroupInfo,
-		}
-		return named(names[object.Object], object.Error()), true
-	}
-	for _, s := range sentinels {
-		if errors.Is(err, s.err) {
-			return named(s.name, err.Error()), true
-		}
-	}
-	return failure{}, false
-}
-
-// violations are the limits of the lexicons whose breach has a name of its own. Field is the path without its index.
-var violations = []struct {
-	nsid, field string
-	rule        mlsapi.Rule
-	name        string
-}{
-	{mlsapi.NSIDSendMessage, "ciphertext", mlsapi.RuleMaxLength, mlsapi.ErrMessageTooLarge},
-	{mlsapi.NSIDSendMessage, "embedUri", mlsapi.RuleFormat, mlsapi.ErrInvalidAsset},
-	{mlsapi.NSIDSendMessage, "embedType", mlsapi.RuleMaxLength, mlsapi.ErrInvalidAsset},
-	{mlsapi.NSIDCreateConvo, "initialMembers", mlsapi.RuleMaxLength, mlsapi.ErrTooManyMembers},
-	{mlsapi.NSIDAddMembers, "didList", mlsapi.RuleMaxLength, mlsapi.ErrTooManyMembers},
-	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleMaxLength, mlsapi.ErrTooManyDids},
-	{mlsapi.NSIDGetKeyPackages, "dids", mlsapi.RuleFormat, mlsapi.ErrInvalidDid},
-	{mlsapi.NSIDRegisterPushTarget, "url", mlsapi.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
-	{mlsapi.NSIDRegisterPushTarget, "token", mlsapi.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
-	{mlsapi.NSIDRegisterPushTarget, "topic", mlsapi.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
-	{mlsapi.NSIDPublishKeyPackages, "keyPackages", mlsapi.RuleMaxLength, mlsapi.ErrTooManyKeyPackages},
-	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
-	{mlsapi.NSIDPublishKeyPackage, "keyPackage", mlsapi.RuleFormat, mlsapi.ErrInvalidKeyPackage},
-}
-
-// renamed gives a broken rule the name that the method has for it, and keeps every other error as it is.
-func (s *Server) renamed(method mlsapi.Method, err error) error {
-	var v *mlsapi.Violation
-	if errors.As(err, &v) {
-		field, _, _ := strings.Cut(v.Field, "[")
-		for _, known := range violations {
-			if known.nsid == method.NSID && known.field == field && known.rule == v.Rule {
-				return named(known.name, v.Message)
+// is matches errors that wrap one of the targets.
+func is(targets ...error) func(error) error {
+	return func(err error) error {
+		for _, target := range targets {
+			if errors.Is(err, target) {
+				return err
 			}
+		}
+		return nil
+	}
+}
+
+// as matches errors of type T.
+func as[T error]() func(error) error {
+	return func(err error) error {
+		if t, ok := find[T](err); ok {
+			return t
+		}
+		return nil
+	}
+}
+
+func find[T error](err error) (t T, ok bool) {
+	ok = errors.As(err, &t)
+	return t, ok
+}
+
+func invalidObject(object convos.Object) func(error) error {
+	return func(err error) error {
+		if invalid, ok := find[*convos.InvalidObjectError](err); ok && invalid.Object == object {
+			return invalid
+		}
+		return nil
+	}
+}
+
+func databaseDown(err error) error {
+	if errors.Is(err, idem.ErrUnknownOutcome) || pgpool.Unavailable(err) {
+		return err
+	}
+	return nil
+}
+
+func epochMismatch(f *failure, err error) {
+	mismatch, _ := find[*messages.EpochMismatchError](err)
+	f.more.CurrentEpoch = &mismatch.Current
+	if mismatch.WonBy != 0 {
+		f.more.Seq = &mismatch.WonBy
+	}
+}
+
+func keyUsed(f *failure, err error) {
+	conflict, _ := find[*idem.ConflictError](err)
+	f.more.FirstUsedAt = lexcodec.Pointer(lexcodec.NewDatetime(conflict.At).String())
+}
+
+func running(f *failure, err error) {
+	running, _ := find[*idem.RunningError](err)
+	f.retryAfter = max(f.retryAfter, running.Left)
+	f.more.ProcessingStartedAt = lexcodec.Pointer(lexcodec.NewDatetime(running.Since).String())
+}
+
+func tokenReason(f *failure, err error) {
+	invalid, _ := find[*serviceauth.InvalidError](err)
+	f.message = invalid.Reason
+}
+
+func limitedAfter(f *failure, err error) {
+	exceeded, _ := find[limited](err)
+	f.retryAfter = max(f.retryAfter, exceeded.after)
+}
+
+func busyAfter(f *failure, err error) {
+	full, _ := find[busy](err)
+	f.retryAfter = max(f.retryAfter, full.after)
+}
+
+// answerTo finds the answer to an error, and its row. The row is nil if the error is a failure
+// already. ok is false if no row matches.
+func answerTo(err error) (f failure, row *errorRow, ok bool) {
+	if errors.As(err, &f) {
+		return f, nil, true
+	}
+	for i := range errorTable {
+		row := &errorTable[i]
+		if row.match == nil {
+			continue
+		}
+		matched := row.match(err)
+		if matched == nil {
+			continue
+		}
+		f = failure{status: row.status, name: row.name, message: row.message, retryAfter: row.retryAfter, header: row.header, value: row.value}
+		if f.message == "" {
+			f.message = matched.Error()
+		}
+		if row.more != nil {
+			row.more(&f, matched)
+		}
+		return f, row, true
+	}
+	return failure{}, nil, false
+}
+
+// refusal is answerTo for errors that are the client's, not the server's.
+func refusal(err error) (failure, bool) {
+	f, _, ok := answerTo(err)
+	return f, ok && f.status < http.StatusInternalServerError
+}
+
+// named makes a failure with a name of the table. The name says the status.
+func named(name, message string) failure {
+	i := slices.IndexFunc(errorTable, func(row errorRow) bool { return row.name == name })
+	return failure{status: errorTable[i].status, name: name, message: message}
+}
+
+func badRequest(message string) error { return named(invalidRequest, message) }
+
+// everyMethod reports whether every method may answer with name.
+func everyMethod(name string) bool {
+	return slices.ContainsFunc(errorTable, func(row errorRow) bool { return row.name == name && row.every })
+}
+
+// declared returns an error that the method's lexicon declares: a broken rule gets the method's own
+// name for it, and a name that the lexicon does not declare becomes InvalidRequest.
+func (s *Server) declared(route *route, err error) error {
+	if v, ok := find[*lexcodec.Violation](err); ok {
+		if name := route.nameOf(v); name != "" {
+			return named(name, v.Message)
 		}
 		return err
 	}
-	if f, ok := refusal(err); ok && !generic(f.name) && !slices.Contains(method.Errors, f.name) {
-		s.cfg.Log.Error("an undeclared error was turned into InvalidRequest", "nsid", method.NSID, "error", f.name)
+	if f, ok := refusal(err); ok && !everyMethod(f.name) && !slices.Contains(route.Method.Errors, f.name) {
+		s.cfg.Log.Error("an undeclared error was turned into InvalidRequest", "nsid", route.Method.NSID, "error", f.name)
 		return badRequest(f.message)
 	}
 	return err
 }
 
-// generic reports whether every method may answer with name.
-func generic(name string) bool {
-	switch name {
-	case invalidRequest, authMissing, invalidToken, mlsapi.ErrNotPermitted, payloadTooLarge, rateLimitExceeded,
-		internalServerError, methodNotImplemented, serviceUnavailable:
-		return true
-	}
-	return false
-}
-
-// failureOf turns any error into what the client is told, and sets the headers that go with it. What a client cannot help
-// stays in the log.
+// failureOf finds the answer to any error. It logs what is not the client's fault.
 func (s *Server) failureOf(c echo.Context, err error) failure {
-	h := c.Response().Header()
-	var (
-		token    *serviceauth.InvalidError
-		rate     limited
-		full     busy
-		conflict *idem.ConflictError
-		running  *idem.RunningError
-		http_    *echo.HTTPError
-	)
-	if errors.As(err, &conflict) {
-		h.Set(headerConflict, "body-mismatch")
-	}
-	if errors.Is(err, idem.ErrInProgress) {
-		after := time.Second
-		if errors.As(err, &running) {
-			after = max(after, running.Left)
+	f, row, ok := answerTo(err)
+	if ok {
+		if row != nil && row.log != "" {
+			s.cfg.Log.Warn(row.log, "error", err)
 		}
-		setRetryAfter(h, after)
-	}
-	if f, ok := refusal(err); ok {
 		return f
 	}
-	switch {
-	case errors.Is(err, serviceauth.ErrMissing):
-		h.Set(echo.HeaderWWWAuthenticate, `Bearer`)
-		return failure{status: http.StatusUnauthorized, name: authMissing, message: "a service-auth token is needed"}
-	case errors.As(err, &token):
-		h.Set(echo.HeaderWWWAuthenticate, `Bearer error="invalid_token"`)
-		return failure{status: http.StatusUnauthorized, name: invalidToken, message: token.Reason}
-	case errors.As(err, &rate):
-		setRetryAfter(h, rate.after)
-		return failure{status: http.StatusTooManyRequests, name: rateLimitExceeded, message: "too many requests"}
-	case errors.As(err, &full):
-		setRetryAfter(h, full.after)
-		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "no room for the request now"}
-	case errors.Is(err, events.ErrTooMany):
-		setRetryAfter(h, tooManyWait)
-		return failure{status: http.StatusTooManyRequests, name: rateLimitExceeded, message: err.Error()}
-	case errors.Is(err, messages.ErrOverloaded), errors.Is(err, messages.ErrBusy), errors.Is(err, messages.ErrClosed), errors.Is(err, events.ErrClosing),
-		errors.Is(err, gather.ErrOverloaded), errors.Is(err, gather.ErrClosed):
-		setRetryAfter(h, time.Second)
-		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: err.Error()}
-	case errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy):
-		s.cfg.Log.Warn("a token could not be judged", "error", err)
-		setRetryAfter(h, time.Second)
-		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "the token cannot be checked now"}
-	case errors.Is(err, idem.ErrUnknownOutcome), pgpool.Unavailable(err):
-		s.cfg.Log.Warn("the database is unavailable", "error", err)
-		setRetryAfter(h, time.Second)
-		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "the write or read cannot be completed now; retry"}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		setRetryAfter(h, time.Second)
-		return failure{status: http.StatusServiceUnavailable, name: serviceUnavailable, message: "the request ran out of time"}
-	case errors.As(err, &http_) && http_.Code < http.StatusInternalServerError:
-		return failure{status: http_.Code, name: invalidRequest, message: http.StatusText(http_.Code)}
+	// echo's own errors, such as a wrong path
+	if wrong, ok := find[*echo.HTTPError](err); ok && wrong.Code < http.StatusInternalServerError {
+		return failure{status: wrong.Code, name: invalidRequest, message: http.StatusText(wrong.Code)}
 	}
 	if t, ok := pgpool.Transition(err); ok {
 		s.cfg.Metrics.transitions.WithLabelValues(t.Entity).Inc()
 	}
-	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request", h.Get(echo.HeaderXRequestID))
-	return failure{status: http.StatusInternalServerError, name: internalServerError, message: "internal error"}
+	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request", c.Response().Header().Get(echo.HeaderXRequestID))
+	return named(internalServerError, "internal error")
+}
+
+// setHeaders sets the headers of the answer.
+func (f failure) setHeaders(h http.Header) {
+	if f.header != "" {
+		h.Set(f.header, f.value)
+	}
+	if f.retryAfter != 0 {
+		setRetryAfter(h, f.retryAfter)
+	}
 }

@@ -3,35 +3,37 @@ package api
 import (
 	"strconv"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 	"mlsd/mls"
 	"mlsd/outbox"
 )
 
-// frame is an event as subscribeConvoEvents tells it, or nil if this version of the server has no words for it: a newer node
-// has written it.
+// frame encodes an event for subscribeConvoEvents. It returns nil for a kind that only newer
+// versions of the server know.
 func frame(e *events.Event) []byte {
 	m := message(e)
 	if m == nil {
 		return nil
 	}
-	return mlsapi.AppendFrame(nil, m)
+	return lexcodec.AppendFrame(nil, m)
 }
 
-// serverSent is the same as streamConvoEvents tells it.
+// serverSent encodes an event for streamConvoEvents. It returns nil for a kind that only newer
+// versions of the server know.
 func serverSent(e *events.Event) []byte {
 	m := serverSentEvent(e)
 	if m == nil {
 		return nil
 	}
-	return mlsapi.AppendServerSentEvent(nil, cursorText(e.StreamSeq), m)
+	return lexcodec.AppendServerSentEvent(nil, cursorText(e.StreamSeq), m)
 }
 
 func cursorText(seq int64) string { return strconv.FormatInt(seq, 10) }
 
-func message(e *events.Event) mlsapi.Message {
-	at, d := mlsapi.NewDatetime(e.At), &e.Detail
+func message(e *events.Event) lexcodec.Message {
+	at, d := lexcodec.NewDatetime(e.At), &e.Detail
 	switch e.Kind {
 	case outbox.Application, outbox.Proposal:
 		return &mlsapi.MessageEvent{Cursor: e.StreamSeq, Message: messageView(e.Message())}
@@ -39,7 +41,7 @@ func message(e *events.Event) mlsapi.Message {
 		m := e.Message()
 		return &mlsapi.CommitEvent{
 			Cursor: e.StreamSeq, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
-			CreatedAt: mlsapi.NewDatetime(m.CreatedAt),
+			CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
 		}
 	case outbox.Membership:
 		return &mlsapi.MembershipEvent{
@@ -60,8 +62,8 @@ func message(e *events.Event) mlsapi.Message {
 	return nil
 }
 
-// serverSentEvent says what message says, with the cursor as text.
-func serverSentEvent(e *events.Event) mlsapi.ServerSentEvent {
+// serverSentEvent is message for streamConvoEvents, whose cursors are texts.
+func serverSentEvent(e *events.Event) lexcodec.ServerSentEvent {
 	cursor := cursorText(e.StreamSeq)
 	switch m := message(e).(type) {
 	case *mlsapi.MessageEvent:
@@ -87,7 +89,7 @@ func serverSentEvent(e *events.Event) mlsapi.ServerSentEvent {
 	return nil
 }
 
-// present is the value of an optional field: the zero value stands for none.
+// present is the value of an optional field, nil for the zero value.
 func present[T comparable](v T) *T {
 	var none T
 	if v == none {

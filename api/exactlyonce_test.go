@@ -5,12 +5,13 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 )
 
-// A hundred identical requests over two nodes: one effect, and one answer for all.
+// A hundred identical requests over two nodes have one effect, and all get the same answer.
 func TestHundredAtOnce(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -26,7 +27,7 @@ func TestHundredAtOnce(t *testing.T) {
 	})
 }
 
-// The same without a key: the natural guards hold.
+// The same without a key: the writes' own checks prevent a second effect.
 func TestHundredAtOnceWithoutKey(t *testing.T) {
 	t.Parallel()
 	each(t, guarded(), noKey, func(t *testing.T, w *world, r request) {
@@ -41,7 +42,7 @@ func TestHundredAtOnceWithoutKey(t *testing.T) {
 	})
 }
 
-// A retry gets the first answer and changes nothing at all.
+// A retry gets the first answer and changes nothing.
 func TestRetryChangesNothing(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -67,7 +68,7 @@ func TestRetryWithoutKey(t *testing.T) {
 	})
 }
 
-// The answer is lost once the database has committed: the server finds out what became of the write and tells it.
+// The answer to the COMMIT is lost: the server looks the outcome up and answers with it.
 func TestLostAfterCommit(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -80,7 +81,7 @@ func TestLostAfterCommit(t *testing.T) {
 	}, faulty)
 }
 
-// Without a key the server may be unable to tell; it says so, and the retry is safe.
+// Without a key the server cannot always find out the outcome. It says so, and the retry is safe.
 func TestLostAfterCommitWithoutKey(t *testing.T) {
 	t.Parallel()
 	each(t, guarded(), noKey, func(t *testing.T, w *world, r request) {
@@ -99,8 +100,8 @@ func TestLostAfterCommitWithoutKey(t *testing.T) {
 	}, faulty)
 }
 
-// The write fails just before its COMMIT: nothing has happened, and the retry is a first request. What shares its transaction with others
-// and can be done again is, without the client.
+// The write fails just before its COMMIT: nothing has happened, and the retry is a first request.
+// The server itself repeats writes that share their transaction and can be repeated.
 func TestLostBeforeCommit(t *testing.T) {
 	t.Parallel()
 	writes := append(keyed[:len(keyed):len(keyed)], unkeyed...)
@@ -128,17 +129,21 @@ func TestLostBeforeCommit(t *testing.T) {
 	}, faulty)
 }
 
-// The database session dies under a write that is about to commit. Its outcome is not known until it is looked up; the client
-// is told to retry, and the retry takes effect once.
+// The database session dies just before a write commits. The answer is to retry, and the write has
+// its effect once.
 func TestSessionLostAtCommit(t *testing.T) {
 	t.Parallel()
 	writes := append(keyed[:len(keyed):len(keyed)], unkeyed...)
 	each(t, writes, newKey, func(t *testing.T, w *world, r request) {
 		answered, resume := w.pause(r)
-		if n := w.count(`
-			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-			WHERE datname = current_database() AND state = 'idle in transaction'`); n != 1 {
-			t.Fatalf("%d sessions were ended", n)
+		ended := 0
+		for deadline := time.Now().Add(10 * time.Second); ended == 0 && time.Now().Before(deadline); {
+			ended = w.count(`
+				SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE datname = current_database() AND xact_start IS NOT NULL AND wait_event = 'ClientRead'`)
+		}
+		if ended != 1 {
+			t.Fatalf("%d sessions were ended", ended)
 		}
 		resume()
 		if answer := <-answered; r.retried() {
@@ -151,13 +156,15 @@ func TestSessionLostAtCommit(t *testing.T) {
 	})
 }
 
-// retried reports whether the server itself tries r again: the writes that take no key, whose guard lets it.
+// retried reports whether the server itself tries r again. It does so for writes that take no key
+// and are safe to repeat.
 func (r request) retried() bool {
 	return r.nsid == mlsapi.NSIDUpdateCursor || r.nsid == mlsapi.NSIDConfirmWelcome || r.nsid == mlsapi.NSIDGetWelcome
 }
 
-// The client goes away while its write is about to commit: the write does not happen, and the next request with its key is a first
-// one. Only a message goes on, because its transaction may be others' as well; then the next request is a repetition.
+// The client hangs up just before its write commits. The write does not happen, and the next
+// request with its key is a first one. A message is written nevertheless, because other messages
+// can share its transaction. Then the next request is a repetition.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -195,7 +202,7 @@ func (w *world) arm(point string, r request, action failpoint.Action) {
 	}
 }
 
-// pause sends r and returns once its write has come to the point before its COMMIT, where it waits for resume.
+// pause sends r and returns when its write is just before COMMIT. There the write waits for resume.
 func (w *world) pause(r request) (answered <-chan answer, resume func()) {
 	w.t.Helper()
 	w.arm(failpoint.BeforeCommit, r, failpoint.Pause)

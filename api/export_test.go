@@ -9,15 +9,15 @@ import (
 	"mlsd/events"
 )
 
-// Subscription is what tests make up.
+// Subscription is the interface of the subscriptions that tests provide.
 type Subscription = subscription
 
-// Subscribe has the server's streams tell what f says.
+// Subscribe makes the server's streams use f's subscriptions.
 func (s *Server) Subscribe(f func(context.Context, events.Request) (Subscription, bool, error)) {
 	s.handlers.streams.subscribe = f
 }
 
-// Pace is how fast clients have to be in a test; what is 0 stays as it is.
+// Pace is the time limits of clients in a test. A zero field keeps the default.
 type Pace struct{ Write, Close, Ping, Pong, KeepAlive time.Duration }
 
 // Hurry sets the pace, before the first stream.
@@ -33,51 +33,48 @@ func (s *Server) Hurry(p Pace) {
 	s.handlers.streams = newStreams(old.subscribe, next, old.metrics, old.log)
 }
 
-// What the tests of error conventions walk through.
+// The errors that the tests go through.
 
-// EmittedNames are the error names that domain errors and broken rules are turned into.
-func EmittedNames() []string {
-	var names []string
-	for _, s := range sentinels {
-		names = append(names, s.name)
-	}
-	for _, v := range violations {
-		names = append(names, v.name)
-	}
-	for name := range statusOf {
-		names = append(names, name)
+// EmittedNames are the error names that only some methods answer with.
+func EmittedNames() (names []string) {
+	for _, row := range errorTable {
+		if !row.every {
+			names = append(names, row.name)
+		}
 	}
 	return names
 }
 
 // RenamedRules are the names that broken rules get, with the method that has them.
 func RenamedRules() (names [][2]string) {
-	for _, v := range violations {
-		names = append(names, [2]string{v.nsid, v.name})
+	for nsid, policy := range methods {
+		for _, v := range policy.violations {
+			names = append(names, [2]string{nsid, v.name})
+		}
 	}
 	return names
 }
 
-// Refusal is the answer that a domain error is turned into.
+// Refusal is the answer to a domain error.
 func Refusal(err error) (status int, name string, ok bool) {
 	f, ok := refusal(err)
 	return f.status, f.name, ok
 }
 
-// Generic reports whether every method may answer with name.
-func Generic(name string) bool { return generic(name) }
-
 // StatusOf is the status of a named error.
 func StatusOf(name string) int { return named(name, "").status }
 
-// FillLargeAnswers has other callers hold all the memory that there is for large answers.
+// FillLargeAnswers reserves all memory of large answers, for other callers.
 func (s *Server) FillLargeAnswers(t *testing.T) {
 	t.Helper()
 	for i := range int(largeAnswers / largeAnswersOfCaller) {
-		held, err := s.largeAnswers.take(t.Context(), strconv.Itoa(i), largeAnswersOfCaller)
+		reserved, err := s.memory.largeAnswers.reserve(t.Context(), strconv.Itoa(i), largeAnswersOfCaller)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(held.release)
+		t.Cleanup(reserved.release)
 	}
 }
+
+// EveryMethod reports whether every method may answer with name.
+func EveryMethod(name string) bool { return everyMethod(name) }

@@ -3,12 +3,14 @@ package api
 import (
 	"encoding/base64"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/messages"
 )
 
-// maxCommits bounds one answer of getCommits. The client asks on from the last epoch it got.
+// maxCommits bounds the commits of one answer. The client asks again from the last epoch that it
+// got.
 const maxCommits = 500
 
 // GetCommits: blue.catbird.mls.getCommits.
@@ -25,7 +27,7 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	if p.ToEpoch != nil {
 		to = *p.ToEpoch
 	}
-	// One epoch behind the end is an empty answer, so that a client that is up to date can ask for what comes next.
+	// A client that is up to date may ask for the next epoch, and gets an empty answer.
 	if p.ToEpoch != nil && p.FromEpoch > to {
 		return named(mlsapi.ErrInvalidEpochRange, "fromEpoch is greater than toEpoch")
 	}
@@ -35,7 +37,7 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	answer := c.list()
 	err = messages.Commits(c.ctx, h.db, member.Window, p.FromEpoch, to, maxCommits, maxPageBytes, func(m *messages.Message) bool {
 		return answer.add(&mlsapi.CommitView{
-			Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: mlsapi.NewDatetime(m.CreatedAt),
+			Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
 		}, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body)))
 	})
 	if err != nil {

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"encoding/hex"
+	"slices"
+
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 )
@@ -16,4 +20,38 @@ func (h *handlers) GetConvo(c *call, p *mlsapi.GetConvoParams) error {
 		return err
 	}
 	return c.replyLarge(&mlsapi.GetConvoOutput{Convo: *view(convo)})
+}
+
+// view encodes a convo.
+func view(c convos.Convo) *mlsapi.ConvoView {
+	v := new(mlsapi.ConvoView)
+	showConvo(v, &c)
+	return v
+}
+
+// showConvo sets v to a convo. It reuses v's memory for the members.
+func showConvo(v *mlsapi.ConvoView, c *convos.Convo) {
+	level := string(c.CommitLevel)
+	*v = mlsapi.ConvoView{
+		ID:          c.ID.String(),
+		GroupID:     hex.EncodeToString(c.GroupID),
+		Creator:     c.Creator,
+		Members:     slices.Grow(v.Members[:0], len(c.Members))[:len(c.Members)],
+		Epoch:       c.Epoch,
+		CipherSuite: c.CipherSuite.String(),
+		CreatedAt:   lexcodec.NewDatetime(c.CreatedAt),
+		CommitLevel: &level,
+		LastSeq:     &c.LastSeq,
+		Unread:      &c.Unread,
+	}
+	for i, m := range c.Members {
+		v.Members[i] = mlsapi.MemberView{DID: m.DID, JoinedAt: lexcodec.NewDatetime(m.JoinedAt)}
+	}
+	if c.LastMessageAt != nil {
+		at := lexcodec.NewDatetime(*c.LastMessageAt)
+		v.LastMessageAt = &at
+	}
+	if c.Name != nil || c.Description != nil {
+		v.Metadata = &mlsapi.ConvoMetadata{Name: c.Name, Description: c.Description}
+	}
 }

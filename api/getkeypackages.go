@@ -5,18 +5,20 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/keypackages"
 )
 
-// GetKeyPackages: blue.catbird.mls.getKeyPackages. A query by its verb, but it claims: with a key, a retry gets the same
-// KeyPackages; without one, others.
+// GetKeyPackages: blue.catbird.mls.getKeyPackages. It is a query by its verb, but it claims
+// KeyPackages. A retry with the same key gets the same KeyPackages; a retry without a key gets
+// others.
 func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error {
 	key, err := c.key(p.IdempotencyKey)
 	if err != nil {
 		return err
 	}
-	claim := keypackages.Claim{Caller: c.caller, DIDs: p.DIDs}
+	claim := keypackages.ClaimRequest{Caller: c.caller, DIDs: p.DIDs}
 	if p.CipherSuite != nil {
 		if claim.CipherSuite, err = cipherSuite(*p.CipherSuite); err != nil {
 			return err
@@ -30,8 +32,8 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		}
 		claim.ConvoID, scope = &convo, *p.ConvoID
 	}
-	return h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
-		taken, err := keypackages.Take(ctx, tx, claim)
+	return h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		taken, err := keypackages.Claim(ctx, tx, claim)
 		if err != nil {
 			return nil, err
 		}

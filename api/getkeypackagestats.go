@@ -3,11 +3,12 @@ package api
 import (
 	"time"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/keypackages"
 )
 
-// GetKeyPackageStats: blue.catbird.mls.getKeyPackageStats. Nobody can ask about another's.
+// GetKeyPackageStats: blue.catbird.mls.getKeyPackageStats. It counts the caller's KeyPackages only.
 func (h *handlers) GetKeyPackageStats(c *call, p *mlsapi.GetKeyPackageStatsParams) error {
 	var f keypackages.Filter
 	if p.CipherSuite != nil {
@@ -46,10 +47,10 @@ func (h *handlers) GetKeyPackageStats(c *call, p *mlsapi.GetKeyPackageStatsParam
 }
 
 // datetime encodes a moment that may be absent.
-func datetime(at *time.Time) *mlsapi.Datetime {
+func datetime(at *time.Time) *lexcodec.Datetime {
 	if at == nil {
 		return nil
 	}
-	d := mlsapi.NewDatetime(*at)
+	d := lexcodec.NewDatetime(*at)
 	return &d
 }

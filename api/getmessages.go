@@ -5,13 +5,15 @@ import (
 
 	"github.com/google/uuid"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/messages"
 	"mlsd/mls"
 )
 
-// selections are the log entries that each value of the type parameter selects. Proposals come with the application messages: a
-// client that knows nothing of this parameter needs them to follow the commits that refer to them.
+// selections are the log entries that each value of the type parameter selects. Proposals come with
+// the application messages: a client that does not use the parameter needs them, because commits
+// refer to them.
 var selections = map[string]messages.Selection{
 	mlsapi.GetMessagesParamsTypeApplication: messages.NoCommits,
 	mlsapi.GetMessagesParamsTypeCommit:      messages.CommitsOnly,
@@ -31,7 +33,7 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	if p.SinceMessage != nil {
 		id, err := uuid.Parse(*p.SinceMessage)
 		if err != nil {
-			id = uuid.Nil // no message's, but whether there is a convo is for the database to say first
+			id = uuid.Nil // no message has it; the database checks first whether the convo exists
 		}
 		page.Behind = &id
 	}
@@ -55,7 +57,7 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	return c.replyList(answer, out)
 }
 
-// shownBytes is what a log entry usually takes beside its ciphertext, in bytes.
+// shownBytes is the usual size of a log entry's other fields, in bytes.
 const shownBytes = 400
 
 // messageView encodes a log entry.
@@ -65,7 +67,7 @@ func messageView(m *messages.Message) mlsapi.MessageView {
 	return v
 }
 
-// kindTexts are what the kinds of log entries are called.
+// kindTexts are the names of the kinds of log entries.
 var kindTexts = func() (texts [mls.ContentTypeCommit + 1]string) {
 	for k := range texts {
 		texts[k] = mls.ContentType(k).String()
@@ -73,11 +75,13 @@ var kindTexts = func() (texts [mls.ContentTypeCommit + 1]string) {
 	return texts
 }()
 
-// showMessage sets v to a log entry, but for the convo's id, which v has.
+// showMessage sets v to a log entry. v has the convo's id already.
 func showMessage(v *mlsapi.MessageView, m *messages.Message) {
 	v.ID, v.Sender, v.Ciphertext, v.Epoch, v.Seq = m.ID.String(), m.Sender, m.Body, m.Epoch, m.Seq
-	v.CreatedAt, v.EmbedType, v.EmbedURI, v.MessageType = mlsapi.NewDatetime(m.CreatedAt), m.EmbedType, m.EmbedURI, &kindTexts[m.Kind]
+	v.CreatedAt, v.EmbedType, v.EmbedURI, v.MessageType = lexcodec.NewDatetime(m.CreatedAt), m.EmbedType, m.EmbedURI, &kindTexts[m.Kind]
 	if m.Kind == mls.ContentTypeCommit {
-		v.Epoch-- // the log has the epoch that a commit creates, this view the one it was made in, as its MLS header says
+		// The log has the epoch that the commit creates. This view has the one in the MLS header,
+		// which is the epoch before.
+		v.Epoch--
 	}
 }

@@ -7,22 +7,25 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/nsid"
 )
 
-// GetSubscriptionTicket: blue.catbird.mls.getSubscriptionTicket. A repeated call gets another ticket: there is nothing to replay.
+// GetSubscriptionTicket: blue.catbird.mls.getSubscriptionTicket. A repeated call gets another
+// ticket.
 func (h *handlers) GetSubscriptionTicket(c *call) error {
-	ticket, expires, err := h.tickets.Issue(c.ctx, c.caller, mlsapi.NSIDSubscribeConvoEvents)
+	ticket, expires, err := h.tickets.Issue(c.ctx, c.caller, nsid.SubscribeConvoEvents)
 	if err != nil {
 		return err
 	}
 	c.http.Response().Header().Set(echo.HeaderCacheControl, "no-store")
 	return c.reply(&mlsapi.GetSubscriptionTicketOutput{
-		Ticket: ticket, URL: h.socketURL + "?ticket=" + url.QueryEscape(ticket), ExpiresAt: mlsapi.NewDatetime(expires),
+		Ticket: ticket, URL: h.socketURL + "?ticket=" + url.QueryEscape(ticket), ExpiresAt: lexcodec.NewDatetime(expires),
 	})
 }
 
-// socketURL is where a WebSocket reaches the subscription of a service with this URL.
+// socketURL is the WebSocket URL of the subscription, for a service with the given public URL.
 func socketURL(public string) (string, error) {
 	u, err := url.Parse(public)
 	if err != nil {
@@ -36,5 +39,5 @@ func socketURL(public string) (string, error) {
 	default:
 		return "", errors.New("there is no public URL to make tickets for")
 	}
-	return u.JoinPath("xrpc", mlsapi.NSIDSubscribeConvoEvents).String(), nil
+	return u.JoinPath("xrpc", nsid.SubscribeConvoEvents).String(), nil
 }

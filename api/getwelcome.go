@@ -1,14 +1,8 @@
 package api
 
 import (
-	"context"
-	"errors"
-
-	"github.com/jackc/pgx/v5"
-
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/convos"
-	"mlsd/welcome"
 )
 
 // GetWelcome: blue.catbird.mls.getWelcome. A query by its verb, but it opens a lease.
@@ -21,29 +15,12 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 	if err != nil {
 		return err
 	}
-	w, err := h.desk.Fetch(c.ctx, convo, device)
-	if err == nil {
-		return c.reply(delivered(p.ConvoID, w))
-	}
-	if !errors.Is(err, welcome.ErrAside) {
+	w, err := h.welcomes.Fetch(c.ctx, convo, device)
+	if err != nil {
 		return err
 	}
-	return h.write(c, p.ConvoID, "", nil, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
-		if _, err := convos.Authorise(ctx, tx, convo, c.caller); err != nil {
-			return nil, err
-		}
-		w, err := h.welcomes.Fetch(ctx, tx, convo, device)
-		if err != nil {
-			return nil, err
-		}
-		return delivered(p.ConvoID, w), nil
+	ref, state, grace := w.KeyPackageRef.String(), string(w.State), lexcodec.NewDatetime(w.GraceExpiresAt)
+	return c.reply(&mlsapi.GetWelcomeOutput{
+		ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch,
 	})
-}
-
-// delivered encodes a Welcome.
-func delivered(convo string, w welcome.Delivery) *mlsapi.GetWelcomeOutput {
-	ref, state, grace := w.KeyPackageRef.String(), string(w.State), mlsapi.NewDatetime(w.GraceExpiresAt)
-	return &mlsapi.GetWelcomeOutput{
-		ConvoID: convo, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch,
-	}
 }

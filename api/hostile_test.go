@@ -22,16 +22,16 @@ import (
 	"mlsd/internal/serviceauth/authtest"
 )
 
-// internals are what no answer may tell of the server.
+// internals matches texts that no answer must contain.
 var internals = regexp.MustCompile(`(?i)sqlstate|pgx|postgres|panic|runtime|goroutine|\.go\b|mlsapi|0x[0-9a-f]{6}|\bselect\b|\binsert\b|constraint|%!|<nil>|\*[a-z]+\.|idempotency_keys`)
 
-// hostile calls one method with requests that may be anything.
+// hostile calls one method with any requests.
 type hostile struct {
 	t      *testing.T
 	w      *world
 	by     *user
 	method mlsapi.Method
-	query  string // the token of a query may come again, which saves time
+	query  string // the token of a query can be used again, which saves time
 }
 
 func newHostile(t *testing.T, method mlsapi.Method) *hostile {
@@ -62,7 +62,7 @@ func (h *hostile) dial(q url.Values) answer {
 	return h.w.handshake(h.method.NSID, q, authorization)
 }
 
-// slowest is how long the answer to a hostile request may take.
+// slowest is the longest time for an answer to a hostile request.
 func slowest() time.Duration {
 	if raceEnabled {
 		return 5 * time.Second
@@ -70,7 +70,8 @@ func slowest() time.Duration {
 	return time.Second
 }
 
-// judge fails the test unless the answer is one that the method may give, and returns its error's name and message.
+// judge fails the test unless the method can give this answer. It returns the error's name and
+// message.
 func (h *hostile) judge(what string, q url.Values, body []byte) (status int, name, message string) {
 	h.t.Helper()
 	begun := time.Now()
@@ -97,7 +98,7 @@ func (h *hostile) judge(what string, q url.Values, body []byte) (status int, nam
 		h.t.Errorf("%s: the body of the %d is %.300q", what, a.status, a.body)
 	}
 	name, message = e.Error, e.Message
-	if !slices.Contains(h.method.Errors, name) && !api.Generic(name) {
+	if !slices.Contains(h.method.Errors, name) && !api.EveryMethod(name) {
 		h.t.Errorf("%s: the error %q is not declared", what, name)
 	}
 	if a.status < 400 || a.status >= 500 {
@@ -109,7 +110,8 @@ func (h *hostile) judge(what string, q url.Values, body []byte) (status int, nam
 	return a.status, name, message
 }
 
-// Every rule of every lexicon, broken one at a time: a named error of the method in good time, which names the field.
+// Every rule of every lexicon is broken, one at a time. The answer comes in time, is an error that
+// the method declares, and names the field.
 func TestHostileInput(t *testing.T) {
 	t.Parallel()
 	for _, method := range mlsapi.Methods() {
@@ -138,7 +140,7 @@ func TestHostileInput(t *testing.T) {
 			if h.w.digest() != before {
 				t.Error("a refused request has left something behind")
 			}
-			for _, c := range examples.Valid(method.NSID) { // as far as the lexicon goes
+			for _, c := range examples.Valid(method.NSID) { // valid by the lexicon
 				if _, name, message := h.judge(c.Name, c.Query, c.Body); name == "InvalidRequest" {
 					t.Errorf("%s: refused with %q", c.Name, message)
 				}
@@ -147,7 +149,7 @@ func TestHostileInput(t *testing.T) {
 	}
 }
 
-// Noise, and good requests with a few bits or bytes changed, from a fixed seed.
+// Random bytes, and valid requests with a few changed bits or bytes, from a fixed seed.
 func TestHostileNoise(t *testing.T) {
 	t.Parallel()
 	for _, method := range mlsapi.Methods() {
@@ -224,7 +226,7 @@ func TestHostileSize(t *testing.T) {
 	})
 }
 
-// MLS objects that are well-formed as JSON and noise as MLS.
+// MLS objects that are well-formed as JSON and random bytes as MLS.
 func TestHostileObjects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -241,7 +243,7 @@ func TestHostileObjects(t *testing.T) {
 		switch i % 3 {
 		case 0:
 			object = object[:random.IntN(len(object))]
-		case 1: // the frame and what follows it, never the part that is noise anyway
+		case 1: // the frame and what follows it, not the encrypted bytes
 			object[random.IntN(min(len(object), 8))] ^= 1 << random.IntN(8)
 		case 2:
 			object = append(object, byte(i))

@@ -17,7 +17,7 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// line is a raw connection to a real server: what a PDS that forwards a body has.
+// line is a raw connection to a real server, such as a PDS that forwards a body has.
 type line struct {
 	t    *testing.T
 	conn net.Conn
@@ -84,8 +84,9 @@ func (l *line) answer() answer {
 	return answer{t: l.t, status: res.StatusCode, header: res.Header, body: body}
 }
 
-// A body that is too large is read to its end before the 413 is written, and the connection stays usable: a PDS that gets an answer
-// while it is still sending never uses the connection again.
+// A body that is too large is read to its end before the 413 is written, so that the connection
+// stays usable. A PDS that gets an answer while it is still sending never uses the connection
+// again.
 func TestOversizedBodyIsDrained(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -145,7 +146,7 @@ func TestOversizedBodyIsDrained(t *testing.T) {
 	})
 }
 
-// The largest message goes through, one byte more does not.
+// The largest message is accepted. One byte more is refused.
 func TestLargestMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -161,7 +162,7 @@ func TestLargestMessage(t *testing.T) {
 	alice.post(mlsapi.NSIDSendMessage, in).fails(http.StatusRequestEntityTooLarge, mlsapi.ErrMessageTooLarge)
 }
 
-// What is wrong with the request as HTTP.
+// Requests that are wrong as HTTP.
 func TestWrongHTTP(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -173,7 +174,7 @@ func TestWrongHTTP(t *testing.T) {
 		name, verb, nsid string
 		header, value    string
 		body             []byte
-		word             string // of the message
+		part             string // of the message
 	}{
 		{"POST to a query", "POST", query, "", "", body, "GET"},
 		{"PUT to a query", "PUT", query, "", "", body, "GET"},
@@ -201,7 +202,7 @@ func TestWrongHTTP(t *testing.T) {
 			if test.header != "" && test.value == "" {
 				r.Header.Del(test.header)
 			}
-			if message := w.answer(w.server, r).fails(http.StatusBadRequest, "InvalidRequest"); !strings.Contains(message, test.word) {
+			if message := w.answer(w.server, r).fails(http.StatusBadRequest, "InvalidRequest"); !strings.Contains(message, test.part) {
 				t.Fatalf("the message is %q", message)
 			}
 		})
@@ -212,7 +213,7 @@ func TestWrongHTTP(t *testing.T) {
 	w.do(http.MethodPost, procedure, nil, body, alice.authorization(procedure), "Content-Encoding", "identity").ok()
 }
 
-// A method that is not here is not implemented, whatever stands in its place.
+// Unknown methods, and paths that are not NSIDs, are not implemented.
 func TestUnknownMethod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -237,7 +238,7 @@ func TestUnknownMethod(t *testing.T) {
 	}
 }
 
-// Unknown fields and parameters are ignored, and are no part of what makes two requests the same.
+// Unknown fields and parameters are ignored. Two requests that differ only in them are the same.
 func TestUnknownFieldsAreIgnored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -254,7 +255,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 	alice.get(mlsapi.NSIDGetConvos, "future", "1", "future", "2").ok()
 }
 
-// A browser asks first.
+// A browser sends a preflight request first.
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -286,7 +287,7 @@ func TestCORS(t *testing.T) {
 	}
 }
 
-// Health and the DID document are for everybody.
+// Health and the DID document need no token.
 func TestPublicPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

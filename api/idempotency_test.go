@@ -7,18 +7,18 @@ import (
 	"time"
 
 	"mlsd/api"
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
 )
 
-// The tests of this package that are named after bugs of other servers quote the bug. These belong to surfaces that do not exist yet
-// and come with them: commit-without-event, bigserial-gap, catchup-fills-live, lag-dropped, per-type-cursor, late-convo, one-leader-lost,
-// removed-still-streams (events). Those of leases are in package idem.
+// Tests that are named after bugs of other servers quote the bug. Such tests of events are in the
+// packages events and convos, those of leases are in package idem.
 
-// replay-before-auth: look-up ran before authentication, or took the caller from an unverified token: anyone with a key read
-// another's answer.
+// replay-before-auth: look-up ran before authentication, or took the caller from an unverified
+// token: anyone with a key read another's answer.
 func TestReplayBeforeAuth(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -75,13 +75,13 @@ func TestGlobalKey(t *testing.T) {
 	})
 }
 
-// body-ignored: the same key with another body silently replayed the first answer (and lost the second message).
-// The conflict names the fields that differ, and no value.
+// body-ignored: the same key with another body silently replayed the first answer (and lost the
+// second message). The conflict names the fields that differ, and no value.
 func TestBodyIgnored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	c, group, later := alice.create(bob), newGroup(t), mlsapi.NewDatetime(time.Now().Add(time.Hour))
+	c, group, later := alice.create(bob), newGroup(t), lexcodec.NewDatetime(time.Now().Add(time.Hour))
 	kp1, _ := alice.KeyPackage(t)
 	kp2, _ := alice.KeyPackage(t)
 	key := newKey()
@@ -100,7 +100,7 @@ func TestBodyIgnored(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		nsid          string
-		first, second mlsapi.Appender
+		first, second lexcodec.Appender
 		differing     string
 	}{
 		{"ciphertext", mlsapi.NSIDSendMessage, message("one", nil), message("two", nil), "ciphertext"},
@@ -147,7 +147,8 @@ func TestBodyIgnored(t *testing.T) {
 	})
 }
 
-// check-then-run: two concurrent duplicates both ran. While the first is still running, the second is told so.
+// check-then-run: two concurrent duplicates both ran. While the first is still running, the second
+// gets RequestInProgress.
 func TestCheckThenRun(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -155,7 +156,7 @@ func TestCheckThenRun(t *testing.T) {
 		second := r.send(w.boot())
 		second.fails(http.StatusConflict, mlsapi.ErrRequestInProgress)
 		if second.header.Get("Retry-After") == "" {
-			t.Error("the second request is not told when to retry")
+			t.Error("the second answer has no Retry-After")
 		}
 		resume()
 		first := <-answered
@@ -165,8 +166,8 @@ func TestCheckThenRun(t *testing.T) {
 	}, func(w *world) { w.locks = "100ms" })
 }
 
-// record-after: a crash between effect and record ran it twice. There is no moment between them: what a lost COMMIT has done is
-// found by its record.
+// record-after: a crash between effect and record ran the write twice. Here one COMMIT stores both,
+// and the record shows the outcome of a lost COMMIT.
 func TestRecordAfter(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -178,8 +179,8 @@ func TestRecordAfter(t *testing.T) {
 	}, faulty)
 }
 
-// epoch-before-key: the epoch check came first, so a retry after a commit got 409, the client re-encrypted and the message stood
-// twice.
+// epoch-before-key: the epoch check came first, so a retry after a commit got 409, the client
+// encrypted the message again, and the log had it twice.
 func TestEpochBeforeKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -200,7 +201,8 @@ func TestEpochBeforeKey(t *testing.T) {
 	}
 }
 
-// member-before-key: a retry of leaveConvo answered 403. And so for everything that was stored before its sender left.
+// member-before-key: a retry of leaveConvo answered 403. The same holds for everything that was
+// stored before its sender left.
 func TestMemberBeforeKey(t *testing.T) {
 	t.Parallel()
 	t.Run("keyed", func(t *testing.T) { t.Parallel(); testMemberBeforeKey(t, newKey) })
@@ -225,7 +227,7 @@ func testMemberBeforeKey(t *testing.T, key func() *string) {
 	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 2}, "new")).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 
 	c.epoch = 2
-	alice.add(c, w.user()) // and the epoch moves on
+	alice.add(c, w.user()) // and the epoch advances
 	bob.post(mlsapi.NSIDSendMessage, message).replays(sent)
 	bob.post(mlsapi.NSIDAddMembers, addition).replays(added)
 	if again := bob.post(mlsapi.NSIDLeaveConvo, leave); string(again.ok()) != string(left.ok()) {
@@ -280,8 +282,8 @@ func TestCached401(t *testing.T) {
 	})
 }
 
-// swallowed-insert: the record's insert always failed and the error was dropped. If the record cannot be written, neither is the
-// effect.
+// swallowed-insert: the record's insert always failed and the error was dropped. If the record
+// cannot be written, neither is the effect.
 func TestSwallowedInsert(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
@@ -301,7 +303,8 @@ func TestSwallowedInsert(t *testing.T) {
 	}, faulty)
 }
 
-// epoch-in-replay: the replay lacked newEpoch, so clients stopped trusting it. It is the original one.
+// epoch-in-replay: the replay lacked newEpoch, so clients stopped trusting it. Here the replay has
+// the newEpoch of the first answer.
 func TestEpochInReplay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -6,19 +6,20 @@ import (
 	"testing"
 	"time"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 )
 
-// claimed is getKeyPackages for one person, without a key.
+// claimed calls getKeyPackages for one person, without a key.
 func (u *user) claimed(of *user) mlsapi.GetKeyPackagesOutput {
 	u.w.t.Helper()
 	return read[mlsapi.GetKeyPackagesOutput](u.w.t, u.get(mlsapi.NSIDGetKeyPackages, "dids", of.did().String()).ok())
 }
 
-// double-claim: a KeyPackage was handed to several callers (16 times, in one case). Many claim at once on two nodes: each
-// KeyPackage goes to one of them, and those who come too late get none.
+// double-claim: a KeyPackage was handed to several callers (16 times, in one case). Many callers
+// claim at once on two nodes. Each KeyPackage goes to one of them, and the last callers get none.
 func TestDoubleClaim(t *testing.T) {
 	t.Parallel()
 	const published, callers = 12, 40
@@ -48,7 +49,7 @@ func TestDoubleClaim(t *testing.T) {
 			seen[*k.KeyPackageRef] = i
 		}
 	}
-	for len(seen) < published { // whoever came while all rows were busy got none
+	for len(seen) < published { // a request that found all rows locked got none
 		out := w.user().claimed(bob)
 		if len(out.KeyPackages) != 1 {
 			t.Fatalf("after %d of %d there is no KeyPackage left", len(seen), published)
@@ -70,7 +71,7 @@ func TestExpiredServed(t *testing.T) {
 	for _, lastResort := range []bool{false, true} {
 		w := newWorld(t)
 		alice, bob := w.user(), w.user()
-		soon := mlsapi.NewDatetime(time.Now().Add(time.Hour))
+		soon := lexcodec.NewDatetime(time.Now().Add(time.Hour))
 		var options []mlstest.Option
 		if lastResort {
 			options = append(options, mlstest.LastResort)
@@ -114,17 +115,18 @@ func TestLockedLastResort(t *testing.T) {
 	}
 }
 
-// A one-time KeyPackage goes first, the last-resort one stays; every device has one in the answer.
+// The answer has one KeyPackage of every device. One-time KeyPackages are served first, the
+// last-resort one stays.
 func TestClaimPerDevice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, phone, nobody := w.user(), w.user(), w.user()
+	alice, phone, without := w.user(), w.user(), w.user()
 	laptop := phone.device()
 	oneTime, last, other := phone.publish(), phone.publish(mlstest.LastResort), laptop.publish()
 	refs := func() map[string]string {
 		out := read[mlsapi.GetKeyPackagesOutput](t, alice.get(mlsapi.NSIDGetKeyPackages,
-			"dids", phone.did().String(), "dids", nobody.did().String(), "dids", phone.did().String()).ok())
-		if len(out.Missing) != 1 || out.Missing[0] != nobody.did() {
+			"dids", phone.did().String(), "dids", without.did().String(), "dids", phone.did().String()).ok())
+		if len(out.Missing) != 1 || out.Missing[0] != without.did() {
 			t.Fatalf("missing: %v", out.Missing)
 		}
 		got := map[string]string{}
@@ -144,7 +146,7 @@ func TestClaimPerDevice(t *testing.T) {
 	}
 }
 
-// What may not be published, and why.
+// KeyPackages that are refused, and why.
 func TestPublishRefusals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -163,7 +165,7 @@ func TestPublishRefusals(t *testing.T) {
 	publish := func(kp []byte, suite string, expires time.Duration) answer {
 		in := &mlsapi.PublishKeyPackageInput{KeyPackage: kp, CipherSuite: suite}
 		if expires != 0 {
-			at := mlsapi.NewDatetime(now.Add(expires))
+			at := lexcodec.NewDatetime(now.Add(expires))
 			in.Expires = &at
 		}
 		return alice.post(mlsapi.NSIDPublishKeyPackage, in)
@@ -172,7 +174,7 @@ func TestPublishRefusals(t *testing.T) {
 	publish(first, suite, 0).ok()
 	for name, a := range map[string]answer{
 		"broken signature":      publish(broken, suite, 0),
-		"somebody else's":       publish(foreign, suite, 0),
+		"another person's":      publish(foreign, suite, 0),
 		"init_key used before":  publish(second, suite, 0),
 		"outside its lifetime":  publish(old, suite, 0),
 		"too long a lifetime":   publish(long, suite, 0),

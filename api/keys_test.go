@@ -11,7 +11,7 @@ import (
 	"mlsd/internal/mlstest"
 )
 
-// A key belongs to its caller, method and convo: elsewhere it is another key.
+// A key belongs to its caller, method and convo. With another of these it is another key.
 func TestKeyScopes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -93,7 +93,7 @@ func TestKeyHeader(t *testing.T) {
 	})
 }
 
-// A client's library decides how it spells base64: the request is the same.
+// Client libraries spell base64 and JSON differently. The request is the same.
 func TestSpellingsOfOneRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -131,7 +131,8 @@ func TestSpellingsOfOneRequest(t *testing.T) {
 	}
 }
 
-// Without a key an MLS object is its own: the same bytes are the same write, whatever else the request says.
+// Without a key, an MLS object is its own key: the same bytes are the same write, even if other
+// fields differ.
 func TestNaturalGuards(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

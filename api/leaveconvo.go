@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 )
@@ -21,17 +22,18 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 	}
 	input := content(in.Fields())
 	if key == "" && in.Commit != nil {
-		// Without a commit the same request may mean a second departure, after a return: its guard is left_at, not its content.
+		// A request without a commit gets no derived key: after a return, the same request means a
+		// second departure. Then left_at prevents a double effect.
 		key = input.DerivedKey()
 	}
 	leave := convos.Departure{
 		ConvoID: convo, Caller: c.caller, Target: c.caller,
-		Proposed: proposed("leaveConvo", key, input, in.Commit, nil, in.GroupInfo),
+		Proposed: c.proposed(key, input, in.Commit, nil, in.GroupInfo),
 	}
 	if in.TargetDID != nil {
 		leave.Target = *in.TargetDID
 	}
-	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		advanced, err := convos.Leave(ctx, tx, leave)
 		if err != nil {
 			return nil, err

@@ -3,7 +3,6 @@ package api_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -43,7 +43,7 @@ func (u *user) stock(n int, options ...mlstest.Option) []mls.KeyPackageRef {
 	return refs
 }
 
-// statuses publishes a batch and says what became of each item.
+// statuses publishes a batch and returns the status of each item.
 func (u *user) statuses(in *mlsapi.PublishKeyPackagesInput) []string {
 	u.w.t.Helper()
 	out := read[mlsapi.PublishKeyPackagesOutput](u.w.t, u.post(mlsapi.NSIDPublishKeyPackages, in).ok())
@@ -63,7 +63,7 @@ func (u *user) statuses(in *mlsapi.PublishKeyPackagesInput) []string {
 	return got
 }
 
-// stats is getKeyPackageStats; params are names and values in turn.
+// stats is getKeyPackageStats. params are pairs of name and value.
 func (u *user) stats(params ...string) mlsapi.GetKeyPackageStatsOutput {
 	u.w.t.Helper()
 	return read[mlsapi.GetKeyPackageStatsOutput](u.w.t, u.get(mlsapi.NSIDGetKeyPackageStats, params...).ok())
@@ -72,25 +72,26 @@ func (u *user) stats(params ...string) mlsapi.GetKeyPackageStatsOutput {
 // reapKeyPackages runs the KeyPackage reaper once.
 func (w *world) reapKeyPackages() keypackages.Reaped {
 	w.t.Helper()
-	done, err := keypackages.NewReaper(w.db, slog.New(slog.DiscardHandler), func(keypackages.Reaped) {}).RunOnce(context.Background())
+	done, err := keypackages.NewReaper(w.db, func(keypackages.Reaped) {}).RunOnce(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return done
 }
 
-// drain: any user could empty another's KeyPackages. One gets so many of a device, however it asks; it is told so, and served
-// the last-resort one. Everybody else goes on as before.
+// drain: any user could empty another's KeyPackages. A caller gets a bounded number from a device,
+// with any requests. Then the answer says so, and has the last-resort one. Other callers get
+// theirs.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	const budget, tries = keypackages.Budget, keypackages.Budget + 15
+	const limit, tries = keypackages.Budget, keypackages.Budget + 15
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	bob.stock(2*budget + 5)
+	bob.stock(2*limit + 5)
 	key := *newKey()
 	first := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "idempotencyKey", key)
 	first.ok()
-	for range 5 { // costs nothing more
+	for range 5 { // a retry counts once
 		alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "idempotencyKey", key).replays(first)
 	}
 	nodes := []*user{alice, alice.on(w.boot())}
@@ -108,13 +109,13 @@ func TestDrain(t *testing.T) {
 			t.Fatalf("claim %d is answered with %s", i, a.body)
 		}
 	}
-	if served != budget {
-		t.Fatalf("one caller got %d KeyPackages of a device, where %d are its budget", served, budget)
+	if served != limit {
+		t.Fatalf("one caller got %d KeyPackages of a device, where %d are its limit", served, limit)
 	}
 	last := bob.stock(1, mlstest.LastResort)[0]
 	out := alice.claimed(bob)
 	if len(out.Limited) != 1 || len(out.Missing) != 0 || len(out.KeyPackages) != 1 || *out.KeyPackages[0].KeyPackageRef != last.String() {
-		t.Fatalf("beyond the budget alice gets %+v", out)
+		t.Fatalf("beyond the limit alice gets %+v", out)
 	}
 	if out := w.user().claimed(bob); len(out.Limited) != 0 || len(out.KeyPackages) != 1 || *out.KeyPackages[0].LastResort {
 		t.Fatalf("another caller gets %+v", out)
@@ -131,14 +132,14 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Each KeyPackage of a batch is judged on its own, and answered for in the order of the request.
+// Each KeyPackage of a batch is judged on its own. The results are in the order of the request.
 func TestPublishBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice := w.user()
 	in, refs := alice.batch(8)
 	foreign, _ := w.user().KeyPackage(t)
-	soon, far := mlsapi.NewDatetime(time.Now().Add(-time.Minute)), mlsapi.NewDatetime(time.Now().Add(91*day))
+	soon, far := lexcodec.NewDatetime(time.Now().Add(-time.Minute)), lexcodec.NewDatetime(time.Now().Add(91*day))
 	in.KeyPackages[1].KeyPackage = foreign
 	in.KeyPackages[2] = in.KeyPackages[0]
 	in.KeyPackages[3].CipherSuite = "none"
@@ -161,7 +162,7 @@ func TestPublishBatch(t *testing.T) {
 	if n := w.count(`SELECT count(*) FROM key_packages`); n != 2 {
 		t.Fatalf("%d are stored", n)
 	}
-	alice.post(mlsapi.NSIDPublishKeyPackage, // one and many share what they know
+	alice.post(mlsapi.NSIDPublishKeyPackage, // both methods use the same stock
 		&mlsapi.PublishKeyPackageInput{KeyPackage: in.KeyPackages[7].KeyPackage, CipherSuite: mlstest.Suite.String()}).ok()
 
 	many, _ := alice.batch(101)
@@ -184,7 +185,8 @@ func TestPublishBatch(t *testing.T) {
 	}
 }
 
-// A batch without a key: many at once on two nodes, and each KeyPackage is stored once. One of them published it.
+// The same batch without a key comes many times at once, on two nodes. Each KeyPackage is stored
+// once, and one of the requests published it.
 func TestPublishBatchAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -207,7 +209,7 @@ func TestPublishBatchAtOnce(t *testing.T) {
 	}
 }
 
-// What an owner sees of its KeyPackages, from the first to the last.
+// The counts that an owner gets, from its first KeyPackage to its last.
 func TestKeyPackageStats(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -259,7 +261,8 @@ func TestKeyPackageStats(t *testing.T) {
 	}
 }
 
-// Many claims at once on two nodes take a device's KeyPackages below the threshold: one signal, until enough are published.
+// Many claims at once on two nodes leave a device fewer KeyPackages than the threshold. That makes
+// one signal, until enough are published.
 func TestKeyPackagesLow(t *testing.T) {
 	t.Parallel()
 	const left = 10
@@ -307,7 +310,8 @@ func TestKeyPackagesLow(t *testing.T) {
 	}
 }
 
-// A claim lapses: its KeyPackage is never served again, the owner is told, nobody else can use it, and its claimer still can.
+// The KeyPackage of a claim that lapses is never served again. The owner gets an event. The claimer
+// can still use the KeyPackage, and no other caller can.
 func TestOrphanedClaim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -333,7 +337,7 @@ func TestOrphanedClaim(t *testing.T) {
 		w.reapKeyPackages()
 	}
 	if n := w.count(`SELECT count FROM key_package_signals WHERE kind = 'orphaned' AND (did, device_id) = ($1, $2)`, bob.did(), bob.deviceID()); n != 1 {
-		t.Fatalf("the owner is told of %d lapsed claims", n)
+		t.Fatalf("the owner gets %d events of expired claims", n)
 	}
 	create(alice).ok()
 	create(alice).fails(http.StatusBadRequest, mlsapi.ErrInvalidWelcome)
@@ -342,12 +346,13 @@ func TestOrphanedClaim(t *testing.T) {
 	}
 }
 
-// A Welcome that names a KeyPackage which is not there, has expired or belongs to another uses none of the others it names.
+// A Welcome that names a KeyPackage which does not exist, has expired or belongs to another
+// consumes no KeyPackage.
 func TestAllOrNoneConsumed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob, carol := w.user(), w.user(), w.user()
-	soon := mlsapi.NewDatetime(time.Now().Add(time.Hour))
+	soon := lexcodec.NewDatetime(time.Now().Add(time.Hour))
 	short, refs := bob.batch(1)
 	short.KeyPackages[0].Expires = &soon
 	bob.statuses(short)
@@ -382,8 +387,8 @@ func TestAllOrNoneConsumed(t *testing.T) {
 	}
 }
 
-// 10,000 claims by 16 callers on two nodes over the 1,000 KeyPackages of 20 people: each goes to one of them, and when they are
-// gone the last-resort ones serve whoever has one.
+// 16 callers on two nodes make 10,000 claims of the 1,000 KeyPackages of 20 people. Each KeyPackage
+// goes to one caller. After that the last-resort ones are served.
 func TestManyClaims(t *testing.T) {
 	t.Parallel()
 	claims, perTarget, callers, targets := 10_000, 50, 16, 20

@@ -9,7 +9,8 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// After a record's lifetime a retry runs as new, says so, and meets the natural guard behind the write: there is no second effect.
+// After a record's lifetime a retry runs as new, and its answer says so. The write's own check
+// prevents a second effect.
 func TestExpiredHeader(t *testing.T) {
 	t.Parallel()
 	const replay = "the first answer"
@@ -45,7 +46,7 @@ func TestExpiredHeader(t *testing.T) {
 			} else if again.header.Get("X-Idempotency-Expired") != "true" || again.header.Get("X-Idempotency-Replay") != "" {
 				t.Fatalf("the headers are %v", again.header)
 			}
-			if kind.name != "getKeyPackages" { // it has no guard: each call claims
+			if kind.name != "getKeyPackages" { // each call claims other KeyPackages
 				r.once()
 			}
 		})
@@ -81,13 +82,13 @@ func TestTTLPerOperation(t *testing.T) {
 	}
 }
 
-// sliding-midnight: partitioning keys by insertion day ran a retry twice across midnight. Here a record lasts as long as it lasts, from
-// the moment that it was made.
+// sliding-midnight: partitioning keys by insertion day ran a retry twice across midnight. Here the
+// lifetime of a record counts from the time at which it was made.
 func TestSlidingMidnight(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
 		first := r.send(w.server)
-		for range 3 { // from one day to the next, wherever in the day it is
+		for range 3 { // past midnight, at any time of the day
 			pgtest.Age(t, w.db, "idempotency_keys", 9*time.Minute, "created_at", "expires_at")
 			r.send(w.server).replays(first)
 		}
@@ -95,7 +96,8 @@ func TestSlidingMidnight(t *testing.T) {
 	})
 }
 
-// A key that is used anew after its record's lifetime names the new request, and no trace of the old one stands in its way.
+// A key that is used again after its record's lifetime belongs to the new request. The old request
+// has no effect on it.
 func TestReusedKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -126,7 +128,8 @@ func TestReusedKey(t *testing.T) {
 	}
 }
 
-// A replay is marked as one, and is the first answer byte for byte; the first answer is not.
+// A replay has the bytes of the first answer, and a header that marks it. The first answer has no
+// such header.
 func TestReplayHeader(t *testing.T) {
 	t.Parallel()
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {

@@ -5,36 +5,39 @@ import (
 	"slices"
 	"sync"
 
-	"mlsd/api/mlsapi"
+	"mlsd/api/lexcodec"
 )
 
-// maxAnswer bounds an answer that can go on in another one, in bytes: less than a PDS passes on.
+// maxAnswer bounds an answer that has further pages, in bytes. A PDS passes on more.
 const maxAnswer = 8_000_000
 
-// list is an answer around one array, which is written while its elements come: each goes from the database's answer into ours, and
-// is held nowhere between. Nothing is sent before the array is complete, so an error on the way is an error and no half an answer.
+// list is an answer with one array. Each element is encoded as soon as it is read from the
+// database, and not kept. The answer is sent when the array is complete, so an error in the middle
+// is answered as an error.
 type list struct {
 	buf *[]byte
 	n   int // elements
 }
 
-// maxEnvelope is the most that the fields in front of an array can need, in bytes. They are written last: a cursor is known at the end.
+// maxEnvelope bounds the fields in front of the array, in bytes. They are written last, because the
+// cursor is known last.
 const maxEnvelope = 256
 
-// list begins an answer. Its buffer is the room's, until that is released.
+// list begins an answer. Its buffer belongs to the call's memory reservation, until that is
+// released.
 func (c *call) list() *list {
 	l := &list{buf: takeBuffer()}
-	c.room.buffer = l.buf
+	c.reserved.buffer = l.buf
 	*l.buf = (*l.buf)[:maxEnvelope]
 	return l
 }
 
-// add appends an element, of about so many bytes. It reports false, and leaves the element out, if the answer would become larger than
-// one may be and has another element already.
-func (l *list) add(element mlsapi.Appender, size int) bool {
+// add appends an element of about size bytes. If the answer has an element already and would exceed
+// maxAnswer, add leaves the element out and reports false.
+func (l *list) add(element lexcodec.Appender, size int) bool {
 	b := *l.buf
 	whole := len(b)
-	if cap(b)-whole < size { // append alone would grow it by a quarter at a time, and copy it as often
+	if cap(b)-whole < size { // append would grow it by a quarter at a time, and copy it each time
 		b = slices.Grow(b, max(size, min(cap(b), maxAnswer-whole)))
 	}
 	if l.n > 0 {
@@ -50,8 +53,8 @@ func (l *list) add(element mlsapi.Appender, size int) bool {
 	return true
 }
 
-// replyList sets the answer: what around says, whose one array is empty, with the elements in that array.
-func (c *call) replyList(l *list, around mlsapi.Appender) error {
+// replyList sets the answer: around, whose one array is empty, with the elements in that array.
+func (c *call) replyList(l *list, around lexcodec.Appender) error {
 	envelope := around.AppendJSON(make([]byte, 0, maxEnvelope))
 	at := bytes.Index(envelope, []byte("[]")) + 1
 	begin := maxEnvelope - at
@@ -62,20 +65,21 @@ func (c *call) replyList(l *list, around mlsapi.Appender) error {
 }
 
 // replyLarge is reply for an answer that may need a large buffer.
-func (c *call) replyLarge(v mlsapi.Appender) error {
-	c.room.buffer = takeBuffer()
-	c.answer = v.AppendJSON(*c.room.buffer)
-	*c.room.buffer = c.answer
+func (c *call) replyLarge(v lexcodec.Appender) error {
+	c.reserved.buffer = takeBuffer()
+	c.answer = v.AppendJSON(*c.reserved.buffer)
+	*c.reserved.buffer = c.answer
 	return nil
 }
 
-// Sizes of the buffers that are used again, in bytes. A page of 100 messages of 1 KiB fits into one.
+// Sizes of reused buffers, in bytes: of a new one, and of the largest that is kept. A page of 100
+// messages of 1 KiB fits into one.
 const (
 	newBuffer  = 4 << 10
 	keptBuffer = 256 << 10
 )
 
-// buffers are those that no answer is in.
+// buffers are the unused buffers.
 var buffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, newBuffer)
 	return &b

@@ -5,10 +5,11 @@ import (
 	"slices"
 	"testing"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 )
 
-// Answers that are written while they come are the bytes that the generated encoders write.
+// Lists that are encoded element by element are the bytes that the generated encoders write.
 func TestListsAreCanonical(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -35,7 +36,7 @@ func TestListsAreCanonical(t *testing.T) {
 		{mlsapi.NSIDGetConvo, []string{"convoId", c.id}, 1, false},
 	} {
 		a := alice.get(test.nsid, test.params...)
-		var decoded mlsapi.Appender
+		var decoded lexcodec.Appender
 		var n int
 		var cursor *string
 		switch test.nsid {
@@ -61,7 +62,7 @@ func TestListsAreCanonical(t *testing.T) {
 	}
 }
 
-// Buffers that are used again hold one answer at a time.
+// A reused buffer holds one answer at a time.
 func TestListsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -84,7 +85,8 @@ func TestListsAtOnce(t *testing.T) {
 	}
 }
 
-// A page of convos is cut short by its bytes, whatever the members' DIDs, and the reader still comes to the end.
+// A page of convos is bounded in bytes, also if the members' DIDs are long. A reader that follows
+// the pages gets every convo.
 func TestConvoBytes(t *testing.T) {
 	t.Parallel()
 	const n, limit = 6, 8_000_000

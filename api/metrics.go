@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +24,7 @@ type Metrics struct {
 	epochs      *prometheus.CounterVec
 	transitions *prometheus.CounterVec
 	rounds      *prometheus.CounterVec
-	refused     func(name, nsid string) // nil: nobody else counts conflicts
+	refused     func(name, nsid string) // called for each conflict, if not nil
 
 	batches      prometheus.Histogram
 	expired      prometheus.Counter
@@ -38,7 +39,7 @@ type Metrics struct {
 	streamsBytes  *prometheus.CounterVec
 }
 
-// How a stream of events is sent, as the metrics call it.
+// Kinds of streams, in metrics.
 const (
 	kindWebSocket  = "websocket"
 	kindServerSent = "sse"
@@ -97,7 +98,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// begin makes the series whose first count already means something: a rate does not see the one that a series begins with.
+// begin makes series before their first count: a rate does not see the count that a series begins
+// with.
 func (m *Metrics) begin() {
 	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
 		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
@@ -118,8 +120,38 @@ func (m *Metrics) begin() {
 	}
 }
 
-// OnConflict has every conflict told to count too, by the error's name and the method: a request that was refused because of
-// another one. It is for the time before the first request.
+// otherMethod is the label of requests for no known method.
+const otherMethod = "other"
+
+// observe counts one request. route is nil if there is no such method. failed is the name of the
+// answer's error, or "".
+func (m *Metrics) observe(route *route, status int, failed string, took time.Duration) {
+	label := otherMethod
+	if route != nil {
+		label = route.Method.NSID
+	}
+	m.requests.WithLabelValues(label, strconv.Itoa(status), failed).Inc()
+	m.duration.WithLabelValues(label).Observe(took.Seconds())
+	if failed == mlsapi.ErrEpochMismatch {
+		m.epochs.WithLabelValues(label).Inc()
+	}
+	switch failed {
+	case mlsapi.ErrEpochMismatch, mlsapi.ErrIdempotencyConflict, mlsapi.ErrRequestInProgress:
+		if m.refused != nil {
+			m.refused(failed, label)
+		}
+	}
+	if route != nil && route.countOutcomes {
+		outcome := failed
+		if outcome == "" {
+			outcome = "ok"
+		}
+		m.fetches.WithLabelValues(outcome).Inc()
+	}
+}
+
+// OnConflict sets a function that is called for every request that was refused because of another
+// one, with the error's name and the method. Call it before the first request.
 func (m *Metrics) OnConflict(count func(name, nsid string)) { m.refused = count }
 
 // Replayed implements idem.Metrics.
@@ -159,25 +191,25 @@ func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {
 	m.pushOldest.Set(oldest.Seconds())
 }
 
-// streamBegins counts a stream that is open, until the function that it returns is called.
+// streamBegins counts an open stream until ends is called.
 func (m *Metrics) streamBegins(kind string) (ends func()) {
 	open := m.streams.WithLabelValues(kind)
 	open.Inc()
 	return open.Dec
 }
 
-// streamEnded counts why a stream has ended.
+// streamEnded counts the end of a stream by its reason.
 func (m *Metrics) streamEnded(kind, reason string) {
 	m.streamsEnded.WithLabelValues(kind, reason).Inc()
 }
 
-// streamSent counts an event that was sent.
+// streamSent counts a sent event.
 func (m *Metrics) streamSent(kind string, bytes int) {
 	m.streamsEvents.WithLabelValues(kind).Inc()
 	m.streamsBytes.WithLabelValues(kind).Add(float64(bytes))
 }
 
-// MessagesExpired counts what a transaction of the expirer has deleted.
+// MessagesExpired counts n messages that the expirer has deleted.
 func (m *Metrics) MessagesExpired(n int64) { m.expired.Add(float64(n)) }
 
 // KeyPackagesReaped counts a round of the KeyPackage reaper.

@@ -41,7 +41,7 @@ func (u *user) walk(c *convo, params ...string) (pages [][]int64) {
 	return nil
 }
 
-// The log page by page: limits, cursors, kinds.
+// Pages of the log, with limits, cursors and kinds of messages.
 func TestMessagePaging(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -102,7 +102,8 @@ func TestMessagePaging(t *testing.T) {
 	bob.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceSeq", "-1").fails(http.StatusBadRequest, "InvalidRequest")
 }
 
-// A PDS passes on answers below 10 MB: a page is cut short by its bytes, and the reader still comes to the end.
+// A PDS passes on answers below 10 MB, so a page is bounded in bytes. A reader that follows the
+// pages gets every message.
 func TestPageBytes(t *testing.T) {
 	t.Parallel()
 	const n, limit = 9, 8_000_000
@@ -126,13 +127,13 @@ func TestPageBytes(t *testing.T) {
 		t.Fatalf("a page has %d bytes", len(a.body))
 	}
 
-	alice.send(c, strings.Repeat("y", 9<<20)) // one that is larger than any page is a page of its own
+	alice.send(c, strings.Repeat("y", 9<<20)) // a message that is larger than a page has a page of its own
 	alice.send(c, "last")
 	if got := alice.walk(c, "sinceSeq", itoa(n-1)); !cmp.Equal(got, [][]int64{{n}, {n + 1}, {n + 2}}) {
 		t.Fatalf("around a large message the pages hold %v", got)
 	}
 
-	bob := w.user() // removed again and again: commits that bring nothing
+	bob := w.user() // removed again and again, to make commits
 	alice.add(c, bob)
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	for i := range 8 {
@@ -159,7 +160,7 @@ func TestPageBytes(t *testing.T) {
 	}
 }
 
-// Convos come newest first, and no convo is missed or told twice.
+// Convos come newest first, and no convo is missing or listed twice.
 func TestConvoPaging(t *testing.T) {
 	t.Parallel()
 	const n = 7

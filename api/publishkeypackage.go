@@ -5,11 +5,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/keypackages"
 )
 
-// PublishKeyPackage: blue.catbird.mls.publishKeyPackage. Without a key its guard is the KeyPackageRef.
+// PublishKeyPackage: blue.catbird.mls.publishKeyPackage. Without a key the KeyPackageRef
+// prevents a double effect.
 func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
@@ -24,7 +26,7 @@ func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput)
 	if in.Expires != nil {
 		p.Expires = &in.Expires.Time
 	}
-	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		ref, err := keypackages.Publish(ctx, tx, p)
 		if err != nil {
 			return nil, err

@@ -5,25 +5,27 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/keypackages"
 )
 
-// What becomes of an item.
+// The results of an item.
 const (
 	statusPublished = "published"
 	statusDuplicate = "duplicate"
 	statusRejected  = "rejected"
 )
 
-// PublishKeyPackages: blue.catbird.mls.publishKeyPackages. The key names the batch, so no KeyPackage's row carries it: the record
-// is in the same transaction. Without a key the guard is each KeyPackageRef.
+// PublishKeyPackages: blue.catbird.mls.publishKeyPackages. The key names the whole batch, so it is
+// in the record and not in the rows of the KeyPackages. Without a key each KeyPackageRef prevents a
+// double effect.
 func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
 		return err
 	}
-	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		results := make([]mlsapi.Result, len(in.KeyPackages))
 		batch, indexes, err := publications(c, in.KeyPackages, results)
 		if err != nil {
@@ -42,7 +44,8 @@ func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInpu
 	})
 }
 
-// publications are the items that a suite is known of, and their indexes. What is to be said of the others is in results.
+// publications returns the items whose cipher suite is known, and their indexes. It sets the
+// results of the other items.
 func publications(c *call, items []mlsapi.Item, results []mlsapi.Result) (batch []keypackages.Publication, indexes []int, err error) {
 	for i, item := range items {
 		suite, err := cipherSuite(item.CipherSuite)
@@ -72,7 +75,8 @@ func result(p keypackages.Published) (mlsapi.Result, error) {
 	return mlsapi.Result{KeyPackageRef: &ref, Status: status}, nil
 }
 
-// rejected says of one item what publishKeyPackage would have answered. An error that no client can help is returned.
+// rejected is the result of one item with the error that publishKeyPackage answers. It returns an
+// error that is the server's fault.
 func rejected(err error) (mlsapi.Result, error) {
 	f, ok := refusal(err)
 	if !ok {

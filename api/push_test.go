@@ -8,7 +8,7 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// What a device can be registered with, and the answers.
+// The targets that a device can register, and the answers.
 func TestRegisterPushTarget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -65,7 +65,8 @@ func TestRegisterPushTarget(t *testing.T) {
 	}
 }
 
-// A key that was used for another device is a conflict, and a late repetition changes nothing that came after.
+// A key that was used for another device is a conflict. A late repetition does not change a newer
+// registration.
 func TestRegisterPushTargetKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -11,21 +11,21 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// rotation is the input of a commit that changes nobody but its maker.
+// rotation is the input of a commit that changes its maker only.
 func (u *user) rotation(c *convo) *mlsapi.SubmitCommitInput {
 	return &mlsapi.SubmitCommitInput{
 		ConvoID: c.id, IdempotencyKey: newKey(), Commit: mlstest.Commit(c.group, c.epoch, "by "+u.did().String()+*newKey()),
 	}
 }
 
-// rotate makes such a commit and moves c on.
+// rotate makes such a commit and advances c.
 func (u *user) rotate(c *convo) {
 	u.w.t.Helper()
 	out := read[mlsapi.SubmitCommitOutput](u.w.t, u.post(mlsapi.NSIDSubmitCommit, u.rotation(c)).ok())
 	c.epoch = out.NewEpoch
 }
 
-// lose has u commit too late: winner was faster.
+// lose makes u commit after winner, in the same epoch.
 func (u *user) lose(c *convo, winner *user) {
 	u.w.t.Helper()
 	late := u.rotation(c)
@@ -33,7 +33,8 @@ func (u *user) lose(c *convo, winner *user) {
 	u.post(mlsapi.NSIDSubmitCommit, late).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 }
 
-// Whoever loses a race learns where the convo is and, without a PDS in between, at which seq the winner stands.
+// The loser of a race learns the convo's epoch. Without a PDS in between it also learns the seq of
+// the accepted commit.
 func TestLoserLearnsTheWinner(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -58,7 +59,7 @@ func TestLoserLearnsTheWinner(t *testing.T) {
 	}
 }
 
-// A member that lost three races in a row has the next commit to itself; the others wait for it.
+// The next commit is reserved for a member that lost three races in a row. The others wait for it.
 func TestNobodyStarves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -85,10 +86,10 @@ func TestNobodyStarves(t *testing.T) {
 	c.epoch++
 	(<-alices).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 	if reserved(bob) || w.count(`SELECT lost_races FROM members WHERE convo_id = $1 AND did = $2`, c.id, bob.did()) != 0 {
-		t.Fatal("bob's turn is not over with his commit")
+		t.Fatal("bob's reservation did not end with his commit")
 	}
 
-	// A turn that is not taken ends by itself.
+	// A reservation that is not used expires.
 	for range 3 {
 		bob.lose(c, carol)
 	}
@@ -99,8 +100,8 @@ func TestNobodyStarves(t *testing.T) {
 	alice.rotate(c)
 }
 
-// Old commits sent on purpose are no lost races: an epoch counts once.
-func TestNoTurnForStaleCommits(t *testing.T) {
+// Old commits that are sent on purpose do not count as lost races, because an epoch counts once.
+func TestNoReservationForStaleCommits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
@@ -124,13 +125,14 @@ func TestNoTurnForStaleCommits(t *testing.T) {
 	}
 }
 
-// After a turn that was taken, the next one goes to whoever has been losing for longest and still contends.
+// After a used reservation the next one goes to the member that has been losing for longest and
+// still sends commits.
 func TestWhoLostLongestGoesNext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob, carol, dave := w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, carol, dave)
-	turn := func() (did string) {
+	reserved := func() (did string) {
 		t.Helper()
 		if err := w.db.QueryRow(t.Context(), `SELECT coalesce(reserved_for, '') FROM convos WHERE id = $1`, c.id).Scan(&did); err != nil {
 			t.Fatal(err)
@@ -151,35 +153,35 @@ func TestWhoLostLongestGoesNext(t *testing.T) {
 	race(alice, carol)
 	race(alice, carol, bob, dave)
 	race(alice, carol, bob, dave)
-	if turn() != carol.did().String() { // the first to have lost three
-		t.Fatalf("it is the turn of %s", turn())
+	if reserved() != carol.did().String() { // the first one that has lost three races
+		t.Fatalf("the epoch is reserved for %s", reserved())
 	}
 	race(carol, bob, dave)
-	if turn() != bob.did().String() {
-		t.Fatalf("it is the turn of %s", turn())
+	if reserved() != bob.did().String() {
+		t.Fatalf("the epoch is reserved for %s", reserved())
 	}
 	race(bob, dave, carol)
-	if turn() != dave.did().String() {
-		t.Fatalf("it is the turn of %s", turn())
+	if reserved() != dave.did().String() {
+		t.Fatalf("the epoch is reserved for %s", reserved())
 	}
 	dave.rotate(c)
-	if turn() != "" {
-		t.Fatalf("it is the turn of %s", turn())
+	if reserved() != "" {
+		t.Fatalf("the epoch is reserved for %s", reserved())
 	}
 
-	// Who has given up gets no turn that nobody needs.
+	// A member that has given up gets no reservation.
 	for range 3 {
 		race(alice, bob, carol)
 	}
 	pgtest.Age(t, w.db, "members", time.Minute, "lost_at")
 	bob.rotate(c)
-	if turn() != "" {
-		t.Fatalf("it is the turn of %s", turn())
+	if reserved() != "" {
+		t.Fatalf("the epoch is reserved for %s", reserved())
 	}
 }
 
-// A turn that was not taken costs the others three seconds once, and not again and again.
-func TestMissedTurn(t *testing.T) {
+// An unused reservation delays the others by three seconds once, and not each time.
+func TestMissedReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
@@ -189,20 +191,20 @@ func TestMissedTurn(t *testing.T) {
 	}
 	pgtest.Age(t, w.db, "convos", time.Minute, "reserved_until")
 	for range 6 {
-		bob.lose(c, alice) // none of them waits
+		bob.lose(c, alice) // none of these commits waits
 	}
 	if n := w.count(`SELECT count(*) FROM convos WHERE reserved_for IS NOT NULL`); n != 0 {
-		t.Fatal("bob has another turn, after he let one pass")
+		t.Fatal("bob has another reservation, after he let one pass")
 	}
 	pgtest.Age(t, w.db, "members", time.Hour, "no_turn_until")
 	bob.lose(c, alice)
 	if n := w.count(`SELECT count(*) FROM convos WHERE reserved_for = $1`, bob.did()); n != 1 {
-		t.Fatal("bob never gets a turn again")
+		t.Fatal("bob never gets a reservation again")
 	}
 }
 
-// One commit of a caller's waits; a second one is told to come later.
-func TestOneWaitsForATurn(t *testing.T) {
+// One commit of a caller waits. A second one gets ServiceUnavailable.
+func TestOneWaitsForAReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()

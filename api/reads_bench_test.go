@@ -23,10 +23,10 @@ import (
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/messages"
-	"mlsd/welcome"
 )
 
-// reading is a server for benchmarks of what is read, and its callers: each may hold only so much of answers at one time.
+// reading is a server for benchmarks of reads, and several callers, because the memory for one
+// caller's answers is bounded.
 type reading struct {
 	b       *testing.B
 	db      *pgxpool.Pool
@@ -51,7 +51,7 @@ func newReading(b *testing.B) *reading {
 		Tickets: events.NewTickets(r.db),
 		Events: events.NewHub(events.HubConfig{DB: r.db, Presence: events.NewPresence(r.db, log), Log: log,
 			Metrics: api.NewStreamMetrics(prometheus.NewRegistry())}),
-		DB: r.db, Auth: auth, Metrics: metrics, Log: log, Welcomes: welcome.Policy{Grace: time.Minute, OnExpiry: welcome.Release},
+		DB: r.db, Auth: auth, Metrics: metrics, Log: log,
 		Rates:      api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 		ServiceDID: service, PublicURL: "https://mls.example.com", Version: "test",
 		Writes: idem.New(r.db, metrics, log, nil), Messages: messages.NewLog(r.db, 0, metrics, log, nil),
@@ -69,7 +69,8 @@ func (r *reading) exec(sql string, args ...any) {
 	}
 }
 
-// convo makes a convo with so many members, the callers among them, and application messages of so many bytes.
+// convo makes a convo with members, the callers among them, and with entries application messages
+// of size bytes.
 func (r *reading) convo(members, entries, size int) uuid.UUID {
 	r.b.Helper()
 	id := uuid.Must(uuid.NewV7())
@@ -90,7 +91,7 @@ func (r *reading) convo(members, entries, size int) uuid.UUID {
 	return id
 }
 
-// request is a query of a caller's; params are names and values in turn.
+// request is a query of a caller. params are pairs of name and value.
 func (r *reading) request(caller int, nsid string, params ...string) *http.Request {
 	r.b.Helper()
 	q := httptest.NewRequest(http.MethodGet, "/xrpc/"+nsid+"?"+query(params...).Encode(), nil)
@@ -99,7 +100,7 @@ func (r *reading) request(caller int, nsid string, params ...string) *http.Reque
 	return q
 }
 
-// unread is a response that nobody reads.
+// unread is a response that is not read.
 type unread struct {
 	header http.Header
 	status int
@@ -121,7 +122,7 @@ func (r *reading) measure(name, nsid string, params ...string) {
 	r.b.Run(name, func(b *testing.B) {
 		q := r.request(0, nsid, params...)
 		var size int
-		for range 20 { // until every plan is kept
+		for range 20 { // until the driver keeps every plan
 			var ok bool
 			if size, ok = r.answer(q); !ok {
 				b.Fatal("refused")
@@ -155,8 +156,8 @@ func (r *reading) measure(name, nsid string, params ...string) {
 	})
 }
 
-// BenchmarkGetMessages reads pages of a log of 2,000 messages of 1 KiB: its first, one by a cursor, and its last, which is not full;
-// and one of seven messages of 1 MiB.
+// BenchmarkGetMessages reads pages of a log of 2,000 messages of 1 KiB: its first, one by a cursor,
+// and its last, which is not full. It also reads a page of seven messages of 1 MiB.
 func BenchmarkGetMessages(b *testing.B) {
 	r := newReading(b)
 	id := r.convo(10, 2000, 1060).String()
@@ -173,8 +174,8 @@ func BenchmarkGetMessages(b *testing.B) {
 	r.measure("large", mlsapi.NSIDGetMessages, "convoId", r.convo(8, 7, 1<<20).String())
 }
 
-// BenchmarkGetConvos lists 50 convos with nothing and with everything unread, of 10 members each, and as much of 100 of 1,000 members
-// as one answer has room for.
+// BenchmarkGetConvos lists 50 convos of 10 members with nothing and with everything unread, and as
+// many of 100 convos of 1,000 members as fit into one answer.
 func BenchmarkGetConvos(b *testing.B) {
 	for _, c := range []struct{ convos, members, entries int }{{50, 10, 0}, {50, 10, 1000}, {100, 1000, 0}} {
 		r := newReading(b)

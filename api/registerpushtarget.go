@@ -5,12 +5,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/push"
 )
 
-// RegisterPushTarget: blue.catbird.mls.registerPushTarget. Without a key the guard is the device's row: to register the same again
-// gives the same answer.
+// RegisterPushTarget: blue.catbird.mls.registerPushTarget. Without a key the device's row prevents
+// a double effect: registering the same target again gives the same answer.
 func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
@@ -20,7 +21,7 @@ func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInpu
 	if err != nil {
 		return err
 	}
-	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		target, err := push.Register(ctx, tx, h.push, target)
 		if err != nil {
 			return nil, err
@@ -33,7 +34,7 @@ func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInpu
 	})
 }
 
-// pushTarget reads the fields that the kind calls for. Those of the other kind are refused: whoever sends them means something else.
+// pushTarget reads the fields of the target's kind. It refuses fields of the other kind.
 func pushTarget(c *call, in *mlsapi.RegisterPushTargetInput) (push.Target, error) {
 	t := push.Target{DID: c.caller, DeviceID: in.DeviceID, Kind: push.Kind(in.Kind)}
 	apns := in.Token != nil || in.Topic != nil || in.Environment != nil

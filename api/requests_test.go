@@ -6,8 +6,9 @@ import (
 	"testing"
 
 	"mlsd/api"
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim"
+	"mlsd/clientsim/mlsclient"
 	"mlsd/internal/mlstest"
 )
 
@@ -15,8 +16,8 @@ import (
 type request struct {
 	by     *user
 	nsid   string
-	in     mlsapi.Appender // of a procedure
-	params []string        // of a query
+	in     lexcodec.Appender // of a procedure
+	params []string          // of a query
 
 	effects string // SQL that counts how often the write has taken effect
 	args    []any
@@ -39,7 +40,8 @@ func (r request) once() {
 	}
 }
 
-// write is a kind of write. make prepares a world for one request of it; key is nil for a client that sends none.
+// write is a kind of write. make prepares a world for one request of it; key is nil for a client
+// that sends none.
 type write struct {
 	name string
 	make func(w *world, key *string) request
@@ -80,7 +82,7 @@ var keyed = []write{
 	{"publishKeyPackages", func(w *world, key *string) request {
 		alice := w.user()
 		in, _ := alice.batch(3)
-		in.KeyPackages[1].KeyPackage[9] ^= 1 // which does not hold up the others
+		in.KeyPackages[1].KeyPackage[9] ^= 1 // which has no effect on the others
 		in.IdempotencyKey = key
 		return request{by: alice, nsid: mlsapi.NSIDPublishKeyPackages, in: in,
 			effects: `SELECT count(*) / 2 FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
@@ -111,7 +113,7 @@ var keyed = []write{
 		bob := w.phone()
 		c := w.phone().found(bob)
 		info := read[mlsapi.GetGroupInfoOutput](w.t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
-		in := rejoin(c, must(bob.user.phone().mls.JoinExternal(info.GroupInfo, clientsim.NoLeaf))(w))
+		in := rejoin(c, must(bob.user.phone().mls.JoinExternal(info.GroupInfo, mlsclient.NoLeaf))(w))
 		in.IdempotencyKey = key
 		return request{by: bob.user, nsid: mlsapi.NSIDProcessExternalCommit, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
@@ -144,7 +146,7 @@ var keyed = []write{
 	}},
 }
 
-// unkeyed are the writes that have a natural guard and take no key.
+// unkeyed are the writes that take no key, because they are safe to repeat without one.
 var unkeyed = []write{
 	{"getWelcome", func(w *world, _ *string) request {
 		bob := w.user()
@@ -168,8 +170,9 @@ var unkeyed = []write{
 	}},
 }
 
-// guarded are the writes that take effect once, with one answer, even if they are repeated without a key: all but
-// getKeyPackages, and publishKeyPackages and unregisterPushTarget, whose answers to a repetition say that it is one.
+// guarded returns the writes that take effect once, with one answer, even if they are repeated
+// without a key. These are all but getKeyPackages, publishKeyPackages and unregisterPushTarget. The
+// answers of the last two say that a request is a repetition.
 func guarded() []write {
 	var out []write
 	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {
@@ -194,7 +197,8 @@ func each(t *testing.T, writes []write, key func() *string, test func(t *testing
 
 func noKey() *string { return nil }
 
-// same fails the test unless all answers are 200 with one body. Whoever is told that the first request is still running retries.
+// same fails the test unless all answers are 200 with one body. It repeats a request that
+// gets RequestInProgress.
 func same(t *testing.T, r request, answers []answer) {
 	t.Helper()
 	var first []byte

@@ -5,13 +5,14 @@ import (
 	"encoding/hex"
 	"errors"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/messages"
 	"mlsd/mls"
 )
 
-// SendMessage: blue.catbird.mls.sendMessage. The hot path: a batch of the log that it shares with others, and no record
-// beside the message's own row.
+// SendMessage: blue.catbird.mls.sendMessage. This is the hot path: the message shares a transaction
+// with others, and its own row is its idempotency record.
 func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
@@ -42,11 +43,11 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	h.committed()
 	c.replayed = sent.Replayed
 	return c.reply(&mlsapi.SendMessageOutput{
-		MessageID: sent.ID.String(), ReceivedAt: mlsapi.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,
+		MessageID: sent.ID.String(), ReceivedAt: lexcodec.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,
 	})
 }
 
-// contentHash is content(in.Fields()).Hash(), without a copy of each field.
+// contentHash equals content(in.Fields()).Hash(). It does not copy each field.
 func contentHash(in mlsapi.SendMessageInput) [sha256.Size]byte {
 	in.IdempotencyKey = nil
 	buf := takeBuffer()
@@ -55,8 +56,9 @@ func contentHash(in mlsapi.SendMessageInput) [sha256.Size]byte {
 	return sha256.Sum256(*buf)
 }
 
-// messageHeader reads what the ciphertext says of itself, which is what counts; the request's epoch must agree with it.
-// Application data is always a PrivateMessage (RFC 9420 §6); a proposal may be public; a commit has methods of its own.
+// messageHeader reads the header of the ciphertext. The request's epoch must equal the header's.
+// Application data is always a PrivateMessage (RFC 9420 §6). A proposal may be public. Commits have
+// methods of their own.
 func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
 	h, err := mls.ParseHeader(in.Ciphertext)
 	switch {

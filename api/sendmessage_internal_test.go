@@ -6,7 +6,7 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// The hash of a message's content is the one that all other requests' contents have.
+// The hash of a message's content is computed as the hash of any other request's content.
 func TestContentHash(t *testing.T) {
 	t.Parallel()
 	key, kind := "key", "image \u2028\"<"

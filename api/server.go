@@ -1,16 +1,22 @@
-// Package api is the public face of the server: XRPC over HTTP (https://atproto.com/specs/xrpc). A request passes, in this
-// order, the rate limit of its IP address, service authentication, the rate limit of its DID, the body limit, decoding and
-// validation against the lexicon, and its method's handler. There is one file per method: parse, call, encode.
+// Package api serves the methods of the lexicons: XRPC over HTTP (https://atproto.com/specs/xrpc).
+// A request passes, in this order, the rate limit of its IP address, service authentication, the
+// rate limit of its DID, the body limit, decoding and validation against the lexicon, and its
+// method's handler (dispatch.go).
+//
+// There is one file per method: parse, call, encode. What differs by method stands in one table
+// (methods.go), and how errors are answered in another (errors.go).
 package api
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"strings"
+	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,7 +24,6 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 	"golang.org/x/time/rate"
 
-	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
@@ -28,20 +33,25 @@ import (
 	"mlsd/welcome"
 )
 
-// Config is what the public listener is made of. All fields without a default are required.
+// Sender appends messages. *messages.Log is the one that writes them.
+type Sender interface {
+	Send(ctx context.Context, d messages.Draft) (messages.Receipt, error)
+}
+
+// Config is what the public listener uses. All fields without a default are required.
 type Config struct {
 	DB       *pgxpool.Pool
 	Auth     *serviceauth.Validator
 	Writes   *idem.Store
-	Messages *messages.Log
+	Messages Sender
 	Cursors  *convos.Cursors
-	Welcomes welcome.Policy
-	Desk     *welcome.Desk // with the policy of Welcomes
+	Welcomes *welcome.Service
 	Push     push.Policy
 	Events   *events.Hub
 	Tickets  *events.Tickets
 	Metrics  *Metrics
-	// Committed is called after each write that was committed. It must not block. Default: nobody wants to know.
+	// Committed is called after each committed write. It must not block. Default: nothing is
+	// called.
 	Committed func()
 	Log       *slog.Logger
 
@@ -49,21 +59,20 @@ type Config struct {
 	PublicURL  string // where clients reach the service, as did.json and tickets state it
 	Version    string // what _health answers
 	Rates      Rates
-	// IP tells a request's address. Default: the connection's, whatever headers say.
+	// IP finds the address of a request. Default: the connection's address; headers do not count.
 	IP echo.IPExtractor
 }
 
 // Server serves the public listener.
 type Server struct {
 	cfg      Config
-	routes   map[string]mlsapi.Route[*call]
+	routes   map[string]*route
 	handlers handlers
 	byIP     *limiter
 	byDID    *limiter
 	openings *rate.Limiter // of streams
+	memory   memory
 	echo     *echo.Echo
-
-	smallBodies, largeBodies, smallAnswers, largeAnswers *budget
 }
 
 // New returns a server.
@@ -73,18 +82,14 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg:    cfg,
-		routes: map[string]mlsapi.Route[*call]{},
+		routes: routes(),
 		handlers: handlers{
-			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes, desk: cfg.Desk,
+			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
 			push: cfg.Push, committed: cfg.Committed,
 			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
-
-		openings:     newOpenings(),
-		smallBodies:  newBudget(smallRoom, smallRoomOfCaller),
-		largeBodies:  newBudget(largeBodies, largeBodiesOfCaller),
-		smallAnswers: newBudget(smallRoom, smallRoomOfCaller),
-		largeAnswers: newBudget(largeAnswers, largeAnswersOfCaller),
+		openings: newOpenings(),
+		memory:   newMemory(),
 	}
 	var err error
 	if s.byIP, err = newLimiter(cfg.Rates.IP, network); err != nil {
@@ -97,15 +102,12 @@ func New(cfg Config) (*Server, error) {
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err
 	}
-	for _, route := range mlsapi.Routes[*call]() {
-		s.routes[route.Method.NSID] = route
-	}
 	s.echo = s.build()
 	return s, nil
 }
 
-// Drain waits until the last stream of events has ended. WebSockets are not among the requests that http.Server.Shutdown waits for.
-// Streams end when the hub is closed, which comes first.
+// Drain waits until the last stream of events has ended. Close the hub first: that ends the
+// streams. http.Server.Shutdown does not wait for WebSockets.
 func (s *Server) Drain(ctx context.Context) error { return s.handlers.streams.drain(ctx) }
 
 // ServeHTTP implements http.Handler.
@@ -127,7 +129,7 @@ func (s *Server) build() *echo.Echo {
 			return err
 		}}),
 		middleware.CORSWithConfig(middleware.CORSConfig{
-			Skipper: func(c echo.Context) bool { // no browser
+			Skipper: func(c echo.Context) bool { // the client is no browser
 				r := c.Request()
 				return r.Method != http.MethodOptions && r.Header.Get(echo.HeaderOrigin) == ""
 			},
@@ -151,55 +153,13 @@ func (s *Server) build() *echo.Echo {
 	return e
 }
 
-// health answers that the process is up; readiness is the admin listener's matter.
-func (s *Server) health(c echo.Context) error {
-	return c.JSON(http.StatusOK, map[string]string{"version": s.cfg.Version})
-}
-
-// didDocument says where the service is (https://atproto.com/specs/did). It exists for did:web only: other DIDs have their
-// documents elsewhere.
-func (s *Server) didDocument(c echo.Context) error {
-	if s.cfg.ServiceDID.Method() != "web" {
-		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
-	}
-	type service struct {
-		ID       string `json:"id"`
-		Type     string `json:"type"`
-		Endpoint string `json:"serviceEndpoint"`
-	}
-	return c.JSON(http.StatusOK, struct {
-		Context []string  `json:"@context"`
-		ID      string    `json:"id"`
-		Service []service `json:"service"`
-	}{
-		Context: []string{"https://www.w3.org/ns/did/v1"},
-		ID:      s.cfg.ServiceDID.String(),
-		Service: []service{{ID: "#atproto_mls", Type: "AtprotoMlsService", Endpoint: s.cfg.PublicURL}},
-	})
-}
-
-// PublicURL returns the URL that a did:web stands for: https, or http for localhost, the only host that may have a port. It
-// is "" for any other DID.
-func PublicURL(did syntax.DID) string {
-	if did.Method() != "web" {
-		return ""
-	}
-	host, err := url.PathUnescape(did.Identifier())
-	if err != nil {
-		return ""
-	}
-	if host == "localhost" || strings.HasPrefix(host, "localhost:") {
-		return "http://" + host
-	}
-	return "https://" + host
-}
-
-// writeError is echo's error handler: everything that goes wrong leaves as {"error", "message"}.
+// writeError is echo's error handler: every error is answered as {"error", "message"}.
 func (s *Server) writeError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
 	f := s.failureOf(c, err)
+	f.setHeaders(c.Response().Header())
 	body, err := json.Marshal(struct {
 		Error   string `json:"error"`
 		Message string `json:"message"`
@@ -210,5 +170,56 @@ func (s *Server) writeError(err error, c echo.Context) {
 	}
 	if err != nil && !errors.Is(err, http.ErrHandlerTimeout) {
 		s.cfg.Log.Debug("the answer could not be written", "error", err)
+	}
+}
+
+// answeredAt is the key in a request's context of the time at which a stream began. The duration of
+// a request ends there: the client decides how long a stream lasts.
+const answeredAt = "answered"
+
+// identify names each request in the log and in its answer: X-Request-Id is the client's, or made
+// here.
+func identify() echo.MiddlewareFunc {
+	process, serial := rand.Text()[:10]+"-", new(atomic.Uint64)
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			id := c.Request().Header.Get(echo.HeaderXRequestID)
+			if id == "" {
+				id = string(strconv.AppendUint(append(make([]byte, 0, 32), process...), serial.Add(1), 36))
+			}
+			c.Response().Header().Set(echo.HeaderXRequestID, id)
+			return next(c)
+		}
+	}
+}
+
+// observe counts and logs every request. Labels come from the table of methods, never from the
+// caller. DIDs are not logged.
+func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		begun := time.Now()
+		failed := ""
+		if err := next(c); err != nil {
+			f := s.failureOf(c, err)
+			failed = f.name
+			c.Error(f)
+		}
+		took := time.Since(begun)
+		if at, streamed := c.Get(answeredAt).(time.Time); streamed {
+			took = at.Sub(begun)
+		}
+		route := s.routes[c.Param("nsid")]
+		s.cfg.Metrics.observe(route, c.Response().Status, failed, took)
+		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
+			return nil
+		}
+		nsid := otherMethod
+		if route != nil {
+			nsid = route.Method.NSID
+		}
+		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
+			slog.Int("status", c.Response().Status), slog.String("error", failed), slog.Duration("took", took),
+			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)))
+		return nil
 	}
 }

@@ -11,17 +11,19 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 )
 
-// What a client is told whose cursor is older than what is kept.
+// The answer to a cursor that is older than the oldest event that is kept.
 const (
 	outdatedCursor  = "OutdatedCursor"
 	outdatedMessage = "the cursor is older than what is kept: the stream begins with the oldest event that is"
 )
 
-// StreamConvoEvents: blue.catbird.mls.streamConvoEvents. It holds no device's pushes back: there is no pong to say that it lives.
+// StreamConvoEvents: blue.catbird.mls.streamConvoEvents. It does not suppress pushes to the device:
+// without pongs the server does not know whether the client is alive.
 func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams) error {
 	last, err := lastEvent(c.http.Request().Header, p.Cursor)
 	if err != nil {
@@ -41,8 +43,8 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 
 const headerLastEventID = "Last-Event-ID"
 
-// lastEvent is the event that the client has seen last, or nil. The header is a browser's own, and newer than the parameter in the
-// URL that it connects to again.
+// lastEvent is the last event that the client has seen, or nil. A browser that reconnects sends the
+// header; it is newer than the parameter in the URL.
 func lastEvent(h http.Header, param *string) (*int64, error) {
 	name, text := headerLastEventID, h.Get(headerLastEventID)
 	if text == "" {
@@ -59,7 +61,7 @@ func lastEvent(h http.Header, param *string) (*int64, error) {
 	return &seen, nil
 }
 
-// following is the first event that a client wants that has seen last; 0 is all that is kept.
+// following is the first event after last. 0 stands for all events that are kept.
 func following(last *int64) *int64 {
 	if last == nil || *last == 0 {
 		return last
@@ -68,37 +70,38 @@ func following(last *int64) *int64 {
 	return &next
 }
 
-// eventStream is an answer that goes on for as long as the client reads it.
+// eventStream is an answer of server-sent events. It lasts as long as the client reads it.
 type eventStream struct {
 	streams *streams
 	w       http.ResponseWriter
 	control *http.ResponseController
 	sub     subscription
 	cancel  context.CancelCauseFunc
-	last    int64 // event that was sent
+	last    int64 // the last event that was sent
 
-	mu sync.Mutex // held while something is being written
+	mu sync.Mutex // locked during a write
 }
 
-// answer tells the events of sub until one of the two has enough.
+// answer sends the events of sub until the client or the server ends the stream.
 func (s *streams) answer(c *call, sub subscription, last *int64, outdated bool) error {
-	s.enter()
-	defer s.leave()
+	s.begun()
+	defer s.ended()
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	w := c.http.Response()
-	// Not of w itself, whose Flush does not tell of errors.
+	// The controller is that of w.Writer, because w.Flush returns no error.
 	e := &eventStream{streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel}
 	if last != nil {
 		e.last = *last
 	}
-	// net/http goes on reading, to see the client hang up: the request's deadline must not end that.
+	// net/http reads on, to notice that the client hangs up. The deadline of the request must not
+	// end that.
 	if err := readUntil(c.http, time.Time{}); err != nil {
 		return err
 	}
 	w.Header().Set(echo.HeaderContentType, "text/event-stream")
 	w.Header().Set(echo.HeaderCacheControl, "no-cache")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx keeps what it passes on until it has a buffer full
+	w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx sends only full buffers
 	w.WriteHeader(http.StatusOK)
 	c.http.Set(answeredAt, time.Now())
 
@@ -114,7 +117,7 @@ func (s *streams) answer(c *call, sub subscription, last *int64, outdated bool) 
 
 // send writes events until it cannot, and returns why.
 func (e *eventStream) send(ctx context.Context, outdated bool) error {
-	var begin []byte // with nothing to say, the headers go out alone
+	var begin []byte // empty: only the headers are sent
 	if outdated {
 		begin = e.info(outdatedCursor, outdatedMessage)
 	}
@@ -127,7 +130,7 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 			if errors.Is(cause, context.Canceled) {
 				return errGone
 			}
-			return cause // a comment could not be written
+			return cause // a keep-alive could not be written
 		}
 		if err != nil {
 			return err
@@ -148,9 +151,10 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 	}
 }
 
-// info is a word on the stream itself. It has no id: the client's last event remains what it is.
+// info encodes a message about the stream itself. It has no id, so the client keeps its last event
+// id.
 func (e *eventStream) info(name, message string) []byte {
-	return mlsapi.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsInfoEvent{Cursor: cursorText(e.last), Info: name + ": " + message})
+	return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsInfoEvent{Cursor: cursorText(e.last), Info: name + ": " + message})
 }
 
 // write is socket.write for an event stream, with the same errors.
@@ -181,7 +185,8 @@ func (e *eventStream) flush(wire []byte) error {
 	return nil
 }
 
-// keepAlive keeps proxies from taking the stream for dead, and notices a client that is. What is being written does as well.
+// keepAlive writes a comment, so that proxies do not close an idle stream, and to notice a client
+// that has gone. During another write it does nothing.
 func (e *eventStream) keepAlive() {
 	if !e.mu.TryLock() {
 		return
@@ -202,28 +207,28 @@ func (e *eventStream) hurry(deadline time.Time) {
 	}
 }
 
-// stop gives the writer back: the handler returns.
+// stop ends the use of the writer, before the handler returns.
 func (e *eventStream) stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.w = nil
 }
 
-// end says why the stream ends, if there is still somebody to say it to.
+// end tells the client why the stream ends, if it still reads.
 func (e *eventStream) end(why error) {
-	var words []byte
+	var last []byte
 	switch f, refused := refusal(why); {
 	case errors.Is(why, errGone), errors.Is(why, errStuck):
 		return
 	case refused:
-		words = e.info(f.name, f.message)
+		last = e.info(f.name, f.message)
 	case errors.Is(why, events.ErrClosing):
-		after := e.streams.pace.comeBack()
-		words = append(fmt.Appendf(nil, "retry: %d\n", after), e.info("Restarting", fmt.Sprintf("reconnect after %d ms", after))...)
+		after := e.streams.pace.reconnect()
+		last = append(fmt.Appendf(nil, "retry: %d\n", after), e.info("Restarting", fmt.Sprintf("reconnect after %d ms", after))...)
 	default:
-		words = e.info(e.streams.failed(why), "the stream cannot go on now; reconnect")
+		last = e.info(e.streams.failed(why), "the stream cannot go on now; reconnect")
 	}
-	if err := e.write(words); err != nil {
-		e.streams.log.Debug("the end of a stream was not told", "error", err)
+	if err := e.write(last); err != nil {
+		e.streams.log.Debug("the reason for a stream's end was not sent", "error", err)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// StreamMetrics tell how this node's part of the event stream goes. They implement events.Metrics.
+// StreamMetrics count this node's work on the event stream. They implement events.Metrics.
 type StreamMetrics struct {
 	leader    prometheus.Gauge
 	sequenced prometheus.Counter
 	waited    prometheus.Histogram
-	told      prometheus.Counter
+	read      prometheus.Counter
 	lag       prometheus.Histogram
 	pages     prometheus.Counter
 	caughtUp  prometheus.Counter
@@ -28,7 +28,7 @@ func NewStreamMetrics(reg prometheus.Registerer) *StreamMetrics {
 			Name: "mlsd_events_sequenced_total", Help: "Events that this node has given their place in the stream."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_sequencer_wait_seconds", Help: "How long the oldest event of each step had waited for its place.", Buckets: buckets}),
-		told: prometheus.NewCounter(prometheus.CounterOpts{
+		read: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_events_told_total", Help: "Events of the stream that this node has read, once for all its subscriptions."}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_stream_lag_seconds", Help: "Age of the newest event of each read when it was handed to this node's subscriptions.", Buckets: buckets}),
@@ -39,7 +39,7 @@ func NewStreamMetrics(reg prometheus.Registerer) *StreamMetrics {
 		behind: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_subscriptions_behind_total", Help: "Times that a subscription's buffer was full and it had to catch up."}),
 	}
-	reg.MustRegister(m.leader, m.sequenced, m.waited, m.told, m.lag, m.pages, m.caughtUp, m.behind)
+	reg.MustRegister(m.leader, m.sequenced, m.waited, m.read, m.lag, m.pages, m.caughtUp, m.behind)
 	return m
 }
 
@@ -57,9 +57,9 @@ func (m *StreamMetrics) Sequenced(events int, oldest time.Duration) {
 	m.waited.Observe(oldest.Seconds())
 }
 
-// Told implements events.Metrics.
-func (m *StreamMetrics) Told(events int, lag time.Duration) {
-	m.told.Add(float64(events))
+// Published implements events.Metrics.
+func (m *StreamMetrics) Published(events int, lag time.Duration) {
+	m.read.Add(float64(events))
 	m.lag.Observe(lag.Seconds())
 }
 

@@ -17,27 +17,28 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// streams are the streams of events that this node serves: WebSockets (subscribeConvoEvents), and answers that go on
-// (streamConvoEvents).
+// streams are the streams of events that this node serves: WebSockets (subscribeConvoEvents) and
+// server-sent events (streamConvoEvents).
 type streams struct {
 	subscribe  subscriber
 	metrics    *Metrics
 	log        *slog.Logger
 	pace       pace
-	pings      *pacer
-	keepAlives *pacer
+	pings      *heartbeats
+	keepAlives *heartbeats
 
 	mu      sync.Mutex // guards what follows
 	running int        // goroutines and handlers
 	open    map[sender]struct{}
-	until   time.Time     // when everything has to be sent; zero: the server does not end
-	drained chan struct{} // closed when none runs any more; nil: nobody waits for that
+	until   time.Time     // the deadline of all writes; zero: the server is not closing
+	drained chan struct{} // closed when running gets 0; nil: drain does not wait
 }
 
-// subscriber begins a subscription, and says whether its cursor is older than what is kept.
+// subscriber begins a subscription. outdated says that its cursor is older than the oldest event
+// that is kept.
 type subscriber func(context.Context, events.Request) (s subscription, outdated bool, err error)
 
-// subscription is what events.Subscription is to a stream.
+// subscription is the part of events.Subscription that a stream uses.
 type subscription interface {
 	Next(context.Context) (*events.Event, error)
 	Slow()
@@ -59,34 +60,38 @@ func subscribeTo(hub *events.Hub) subscriber {
 
 // pace is how fast a client has to be.
 type pace struct {
-	write     time.Duration // for an event, and
-	perChunk  time.Duration // for each 256 KiB of it; after twice as long the connection is cut
-	hurry     time.Duration // for all that is being sent when the server is about to end
+	write     time.Duration // for an event
+	perChunk  time.Duration // for each chunkSize of the event besides
+	hurry     time.Duration // for all writes when the server is closing
 	close     time.Duration // for the close handshake
 	ping      time.Duration // between two pings of a WebSocket
-	pong      time.Duration // for their answers
+	pong      time.Duration // for the answer to a ping
 	keepAlive time.Duration // between two comments in an event stream
-	restart   time.Duration // a client waits up to this long before it comes back to a server that restarts
+	restart   time.Duration // at most, until a client reconnects to a server that restarts
 }
+
+// chunkSize is the unit of pace.perChunk, in bytes.
+const chunkSize = 256 * kib
 
 var defaultPace = pace{
 	write: 10 * time.Second, perChunk: time.Second, hurry: 2 * time.Second, close: 5 * time.Second,
 	ping: 25 * time.Second, pong: 10 * time.Second, keepAlive: 15 * time.Second, restart: 5 * time.Second,
 }
 
-// allows is how long the client may take for n bytes.
-func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n>>18)*p.perChunk }
+// allows is how long the client may take for n bytes. After twice as long the connection is cut.
+func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n/chunkSize)*p.perChunk }
 
-// comeBack is when a client should: not all at once.
-func (p pace) comeBack() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
+// reconnect is the time until a client should reconnect, in milliseconds. It is random, so that not
+// all come at once.
+func (p pace) reconnect() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
 func newStreams(subscribe subscriber, p pace, metrics *Metrics, log *slog.Logger) *streams {
 	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[sender]struct{}{}}
-	s.pings, s.keepAlives = newPacer(p.ping, s.run), newPacer(p.keepAlive, s.run)
+	s.pings, s.keepAlives = newHeartbeats(p.ping, s.run), newHeartbeats(p.keepAlive, s.run)
 	return s
 }
 
-// Why a stream ends, besides events' errors and the database's.
+// The reasons why a stream ends, besides errors of package events and of the database.
 var (
 	errGone   = errors.New("the client has gone")
 	errStuck  = errors.New("the client has stopped reading")
@@ -94,7 +99,7 @@ var (
 	errSpoke  = errors.New("nothing is to be sent on this connection")
 )
 
-// reasonOf is what the metrics call it.
+// reasonOf is the reason's name in metrics.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errGone):
@@ -111,7 +116,7 @@ func reasonOf(err error) string {
 	return "error"
 }
 
-// failed logs what no client can help, and returns the name of the error for it.
+// failed logs an error that is the server's fault, and returns the error name for it.
 func (s *streams) failed(err error) string {
 	if pgpool.Unavailable(err) {
 		s.log.Warn("a stream has ended", "error", err)
@@ -121,30 +126,31 @@ func (s *streams) failed(err error) string {
 	return internalServerError
 }
 
-// run calls f in a goroutine of its own. If it panics, that is the end of it and of nothing else.
+// run calls f in its own goroutine. A panic ends that goroutine only.
 func (s *streams) run(f func()) {
-	s.enter()
+	s.begun()
 	go func() {
-		defer s.leave()
+		defer s.ended()
 		defer s.rescue()
 		f()
 	}()
 }
 
-// rescue is to be deferred.
+// rescue logs a panic. It must be deferred.
 func (s *streams) rescue() {
 	if r := recover(); r != nil {
 		s.log.Error("panic", "error", fmt.Sprint(r), "stack", string(debug.Stack()))
 	}
 }
 
-func (s *streams) enter() {
+// begun counts a goroutine or handler, until ended.
+func (s *streams) begun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running++
 }
 
-func (s *streams) leave() {
+func (s *streams) ended() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running--
@@ -154,10 +160,11 @@ func (s *streams) leave() {
 	}
 }
 
-// sender is a stream that may be sending something. hurry has that end by the deadline, or with the connection.
+// sender is a stream that may be writing. hurry sets the deadline of that write; after it the
+// connection is cut.
 type sender interface{ hurry(deadline time.Time) }
 
-// opened notes a stream until closed is called.
+// opened registers a stream until closed is called.
 func (s *streams) opened(k sender) (closed func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +176,8 @@ func (s *streams) opened(k sender) (closed func()) {
 	}
 }
 
-// deadline is when something has to be sent that may take until then.
+// deadline is the deadline of a write that may take until then. It is earlier if the server is
+// closing.
 func (s *streams) deadline(then time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +187,7 @@ func (s *streams) deadline(then time.Time) time.Time {
 	return then
 }
 
-// drain waits until no stream is served any more. What is being sent has little time left.
+// drain waits until the last stream has ended. Writes get the deadline pace.hurry.
 func (s *streams) drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.until = time.Now().Add(s.pace.hurry)
@@ -203,15 +211,15 @@ func (s *streams) drain(ctx context.Context) error {
 	}
 }
 
-// subscription begins what the request asks for.
+// subscription begins a subscription.
 func (s *streams) subscription(ctx context.Context, r events.Request) (subscription, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxRequest)
 	defer cancel()
 	return s.subscribe(ctx, r)
 }
 
-// request is what a subscription asks for. convos are the ids that it names, if it names any; what is no id names no convo, and
-// nothing ever concerns it.
+// request is the request for a subscription. convos are the ids of convos that the client names,
+// nil if it names none. A malformed id is ignored: no event concerns it.
 func request(caller syntax.DID, device *string, cursor *int64, convos []string) events.Request {
 	r := events.Request{DID: caller, Cursor: cursor}
 	if device != nil {

@@ -52,7 +52,7 @@ func large(seq int64, n int) *events.Event {
 	return e
 }
 
-// What has no log entry, byte for byte, with the fields that are left out and without.
+// Events without a log entry are sent byte for byte, with and without their optional fields.
 func TestFramesOfEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -76,7 +76,7 @@ func TestFramesOfEvents(t *testing.T) {
 	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
 		"cursor": int64(8), "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "joined", "epoch": int64(0), "seq": int64(1), "createdAt": at,
 	})
-	s.events <- &events.Event{StreamSeq: 9, Kind: 99, At: streamAt} // of a newer node: passed over
+	s.events <- &events.Event{StreamSeq: 9, Kind: 99, At: streamAt} // of a newer node: skipped
 	s.events <- &events.Event{
 		StreamSeq: 10, Kind: outbox.KeyPackages, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1},
 	}
@@ -93,7 +93,7 @@ func TestFramesOfEvents(t *testing.T) {
 	w.counts(1, "mlsd_requests_total", "nsid", mlsapi.NSIDSubscribeConvoEvents, "status", "101", "error", "")
 }
 
-// counts waits until a metric has this value. labels are names and values in turn.
+// counts waits until a metric has this value. labels are pairs of name and value.
 func (w *world) counts(want float64, name string, labels ...string) {
 	w.t.Helper()
 	got := math.NaN()
@@ -122,7 +122,7 @@ func (w *world) counts(want float64, name string, labels ...string) {
 	w.t.Errorf("%s%v is %g, want %g", name, labels, got, want)
 }
 
-// What really happens in a convo comes in order, in both forms, and says what getMessages and getCommits say.
+// The events of a convo come in order, in both forms, and agree with getMessages and getCommits.
 func TestStreamOfAConvo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, live)
@@ -163,7 +163,7 @@ func TestStreamOfAConvo(t *testing.T) {
 	}
 }
 
-// Request by parameters: what a subscription asks the hub for.
+// The parameters decide what a subscription asks the hub for.
 func TestSubscriptionRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -199,7 +199,7 @@ func TestSubscriptionRequests(t *testing.T) {
 		"header":           {nil, "7", events.Request{Cursor: many(8)}},
 		"header over both": {query("cursor", "9"), "7", events.Request{Cursor: many(8)}},
 		"convo":            {query("convoId", id.String()), "", events.Request{Convos: []uuid.UUID{id}}},
-		"device":           {query("deviceId", "phone"), "", events.Request{}}, // there is no pong to say that it lives
+		"device":           {query("deviceId", "phone"), "", events.Request{}}, // this form has no pong that shows that the device is alive
 		"no convo":         {query("convoId", "x"), "", events.Request{Convos: []uuid.UUID{}}},
 	} {
 		var headers []string
@@ -215,7 +215,7 @@ func TestSubscriptionRequests(t *testing.T) {
 	}
 }
 
-// What a handshake is refused with, in JSON as everything else.
+// A handshake is refused with an error in JSON, as every request.
 func TestHandshakeRefusals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -235,7 +235,7 @@ func TestHandshakeRefusals(t *testing.T) {
 		"another version":  {w.handshake(nsid, nil, token(), "Sec-WebSocket-Version", "8"), 400, "InvalidRequest", "Sec-WebSocket-Version"},
 		"no key":           {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", ""), 400, "InvalidRequest", ""},
 		"short key":        {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", "AAAA"), 400, "InvalidRequest", ""},
-		"nobody":           {w.handshake(nsid, nil, ""), 401, "AuthMissing", "WWW-Authenticate"},
+		"no caller":        {w.handshake(nsid, nil, ""), 401, "AuthMissing", "WWW-Authenticate"},
 		"no token":         {w.handshake(nsid, nil, "Bearer x"), 401, "InvalidToken", "WWW-Authenticate"},
 		"another method's": {w.handshake(nsid, nil, alice.authorization(mlsapi.NSIDStreamConvoEvents)), 401, "InvalidToken", "WWW-Authenticate"},
 		"both":             {w.handshake(nsid, query("ticket", "x"), token()), 400, "InvalidRequest", ""},
@@ -264,7 +264,7 @@ func TestHandshakeRefusals(t *testing.T) {
 	}
 }
 
-// Origins of all kinds may connect: there is nothing that they could abuse.
+// A page of any origin can connect: a browser adds no credentials to a connection.
 func TestAnyOriginMayConnect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -299,7 +299,7 @@ func TestTicket(t *testing.T) {
 	}
 }
 
-// Whoever guesses tickets is charged for it by address; who has one, by DID.
+// A client that guesses tickets is charged by address. A client that has one is charged by DID.
 func TestTicketsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) {
@@ -342,7 +342,8 @@ func TestCursorsOutOfRange(t *testing.T) {
 	}
 }
 
-// A node that shuts down sends everybody away in an order of its own, and waits for them.
+// A node that shuts down tells each client when to reconnect, and waits until the streams have
+// ended.
 func TestStreamsDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -375,7 +376,7 @@ func TestStreamsDrain(t *testing.T) {
 	second.ended(t)
 }
 
-// What the database says of itself is no client's business.
+// A client does not get the text of a database error.
 func TestStreamFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, faulty)
@@ -393,7 +394,7 @@ func TestStreamFails(t *testing.T) {
 	r.ends()
 }
 
-// A client has nothing to say.
+// A client that sends a message is disconnected.
 func TestClientThatTalksIsClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -409,7 +410,7 @@ func TestClientThatTalksIsClosed(t *testing.T) {
 		}
 		s.ended(t)
 	}
-	// One that only begins to say something does not keep anybody waiting.
+	// A client that sends only the beginning of a message delays no one.
 	w.server.Hurry(api.Pace{Close: 100 * time.Millisecond})
 	h = w.pretend()
 	conn, r := alice.raw(0)
@@ -423,7 +424,7 @@ func TestClientThatTalksIsClosed(t *testing.T) {
 	}
 }
 
-// Whoever answers pings stays, and whoever does not is cut off.
+// A client that answers pings stays connected. A client that does not is disconnected.
 func TestPings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -452,7 +453,8 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// A reader that pauses is told that it is too slow; one that does not read at all is cut off; and whoever reads notices neither.
+// A reader that pauses gets ConsumerTooSlow. A reader that never reads is disconnected. Neither
+// has an effect on other readers.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -492,7 +494,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 	late.ended(t)
 	if len(late.slow) != 1 {
-		t.Error("the hub was not told")
+		t.Error("the hub did not learn it")
 	}
 	never.ended(t)
 	w.counts(2, "mlsd_subscriptions_ended_total", "kind", "websocket", "reason", "too_slow")
@@ -526,7 +528,7 @@ func TestSlowReadersOfEventStreams(t *testing.T) {
 	fast.ends()
 }
 
-// The form of an event stream, which goes on for longer than any other answer may.
+// An event stream has its form, and lasts longer than any other answer.
 func TestEventStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -566,7 +568,7 @@ func TestEventStream(t *testing.T) {
 	}
 }
 
-// A defect ends the stream that has it, and nothing else.
+// A panic in a stream ends that stream only.
 func TestStreamPanics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, faulty)
@@ -593,7 +595,8 @@ func TestStreamPanics(t *testing.T) {
 	k.wants(welcomeHeader(), welcomeBody(7))
 }
 
-// A client that is sent more than it can read at once is busy, not dead: it is not cut off for the pings that it has not come to.
+// A client that gets more than it can read at once is not dead: it is not disconnected because of
+// pings that it has not read yet.
 func TestPingsWaitForWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -611,7 +614,7 @@ func TestPingsWaitForWrites(t *testing.T) {
 	}
 }
 
-// However streams end, nothing of them is left.
+// However a stream ends, the hub and the metrics count it as ended, and the server can drain.
 func TestStreamsComeToAnEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -634,7 +637,7 @@ func TestStreamsComeToAnEnd(t *testing.T) {
 			case 3:
 				r := alice.stream(nil)
 				_ = r.resp.Body.Close()
-			default: // is told that the node shuts down
+			default: // the answer says that the node shuts down
 				_, _ = io.Copy(io.Discard, alice.stream(nil).lines)
 			}
 		})
@@ -656,8 +659,8 @@ func TestStreamsComeToAnEnd(t *testing.T) {
 	}
 }
 
-// Ten thousand idle subscribers are a few hundred megabytes: each costs less than 32 KiB, its goroutines, its buffers and its part of the
-// hub included. It is not parallel, because it measures.
+// An idle subscriber costs less than 32 KiB, with its goroutines, its buffers and its data in the
+// hub. The test is not parallel, because it measures memory.
 func TestIdleSubscribersAreCheap(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector has memory of its own")
@@ -695,8 +698,8 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 	}
 }
 
-// Whoever is being sent something when a ping is due may be dead, and nobody knows: its device is not to be taken for connected until it
-// answers one.
+// A client is possibly dead while an event is sent to it and a ping is due. Its device does not
+// count as connected until it answers a ping.
 func TestDoubtedWhileBeingSent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -716,7 +719,7 @@ func TestDoubtedWhileBeingSent(t *testing.T) {
 	}
 }
 
-// A client that has stopped reading holds up no shutdown.
+// A client that has stopped reading does not delay a shutdown.
 func TestStuckClientsAndShutdown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t) // with the pace that servers have

@@ -28,7 +28,7 @@ import (
 	"mlsd/events"
 )
 
-// hub tells what its test makes up.
+// hub sends the events that its test gives it.
 type hub struct {
 	refuses  error
 	outdated bool
@@ -38,7 +38,7 @@ type hub struct {
 	begun    chan *subscription
 }
 
-// pretend puts a hub in the place of the server's.
+// pretend replaces the server's hub with one of the test.
 func (w *world) pretend() *hub {
 	h := &hub{begun: make(chan *subscription, 2000)}
 	w.server.Subscribe(h.subscribe)
@@ -57,14 +57,14 @@ func (h *hub) subscribe(_ context.Context, r events.Request) (api.Subscription, 
 	return s, h.outdated, nil
 }
 
-// last is what was asked for last.
+// last returns the last request of a subscription.
 func (h *hub) last() events.Request {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.requests[len(h.requests)-1]
 }
 
-// next is the next subscription that has begun.
+// next waits for the next subscription.
 func (h *hub) next(t *testing.T) *subscription {
 	t.Helper()
 	select {
@@ -83,7 +83,7 @@ type subscription struct {
 	closed chan bool
 	once   sync.Once
 
-	believed atomic.Int32 // 1: it was trusted last, -1: doubted
+	believed atomic.Int32 // 1: trusted, -1: doubted, by the last call
 }
 
 func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
@@ -133,7 +133,7 @@ func (w *world) listen() (address string) {
 	return w.address
 }
 
-// ticket is one of the person's.
+// ticket fetches a ticket.
 func (u *user) ticket() string {
 	u.w.t.Helper()
 	ticket, _, err := u.w.tickets.Issue(u.w.t.Context(), u.did(), mlsapi.NSIDSubscribeConvoEvents)
@@ -231,7 +231,8 @@ func (k *socket) fails(name, message string) {
 	}
 }
 
-// handshake answers an opening handshake without a WebSocket behind it. headers are names and values in turn; "" is none.
+// handshake answers an opening handshake without a WebSocket behind it. headers are pairs of name
+// and value; "" is none.
 func (w *world) handshake(nsid string, q url.Values, authorization string, headers ...string) answer {
 	w.t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://"+w.listen()+"/xrpc/"+nsid+"?"+q.Encode(), nil)
@@ -266,7 +267,7 @@ func (w *world) handshake(nsid string, q url.Values, authorization string, heade
 	return a
 }
 
-// raw opens a WebSocket and leaves everything behind the handshake to the test.
+// raw opens a WebSocket, and leaves everything after the handshake to the test.
 func (u *user) raw(buffer int) (net.Conn, *bufio.Reader) {
 	u.w.t.Helper()
 	conn, err := net.Dial("tcp", u.w.listen())
@@ -302,7 +303,7 @@ type reader struct {
 	lines *bufio.Reader
 }
 
-// stream asks for server-sent events. headers are names and values in turn.
+// stream asks for server-sent events. headers are pairs of name and value.
 func (u *user) stream(q url.Values, headers ...string) *reader {
 	u.w.t.Helper()
 	ctx, cancel := context.WithTimeout(u.w.t.Context(), 30*time.Second)
@@ -374,7 +375,7 @@ func (r *reader) ends() {
 // live runs the world's own event stream.
 func live(w *world) { w.live = true }
 
-// stream makes what the server's hub is part of.
+// events returns the hub of the server, and a function that stops it.
 func (w *world) events() (*events.Hub, func()) {
 	metrics := api.NewStreamMetrics(prometheus.NewRegistry())
 	log := slog.New(slog.DiscardHandler)
@@ -395,7 +396,7 @@ func (w *world) events() (*events.Hub, func()) {
 	return hub, sequencer.Wake
 }
 
-// object decodes JSON as it is.
+// object decodes JSON without a type.
 func object(t *testing.T, text string) (v map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &v); err != nil {

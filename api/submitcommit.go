@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 )
@@ -25,9 +26,9 @@ func (h *handlers) SubmitCommit(c *call, in *mlsapi.SubmitCommitInput) error {
 	}
 	s := convos.Submission{
 		ConvoID: convo, Caller: c.caller,
-		Proposed: proposed("submitCommit", key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
+		Proposed: c.proposed(key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
 	}
-	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		advanced, err := convos.Submit(ctx, tx, s)
 		if err != nil {
 			return nil, err

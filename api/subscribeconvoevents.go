@@ -10,12 +10,14 @@ import (
 	"mlsd/events"
 )
 
-// SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. What a client can be told by the status of its handshake comes before
-// that is accepted; what the lexicon has an error frame for comes after it.
+// SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. Errors that the lexicon declares are
+// error frames, after the handshake is accepted. All others are the HTTP status of the handshake.
 func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsParams) (err error) {
 	c.caller, err = h.subscriber(c, p.Ticket)
 	if errors.Is(err, events.ErrInvalidTicket) {
-		h.byIP.charge(c.http.RealIP()) // before it is told: it could try the next one meanwhile
+		// The address is charged before the refusal is sent, because the client could try the next
+		// ticket meanwhile.
+		h.byIP.charge(c.http.RealIP())
 		return h.streams.refuse(c.http, err)
 	}
 	if err != nil {
@@ -37,18 +39,19 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	return nil
 }
 
-// subscriber is who the ticket was made for, or without one the issuer of the token.
+// subscriber is the caller: the DID that the ticket was made for, or without a ticket the issuer of
+// the token.
 func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
 	admit := func(did syntax.DID) error { return h.byDID.take(c.http, did.String()) }
 	authorization := c.http.Request().Header.Get(echo.HeaderAuthorization)
 	switch {
 	case ticket == nil:
-		token, err := h.auth.Validate(c.ctx, authorization, syntax.NSID(c.nsid), false, admit)
+		token, err := h.auth.Validate(c.ctx, authorization, syntax.NSID(c.route.Method.NSID), false, admit)
 		return token.Caller, err
 	case authorization != "":
 		return "", badRequest("there is a ticket and an Authorization header: send one of them")
 	}
-	did, err := h.tickets.Redeem(c.ctx, *ticket, c.nsid)
+	did, err := h.tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
 	if err != nil {
 		return "", err
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/push"
 )
@@ -15,7 +16,7 @@ func (h *handlers) UnregisterPushTarget(c *call, in *mlsapi.UnregisterPushTarget
 	if err != nil {
 		return err
 	}
-	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (mlsapi.Appender, error) {
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		removed, err := push.Unregister(ctx, tx, c.caller, in.DeviceID)
 		if err != nil {
 			return nil, err

@@ -2,7 +2,8 @@ package api
 
 import "mlsd/api/mlsapi"
 
-// UpdateCursor: blue.catbird.mls.updateCursor. Its guard is the maximum: saying it again changes nothing.
+// UpdateCursor: blue.catbird.mls.updateCursor. A cursor only goes up, so a repeated request changes
+// nothing.
 func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	convo, err := convoID(in.ConvoID)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim"
+	"mlsd/clientsim/mlsclient"
 	"mlsd/internal/failpoint"
 )
 
 // phone is a device with real MLS.
 type phone struct {
 	*user
-	mls   clientsim.Device
-	group clientsim.Group
+	mls   mlsclient.Device
+	group mlsclient.Group
 }
 
 func (w *world) phone() *phone { return w.user().phone() }
@@ -27,7 +27,7 @@ func (w *world) phone() *phone { return w.user().phone() }
 // phone is another device of the same person.
 func (u *user) phone() *phone {
 	u.w.t.Helper()
-	d, err := clientsim.NewDevice(u.did().String(), clientsim.SuiteX25519)
+	d, err := mlsclient.NewDevice(u.did().String(), mlsclient.SuiteX25519)
 	if err != nil {
 		u.w.t.Fatal(err)
 	}
@@ -46,11 +46,11 @@ func must[T any](v T, err error) func(*world) T {
 }
 
 // package_ publishes one KeyPackage of the device.
-func (p *phone) package_() clientsim.KeyPackage {
+func (p *phone) package_() mlsclient.KeyPackage {
 	p.w.t.Helper()
 	kp := must(p.mls.KeyPackage())(p.w)
 	p.post(mlsapi.NSIDPublishKeyPackage, &mlsapi.PublishKeyPackageInput{
-		KeyPackage: kp.Message, CipherSuite: clientsim.SuiteX25519.Name(), IdempotencyKey: newKey(),
+		KeyPackage: kp.Message, CipherSuite: mlsclient.SuiteX25519.Name(), IdempotencyKey: newKey(),
 	}).ok()
 	return kp
 }
@@ -83,7 +83,7 @@ func (p *phone) found(others ...*phone) *convo {
 	p.group = must(p.mls.Create(newGroup(p.w.t)))(p.w)
 	staged := must(p.group.StageAdd(p.fetch(others...)...))(p.w)
 	in := &mlsapi.CreateConvoInput{
-		GroupID: hex.EncodeToString(p.group.ID()), CipherSuite: clientsim.SuiteX25519.Name(), IdempotencyKey: newKey(),
+		GroupID: hex.EncodeToString(p.group.ID()), CipherSuite: mlsclient.SuiteX25519.Name(), IdempotencyKey: newKey(),
 		WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
 	}
 	for _, o := range others {
@@ -101,7 +101,7 @@ func (p *phone) found(others ...*phone) *convo {
 }
 
 // addMembers is the input that adds the others with a commit.
-func (p *phone) addMembers(c *convo, staged *clientsim.Staged, others ...*phone) *mlsapi.AddMembersInput {
+func (p *phone) addMembers(c *convo, staged *mlsclient.Staged, others ...*phone) *mlsapi.AddMembersInput {
 	in := &mlsapi.AddMembersInput{
 		ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
 	}
@@ -112,14 +112,14 @@ func (p *phone) addMembers(c *convo, staged *clientsim.Staged, others ...*phone)
 }
 
 // submit is the input that submits a commit.
-func submit(c *convo, staged *clientsim.Staged) *mlsapi.SubmitCommitInput {
+func submit(c *convo, staged *mlsclient.Staged) *mlsapi.SubmitCommitInput {
 	return &mlsapi.SubmitCommitInput{
 		ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
 	}
 }
 
 // rejoin is the input that submits an external commit.
-func rejoin(c *convo, staged *clientsim.Staged) *mlsapi.ProcessExternalCommitInput {
+func rejoin(c *convo, staged *mlsclient.Staged) *mlsapi.ProcessExternalCommitInput {
 	return &mlsapi.ProcessExternalCommitInput{ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, GroupInfo: staged.GroupInfo}
 }
 
@@ -147,14 +147,14 @@ func (u *user) convo(c *convo) mlsapi.ConvoView {
 	return read[mlsapi.GetConvoOutput](u.w.t, u.get(mlsapi.NSIDGetConvo, "convoId", c.id).ok()).Convo
 }
 
-// flipped is b with one bit turned.
+// flipped returns b with one bit inverted.
 func flipped(b []byte, at int) []byte {
 	out := bytes.Clone(b)
 	out[at] ^= 1
 	return out
 }
 
-// A commit that can be read is verified, and does what the request says and nothing else.
+// A commit in clear is verified. It must do what the request says and nothing else.
 func TestVerifiedCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -197,14 +197,14 @@ func TestVerifiedCommit(t *testing.T) {
 		want string
 		says string // part of the message
 	}{
-		{"adds somebody else", func() answer {
+		{"adds another person", func() answer {
 			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{dave.did()} }))
 		}, mlsapi.ErrInvalidCommit, "§5.3"},
 		{"adds one too many", func() answer { return alice.post(mlsapi.NSIDAddMembers, addBoth) }, mlsapi.ErrInvalidCommit, "§5.3"},
 		{"adds one too few", func() answer {
 			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.DIDList = append(in.DIDList, dave.did()) }))
 		}, mlsapi.ErrInvalidCommit, "adds no device"},
-		{"adds nobody", func() answer {
+		{"adds no member", func() answer {
 			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.Commit, in.GroupInfo = update.Commit, update.GroupInfo }))
 		}, mlsapi.ErrInvalidCommit, "adds no device"},
 		{"adds an unknown KeyPackage", func() answer { return alice.post(mlsapi.NSIDAddMembers, unpublished) }, mlsapi.ErrKeyPackageNotFound, ""},
@@ -213,7 +213,7 @@ func TestVerifiedCommit(t *testing.T) {
 		}, mlsapi.ErrKeyPackageNotFound, ""},
 		{"with a Welcome for more", func() answer {
 			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = both.Welcome }))
-		}, mlsapi.ErrKeyPackageNotFound, ""}, // dave is not being added
+		}, mlsapi.ErrKeyPackageNotFound, ""}, // the request does not add dave
 		{"with a Welcome for other KeyPackages of the same people", func() answer {
 			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = withTablet.Welcome }))
 		}, mlsapi.ErrInvalidWelcome, "which the commit adds"},
@@ -224,7 +224,7 @@ func TestVerifiedCommit(t *testing.T) {
 		{"that adds by submitCommit", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, addCarol)) }, mlsapi.ErrInvalidCommit, "§5.3"},
 		{"that removes by submitCommit", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, removeBob)) }, mlsapi.ErrNotPermitted, ""},
 		{"that removes without the right", func() answer { return bob.post(mlsapi.NSIDSubmitCommit, submit(c, bobRemovesAlice)) }, mlsapi.ErrNotPermitted, ""},
-		{"that removes nobody", func() answer {
+		{"that removes no member", func() answer {
 			return alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: update.Commit})
 		}, mlsapi.ErrInvalidCommit, "leaves a device"},
 		{"that removes and adds", func() answer {
@@ -267,7 +267,7 @@ func TestVerifiedCommit(t *testing.T) {
 	}
 }
 
-// Key rotation, further devices of one's own, and their removal: all without a word to anybody.
+// submitCommit rotates keys, and adds and removes devices of the committer's own.
 func TestSubmitCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -294,8 +294,8 @@ func TestSubmitCommit(t *testing.T) {
 		t.Fatalf("%d members after a device was added", n)
 	}
 
-	leaf := slices.IndexFunc(tablet.group.Leaves(), func(l clientsim.Leaf) bool { return bytes.Equal(l.SignatureKey, bob.mls.SignatureKey()) })
-	remove := must(tablet.group.Stage(clientsim.Change{Remove: []uint32{tablet.group.Leaves()[leaf].Index}}))(w)
+	leaf := slices.IndexFunc(tablet.group.Leaves(), func(l mlsclient.Leaf) bool { return bytes.Equal(l.SignatureKey, bob.mls.SignatureKey()) })
+	remove := must(tablet.group.Stage(mlsclient.Change{Remove: []uint32{tablet.group.Leaves()[leaf].Index}}))(w)
 	tablet.post(mlsapi.NSIDSubmitCommit, submit(c, remove)).ok()
 	follow(c, alice, tablet)
 	if n := w.count(`SELECT count(*) FROM members WHERE convo_id = $1 AND left_at IS NULL`, c.id); n != 2 {
@@ -303,7 +303,8 @@ func TestSubmitCommit(t *testing.T) {
 	}
 }
 
-// A device that lost its state comes back by itself, and reads what is sent afterwards.
+// A device that lost its state joins again by an external commit, and reads what is sent
+// afterwards.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -318,7 +319,7 @@ func TestRejoin(t *testing.T) {
 		if info.Epoch != c.epoch {
 			t.Fatalf("the GroupInfo is of epoch %d, the convo in %d", info.Epoch, c.epoch)
 		}
-		prior := slices.IndexFunc(alice.group.Leaves(), func(l clientsim.Leaf) bool { return l.Identity == bob.did().String() })
+		prior := slices.IndexFunc(alice.group.Leaves(), func(l mlsclient.Leaf) bool { return l.Identity == bob.did().String() })
 		staged := must(fresh.mls.JoinExternal(info.GroupInfo, int(alice.group.Leaves()[prior].Index)))(w)
 		in := rejoin(c, staged)
 		first := fresh.post(mlsapi.NSIDProcessExternalCommit, in)
@@ -343,29 +344,29 @@ func TestRejoin(t *testing.T) {
 	}
 }
 
-// open-join: a stranger's external commit was accepted. self-rejoin: a removed member rejoined by external commit.
-// group-info-open: GroupInfo without a membership check.
+// open-join: a stranger's external commit was accepted. self-rejoin: a removed member rejoined by
+// external commit. group-info-open: GroupInfo without a membership check.
 func TestOpenJoin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob, mallory := w.phone(), w.phone(), w.phone()
 	c := alice.found(bob)
 	info := read[mlsapi.GetGroupInfoOutput](t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
-	staged := must(mallory.mls.JoinExternal(info.GroupInfo, clientsim.NoLeaf))(w)
+	staged := must(mallory.mls.JoinExternal(info.GroupInfo, mlsclient.NoLeaf))(w)
 	before := w.digest()
 	in := rejoin(c, staged)
 	stranger := mallory.post(mlsapi.NSIDProcessExternalCommit, in)
 	stranger.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	in.ConvoID = "0190aaaa-0000-7000-8000-000000000000"
-	if nowhere := mallory.post(mlsapi.NSIDProcessExternalCommit, in); !bytes.Equal(nowhere.body, stranger.body) {
-		t.Errorf("a stranger is told %s, and of no convo %s", stranger.body, nowhere.body)
+	if unknown := mallory.post(mlsapi.NSIDProcessExternalCommit, in); !bytes.Equal(unknown.body, stranger.body) {
+		t.Errorf("a stranger gets %s, and of no convo %s", stranger.body, unknown.body)
 	}
-	// Nor can a member let a stranger's device in, or take a place that is not its own.
+	// A member cannot add a stranger's device, and cannot remove another's.
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, staged)).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
 	theft := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, int(alice.group.Own())))(w)
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, theft)).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 	// An external commit has a method of its own.
-	fresh := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, clientsim.NoLeaf))(w)
+	fresh := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, mlsclient.NoLeaf))(w)
 	bob.post(mlsapi.NSIDSubmitCommit, submit(c, fresh)).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(bob.group.StageUpdate())(w))).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
 	bob.mls.HideHandshakes(true)
@@ -381,19 +382,19 @@ func TestSelfRejoin(t *testing.T) {
 	alice, bob, carol := w.phone(), w.phone(), w.phone()
 	c := alice.found(bob, carol)
 	info := read[mlsapi.GetGroupInfoOutput](t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
-	early := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, clientsim.NoLeaf))(w)
+	early := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, mlsclient.NoLeaf))(w)
 	remove := must(alice.group.StageRemove(bob.did().String()))(w)
 	alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
 		ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: remove.Commit, GroupInfo: remove.GroupInfo, IdempotencyKey: newKey(),
 	}).ok()
 	follow(c, alice, carol)
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, early)).fails(http.StatusForbidden, mlsapi.ErrNotMember)
-	// Not even with the newest GroupInfo, which another member has leaked.
+	// It cannot join even with the newest GroupInfo, which another member has leaked.
 	leaked := read[mlsapi.GetGroupInfoOutput](t, carol.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
-	late := must(bob.user.phone().mls.JoinExternal(leaked.GroupInfo, clientsim.NoLeaf))(w)
+	late := must(bob.user.phone().mls.JoinExternal(leaked.GroupInfo, mlsclient.NoLeaf))(w)
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, late)).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	carol.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, late)).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
-	// Nor does one who has left by itself, whose leaf is still in the tree.
+	// A member that has left cannot join either, while its leaf is still in the tree.
 	carol.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	carol.post(mlsapi.NSIDSubmitCommit, submit(c, must(carol.group.StageUpdate())(w))).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	again := must(carol.user.phone().mls.JoinExternal(leaked.GroupInfo, int(carol.group.Own())))(w)
@@ -409,13 +410,13 @@ func TestGroupInfoOpen(t *testing.T) {
 	a := mallory.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id)
 	a.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	if b := mallory.get(mlsapi.NSIDGetGroupInfo, "convoId", "0190aaaa-0000-7000-8000-000000000000"); !bytes.Equal(a.body, b.body) {
-		t.Errorf("a stranger is told %s, and of no convo %s", a.body, b.body)
+		t.Errorf("a stranger gets %s, and of no convo %s", a.body, b.body)
 	}
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 }
 
-// What a convo's commits are judged by, and how the tree is lost and found again.
+// The levels of a convo's commits, and how the server loses and learns the tree.
 func TestCommitLevels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -446,13 +447,14 @@ func TestCommitLevels(t *testing.T) {
 	step("public, tree unknown", false, false, "structure", false)
 	fresh := bob.user.phone()
 	info := must(alice.group.GroupInfo())(w) // from another channel
-	out := must(fresh.mls.JoinExternal(info, clientsim.NoLeaf))(w)
+	out := must(fresh.mls.JoinExternal(info, mlsclient.NoLeaf))(w)
 	fresh.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, out)).fails(http.StatusNotFound, mlsapi.ErrGroupInfoNotFound)
 	step("public, tree found", false, true, "structure", true)
 	step("public, tree known", false, true, "verified", true)
 }
 
-// An encrypted commit cannot bring in with its GroupInfo what an open one may not.
+// An encrypted commit with a GroupInfo cannot change the roster in a way that a commit in clear
+// cannot.
 func TestHiddenRosterChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -470,7 +472,7 @@ func TestHiddenRosterChange(t *testing.T) {
 	follow(c, alice, carol)
 }
 
-// The public group moves with its commit or not at all.
+// The public group is stored in the transaction of its commit.
 func TestPublicGroupIsOfTheCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, faulty)
@@ -491,7 +493,7 @@ func TestPublicGroupIsOfTheCommit(t *testing.T) {
 	follow(c, alice, bob)
 }
 
-// A Welcome that is on its way to a device which is removed, or which has come in by itself, leads nowhere.
+// A Welcome for a device that is removed, or that has joined by itself, has no effect.
 func TestWelcomeOfGoneDevice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -501,8 +503,8 @@ func TestWelcomeOfGoneDevice(t *testing.T) {
 	bob.post(mlsapi.NSIDSubmitCommit, submit(c, must(bob.group.StageAdd(bob.fetch(tablet)...))(w))).ok()
 	follow(c, alice, bob)
 	ref := tablet.mls.Refs()[0]
-	leaf := slices.IndexFunc(bob.group.Leaves(), func(l clientsim.Leaf) bool { return bytes.Equal(l.SignatureKey, tablet.mls.SignatureKey()) })
-	remove := must(bob.group.Stage(clientsim.Change{Remove: []uint32{bob.group.Leaves()[leaf].Index}}))(w)
+	leaf := slices.IndexFunc(bob.group.Leaves(), func(l mlsclient.Leaf) bool { return bytes.Equal(l.SignatureKey, tablet.mls.SignatureKey()) })
+	remove := must(bob.group.Stage(mlsclient.Change{Remove: []uint32{bob.group.Leaves()[leaf].Index}}))(w)
 	bob.post(mlsapi.NSIDSubmitCommit, submit(c, remove)).ok()
 	tablet.get(mlsapi.NSIDGetWelcome, "convoId", c.id, "keyPackageRef", ref).fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
 	follow(c, alice, bob)

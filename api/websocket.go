@@ -15,14 +15,17 @@ import (
 	"github.com/labstack/echo/v4"
 	"golang.org/x/net/http/httpguts"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 )
 
-// socketBuffer is what the kernel holds of what a client has not read yet: more would hide for long that it does not read.
+// socketBuffer is the kernel's send buffer, in bytes. With a larger one the server would notice
+// late that a client does not read.
 const socketBuffer = 256 << 10
 
-// checkUpgrade refuses what is no opening handshake of a WebSocket (RFC 6455, section 4.2.1).
+// checkUpgrade refuses a request that is no opening handshake of a WebSocket (RFC 6455, section
+// 4.2.1).
 func checkUpgrade(c echo.Context) error {
 	r, h := c.Request(), c.Response().Header()
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
@@ -46,27 +49,29 @@ func checkUpgrade(c echo.Context) error {
 	return nil
 }
 
-// socket is one WebSocket. It has two goroutines, which outlive the request that it came with: one writes events, and the other
-// reads, for what comes are pongs and the close frame alone.
+// socket is one WebSocket. It has two goroutines, which outlive the HTTP request: one writes
+// events, the other reads. Only pongs and the close frame may come from the client.
 type socket struct {
 	streams *streams
 	ws      *websocket.Conn
-	conn    net.Conn // under ws; closing it ends all that goes on there, at once
+	conn    net.Conn // under ws; closing it ends all reads and writes at once
 	sub     subscription
-	ctx     context.Context // ends with its cause when the client is to be told no more
+	ctx     context.Context // ends, with a cause, when no more events are to be sent
 	cancel  context.CancelCauseFunc
-	writing atomic.Bool // an event is on its way, and its deadline governs
+	writing atomic.Bool // during the write of an event
 }
 
-// accept answers the opening handshake. After it the request has no part in the connection.
+// accept answers the opening handshake. After it the connection does not depend on the request.
 func (s *streams) accept(c echo.Context) (*socket, error) {
 	k := &socket{streams: s}
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
 	w := &hijacker{ResponseWriter: c.Response()}
 	ws, err := websocket.Accept(w, c.Request(), &websocket.AcceptOptions{
-		InsecureSkipVerify: true, // of the origin: there are no cookies that another site could make use of
+		InsecureSkipVerify: true, // of the origin: there are no cookies that another site could use
 		OnPingReceived: func(context.Context, []byte) bool {
-			return !k.writing.Load() // a pong would wait for the event, and the event is sign of life enough
+			// During the write of an event there is no pong: it would wait for the event, and the
+			// event shows that the server is alive.
+			return !k.writing.Load()
 		},
 	})
 	if err != nil {
@@ -76,13 +81,13 @@ func (s *streams) accept(c echo.Context) (*socket, error) {
 	k.ws, k.conn = ws, w.conn
 	if tcp, ok := w.conn.(*net.TCPConn); ok {
 		if err := tcp.SetWriteBuffer(socketBuffer); err != nil {
-			s.log.Debug("a socket keeps its buffer", "error", err)
+			s.log.Debug("a socket's buffer size was not set", "error", err)
 		}
 	}
 	return k, nil
 }
 
-// hijacker keeps the connection that it hands over.
+// hijacker keeps the connection that Hijack returns.
 type hijacker struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -94,7 +99,8 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// refuse accepts the handshake to say that nothing comes of it: a browser cannot read why a handshake failed. It returns why.
+// refuse accepts the handshake and sends why as an error frame: a browser cannot read why a
+// handshake failed. It returns why.
 func (s *streams) refuse(c echo.Context, why error) error {
 	k, err := s.accept(c)
 	if err != nil {
@@ -107,7 +113,7 @@ func (s *streams) refuse(c echo.Context, why error) error {
 	return why
 }
 
-// serve tells the events of sub until one of the two has enough.
+// serve sends the events of sub until the client or the server ends the stream.
 func (k *socket) serve(sub subscription, outdated bool) {
 	k.sub = sub
 	k.streams.run(k.read)
@@ -118,7 +124,9 @@ func (k *socket) serve(sub subscription, outdated bool) {
 		defer k.streams.pings.add(k.ping)()
 		defer k.streams.opened(k)()
 		err := k.send(outdated)
-		sub.Close() // before the closing handshake: what it held is free, and the device is away
+		// Before the closing handshake: it frees memory, and the device counts as disconnected at
+		// once.
+		sub.Close()
 		k.streams.metrics.streamEnded(kindWebSocket, reasonOf(err))
 		k.end(err)
 	})
@@ -127,7 +135,7 @@ func (k *socket) serve(sub subscription, outdated bool) {
 // send writes events until it cannot, and returns why.
 func (k *socket) send(outdated bool) error {
 	if outdated {
-		info := mlsapi.AppendFrame(nil, &mlsapi.InfoEvent{Name: outdatedCursor, Message: present(outdatedMessage)})
+		info := lexcodec.AppendFrame(nil, &mlsapi.InfoEvent{Name: outdatedCursor, Message: present(outdatedMessage)})
 		if err := k.write(info); err != nil {
 			return err
 		}
@@ -155,8 +163,8 @@ func (k *socket) send(outdated bool) error {
 	}
 }
 
-// write writes a frame. Errors: events.ErrConsumerTooSlow if that took longer than it may, errStuck if it took more than twice as
-// long, and so never ended; and whatever the stream has ended with.
+// write writes a frame. Errors: events.ErrConsumerTooSlow if it took longer than pace allows;
+// errStuck if it did not end within twice that time; errGone; and the cause of the end of k.ctx.
 func (k *socket) write(wire []byte) error {
 	allowed := k.streams.pace.allows(len(wire))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*allowed)
@@ -178,45 +186,46 @@ func (k *socket) write(wire []byte) error {
 	return nil
 }
 
-// end says why the stream ends, if there is still somebody to say it to. The close frame says it again, because some clients
-// cannot read the frame of an error.
+// end tells the client why the stream ends, if it still reads. The close frame repeats the name,
+// because some clients cannot read an error frame.
 func (k *socket) end(why error) {
 	f, refused := refusal(why)
 	switch {
 	case errors.Is(why, errGone), errors.Is(why, errStuck), errors.Is(why, errSilent):
 	case refused:
-		if err := k.write(mlsapi.AppendErrorFrame(nil, f.name, f.message)); err == nil || errors.Is(err, events.ErrConsumerTooSlow) {
+		if err := k.write(lexcodec.AppendErrorFrame(nil, f.name, f.message)); err == nil || errors.Is(err, events.ErrConsumerTooSlow) {
 			k.close(websocket.StatusPolicyViolation, f.name)
 		}
 	case errors.Is(why, errSpoke):
 		k.close(websocket.StatusPolicyViolation, errSpoke.Error())
 	case errors.Is(why, events.ErrClosing):
-		k.close(websocket.StatusServiceRestart, fmt.Sprintf("restarting; reconnect after %d ms", k.streams.pace.comeBack()))
+		k.close(websocket.StatusServiceRestart, fmt.Sprintf("restarting; reconnect after %d ms", k.streams.pace.reconnect()))
 	default:
 		k.close(websocket.StatusInternalError, k.streams.failed(why))
 	}
 }
 
-// close does the closing handshake, within bounds.
+// close does the closing handshake, in at most pace.close.
 func (k *socket) close(code websocket.StatusCode, reason string) {
 	defer time.AfterFunc(k.streams.pace.close, func() { k.sever() }).Stop()
 	if err := k.ws.Close(code, reason); err != nil {
-		k.streams.log.Debug("a WebSocket was not closed in order", "error", err)
+		k.streams.log.Debug("a WebSocket was not closed cleanly", "error", err)
 	}
 }
 
-// read waits for the end, or for something that the client should not have sent. Pings and pongs are answered and noted on the way.
+// read waits until the connection ends or the client sends a data frame, which it must not. It
+// handles pings and pongs.
 func (k *socket) read() {
 	if _, _, err := k.ws.Reader(context.Background()); err == nil {
-		k.cancel(errSpoke) // the writer says so
+		k.cancel(errSpoke) // the writer closes the connection
 		return
 	}
 	k.cancel(errGone)
 	k.sever()
 }
 
-// ping asks the client whether it is there, unless it is being sent something. Whether it is there then nobody knows until it answers
-// the next one.
+// ping checks that the client is alive. During the write of an event it sends no ping; until the
+// client answers the next one, its device counts as perhaps disconnected.
 func (k *socket) ping() {
 	if k.writing.Load() {
 		k.sub.Doubt()
@@ -242,16 +251,16 @@ func (k *socket) hurry(deadline time.Time) {
 	}
 }
 
-// sever ends whatever goes on on the connection.
+// sever closes the connection, which ends all reads and writes.
 func (k *socket) sever() {
 	if err := k.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		k.streams.log.Debug("a connection was not closed in order", "error", err)
+		k.streams.log.Debug("a connection was not closed cleanly", "error", err)
 	}
 }
 
-// cut ends the WebSocket without a word.
+// cut ends the WebSocket without a closing handshake.
 func (k *socket) cut() {
 	k.cancel(errGone)
 	k.sever()
-	_ = k.ws.CloseNow() // the connection is closed already: this frees what belongs to it
+	_ = k.ws.CloseNow() // frees its memory; the connection is closed already
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -24,7 +23,7 @@ import (
 func release(w *world) { w.policy.OnExpiry = welcome.Release }
 func consume(w *world) { w.policy.OnExpiry = welcome.Consume }
 
-// fetch asks for u's Welcome; params are names and values in turn.
+// fetch asks for u's Welcome; params are pairs of name and value.
 func (u *user) fetch(c *convo, params ...string) answer {
 	u.w.t.Helper()
 	return u.get(mlsapi.NSIDGetWelcome, append([]string{"convoId", c.id}, params...)...)
@@ -36,7 +35,7 @@ func (u *user) fetched(c *convo, params ...string) mlsapi.GetWelcomeOutput {
 	return read[mlsapi.GetWelcomeOutput](u.w.t, u.fetch(c, params...).ok())
 }
 
-// confirm says how joining went. device is nil for a client that does not name it.
+// confirm confirms the outcome of joining. device is nil for a client that names none.
 func (u *user) confirm(c *convo, success bool, device *string) answer {
 	u.w.t.Helper()
 	return u.post(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: success, DeviceID: device})
@@ -57,7 +56,7 @@ func (u *user) deviceID() string {
 // reap runs the reaper once.
 func (w *world) reap() welcome.Reaped {
 	w.t.Helper()
-	reaper := welcome.NewReaper(w.db, w.policy, slog.New(slog.NewTextHandler(io.Discard, nil)), func(welcome.Reaped) {})
+	reaper := welcome.NewReaper(w.db, w.policy, func(welcome.Reaped) {})
 	done, err := reaper.RunOnce(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
@@ -72,7 +71,7 @@ func (w *world) age(d time.Duration) {
 	pgtest.Age(w.t, w.db, "welcome_bodies", d)
 }
 
-// states are those of u's Welcomes, oldest first.
+// states returns the states of u's Welcomes, oldest first.
 func (u *user) states(c *convo) string {
 	u.w.t.Helper()
 	var states string
@@ -95,7 +94,7 @@ type delivery struct {
 
 type step func(d *delivery)
 
-// fetches: the same bytes as ever, under a new lease or that of the fetch before.
+// fetches is a fetch that gets the same bytes, under a new lease or that of the fetch before.
 func fetches(lease string) step {
 	return func(d *delivery) {
 		d.bob.w.t.Helper()
@@ -120,7 +119,7 @@ func refused(status int, name string) step {
 	return func(d *delivery) { d.bob.w.t.Helper(); d.bob.fetch(d.c).fails(status, name) }
 }
 
-// confirms: success is said, and the Welcome is in state afterwards.
+// confirms is a confirmation, after which the Welcome is in state.
 func confirms(success bool, state string) step {
 	return func(d *delivery) {
 		d.bob.w.t.Helper()
@@ -139,12 +138,12 @@ func unconfirmed(success bool) step {
 	}
 }
 
-// passes: time does, for the client as well.
+// passes lets time pass, for the client too.
 func passes(by time.Duration) step {
 	return func(d *delivery) {
 		d.bob.w.age(by)
 		if d.last != nil {
-			*d.last.GraceExpiresAt = mlsapi.NewDatetime(d.last.GraceExpiresAt.Add(-by))
+			*d.last.GraceExpiresAt = lexcodec.NewDatetime(d.last.GraceExpiresAt.Add(-by))
 		}
 	}
 }
@@ -174,7 +173,7 @@ var (
 	missing = refused(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
 )
 
-// anyPolicy are the ways of a Welcome that do not depend on what silence means.
+// anyPolicy are the steps of a Welcome that are the same with every ExpiryPolicy.
 var anyPolicy = map[string][]step{
 	"joined": {is("available"), fetches("new lease"), is("in_flight"), confirms(true, "consumed"), gone, gone},
 	"fetched twice": {fetches("new lease"), fetches("same lease"), passes(4 * time.Minute), fetches("same lease"),
@@ -240,7 +239,8 @@ func TestWelcomeStates(t *testing.T) {
 	}
 }
 
-// walk takes a Welcome through the steps. Time and the reaper are the whole world's, so the one before is removed.
+// walk takes a Welcome through the steps. Time and the reaper are common to all Welcomes of the
+// world, so walk removes the Welcome of the walk before.
 func (w *world) walk(t *testing.T, steps []step) {
 	inner := *w
 	inner.t = t
@@ -302,7 +302,7 @@ func TestSlidingGrace(t *testing.T) {
 	}
 }
 
-// pair is bob with two devices in a convo that one Welcome brought both into.
+// pair makes two devices of bob, and a convo with one Welcome for both.
 func (w *world) pair() (phone, laptop *user, c *convo) {
 	w.t.Helper()
 	alice, phone := w.user(), w.user()
@@ -349,7 +349,8 @@ func TestAnyDevice(t *testing.T) {
 	}
 }
 
-// A client that names no device gets its DID's Welcomes one after the other, and what it confirms is what it fetched.
+// A client that names no device gets its DID's Welcomes one after the other. It confirms the
+// Welcome that it fetched.
 func TestAnyDeviceUnnamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -369,7 +370,7 @@ func TestAnyDeviceUnnamed(t *testing.T) {
 	phone.fetch(c).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
 }
 
-// One device's bytes are erased; the other's stay.
+// The bytes of one device's Welcome are erased. Those of the other's stay.
 func TestErasureSparesOtherDevices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -474,8 +475,8 @@ func TestFirstRecipientOnly(t *testing.T) {
 	}
 }
 
-// backfill-dead: adding a column with a default made WHERE state IS NULL match nothing and consumed Welcomes came back. There is no
-// state that is not stated.
+// backfill-dead: adding a column with a default made WHERE state IS NULL match nothing and consumed
+// Welcomes came back. Here no state column can be NULL.
 func TestBackfillDead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -492,7 +493,7 @@ func TestBackfillDead(t *testing.T) {
 	}
 }
 
-// Two nodes and many requests at once: one lease, one end.
+// Many requests at once on two nodes open one lease, and end it once.
 func TestWelcomeAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

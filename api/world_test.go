@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api"
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/events"
@@ -43,7 +44,8 @@ import (
 
 const service = "did:web:mls.example.com"
 
-// world is a server on a database of its own. At the end of its test every promise is checked over the whole database.
+// world is a server on a database of its own. At the end of its test every promise is checked over
+// the whole database.
 type world struct {
 	t         *testing.T
 	db        *pgxpool.Pool
@@ -55,7 +57,7 @@ type world struct {
 	locks     string        // lock_timeout of the database sessions; "" is none
 	faulty    bool          // the test makes writes fail that no client can help
 	tickets   *events.Tickets
-	live      bool // events are told
+	live      bool // events are sent
 	hub       *events.Hub
 	address   string // once the server listens on TCP
 	registry  *prometheus.Registry
@@ -113,12 +115,12 @@ func (w *world) boot() *api.Server {
 	w.messages = messages.NewLog(w.db, 0, metrics, log, w.faults)
 	server, err := api.New(api.Config{
 		Tickets: w.tickets, Events: w.hub, Committed: committed,
-		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Welcomes: w.policy, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
+		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
 		Writes:   idem.New(w.db, metrics, log, w.faults),
 		Messages: w.messages,
 		Cursors:  convos.NewCursors(w.db, w.faults),
-		Desk:     welcome.NewDesk(w.db, w.policy, w.faults),
+		Welcomes: welcome.New(w.db, w.policy, w.faults),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -126,7 +128,8 @@ func (w *world) boot() *api.Server {
 	return server
 }
 
-// testLog writes the server's log into the test's. A defect that the server itself notices fails the test.
+// testLog writes the server's log into the test's. A defect that the server itself notices fails
+// the test.
 type testLog struct{ w *world }
 
 func (l testLog) Write(p []byte) (int, error) {
@@ -138,10 +141,10 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expected is what a faulty world's server may report.
+// expected matches the log lines that the server of a faulty world can write.
 var expected = regexp.MustCompile(`request failed|a stream has ended|msg=panic`)
 
-// faulty is for tests that make writes fail.
+// faulty allows errors in the server's log, for tests that make writes fail.
 func faulty(w *world) { w.faulty = true }
 
 // user is a person with one device.
@@ -173,7 +176,7 @@ func (u *user) on(node *api.Server) *user {
 
 func (u *user) did() syntax.DID { return u.Identity.DID }
 
-// answer is what the server said.
+// answer is the server's answer.
 type answer struct {
 	t      *testing.T
 	status int
@@ -182,12 +185,12 @@ type answer struct {
 }
 
 // post calls a procedure with a fresh token, as every retry of a client does.
-func (u *user) post(nsid string, in mlsapi.Appender, headers ...string) answer {
+func (u *user) post(nsid string, in lexcodec.Appender, headers ...string) answer {
 	u.w.t.Helper()
 	return u.w.do(http.MethodPost, nsid, nil, in.AppendJSON(nil), u.authorization(nsid), headers...)
 }
 
-// get calls a query; params are names and values in turn.
+// get calls a query; params are pairs of name and value.
 func (u *user) get(nsid string, params ...string) answer {
 	u.w.t.Helper()
 	return u.w.do(http.MethodGet, nsid, query(params...), nil, u.authorization(nsid))
@@ -205,7 +208,7 @@ func (u *user) authorization(nsid string) string {
 	return u.Authorization(u.w.t, service, nsid, time.Now())
 }
 
-// do sends a request as it is. headers are names and values in turn.
+// do sends a request as it is. headers are pairs of name and value.
 func (w *world) do(verb, nsid string, q url.Values, body []byte, authorization string, headers ...string) answer {
 	w.t.Helper()
 	return w.answer(w.server, w.request(verb, nsid, q, body, authorization, headers...))
@@ -225,7 +228,7 @@ func (w *world) request(verb, nsid string, q url.Values, body []byte, authorizat
 	return r
 }
 
-// answer lets server answer r.
+// answer sends r to server.
 func (w *world) answer(server http.Handler, r *http.Request) answer {
 	if w.ctx != nil {
 		r = r.WithContext(w.ctx)
@@ -254,7 +257,8 @@ func (a answer) fails(status int, name string) string {
 	return e.Message
 }
 
-// replays fails the test unless the answer is the first one again, byte for byte and marked as such.
+// replays fails the test unless the answer is the first one again, byte for byte and marked as
+// such.
 func (a answer) replays(first answer) {
 	a.t.Helper()
 	if a.status != first.status || !bytes.Equal(a.body, first.body) {
@@ -318,7 +322,7 @@ func (u *user) claim(others ...*user) []mls.KeyPackageRef {
 	return refs
 }
 
-// convo is a convo as the tests know it: epoch is where its group is.
+// convo is a convo as the tests know it. epoch is that of its group.
 type convo struct {
 	id    string
 	group []byte
@@ -365,14 +369,14 @@ func (u *user) addition(c *convo, others ...*user) *mlsapi.AddMembersInput {
 	return in
 }
 
-// add adds the others and moves c on.
+// add adds the others and advances c.
 func (u *user) add(c *convo, others ...*user) {
 	u.w.t.Helper()
 	out := read[mlsapi.AddMembersOutput](u.w.t, u.post(mlsapi.NSIDAddMembers, u.addition(c, others...)).ok())
 	c.epoch = out.NewEpoch
 }
 
-// remove removes other with a commit, and moves c on.
+// remove removes other with a commit, and advances c.
 func (u *user) remove(c *convo, other *user) {
 	u.w.t.Helper()
 	out := read[mlsapi.LeaveConvoOutput](u.w.t, u.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
@@ -405,7 +409,7 @@ func (u *user) send(c *convo, body string) mlsapi.SendMessageOutput {
 	return read[mlsapi.SendMessageOutput](u.w.t, u.post(mlsapi.NSIDSendMessage, u.message(c, body)).ok())
 }
 
-// page reads the log from the start; params are names and values in turn.
+// page reads the log from the start; params are pairs of name and value.
 func (u *user) page(c *convo, params ...string) mlsapi.GetMessagesOutput {
 	u.w.t.Helper()
 	return read[mlsapi.GetMessagesOutput](u.w.t,
@@ -423,7 +427,8 @@ func (w *world) count(sql string, args ...any) (n int) {
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// digest sums up everything that is stored, apart from the spent tokens, which every procedure leaves behind.
+// digest is a hash of everything that is stored, apart from used tokens, which every procedure
+// stores.
 func (w *world) digest() string {
 	w.t.Helper()
 	rows, err := w.db.Query(context.Background(), `
@@ -442,7 +447,7 @@ func (w *world) digest() string {
 	return strings.Join(tables, "\n")
 }
 
-// exec changes the database behind the server's back.
+// exec changes the database directly.
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
 	if _, err := w.db.Exec(context.Background(), sql, args...); err != nil {

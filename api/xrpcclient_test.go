@@ -14,10 +14,11 @@ import (
 	"mlsd/events"
 )
 
-// xrpcClient is the package whose client is asked, as published in npm.
+// xrpcClient is the npm package whose client the test runs.
 const xrpcClient = "@atproto/xrpc-server@0.10.21"
 
-// subscribeScript prints each message that the client yields, up to the number that it is told, and the error that it throws, as JSON.
+// subscribeScript prints each message that the client yields, up to a number, and the error that it
+// throws, as JSON.
 const subscribeScript = `
 const { Subscription } = require('@atproto/xrpc-server')
 const [service, method, params, count] = process.argv.slice(2)

@@ -1,16 +1,26 @@
-// Package lexicons holds the contract: one Lexicon JSON file per NSID.
+// Package lexicons holds the contract: one Lexicon JSON file per NSID, in the folders that the NSID
+// names.
 //
-// These files are the only source of generated code (api/mlsapi), of input
-// validation and of error names. After a change run go generate; a test
-// refuses generated code that is behind, and another refuses a change that
-// would break a client that was built against an earlier state.
+// These files are the only source of generated code (api/mlsapi, internal/nsid), of input
+// validation and of error names. After a change run go generate; a test refuses generated code that
+// is behind, and another refuses a change that would break a client that was built against an
+// earlier state.
 package lexicons
 
-import "embed"
+import (
+	"embed"
+	"strings"
+)
 
 //go:generate go run mlsd/internal/lexgen
 
-// Files holds every <nsid>.json of the directory.
+// Files holds every lexicon at its [Path].
 //
-//go:embed *.json
+//go:embed blue/catbird/mls/*.json
 var Files embed.FS
+
+// Pattern matches the paths of all lexicons.
+const Pattern = "blue/catbird/mls/*.json"
+
+// Path is the file of the lexicon with the NSID, such as blue/catbird/mls/getEpoch.json.
+func Path(nsid string) string { return strings.ReplaceAll(nsid, ".", "/") + ".json" }

@@ -15,7 +15,7 @@ import (
 // files parses every lexicon by NSID.
 func files(t *testing.T) map[string]*lexicon.SchemaFile {
 	t.Helper()
-	names, err := fs.Glob(lexicons.Files, "*.json")
+	names, err := fs.Glob(lexicons.Files, lexicons.Pattern)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func files(t *testing.T) map[string]*lexicon.SchemaFile {
 		if err := sf.FinishParse(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if sf.ID+".json" != name {
+		if lexicons.Path(sf.ID) != name {
 			t.Errorf("%s defines %s", name, sf.ID)
 		}
 		out[sf.ID] = sf
@@ -40,7 +40,8 @@ func files(t *testing.T) map[string]*lexicon.SchemaFile {
 	return out
 }
 
-// subscriptionErrors are the errors that subscriptions declare, by NSID: package lexicon drops them.
+// subscriptionErrors are the errors that subscriptions declare, by NSID: package lexicon drops
+// them.
 func subscriptionErrors(t *testing.T) map[string][]lexicon.SchemaError {
 	t.Helper()
 	out := map[string][]lexicon.SchemaError{}
@@ -48,7 +49,7 @@ func subscriptionErrors(t *testing.T) map[string][]lexicon.SchemaError {
 		if _, ok := sf.Defs["main"].Inner.(lexicon.SchemaSubscription); !ok {
 			continue
 		}
-		data, err := lexicons.Files.ReadFile(nsid + ".json")
+		data, err := lexicons.Files.ReadFile(lexicons.Path(nsid))
 		if err != nil {
 			t.Fatal(err)
 		}

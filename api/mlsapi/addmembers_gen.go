@@ -4,73 +4,78 @@ package mlsapi
 
 import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDAddMembers is the method's name on the wire.
-const NSIDAddMembers = "blue.catbird.mls.addMembers"
+const NSIDAddMembers = nsid.AddMembers
 
-// AddMembersInput is the input of blue.catbird.mls.addMembers. Add members with
-// the commit that does so; their Welcome is delivered if and only if the commit
-// is accepted.
+// AddMembersInput is the input of blue.catbird.mls.addMembers. Add members,
+// with the commit that adds them. Their Welcome is delivered if and only if the
+// commit is accepted.
 type AddMembersInput struct {
 	// The commit, as an MLSMessage made in the convo's current epoch. Base64 text:
 	// standard or URL-safe alphabet, padded or not.
-	Commit Base64 `json:"commit,omitzero"`
+	Commit lexcodec.Base64 `json:"commit,omitzero"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
 	// Accounts to add.
 	DIDList []syntax.DID `json:"didList"`
 	// The group's new GroupInfo as an MLSMessage, ratchet tree included.
-	GroupInfo Bytes `json:"groupInfo,omitzero"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	GroupInfo lexcodec.Bytes `json:"groupInfo,omitzero"`
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// KeyPackages that the new members were added with.
 	KeyPackageHashes []KeyPackageHashEntry `json:"keyPackageHashes,omitzero"`
 	// Welcome for the new members, as an MLSMessage; without one they could not
 	// join, and the answer is InvalidWelcome. It may also reach other devices of
 	// the caller. Base64 text: standard or URL-safe alphabet, padded or not.
-	WelcomeMessage Base64 `json:"welcomeMessage,omitzero"`
+	WelcomeMessage lexcodec.Base64 `json:"welcomeMessage,omitzero"`
 }
 
-func (v *AddMembersInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *AddMembersInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "commit":
-			d.field(&o, 0, "commit")
-			v.Commit = d.base64(0, noLimit)
+			d.Field(&o, 0, "commit")
+			v.Commit = d.Base64(0, lexcodec.NoLimit)
 		case "convoId":
-			d.field(&o, 1, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 1, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "didList":
-			d.field(&o, 2, "didList")
-			v.DIDList = array(d, 1, 50, func(d *decoder) syntax.DID { return d.did() })
+			d.Field(&o, 2, "didList")
+			v.DIDList = lexcodec.Array(d, 1, 50, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
 		case "groupInfo":
-			d.field(&o, 3, "groupInfo")
-			v.GroupInfo = d.bytes(0, 1048576)
+			d.Field(&o, 3, "groupInfo")
+			v.GroupInfo = d.Bytes(0, 1048576)
 		case "idempotencyKey":
-			d.field(&o, 4, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 4, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "keyPackageHashes":
-			d.field(&o, 5, "keyPackageHashes")
-			v.KeyPackageHashes = array(d, 0, noLimit, func(d *decoder) KeyPackageHashEntry { return message[KeyPackageHashEntry](d) })
+			d.Field(&o, 5, "keyPackageHashes")
+			v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
+				return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
+			})
 		case "welcomeMessage":
-			d.field(&o, 6, "welcomeMessage")
-			v.WelcomeMessage = d.base64(0, noLimit)
+			d.Field(&o, 6, "welcomeMessage")
+			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 1, "convoId")
-	d.require(&o, 2, "didList")
+	d.Require(&o, 1, "convoId")
+	d.Require(&o, 2, "didList")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *AddMembersInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Commit != nil {
@@ -78,52 +83,53 @@ func (v *AddMembersInput) AppendJSON(dst []byte) []byte {
 		dst = append(v.Commit.AppendJSON(dst), ',')
 	}
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"didList\":"...)
-	dst = append(appendArray(dst, v.DIDList, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }), ',')
+	dst = append(lexcodec.AppendArray(dst, v.DIDList, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }), ',')
 	if v.GroupInfo != nil {
 		dst = append(dst, "\"groupInfo\":"...)
 		dst = append(v.GroupInfo.AppendJSON(dst), ',')
 	}
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	if v.KeyPackageHashes != nil {
 		dst = append(dst, "\"keyPackageHashes\":"...)
-		dst = append(appendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }), ',')
+		dst = append(lexcodec.AppendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }), ',')
 	}
 	if v.WelcomeMessage != nil {
 		dst = append(dst, "\"welcomeMessage\":"...)
 		dst = append(v.WelcomeMessage.AppendJSON(dst), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *AddMembersInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 6)}
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *AddMembersInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 6)}
 	if v.Commit != nil {
-		l.add("commit", v.Commit.AppendJSON(l.buf))
+		l.Add("commit", v.Commit.AppendJSON(l.Buffer))
 	}
-	l.add("convoId", appendString(l.buf, v.ConvoID))
-	l.add("didList", appendArray(l.buf, v.DIDList, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
+	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
+	l.Add("didList", lexcodec.AppendArray(l.Buffer, v.DIDList, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }))
 	if v.GroupInfo != nil {
-		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
+		l.Add("groupInfo", v.GroupInfo.AppendJSON(l.Buffer))
 	}
 	if v.KeyPackageHashes != nil {
-		l.add("keyPackageHashes", appendArray(l.buf, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
+		l.Add("keyPackageHashes", lexcodec.AppendArray(l.Buffer, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
 	}
 	if v.WelcomeMessage != nil {
-		l.add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.buf))
+		l.Add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.Buffer))
 	}
-	return l.fields
+	return l.Fields
 }
 
-// DecodeAddMembersInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeAddMembersInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeAddMembersInput(body []byte) (*AddMembersInput, error) {
-	return decodeBody[AddMembersInput](body)
+	return lexcodec.DecodeBody(body, (*AddMembersInput).decode)
 }
 
 // AddMembersOutput is the output of blue.catbird.mls.addMembers.
@@ -136,45 +142,46 @@ type AddMembersOutput struct {
 	Success bool `json:"success"`
 }
 
-func (v *AddMembersOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *AddMembersOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "newEpoch":
-			d.field(&o, 0, "newEpoch")
-			v.NewEpoch = d.integer(0, maxInteger)
+			d.Field(&o, 0, "newEpoch")
+			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
 		case "seq":
-			d.field(&o, 1, "seq")
-			v.Seq = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 1, "seq")
+			v.Seq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "success":
-			d.field(&o, 2, "success")
-			v.Success = d.boolean()
+			d.Field(&o, 2, "success")
+			v.Success = d.Boolean()
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "newEpoch")
-	d.require(&o, 2, "success")
+	d.Require(&o, 0, "newEpoch")
+	d.Require(&o, 2, "success")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *AddMembersOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"newEpoch\":"...)
-	dst = append(appendInteger(dst, v.NewEpoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.NewEpoch), ',')
 	if v.Seq != nil {
 		dst = append(dst, "\"seq\":"...)
-		dst = append(appendInteger(dst, *v.Seq), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Seq), ',')
 	}
 	dst = append(dst, "\"success\":"...)
-	dst = append(appendBoolean(dst, v.Success), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeAddMembersOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeAddMembersOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeAddMembersOutput(body []byte) (*AddMembersOutput, error) {
-	return decodeBody[AddMembersOutput](body)
+	return lexcodec.DecodeBody(body, (*AddMembersOutput).decode)
 }

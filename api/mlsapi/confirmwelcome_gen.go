@@ -2,16 +2,21 @@
 
 package mlsapi
 
-// NSIDConfirmWelcome is the method's name on the wire.
-const NSIDConfirmWelcome = "blue.catbird.mls.confirmWelcome"
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
 
-// ConfirmWelcomeInput is the input of blue.catbird.mls.confirmWelcome. Tell
-// whether joining with the fetched Welcome worked. Repeating it changes
+// NSIDConfirmWelcome is the method's name on the wire.
+const NSIDConfirmWelcome = nsid.ConfirmWelcome
+
+// ConfirmWelcomeInput is the input of blue.catbird.mls.confirmWelcome. Report
+// whether joining with the fetched Welcome worked. A repeated report changes
 // nothing.
 type ConfirmWelcomeInput struct {
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
-	// The caller's device, where one DID has several.
+	// The caller's device, if one DID has several.
 	DeviceID *string `json:"deviceId,omitzero"`
 	// Why joining failed, for the operator.
 	ErrorDetails *string `json:"errorDetails,omitzero"`
@@ -22,84 +27,85 @@ type ConfirmWelcomeInput struct {
 	Success bool `json:"success"`
 }
 
-func (v *ConfirmWelcomeInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *ConfirmWelcomeInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "convoId":
-			d.field(&o, 0, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 0, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "deviceId":
-			d.field(&o, 1, "deviceId")
-			v.DeviceID = pointer(d.string(0, 256))
+			d.Field(&o, 1, "deviceId")
+			v.DeviceID = lexcodec.Pointer(d.Text(0, 256))
 		case "errorDetails":
-			d.field(&o, 2, "errorDetails")
-			v.ErrorDetails = pointer(d.string(0, 1024))
+			d.Field(&o, 2, "errorDetails")
+			v.ErrorDetails = lexcodec.Pointer(d.Text(0, 1024))
 		case "keyPackageRef":
-			d.field(&o, 3, "keyPackageRef")
-			v.KeyPackageRef = pointer(d.string(0, 128))
+			d.Field(&o, 3, "keyPackageRef")
+			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
 		case "success":
-			d.field(&o, 4, "success")
-			v.Success = d.boolean()
+			d.Field(&o, 4, "success")
+			v.Success = d.Boolean()
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "convoId")
-	d.require(&o, 4, "success")
+	d.Require(&o, 0, "convoId")
+	d.Require(&o, 4, "success")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *ConfirmWelcomeInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	if v.DeviceID != nil {
 		dst = append(dst, "\"deviceId\":"...)
-		dst = append(appendString(dst, *v.DeviceID), ',')
+		dst = append(lexcodec.AppendString(dst, *v.DeviceID), ',')
 	}
 	if v.ErrorDetails != nil {
 		dst = append(dst, "\"errorDetails\":"...)
-		dst = append(appendString(dst, *v.ErrorDetails), ',')
+		dst = append(lexcodec.AppendString(dst, *v.ErrorDetails), ',')
 	}
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(appendString(dst, *v.KeyPackageRef), ',')
+		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
 	dst = append(dst, "\"success\":"...)
-	dst = append(appendBoolean(dst, v.Success), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *ConfirmWelcomeInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 5)}
-	l.add("convoId", appendString(l.buf, v.ConvoID))
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *ConfirmWelcomeInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 5)}
+	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
 	if v.DeviceID != nil {
-		l.add("deviceId", appendString(l.buf, *v.DeviceID))
+		l.Add("deviceId", lexcodec.AppendString(l.Buffer, *v.DeviceID))
 	}
 	if v.ErrorDetails != nil {
-		l.add("errorDetails", appendString(l.buf, *v.ErrorDetails))
+		l.Add("errorDetails", lexcodec.AppendString(l.Buffer, *v.ErrorDetails))
 	}
 	if v.KeyPackageRef != nil {
-		l.add("keyPackageRef", appendString(l.buf, *v.KeyPackageRef))
+		l.Add("keyPackageRef", lexcodec.AppendString(l.Buffer, *v.KeyPackageRef))
 	}
-	l.add("success", appendBoolean(l.buf, v.Success))
-	return l.fields
+	l.Add("success", lexcodec.AppendBoolean(l.Buffer, v.Success))
+	return l.Fields
 }
 
-// DecodeConfirmWelcomeInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeConfirmWelcomeInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeConfirmWelcomeInput(body []byte) (*ConfirmWelcomeInput, error) {
-	return decodeBody[ConfirmWelcomeInput](body)
+	return lexcodec.DecodeBody(body, (*ConfirmWelcomeInput).decode)
 }
 
 // ConfirmWelcomeOutput is the output of blue.catbird.mls.confirmWelcome.
 type ConfirmWelcomeOutput struct {
-	// True: the word was recorded, now or before.
+	// True: the report was recorded, now or before.
 	Confirmed bool `json:"confirmed"`
 	// State of the Welcome after this call.
 	State *string `json:"state,omitzero"`
@@ -114,39 +120,40 @@ const (
 	ConfirmWelcomeOutputStateExpired    = "expired"
 )
 
-func (v *ConfirmWelcomeOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *ConfirmWelcomeOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "confirmed":
-			d.field(&o, 0, "confirmed")
-			v.Confirmed = d.boolean()
+			d.Field(&o, 0, "confirmed")
+			v.Confirmed = d.Boolean()
 		case "state":
-			d.field(&o, 1, "state")
-			v.State = pointer(d.string(0, 64))
+			d.Field(&o, 1, "state")
+			v.State = lexcodec.Pointer(d.Text(0, 64))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "confirmed")
+	d.Require(&o, 0, "confirmed")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *ConfirmWelcomeOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"confirmed\":"...)
-	dst = append(appendBoolean(dst, v.Confirmed), ',')
+	dst = append(lexcodec.AppendBoolean(dst, v.Confirmed), ',')
 	if v.State != nil {
 		dst = append(dst, "\"state\":"...)
-		dst = append(appendString(dst, *v.State), ',')
+		dst = append(lexcodec.AppendString(dst, *v.State), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeConfirmWelcomeOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeConfirmWelcomeOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeConfirmWelcomeOutput(body []byte) (*ConfirmWelcomeOutput, error) {
-	return decodeBody[ConfirmWelcomeOutput](body)
+	return lexcodec.DecodeBody(body, (*ConfirmWelcomeOutput).decode)
 }

@@ -4,107 +4,112 @@ package mlsapi
 
 import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDCreateConvo is the method's name on the wire.
-const NSIDCreateConvo = "blue.catbird.mls.createConvo"
+const NSIDCreateConvo = nsid.CreateConvo
 
 // CreateConvoInput is the input of blue.catbird.mls.createConvo. Record a new
 // MLS group as a convo and deliver the Welcome to its first members.
 type CreateConvoInput struct {
 	// The group's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
-	// The group's epoch, where no groupInfo says it. Absent both: 1 with a Welcome,
+	// The group's epoch, if there is no groupInfo. Without both: 1 with a Welcome,
 	// 0 without.
 	CurrentEpoch *int64 `json:"currentEpoch,omitzero"`
 	// MLS group_id as lower-case hex.
 	GroupID string `json:"groupId"`
-	// The group's GroupInfo as an MLSMessage, ratchet tree included. It says the
-	// convo's epoch.
-	GroupInfo Bytes `json:"groupInfo,omitzero"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	// The group's GroupInfo as an MLSMessage, ratchet tree included. The convo gets
+	// its epoch.
+	GroupInfo lexcodec.Bytes `json:"groupInfo,omitzero"`
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// Members besides the caller.
 	InitialMembers []syntax.DID `json:"initialMembers,omitzero"`
 	// KeyPackages that the first members were added with.
 	KeyPackageHashes []KeyPackageHashEntry `json:"keyPackageHashes,omitzero"`
-	// What to call the convo.
+	// Name and purpose of the convo.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
 	// Welcome for the first members, as an MLSMessage. Base64 text: standard or
 	// URL-safe alphabet, padded or not.
-	WelcomeMessage Base64 `json:"welcomeMessage,omitzero"`
+	WelcomeMessage lexcodec.Base64 `json:"welcomeMessage,omitzero"`
 }
 
-func (v *CreateConvoInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *CreateConvoInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "cipherSuite":
-			d.field(&o, 0, "cipherSuite")
-			v.CipherSuite = d.string(0, noLimit)
+			d.Field(&o, 0, "cipherSuite")
+			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "currentEpoch":
-			d.field(&o, 1, "currentEpoch")
-			v.CurrentEpoch = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 1, "currentEpoch")
+			v.CurrentEpoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "groupId":
-			d.field(&o, 2, "groupId")
-			v.GroupID = d.string(0, 128)
+			d.Field(&o, 2, "groupId")
+			v.GroupID = d.Text(0, 128)
 		case "groupInfo":
-			d.field(&o, 3, "groupInfo")
-			v.GroupInfo = d.bytes(0, 1048576)
+			d.Field(&o, 3, "groupInfo")
+			v.GroupInfo = d.Bytes(0, 1048576)
 		case "idempotencyKey":
-			d.field(&o, 4, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 4, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "initialMembers":
-			d.field(&o, 5, "initialMembers")
-			v.InitialMembers = array(d, 0, 100, func(d *decoder) syntax.DID { return d.did() })
+			d.Field(&o, 5, "initialMembers")
+			v.InitialMembers = lexcodec.Array(d, 0, 100, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
 		case "keyPackageHashes":
-			d.field(&o, 6, "keyPackageHashes")
-			v.KeyPackageHashes = array(d, 0, noLimit, func(d *decoder) KeyPackageHashEntry { return message[KeyPackageHashEntry](d) })
+			d.Field(&o, 6, "keyPackageHashes")
+			v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
+				return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
+			})
 		case "metadata":
-			d.field(&o, 7, "metadata")
-			v.Metadata = pointer(message[ConvoMetadata](d))
+			d.Field(&o, 7, "metadata")
+			v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
 		case "welcomeMessage":
-			d.field(&o, 8, "welcomeMessage")
-			v.WelcomeMessage = d.base64(0, noLimit)
+			d.Field(&o, 8, "welcomeMessage")
+			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "cipherSuite")
-	d.require(&o, 2, "groupId")
+	d.Require(&o, 0, "cipherSuite")
+	d.Require(&o, 2, "groupId")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *CreateConvoInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	if v.CurrentEpoch != nil {
 		dst = append(dst, "\"currentEpoch\":"...)
-		dst = append(appendInteger(dst, *v.CurrentEpoch), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.CurrentEpoch), ',')
 	}
 	dst = append(dst, "\"groupId\":"...)
-	dst = append(appendString(dst, v.GroupID), ',')
+	dst = append(lexcodec.AppendString(dst, v.GroupID), ',')
 	if v.GroupInfo != nil {
 		dst = append(dst, "\"groupInfo\":"...)
 		dst = append(v.GroupInfo.AppendJSON(dst), ',')
 	}
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	if v.InitialMembers != nil {
 		dst = append(dst, "\"initialMembers\":"...)
-		dst = append(appendArray(dst, v.InitialMembers, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }), ',')
+		dst = append(lexcodec.AppendArray(dst, v.InitialMembers, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }), ',')
 	}
 	if v.KeyPackageHashes != nil {
 		dst = append(dst, "\"keyPackageHashes\":"...)
-		dst = append(appendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }), ',')
+		dst = append(lexcodec.AppendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }), ',')
 	}
 	if v.Metadata != nil {
 		dst = append(dst, "\"metadata\":"...)
@@ -114,45 +119,47 @@ func (v *CreateConvoInput) AppendJSON(dst []byte) []byte {
 		dst = append(dst, "\"welcomeMessage\":"...)
 		dst = append(v.WelcomeMessage.AppendJSON(dst), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *CreateConvoInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 8)}
-	l.add("cipherSuite", appendString(l.buf, v.CipherSuite))
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *CreateConvoInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 8)}
+	l.Add("cipherSuite", lexcodec.AppendString(l.Buffer, v.CipherSuite))
 	if v.CurrentEpoch != nil {
-		l.add("currentEpoch", appendInteger(l.buf, *v.CurrentEpoch))
+		l.Add("currentEpoch", lexcodec.AppendInteger(l.Buffer, *v.CurrentEpoch))
 	}
-	l.add("groupId", appendString(l.buf, v.GroupID))
+	l.Add("groupId", lexcodec.AppendString(l.Buffer, v.GroupID))
 	if v.GroupInfo != nil {
-		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
+		l.Add("groupInfo", v.GroupInfo.AppendJSON(l.Buffer))
 	}
 	if v.InitialMembers != nil {
-		l.add("initialMembers", appendArray(l.buf, v.InitialMembers, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
+		l.Add("initialMembers", lexcodec.AppendArray(l.Buffer, v.InitialMembers, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }))
 	}
 	if v.KeyPackageHashes != nil {
-		l.add("keyPackageHashes", appendArray(l.buf, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
+		l.Add("keyPackageHashes", lexcodec.AppendArray(l.Buffer, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
 	}
 	if v.Metadata != nil {
-		l.add("metadata", v.Metadata.AppendJSON(l.buf))
+		l.Add("metadata", v.Metadata.AppendJSON(l.Buffer))
 	}
 	if v.WelcomeMessage != nil {
-		l.add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.buf))
+		l.Add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.Buffer))
 	}
-	return l.fields
+	return l.Fields
 }
 
-// DecodeCreateConvoInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeCreateConvoInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeCreateConvoInput(body []byte) (*CreateConvoInput, error) {
-	return decodeBody[CreateConvoInput](body)
+	return lexcodec.DecodeBody(body, (*CreateConvoInput).decode)
 }
 
 // CreateConvoOutput is the output of blue.catbird.mls.createConvo.
 type CreateConvoOutput = ConvoView
 
-// DecodeCreateConvoOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeCreateConvoOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeCreateConvoOutput(body []byte) (*CreateConvoOutput, error) {
-	return decodeBody[CreateConvoOutput](body)
+	return lexcodec.DecodeBody(body, (*CreateConvoOutput).decode)
 }

@@ -4,6 +4,8 @@ package mlsapi
 
 import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
 )
 
 // ConvoMetadata is blue.catbird.mls.defs#convoMetadata. Plain-text labels of a
@@ -15,37 +17,37 @@ type ConvoMetadata struct {
 	Name *string `json:"name,omitzero"`
 }
 
-func (v *ConvoMetadata) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *ConvoMetadata) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "description":
-			d.field(&o, 0, "description")
-			v.Description = pointer(d.string(0, 512))
+			d.Field(&o, 0, "description")
+			v.Description = lexcodec.Pointer(d.Text(0, 512))
 		case "name":
-			d.field(&o, 1, "name")
-			v.Name = pointer(d.string(0, 128))
+			d.Field(&o, 1, "name")
+			v.Name = lexcodec.Pointer(d.Text(0, 128))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *ConvoMetadata) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Description != nil {
 		dst = append(dst, "\"description\":"...)
-		dst = append(appendString(dst, *v.Description), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Description), ',')
 	}
 	if v.Name != nil {
 		dst = append(dst, "\"name\":"...)
-		dst = append(appendString(dst, *v.Name), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Name), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // ConvoView is blue.catbird.mls.defs#convoView. One convo as its members see
@@ -54,13 +56,13 @@ type ConvoView struct {
 	// The group's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
 	// What the server could check of the commit that made the current epoch.
-	// verified: everything that is public, against the group's tree, which is
-	// known. structure: its form, and the KeyPackages that it adds, for the tree is
-	// not known. header: its group and epoch, for the rest is encrypted; also
-	// before the first commit, unless the creator sent a GroupInfo.
+	// verified: all public parts, against the group's tree. structure: its form and
+	// the KeyPackages that it adds, because the tree is not known. header: its
+	// group and epoch, because the rest is encrypted; also before the first commit,
+	// unless the creator sent a GroupInfo.
 	CommitLevel *string `json:"commitLevel,omitzero"`
 	// When the server recorded the convo.
-	CreatedAt Datetime `json:"createdAt"`
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
 	// Who created the convo.
 	Creator syntax.DID `json:"creator"`
 	// The group's current epoch.
@@ -70,12 +72,12 @@ type ConvoView struct {
 	// Id of the convo, a UUIDv7.
 	ID string `json:"id"`
 	// When the newest application message was stored; absent when there is none.
-	LastMessageAt *Datetime `json:"lastMessageAt,omitzero"`
+	LastMessageAt *lexcodec.Datetime `json:"lastMessageAt,omitzero"`
 	// Log position of the newest entry; 0 in an empty log.
 	LastSeq *int64 `json:"lastSeq,omitzero"`
 	// The present members.
 	Members []MemberView `json:"members"`
-	// What the creator called the convo. Not encrypted.
+	// The creator's name and purpose for the convo. Not encrypted.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
 	// Application messages by others beyond the caller's cursor, counted up to 100
 	// among the next 1,000 entries.
@@ -89,105 +91,105 @@ const (
 	ConvoViewCommitLevelVerified  = "verified"
 )
 
-func (v *ConvoView) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *ConvoView) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "cipherSuite":
-			d.field(&o, 0, "cipherSuite")
-			v.CipherSuite = d.string(0, noLimit)
+			d.Field(&o, 0, "cipherSuite")
+			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "commitLevel":
-			d.field(&o, 1, "commitLevel")
-			v.CommitLevel = pointer(d.string(0, 64))
+			d.Field(&o, 1, "commitLevel")
+			v.CommitLevel = lexcodec.Pointer(d.Text(0, 64))
 		case "createdAt":
-			d.field(&o, 2, "createdAt")
-			v.CreatedAt = d.datetime()
+			d.Field(&o, 2, "createdAt")
+			v.CreatedAt = d.Datetime()
 		case "creator":
-			d.field(&o, 3, "creator")
-			v.Creator = d.did()
+			d.Field(&o, 3, "creator")
+			v.Creator = d.DID()
 		case "epoch":
-			d.field(&o, 4, "epoch")
-			v.Epoch = d.integer(0, maxInteger)
+			d.Field(&o, 4, "epoch")
+			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "groupId":
-			d.field(&o, 5, "groupId")
-			v.GroupID = d.string(0, 128)
+			d.Field(&o, 5, "groupId")
+			v.GroupID = d.Text(0, 128)
 		case "id":
-			d.field(&o, 6, "id")
-			v.ID = d.string(0, noLimit)
+			d.Field(&o, 6, "id")
+			v.ID = d.Text(0, lexcodec.NoLimit)
 		case "lastMessageAt":
-			d.field(&o, 7, "lastMessageAt")
-			v.LastMessageAt = pointer(d.datetime())
+			d.Field(&o, 7, "lastMessageAt")
+			v.LastMessageAt = lexcodec.Pointer(d.Datetime())
 		case "lastSeq":
-			d.field(&o, 8, "lastSeq")
-			v.LastSeq = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 8, "lastSeq")
+			v.LastSeq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "members":
-			d.field(&o, 9, "members")
-			v.Members = array(d, 0, noLimit, func(d *decoder) MemberView { return message[MemberView](d) })
+			d.Field(&o, 9, "members")
+			v.Members = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) MemberView { return lexcodec.Nested(d, (*MemberView).decode) })
 		case "metadata":
-			d.field(&o, 10, "metadata")
-			v.Metadata = pointer(message[ConvoMetadata](d))
+			d.Field(&o, 10, "metadata")
+			v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
 		case "unread":
-			d.field(&o, 11, "unread")
-			v.Unread = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 11, "unread")
+			v.Unread = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "cipherSuite")
-	d.require(&o, 2, "createdAt")
-	d.require(&o, 3, "creator")
-	d.require(&o, 4, "epoch")
-	d.require(&o, 5, "groupId")
-	d.require(&o, 6, "id")
-	d.require(&o, 9, "members")
+	d.Require(&o, 0, "cipherSuite")
+	d.Require(&o, 2, "createdAt")
+	d.Require(&o, 3, "creator")
+	d.Require(&o, 4, "epoch")
+	d.Require(&o, 5, "groupId")
+	d.Require(&o, 6, "id")
+	d.Require(&o, 9, "members")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	if v.CommitLevel != nil {
 		dst = append(dst, "\"commitLevel\":"...)
-		dst = append(appendString(dst, *v.CommitLevel), ',')
+		dst = append(lexcodec.AppendString(dst, *v.CommitLevel), ',')
 	}
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"creator\":"...)
-	dst = append(appendText(dst, v.Creator), ',')
+	dst = append(lexcodec.AppendText(dst, v.Creator), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"groupId\":"...)
-	dst = append(appendString(dst, v.GroupID), ',')
+	dst = append(lexcodec.AppendString(dst, v.GroupID), ',')
 	dst = append(dst, "\"id\":"...)
-	dst = append(appendString(dst, v.ID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ID), ',')
 	if v.LastMessageAt != nil {
 		dst = append(dst, "\"lastMessageAt\":"...)
 		dst = append(v.LastMessageAt.AppendJSON(dst), ',')
 	}
 	if v.LastSeq != nil {
 		dst = append(dst, "\"lastSeq\":"...)
-		dst = append(appendInteger(dst, *v.LastSeq), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.LastSeq), ',')
 	}
 	dst = append(dst, "\"members\":"...)
-	dst = append(appendArray(dst, v.Members, func(dst []byte, v *MemberView) []byte { return v.AppendJSON(dst) }), ',')
+	dst = append(lexcodec.AppendArray(dst, v.Members, func(dst []byte, v *MemberView) []byte { return v.AppendJSON(dst) }), ',')
 	if v.Metadata != nil {
 		dst = append(dst, "\"metadata\":"...)
 		dst = append(v.Metadata.AppendJSON(dst), ',')
 	}
 	if v.Unread != nil {
 		dst = append(dst, "\"unread\":"...)
-		dst = append(appendInteger(dst, *v.Unread), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Unread), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // KeyPackageHashEntry is blue.catbird.mls.defs#keyPackageHashEntry. Which
-// KeyPackage a member was added with. Accepted and not needed: a Welcome names
-// its KeyPackageRefs itself.
+// KeyPackage a member was added with. It is accepted but not needed: a Welcome
+// names its KeyPackageRefs itself.
 type KeyPackageHashEntry struct {
 	// Whose KeyPackage was used.
 	DID syntax.DID `json:"did"`
@@ -195,35 +197,35 @@ type KeyPackageHashEntry struct {
 	Hash string `json:"hash"`
 }
 
-func (v *KeyPackageHashEntry) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *KeyPackageHashEntry) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "did":
-			d.field(&o, 0, "did")
-			v.DID = d.did()
+			d.Field(&o, 0, "did")
+			v.DID = d.DID()
 		case "hash":
-			d.field(&o, 1, "hash")
-			v.Hash = d.string(0, noLimit)
+			d.Field(&o, 1, "hash")
+			v.Hash = d.Text(0, lexcodec.NoLimit)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "did")
-	d.require(&o, 1, "hash")
+	d.Require(&o, 0, "did")
+	d.Require(&o, 1, "hash")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *KeyPackageHashEntry) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"did\":"...)
-	dst = append(appendText(dst, v.DID), ',')
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"hash\":"...)
-	dst = append(appendString(dst, v.Hash), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.Hash), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // KeyPackageRef is blue.catbird.mls.defs#keyPackageRef. A KeyPackage handed to
@@ -231,125 +233,126 @@ func (v *KeyPackageHashEntry) AppendJSON(dst []byte) []byte {
 type KeyPackageRef struct {
 	// The KeyPackage's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
-	// When the claim lapses. A lapsed KeyPackage is never handed out again.
-	ClaimExpiresAt *Datetime `json:"claimExpiresAt,omitzero"`
-	// The device that published it, where known.
+	// When the claim expires. A KeyPackage whose claim expired is never handed out
+	// again.
+	ClaimExpiresAt *lexcodec.Datetime `json:"claimExpiresAt,omitzero"`
+	// The device that published it, if known.
 	DeviceID *string `json:"deviceId,omitzero"`
 	// Whose KeyPackage it is.
 	DID syntax.DID `json:"did"`
 	// The KeyPackage. Unpadded base64url.
-	KeyPackage Base64 `json:"keyPackage"`
+	KeyPackage lexcodec.Base64 `json:"keyPackage"`
 	// KeyPackageRef (RFC 9420, section 5.2). Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
 	// True for a KeyPackage that may be handed out more than once.
 	LastResort *bool `json:"lastResort,omitzero"`
 }
 
-func (v *KeyPackageRef) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *KeyPackageRef) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "cipherSuite":
-			d.field(&o, 0, "cipherSuite")
-			v.CipherSuite = d.string(0, noLimit)
+			d.Field(&o, 0, "cipherSuite")
+			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "claimExpiresAt":
-			d.field(&o, 1, "claimExpiresAt")
-			v.ClaimExpiresAt = pointer(d.datetime())
+			d.Field(&o, 1, "claimExpiresAt")
+			v.ClaimExpiresAt = lexcodec.Pointer(d.Datetime())
 		case "deviceId":
-			d.field(&o, 2, "deviceId")
-			v.DeviceID = pointer(d.string(0, 256))
+			d.Field(&o, 2, "deviceId")
+			v.DeviceID = lexcodec.Pointer(d.Text(0, 256))
 		case "did":
-			d.field(&o, 3, "did")
-			v.DID = d.did()
+			d.Field(&o, 3, "did")
+			v.DID = d.DID()
 		case "keyPackage":
-			d.field(&o, 4, "keyPackage")
-			v.KeyPackage = d.base64(0, noLimit)
+			d.Field(&o, 4, "keyPackage")
+			v.KeyPackage = d.Base64(0, lexcodec.NoLimit)
 		case "keyPackageRef":
-			d.field(&o, 5, "keyPackageRef")
-			v.KeyPackageRef = pointer(d.string(0, 128))
+			d.Field(&o, 5, "keyPackageRef")
+			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
 		case "lastResort":
-			d.field(&o, 6, "lastResort")
-			v.LastResort = pointer(d.boolean())
+			d.Field(&o, 6, "lastResort")
+			v.LastResort = lexcodec.Pointer(d.Boolean())
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "cipherSuite")
-	d.require(&o, 3, "did")
-	d.require(&o, 4, "keyPackage")
+	d.Require(&o, 0, "cipherSuite")
+	d.Require(&o, 3, "did")
+	d.Require(&o, 4, "keyPackage")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *KeyPackageRef) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	if v.ClaimExpiresAt != nil {
 		dst = append(dst, "\"claimExpiresAt\":"...)
 		dst = append(v.ClaimExpiresAt.AppendJSON(dst), ',')
 	}
 	if v.DeviceID != nil {
 		dst = append(dst, "\"deviceId\":"...)
-		dst = append(appendString(dst, *v.DeviceID), ',')
+		dst = append(lexcodec.AppendString(dst, *v.DeviceID), ',')
 	}
 	dst = append(dst, "\"did\":"...)
-	dst = append(appendText(dst, v.DID), ',')
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"keyPackage\":"...)
 	dst = append(v.KeyPackage.AppendJSON(dst), ',')
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(appendString(dst, *v.KeyPackageRef), ',')
+		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
 	if v.LastResort != nil {
 		dst = append(dst, "\"lastResort\":"...)
-		dst = append(appendBoolean(dst, *v.LastResort), ',')
+		dst = append(lexcodec.AppendBoolean(dst, *v.LastResort), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // MemberView is blue.catbird.mls.defs#memberView. One member of a convo.
 type MemberView struct {
-	// The member's MLS credential, where the server knows it.
-	Credential Bytes `json:"credential,omitzero"`
+	// The member's MLS credential, if the server knows it.
+	Credential lexcodec.Bytes `json:"credential,omitzero"`
 	// The member.
 	DID syntax.DID `json:"did"`
 	// When the server recorded the joining.
-	JoinedAt Datetime `json:"joinedAt"`
-	// Index of the member's leaf in the ratchet tree, where the server knows it.
+	JoinedAt lexcodec.Datetime `json:"joinedAt"`
+	// Index of the member's leaf in the ratchet tree, if the server knows it.
 	LeafIndex *int64 `json:"leafIndex,omitzero"`
 }
 
-func (v *MemberView) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *MemberView) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "credential":
-			d.field(&o, 0, "credential")
-			v.Credential = d.bytes(0, noLimit)
+			d.Field(&o, 0, "credential")
+			v.Credential = d.Bytes(0, lexcodec.NoLimit)
 		case "did":
-			d.field(&o, 1, "did")
-			v.DID = d.did()
+			d.Field(&o, 1, "did")
+			v.DID = d.DID()
 		case "joinedAt":
-			d.field(&o, 2, "joinedAt")
-			v.JoinedAt = d.datetime()
+			d.Field(&o, 2, "joinedAt")
+			v.JoinedAt = d.Datetime()
 		case "leafIndex":
-			d.field(&o, 3, "leafIndex")
-			v.LeafIndex = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 3, "leafIndex")
+			v.LeafIndex = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 1, "did")
-	d.require(&o, 2, "joinedAt")
+	d.Require(&o, 1, "did")
+	d.Require(&o, 2, "joinedAt")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *MemberView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Credential != nil {
@@ -357,25 +360,25 @@ func (v *MemberView) AppendJSON(dst []byte) []byte {
 		dst = append(v.Credential.AppendJSON(dst), ',')
 	}
 	dst = append(dst, "\"did\":"...)
-	dst = append(appendText(dst, v.DID), ',')
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"joinedAt\":"...)
 	dst = append(v.JoinedAt.AppendJSON(dst), ',')
 	if v.LeafIndex != nil {
 		dst = append(dst, "\"leafIndex\":"...)
-		dst = append(appendInteger(dst, *v.LeafIndex), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.LeafIndex), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // MessageView is blue.catbird.mls.defs#messageView. One entry of a convo's log.
 type MessageView struct {
 	// The MLSMessage, exactly as it was sent.
-	Ciphertext Bytes `json:"ciphertext"`
+	Ciphertext lexcodec.Bytes `json:"ciphertext"`
 	// The convo that the message is in.
 	ConvoID string `json:"convoId"`
 	// When the server stored it.
-	CreatedAt Datetime `json:"createdAt"`
-	// The sender's word on what is embedded.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// The sender's description of the embedded thing.
 	EmbedType *string `json:"embedType,omitzero"`
 	// Where the embedded thing is.
 	EmbedURI *string `json:"embedUri,omitzero"`
@@ -400,86 +403,86 @@ const (
 	MessageViewMessageTypeCommit      = "commit"
 )
 
-func (v *MessageView) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *MessageView) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "ciphertext":
-			d.field(&o, 0, "ciphertext")
-			v.Ciphertext = d.bytes(0, noLimit)
+			d.Field(&o, 0, "ciphertext")
+			v.Ciphertext = d.Bytes(0, lexcodec.NoLimit)
 		case "convoId":
-			d.field(&o, 1, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 1, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "createdAt":
-			d.field(&o, 2, "createdAt")
-			v.CreatedAt = d.datetime()
+			d.Field(&o, 2, "createdAt")
+			v.CreatedAt = d.Datetime()
 		case "embedType":
-			d.field(&o, 3, "embedType")
-			v.EmbedType = pointer(d.string(0, 256))
+			d.Field(&o, 3, "embedType")
+			v.EmbedType = lexcodec.Pointer(d.Text(0, 256))
 		case "embedUri":
-			d.field(&o, 4, "embedUri")
-			v.EmbedURI = pointer(d.uri())
+			d.Field(&o, 4, "embedUri")
+			v.EmbedURI = lexcodec.Pointer(d.URI())
 		case "epoch":
-			d.field(&o, 5, "epoch")
-			v.Epoch = d.integer(0, maxInteger)
+			d.Field(&o, 5, "epoch")
+			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "id":
-			d.field(&o, 6, "id")
-			v.ID = d.string(0, noLimit)
+			d.Field(&o, 6, "id")
+			v.ID = d.Text(0, lexcodec.NoLimit)
 		case "messageType":
-			d.field(&o, 7, "messageType")
-			v.MessageType = pointer(d.string(0, 64))
+			d.Field(&o, 7, "messageType")
+			v.MessageType = lexcodec.Pointer(d.Text(0, 64))
 		case "sender":
-			d.field(&o, 8, "sender")
-			v.Sender = d.did()
+			d.Field(&o, 8, "sender")
+			v.Sender = d.DID()
 		case "seq":
-			d.field(&o, 9, "seq")
-			v.Seq = d.integer(0, maxInteger)
+			d.Field(&o, 9, "seq")
+			v.Seq = d.Integer(0, lexcodec.MaxInteger)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "ciphertext")
-	d.require(&o, 1, "convoId")
-	d.require(&o, 2, "createdAt")
-	d.require(&o, 5, "epoch")
-	d.require(&o, 6, "id")
-	d.require(&o, 8, "sender")
-	d.require(&o, 9, "seq")
+	d.Require(&o, 0, "ciphertext")
+	d.Require(&o, 1, "convoId")
+	d.Require(&o, 2, "createdAt")
+	d.Require(&o, 5, "epoch")
+	d.Require(&o, 6, "id")
+	d.Require(&o, 8, "sender")
+	d.Require(&o, 9, "seq")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *MessageView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"ciphertext\":"...)
 	dst = append(v.Ciphertext.AppendJSON(dst), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	if v.EmbedType != nil {
 		dst = append(dst, "\"embedType\":"...)
-		dst = append(appendString(dst, *v.EmbedType), ',')
+		dst = append(lexcodec.AppendString(dst, *v.EmbedType), ',')
 	}
 	if v.EmbedURI != nil {
 		dst = append(dst, "\"embedUri\":"...)
-		dst = append(appendString(dst, *v.EmbedURI), ',')
+		dst = append(lexcodec.AppendString(dst, *v.EmbedURI), ',')
 	}
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"id\":"...)
-	dst = append(appendString(dst, v.ID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ID), ',')
 	if v.MessageType != nil {
 		dst = append(dst, "\"messageType\":"...)
-		dst = append(appendString(dst, *v.MessageType), ',')
+		dst = append(lexcodec.AppendString(dst, *v.MessageType), ',')
 	}
 	dst = append(dst, "\"sender\":"...)
-	dst = append(appendText(dst, v.Sender), ',')
+	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
@@ -495,32 +498,32 @@ func (v *MessageView) AppendCBOR(dst []byte) []byte {
 	if v.MessageType != nil {
 		n++
 	}
-	dst = appendCBORMap(dst, n)
-	dst = appendCBORText(dst, "id")
-	dst = appendCBORText(dst, v.ID)
-	dst = appendCBORText(dst, "seq")
-	dst = appendCBORInteger(dst, v.Seq)
-	dst = appendCBORText(dst, "epoch")
-	dst = appendCBORInteger(dst, v.Epoch)
-	dst = appendCBORText(dst, "sender")
-	dst = appendCBORText(dst, v.Sender)
-	dst = appendCBORText(dst, "convoId")
-	dst = appendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "id")
+	dst = lexcodec.AppendCBORText(dst, v.ID)
+	dst = lexcodec.AppendCBORText(dst, "seq")
+	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "sender")
+	dst = lexcodec.AppendCBORText(dst, v.Sender)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
 	if v.EmbedURI != nil {
-		dst = appendCBORText(dst, "embedUri")
-		dst = appendCBORText(dst, *v.EmbedURI)
+		dst = lexcodec.AppendCBORText(dst, "embedUri")
+		dst = lexcodec.AppendCBORText(dst, *v.EmbedURI)
 	}
-	dst = appendCBORText(dst, "createdAt")
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
 	if v.EmbedType != nil {
-		dst = appendCBORText(dst, "embedType")
-		dst = appendCBORText(dst, *v.EmbedType)
+		dst = lexcodec.AppendCBORText(dst, "embedType")
+		dst = lexcodec.AppendCBORText(dst, *v.EmbedType)
 	}
-	dst = appendCBORText(dst, "ciphertext")
+	dst = lexcodec.AppendCBORText(dst, "ciphertext")
 	dst = v.Ciphertext.AppendCBOR(dst)
 	if v.MessageType != nil {
-		dst = appendCBORText(dst, "messageType")
-		dst = appendCBORText(dst, *v.MessageType)
+		dst = lexcodec.AppendCBORText(dst, "messageType")
+		dst = lexcodec.AppendCBORText(dst, *v.MessageType)
 	}
 	return dst
 }

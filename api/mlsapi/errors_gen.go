@@ -6,13 +6,12 @@ package mlsapi
 const (
 	// ErrAlreadyMember: One of the DIDs is a member already.
 	ErrAlreadyMember = "AlreadyMember"
-	// ErrCommitRequired: The request changes the group and came without the commit
-	// that does so.
+	// ErrCommitRequired: The request changes the group, but has no commit.
 	ErrCommitRequired = "CommitRequired"
 	// ErrConsumerTooSlow: The client does not read as fast as events come. Connect
 	// again from the last cursor.
 	ErrConsumerTooSlow = "ConsumerTooSlow"
-	// ErrConvoNotFound: No such convo, as far as the caller may know.
+	// ErrConvoNotFound: The convo does not exist, or the caller may not know of it.
 	ErrConvoNotFound = "ConvoNotFound"
 	// ErrEpochMismatch: The epoch is not the convo's current one; the message holds
 	// currentEpoch=N.
@@ -30,7 +29,8 @@ const (
 	ErrIdempotencyConflict = "IdempotencyConflict"
 	// ErrInvalidAsset: The embed is not acceptable.
 	ErrInvalidAsset = "InvalidAsset"
-	// ErrInvalidCipherSuite: The cipher suite is unknown or not offered here.
+	// ErrInvalidCipherSuite: The cipher suite is unknown, or this server does not
+	// support it.
 	ErrInvalidCipherSuite = "InvalidCipherSuite"
 	// ErrInvalidCommit: The commit is not one that the group can accept; the
 	// message says why, with the section of RFC 9420.
@@ -50,8 +50,8 @@ const (
 	// ErrInvalidMessage: The ciphertext is not an application message or a proposal
 	// of this group and epoch.
 	ErrInvalidMessage = "InvalidMessage"
-	// ErrInvalidPushTarget: The device cannot be reached so, or this server does
-	// not reach devices so.
+	// ErrInvalidPushTarget: The target is not valid, or this server does not
+	// support its kind.
 	ErrInvalidPushTarget = "InvalidPushTarget"
 	// ErrInvalidTicket: The ticket is unknown, used, or too old.
 	ErrInvalidTicket = "InvalidTicket"
@@ -65,7 +65,7 @@ const (
 	ErrLastMember = "LastMember"
 	// ErrMessageTooLarge: The ciphertext is larger than the limit.
 	ErrMessageTooLarge = "MessageTooLarge"
-	// ErrNotMember: The caller was a member and is one no longer.
+	// ErrNotMember: The caller was a member and is not one now.
 	ErrNotMember = "NotMember"
 	// ErrNotPermitted: The caller may not do this to another member.
 	ErrNotPermitted = "NotPermitted"
@@ -76,15 +76,14 @@ const (
 	ErrSenderMismatch = "SenderMismatch"
 	// ErrTooManyDids: More DIDs than one request may ask for.
 	ErrTooManyDids = "TooManyDids"
-	// ErrTooManyKeyPackages: The caller stores as many KeyPackages as one account
-	// may.
+	// ErrTooManyKeyPackages: The account has as many KeyPackages as it may have.
 	ErrTooManyKeyPackages = "TooManyKeyPackages"
 	// ErrTooManyMembers: The convo would exceed the largest member count.
 	ErrTooManyMembers = "TooManyMembers"
-	// ErrTooManyPushTargets: The caller has registered as many devices as one may.
+	// ErrTooManyPushTargets: The account has as many push targets as it may have.
 	ErrTooManyPushTargets = "TooManyPushTargets"
-	// ErrWelcomeConsumed: The Welcome was joined with and confirmed; its bytes are
-	// gone.
+	// ErrWelcomeConsumed: The Welcome was used and confirmed; its bytes are
+	// deleted.
 	ErrWelcomeConsumed = "WelcomeConsumed"
 	// ErrWelcomeNotFound: There is no Welcome for the caller's device in this
 	// convo.

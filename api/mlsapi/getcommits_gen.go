@@ -6,10 +6,13 @@ import (
 	"net/url"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetCommits is the method's name on the wire.
-const NSIDGetCommits = "blue.catbird.mls.getCommits"
+const NSIDGetCommits = nsid.GetCommits
 
 // GetCommitsParams are the parameters of blue.catbird.mls.getCommits. Read the
 // commits of a range of epochs, in order.
@@ -23,21 +26,22 @@ type GetCommitsParams struct {
 	ToEpoch *int64
 }
 
-// DecodeGetCommitsParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetCommitsParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetCommitsParams(query url.Values) (*GetCommitsParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetCommitsParams)
-	if s, ok := p.one("convoId", true); ok {
-		v.ConvoID = p.string(s, 0, noLimit)
+	if s, ok := p.One("convoId", true); ok {
+		v.ConvoID = p.Text(s, 0, lexcodec.NoLimit)
 	}
-	if s, ok := p.one("fromEpoch", true); ok {
-		v.FromEpoch = p.integer(s, 0, maxInteger)
+	if s, ok := p.One("fromEpoch", true); ok {
+		v.FromEpoch = p.Integer(s, 0, lexcodec.MaxInteger)
 	}
-	if s, ok := p.one("toEpoch", false); ok {
-		v.ToEpoch = pointer(p.integer(s, 0, maxInteger))
+	if s, ok := p.One("toEpoch", false); ok {
+		v.ToEpoch = lexcodec.Pointer(p.Integer(s, 0, lexcodec.MaxInteger))
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -45,90 +49,91 @@ func DecodeGetCommitsParams(query url.Values) (*GetCommitsParams, error) {
 // GetCommitsOutput is the output of blue.catbird.mls.getCommits.
 type GetCommitsOutput struct {
 	// Commits by ascending epoch, without a gap. A long answer stops before
-	// toEpoch: ask on from the epoch after the last one.
+	// toEpoch: ask again from the epoch after the last one.
 	Commits []CommitView `json:"commits"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
 }
 
-func (v *GetCommitsOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetCommitsOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "commits":
-			d.field(&o, 0, "commits")
-			v.Commits = array(d, 0, noLimit, func(d *decoder) CommitView { return message[CommitView](d) })
+			d.Field(&o, 0, "commits")
+			v.Commits = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) CommitView { return lexcodec.Nested(d, (*CommitView).decode) })
 		case "convoId":
-			d.field(&o, 1, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 1, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "commits")
-	d.require(&o, 1, "convoId")
+	d.Require(&o, 0, "commits")
+	d.Require(&o, 1, "convoId")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetCommitsOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"commits\":"...)
-	dst = append(appendArray(dst, v.Commits, func(dst []byte, v *CommitView) []byte { return v.AppendJSON(dst) }), ',')
+	dst = append(lexcodec.AppendArray(dst, v.Commits, func(dst []byte, v *CommitView) []byte { return v.AppendJSON(dst) }), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetCommitsOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetCommitsOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetCommitsOutput(body []byte) (*GetCommitsOutput, error) {
-	return decodeBody[GetCommitsOutput](body)
+	return lexcodec.DecodeBody(body, (*GetCommitsOutput).decode)
 }
 
 // CommitView is blue.catbird.mls.getCommits#commitView. One accepted commit.
 type CommitView struct {
 	// The commit's MLSMessage, exactly as it was sent.
-	CommitData Bytes `json:"commitData"`
+	CommitData lexcodec.Bytes `json:"commitData"`
 	// When the server accepted it.
-	CreatedAt Datetime `json:"createdAt"`
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
 	// The epoch that the commit creates, one above the epoch in its own MLS header.
 	Epoch int64 `json:"epoch"`
 	// The authenticated account that sent it.
 	Sender syntax.DID `json:"sender"`
 }
 
-func (v *CommitView) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *CommitView) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "commitData":
-			d.field(&o, 0, "commitData")
-			v.CommitData = d.bytes(0, 10485760)
+			d.Field(&o, 0, "commitData")
+			v.CommitData = d.Bytes(0, 10485760)
 		case "createdAt":
-			d.field(&o, 1, "createdAt")
-			v.CreatedAt = d.datetime()
+			d.Field(&o, 1, "createdAt")
+			v.CreatedAt = d.Datetime()
 		case "epoch":
-			d.field(&o, 2, "epoch")
-			v.Epoch = d.integer(0, maxInteger)
+			d.Field(&o, 2, "epoch")
+			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "sender":
-			d.field(&o, 3, "sender")
-			v.Sender = d.did()
+			d.Field(&o, 3, "sender")
+			v.Sender = d.DID()
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "commitData")
-	d.require(&o, 1, "createdAt")
-	d.require(&o, 2, "epoch")
-	d.require(&o, 3, "sender")
+	d.Require(&o, 0, "commitData")
+	d.Require(&o, 1, "createdAt")
+	d.Require(&o, 2, "epoch")
+	d.Require(&o, 3, "sender")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *CommitView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"commitData\":"...)
@@ -136,8 +141,8 @@ func (v *CommitView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"sender\":"...)
-	dst = append(appendText(dst, v.Sender), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
+	return lexcodec.EndObject(dst)
 }

@@ -4,10 +4,13 @@ package mlsapi
 
 import (
 	"net/url"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetConvo is the method's name on the wire.
-const NSIDGetConvo = "blue.catbird.mls.getConvo"
+const NSIDGetConvo = nsid.GetConvo
 
 // GetConvoParams are the parameters of blue.catbird.mls.getConvo. Read one
 // convo.
@@ -16,15 +19,16 @@ type GetConvoParams struct {
 	ConvoID string
 }
 
-// DecodeGetConvoParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetConvoParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetConvoParams(query url.Values) (*GetConvoParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetConvoParams)
-	if s, ok := p.one("convoId", true); ok {
-		v.ConvoID = p.string(s, 0, noLimit)
+	if s, ok := p.One("convoId", true); ok {
+		v.ConvoID = p.Text(s, 0, lexcodec.NoLimit)
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -35,32 +39,33 @@ type GetConvoOutput struct {
 	Convo ConvoView `json:"convo"`
 }
 
-func (v *GetConvoOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetConvoOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "convo":
-			d.field(&o, 0, "convo")
-			v.Convo = message[ConvoView](d)
+			d.Field(&o, 0, "convo")
+			v.Convo = lexcodec.Nested(d, (*ConvoView).decode)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "convo")
+	d.Require(&o, 0, "convo")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convo\":"...)
 	dst = append(v.Convo.AppendJSON(dst), ',')
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetConvoOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetConvoOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetConvoOutput(body []byte) (*GetConvoOutput, error) {
-	return decodeBody[GetConvoOutput](body)
+	return lexcodec.DecodeBody(body, (*GetConvoOutput).decode)
 }

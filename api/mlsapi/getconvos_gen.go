@@ -4,10 +4,13 @@ package mlsapi
 
 import (
 	"net/url"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetConvos is the method's name on the wire.
-const NSIDGetConvos = "blue.catbird.mls.getConvos"
+const NSIDGetConvos = nsid.GetConvos
 
 // GetConvosParams are the parameters of blue.catbird.mls.getConvos. List the
 // convos that the caller is a member of.
@@ -18,19 +21,20 @@ type GetConvosParams struct {
 	Limit int64
 }
 
-// DecodeGetConvosParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetConvosParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetConvosParams(query url.Values) (*GetConvosParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetConvosParams)
-	if s, ok := p.one("cursor", false); ok {
-		v.Cursor = pointer(p.string(s, 0, noLimit))
+	if s, ok := p.One("cursor", false); ok {
+		v.Cursor = lexcodec.Pointer(p.Text(s, 0, lexcodec.NoLimit))
 	}
 	v.Limit = 50
-	if s, ok := p.one("limit", false); ok {
-		v.Limit = p.integer(s, 1, 100)
+	if s, ok := p.One("limit", false); ok {
+		v.Limit = p.Integer(s, 1, 100)
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -43,39 +47,40 @@ type GetConvosOutput struct {
 	Cursor *string `json:"cursor,omitzero"`
 }
 
-func (v *GetConvosOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetConvosOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "conversations":
-			d.field(&o, 0, "conversations")
-			v.Conversations = array(d, 0, noLimit, func(d *decoder) ConvoView { return message[ConvoView](d) })
+			d.Field(&o, 0, "conversations")
+			v.Conversations = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) ConvoView { return lexcodec.Nested(d, (*ConvoView).decode) })
 		case "cursor":
-			d.field(&o, 1, "cursor")
-			v.Cursor = pointer(d.string(0, noLimit))
+			d.Field(&o, 1, "cursor")
+			v.Cursor = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "conversations")
+	d.Require(&o, 0, "conversations")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetConvosOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"conversations\":"...)
-	dst = append(appendArray(dst, v.Conversations, func(dst []byte, v *ConvoView) []byte { return v.AppendJSON(dst) }), ',')
+	dst = append(lexcodec.AppendArray(dst, v.Conversations, func(dst []byte, v *ConvoView) []byte { return v.AppendJSON(dst) }), ',')
 	if v.Cursor != nil {
 		dst = append(dst, "\"cursor\":"...)
-		dst = append(appendString(dst, *v.Cursor), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Cursor), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetConvosOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetConvosOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetConvosOutput(body []byte) (*GetConvosOutput, error) {
-	return decodeBody[GetConvosOutput](body)
+	return lexcodec.DecodeBody(body, (*GetConvosOutput).decode)
 }

@@ -4,10 +4,13 @@ package mlsapi
 
 import (
 	"net/url"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetEpoch is the method's name on the wire.
-const NSIDGetEpoch = "blue.catbird.mls.getEpoch"
+const NSIDGetEpoch = nsid.GetEpoch
 
 // GetEpochParams are the parameters of blue.catbird.mls.getEpoch. Read a
 // convo's current epoch.
@@ -16,15 +19,16 @@ type GetEpochParams struct {
 	ConvoID string
 }
 
-// DecodeGetEpochParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetEpochParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetEpochParams(query url.Values) (*GetEpochParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetEpochParams)
-	if s, ok := p.one("convoId", true); ok {
-		v.ConvoID = p.string(s, 0, noLimit)
+	if s, ok := p.One("convoId", true); ok {
+		v.ConvoID = p.Text(s, 0, lexcodec.NoLimit)
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -37,38 +41,39 @@ type GetEpochOutput struct {
 	CurrentEpoch int64 `json:"currentEpoch"`
 }
 
-func (v *GetEpochOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetEpochOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "convoId":
-			d.field(&o, 0, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 0, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "currentEpoch":
-			d.field(&o, 1, "currentEpoch")
-			v.CurrentEpoch = d.integer(0, maxInteger)
+			d.Field(&o, 1, "currentEpoch")
+			v.CurrentEpoch = d.Integer(0, lexcodec.MaxInteger)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "convoId")
-	d.require(&o, 1, "currentEpoch")
+	d.Require(&o, 0, "convoId")
+	d.Require(&o, 1, "currentEpoch")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetEpochOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"currentEpoch\":"...)
-	dst = append(appendInteger(dst, v.CurrentEpoch), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.CurrentEpoch), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetEpochOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetEpochOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetEpochOutput(body []byte) (*GetEpochOutput, error) {
-	return decodeBody[GetEpochOutput](body)
+	return lexcodec.DecodeBody(body, (*GetEpochOutput).decode)
 }

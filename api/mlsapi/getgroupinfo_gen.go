@@ -4,10 +4,13 @@ package mlsapi
 
 import (
 	"net/url"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetGroupInfo is the method's name on the wire.
-const NSIDGetGroupInfo = "blue.catbird.mls.getGroupInfo"
+const NSIDGetGroupInfo = nsid.GetGroupInfo
 
 // GetGroupInfoParams are the parameters of blue.catbird.mls.getGroupInfo. Read
 // the GroupInfo of the convo's current epoch, with which a member's device can
@@ -17,15 +20,16 @@ type GetGroupInfoParams struct {
 	ConvoID string
 }
 
-// DecodeGetGroupInfoParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetGroupInfoParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetGroupInfoParams(query url.Values) (*GetGroupInfoParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetGroupInfoParams)
-	if s, ok := p.one("convoId", true); ok {
-		v.ConvoID = p.string(s, 0, noLimit)
+	if s, ok := p.One("convoId", true); ok {
+		v.ConvoID = p.Text(s, 0, lexcodec.NoLimit)
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -35,41 +39,42 @@ type GetGroupInfoOutput struct {
 	// The epoch that it describes: the convo's current one.
 	Epoch int64 `json:"epoch"`
 	// The GroupInfo, exactly as the maker of the epoch sent it.
-	GroupInfo Bytes `json:"groupInfo"`
+	GroupInfo lexcodec.Bytes `json:"groupInfo"`
 }
 
-func (v *GetGroupInfoOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetGroupInfoOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "epoch":
-			d.field(&o, 0, "epoch")
-			v.Epoch = d.integer(0, maxInteger)
+			d.Field(&o, 0, "epoch")
+			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "groupInfo":
-			d.field(&o, 1, "groupInfo")
-			v.GroupInfo = d.bytes(0, 1048576)
+			d.Field(&o, 1, "groupInfo")
+			v.GroupInfo = d.Bytes(0, 1048576)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "epoch")
-	d.require(&o, 1, "groupInfo")
+	d.Require(&o, 0, "epoch")
+	d.Require(&o, 1, "groupInfo")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetGroupInfoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"groupInfo\":"...)
 	dst = append(v.GroupInfo.AppendJSON(dst), ',')
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetGroupInfoOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetGroupInfoOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetGroupInfoOutput(body []byte) (*GetGroupInfoOutput, error) {
-	return decodeBody[GetGroupInfoOutput](body)
+	return lexcodec.DecodeBody(body, (*GetGroupInfoOutput).decode)
 }

@@ -6,10 +6,13 @@ import (
 	"net/url"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetKeyPackages is the method's name on the wire.
-const NSIDGetKeyPackages = "blue.catbird.mls.getKeyPackages"
+const NSIDGetKeyPackages = nsid.GetKeyPackages
 
 // GetKeyPackagesParams are the parameters of blue.catbird.mls.getKeyPackages.
 // Claim one KeyPackage of each device of the given accounts. A claimed
@@ -17,102 +20,104 @@ const NSIDGetKeyPackages = "blue.catbird.mls.getKeyPackages"
 type GetKeyPackagesParams struct {
 	// Claim of this MLS cipher suite only.
 	CipherSuite *string
-	// The convo that the KeyPackages are for: a note for the caller's own claim,
-	// which may come before the convo does.
+	// The convo that the KeyPackages are for. It is stored with the claim; the
+	// convo need not exist yet.
 	ConvoID *string
 	// Accounts to claim for. The parameter is repeated.
 	DIDs []syntax.DID
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string
 }
 
-// DecodeGetKeyPackagesParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetKeyPackagesParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetKeyPackagesParams(query url.Values) (*GetKeyPackagesParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetKeyPackagesParams)
-	if s, ok := p.one("cipherSuite", false); ok {
-		v.CipherSuite = pointer(p.string(s, 0, noLimit))
+	if s, ok := p.One("cipherSuite", false); ok {
+		v.CipherSuite = lexcodec.Pointer(p.Text(s, 0, lexcodec.NoLimit))
 	}
-	if s, ok := p.one("convoId", false); ok {
-		v.ConvoID = pointer(p.string(s, 0, noLimit))
+	if s, ok := p.One("convoId", false); ok {
+		v.ConvoID = lexcodec.Pointer(p.Text(s, 0, lexcodec.NoLimit))
 	}
-	v.DIDs = paramArray(&p, "dids", true, 1, 100, func(p *params, s string) syntax.DID { return p.did(s) })
-	if s, ok := p.one("idempotencyKey", false); ok {
-		v.IdempotencyKey = pointer(p.idempotencyKey(s))
+	v.DIDs = lexcodec.ParamArray(&p, "dids", true, 1, 100, func(p *lexcodec.Params, s string) syntax.DID { return p.DID(s) })
+	if s, ok := p.One("idempotencyKey", false); ok {
+		v.IdempotencyKey = lexcodec.Pointer(p.IdempotencyKey(s))
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *GetKeyPackagesParams) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 3)}
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *GetKeyPackagesParams) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 3)}
 	if v.CipherSuite != nil {
-		l.add("cipherSuite", appendString(l.buf, *v.CipherSuite))
+		l.Add("cipherSuite", lexcodec.AppendString(l.Buffer, *v.CipherSuite))
 	}
 	if v.ConvoID != nil {
-		l.add("convoId", appendString(l.buf, *v.ConvoID))
+		l.Add("convoId", lexcodec.AppendString(l.Buffer, *v.ConvoID))
 	}
-	l.add("dids", appendArray(l.buf, v.DIDs, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }))
-	return l.fields
+	l.Add("dids", lexcodec.AppendArray(l.Buffer, v.DIDs, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }))
+	return l.Fields
 }
 
 // GetKeyPackagesOutput is the output of blue.catbird.mls.getKeyPackages.
 type GetKeyPackagesOutput struct {
 	// What was claimed.
 	KeyPackages []KeyPackageRef `json:"keyPackages"`
-	// Accounts of which the caller has claimed so many KeyPackages of late that
-	// only last-resort ones, if any, are left to it for now.
+	// Accounts of which the caller has recently claimed so many KeyPackages that it
+	// gets only last-resort ones, if any, for now.
 	Limited []syntax.DID `json:"limited,omitzero"`
 	// Accounts with nothing to claim.
 	Missing []syntax.DID `json:"missing,omitzero"`
 }
 
-func (v *GetKeyPackagesOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetKeyPackagesOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "keyPackages":
-			d.field(&o, 0, "keyPackages")
-			v.KeyPackages = array(d, 0, noLimit, func(d *decoder) KeyPackageRef { return message[KeyPackageRef](d) })
+			d.Field(&o, 0, "keyPackages")
+			v.KeyPackages = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageRef { return lexcodec.Nested(d, (*KeyPackageRef).decode) })
 		case "limited":
-			d.field(&o, 1, "limited")
-			v.Limited = array(d, 0, noLimit, func(d *decoder) syntax.DID { return d.did() })
+			d.Field(&o, 1, "limited")
+			v.Limited = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
 		case "missing":
-			d.field(&o, 2, "missing")
-			v.Missing = array(d, 0, noLimit, func(d *decoder) syntax.DID { return d.did() })
+			d.Field(&o, 2, "missing")
+			v.Missing = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "keyPackages")
+	d.Require(&o, 0, "keyPackages")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"keyPackages\":"...)
-	dst = append(appendArray(dst, v.KeyPackages, func(dst []byte, v *KeyPackageRef) []byte { return v.AppendJSON(dst) }), ',')
+	dst = append(lexcodec.AppendArray(dst, v.KeyPackages, func(dst []byte, v *KeyPackageRef) []byte { return v.AppendJSON(dst) }), ',')
 	if v.Limited != nil {
 		dst = append(dst, "\"limited\":"...)
-		dst = append(appendArray(dst, v.Limited, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }), ',')
+		dst = append(lexcodec.AppendArray(dst, v.Limited, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }), ',')
 	}
 	if v.Missing != nil {
 		dst = append(dst, "\"missing\":"...)
-		dst = append(appendArray(dst, v.Missing, func(dst []byte, v *syntax.DID) []byte { return appendText(dst, *v) }), ',')
+		dst = append(lexcodec.AppendArray(dst, v.Missing, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetKeyPackagesOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetKeyPackagesOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetKeyPackagesOutput(body []byte) (*GetKeyPackagesOutput, error) {
-	return decodeBody[GetKeyPackagesOutput](body)
+	return lexcodec.DecodeBody(body, (*GetKeyPackagesOutput).decode)
 }

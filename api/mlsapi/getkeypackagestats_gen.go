@@ -4,10 +4,13 @@ package mlsapi
 
 import (
 	"net/url"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetKeyPackageStats is the method's name on the wire.
-const NSIDGetKeyPackageStats = "blue.catbird.mls.getKeyPackageStats"
+const NSIDGetKeyPackageStats = nsid.GetKeyPackageStats
 
 // GetKeyPackageStatsParams are the parameters of
 // blue.catbird.mls.getKeyPackageStats. Count the caller's own KeyPackages, to
@@ -19,18 +22,19 @@ type GetKeyPackageStatsParams struct {
 	DeviceID *string
 }
 
-// DecodeGetKeyPackageStatsParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetKeyPackageStatsParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetKeyPackageStatsParams(query url.Values) (*GetKeyPackageStatsParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetKeyPackageStatsParams)
-	if s, ok := p.one("cipherSuite", false); ok {
-		v.CipherSuite = pointer(p.string(s, 0, noLimit))
+	if s, ok := p.One("cipherSuite", false); ok {
+		v.CipherSuite = lexcodec.Pointer(p.Text(s, 0, lexcodec.NoLimit))
 	}
-	if s, ok := p.one("deviceId", false); ok {
-		v.DeviceID = pointer(p.string(s, 0, 256))
+	if s, ok := p.One("deviceId", false); ok {
+		v.DeviceID = lexcodec.Pointer(p.Text(s, 0, 256))
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -50,113 +54,114 @@ type GetKeyPackageStatsOutput struct {
 	// Used by a Welcome, as far as they are still kept.
 	Consumed int64 `json:"consumed"`
 	// The earliest depletesAt among the devices.
-	DepletesAt *Datetime `json:"depletesAt,omitzero"`
-	// Expired before anybody claimed them, as far as they are still kept.
+	DepletesAt *lexcodec.Datetime `json:"depletesAt,omitzero"`
+	// Expired before they were claimed, as far as they are still kept.
 	Expired *int64 `json:"expired,omitzero"`
 	// Last-resort KeyPackages that can be handed out.
 	LastResort int64 `json:"lastResort"`
 	// True if there is a device and cipher suite below the threshold, or nothing at
 	// all.
 	NeedsReplenish bool `json:"needsReplenish"`
-	// Claims that lapsed without a Welcome, as far as they are still kept. They are
-	// never handed out again.
+	// Claims that expired without a Welcome, as far as they are still kept. They
+	// are never handed out again.
 	Orphaned *int64 `json:"orphaned,omitzero"`
 	// Each device should have at least so many available of each cipher suite that
 	// it publishes.
 	Threshold int64 `json:"threshold"`
 }
 
-func (v *GetKeyPackageStatsOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetKeyPackageStatsOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "available":
-			d.field(&o, 0, "available")
-			v.Available = d.integer(0, maxInteger)
+			d.Field(&o, 0, "available")
+			v.Available = d.Integer(0, lexcodec.MaxInteger)
 		case "byCipherSuite":
-			d.field(&o, 1, "byCipherSuite")
-			v.ByCipherSuite = array(d, 0, noLimit, func(d *decoder) SuiteStats { return message[SuiteStats](d) })
+			d.Field(&o, 1, "byCipherSuite")
+			v.ByCipherSuite = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) SuiteStats { return lexcodec.Nested(d, (*SuiteStats).decode) })
 		case "byDevice":
-			d.field(&o, 2, "byDevice")
-			v.ByDevice = array(d, 0, noLimit, func(d *decoder) DeviceStats { return message[DeviceStats](d) })
+			d.Field(&o, 2, "byDevice")
+			v.ByDevice = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) DeviceStats { return lexcodec.Nested(d, (*DeviceStats).decode) })
 		case "claimed":
-			d.field(&o, 3, "claimed")
-			v.Claimed = d.integer(0, maxInteger)
+			d.Field(&o, 3, "claimed")
+			v.Claimed = d.Integer(0, lexcodec.MaxInteger)
 		case "consumed":
-			d.field(&o, 4, "consumed")
-			v.Consumed = d.integer(0, maxInteger)
+			d.Field(&o, 4, "consumed")
+			v.Consumed = d.Integer(0, lexcodec.MaxInteger)
 		case "depletesAt":
-			d.field(&o, 5, "depletesAt")
-			v.DepletesAt = pointer(d.datetime())
+			d.Field(&o, 5, "depletesAt")
+			v.DepletesAt = lexcodec.Pointer(d.Datetime())
 		case "expired":
-			d.field(&o, 6, "expired")
-			v.Expired = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 6, "expired")
+			v.Expired = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "lastResort":
-			d.field(&o, 7, "lastResort")
-			v.LastResort = d.integer(0, maxInteger)
+			d.Field(&o, 7, "lastResort")
+			v.LastResort = d.Integer(0, lexcodec.MaxInteger)
 		case "needsReplenish":
-			d.field(&o, 8, "needsReplenish")
-			v.NeedsReplenish = d.boolean()
+			d.Field(&o, 8, "needsReplenish")
+			v.NeedsReplenish = d.Boolean()
 		case "orphaned":
-			d.field(&o, 9, "orphaned")
-			v.Orphaned = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 9, "orphaned")
+			v.Orphaned = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "threshold":
-			d.field(&o, 10, "threshold")
-			v.Threshold = d.integer(0, maxInteger)
+			d.Field(&o, 10, "threshold")
+			v.Threshold = d.Integer(0, lexcodec.MaxInteger)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "available")
-	d.require(&o, 1, "byCipherSuite")
-	d.require(&o, 2, "byDevice")
-	d.require(&o, 3, "claimed")
-	d.require(&o, 4, "consumed")
-	d.require(&o, 7, "lastResort")
-	d.require(&o, 8, "needsReplenish")
-	d.require(&o, 10, "threshold")
+	d.Require(&o, 0, "available")
+	d.Require(&o, 1, "byCipherSuite")
+	d.Require(&o, 2, "byDevice")
+	d.Require(&o, 3, "claimed")
+	d.Require(&o, 4, "consumed")
+	d.Require(&o, 7, "lastResort")
+	d.Require(&o, 8, "needsReplenish")
+	d.Require(&o, 10, "threshold")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetKeyPackageStatsOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"available\":"...)
-	dst = append(appendInteger(dst, v.Available), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Available), ',')
 	dst = append(dst, "\"byCipherSuite\":"...)
-	dst = append(appendArray(dst, v.ByCipherSuite, func(dst []byte, v *SuiteStats) []byte { return v.AppendJSON(dst) }), ',')
+	dst = append(lexcodec.AppendArray(dst, v.ByCipherSuite, func(dst []byte, v *SuiteStats) []byte { return v.AppendJSON(dst) }), ',')
 	dst = append(dst, "\"byDevice\":"...)
-	dst = append(appendArray(dst, v.ByDevice, func(dst []byte, v *DeviceStats) []byte { return v.AppendJSON(dst) }), ',')
+	dst = append(lexcodec.AppendArray(dst, v.ByDevice, func(dst []byte, v *DeviceStats) []byte { return v.AppendJSON(dst) }), ',')
 	dst = append(dst, "\"claimed\":"...)
-	dst = append(appendInteger(dst, v.Claimed), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Claimed), ',')
 	dst = append(dst, "\"consumed\":"...)
-	dst = append(appendInteger(dst, v.Consumed), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Consumed), ',')
 	if v.DepletesAt != nil {
 		dst = append(dst, "\"depletesAt\":"...)
 		dst = append(v.DepletesAt.AppendJSON(dst), ',')
 	}
 	if v.Expired != nil {
 		dst = append(dst, "\"expired\":"...)
-		dst = append(appendInteger(dst, *v.Expired), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Expired), ',')
 	}
 	dst = append(dst, "\"lastResort\":"...)
-	dst = append(appendInteger(dst, v.LastResort), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.LastResort), ',')
 	dst = append(dst, "\"needsReplenish\":"...)
-	dst = append(appendBoolean(dst, v.NeedsReplenish), ',')
+	dst = append(lexcodec.AppendBoolean(dst, v.NeedsReplenish), ',')
 	if v.Orphaned != nil {
 		dst = append(dst, "\"orphaned\":"...)
-		dst = append(appendInteger(dst, *v.Orphaned), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Orphaned), ',')
 	}
 	dst = append(dst, "\"threshold\":"...)
-	dst = append(appendInteger(dst, v.Threshold), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Threshold), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetKeyPackageStatsOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetKeyPackageStatsOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetKeyPackageStatsOutput(body []byte) (*GetKeyPackageStatsOutput, error) {
-	return decodeBody[GetKeyPackageStatsOutput](body)
+	return lexcodec.DecodeBody(body, (*GetKeyPackageStatsOutput).decode)
 }
 
 // DeviceStats is blue.catbird.mls.getKeyPackageStats#deviceStats. KeyPackages
@@ -170,95 +175,95 @@ type DeviceStats struct {
 	Consumed int64 `json:"consumed"`
 	// When the one-time KeyPackages will be used up if they are claimed as fast as
 	// during the last week; absent if none was claimed.
-	DepletesAt *Datetime `json:"depletesAt,omitzero"`
+	DepletesAt *lexcodec.Datetime `json:"depletesAt,omitzero"`
 	// The device.
 	DeviceID string `json:"deviceId"`
-	// Expired before anybody claimed them, as far as they are still kept.
+	// Expired before they were claimed, as far as they are still kept.
 	Expired *int64 `json:"expired,omitzero"`
 	// Last-resort KeyPackages that can be handed out.
 	LastResort int64 `json:"lastResort"`
 	// True if the device is below the threshold in a cipher suite that it
 	// publishes.
 	NeedsReplenish bool `json:"needsReplenish"`
-	// Claims that lapsed without a Welcome, as far as they are still kept. They are
-	// never handed out again.
+	// Claims that expired without a Welcome, as far as they are still kept. They
+	// are never handed out again.
 	Orphaned *int64 `json:"orphaned,omitzero"`
 }
 
-func (v *DeviceStats) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *DeviceStats) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "available":
-			d.field(&o, 0, "available")
-			v.Available = d.integer(0, maxInteger)
+			d.Field(&o, 0, "available")
+			v.Available = d.Integer(0, lexcodec.MaxInteger)
 		case "claimed":
-			d.field(&o, 1, "claimed")
-			v.Claimed = d.integer(0, maxInteger)
+			d.Field(&o, 1, "claimed")
+			v.Claimed = d.Integer(0, lexcodec.MaxInteger)
 		case "consumed":
-			d.field(&o, 2, "consumed")
-			v.Consumed = d.integer(0, maxInteger)
+			d.Field(&o, 2, "consumed")
+			v.Consumed = d.Integer(0, lexcodec.MaxInteger)
 		case "depletesAt":
-			d.field(&o, 3, "depletesAt")
-			v.DepletesAt = pointer(d.datetime())
+			d.Field(&o, 3, "depletesAt")
+			v.DepletesAt = lexcodec.Pointer(d.Datetime())
 		case "deviceId":
-			d.field(&o, 4, "deviceId")
-			v.DeviceID = d.string(0, 256)
+			d.Field(&o, 4, "deviceId")
+			v.DeviceID = d.Text(0, 256)
 		case "expired":
-			d.field(&o, 5, "expired")
-			v.Expired = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 5, "expired")
+			v.Expired = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "lastResort":
-			d.field(&o, 6, "lastResort")
-			v.LastResort = d.integer(0, maxInteger)
+			d.Field(&o, 6, "lastResort")
+			v.LastResort = d.Integer(0, lexcodec.MaxInteger)
 		case "needsReplenish":
-			d.field(&o, 7, "needsReplenish")
-			v.NeedsReplenish = d.boolean()
+			d.Field(&o, 7, "needsReplenish")
+			v.NeedsReplenish = d.Boolean()
 		case "orphaned":
-			d.field(&o, 8, "orphaned")
-			v.Orphaned = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 8, "orphaned")
+			v.Orphaned = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "available")
-	d.require(&o, 1, "claimed")
-	d.require(&o, 2, "consumed")
-	d.require(&o, 4, "deviceId")
-	d.require(&o, 6, "lastResort")
-	d.require(&o, 7, "needsReplenish")
+	d.Require(&o, 0, "available")
+	d.Require(&o, 1, "claimed")
+	d.Require(&o, 2, "consumed")
+	d.Require(&o, 4, "deviceId")
+	d.Require(&o, 6, "lastResort")
+	d.Require(&o, 7, "needsReplenish")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *DeviceStats) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"available\":"...)
-	dst = append(appendInteger(dst, v.Available), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Available), ',')
 	dst = append(dst, "\"claimed\":"...)
-	dst = append(appendInteger(dst, v.Claimed), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Claimed), ',')
 	dst = append(dst, "\"consumed\":"...)
-	dst = append(appendInteger(dst, v.Consumed), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Consumed), ',')
 	if v.DepletesAt != nil {
 		dst = append(dst, "\"depletesAt\":"...)
 		dst = append(v.DepletesAt.AppendJSON(dst), ',')
 	}
 	dst = append(dst, "\"deviceId\":"...)
-	dst = append(appendString(dst, v.DeviceID), ',')
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
 	if v.Expired != nil {
 		dst = append(dst, "\"expired\":"...)
-		dst = append(appendInteger(dst, *v.Expired), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Expired), ',')
 	}
 	dst = append(dst, "\"lastResort\":"...)
-	dst = append(appendInteger(dst, v.LastResort), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.LastResort), ',')
 	dst = append(dst, "\"needsReplenish\":"...)
-	dst = append(appendBoolean(dst, v.NeedsReplenish), ',')
+	dst = append(lexcodec.AppendBoolean(dst, v.NeedsReplenish), ',')
 	if v.Orphaned != nil {
 		dst = append(dst, "\"orphaned\":"...)
-		dst = append(appendInteger(dst, *v.Orphaned), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Orphaned), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // SuiteStats is blue.catbird.mls.getKeyPackageStats#suiteStats. KeyPackages of
@@ -272,74 +277,74 @@ type SuiteStats struct {
 	Claimed int64 `json:"claimed"`
 	// Used by a Welcome, as far as they are still kept.
 	Consumed int64 `json:"consumed"`
-	// Expired before anybody claimed them, as far as they are still kept.
+	// Expired before they were claimed, as far as they are still kept.
 	Expired *int64 `json:"expired,omitzero"`
 	// Last-resort KeyPackages that can be handed out.
 	LastResort int64 `json:"lastResort"`
-	// Claims that lapsed without a Welcome, as far as they are still kept. They are
-	// never handed out again.
+	// Claims that expired without a Welcome, as far as they are still kept. They
+	// are never handed out again.
 	Orphaned *int64 `json:"orphaned,omitzero"`
 }
 
-func (v *SuiteStats) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *SuiteStats) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "available":
-			d.field(&o, 0, "available")
-			v.Available = d.integer(0, maxInteger)
+			d.Field(&o, 0, "available")
+			v.Available = d.Integer(0, lexcodec.MaxInteger)
 		case "cipherSuite":
-			d.field(&o, 1, "cipherSuite")
-			v.CipherSuite = d.string(0, noLimit)
+			d.Field(&o, 1, "cipherSuite")
+			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "claimed":
-			d.field(&o, 2, "claimed")
-			v.Claimed = d.integer(0, maxInteger)
+			d.Field(&o, 2, "claimed")
+			v.Claimed = d.Integer(0, lexcodec.MaxInteger)
 		case "consumed":
-			d.field(&o, 3, "consumed")
-			v.Consumed = d.integer(0, maxInteger)
+			d.Field(&o, 3, "consumed")
+			v.Consumed = d.Integer(0, lexcodec.MaxInteger)
 		case "expired":
-			d.field(&o, 4, "expired")
-			v.Expired = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 4, "expired")
+			v.Expired = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "lastResort":
-			d.field(&o, 5, "lastResort")
-			v.LastResort = d.integer(0, maxInteger)
+			d.Field(&o, 5, "lastResort")
+			v.LastResort = d.Integer(0, lexcodec.MaxInteger)
 		case "orphaned":
-			d.field(&o, 6, "orphaned")
-			v.Orphaned = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 6, "orphaned")
+			v.Orphaned = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "available")
-	d.require(&o, 1, "cipherSuite")
-	d.require(&o, 2, "claimed")
-	d.require(&o, 3, "consumed")
-	d.require(&o, 5, "lastResort")
+	d.Require(&o, 0, "available")
+	d.Require(&o, 1, "cipherSuite")
+	d.Require(&o, 2, "claimed")
+	d.Require(&o, 3, "consumed")
+	d.Require(&o, 5, "lastResort")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *SuiteStats) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"available\":"...)
-	dst = append(appendInteger(dst, v.Available), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Available), ',')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	dst = append(dst, "\"claimed\":"...)
-	dst = append(appendInteger(dst, v.Claimed), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Claimed), ',')
 	dst = append(dst, "\"consumed\":"...)
-	dst = append(appendInteger(dst, v.Consumed), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Consumed), ',')
 	if v.Expired != nil {
 		dst = append(dst, "\"expired\":"...)
-		dst = append(appendInteger(dst, *v.Expired), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Expired), ',')
 	}
 	dst = append(dst, "\"lastResort\":"...)
-	dst = append(appendInteger(dst, v.LastResort), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.LastResort), ',')
 	if v.Orphaned != nil {
 		dst = append(dst, "\"orphaned\":"...)
-		dst = append(appendInteger(dst, *v.Orphaned), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Orphaned), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }

@@ -4,23 +4,26 @@ package mlsapi
 
 import (
 	"net/url"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetMessages is the method's name on the wire.
-const NSIDGetMessages = "blue.catbird.mls.getMessages"
+const NSIDGetMessages = nsid.GetMessages
 
 // GetMessagesParams are the parameters of blue.catbird.mls.getMessages. Read a
-// convo's log, oldest first. A page may hold fewer entries than limit; the end
-// is reached when no cursor comes back.
+// convo's log, oldest first. A page may hold fewer entries than limit. The page
+// without a cursor is the last.
 type GetMessagesParams struct {
 	// Id of the convo.
 	ConvoID string
 	// Most entries to return.
 	Limit int64
-	// Id of a message, or a cursor: return what follows it.
+	// Id of a message, or a cursor: return the entries after it.
 	SinceMessage *string
-	// Log position: return what follows it. With sinceMessage too, the later of the
-	// two counts.
+	// Log position: return the entries after it. With sinceMessage as well, the
+	// later position counts.
 	SinceSeq *int64
 	// Which entries to return. Proposals come with the application messages.
 	Type string
@@ -33,29 +36,30 @@ const (
 	GetMessagesParamsTypeAll         = "all"
 )
 
-// DecodeGetMessagesParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetMessagesParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetMessagesParams(query url.Values) (*GetMessagesParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetMessagesParams)
-	if s, ok := p.one("convoId", true); ok {
-		v.ConvoID = p.string(s, 0, noLimit)
+	if s, ok := p.One("convoId", true); ok {
+		v.ConvoID = p.Text(s, 0, lexcodec.NoLimit)
 	}
 	v.Limit = 50
-	if s, ok := p.one("limit", false); ok {
-		v.Limit = p.integer(s, 1, 100)
+	if s, ok := p.One("limit", false); ok {
+		v.Limit = p.Integer(s, 1, 100)
 	}
-	if s, ok := p.one("sinceMessage", false); ok {
-		v.SinceMessage = pointer(p.string(s, 0, noLimit))
+	if s, ok := p.One("sinceMessage", false); ok {
+		v.SinceMessage = lexcodec.Pointer(p.Text(s, 0, lexcodec.NoLimit))
 	}
-	if s, ok := p.one("sinceSeq", false); ok {
-		v.SinceSeq = pointer(p.integer(s, 0, maxInteger))
+	if s, ok := p.One("sinceSeq", false); ok {
+		v.SinceSeq = lexcodec.Pointer(p.Integer(s, 0, lexcodec.MaxInteger))
 	}
 	v.Type = "application"
-	if s, ok := p.one("type", false); ok {
-		v.Type = p.enum(s, "application", "commit", "all")
+	if s, ok := p.One("type", false); ok {
+		v.Type = p.Enum(s, "application", "commit", "all")
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -70,46 +74,47 @@ type GetMessagesOutput struct {
 	Messages []MessageView `json:"messages"`
 }
 
-func (v *GetMessagesOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetMessagesOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "cursor":
-			d.field(&o, 0, "cursor")
-			v.Cursor = pointer(d.string(0, noLimit))
+			d.Field(&o, 0, "cursor")
+			v.Cursor = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
 		case "lastSeq":
-			d.field(&o, 1, "lastSeq")
-			v.LastSeq = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 1, "lastSeq")
+			v.LastSeq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "messages":
-			d.field(&o, 2, "messages")
-			v.Messages = array(d, 0, noLimit, func(d *decoder) MessageView { return message[MessageView](d) })
+			d.Field(&o, 2, "messages")
+			v.Messages = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) MessageView { return lexcodec.Nested(d, (*MessageView).decode) })
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 2, "messages")
+	d.Require(&o, 2, "messages")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetMessagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Cursor != nil {
 		dst = append(dst, "\"cursor\":"...)
-		dst = append(appendString(dst, *v.Cursor), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Cursor), ',')
 	}
 	if v.LastSeq != nil {
 		dst = append(dst, "\"lastSeq\":"...)
-		dst = append(appendInteger(dst, *v.LastSeq), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.LastSeq), ',')
 	}
 	dst = append(dst, "\"messages\":"...)
-	dst = append(appendArray(dst, v.Messages, func(dst []byte, v *MessageView) []byte { return v.AppendJSON(dst) }), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendArray(dst, v.Messages, func(dst []byte, v *MessageView) []byte { return v.AppendJSON(dst) }), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetMessagesOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetMessagesOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetMessagesOutput(body []byte) (*GetMessagesOutput, error) {
-	return decodeBody[GetMessagesOutput](body)
+	return lexcodec.DecodeBody(body, (*GetMessagesOutput).decode)
 }

@@ -2,14 +2,19 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDGetSubscriptionTicket is the method's name on the wire.
-const NSIDGetSubscriptionTicket = "blue.catbird.mls.getSubscriptionTicket"
+const NSIDGetSubscriptionTicket = nsid.GetSubscriptionTicket
 
 // GetSubscriptionTicketOutput is the output of
 // blue.catbird.mls.getSubscriptionTicket.
 type GetSubscriptionTicketOutput struct {
-	// Until when it is good.
-	ExpiresAt Datetime `json:"expiresAt"`
+	// Until when the ticket is valid.
+	ExpiresAt lexcodec.Datetime `json:"expiresAt"`
 	// The ticket.
 	Ticket string `json:"ticket"`
 	// Where to connect, with the ticket in it; the other parameters of
@@ -17,44 +22,45 @@ type GetSubscriptionTicketOutput struct {
 	URL string `json:"url"`
 }
 
-func (v *GetSubscriptionTicketOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetSubscriptionTicketOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "expiresAt":
-			d.field(&o, 0, "expiresAt")
-			v.ExpiresAt = d.datetime()
+			d.Field(&o, 0, "expiresAt")
+			v.ExpiresAt = d.Datetime()
 		case "ticket":
-			d.field(&o, 1, "ticket")
-			v.Ticket = d.string(0, 128)
+			d.Field(&o, 1, "ticket")
+			v.Ticket = d.Text(0, 128)
 		case "url":
-			d.field(&o, 2, "url")
-			v.URL = d.uri()
+			d.Field(&o, 2, "url")
+			v.URL = d.URI()
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "expiresAt")
-	d.require(&o, 1, "ticket")
-	d.require(&o, 2, "url")
+	d.Require(&o, 0, "expiresAt")
+	d.Require(&o, 1, "ticket")
+	d.Require(&o, 2, "url")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetSubscriptionTicketOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"expiresAt\":"...)
 	dst = append(v.ExpiresAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"ticket\":"...)
-	dst = append(appendString(dst, v.Ticket), ',')
+	dst = append(lexcodec.AppendString(dst, v.Ticket), ',')
 	dst = append(dst, "\"url\":"...)
-	dst = append(appendString(dst, v.URL), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.URL), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetSubscriptionTicketOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetSubscriptionTicketOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetSubscriptionTicketOutput(body []byte) (*GetSubscriptionTicketOutput, error) {
-	return decodeBody[GetSubscriptionTicketOutput](body)
+	return lexcodec.DecodeBody(body, (*GetSubscriptionTicketOutput).decode)
 }

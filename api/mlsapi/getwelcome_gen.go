@@ -4,39 +4,42 @@ package mlsapi
 
 import (
 	"net/url"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDGetWelcome is the method's name on the wire.
-const NSIDGetWelcome = "blue.catbird.mls.getWelcome"
+const NSIDGetWelcome = nsid.GetWelcome
 
 // GetWelcomeParams are the parameters of blue.catbird.mls.getWelcome. Fetch the
-// caller's Welcome. It stays fetchable until confirmWelcome says that it was
-// joined with.
+// caller's Welcome. It stays available until confirmWelcome reports success.
 type GetWelcomeParams struct {
 	// Id of the convo.
 	ConvoID string
-	// The caller's device, where one DID has several.
+	// The caller's device, if one DID has several.
 	DeviceID *string
 	// KeyPackageRef of the KeyPackage that the Welcome is for; absent: the caller's
 	// newest Welcome. Lower-case hex.
 	KeyPackageRef *string
 }
 
-// DecodeGetWelcomeParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeGetWelcomeParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetWelcomeParams(query url.Values) (*GetWelcomeParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(GetWelcomeParams)
-	if s, ok := p.one("convoId", true); ok {
-		v.ConvoID = p.string(s, 0, noLimit)
+	if s, ok := p.One("convoId", true); ok {
+		v.ConvoID = p.Text(s, 0, lexcodec.NoLimit)
 	}
-	if s, ok := p.one("deviceId", false); ok {
-		v.DeviceID = pointer(p.string(s, 0, 256))
+	if s, ok := p.One("deviceId", false); ok {
+		v.DeviceID = lexcodec.Pointer(p.Text(s, 0, 256))
 	}
-	if s, ok := p.one("keyPackageRef", false); ok {
-		v.KeyPackageRef = pointer(p.string(s, 0, 128))
+	if s, ok := p.One("keyPackageRef", false); ok {
+		v.KeyPackageRef = lexcodec.Pointer(p.Text(s, 0, 128))
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -49,13 +52,13 @@ type GetWelcomeOutput struct {
 	Epoch *int64 `json:"epoch,omitzero"`
 	// Until when the server waits for confirmWelcome before the Welcome is
 	// available again.
-	GraceExpiresAt *Datetime `json:"graceExpiresAt,omitzero"`
+	GraceExpiresAt *lexcodec.Datetime `json:"graceExpiresAt,omitzero"`
 	// KeyPackageRef of the KeyPackage that the Welcome is for. Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
 	// State of the Welcome after this call.
 	State *string `json:"state,omitzero"`
 	// The Welcome, as an MLSMessage. Unpadded base64url.
-	Welcome Base64 `json:"welcome"`
+	Welcome lexcodec.Base64 `json:"welcome"`
 }
 
 // Known values of GetWelcomeOutput.State.
@@ -67,47 +70,47 @@ const (
 	GetWelcomeOutputStateExpired    = "expired"
 )
 
-func (v *GetWelcomeOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *GetWelcomeOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "convoId":
-			d.field(&o, 0, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 0, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "epoch":
-			d.field(&o, 1, "epoch")
-			v.Epoch = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 1, "epoch")
+			v.Epoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "graceExpiresAt":
-			d.field(&o, 2, "graceExpiresAt")
-			v.GraceExpiresAt = pointer(d.datetime())
+			d.Field(&o, 2, "graceExpiresAt")
+			v.GraceExpiresAt = lexcodec.Pointer(d.Datetime())
 		case "keyPackageRef":
-			d.field(&o, 3, "keyPackageRef")
-			v.KeyPackageRef = pointer(d.string(0, 128))
+			d.Field(&o, 3, "keyPackageRef")
+			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
 		case "state":
-			d.field(&o, 4, "state")
-			v.State = pointer(d.string(0, 64))
+			d.Field(&o, 4, "state")
+			v.State = lexcodec.Pointer(d.Text(0, 64))
 		case "welcome":
-			d.field(&o, 5, "welcome")
-			v.Welcome = d.base64(0, noLimit)
+			d.Field(&o, 5, "welcome")
+			v.Welcome = d.Base64(0, lexcodec.NoLimit)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "convoId")
-	d.require(&o, 5, "welcome")
+	d.Require(&o, 0, "convoId")
+	d.Require(&o, 5, "welcome")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *GetWelcomeOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	if v.Epoch != nil {
 		dst = append(dst, "\"epoch\":"...)
-		dst = append(appendInteger(dst, *v.Epoch), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Epoch), ',')
 	}
 	if v.GraceExpiresAt != nil {
 		dst = append(dst, "\"graceExpiresAt\":"...)
@@ -115,18 +118,19 @@ func (v *GetWelcomeOutput) AppendJSON(dst []byte) []byte {
 	}
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(appendString(dst, *v.KeyPackageRef), ',')
+		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
 	if v.State != nil {
 		dst = append(dst, "\"state\":"...)
-		dst = append(appendString(dst, *v.State), ',')
+		dst = append(lexcodec.AppendString(dst, *v.State), ',')
 	}
 	dst = append(dst, "\"welcome\":"...)
 	dst = append(v.Welcome.AppendJSON(dst), ',')
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetWelcomeOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeGetWelcomeOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeGetWelcomeOutput(body []byte) (*GetWelcomeOutput, error) {
-	return decodeBody[GetWelcomeOutput](body)
+	return lexcodec.DecodeBody(body, (*GetWelcomeOutput).decode)
 }

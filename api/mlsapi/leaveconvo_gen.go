@@ -4,10 +4,13 @@ package mlsapi
 
 import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDLeaveConvo is the method's name on the wire.
-const NSIDLeaveConvo = "blue.catbird.mls.leaveConvo"
+const NSIDLeaveConvo = nsid.LeaveConvo
 
 // LeaveConvoInput is the input of blue.catbird.mls.leaveConvo. Leave a convo,
 // or remove another member. Leaving again answers as the first time.
@@ -15,51 +18,51 @@ type LeaveConvoInput struct {
 	// The commit that removes the target, as an MLSMessage made in the convo's
 	// current epoch. A member cannot commit its own removal. Base64 text: standard
 	// or URL-safe alphabet, padded or not.
-	Commit Base64 `json:"commit,omitzero"`
+	Commit lexcodec.Base64 `json:"commit,omitzero"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
 	// The group's new GroupInfo as an MLSMessage, ratchet tree included.
-	GroupInfo Bytes `json:"groupInfo,omitzero"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	GroupInfo lexcodec.Bytes `json:"groupInfo,omitzero"`
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
-	// Who leaves; absent: the caller. Another than the caller needs a commit, and
-	// is the creator's right; the removal of someone who has left already may be
-	// committed by any member.
+	// The member that leaves; absent: the caller. Removing another member needs a
+	// commit, and only the creator may do it. Any member may commit the removal of
+	// a member that has left already.
 	TargetDID *syntax.DID `json:"targetDid,omitzero"`
 }
 
-func (v *LeaveConvoInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *LeaveConvoInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "commit":
-			d.field(&o, 0, "commit")
-			v.Commit = d.base64(0, noLimit)
+			d.Field(&o, 0, "commit")
+			v.Commit = d.Base64(0, lexcodec.NoLimit)
 		case "convoId":
-			d.field(&o, 1, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 1, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
-			d.field(&o, 2, "groupInfo")
-			v.GroupInfo = d.bytes(0, 1048576)
+			d.Field(&o, 2, "groupInfo")
+			v.GroupInfo = d.Bytes(0, 1048576)
 		case "idempotencyKey":
-			d.field(&o, 3, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 3, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "targetDid":
-			d.field(&o, 4, "targetDid")
-			v.TargetDID = pointer(d.did())
+			d.Field(&o, 4, "targetDid")
+			v.TargetDID = lexcodec.Pointer(d.DID())
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 1, "convoId")
+	d.Require(&o, 1, "convoId")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *LeaveConvoInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Commit != nil {
@@ -67,93 +70,95 @@ func (v *LeaveConvoInput) AppendJSON(dst []byte) []byte {
 		dst = append(v.Commit.AppendJSON(dst), ',')
 	}
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	if v.GroupInfo != nil {
 		dst = append(dst, "\"groupInfo\":"...)
 		dst = append(v.GroupInfo.AppendJSON(dst), ',')
 	}
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	if v.TargetDID != nil {
 		dst = append(dst, "\"targetDid\":"...)
-		dst = append(appendText(dst, *v.TargetDID), ',')
+		dst = append(lexcodec.AppendText(dst, *v.TargetDID), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *LeaveConvoInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 4)}
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *LeaveConvoInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 4)}
 	if v.Commit != nil {
-		l.add("commit", v.Commit.AppendJSON(l.buf))
+		l.Add("commit", v.Commit.AppendJSON(l.Buffer))
 	}
-	l.add("convoId", appendString(l.buf, v.ConvoID))
+	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
 	if v.GroupInfo != nil {
-		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
+		l.Add("groupInfo", v.GroupInfo.AppendJSON(l.Buffer))
 	}
 	if v.TargetDID != nil {
-		l.add("targetDid", appendText(l.buf, *v.TargetDID))
+		l.Add("targetDid", lexcodec.AppendText(l.Buffer, *v.TargetDID))
 	}
-	return l.fields
+	return l.Fields
 }
 
-// DecodeLeaveConvoInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeLeaveConvoInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeLeaveConvoInput(body []byte) (*LeaveConvoInput, error) {
-	return decodeBody[LeaveConvoInput](body)
+	return lexcodec.DecodeBody(body, (*LeaveConvoInput).decode)
 }
 
 // LeaveConvoOutput is the output of blue.catbird.mls.leaveConvo.
 type LeaveConvoOutput struct {
-	// The convo's epoch afterwards; unchanged where no commit came along.
+	// The convo's epoch after the request; unchanged if the request had no commit.
 	NewEpoch int64 `json:"newEpoch"`
-	// Log position of the commit, if one came along.
+	// Log position of the commit, if the request had one.
 	Seq *int64 `json:"seq,omitzero"`
 	// True.
 	Success bool `json:"success"`
 }
 
-func (v *LeaveConvoOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *LeaveConvoOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "newEpoch":
-			d.field(&o, 0, "newEpoch")
-			v.NewEpoch = d.integer(0, maxInteger)
+			d.Field(&o, 0, "newEpoch")
+			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
 		case "seq":
-			d.field(&o, 1, "seq")
-			v.Seq = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 1, "seq")
+			v.Seq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "success":
-			d.field(&o, 2, "success")
-			v.Success = d.boolean()
+			d.Field(&o, 2, "success")
+			v.Success = d.Boolean()
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "newEpoch")
-	d.require(&o, 2, "success")
+	d.Require(&o, 0, "newEpoch")
+	d.Require(&o, 2, "success")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *LeaveConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"newEpoch\":"...)
-	dst = append(appendInteger(dst, v.NewEpoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.NewEpoch), ',')
 	if v.Seq != nil {
 		dst = append(dst, "\"seq\":"...)
-		dst = append(appendInteger(dst, *v.Seq), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Seq), ',')
 	}
 	dst = append(dst, "\"success\":"...)
-	dst = append(appendBoolean(dst, v.Success), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeLeaveConvoOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeLeaveConvoOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeLeaveConvoOutput(body []byte) (*LeaveConvoOutput, error) {
-	return decodeBody[LeaveConvoOutput](body)
+	return lexcodec.DecodeBody(body, (*LeaveConvoOutput).decode)
 }

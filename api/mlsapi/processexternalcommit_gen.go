@@ -2,8 +2,13 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDProcessExternalCommit is the method's name on the wire.
-const NSIDProcessExternalCommit = "blue.catbird.mls.processExternalCommit"
+const NSIDProcessExternalCommit = nsid.ProcessExternalCommit
 
 // ProcessExternalCommitInput is the input of
 // blue.catbird.mls.processExternalCommit. Join the group by external commit
@@ -12,78 +17,79 @@ const NSIDProcessExternalCommit = "blue.catbird.mls.processExternalCommit"
 type ProcessExternalCommitInput struct {
 	// The external commit, a PublicMessage made from the GroupInfo of the convo's
 	// current epoch.
-	Commit Bytes `json:"commit"`
+	Commit lexcodec.Bytes `json:"commit"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
 	// The group's new GroupInfo as an MLSMessage, ratchet tree included: with it, a
 	// device that lost its state can rejoin by itself.
-	GroupInfo Bytes `json:"groupInfo,omitzero"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	GroupInfo lexcodec.Bytes `json:"groupInfo,omitzero"`
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 }
 
-func (v *ProcessExternalCommitInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *ProcessExternalCommitInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "commit":
-			d.field(&o, 0, "commit")
-			v.Commit = d.bytes(0, 1048576)
+			d.Field(&o, 0, "commit")
+			v.Commit = d.Bytes(0, 1048576)
 		case "convoId":
-			d.field(&o, 1, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 1, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
-			d.field(&o, 2, "groupInfo")
-			v.GroupInfo = d.bytes(0, 1048576)
+			d.Field(&o, 2, "groupInfo")
+			v.GroupInfo = d.Bytes(0, 1048576)
 		case "idempotencyKey":
-			d.field(&o, 3, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 3, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "commit")
-	d.require(&o, 1, "convoId")
+	d.Require(&o, 0, "commit")
+	d.Require(&o, 1, "convoId")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *ProcessExternalCommitInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"commit\":"...)
 	dst = append(v.Commit.AppendJSON(dst), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	if v.GroupInfo != nil {
 		dst = append(dst, "\"groupInfo\":"...)
 		dst = append(v.GroupInfo.AppendJSON(dst), ',')
 	}
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *ProcessExternalCommitInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 3)}
-	l.add("commit", v.Commit.AppendJSON(l.buf))
-	l.add("convoId", appendString(l.buf, v.ConvoID))
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *ProcessExternalCommitInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 3)}
+	l.Add("commit", v.Commit.AppendJSON(l.Buffer))
+	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
 	if v.GroupInfo != nil {
-		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
+		l.Add("groupInfo", v.GroupInfo.AppendJSON(l.Buffer))
 	}
-	return l.fields
+	return l.Fields
 }
 
-// DecodeProcessExternalCommitInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeProcessExternalCommitInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeProcessExternalCommitInput(body []byte) (*ProcessExternalCommitInput, error) {
-	return decodeBody[ProcessExternalCommitInput](body)
+	return lexcodec.DecodeBody(body, (*ProcessExternalCommitInput).decode)
 }
 
 // ProcessExternalCommitOutput is the output of
@@ -95,38 +101,39 @@ type ProcessExternalCommitOutput struct {
 	Seq int64 `json:"seq"`
 }
 
-func (v *ProcessExternalCommitOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *ProcessExternalCommitOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "newEpoch":
-			d.field(&o, 0, "newEpoch")
-			v.NewEpoch = d.integer(0, maxInteger)
+			d.Field(&o, 0, "newEpoch")
+			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
 		case "seq":
-			d.field(&o, 1, "seq")
-			v.Seq = d.integer(0, maxInteger)
+			d.Field(&o, 1, "seq")
+			v.Seq = d.Integer(0, lexcodec.MaxInteger)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "newEpoch")
-	d.require(&o, 1, "seq")
+	d.Require(&o, 0, "newEpoch")
+	d.Require(&o, 1, "seq")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *ProcessExternalCommitOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"newEpoch\":"...)
-	dst = append(appendInteger(dst, v.NewEpoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.NewEpoch), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeProcessExternalCommitOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeProcessExternalCommitOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeProcessExternalCommitOutput(body []byte) (*ProcessExternalCommitOutput, error) {
-	return decodeBody[ProcessExternalCommitOutput](body)
+	return lexcodec.DecodeBody(body, (*ProcessExternalCommitOutput).decode)
 }

@@ -2,8 +2,13 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDPublishKeyPackage is the method's name on the wire.
-const NSIDPublishKeyPackage = "blue.catbird.mls.publishKeyPackage"
+const NSIDPublishKeyPackage = nsid.PublishKeyPackage
 
 // PublishKeyPackageInput is the input of blue.catbird.mls.publishKeyPackage.
 // Publish one KeyPackage, to be handed out once.
@@ -12,76 +17,77 @@ type PublishKeyPackageInput struct {
 	CipherSuite string `json:"cipherSuite"`
 	// When to stop handing it out, at most 90 days ahead; absent: the end of its
 	// own lifetime.
-	Expires *Datetime `json:"expires,omitzero"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	Expires *lexcodec.Datetime `json:"expires,omitzero"`
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// The KeyPackage, as an MLSMessage or bare; the limit counts characters. Base64
 	// text: standard or URL-safe alphabet, padded or not.
-	KeyPackage Base64 `json:"keyPackage"`
+	KeyPackage lexcodec.Base64 `json:"keyPackage"`
 }
 
-func (v *PublishKeyPackageInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *PublishKeyPackageInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "cipherSuite":
-			d.field(&o, 0, "cipherSuite")
-			v.CipherSuite = d.string(0, noLimit)
+			d.Field(&o, 0, "cipherSuite")
+			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "expires":
-			d.field(&o, 1, "expires")
-			v.Expires = pointer(d.datetime())
+			d.Field(&o, 1, "expires")
+			v.Expires = lexcodec.Pointer(d.Datetime())
 		case "idempotencyKey":
-			d.field(&o, 2, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 2, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "keyPackage":
-			d.field(&o, 3, "keyPackage")
-			v.KeyPackage = d.base64(0, 65536)
+			d.Field(&o, 3, "keyPackage")
+			v.KeyPackage = d.Base64(0, 65536)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "cipherSuite")
-	d.require(&o, 3, "keyPackage")
+	d.Require(&o, 0, "cipherSuite")
+	d.Require(&o, 3, "keyPackage")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *PublishKeyPackageInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	if v.Expires != nil {
 		dst = append(dst, "\"expires\":"...)
 		dst = append(v.Expires.AppendJSON(dst), ',')
 	}
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	dst = append(dst, "\"keyPackage\":"...)
 	dst = append(v.KeyPackage.AppendJSON(dst), ',')
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *PublishKeyPackageInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 3)}
-	l.add("cipherSuite", appendString(l.buf, v.CipherSuite))
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *PublishKeyPackageInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 3)}
+	l.Add("cipherSuite", lexcodec.AppendString(l.Buffer, v.CipherSuite))
 	if v.Expires != nil {
-		l.add("expires", v.Expires.AppendJSON(l.buf))
+		l.Add("expires", v.Expires.AppendJSON(l.Buffer))
 	}
-	l.add("keyPackage", v.KeyPackage.AppendJSON(l.buf))
-	return l.fields
+	l.Add("keyPackage", v.KeyPackage.AppendJSON(l.Buffer))
+	return l.Fields
 }
 
-// DecodePublishKeyPackageInput reads and checks a whole body. Every error is a [*Violation].
+// DecodePublishKeyPackageInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodePublishKeyPackageInput(body []byte) (*PublishKeyPackageInput, error) {
-	return decodeBody[PublishKeyPackageInput](body)
+	return lexcodec.DecodeBody(body, (*PublishKeyPackageInput).decode)
 }
 
 // PublishKeyPackageOutput is the output of blue.catbird.mls.publishKeyPackage.
@@ -90,33 +96,34 @@ type PublishKeyPackageOutput struct {
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
 }
 
-func (v *PublishKeyPackageOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *PublishKeyPackageOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "keyPackageRef":
-			d.field(&o, 0, "keyPackageRef")
-			v.KeyPackageRef = pointer(d.string(0, 128))
+			d.Field(&o, 0, "keyPackageRef")
+			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *PublishKeyPackageOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(appendString(dst, *v.KeyPackageRef), ',')
+		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodePublishKeyPackageOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodePublishKeyPackageOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodePublishKeyPackageOutput(body []byte) (*PublishKeyPackageOutput, error) {
-	return decodeBody[PublishKeyPackageOutput](body)
+	return lexcodec.DecodeBody(body, (*PublishKeyPackageOutput).decode)
 }

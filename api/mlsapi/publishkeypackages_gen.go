@@ -2,101 +2,108 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDPublishKeyPackages is the method's name on the wire.
-const NSIDPublishKeyPackages = "blue.catbird.mls.publishKeyPackages"
+const NSIDPublishKeyPackages = nsid.PublishKeyPackages
 
 // PublishKeyPackagesInput is the input of blue.catbird.mls.publishKeyPackages.
-// Publish several KeyPackages. Each is judged on its own: one that is refused
-// does not hold up the others.
+// Publish several KeyPackages. Each is checked on its own: a refused one does
+// not affect the others.
 type PublishKeyPackagesInput struct {
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// The KeyPackages.
 	KeyPackages []Item `json:"keyPackages"`
 }
 
-func (v *PublishKeyPackagesInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *PublishKeyPackagesInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "idempotencyKey":
-			d.field(&o, 0, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 0, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "keyPackages":
-			d.field(&o, 1, "keyPackages")
-			v.KeyPackages = array(d, 1, 100, func(d *decoder) Item { return message[Item](d) })
+			d.Field(&o, 1, "keyPackages")
+			v.KeyPackages = lexcodec.Array(d, 1, 100, func(d *lexcodec.Decoder) Item { return lexcodec.Nested(d, (*Item).decode) })
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 1, "keyPackages")
+	d.Require(&o, 1, "keyPackages")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *PublishKeyPackagesInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	dst = append(dst, "\"keyPackages\":"...)
-	dst = append(appendArray(dst, v.KeyPackages, func(dst []byte, v *Item) []byte { return v.AppendJSON(dst) }), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendArray(dst, v.KeyPackages, func(dst []byte, v *Item) []byte { return v.AppendJSON(dst) }), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *PublishKeyPackagesInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 1)}
-	l.add("keyPackages", appendArray(l.buf, v.KeyPackages, func(dst []byte, v *Item) []byte { return v.AppendJSON(dst) }))
-	return l.fields
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *PublishKeyPackagesInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 1)}
+	l.Add("keyPackages", lexcodec.AppendArray(l.Buffer, v.KeyPackages, func(dst []byte, v *Item) []byte { return v.AppendJSON(dst) }))
+	return l.Fields
 }
 
-// DecodePublishKeyPackagesInput reads and checks a whole body. Every error is a [*Violation].
+// DecodePublishKeyPackagesInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodePublishKeyPackagesInput(body []byte) (*PublishKeyPackagesInput, error) {
-	return decodeBody[PublishKeyPackagesInput](body)
+	return lexcodec.DecodeBody(body, (*PublishKeyPackagesInput).decode)
 }
 
 // PublishKeyPackagesOutput is the output of
 // blue.catbird.mls.publishKeyPackages.
 type PublishKeyPackagesOutput struct {
-	// What became of each, in the order of the request.
+	// The result of each KeyPackage, in the order of the request.
 	Results []Result `json:"results"`
 }
 
-func (v *PublishKeyPackagesOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *PublishKeyPackagesOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "results":
-			d.field(&o, 0, "results")
-			v.Results = array(d, 0, noLimit, func(d *decoder) Result { return message[Result](d) })
+			d.Field(&o, 0, "results")
+			v.Results = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) Result { return lexcodec.Nested(d, (*Result).decode) })
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "results")
+	d.Require(&o, 0, "results")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *PublishKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"results\":"...)
-	dst = append(appendArray(dst, v.Results, func(dst []byte, v *Result) []byte { return v.AppendJSON(dst) }), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendArray(dst, v.Results, func(dst []byte, v *Result) []byte { return v.AppendJSON(dst) }), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodePublishKeyPackagesOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodePublishKeyPackagesOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodePublishKeyPackagesOutput(body []byte) (*PublishKeyPackagesOutput, error) {
-	return decodeBody[PublishKeyPackagesOutput](body)
+	return lexcodec.DecodeBody(body, (*PublishKeyPackagesOutput).decode)
 }
 
 // Item is blue.catbird.mls.publishKeyPackages#item. One KeyPackage to publish.
@@ -105,59 +112,59 @@ type Item struct {
 	CipherSuite string `json:"cipherSuite"`
 	// When to stop handing it out, at most 90 days ahead; absent: the end of its
 	// own lifetime.
-	Expires *Datetime `json:"expires,omitzero"`
+	Expires *lexcodec.Datetime `json:"expires,omitzero"`
 	// The KeyPackage, as an MLSMessage or bare; the limit counts characters. Base64
 	// text: standard or URL-safe alphabet, padded or not.
-	KeyPackage Base64 `json:"keyPackage"`
+	KeyPackage lexcodec.Base64 `json:"keyPackage"`
 }
 
-func (v *Item) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *Item) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "cipherSuite":
-			d.field(&o, 0, "cipherSuite")
-			v.CipherSuite = d.string(0, noLimit)
+			d.Field(&o, 0, "cipherSuite")
+			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "expires":
-			d.field(&o, 1, "expires")
-			v.Expires = pointer(d.datetime())
+			d.Field(&o, 1, "expires")
+			v.Expires = lexcodec.Pointer(d.Datetime())
 		case "keyPackage":
-			d.field(&o, 2, "keyPackage")
-			v.KeyPackage = d.base64(0, 65536)
+			d.Field(&o, 2, "keyPackage")
+			v.KeyPackage = d.Base64(0, 65536)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "cipherSuite")
-	d.require(&o, 2, "keyPackage")
+	d.Require(&o, 0, "cipherSuite")
+	d.Require(&o, 2, "keyPackage")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *Item) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	if v.Expires != nil {
 		dst = append(dst, "\"expires\":"...)
 		dst = append(v.Expires.AppendJSON(dst), ',')
 	}
 	dst = append(dst, "\"keyPackage\":"...)
 	dst = append(v.KeyPackage.AppendJSON(dst), ',')
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// Result is blue.catbird.mls.publishKeyPackages#result. What became of one
+// Result is blue.catbird.mls.publishKeyPackages#result. The result of one
 // KeyPackage.
 type Result struct {
-	// Why it was rejected: a name that publishKeyPackage would have answered with.
+	// Why it was rejected: an error name of publishKeyPackage.
 	Error *string `json:"error,omitzero"`
 	// KeyPackageRef (RFC 9420, section 5.2) of what is stored; absent from a
 	// rejected one. Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
-	// Why it was rejected, in words.
+	// Why it was rejected, as text.
 	Message *string `json:"message,omitzero"`
 	// published: stored now. duplicate: stored before. rejected: not stored.
 	Status string `json:"status"`
@@ -170,48 +177,48 @@ const (
 	ResultStatusRejected  = "rejected"
 )
 
-func (v *Result) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *Result) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "error":
-			d.field(&o, 0, "error")
-			v.Error = pointer(d.string(0, 128))
+			d.Field(&o, 0, "error")
+			v.Error = lexcodec.Pointer(d.Text(0, 128))
 		case "keyPackageRef":
-			d.field(&o, 1, "keyPackageRef")
-			v.KeyPackageRef = pointer(d.string(0, 128))
+			d.Field(&o, 1, "keyPackageRef")
+			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
 		case "message":
-			d.field(&o, 2, "message")
-			v.Message = pointer(d.string(0, 1024))
+			d.Field(&o, 2, "message")
+			v.Message = lexcodec.Pointer(d.Text(0, 1024))
 		case "status":
-			d.field(&o, 3, "status")
-			v.Status = d.string(0, 64)
+			d.Field(&o, 3, "status")
+			v.Status = d.Text(0, 64)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 3, "status")
+	d.Require(&o, 3, "status")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *Result) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Error != nil {
 		dst = append(dst, "\"error\":"...)
-		dst = append(appendString(dst, *v.Error), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Error), ',')
 	}
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(appendString(dst, *v.KeyPackageRef), ',')
+		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
 	if v.Message != nil {
 		dst = append(dst, "\"message\":"...)
-		dst = append(appendString(dst, *v.Message), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Message), ',')
 	}
 	dst = append(dst, "\"status\":"...)
-	dst = append(appendString(dst, v.Status), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.Status), ',')
+	return lexcodec.EndObject(dst)
 }

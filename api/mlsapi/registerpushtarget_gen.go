@@ -2,21 +2,27 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDRegisterPushTarget is the method's name on the wire.
-const NSIDRegisterPushTarget = "blue.catbird.mls.registerPushTarget"
+const NSIDRegisterPushTarget = nsid.RegisterPushTarget
 
 // RegisterPushTargetInput is the input of blue.catbird.mls.registerPushTarget.
-// Have one of the caller's devices told that there is something to fetch, here
-// and nowhere else from now on. What it is told says nothing of what that is.
+// Send push notifications to one of the caller's devices when there is
+// something to fetch. The device's former target is replaced. A notification
+// does not say what there is to fetch.
 type RegisterPushTargetInput struct {
-	// The device: the deviceId of its KeyPackages for choice, else any name that is
-	// the device's alone.
+	// The device: preferably the deviceId of its KeyPackages, else any name that
+	// only this device has.
 	DeviceID string `json:"deviceId"`
-	// apns: which of Apple's services knows the token; absent: production.
+	// apns: the Apple service that the token is for; absent: production.
 	Environment *string `json:"environment,omitzero"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// How the device is reached.
 	Kind string `json:"kind"`
@@ -40,133 +46,135 @@ const (
 	RegisterPushTargetInputKindWebhook = "webhook"
 )
 
-func (v *RegisterPushTargetInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *RegisterPushTargetInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "deviceId":
-			d.field(&o, 0, "deviceId")
-			v.DeviceID = d.string(1, 256)
+			d.Field(&o, 0, "deviceId")
+			v.DeviceID = d.Text(1, 256)
 		case "environment":
-			d.field(&o, 1, "environment")
-			v.Environment = pointer(d.string(0, 64))
+			d.Field(&o, 1, "environment")
+			v.Environment = lexcodec.Pointer(d.Text(0, 64))
 		case "idempotencyKey":
-			d.field(&o, 2, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 2, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "kind":
-			d.field(&o, 3, "kind")
-			v.Kind = d.string(0, 64)
+			d.Field(&o, 3, "kind")
+			v.Kind = d.Text(0, 64)
 		case "token":
-			d.field(&o, 4, "token")
-			v.Token = pointer(d.string(0, 400))
+			d.Field(&o, 4, "token")
+			v.Token = lexcodec.Pointer(d.Text(0, 400))
 		case "topic":
-			d.field(&o, 5, "topic")
-			v.Topic = pointer(d.string(0, 256))
+			d.Field(&o, 5, "topic")
+			v.Topic = lexcodec.Pointer(d.Text(0, 256))
 		case "url":
-			d.field(&o, 6, "url")
-			v.URL = pointer(d.string(0, 2048))
+			d.Field(&o, 6, "url")
+			v.URL = lexcodec.Pointer(d.Text(0, 2048))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "deviceId")
-	d.require(&o, 3, "kind")
+	d.Require(&o, 0, "deviceId")
+	d.Require(&o, 3, "kind")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *RegisterPushTargetInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"deviceId\":"...)
-	dst = append(appendString(dst, v.DeviceID), ',')
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
 	if v.Environment != nil {
 		dst = append(dst, "\"environment\":"...)
-		dst = append(appendString(dst, *v.Environment), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Environment), ',')
 	}
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	dst = append(dst, "\"kind\":"...)
-	dst = append(appendString(dst, v.Kind), ',')
+	dst = append(lexcodec.AppendString(dst, v.Kind), ',')
 	if v.Token != nil {
 		dst = append(dst, "\"token\":"...)
-		dst = append(appendString(dst, *v.Token), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Token), ',')
 	}
 	if v.Topic != nil {
 		dst = append(dst, "\"topic\":"...)
-		dst = append(appendString(dst, *v.Topic), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Topic), ',')
 	}
 	if v.URL != nil {
 		dst = append(dst, "\"url\":"...)
-		dst = append(appendString(dst, *v.URL), ',')
+		dst = append(lexcodec.AppendString(dst, *v.URL), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *RegisterPushTargetInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 6)}
-	l.add("deviceId", appendString(l.buf, v.DeviceID))
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *RegisterPushTargetInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 6)}
+	l.Add("deviceId", lexcodec.AppendString(l.Buffer, v.DeviceID))
 	if v.Environment != nil {
-		l.add("environment", appendString(l.buf, *v.Environment))
+		l.Add("environment", lexcodec.AppendString(l.Buffer, *v.Environment))
 	}
-	l.add("kind", appendString(l.buf, v.Kind))
+	l.Add("kind", lexcodec.AppendString(l.Buffer, v.Kind))
 	if v.Token != nil {
-		l.add("token", appendString(l.buf, *v.Token))
+		l.Add("token", lexcodec.AppendString(l.Buffer, *v.Token))
 	}
 	if v.Topic != nil {
-		l.add("topic", appendString(l.buf, *v.Topic))
+		l.Add("topic", lexcodec.AppendString(l.Buffer, *v.Topic))
 	}
 	if v.URL != nil {
-		l.add("url", appendString(l.buf, *v.URL))
+		l.Add("url", lexcodec.AppendString(l.Buffer, *v.URL))
 	}
-	return l.fields
+	return l.Fields
 }
 
-// DecodeRegisterPushTargetInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeRegisterPushTargetInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeRegisterPushTargetInput(body []byte) (*RegisterPushTargetInput, error) {
-	return decodeBody[RegisterPushTargetInput](body)
+	return lexcodec.DecodeBody(body, (*RegisterPushTargetInput).decode)
 }
 
 // RegisterPushTargetOutput is the output of
 // blue.catbird.mls.registerPushTarget.
 type RegisterPushTargetOutput struct {
-	// webhook: what its calls are signed with. The same again as long as the URL
-	// is.
+	// webhook: the key that signs its calls. It stays the same as long as the URL
+	// does.
 	Secret *string `json:"secret,omitzero"`
 }
 
-func (v *RegisterPushTargetOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *RegisterPushTargetOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "secret":
-			d.field(&o, 0, "secret")
-			v.Secret = pointer(d.string(0, 128))
+			d.Field(&o, 0, "secret")
+			v.Secret = lexcodec.Pointer(d.Text(0, 128))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *RegisterPushTargetOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Secret != nil {
 		dst = append(dst, "\"secret\":"...)
-		dst = append(appendString(dst, *v.Secret), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Secret), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeRegisterPushTargetOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeRegisterPushTargetOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeRegisterPushTargetOutput(body []byte) (*RegisterPushTargetOutput, error) {
-	return decodeBody[RegisterPushTargetOutput](body)
+	return lexcodec.DecodeBody(body, (*RegisterPushTargetOutput).decode)
 }

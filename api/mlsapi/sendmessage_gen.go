@@ -4,10 +4,13 @@ package mlsapi
 
 import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDSendMessage is the method's name on the wire.
-const NSIDSendMessage = "blue.catbird.mls.sendMessage"
+const NSIDSendMessage = nsid.SendMessage
 
 // SendMessageInput is the input of blue.catbird.mls.sendMessage. Append an
 // application message or a proposal to a convo's log. Resend the same bytes
@@ -15,107 +18,108 @@ const NSIDSendMessage = "blue.catbird.mls.sendMessage"
 type SendMessageInput struct {
 	// The MLSMessage holding a PrivateMessage with application data, or a proposal
 	// in either framing. Commits have methods of their own.
-	Ciphertext Bytes `json:"ciphertext"`
+	Ciphertext lexcodec.Bytes `json:"ciphertext"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
-	// What is embedded, in the sender's words.
+	// The sender's description of the embedded thing.
 	EmbedType *string `json:"embedType,omitzero"`
 	// Where the embedded thing is.
 	EmbedURI *string `json:"embedUri,omitzero"`
 	// The epoch in which the message was made; must be the one in its MLS header.
 	Epoch int64 `json:"epoch"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// The caller's own DID.
 	SenderDID syntax.DID `json:"senderDid"`
 }
 
-func (v *SendMessageInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *SendMessageInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "ciphertext":
-			d.field(&o, 0, "ciphertext")
-			v.Ciphertext = d.bytes(0, 10485760)
+			d.Field(&o, 0, "ciphertext")
+			v.Ciphertext = d.Bytes(0, 10485760)
 		case "convoId":
-			d.field(&o, 1, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 1, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "embedType":
-			d.field(&o, 2, "embedType")
-			v.EmbedType = pointer(d.string(0, 256))
+			d.Field(&o, 2, "embedType")
+			v.EmbedType = lexcodec.Pointer(d.Text(0, 256))
 		case "embedUri":
-			d.field(&o, 3, "embedUri")
-			v.EmbedURI = pointer(d.uri())
+			d.Field(&o, 3, "embedUri")
+			v.EmbedURI = lexcodec.Pointer(d.URI())
 		case "epoch":
-			d.field(&o, 4, "epoch")
-			v.Epoch = d.integer(0, maxInteger)
+			d.Field(&o, 4, "epoch")
+			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "idempotencyKey":
-			d.field(&o, 5, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 5, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "senderDid":
-			d.field(&o, 6, "senderDid")
-			v.SenderDID = d.did()
+			d.Field(&o, 6, "senderDid")
+			v.SenderDID = d.DID()
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "ciphertext")
-	d.require(&o, 1, "convoId")
-	d.require(&o, 4, "epoch")
-	d.require(&o, 6, "senderDid")
+	d.Require(&o, 0, "ciphertext")
+	d.Require(&o, 1, "convoId")
+	d.Require(&o, 4, "epoch")
+	d.Require(&o, 6, "senderDid")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *SendMessageInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"ciphertext\":"...)
 	dst = append(v.Ciphertext.AppendJSON(dst), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	if v.EmbedType != nil {
 		dst = append(dst, "\"embedType\":"...)
-		dst = append(appendString(dst, *v.EmbedType), ',')
+		dst = append(lexcodec.AppendString(dst, *v.EmbedType), ',')
 	}
 	if v.EmbedURI != nil {
 		dst = append(dst, "\"embedUri\":"...)
-		dst = append(appendString(dst, *v.EmbedURI), ',')
+		dst = append(lexcodec.AppendString(dst, *v.EmbedURI), ',')
 	}
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	dst = append(dst, "\"senderDid\":"...)
-	dst = append(appendText(dst, v.SenderDID), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendText(dst, v.SenderDID), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *SendMessageInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 6)}
-	l.add("ciphertext", v.Ciphertext.AppendJSON(l.buf))
-	l.add("convoId", appendString(l.buf, v.ConvoID))
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *SendMessageInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 6)}
+	l.Add("ciphertext", v.Ciphertext.AppendJSON(l.Buffer))
+	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
 	if v.EmbedType != nil {
-		l.add("embedType", appendString(l.buf, *v.EmbedType))
+		l.Add("embedType", lexcodec.AppendString(l.Buffer, *v.EmbedType))
 	}
 	if v.EmbedURI != nil {
-		l.add("embedUri", appendString(l.buf, *v.EmbedURI))
+		l.Add("embedUri", lexcodec.AppendString(l.Buffer, *v.EmbedURI))
 	}
-	l.add("epoch", appendInteger(l.buf, v.Epoch))
-	l.add("senderDid", appendText(l.buf, v.SenderDID))
-	return l.fields
+	l.Add("epoch", lexcodec.AppendInteger(l.Buffer, v.Epoch))
+	l.Add("senderDid", lexcodec.AppendText(l.Buffer, v.SenderDID))
+	return l.Fields
 }
 
-// DecodeSendMessageInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeSendMessageInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeSendMessageInput(body []byte) (*SendMessageInput, error) {
-	return decodeBody[SendMessageInput](body)
+	return lexcodec.DecodeBody(body, (*SendMessageInput).decode)
 }
 
 // SendMessageOutput is the output of blue.catbird.mls.sendMessage.
@@ -125,57 +129,58 @@ type SendMessageOutput struct {
 	// Id of the stored message, a UUIDv7.
 	MessageID string `json:"messageId"`
 	// When the server stored it.
-	ReceivedAt Datetime `json:"receivedAt"`
+	ReceivedAt lexcodec.Datetime `json:"receivedAt"`
 	// Position in the convo's log.
 	Seq *int64 `json:"seq,omitzero"`
 }
 
-func (v *SendMessageOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *SendMessageOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "epoch":
-			d.field(&o, 0, "epoch")
-			v.Epoch = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 0, "epoch")
+			v.Epoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "messageId":
-			d.field(&o, 1, "messageId")
-			v.MessageID = d.string(0, noLimit)
+			d.Field(&o, 1, "messageId")
+			v.MessageID = d.Text(0, lexcodec.NoLimit)
 		case "receivedAt":
-			d.field(&o, 2, "receivedAt")
-			v.ReceivedAt = d.datetime()
+			d.Field(&o, 2, "receivedAt")
+			v.ReceivedAt = d.Datetime()
 		case "seq":
-			d.field(&o, 3, "seq")
-			v.Seq = pointer(d.integer(0, maxInteger))
+			d.Field(&o, 3, "seq")
+			v.Seq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 1, "messageId")
-	d.require(&o, 2, "receivedAt")
+	d.Require(&o, 1, "messageId")
+	d.Require(&o, 2, "receivedAt")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *SendMessageOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Epoch != nil {
 		dst = append(dst, "\"epoch\":"...)
-		dst = append(appendInteger(dst, *v.Epoch), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Epoch), ',')
 	}
 	dst = append(dst, "\"messageId\":"...)
-	dst = append(appendString(dst, v.MessageID), ',')
+	dst = append(lexcodec.AppendString(dst, v.MessageID), ',')
 	dst = append(dst, "\"receivedAt\":"...)
 	dst = append(v.ReceivedAt.AppendJSON(dst), ',')
 	if v.Seq != nil {
 		dst = append(dst, "\"seq\":"...)
-		dst = append(appendInteger(dst, *v.Seq), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Seq), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeSendMessageOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeSendMessageOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeSendMessageOutput(body []byte) (*SendMessageOutput, error) {
-	return decodeBody[SendMessageOutput](body)
+	return lexcodec.DecodeBody(body, (*SendMessageOutput).decode)
 }

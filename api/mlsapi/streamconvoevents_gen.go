@@ -6,35 +6,40 @@ import (
 	"net/url"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDStreamConvoEvents is the method's name on the wire.
-const NSIDStreamConvoEvents = "blue.catbird.mls.streamConvoEvents"
+const NSIDStreamConvoEvents = nsid.StreamConvoEvents
 
 // StreamConvoEventsParams are the parameters of
-// blue.catbird.mls.streamConvoEvents. What subscribeConvoEvents tells, as
+// blue.catbird.mls.streamConvoEvents. The events of subscribeConvoEvents, as
 // server-sent events: event is the name of a definition below, data its JSON,
-// id its cursor. The Last-Event-ID header counts before the cursor parameter.
+// id its cursor. The Last-Event-ID header takes precedence over the cursor
+// parameter.
 type StreamConvoEventsParams struct {
-	// Only what concerns this convo. Absent: all of the caller's.
+	// Only events of this convo. Absent: all events of the caller.
 	ConvoID *string
-	// Id of the last event that the client has: begin behind it. 0: with the oldest
-	// that is kept. Absent: with what happens from now on.
+	// Id of the last event that the client has: begin with the event after it. 0:
+	// with the oldest event that is kept. Absent: with the next event.
 	Cursor *string
 }
 
-// DecodeStreamConvoEventsParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeStreamConvoEventsParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeStreamConvoEventsParams(query url.Values) (*StreamConvoEventsParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(StreamConvoEventsParams)
-	if s, ok := p.one("convoId", false); ok {
-		v.ConvoID = pointer(p.string(s, 0, noLimit))
+	if s, ok := p.One("convoId", false); ok {
+		v.ConvoID = lexcodec.Pointer(p.Text(s, 0, lexcodec.NoLimit))
 	}
-	if s, ok := p.one("cursor", false); ok {
-		v.Cursor = pointer(p.string(s, 0, 32))
+	if s, ok := p.One("cursor", false); ok {
+		v.Cursor = lexcodec.Pointer(p.Text(s, 0, 32))
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -44,13 +49,13 @@ func DecodeStreamConvoEventsParams(query url.Values) (*StreamConvoEventsParams, 
 // convo is in another epoch.
 type StreamConvoEventsCommitEvent struct {
 	// The MLSMessage, exactly as it was sent.
-	CommitData Bytes `json:"commitData"`
+	CommitData lexcodec.Bytes `json:"commitData"`
 	// The convo.
 	ConvoID string `json:"convoId"`
 	// When the server accepted it.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream, also its id: Last-Event-ID takes it
-	// back.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
@@ -60,68 +65,68 @@ type StreamConvoEventsCommitEvent struct {
 	Seq int64 `json:"seq"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsCommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"commitData\":"...)
 	dst = append(v.CommitData.AppendJSON(dst), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"sender\":"...)
-	dst = append(appendText(dst, v.Sender), ',')
+	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsCommitEvent) EventName() string { return "commitEvent" }
 
 // StreamConvoEventsInfoEvent is blue.catbird.mls.streamConvoEvents#infoEvent. A
-// word on the stream itself.
+// message about the stream itself.
 type StreamConvoEventsInfoEvent struct {
-	// Position that it holds for.
+	// Position at which the message holds.
 	Cursor string `json:"cursor"`
-	// What it is, and then the same in words: OutdatedCursor, ConsumerTooSlow, or
-	// that the server is about to restart.
+	// A name, then the message as text: OutdatedCursor, ConsumerTooSlow, or that
+	// the server restarts.
 	Info string `json:"info"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsInfoEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"info\":"...)
-	dst = append(appendString(dst, v.Info), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.Info), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsInfoEvent) EventName() string { return "infoEvent" }
 
 // StreamConvoEventsKeyPackagesEvent is
-// blue.catbird.mls.streamConvoEvents#keyPackagesEvent. A device of the caller's
-// should look after its KeyPackages.
+// blue.catbird.mls.streamConvoEvents#keyPackagesEvent. The KeyPackages of one
+// of the caller's devices need attention.
 type StreamConvoEventsKeyPackagesEvent struct {
 	// One-time KeyPackages that were left.
 	Available *int64 `json:"available,omitzero"`
-	// What happened. low: fewer are left than should be, publish more. last_resort:
-	// the last-resort one was handed out. orphaned: one was claimed and not used in
-	// time; it is never handed out again.
+	// What happened. low: few are left, publish more. last_resort: the last-resort
+	// one was handed out. orphaned: one was claimed and not used in time; it is
+	// never handed out again.
 	Change string `json:"change"`
-	// The cipher suite of the stock that is meant.
+	// The cipher suite of the KeyPackages.
 	CipherSuite string `json:"cipherSuite"`
 	// When it happened.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream, also its id: Last-Event-ID takes it
-	// back.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
 	// The device.
 	DeviceID string `json:"deviceId"`
@@ -134,53 +139,53 @@ const (
 	StreamConvoEventsKeyPackagesEventChangeOrphaned   = "orphaned"
 )
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsKeyPackagesEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Available != nil {
 		dst = append(dst, "\"available\":"...)
-		dst = append(appendInteger(dst, *v.Available), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Available), ',')
 	}
 	dst = append(dst, "\"change\":"...)
-	dst = append(appendString(dst, v.Change), ',')
+	dst = append(lexcodec.AppendString(dst, v.Change), ',')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"deviceId\":"...)
-	dst = append(appendString(dst, v.DeviceID), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsKeyPackagesEvent) EventName() string { return "keyPackagesEvent" }
 
 // StreamConvoEventsMembershipEvent is
 // blue.catbird.mls.streamConvoEvents#membershipEvent. A convo's roster changed.
-// Whoever left or was removed gets this event and nothing of the convo after
-// it.
+// A member that left or was removed gets this event, and no later event of the
+// convo.
 type StreamConvoEventsMembershipEvent struct {
-	// Who brought it about.
+	// The account that made the change.
 	By *syntax.DID `json:"by,omitzero"`
-	// What became of it.
+	// The result.
 	Change string `json:"change"`
-	// True if the leaf of the one who left is still in the group: a remaining
+	// True if the leaf of the member that left is still in the group: a remaining
 	// member has to commit its removal.
 	CommitNeeded *bool `json:"commitNeeded,omitzero"`
 	// The convo.
 	ConvoID string `json:"convoId"`
 	// When it changed.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream, also its id: Last-Event-ID takes it
-	// back.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
-	// Whose membership changed.
+	// The account whose membership changed.
 	DID syntax.DID `json:"did"`
-	// The convo's epoch after it.
+	// The convo's epoch after the change.
 	Epoch int64 `json:"epoch"`
-	// Position of the convo's newest log entry then.
+	// Position of the convo's newest log entry at that time.
 	Seq int64 `json:"seq"`
 }
 
@@ -191,77 +196,77 @@ const (
 	StreamConvoEventsMembershipEventChangeRemoved = "removed"
 )
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsMembershipEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.By != nil {
 		dst = append(dst, "\"by\":"...)
-		dst = append(appendText(dst, *v.By), ',')
+		dst = append(lexcodec.AppendText(dst, *v.By), ',')
 	}
 	dst = append(dst, "\"change\":"...)
-	dst = append(appendString(dst, v.Change), ',')
+	dst = append(lexcodec.AppendString(dst, v.Change), ',')
 	if v.CommitNeeded != nil {
 		dst = append(dst, "\"commitNeeded\":"...)
-		dst = append(appendBoolean(dst, *v.CommitNeeded), ',')
+		dst = append(lexcodec.AppendBoolean(dst, *v.CommitNeeded), ',')
 	}
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"did\":"...)
-	dst = append(appendText(dst, v.DID), ',')
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsMembershipEvent) EventName() string { return "membershipEvent" }
 
 // StreamConvoEventsMessageEvent is
 // blue.catbird.mls.streamConvoEvents#messageEvent. A message or a proposal was
 // stored in a convo of the caller's.
 type StreamConvoEventsMessageEvent struct {
-	// Position of the event in the stream, also its id: Last-Event-ID takes it
-	// back.
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsMessageEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"message\":"...)
 	dst = append(v.Message.AppendJSON(dst), ',')
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsMessageEvent) EventName() string { return "messageEvent" }
 
 // StreamConvoEventsReactionEvent is
 // blue.catbird.mls.streamConvoEvents#reactionEvent. A member reacted to a
 // message. Declared for clients that know it; this server does not send it yet.
 type StreamConvoEventsReactionEvent struct {
-	// Whether it came or went.
+	// Whether the reaction was added or removed.
 	Action string `json:"action"`
 	// The convo.
 	ConvoID string `json:"convoId"`
-	// Position of the event in the stream, also its id: Last-Event-ID takes it
-	// back.
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
 	// Who reacted.
 	DID syntax.DID `json:"did"`
 	// The message.
 	MessageID string `json:"messageId"`
-	// With what.
+	// The reaction.
 	Reaction string `json:"reaction"`
 }
 
@@ -271,25 +276,25 @@ const (
 	StreamConvoEventsReactionEventActionRemove = "remove"
 )
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsReactionEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"action\":"...)
-	dst = append(appendString(dst, v.Action), ',')
+	dst = append(lexcodec.AppendString(dst, v.Action), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"did\":"...)
-	dst = append(appendText(dst, v.DID), ',')
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"messageId\":"...)
-	dst = append(appendString(dst, v.MessageID), ',')
+	dst = append(lexcodec.AppendString(dst, v.MessageID), ',')
 	dst = append(dst, "\"reaction\":"...)
-	dst = append(appendString(dst, v.Reaction), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.Reaction), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsReactionEvent) EventName() string { return "reactionEvent" }
 
 // StreamConvoEventsTypingEvent is
@@ -298,70 +303,70 @@ func (*StreamConvoEventsReactionEvent) EventName() string { return "reactionEven
 type StreamConvoEventsTypingEvent struct {
 	// The convo.
 	ConvoID string `json:"convoId"`
-	// Position of the event in the stream, also its id: Last-Event-ID takes it
-	// back.
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
 	// Who types.
 	DID syntax.DID `json:"did"`
-	// Whether it types.
+	// Whether the member is typing.
 	IsTyping bool `json:"isTyping"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsTypingEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"did\":"...)
-	dst = append(appendText(dst, v.DID), ',')
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"isTyping\":"...)
-	dst = append(appendBoolean(dst, v.IsTyping), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendBoolean(dst, v.IsTyping), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsTypingEvent) EventName() string { return "typingEvent" }
 
 // StreamConvoEventsWelcomeEvent is
 // blue.catbird.mls.streamConvoEvents#welcomeEvent. A Welcome is waiting for a
 // device of the caller's: getWelcome fetches it.
 type StreamConvoEventsWelcomeEvent struct {
-	// The convo that it leads into.
+	// The convo that the Welcome is for.
 	ConvoID string `json:"convoId"`
 	// When it was stored.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream, also its id: Last-Event-ID takes it
-	// back.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
 	// The device whose KeyPackage was used.
 	DeviceID string `json:"deviceId"`
-	// The epoch that it leads into.
+	// The epoch that the Welcome joins.
 	Epoch int64 `json:"epoch"`
 	// KeyPackageRef of that KeyPackage (RFC 9420, section 5.2). Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsWelcomeEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendString(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"deviceId\":"...)
-	dst = append(appendString(dst, v.DeviceID), ',')
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(appendString(dst, *v.KeyPackageRef), ',')
+		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
-// EventName implements [ServerSentEvent].
+// EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsWelcomeEvent) EventName() string { return "welcomeEvent" }

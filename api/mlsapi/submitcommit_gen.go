@@ -2,100 +2,106 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDSubmitCommit is the method's name on the wire.
-const NSIDSubmitCommit = "blue.catbird.mls.submitCommit"
+const NSIDSubmitCommit = nsid.SubmitCommit
 
 // SubmitCommitInput is the input of blue.catbird.mls.submitCommit. Submit a
-// commit that leaves the roster as it is: key rotation, removal of the caller's
-// own devices or of leaves whose owners have left, or addition of further
-// devices of the caller's own.
+// commit that does not change the roster: key rotation, removal of the caller's
+// own devices or of leaves whose owners have left, or addition of the caller's
+// own devices.
 type SubmitCommitInput struct {
 	// The commit, as an MLSMessage made in the convo's current epoch.
-	Commit Bytes `json:"commit"`
+	Commit lexcodec.Bytes `json:"commit"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
 	// The group's new GroupInfo as an MLSMessage, ratchet tree included: with it, a
 	// device that lost its state can rejoin by itself.
-	GroupInfo Bytes `json:"groupInfo,omitzero"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	GroupInfo lexcodec.Bytes `json:"groupInfo,omitzero"`
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// Welcome for the caller's devices that the commit adds, as an MLSMessage.
 	// Base64 text: standard or URL-safe alphabet, padded or not.
-	WelcomeMessage Base64 `json:"welcomeMessage,omitzero"`
+	WelcomeMessage lexcodec.Base64 `json:"welcomeMessage,omitzero"`
 }
 
-func (v *SubmitCommitInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *SubmitCommitInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "commit":
-			d.field(&o, 0, "commit")
-			v.Commit = d.bytes(0, 1048576)
+			d.Field(&o, 0, "commit")
+			v.Commit = d.Bytes(0, 1048576)
 		case "convoId":
-			d.field(&o, 1, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 1, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
-			d.field(&o, 2, "groupInfo")
-			v.GroupInfo = d.bytes(0, 1048576)
+			d.Field(&o, 2, "groupInfo")
+			v.GroupInfo = d.Bytes(0, 1048576)
 		case "idempotencyKey":
-			d.field(&o, 3, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 3, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "welcomeMessage":
-			d.field(&o, 4, "welcomeMessage")
-			v.WelcomeMessage = d.base64(0, noLimit)
+			d.Field(&o, 4, "welcomeMessage")
+			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "commit")
-	d.require(&o, 1, "convoId")
+	d.Require(&o, 0, "commit")
+	d.Require(&o, 1, "convoId")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *SubmitCommitInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"commit\":"...)
 	dst = append(v.Commit.AppendJSON(dst), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	if v.GroupInfo != nil {
 		dst = append(dst, "\"groupInfo\":"...)
 		dst = append(v.GroupInfo.AppendJSON(dst), ',')
 	}
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
 	if v.WelcomeMessage != nil {
 		dst = append(dst, "\"welcomeMessage\":"...)
 		dst = append(v.WelcomeMessage.AppendJSON(dst), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *SubmitCommitInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 4)}
-	l.add("commit", v.Commit.AppendJSON(l.buf))
-	l.add("convoId", appendString(l.buf, v.ConvoID))
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *SubmitCommitInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 4)}
+	l.Add("commit", v.Commit.AppendJSON(l.Buffer))
+	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
 	if v.GroupInfo != nil {
-		l.add("groupInfo", v.GroupInfo.AppendJSON(l.buf))
+		l.Add("groupInfo", v.GroupInfo.AppendJSON(l.Buffer))
 	}
 	if v.WelcomeMessage != nil {
-		l.add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.buf))
+		l.Add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.Buffer))
 	}
-	return l.fields
+	return l.Fields
 }
 
-// DecodeSubmitCommitInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeSubmitCommitInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeSubmitCommitInput(body []byte) (*SubmitCommitInput, error) {
-	return decodeBody[SubmitCommitInput](body)
+	return lexcodec.DecodeBody(body, (*SubmitCommitInput).decode)
 }
 
 // SubmitCommitOutput is the output of blue.catbird.mls.submitCommit.
@@ -106,38 +112,39 @@ type SubmitCommitOutput struct {
 	Seq int64 `json:"seq"`
 }
 
-func (v *SubmitCommitOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *SubmitCommitOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "newEpoch":
-			d.field(&o, 0, "newEpoch")
-			v.NewEpoch = d.integer(0, maxInteger)
+			d.Field(&o, 0, "newEpoch")
+			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
 		case "seq":
-			d.field(&o, 1, "seq")
-			v.Seq = d.integer(0, maxInteger)
+			d.Field(&o, 1, "seq")
+			v.Seq = d.Integer(0, lexcodec.MaxInteger)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "newEpoch")
-	d.require(&o, 1, "seq")
+	d.Require(&o, 0, "newEpoch")
+	d.Require(&o, 1, "seq")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *SubmitCommitOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"newEpoch\":"...)
-	dst = append(appendInteger(dst, v.NewEpoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.NewEpoch), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeSubmitCommitOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeSubmitCommitOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeSubmitCommitOutput(body []byte) (*SubmitCommitOutput, error) {
-	return decodeBody[SubmitCommitOutput](body)
+	return lexcodec.DecodeBody(body, (*SubmitCommitOutput).decode)
 }

@@ -6,49 +6,53 @@ import (
 	"net/url"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
 )
 
 // NSIDSubscribeConvoEvents is the method's name on the wire.
-const NSIDSubscribeConvoEvents = "blue.catbird.mls.subscribeConvoEvents"
+const NSIDSubscribeConvoEvents = nsid.SubscribeConvoEvents
 
 // SubscribeConvoEventsParams are the parameters of
-// blue.catbird.mls.subscribeConvoEvents. Everything that happens in the
-// caller's convos and to its devices, in order, over a WebSocket. Frames are
-// those of the AT Protocol event stream. The caller is who the ticket was made
-// for, or the issuer of a service-auth token in the Authorization header.
-// Convos that the caller joins later come by themselves; after it left one,
-// nothing of it comes any more.
+// blue.catbird.mls.subscribeConvoEvents. All events of the caller's convos and
+// devices, in order, over a WebSocket. Frames are those of the AT Protocol
+// event stream. The caller is the account that the ticket was made for, or the
+// issuer of a service-auth token in the Authorization header. Events of convos
+// that the caller joins later are included. After it left a convo, no more
+// events of that convo come.
 type SubscribeConvoEventsParams struct {
-	// Only what concerns these convos. Absent: all of the caller's, and its
-	// devices' KeyPackages.
+	// Only events of these convos. Absent: events of all convos of the caller, and
+	// of its devices' KeyPackages.
 	ConvoIDs []string
-	// Begin with the event at this position. 0: with the oldest that is kept.
-	// Absent: with what happens from now on.
+	// Begin with the event at this position. 0: with the oldest event that is kept.
+	// Absent: with the next event.
 	Cursor *int64
-	// The device that listens: the deviceId of its KeyPackages, or the one of its
-	// push target. While it is connected its pushes are held back, unless convoIds
-	// leaves out what they tell of.
+	// The device that subscribes: the deviceId of its KeyPackages, or the one of
+	// its push target. While it is connected it gets no push notifications, except
+	// for convos that convoIds leaves out.
 	DeviceID *string
-	// From getSubscriptionTicket. Good for one connection.
+	// From getSubscriptionTicket. Valid for one connection.
 	Ticket *string
 }
 
-// DecodeSubscribeConvoEventsParams reads and checks query parameters. Every error is a [*Violation].
+// DecodeSubscribeConvoEventsParams reads and checks query parameters.
+// Every error is a [*lexcodec.Violation].
 func DecodeSubscribeConvoEventsParams(query url.Values) (*SubscribeConvoEventsParams, error) {
-	p := params{query: query}
+	p := lexcodec.Params{Query: query}
 	v := new(SubscribeConvoEventsParams)
-	v.ConvoIDs = paramArray(&p, "convoIds", false, 0, 100, func(p *params, s string) string { return p.string(s, 0, noLimit) })
-	if s, ok := p.one("cursor", false); ok {
-		v.Cursor = pointer(p.integer(s, 0, maxInteger))
+	v.ConvoIDs = lexcodec.ParamArray(&p, "convoIds", false, 0, 100, func(p *lexcodec.Params, s string) string { return p.Text(s, 0, lexcodec.NoLimit) })
+	if s, ok := p.One("cursor", false); ok {
+		v.Cursor = lexcodec.Pointer(p.Integer(s, 0, lexcodec.MaxInteger))
 	}
-	if s, ok := p.one("deviceId", false); ok {
-		v.DeviceID = pointer(p.string(s, 1, 256))
+	if s, ok := p.One("deviceId", false); ok {
+		v.DeviceID = lexcodec.Pointer(p.Text(s, 1, 256))
 	}
-	if s, ok := p.one("ticket", false); ok {
-		v.Ticket = pointer(p.string(s, 0, 128))
+	if s, ok := p.One("ticket", false); ok {
+		v.Ticket = lexcodec.Pointer(p.Text(s, 0, 128))
 	}
-	if p.err != nil {
-		return nil, p.err
+	if p.Err != nil {
+		return nil, p.Err
 	}
 	return v, nil
 }
@@ -57,13 +61,13 @@ func DecodeSubscribeConvoEventsParams(query url.Values) (*SubscribeConvoEventsPa
 // was accepted: its convo is in another epoch.
 type CommitEvent struct {
 	// The MLSMessage, exactly as it was sent.
-	CommitData Bytes `json:"commitData"`
+	CommitData lexcodec.Bytes `json:"commitData"`
 	// The convo.
 	ConvoID string `json:"convoId"`
 	// When the server accepted it.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream. Ask again from it, and the event comes
-	// again; ask from one more, and what follows it comes.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. A subscription from this position begins
+	// with this event, one from the next position with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
@@ -73,70 +77,71 @@ type CommitEvent struct {
 	Seq int64 `json:"seq"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *CommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"commitData\":"...)
 	dst = append(v.CommitData.AppendJSON(dst), ',')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendInteger(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"sender\":"...)
-	dst = append(appendText(dst, v.Sender), ',')
+	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
 // absent, and no $type.
 func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
-	dst = appendCBORMap(dst, 7)
-	dst = appendCBORText(dst, "seq")
-	dst = appendCBORInteger(dst, v.Seq)
-	dst = appendCBORText(dst, "epoch")
-	dst = appendCBORInteger(dst, v.Epoch)
-	dst = appendCBORText(dst, "cursor")
-	dst = appendCBORInteger(dst, v.Cursor)
-	dst = appendCBORText(dst, "sender")
-	dst = appendCBORText(dst, v.Sender)
-	dst = appendCBORText(dst, "convoId")
-	dst = appendCBORText(dst, v.ConvoID)
-	dst = appendCBORText(dst, "createdAt")
+	dst = lexcodec.AppendCBORMap(dst, 7)
+	dst = lexcodec.AppendCBORText(dst, "seq")
+	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "sender")
+	dst = lexcodec.AppendCBORText(dst, v.Sender)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
-	dst = appendCBORText(dst, "commitData")
+	dst = lexcodec.AppendCBORText(dst, "commitData")
 	dst = v.CommitData.AppendCBOR(dst)
 	return dst
 }
 
-// FrameType implements [Message].
+// FrameType implements [lexcodec.Message].
 func (*CommitEvent) FrameType() string { return "#commitEvent" }
 
-// InfoEvent is blue.catbird.mls.subscribeConvoEvents#infoEvent. A word on the
-// stream itself.
+// InfoEvent is blue.catbird.mls.subscribeConvoEvents#infoEvent. A message about
+// the stream itself.
 type InfoEvent struct {
-	// The same in words.
+	// The message as text.
 	Message *string `json:"message,omitzero"`
-	// What it is. OutdatedCursor: the cursor is older than what is kept, and events
-	// were missed; the stream begins with the oldest that is kept.
+	// The name of the message. OutdatedCursor: the cursor is older than the oldest
+	// event that is kept, and events were missed; the stream begins with the oldest
+	// one that is kept.
 	Name string `json:"name"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *InfoEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Message != nil {
 		dst = append(dst, "\"message\":"...)
-		dst = append(appendString(dst, *v.Message), ',')
+		dst = append(lexcodec.AppendString(dst, *v.Message), ',')
 	}
 	dst = append(dst, "\"name\":"...)
-	dst = append(appendString(dst, v.Name), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.Name), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
@@ -146,34 +151,34 @@ func (v *InfoEvent) AppendCBOR(dst []byte) []byte {
 	if v.Message != nil {
 		n++
 	}
-	dst = appendCBORMap(dst, n)
-	dst = appendCBORText(dst, "name")
-	dst = appendCBORText(dst, v.Name)
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "name")
+	dst = lexcodec.AppendCBORText(dst, v.Name)
 	if v.Message != nil {
-		dst = appendCBORText(dst, "message")
-		dst = appendCBORText(dst, *v.Message)
+		dst = lexcodec.AppendCBORText(dst, "message")
+		dst = lexcodec.AppendCBORText(dst, *v.Message)
 	}
 	return dst
 }
 
-// FrameType implements [Message].
+// FrameType implements [lexcodec.Message].
 func (*InfoEvent) FrameType() string { return "#infoEvent" }
 
-// KeyPackagesEvent is blue.catbird.mls.subscribeConvoEvents#keyPackagesEvent. A
-// device of the caller's should look after its KeyPackages.
+// KeyPackagesEvent is blue.catbird.mls.subscribeConvoEvents#keyPackagesEvent.
+// The KeyPackages of one of the caller's devices need attention.
 type KeyPackagesEvent struct {
 	// One-time KeyPackages that were left.
 	Available *int64 `json:"available,omitzero"`
-	// What happened. low: fewer are left than should be, publish more. last_resort:
-	// the last-resort one was handed out. orphaned: one was claimed and not used in
-	// time; it is never handed out again.
+	// What happened. low: few are left, publish more. last_resort: the last-resort
+	// one was handed out. orphaned: one was claimed and not used in time; it is
+	// never handed out again.
 	Change string `json:"change"`
-	// The cipher suite of the stock that is meant.
+	// The cipher suite of the KeyPackages.
 	CipherSuite string `json:"cipherSuite"`
 	// When it happened.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream. Ask again from it, and the event comes
-	// again; ask from one more, and what follows it comes.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. A subscription from this position begins
+	// with this event, one from the next position with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The device.
 	DeviceID string `json:"deviceId"`
@@ -186,24 +191,24 @@ const (
 	KeyPackagesEventChangeOrphaned   = "orphaned"
 )
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *KeyPackagesEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.Available != nil {
 		dst = append(dst, "\"available\":"...)
-		dst = append(appendInteger(dst, *v.Available), ',')
+		dst = append(lexcodec.AppendInteger(dst, *v.Available), ',')
 	}
 	dst = append(dst, "\"change\":"...)
-	dst = append(appendString(dst, v.Change), ',')
+	dst = append(lexcodec.AppendString(dst, v.Change), ',')
 	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(appendString(dst, v.CipherSuite), ',')
+	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendInteger(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"deviceId\":"...)
-	dst = append(appendString(dst, v.DeviceID), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
@@ -213,50 +218,50 @@ func (v *KeyPackagesEvent) AppendCBOR(dst []byte) []byte {
 	if v.Available != nil {
 		n++
 	}
-	dst = appendCBORMap(dst, n)
-	dst = appendCBORText(dst, "change")
-	dst = appendCBORText(dst, v.Change)
-	dst = appendCBORText(dst, "cursor")
-	dst = appendCBORInteger(dst, v.Cursor)
-	dst = appendCBORText(dst, "deviceId")
-	dst = appendCBORText(dst, v.DeviceID)
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "change")
+	dst = lexcodec.AppendCBORText(dst, v.Change)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "deviceId")
+	dst = lexcodec.AppendCBORText(dst, v.DeviceID)
 	if v.Available != nil {
-		dst = appendCBORText(dst, "available")
-		dst = appendCBORInteger(dst, *v.Available)
+		dst = lexcodec.AppendCBORText(dst, "available")
+		dst = lexcodec.AppendCBORInteger(dst, *v.Available)
 	}
-	dst = appendCBORText(dst, "createdAt")
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
-	dst = appendCBORText(dst, "cipherSuite")
-	dst = appendCBORText(dst, v.CipherSuite)
+	dst = lexcodec.AppendCBORText(dst, "cipherSuite")
+	dst = lexcodec.AppendCBORText(dst, v.CipherSuite)
 	return dst
 }
 
-// FrameType implements [Message].
+// FrameType implements [lexcodec.Message].
 func (*KeyPackagesEvent) FrameType() string { return "#keyPackagesEvent" }
 
 // MembershipEvent is blue.catbird.mls.subscribeConvoEvents#membershipEvent. A
-// convo's roster changed. Whoever left or was removed gets this event and
-// nothing of the convo after it.
+// convo's roster changed. A member that left or was removed gets this event,
+// and no later event of the convo.
 type MembershipEvent struct {
-	// Who brought it about.
+	// The account that made the change.
 	By *syntax.DID `json:"by,omitzero"`
-	// What became of it.
+	// The result.
 	Change string `json:"change"`
-	// True if the leaf of the one who left is still in the group: a remaining
+	// True if the leaf of the member that left is still in the group: a remaining
 	// member has to commit its removal.
 	CommitNeeded *bool `json:"commitNeeded,omitzero"`
 	// The convo.
 	ConvoID string `json:"convoId"`
 	// When it changed.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream. Ask again from it, and the event comes
-	// again; ask from one more, and what follows it comes.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. A subscription from this position begins
+	// with this event, one from the next position with the events after it.
 	Cursor int64 `json:"cursor"`
-	// Whose membership changed.
+	// The account whose membership changed.
 	DID syntax.DID `json:"did"`
-	// The convo's epoch after it.
+	// The convo's epoch after the change.
 	Epoch int64 `json:"epoch"`
-	// Position of the convo's newest log entry then.
+	// Position of the convo's newest log entry at that time.
 	Seq int64 `json:"seq"`
 }
 
@@ -267,32 +272,32 @@ const (
 	MembershipEventChangeRemoved = "removed"
 )
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *MembershipEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	if v.By != nil {
 		dst = append(dst, "\"by\":"...)
-		dst = append(appendText(dst, *v.By), ',')
+		dst = append(lexcodec.AppendText(dst, *v.By), ',')
 	}
 	dst = append(dst, "\"change\":"...)
-	dst = append(appendString(dst, v.Change), ',')
+	dst = append(lexcodec.AppendString(dst, v.Change), ',')
 	if v.CommitNeeded != nil {
 		dst = append(dst, "\"commitNeeded\":"...)
-		dst = append(appendBoolean(dst, *v.CommitNeeded), ',')
+		dst = append(lexcodec.AppendBoolean(dst, *v.CommitNeeded), ',')
 	}
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendInteger(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"did\":"...)
-	dst = append(appendText(dst, v.DID), ',')
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
@@ -305,105 +310,105 @@ func (v *MembershipEvent) AppendCBOR(dst []byte) []byte {
 	if v.CommitNeeded != nil {
 		n++
 	}
-	dst = appendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORMap(dst, n)
 	if v.By != nil {
-		dst = appendCBORText(dst, "by")
-		dst = appendCBORText(dst, *v.By)
+		dst = lexcodec.AppendCBORText(dst, "by")
+		dst = lexcodec.AppendCBORText(dst, *v.By)
 	}
-	dst = appendCBORText(dst, "did")
-	dst = appendCBORText(dst, v.DID)
-	dst = appendCBORText(dst, "seq")
-	dst = appendCBORInteger(dst, v.Seq)
-	dst = appendCBORText(dst, "epoch")
-	dst = appendCBORInteger(dst, v.Epoch)
-	dst = appendCBORText(dst, "change")
-	dst = appendCBORText(dst, v.Change)
-	dst = appendCBORText(dst, "cursor")
-	dst = appendCBORInteger(dst, v.Cursor)
-	dst = appendCBORText(dst, "convoId")
-	dst = appendCBORText(dst, v.ConvoID)
-	dst = appendCBORText(dst, "createdAt")
+	dst = lexcodec.AppendCBORText(dst, "did")
+	dst = lexcodec.AppendCBORText(dst, v.DID)
+	dst = lexcodec.AppendCBORText(dst, "seq")
+	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "change")
+	dst = lexcodec.AppendCBORText(dst, v.Change)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
 	if v.CommitNeeded != nil {
-		dst = appendCBORText(dst, "commitNeeded")
-		dst = appendCBORBoolean(dst, *v.CommitNeeded)
+		dst = lexcodec.AppendCBORText(dst, "commitNeeded")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.CommitNeeded)
 	}
 	return dst
 }
 
-// FrameType implements [Message].
+// FrameType implements [lexcodec.Message].
 func (*MembershipEvent) FrameType() string { return "#membershipEvent" }
 
 // MessageEvent is blue.catbird.mls.subscribeConvoEvents#messageEvent. A message
 // or a proposal was stored in a convo of the caller's.
 type MessageEvent struct {
-	// Position of the event in the stream. Ask again from it, and the event comes
-	// again; ask from one more, and what follows it comes.
+	// Position of the event in the stream. A subscription from this position begins
+	// with this event, one from the next position with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *MessageEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendInteger(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"message\":"...)
 	dst = append(v.Message.AppendJSON(dst), ',')
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
 // absent, and no $type.
 func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
-	dst = appendCBORMap(dst, 2)
-	dst = appendCBORText(dst, "cursor")
-	dst = appendCBORInteger(dst, v.Cursor)
-	dst = appendCBORText(dst, "message")
+	dst = lexcodec.AppendCBORMap(dst, 2)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "message")
 	dst = v.Message.AppendCBOR(dst)
 	return dst
 }
 
-// FrameType implements [Message].
+// FrameType implements [lexcodec.Message].
 func (*MessageEvent) FrameType() string { return "#messageEvent" }
 
 // WelcomeEvent is blue.catbird.mls.subscribeConvoEvents#welcomeEvent. A Welcome
 // is waiting for a device of the caller's: getWelcome fetches it.
 type WelcomeEvent struct {
-	// The convo that it leads into.
+	// The convo that the Welcome is for.
 	ConvoID string `json:"convoId"`
 	// When it was stored.
-	CreatedAt Datetime `json:"createdAt"`
-	// Position of the event in the stream. Ask again from it, and the event comes
-	// again; ask from one more, and what follows it comes.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. A subscription from this position begins
+	// with this event, one from the next position with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The device whose KeyPackage was used.
 	DeviceID string `json:"deviceId"`
-	// The epoch that it leads into.
+	// The epoch that the Welcome joins.
 	Epoch int64 `json:"epoch"`
 	// KeyPackageRef of that KeyPackage (RFC 9420, section 5.2). Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *WelcomeEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)
 	dst = append(v.CreatedAt.AppendJSON(dst), ',')
 	dst = append(dst, "\"cursor\":"...)
-	dst = append(appendInteger(dst, v.Cursor), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"deviceId\":"...)
-	dst = append(appendString(dst, v.DeviceID), ',')
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
 	dst = append(dst, "\"epoch\":"...)
-	dst = append(appendInteger(dst, v.Epoch), ',')
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(appendString(dst, *v.KeyPackageRef), ',')
+		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
@@ -413,23 +418,23 @@ func (v *WelcomeEvent) AppendCBOR(dst []byte) []byte {
 	if v.KeyPackageRef != nil {
 		n++
 	}
-	dst = appendCBORMap(dst, n)
-	dst = appendCBORText(dst, "epoch")
-	dst = appendCBORInteger(dst, v.Epoch)
-	dst = appendCBORText(dst, "cursor")
-	dst = appendCBORInteger(dst, v.Cursor)
-	dst = appendCBORText(dst, "convoId")
-	dst = appendCBORText(dst, v.ConvoID)
-	dst = appendCBORText(dst, "deviceId")
-	dst = appendCBORText(dst, v.DeviceID)
-	dst = appendCBORText(dst, "createdAt")
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORText(dst, "deviceId")
+	dst = lexcodec.AppendCBORText(dst, v.DeviceID)
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
 	if v.KeyPackageRef != nil {
-		dst = appendCBORText(dst, "keyPackageRef")
-		dst = appendCBORText(dst, *v.KeyPackageRef)
+		dst = lexcodec.AppendCBORText(dst, "keyPackageRef")
+		dst = lexcodec.AppendCBORText(dst, *v.KeyPackageRef)
 	}
 	return dst
 }
 
-// FrameType implements [Message].
+// FrameType implements [lexcodec.Message].
 func (*WelcomeEvent) FrameType() string { return "#welcomeEvent" }

@@ -2,65 +2,71 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDUnregisterPushTarget is the method's name on the wire.
-const NSIDUnregisterPushTarget = "blue.catbird.mls.unregisterPushTarget"
+const NSIDUnregisterPushTarget = nsid.UnregisterPushTarget
 
 // UnregisterPushTargetInput is the input of
-// blue.catbird.mls.unregisterPushTarget. Have one of the caller's devices told
-// nothing any more.
+// blue.catbird.mls.unregisterPushTarget. Stop push notifications to one of the
+// caller's devices.
 type UnregisterPushTargetInput struct {
-	// The device: the deviceId of its KeyPackages for choice, else any name that is
-	// the device's alone.
+	// The device: preferably the deviceId of its KeyPackages, else any name that
+	// only this device has.
 	DeviceID string `json:"deviceId"`
-	// Names this attempt, so that a repeat gets the first answer and no second
-	// effect: 1 to 128 printable ASCII characters, a UUIDv7 for choice. Scoped to
-	// the caller, the method and the convo.
+	// Names this attempt: a repeated request with the same key gets the first
+	// answer and has no second effect. 1 to 128 printable ASCII characters,
+	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 }
 
-func (v *UnregisterPushTargetInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *UnregisterPushTargetInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "deviceId":
-			d.field(&o, 0, "deviceId")
-			v.DeviceID = d.string(1, 256)
+			d.Field(&o, 0, "deviceId")
+			v.DeviceID = d.Text(1, 256)
 		case "idempotencyKey":
-			d.field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = pointer(d.idempotencyKey())
+			d.Field(&o, 1, "idempotencyKey")
+			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "deviceId")
+	d.Require(&o, 0, "deviceId")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *UnregisterPushTargetInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"deviceId\":"...)
-	dst = append(appendString(dst, v.DeviceID), ',')
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
 	if v.IdempotencyKey != nil {
 		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(appendString(dst, *v.IdempotencyKey), ',')
+		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
 	}
-	return endObject(dst)
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *UnregisterPushTargetInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 1)}
-	l.add("deviceId", appendString(l.buf, v.DeviceID))
-	return l.fields
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *UnregisterPushTargetInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 1)}
+	l.Add("deviceId", lexcodec.AppendString(l.Buffer, v.DeviceID))
+	return l.Fields
 }
 
-// DecodeUnregisterPushTargetInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeUnregisterPushTargetInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeUnregisterPushTargetInput(body []byte) (*UnregisterPushTargetInput, error) {
-	return decodeBody[UnregisterPushTargetInput](body)
+	return lexcodec.DecodeBody(body, (*UnregisterPushTargetInput).decode)
 }
 
 // UnregisterPushTargetOutput is the output of
@@ -70,32 +76,33 @@ type UnregisterPushTargetOutput struct {
 	Removed bool `json:"removed"`
 }
 
-func (v *UnregisterPushTargetOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *UnregisterPushTargetOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "removed":
-			d.field(&o, 0, "removed")
-			v.Removed = d.boolean()
+			d.Field(&o, 0, "removed")
+			v.Removed = d.Boolean()
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "removed")
+	d.Require(&o, 0, "removed")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *UnregisterPushTargetOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"removed\":"...)
-	dst = append(appendBoolean(dst, v.Removed), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendBoolean(dst, v.Removed), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeUnregisterPushTargetOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeUnregisterPushTargetOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeUnregisterPushTargetOutput(body []byte) (*UnregisterPushTargetOutput, error) {
-	return decodeBody[UnregisterPushTargetOutput](body)
+	return lexcodec.DecodeBody(body, (*UnregisterPushTargetOutput).decode)
 }

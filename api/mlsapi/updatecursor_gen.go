@@ -2,8 +2,13 @@
 
 package mlsapi
 
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/internal/nsid"
+)
+
 // NSIDUpdateCursor is the method's name on the wire.
-const NSIDUpdateCursor = "blue.catbird.mls.updateCursor"
+const NSIDUpdateCursor = nsid.UpdateCursor
 
 // UpdateCursorInput is the input of blue.catbird.mls.updateCursor. Record how
 // far the caller has read. The position never moves back.
@@ -14,49 +19,50 @@ type UpdateCursorInput struct {
 	Seq int64 `json:"seq"`
 }
 
-func (v *UpdateCursorInput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *UpdateCursorInput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "convoId":
-			d.field(&o, 0, "convoId")
-			v.ConvoID = d.string(0, noLimit)
+			d.Field(&o, 0, "convoId")
+			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "seq":
-			d.field(&o, 1, "seq")
-			v.Seq = d.integer(0, maxInteger)
+			d.Field(&o, 1, "seq")
+			v.Seq = d.Integer(0, lexcodec.MaxInteger)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "convoId")
-	d.require(&o, 1, "seq")
+	d.Require(&o, 0, "convoId")
+	d.Require(&o, 1, "seq")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *UpdateCursorInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convoId\":"...)
-	dst = append(appendString(dst, v.ConvoID), ',')
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
-// name and in canonical JSON: what two requests must share to be the same.
-func (v *UpdateCursorInput) Fields() []Field {
-	l := fieldList{fields: make([]Field, 0, 2)}
-	l.add("convoId", appendString(l.buf, v.ConvoID))
-	l.add("seq", appendInteger(l.buf, v.Seq))
-	return l.fields
+// name and in canonical JSON. Two requests with equal fields are the same request.
+func (v *UpdateCursorInput) Fields() []lexcodec.Field {
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 2)}
+	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
+	l.Add("seq", lexcodec.AppendInteger(l.Buffer, v.Seq))
+	return l.Fields
 }
 
-// DecodeUpdateCursorInput reads and checks a whole body. Every error is a [*Violation].
+// DecodeUpdateCursorInput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeUpdateCursorInput(body []byte) (*UpdateCursorInput, error) {
-	return decodeBody[UpdateCursorInput](body)
+	return lexcodec.DecodeBody(body, (*UpdateCursorInput).decode)
 }
 
 // UpdateCursorOutput is the output of blue.catbird.mls.updateCursor.
@@ -65,32 +71,33 @@ type UpdateCursorOutput struct {
 	Seq int64 `json:"seq"`
 }
 
-func (v *UpdateCursorOutput) decode(d *decoder) {
-	var o object
-	if !d.open(&o) {
+func (v *UpdateCursorOutput) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
 		return
 	}
-	for d.next(&o) {
-		switch string(d.name) {
+	for d.Next(&o) {
+		switch string(d.Name()) {
 		case "seq":
-			d.field(&o, 0, "seq")
-			v.Seq = d.integer(0, maxInteger)
+			d.Field(&o, 0, "seq")
+			v.Seq = d.Integer(0, lexcodec.MaxInteger)
 		default:
-			d.skip(&o)
+			d.Skip(&o)
 		}
 	}
-	d.require(&o, 0, "seq")
+	d.Require(&o, 0, "seq")
 }
 
-// AppendJSON implements [Appender].
+// AppendJSON implements [lexcodec.Appender].
 func (v *UpdateCursorOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"seq\":"...)
-	dst = append(appendInteger(dst, v.Seq), ',')
-	return endObject(dst)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
 }
 
-// DecodeUpdateCursorOutput reads and checks a whole body. Every error is a [*Violation].
+// DecodeUpdateCursorOutput reads and checks a whole body.
+// Every error is a [*lexcodec.Violation].
 func DecodeUpdateCursorOutput(body []byte) (*UpdateCursorOutput, error) {
-	return decodeBody[UpdateCursorOutput](body)
+	return lexcodec.DecodeBody(body, (*UpdateCursorOutput).decode)
 }

@@ -1,0 +1,91 @@
+package api
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/convos"
+	"mlsd/idem"
+	"mlsd/messages"
+)
+
+// commit is write for a commit. If the epoch is reserved for another member, the request waits. A
+// lost race is counted.
+func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Content, effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
+	for {
+		err := h.write(c, convo.String(), key, input, effect)
+		if reserved, ok := find[*convos.ReservedError](err); ok {
+			if err := h.awaitReservation(c, convo, reserved); err != nil {
+				return err
+			}
+			continue
+		}
+		if mismatch, ok := find[*messages.EpochMismatchError](err); ok {
+			// An uncounted race costs the caller fairness, not correctness.
+			if failed := convos.RecordLoss(c.ctx, h.db, convo, c.caller, mismatch.Epoch); failed != nil {
+				h.log.WarnContext(c.ctx, "a lost race was not counted", "error", failed)
+			}
+		}
+		return err
+	}
+}
+
+// A waiting commit looks again and again whether the reservation has ended, at first after
+// firstLook, then each time after twice as long, up to lastLook.
+const (
+	firstLook = 20 * time.Millisecond
+	lastLook  = 100 * time.Millisecond
+)
+
+// waitingCommitter is a caller whose commit waits for the end of another member's reservation.
+type waitingCommitter struct {
+	convo  uuid.UUID
+	caller syntax.DID
+}
+
+// awaitReservation waits until the other member has committed, or its reservation has expired. One
+// request of a caller may wait; another one gets busy.
+func (h *handlers) awaitReservation(c *call, convo uuid.UUID, r *convos.ReservedError) error {
+	w := waitingCommitter{convo, c.caller}
+	if _, waits := h.waiting.LoadOrStore(w, true); waits {
+		return busy{r.Left}
+	}
+	defer h.waiting.Delete(w)
+	for look, left := firstLook, r.Left; left > 0; look = min(2*look, lastLook) {
+		err := pause(c.ctx, min(left, look))
+		if err == nil {
+			left, err = convos.Reserved(c.ctx, h.db, convo, c.caller, r.Epoch)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// proposed is the commit of a request, with the Welcome and the GroupInfo that came with it. In the
+// log entry the key follows the method's own name, because each method has its own keys.
+func (c *call) proposed(key string, input idem.Content, commit, welcome, groupInfo []byte) convos.Proposed {
+	nsid := c.route.Method.NSID
+	method := nsid[strings.LastIndexByte(nsid, '.')+1:]
+	return convos.Proposed{
+		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Key: method + ":" + key, Hash: input.Hash(),
+	}
+}

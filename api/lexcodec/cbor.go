@@ -1,0 +1,70 @@
+package lexcodec
+
+import "encoding/binary"
+
+// This file writes the DAG-CBOR (https://ipld.io/specs/codecs/dag-cbor/spec/)
+// that frames of event streams need: definite lengths, and every number in its
+// shortest form.
+
+// The major types (RFC 8949, section 3.1).
+const (
+	cborUnsigned = 0 << 5
+	cborNegative = 1 << 5
+	cborBytes    = 2 << 5
+	cborText     = 3 << 5
+	cborMap      = 5 << 5
+	cborFalse    = 7<<5 | 20
+	cborTrue     = 7<<5 | 21
+)
+
+// appendCBORHead appends a major type with its argument.
+func appendCBORHead(dst []byte, major byte, n uint64) []byte {
+	switch {
+	case n < 24:
+		return append(dst, major|byte(n))
+	case n < 1<<8:
+		return append(dst, major|24, byte(n))
+	case n < 1<<16:
+		return binary.BigEndian.AppendUint16(append(dst, major|25), uint16(n))
+	case n < 1<<32:
+		return binary.BigEndian.AppendUint32(append(dst, major|26), uint32(n))
+	}
+	return binary.BigEndian.AppendUint64(append(dst, major|27), n)
+}
+
+// AppendCBORMap appends the head of a map of so many fields.
+func AppendCBORMap(dst []byte, fields int) []byte {
+	return appendCBORHead(dst, cborMap, uint64(fields))
+}
+
+// AppendCBORText appends a text string.
+func AppendCBORText[T ~string](dst []byte, s T) []byte {
+	return append(appendCBORHead(dst, cborText, uint64(len(s))), s...)
+}
+
+// AppendCBORInteger appends an integer.
+func AppendCBORInteger(dst []byte, n int64) []byte {
+	if n < 0 {
+		return appendCBORHead(dst, cborNegative, uint64(^n))
+	}
+	return appendCBORHead(dst, cborUnsigned, uint64(n))
+}
+
+// AppendCBORBoolean appends false or true.
+func AppendCBORBoolean(dst []byte, b bool) []byte {
+	if b {
+		return append(dst, cborTrue)
+	}
+	return append(dst, cborFalse)
+}
+
+// AppendCBOR appends the CBOR form to dst.
+func (b Bytes) AppendCBOR(dst []byte) []byte {
+	return append(appendCBORHead(dst, cborBytes, uint64(len(b))), b...)
+}
+
+// AppendCBOR appends the CBOR form to dst.
+func (d Datetime) AppendCBOR(dst []byte) []byte {
+	dst = appendCBORHead(dst, cborText, uint64(len(datetimeLayout)))
+	return d.UTC().AppendFormat(dst, datetimeLayout)
+}

@@ -1,0 +1,82 @@
+package lexcodec
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+)
+
+// Appender writes its canonical JSON without reflection. Every generated object
+// and every scalar type of this package implements it.
+type Appender interface {
+	// AppendJSON appends the value's canonical JSON to dst: fields in the order of
+	// their names, nothing optional that is absent, no white space, no HTML escapes.
+	AppendJSON(dst []byte) []byte
+}
+
+// Marshal returns the canonical JSON of v: the same value is the same bytes on
+// every node and in every release. Pass generated types by pointer: Marshal then
+// needs no reflection.
+func Marshal(v any) ([]byte, error) {
+	if a, ok := v.(Appender); ok {
+		return a.AppendJSON(nil), nil
+	}
+	return json.Marshal(v, json.Deterministic(true))
+}
+
+// A Field is one top-level field of an input. The request hash is made from the
+// fields, and a reused idempotency key is answered with the names of those that
+// differ.
+type Field struct {
+	Name string
+	// JSON is the canonical form of the decoded value, so that padded and unpadded
+	// base64 of the same bytes are the same request.
+	JSON []byte
+}
+
+// FieldList collects Fields. Their values share one buffer.
+type FieldList struct {
+	Fields []Field
+	Buffer []byte
+}
+
+// Add records a field. The caller has appended its value to l.Buffer, and buffer
+// is the result.
+func (l *FieldList) Add(name string, buffer []byte) {
+	l.Fields = append(l.Fields, Field{Name: name, JSON: buffer[len(l.Buffer):len(buffer):len(buffer)]})
+	l.Buffer = buffer
+}
+
+// AppendText is [AppendString] for types that are strings underneath.
+func AppendText[T ~string](dst []byte, s T) []byte { return AppendString(dst, string(s)) }
+
+// AppendInteger appends n in decimal digits.
+func AppendInteger(dst []byte, n int64) []byte { return strconv.AppendInt(dst, n, 10) }
+
+// AppendBoolean appends true or false.
+func AppendBoolean(dst []byte, b bool) []byte { return strconv.AppendBool(dst, b) }
+
+// AppendArray appends a JSON array. element appends one value.
+func AppendArray[T any](dst []byte, vs []T, element func([]byte, *T) []byte) []byte {
+	dst = append(dst, '[')
+	for i := range vs {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = element(dst, &vs[i])
+	}
+	return append(dst, ']')
+}
+
+// EndObject replaces the comma behind the last member with the closing brace.
+func EndObject(dst []byte) []byte {
+	if bytes.HasSuffix(dst, []byte(",")) {
+		dst[len(dst)-1] = '}'
+		return dst
+	}
+	return append(dst, '}')
+}
+
+// Pointer returns a pointer to v, for optional fields.
+func Pointer[T any](v T) *T { return &v }

@@ -1,0 +1,5 @@
+//go:build !race
+
+package lexcodec_test
+
+const measurable = true

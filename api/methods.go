@@ -1,0 +1,163 @@
+package api
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/idem"
+	"mlsd/internal/nsid"
+)
+
+// policy is what the server decides about one method, besides what its lexicon says.
+type policy struct {
+	// maxBody is the longest body, in bytes. 0: the method has none.
+	maxBody int64
+	// answerMemory is the memory reserved for the answer and for what it is made from, in bytes.
+	answerMemory int64
+	token        tokenUse
+	// recordLife is the lifetime of the method's idempotency records. 0: it writes none.
+	recordLife time.Duration
+	// violations are the rules of the lexicon whose violation has an error name of its own.
+	violations []violation
+	// countOutcomes says that mlsd_welcome_fetches_total counts the method's answers.
+	countOutcomes bool
+}
+
+// violation is a broken rule of one field, and the error name that answers it. field is the path
+// without an index.
+type violation struct {
+	field string
+	rule  lexcodec.Rule
+	name  string
+}
+
+// tokenUse says who uses up a request's service-auth token, so that it is good for one request.
+type tokenUse int
+
+const (
+	reusable       tokenUse = iota // not used up: the method can be called again with the same token
+	usedByDispatch                 // admit in dispatch.go, before the handler runs
+	usedByHandler                  // the handler, in the transaction of its effect
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// Longest bodies, in bytes.
+const (
+	bodySmall    = 256 * kib
+	bodyPackages = 1 * mib  // 100 KeyPackages of 4 KiB each, in base64
+	bodyCommit   = 5 * mib  // a commit, a Welcome and a GroupInfo of 1 MiB each, in base64
+	bodyMessage  = 15 * mib // 10 MiB of ciphertext in base64, and the other fields
+)
+
+// Memory of answers, in bytes. It covers the rows that an answer is made from.
+const (
+	answerSmall  = 4 * kib
+	answerCounts = 128 * kib // one entry for each KeyPackage, cipher suite or device
+	answerRoster = 256 * kib // a convo with 1,000 members
+	answerObject = 4 * mib   // a Welcome, a GroupInfo, or the KeyPackages of a claim
+	answerPage   = 4 * maxPageBytes
+)
+
+// Lifetimes of idempotency records. After it the key is new again, and only the write's own check
+// against a double effect is left: docs/IDEMPOTENCY.md lists them.
+const (
+	recordDay   = 24 * time.Hour
+	recordClaim = 30 * time.Minute // as long as the claim of a KeyPackage
+)
+
+// methods are all methods of the lexicons by NSID. A method's NSID is also its label in the
+// metrics. sendMessage has no record: the message itself is its record, and lasts as long.
+var methods = map[string]policy{
+	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife,
+		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
+	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, token: usedByDispatch, recordLife: idem.DefaultLife,
+		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
+	nsid.GetCommits:         {answerMemory: answerPage},
+	nsid.GetConvo:           {answerMemory: answerRoster},
+	nsid.GetConvos:          {answerMemory: answerPage},
+	nsid.GetEpoch:           {answerMemory: answerSmall},
+	nsid.GetGroupInfo:       {answerMemory: answerObject},
+	nsid.GetKeyPackageStats: {answerMemory: answerCounts},
+	nsid.GetKeyPackages: {answerMemory: answerObject, recordLife: recordClaim,
+		violations: []violation{
+			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
+			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
+		}},
+	nsid.GetMessages:           {answerMemory: answerPage},
+	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
+	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
+	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife},
+	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife},
+	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
+		violations: []violation{
+			{"keyPackage", lexcodec.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
+			{"keyPackage", lexcodec.RuleFormat, mlsapi.ErrInvalidKeyPackage},
+		}},
+	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, token: usedByDispatch, recordLife: recordDay,
+		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
+	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
+		violations: []violation{
+			{"url", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
+			{"token", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
+			{"topic", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
+		}},
+	nsid.SendMessage: {maxBody: bodyMessage, answerMemory: answerSmall, token: usedByHandler,
+		violations: []violation{
+			{"ciphertext", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge},
+			{"embedUri", lexcodec.RuleFormat, mlsapi.ErrInvalidAsset},
+			{"embedType", lexcodec.RuleMaxLength, mlsapi.ErrInvalidAsset},
+		}},
+	nsid.StreamConvoEvents:    {},
+	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife},
+	nsid.SubscribeConvoEvents: {},
+	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay},
+	nsid.UpdateCursor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+}
+
+// route is a method with the way to serve it and its policy.
+type route struct {
+	mlsapi.Route[*call]
+	policy
+}
+
+// routes returns the routes by NSID.
+func routes() map[string]*route {
+	all := map[string]*route{}
+	for _, r := range mlsapi.Routes[*call]() {
+		all[r.Method.NSID] = &route{r, methods[r.Method.NSID]}
+	}
+	return all
+}
+
+// nameOf is the method's own error name for a broken rule, or "".
+func (p *policy) nameOf(v *lexcodec.Violation) string {
+	field, _, _ := strings.Cut(v.Field, "[")
+	for _, own := range p.violations {
+		if own.field == field && own.rule == v.Rule {
+			return own.name
+		}
+	}
+	return ""
+}
+
+// Operations returns the lifetimes of idempotency records: first the default, whose NSID is "",
+// then the operations that differ from it, by NSID.
+func Operations() []idem.Operation {
+	all := []idem.Operation{{Life: idem.DefaultLife, Lease: idem.DefaultLease}, idem.Push}
+	for name, p := range methods {
+		if p.recordLife != 0 && p.recordLife != idem.DefaultLife {
+			all = append(all, idem.Operation{NSID: name, Life: p.recordLife, Lease: idem.DefaultLease})
+		}
+	}
+	slices.SortFunc(all, func(a, b idem.Operation) int { return cmp.Compare(a.NSID, b.NSID) })
+	return all
+}

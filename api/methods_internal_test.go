@@ -1,0 +1,43 @@
+package api
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/api/mlsapi"
+)
+
+// The table has exactly the methods of the lexicons, and each row fits its method.
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	var nsids []string
+	for _, m := range mlsapi.Methods() {
+		nsids = append(nsids, m.NSID)
+		p := methods[m.NSID]
+		if (p.maxBody != 0) != m.HasInput {
+			t.Errorf("%s: a longest body of %d bytes, but input is %t", m.NSID, p.maxBody, m.HasInput)
+		}
+		if (p.answerMemory != 0) == m.Streams {
+			t.Errorf("%s: answer memory of %d bytes, but streams is %t", m.NSID, p.answerMemory, m.Streams)
+		}
+		if (p.token != reusable) != (m.Kind == mlsapi.Procedure) { // a PDS can send a GET again
+			t.Errorf("%s: token use %d does not fit its kind", m.NSID, p.token)
+		}
+	}
+	if diff := cmp.Diff(nsids, slices.Sorted(maps.Keys(methods))); diff != "" {
+		t.Errorf("methods (-lexicons +table):\n%s", diff)
+	}
+}
+
+// Each error name has one status, so that the name determines the status.
+func TestOneStatusPerName(t *testing.T) {
+	t.Parallel()
+	for _, row := range errorTable {
+		if status := named(row.name, "").status; status != row.status {
+			t.Errorf("%s is answered with %d and with %d", row.name, status, row.status)
+		}
+	}
+}

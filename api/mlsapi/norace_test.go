@@ -1,5 +1,0 @@
-//go:build !race
-
-package mlsapi_test
-
-const measurable = true

@@ -1,7 +1,0 @@
-//go:build race
-
-package mlsapi_test
-
-// The race detector slows code down about tenfold, and makes sync.Pool forget,
-// on which package regexp and the decoders rely: its times and memory say nothing.
-const measurable = false

@@ -1,0 +1,47 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// If many clients open streams at once, they are admitted one after the other. A client that would
+// wait too long is refused. A client that hangs up does not count.
+func TestOpenings(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		openings, begun := rate.NewLimiter(10, 2), time.Now()
+		for i, want := range []time.Duration{0, 0, 100, 200} {
+			if err := waitToOpen(t.Context(), openings); err != nil {
+				t.Fatal(err)
+			}
+			if at := time.Since(begun).Round(time.Millisecond); at != want*time.Millisecond {
+				t.Errorf("the %dth is let in after %s, want %dms", i+1, at, want)
+			}
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 1000 { // none of them counts
+			if err := waitToOpen(gone, openings); !errors.Is(err, context.Canceled) {
+				t.Fatalf("a client that has gone: %v", err)
+			}
+		}
+		if err := waitToOpen(t.Context(), openings); err != nil {
+			t.Fatal(err)
+		}
+		if at := time.Since(begun).Round(time.Millisecond); at != 300*time.Millisecond {
+			t.Errorf("after those who went away it took until %s, want 300ms", at)
+		}
+		for range 150 {
+			openings.Reserve()
+		}
+		if err := waitToOpen(t.Context(), openings); !errors.As(err, new(busy)) {
+			t.Errorf("behind 15 s of others: %v, want busy", err)
+		}
+	})
+}

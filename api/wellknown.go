@@ -1,0 +1,53 @@
+package api
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/labstack/echo/v4"
+)
+
+// health answers that the process runs. The admin listener answers whether it is ready.
+func (s *Server) health(c echo.Context) error {
+	return c.JSON(http.StatusOK, map[string]string{"version": s.cfg.Version})
+}
+
+// didDocument says where the service is (https://atproto.com/specs/did). Only a did:web has its
+// document here.
+func (s *Server) didDocument(c echo.Context) error {
+	if s.cfg.ServiceDID.Method() != "web" {
+		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
+	}
+	type service struct {
+		ID       string `json:"id"`
+		Type     string `json:"type"`
+		Endpoint string `json:"serviceEndpoint"`
+	}
+	return c.JSON(http.StatusOK, struct {
+		Context []string  `json:"@context"`
+		ID      string    `json:"id"`
+		Service []service `json:"service"`
+	}{
+		Context: []string{"https://www.w3.org/ns/did/v1"},
+		ID:      s.cfg.ServiceDID.String(),
+		Service: []service{{ID: "#atproto_mls", Type: "AtprotoMlsService", Endpoint: s.cfg.PublicURL}},
+	})
+}
+
+// PublicURL returns the URL of a did:web: https, or http for localhost, the only host that may have
+// a port. It is "" for any other DID.
+func PublicURL(did syntax.DID) string {
+	if did.Method() != "web" {
+		return ""
+	}
+	host, err := url.PathUnescape(did.Identifier())
+	if err != nil {
+		return ""
+	}
+	if host == "localhost" || strings.HasPrefix(host, "localhost:") {
+		return "http://" + host
+	}
+	return "https://" + host
+}
