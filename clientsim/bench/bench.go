@@ -17,56 +17,67 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim"
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
 )
 
 // Config says what to measure, and against what.
 type Config struct {
 	Scenario string
 	Seed     uint64
-	Command  string // that makes the report again
+	Command  string // command line that makes the report again
 
-	InFlight int           // requests at any time; in an open loop, at most
-	Rate     float64       // requests a second, whatever becomes of those before; 0: a closed loop
-	Turns    int           // how often each variant has its turn
-	For      time.Duration // how long that is
-	Warm     time.Duration // before each, not counted
-	Variants []string      // of batched, alone, ceiling; where the scenario compares these
-	Messages int64         // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: none
+	InFlight int           // unanswered requests at any time; in an open loop, at most
+	Rate     float64       // requests started per second, answered or not; 0: a closed loop
+	Turns    int           // how many turns each variant has
+	For      time.Duration // length of a turn
+	Warm     time.Duration // before each turn, not counted
+	Variants []string      // of batched, alone, ceiling; only some scenarios compare these
+	Messages int64         // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: no such limit
 
-	Convos      int // 0: as the scenario has it
-	Members     int // of each convo; 0: as the scenario has it
+	Convos      int // 0: the scenario's default
+	Members     int // of each convo; 0: the scenario's default
 	Senders     int // accounts that send
-	Subscribers int // 0: as the scenario has it
+	Subscribers int // 0: the scenario's default
 	Servers     int // mlsd processes
 	Body        int // bytes of a ciphertext
 	Joins       int // devices that join at once, or claims, in a storm
 
 	// Curve of the accounts' keys: k256, p256 or mixed.
 	Curve string
-	// Faults has answers dropped, requests sent twice at once, and a server killed every so often.
+	// Faults makes the benchmark drop answers, send requests twice at once, and kill a server every
+	// KillEvery.
 	Faults    bool
 	KillEvery time.Duration
 
-	// Database is the URL of a PostgreSQL, or "" for one of our own.
+	// Database is the URL of a PostgreSQL. With "" the benchmark starts its own.
 	Database string
-	// Binary is the mlsd to start, or "" to look for one or build it.
-	Binary string
+	// Binaries are the mlsd to start. Without one, the benchmark finds or builds one. Binaries with
+	// names take turns as variants. Then all write as usual, and Variants is not used.
+	Binaries []Binary
 	// Profile is the file for a processor profile of the first server, or "".
 	Profile string
-	// Watch is told of what goes on, or nil.
+	// Watch gets the progress. It may be nil.
 	Watch Watch
+
+	modes bool // the servers must know several ways to write messages
 }
 
-// Watch is told of every stretch and second under load, and of what else happens.
+// compares reports whether binaries take turns.
+func (c *Config) compares() bool { return len(c.Binaries) > 0 && c.Binaries[0].Name != "" }
+
+// Binary is a mlsd to measure. A name makes it a variant of the report.
+type Binary struct{ Name, Path string }
+
+// Watch gets every phase and second under load, and other progress lines.
 type Watch interface {
 	Begin(run string, of time.Duration)
 	Second(s report.Second)
 	Line(text string)
 }
 
-// Default is what is measured if nobody says otherwise.
+// Default returns the default configuration.
 func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, Variants: []string{batched, alone, ceiling},
@@ -81,9 +92,9 @@ const (
 	ceiling = "ceiling" // not at all: what the rest of a request costs
 )
 
-var modes = map[string]string{batched: clientsim.SendsTogether, alone: clientsim.SendsAlone, ceiling: clientsim.SendsNowhere}
+var modes = map[string]testbed.SendsMode{batched: testbed.SendsTogether, alone: testbed.SendsAlone, ceiling: testbed.SendsNowhere}
 
-// Most is how much may be asked for, where more would only exhaust the machine.
+// Upper and lower bounds. More would only exhaust the machine.
 const (
 	mostInFlight    = 4096
 	mostServers     = 16
@@ -95,7 +106,7 @@ const (
 	mostBody        = 10 << 20 // by the contract
 )
 
-// check refuses what cannot be measured.
+// check refuses a configuration that cannot be measured.
 func (c *Config) check() error {
 	within := func(name string, n, least, most int) error {
 		if n < least || n > most {
@@ -118,6 +129,13 @@ func (c *Config) check() error {
 	case len(c.Variants) == 0:
 		return errors.New("no variant is to be measured")
 	}
+	names := map[string]bool{}
+	for _, binary := range c.Binaries {
+		if len(c.Binaries) > 1 && binary.Name == "" || names[binary.Name] {
+			return fmt.Errorf("several servers need a NAME=PATH each, and %q is none, or its name comes twice", binary.Path)
+		}
+		names[binary.Name] = true
+	}
 	for _, v := range c.Variants {
 		if modes[v] == "" {
 			return fmt.Errorf("no variant %q: there are %s, %s and %s", v, batched, alone, ceiling)
@@ -126,31 +144,31 @@ func (c *Config) check() error {
 	return nil
 }
 
-// bench is one benchmark under way.
+// bench is one running benchmark.
 type bench struct {
-	c       *Config
-	stage   *stage
-	meter   *meter
-	report  *report.Report
-	senders []*clientsim.Account
-	sends   []*tokens // of the senders
-	marks   []*tokens // the same, for updateCursor
-	readers []string  // the same, for getMessages
-	convos  []*convo
-	scenes  []*scene
-	workers []*worker
-	rates   map[string]float64 // sends a second, by variant, as they were the last time
+	c            *Config
+	env          *environment
+	meter        *meter
+	report       *report.Report
+	senders      []*xrpc.Account
+	sendTokens   []*tokens // of the senders
+	cursorTokens []*tokens // the same, for updateCursor
+	readers      []string  // the same, for getMessages
+	convos       []*convo
+	convoSets    []*convoSet
+	workers      []*worker
+	rates        map[string]float64 // sends a second, by variant, in the last phase
 
 	acknowledged atomic.Int64  // messages
-	enough       chan struct{} // closed when that is as many as were asked for
+	enough       chan struct{} // closed when acknowledged reaches Messages
 
 	kills     int64
 	sinceKill time.Duration // under load
 	profiled  atomic.Bool
 }
 
-// Run measures, and then verifies everything that was sent. The error is for what kept it from being measured; broken promises are in
-// the report's verdict.
+// Run measures, and then verifies everything that was sent. It returns an error if something could
+// not be measured. Broken promises are in the report's verdict.
 func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -161,10 +179,17 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	}
 	scenario := scenarios()[i]
 	scenario.usual(&c)
+	if len(c.Binaries) > 1 && !scenario.binaries {
+		return nil, fmt.Errorf("%s measures one server, and %d are given", c.Scenario, len(c.Binaries))
+	}
+	if c.compares() {
+		c.Variants = []string{batched}
+	}
+	c.modes = scenario.modes && slices.ContainsFunc(c.Variants, func(v string) bool { return v != batched })
 	if c.Members > 0 && c.Members < 2 {
 		return nil, errors.New("a convo has two members at least")
 	}
-	// The load's memory is much and lives long; to collect it often would be its greatest cost.
+	// The load keeps much memory for long. Frequent collection would be its greatest cost.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	b := &bench{c: &c, rates: map[string]float64{}, enough: make(chan struct{}), report: &report.Report{
 		Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed,
@@ -173,8 +198,8 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 		for _, w := range b.workers {
 			w.close()
 		}
-		if b.stage != nil {
-			err = errors.Join(err, b.stage.close(ctx))
+		if b.env != nil {
+			err = errors.Join(err, b.env.close(ctx))
 		}
 	}()
 	if err := b.begin(ctx); err != nil {
@@ -186,14 +211,14 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	return b.report, b.verify(ctx)
 }
 
-// begin starts the servers and makes those who send.
+// begin starts the servers and makes the senders.
 func (b *bench) begin(ctx context.Context) error {
 	b.say("starting %d mlsd", b.c.Servers)
 	var err error
-	if b.stage, err = newStage(ctx, b.c); err != nil {
+	if b.env, err = newEnvironment(ctx, b.c); err != nil {
 		return err
 	}
-	database, postmaster, err := inspect(ctx, b.stage.database)
+	database, postmaster, err := inspect(ctx, b.env.database)
 	if err != nil {
 		return err
 	}
@@ -201,19 +226,19 @@ func (b *bench) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.meter = &meter{servers: b.stage.servers, postmaster: postmaster}
+	b.meter = &meter{servers: b.env.servers, postmaster: postmaster}
 	b.report.Database, b.report.Machine = database, machine(version)
 	if postmaster == 0 {
 		b.note("PostgreSQL is not among the processes of this machine: its processor time is not counted")
 	}
-	if b.senders, err = b.stage.accounts(b.c.Senders); err != nil {
+	if b.senders, err = b.env.accounts(b.c.Senders); err != nil {
 		return err
 	}
 	for _, account := range b.senders {
 		of := func(method string) *tokens {
-			return &tokens{account: account, audience: b.stage.audience, method: syntax.NSID(method)}
+			return &tokens{account: account, audience: b.env.audience, method: syntax.NSID(method)}
 		}
-		b.sends, b.marks = append(b.sends, of(mlsapi.NSIDSendMessage)), append(b.marks, of(mlsapi.NSIDUpdateCursor))
+		b.sendTokens, b.cursorTokens = append(b.sendTokens, of(mlsapi.NSIDSendMessage)), append(b.cursorTokens, of(mlsapi.NSIDUpdateCursor))
 		reader, err := of(mlsapi.NSIDGetMessages).take()
 		if err != nil {
 			return err
@@ -223,15 +248,15 @@ func (b *bench) begin(ctx context.Context) error {
 	return nil
 }
 
-// prepare has workers, what they send and the tokens for it ready for a stretch.
-func (b *bench) prepare(s *stretch) error {
-	for len(b.workers) < s.flight {
+// prepare makes the workers, jobs and tokens of a phase.
+func (b *bench) prepare(s *phase) error {
+	for len(b.workers) < s.inFlight {
 		b.workers = append(b.workers, newWorker(b, len(b.workers)))
 	}
-	share := make([]float64, len(b.senders)) // of the requests, by sender
-	workers := b.workers[:s.flight]
+	share := make([]float64, len(b.senders)) // of all requests, by sender
+	workers := b.workers[:s.inFlight]
 	var active []int
-	for sender, drafts := range s.scene.drafts {
+	for sender, drafts := range s.convos.drafts {
 		if len(drafts) > 0 {
 			active = append(active, sender)
 		}
@@ -241,39 +266,39 @@ func (b *bench) prepare(s *stretch) error {
 		for k := i % len(active); k < len(active); k += len(workers) {
 			mine = append(mine, active[k])
 		}
-		w.faults, w.keeps, w.mixed = b.c.Faults, s.mode != clientsim.SendsNowhere, s.mixed
-		w.lots, w.at, w.last = w.lots[:0], 0, receipt{}
+		w.faults, w.keeps, w.mixed = b.c.Faults, s.mode != testbed.SendsNowhere, s.mixed
+		w.jobs, w.at, w.last = w.jobs[:0], 0, receipt{}
 		for _, sender := range mine {
 			share[sender] += 1 / float64(len(mine)*len(workers))
-			for _, d := range s.scene.drafts[sender] {
-				w.lots = append(w.lots, lot{draft: d, sends: b.sends[sender], marks: b.marks[sender], reader: b.readers[sender]})
+			for _, d := range s.convos.drafts[sender] {
+				w.jobs = append(w.jobs, job{draft: d, sendTokens: b.sendTokens[sender], cursorTokens: b.cursorTokens[sender], reader: b.readers[sender]})
 			}
 		}
-		w.rng.Shuffle(len(w.lots), func(i, j int) { w.lots[i], w.lots[j] = w.lots[j], w.lots[i] })
+		w.rng.Shuffle(len(w.jobs), func(i, j int) { w.jobs[i], w.jobs[j] = w.jobs[j], w.jobs[i] })
 	}
 	n := b.expect(s)
 	return each(len(b.senders), func(i int) error {
 		mine := int(n*share[i]) + 20
 		if s.mixed {
-			if err := b.marks[i].sign(mine / 4); err != nil {
+			if err := b.cursorTokens[i].sign(mine / 4); err != nil {
 				return err
 			}
 		}
-		return b.sends[i].sign(mine)
+		return b.sendTokens[i].sign(mine)
 	})
 }
 
-// expect is how many tokens a stretch may need.
-func (b *bench) expect(s *stretch) float64 {
-	// Of what is not known yet: as fast as it goes here, or as fast as bytes go.
-	guess := min(20_000, 200e6/float64(s.scene.body))
+// expect returns how many tokens a phase may need.
+func (b *bench) expect(s *phase) float64 {
+	// Without a known rate: as many requests, or as many bytes, as are possible here.
+	guess := min(20_000, 200e6/float64(s.convos.body))
 	if s.rate > 0 {
 		guess = s.rate
 	} else if known := b.rates[s.variant]; known > 0 {
 		guess = known
 	}
 	const reserve, most = 1.4, 1e6
-	span := b.c.Warm + s.span
+	span := s.warm + s.span
 	if s.storm != nil {
 		span += 4 * time.Second
 	}
@@ -284,28 +309,29 @@ func (b *bench) expect(s *stretch) float64 {
 	return n
 }
 
-// learn keeps how fast a variant was.
-func (b *bench) learn(s *stretch, r *report.Run) {
-	if op := r.Operations[deedSend.String()]; op != nil && r.Took > 0 {
+// learn remembers how fast a variant was.
+func (b *bench) learn(s *phase, r *report.Run) {
+	if op := r.Operations[opSend.String()]; op != nil && r.Took > 0 {
 		b.rates[s.variant] = max(float64(op.Done)/r.Took.Seconds(), 1)
 	}
 }
 
-// late counts the tokens that were signed under load since it was last asked.
+// late returns how many tokens were signed under load since the last call.
 func (b *bench) late() (n int64) {
-	for _, t := range b.sends {
+	for _, t := range b.sendTokens {
 		n += t.late.Swap(0)
 	}
 	return n
 }
 
-// turns plays stretches by turns, as often as is asked for, or until enough was acknowledged.
-func (b *bench) turns(ctx context.Context, stretches ...stretch) error {
+// turns runs phases by turns, until the number of turns is reached or enough messages are
+// acknowledged.
+func (b *bench) turns(ctx context.Context, phases ...phase) error {
 	for turn := 0; ; turn++ {
 		if b.c.Messages == 0 && turn == b.c.Turns {
 			return nil
 		}
-		for _, s := range stretches {
+		for _, s := range phases {
 			if b.c.Messages > 0 && b.acknowledged.Load() >= b.c.Messages {
 				return nil
 			}
@@ -319,24 +345,24 @@ func (b *bench) turns(ctx context.Context, stretches ...stretch) error {
 	}
 }
 
-// profileFor is how long the profile of a server takes.
+// profileFor is how many seconds the profile of a server takes.
 const profileFor = 3
 
-// profile takes one in the middle of the first stretch that writes as servers do.
-func (b *bench) profile(ctx context.Context, s *stretch) (stop func() error) {
-	if b.c.Profile == "" || s.mode != clientsim.SendsTogether && s.mode != "" || b.profiled.Swap(true) {
+// profile takes a profile in the middle of the first phase that writes as usual.
+func (b *bench) profile(ctx context.Context, s *phase) (stop func() error) {
+	if b.c.Profile == "" || s.mode != testbed.SendsTogether && s.mode != "" || b.profiled.Swap(true) {
 		return func() error { return nil }
 	}
 	done := make(chan error, 1)
 	go func() {
-		pause(ctx, b.c.Warm+max(s.span-profileFor*time.Second, 0)/2)
+		xrpc.Sleep(ctx, b.c.Warm+max(s.span-profileFor*time.Second, 0)/2)
 		done <- b.fetchProfile(ctx)
 	}()
 	return func() error { return <-done }
 }
 
 func (b *bench) fetchProfile(ctx context.Context) error {
-	address := fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", b.stage.servers[0].AdminURL(), profileFor)
+	address := fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", b.env.servers[0].AdminURL(), profileFor)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return err
@@ -355,13 +381,13 @@ func (b *bench) fetchProfile(ctx context.Context) error {
 	return os.WriteFile(b.c.Profile, content, 0o644)
 }
 
-// version asks the first server for its own.
+// version asks the first server for its version.
 func (b *bench) version(ctx context.Context) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.stage.servers[0].URL()+"/xrpc/_health", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.env.servers[0].URL()+"/xrpc/_health", nil)
 	if err != nil {
 		return "", err
 	}
-	resp, err := b.stage.web.RoundTrip(req)
+	resp, err := b.env.web.RoundTrip(req)
 	if err != nil {
 		return "", err
 	}
@@ -369,37 +395,37 @@ func (b *bench) version(ctx context.Context) (string, error) {
 	return out.Version, errors.Join(json.NewDecoder(resp.Body).Decode(&out), resp.Body.Close())
 }
 
-// say tells whoever watches.
+// say passes a progress line on.
 func (b *bench) say(format string, args ...any) {
 	if b.c.Watch != nil {
 		b.c.Watch.Line(fmt.Sprintf(format, args...))
 	}
 }
 
-// note puts a line into the report.
+// note adds a line to the report, once.
 func (b *bench) note(format string, args ...any) {
 	if line := fmt.Sprintf(format, args...); !slices.Contains(b.report.Notes, line) {
 		b.report.Notes = append(b.report.Notes, line)
 	}
 }
 
-// stage a plan, and say what its ciphertexts are.
-func (b *bench) set(ctx context.Context, p plan) (*scene, error) {
+// makeConvos makes the convos of a plan, and notes what their ciphertexts are.
+func (b *bench) makeConvos(ctx context.Context, p convoPlan) (*convoSet, error) {
 	b.say("making %d convos of %d members", p.convos, p.members)
-	s, err := b.newScene(ctx, p, b.senders)
+	s, err := b.newConvoSet(ctx, p, b.senders)
 	if err != nil {
 		return nil, err
 	}
-	b.scenes = append(b.scenes, s)
+	b.convoSets = append(b.convoSets, s)
 	var kind strings.Builder
 	if s.real {
 		kind.WriteString("MLS PrivateMessages, encrypted by the devices of their senders")
 	} else {
-		fmt.Fprintf(&kind, "hollow above %d KiB: an MLS header and noise", maxReal>>10)
+		fmt.Fprintf(&kind, "fake above %d KiB: an MLS header and random bytes", maxReal>>10)
 	}
-	b.note("ciphertexts: %s; sent by turns, each time under another idempotency key", kind.String())
-	if p.members > maxTroupe {
-		b.note("in convos of more than %d members, the others have no device", maxTroupe)
+	b.note("ciphertexts: %s; sent in turn, each time under another idempotency key", kind.String())
+	if p.members > maxDevices {
+		b.note("in convos of more than %d members, the others have no device", maxDevices)
 	}
 	return s, nil
 }

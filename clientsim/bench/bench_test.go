@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"mlsd/clientsim"
+	"mlsd/clientsim/testbed"
 )
 
 // server builds the server once for all tests.
@@ -29,24 +29,25 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// small is what is measured in a test.
+// small returns a small configuration for tests.
 func small(t *testing.T, scenario string) Config {
 	server.Do(func() {
 		if server.dir, server.err = os.MkdirTemp("", "mlsd-bench-test-"); server.err == nil {
-			server.binary, server.err = clientsim.FindServer(context.Background(), "", server.dir)
+			server.binary, server.err = testbed.BuildServer(context.Background(), server.dir, testbed.BenchTag)
 		}
 	})
 	if server.err != nil {
 		t.Fatal(server.err)
 	}
 	c := Default()
-	c.Binary = server.binary
+	c.Binaries = []Binary{{Path: server.binary}}
 	c.Scenario, c.Seed, c.InFlight, c.Turns, c.Senders, c.Convos, c.Members = scenario, 1, 16, 1, 8, 10, 4
 	c.For, c.Warm, c.Joins, c.Subscribers, c.Rate = 500*time.Millisecond, 100*time.Millisecond, 20, 20, 0
 	return c
 }
 
-// A server is killed under load, answers are dropped, requests are sent twice at once, and nothing is lost or doubled.
+// A server is killed under load, answers are dropped and requests are sent twice at once. Nothing
+// is lost or doubled.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -68,7 +69,43 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// It ends when enough was acknowledged, and not much later, even if that is before anything counts.
+// Servers take turns as variants, at the same address and on the same database.
+func TestServersTakeTurns(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("boots servers")
+	}
+	for scenario, want := range map[string]string{
+		"send-hot":      "old new old new",
+		"welcome-storm": "calm, old storm, old calm, new storm, new calm, old storm, old calm, new storm, new",
+	} {
+		t.Run(scenario, func(t *testing.T) {
+			c := small(t, scenario)
+			c.Turns, c.Binaries = 2, []Binary{{Name: "old", Path: server.binary}, {Name: "new", Path: server.binary}}
+			r, err := Run(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.Verdict.Kept() || r.Verdict.Sent == 0 || r.Verdict.Stored != r.Verdict.Sent || r.Verdict.Kills > 0 {
+				t.Errorf("%+v", r.Verdict)
+			}
+			var variants []string
+			for _, run := range r.Runs {
+				variants = append(variants, run.Variant)
+				for name, op := range run.Operations {
+					if op.Done == 0 || len(op.Failed) > 0 {
+						t.Errorf("%s, turn %d: %s: %+v", run.Variant, run.Turn, name, op)
+					}
+				}
+			}
+			if got := strings.Join(variants, " "); got != want {
+				t.Errorf("variants %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// The benchmark ends soon after enough messages are acknowledged, even during the warm-up.
 func TestEnough(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -85,7 +122,7 @@ func TestEnough(t *testing.T) {
 	}
 }
 
-// Every scenario measures what it is to measure, on a small scale, and nothing is broken.
+// Every scenario measures its operations, on a small scale, and breaks no promise.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -154,7 +191,7 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
-// A process's name does not lead its line in /proc astray, and what a family has spent is what its members have.
+// A process's name cannot confuse the parser of /proc.
 func TestParseStat(t *testing.T) {
 	t.Parallel()
 	line := "4711 (postgres: (x) y) S 42 1 1 0 -1 4194304 100 200 0 0 150 50 30 20 20 0 1 0 12345"

@@ -7,11 +7,12 @@ import (
 	"fmt"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
 )
 
-// draft is a message that is sent again and again, each time under another idempotency key: to the server these are as many
-// messages. So it is encrypted once, and that before the time counts.
+// draft is a message that is sent again and again, each time under another idempotency key. For the
+// server these are different messages. So it is encrypted only once, before the measurement.
 type draft struct {
 	convo  *convo
 	sender int // of the accounts
@@ -23,10 +24,10 @@ type draft struct {
 // keySize is the length of a UUID in text.
 const keySize = 36
 
-// keyMark stands for the key until it is known.
+// keyMark stands in the request where the key will be.
 const keyMark = "00000000-mlsd-key-goes-in-here-00000"
 
-func newDraft(c *convo, sender int, account *clientsim.Account, ciphertext []byte) (*draft, error) {
+func newDraft(c *convo, sender int, account *xrpc.Account, ciphertext []byte) (*draft, error) {
 	mark := keyMark
 	in := mlsapi.SendMessageInput{
 		ConvoID: c.id, SenderDID: account.DID, Epoch: int64(c.epoch), Ciphertext: ciphertext, IdempotencyKey: &mark,
@@ -42,18 +43,18 @@ func newDraft(c *convo, sender int, account *clientsim.Account, ciphertext []byt
 // bodySize is the length of the request's body.
 func (d *draft) bodySize() int { return len(d.before) + keySize + len(d.after) }
 
-// troupe is a real MLS group: one device for each of the accounts that send to a convo.
-type troupe struct {
-	groups []clientsim.Group // in the accounts' order
+// mlsGroup is a real MLS group with one device for each account that sends to a convo.
+type mlsGroup struct {
+	groups []mlsclient.Group // in the accounts' order
 }
 
-// newTroupe makes a group that is in the given epoch, which is at least 1: the first account's device is alone in it until it adds
-// the others by its last commit.
-func newTroupe(groupID []byte, epoch uint64, accounts []*clientsim.Account) (*troupe, error) {
-	var devices []clientsim.Device
+// newMLSGroup makes a group in the given epoch, which is at least 1. The first account's device is
+// alone in it until its last commit adds the others.
+func newMLSGroup(groupID []byte, epoch uint64, accounts []*xrpc.Account) (*mlsGroup, error) {
+	var devices []mlsclient.Device
 	var packages [][]byte
 	for i, account := range accounts {
-		device, err := clientsim.NewDevice(account.DID.String(), clientsim.SuiteX25519)
+		device, err := mlsclient.NewDevice(account.DID.String(), mlsclient.SuiteX25519)
 		if err != nil {
 			return nil, err
 		}
@@ -71,10 +72,10 @@ func newTroupe(groupID []byte, epoch uint64, accounts []*clientsim.Account) (*tr
 	if err != nil {
 		return nil, err
 	}
-	t := &troupe{groups: []clientsim.Group{first}}
+	t := &mlsGroup{groups: []mlsclient.Group{first}}
 	var welcome []byte
 	for first.Epoch() < epoch {
-		var change clientsim.Change
+		var change mlsclient.Change
 		if first.Epoch() == epoch-1 {
 			change.Add = packages
 		}
@@ -97,10 +98,10 @@ func newTroupe(groupID []byte, epoch uint64, accounts []*clientsim.Account) (*tr
 	return t, nil
 }
 
-// encrypt makes a PrivateMessage of exactly so many bytes, by the member i.
-func (t *troupe) encrypt(i, size int) ([]byte, error) {
+// encrypt makes a PrivateMessage of exactly size bytes by member i.
+func (t *mlsGroup) encrypt(i, size int) ([]byte, error) {
 	plain := max(size-200, 0)
-	for range 4 { // a length is in front of itself, so that the first guess may be wrong, and that behind it too
+	for range 4 { // the length of a length varies, so the first guesses may be wrong
 		ciphertext, err := t.groups[i].Encrypt(make([]byte, plain))
 		if err != nil {
 			return nil, err

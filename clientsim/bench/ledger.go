@@ -10,7 +10,8 @@ import (
 	"mlsd/clientsim/bench/report"
 )
 
-// receipt is what is kept of an acknowledged message until it has been found: 32 bytes, for there may be millions.
+// receipt is what is kept of an acknowledged message until it is found in the log. It has 32 bytes,
+// because there may be millions.
 type receipt struct {
 	id    uuid.UUID
 	draft *draft
@@ -26,24 +27,24 @@ type entry struct {
 	commit bool
 }
 
-// audit compares the log of one convo, entry by entry, with what was sent to it.
+// audit compares the log of one convo with what was sent to it, entry by entry.
 type audit struct {
 	convo    *convo
 	verdict  *report.Verdict
 	receipts []receipt          // of this convo; sorted by seq
 	unknown  map[*draft]int     // requests whose outcome stayed unknown
 	senders  func(int) string   // the DID of a sender
-	drafts   map[draftID]*draft // what was sent at all
+	drafts   map[draftID]*draft // everything that may have been sent
 	last     int64              // seq
 }
 
-// draftID is what a reader can tell a draft by.
+// draftID identifies a draft in a log.
 type draftID struct {
 	sum    [sha256.Size]byte
 	sender string
 }
 
-// maxWords bounds what a verdict says in words.
+// maxWords is how many violations a verdict lists.
 const maxWords = 20
 
 func (a *audit) say(format string, args ...any) {
@@ -52,7 +53,7 @@ func (a *audit) say(format string, args ...any) {
 	}
 }
 
-// newAudit begins with what was sent to a convo.
+// newAudit returns an audit of a convo.
 func newAudit(c *convo, v *report.Verdict, receipts []receipt, unknown map[*draft]int, drafts []*draft, senders func(int) string) *audit {
 	a := &audit{convo: c, verdict: v, receipts: receipts, unknown: unknown, senders: senders, drafts: map[draftID]*draft{}}
 	slices.SortFunc(a.receipts, func(x, y receipt) int { return int(x.seq - y.seq) })
@@ -100,7 +101,7 @@ func (a *audit) see(e entry) {
 	}
 }
 
-// unacknowledged accounts for an entry that nobody had an answer for.
+// unacknowledged handles an entry without an acknowledgement.
 func (a *audit) unacknowledged(e entry, d *draft) {
 	switch {
 	case d == nil:
@@ -114,7 +115,7 @@ func (a *audit) unacknowledged(e entry, d *draft) {
 	}
 }
 
-// lose counts the receipts below a seq, which are of entries that are not there.
+// lose counts the receipts below a seq, whose entries are missing.
 func (a *audit) lose(below int64) {
 	for len(a.receipts) > 0 && a.receipts[0].seq < below {
 		a.verdict.Lost++

@@ -13,7 +13,7 @@ import (
 	"mlsd/clientsim/bench/report"
 )
 
-// A log that is as it was acknowledged passes, and each way of lying is noticed.
+// A correct log passes. Each kind of fault is reported.
 func TestAuditNoticesALyingLog(t *testing.T) {
 	t.Parallel()
 	const first, honest = 3, 10 // two commits before the load
@@ -27,52 +27,52 @@ func TestAuditNoticesALyingLog(t *testing.T) {
 	entryOf := func(seq int64, id uuid.UUID, d *draft) entry {
 		return entry{id: id.String(), seq: seq, sum: d.sum, sender: name(d.sender)}
 	}
-	// story makes the log, and what was acknowledged, and has it changed.
-	type story struct {
+	// testLog makes a log and its acknowledgements, and changes them.
+	type testLog struct {
 		log      []entry
 		receipts []receipt
 		unknown  map[*draft]int
 	}
 	for _, tc := range []struct {
 		name   string
-		change func(*story)
+		change func(*testLog)
 		want   report.Verdict
 	}{
-		{"honest", func(*story) {}, report.Verdict{Sent: honest, Stored: honest}},
-		{"lost at the end", func(s *story) { s.log = s.log[:len(s.log)-1] }, report.Verdict{Sent: honest, Stored: honest - 1, Lost: 1}},
-		{"lost in the middle", func(s *story) { s.log = slices.Delete(s.log, 5, 7) },
+		{"honest", func(*testLog) {}, report.Verdict{Sent: honest, Stored: honest}},
+		{"lost at the end", func(s *testLog) { s.log = s.log[:len(s.log)-1] }, report.Verdict{Sent: honest, Stored: honest - 1, Lost: 1}},
+		{"lost in the middle", func(s *testLog) { s.log = slices.Delete(s.log, 5, 7) },
 			report.Verdict{Sent: honest, Stored: honest - 2, Lost: 2, Gaps: 2}},
-		{"all lost", func(s *story) { s.log = nil }, report.Verdict{Sent: honest, Lost: honest, Gaps: first - 1}},
-		{"a gap", func(s *story) { s.log[len(s.log)-1].seq++; s.receipts[len(s.receipts)-1].seq++ },
+		{"all lost", func(s *testLog) { s.log = nil }, report.Verdict{Sent: honest, Lost: honest, Gaps: first - 1}},
+		{"a gap", func(s *testLog) { s.log[len(s.log)-1].seq++; s.receipts[len(s.receipts)-1].seq++ },
 			report.Verdict{Sent: honest, Stored: honest, Gaps: 1}},
-		{"doubled", func(s *story) { s.log = append(s.log, entryOf(first+honest, uuid.New(), drafts[0])) },
+		{"doubled", func(s *testLog) { s.log = append(s.log, entryOf(first+honest, uuid.New(), drafts[0])) },
 			report.Verdict{Sent: honest, Stored: honest + 1, Doubled: 1}},
-		{"shown twice", func(s *story) { s.log = append(s.log, s.log[len(s.log)-1]) },
+		{"shown twice", func(s *testLog) { s.log = append(s.log, s.log[len(s.log)-1]) },
 			report.Verdict{Sent: honest, Stored: honest, Doubled: 1}},
-		{"foreign", func(s *story) { s.log = append(s.log, entryOf(first+honest, uuid.New(), foreign)) },
+		{"foreign", func(s *testLog) { s.log = append(s.log, entryOf(first+honest, uuid.New(), foreign)) },
 			report.Verdict{Sent: honest, Stored: honest + 1}},
-		{"another's name", func(s *story) { s.log[4].sender = name(9) }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
-		{"other bytes", func(s *story) { s.log[4].sum = foreign.sum }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
-		{"another id", func(s *story) { s.log[4].id = uuid.NewString() }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
-		{"two in the place of one", func(s *story) {
+		{"another's name", func(s *testLog) { s.log[4].sender = name(9) }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
+		{"other bytes", func(s *testLog) { s.log[4].sum = foreign.sum }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
+		{"another id", func(s *testLog) { s.log[4].id = uuid.NewString() }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
+		{"two in the place of one", func(s *testLog) {
 			s.receipts = append(s.receipts, receipt{id: uuid.New(), seq: first, draft: drafts[1]})
 		}, report.Verdict{Sent: honest + 1, Stored: honest, Lost: 1}},
-		{"an unknown outcome", func(s *story) {
+		{"an unknown outcome", func(s *testLog) {
 			s.log = append(s.log, entryOf(first+honest, uuid.New(), drafts[2]))
 			s.unknown[drafts[2]] = 1
 		}, report.Verdict{Sent: honest, Stored: honest + 1, Unknown: 1}},
-		{"an unknown outcome, stored twice", func(s *story) {
+		{"an unknown outcome, stored twice", func(s *testLog) {
 			s.log = append(s.log, entryOf(first+honest, uuid.New(), drafts[2]), entryOf(first+honest+1, uuid.New(), drafts[2]))
 			s.unknown[drafts[2]] = 1
 		}, report.Verdict{Sent: honest, Stored: honest + 2, Unknown: 1, Doubled: 1}},
-		{"an unknown outcome of something else", func(s *story) {
+		{"an unknown outcome of something else", func(s *testLog) {
 			s.log = append(s.log, entryOf(first+honest, uuid.New(), drafts[2]))
 			s.unknown[drafts[1]] = 1
 		}, report.Verdict{Sent: honest, Stored: honest + 1, Doubled: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			s := story{unknown: map[*draft]int{}}
+			s := testLog{unknown: map[*draft]int{}}
 			for seq := int64(1); seq < first; seq++ {
 				s.log = append(s.log, entry{id: uuid.NewString(), seq: seq, commit: true})
 			}
@@ -82,7 +82,7 @@ func TestAuditNoticesALyingLog(t *testing.T) {
 				s.receipts = append(s.receipts, r)
 			}
 			tc.change(&s)
-			slices.Reverse(s.receipts) // they are kept in no order
+			slices.Reverse(s.receipts) // receipts come in no order
 			got := report.Verdict{}
 			a := newAudit(c, &got, s.receipts, s.unknown, drafts, name)
 			for _, e := range s.log {

@@ -9,27 +9,30 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mlsd/clientsim"
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
 )
 
-// stretch is one piece of load that is measured.
-type stretch struct {
-	variant string
-	turn    int
-	mode    string // how the servers write
-	scene   *scene
-	rate    float64 // open loop; 0: closed
-	flight  int     // requests at any time; 0: as many as is asked for
-	span    time.Duration
-	mixed   bool // not only sends
-	// storm comes over the servers meanwhile, and the stretch lasts as long as it does at least. It counts on its own.
+// phase is one piece of load that is measured.
+type phase struct {
+	variant  string
+	turn     int
+	binary   int               // index of the binary that the servers run
+	mode     testbed.SendsMode // how they write
+	convos   *convoSet
+	rate     float64 // open loop; 0: closed
+	inFlight int     // unanswered requests at any time; 0: as configured
+	span     time.Duration
+	warm     time.Duration // before it, not counted; 0: as configured
+	mixed    bool          // not only sends
+	// storm runs meanwhile, and the phase lasts until it ends. It counts its own operations.
 	storm       func(context.Context, *counter) error
 	subscribers int
-	quiet       bool // nobody is told of it
+	quiet       bool // no live view
 }
 
-// window is the time that counts, in ns from the benchmark's beginning; 0 is not yet.
+// window is the time that counts, in ns since the phase began. 0 means not yet.
 type window struct {
 	began         time.Time
 	opens, closes atomic.Int64
@@ -37,29 +40,29 @@ type window struct {
 
 func (w *window) now() int64 { return int64(time.Since(w.began)) }
 
-// holds reports whether something that was at a time counts.
+// holds reports whether a time is inside the window.
 func (w *window) holds(at int64) bool {
 	opens, closes := w.opens.Load(), w.closes.Load()
 	return opens != 0 && at >= opens && (closes == 0 || at < closes)
 }
 
-// over reports whether the window was closed.
+// over reports whether the window is closed.
 func (w *window) over() bool { return w.closes.Load() != 0 }
 
-// pulse is the present second.
-type pulse struct {
+// currentSecond collects the latencies of the present second.
+type currentSecond struct {
 	mu      sync.Mutex // guards latency
 	latency *report.Latency
 }
 
-func (p *pulse) add(micros int64) {
+func (p *currentSecond) add(micros int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.latency.RecordValue(micros) // what is too large for it is in nobody's second
+	_ = p.latency.RecordValue(micros) // a value beyond the histogram is in no second
 }
 
 // next ends the second.
-func (p *pulse) next(at time.Duration) report.Second {
+func (p *currentSecond) next(at time.Duration) report.Second {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.latency
@@ -71,7 +74,7 @@ func (p *pulse) next(at time.Duration) report.Second {
 	return s
 }
 
-// counter counts operations of many goroutines that are too few to be in each other's way.
+// counter counts the operations of many goroutines. They are few enough to share a lock.
 type counter struct {
 	mu         sync.Mutex // guards operations
 	operations map[string]*report.Operation
@@ -79,7 +82,7 @@ type counter struct {
 
 func newCounter() *counter { return &counter{operations: map[string]*report.Operation{}} }
 
-// add counts one operation; an empty failure is none.
+// add counts one operation. An empty failure means success.
 func (c *counter) add(name string, took time.Duration, failure string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,21 +99,34 @@ func (c *counter) add(name string, took time.Duration, failure string) {
 	_ = op.Latency.RecordValue(micros(int64(took)))
 }
 
-// micros are those of a latency in ns, within what a histogram takes.
+// micros converts a latency from ns to µs, within the histogram's range.
 func micros(ns int64) int64 { return min(max(ns/1000, 1), (10 * time.Minute).Microseconds()) }
 
-// run plays a stretch, and keeps what came of it.
-func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
+// run runs a phase and adds its result to the report.
+func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
 	if s.mode == "" {
-		s.mode = clientsim.SendsTogether
+		s.mode = testbed.SendsTogether
 	}
 	if s.span == 0 {
 		s.span = b.c.For
 	}
-	if s.flight == 0 {
-		s.flight = b.c.InFlight
+	if s.inFlight == 0 {
+		s.inFlight = b.c.InFlight
 	}
-	if s.rate == 0 && b.rates[s.variant] == 0 { // how many tokens will it take?
+	if s.warm == 0 {
+		s.warm = b.c.Warm
+	}
+	changed, err := b.env.use(ctx, s.binary)
+	if err != nil {
+		return nil, err
+	}
+	if changed {
+		s.warm = max(s.warm, warmAfterStart)
+		for _, w := range b.workers {
+			w.close()
+		}
+	}
+	if s.rate == 0 && b.rates[s.variant] == 0 { // to know how many tokens it will need
 		probe := s
 		probe.span, probe.quiet = probeFor, true
 		r, err := b.play(ctx, probe)
@@ -124,8 +140,8 @@ func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
 		return nil, err
 	}
 	b.learn(&s, r)
-	sent := r.Operations[deedSend.String()]
-	if sent == nil { // as many as were asked for had come before the window opened
+	sent := r.Operations[opSend.String()]
+	if sent == nil { // enough messages came before the window opened
 		return r, nil
 	}
 	b.report.Runs = append(b.report.Runs, *r)
@@ -135,24 +151,27 @@ func (b *bench) run(ctx context.Context, s stretch) (*report.Run, error) {
 	return r, nil
 }
 
-// probeFor is how long a variant runs for the first time, to see how fast it is.
+// warmAfterStart is the shortest warm-up of a server that has just started with empty caches.
+const warmAfterStart = 2 * time.Second
+
+// probeFor is how long a variant runs at first, to see how fast it is.
 const probeFor = 500 * time.Millisecond
 
-// play is run without keeping anything.
-func (b *bench) play(ctx context.Context, s stretch) (*report.Run, error) {
+// play runs a phase and returns its result.
+func (b *bench) play(ctx context.Context, s phase) (*report.Run, error) {
 	if err := b.prepare(&s); err != nil {
 		return nil, err
 	}
-	if err := b.stage.setMode(ctx, s.mode); err != nil {
+	if err := b.env.setMode(ctx, s.mode); err != nil {
 		return nil, err
 	}
-	runtime.GC() // of what was prepared, so that it is not collected while the time counts
-	win, beat := &window{began: time.Now()}, &pulse{latency: report.NewLatency()}
+	runtime.GC() // now, so that it does not run during the measurement
+	win, beat := &window{began: time.Now()}, &currentSecond{latency: report.NewLatency()}
 	r := &report.Run{Variant: s.variant, Turn: s.turn, Load: report.Load{
-		InFlight: s.flight, Rate: s.rate, Servers: len(b.stage.servers), Convos: len(s.scene.convos), Members: s.scene.members,
-		BodyBytes: s.scene.body, Faults: b.c.Faults, Senders: len(s.scene.senders), Subscribers: s.subscribers,
+		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(s.convos.convos), Members: s.convos.members,
+		BodyBytes: s.convos.body, Faults: b.c.Faults, Senders: len(s.convos.senders), Subscribers: s.subscribers,
 	}}
-	workers := b.workers[:s.flight]
+	workers := b.workers[:s.inFlight]
 	var all sync.WaitGroup
 	var p *pacer
 	if s.rate > 0 {
@@ -181,10 +200,10 @@ func (b *bench) play(ctx context.Context, s stretch) (*report.Run, error) {
 	return r, nil
 }
 
-// watch opens the window after the warm-up, and closes it when its time is over.
-func (b *bench) watch(ctx context.Context, s *stretch, win *window, beat *pulse, r *report.Run) (*counter, error) {
+// watch opens the window after the warm-up, and closes it at the end.
+func (b *bench) watch(ctx context.Context, s *phase, win *window, beat *currentSecond, r *report.Run) (*counter, error) {
 	other := newCounter()
-	pause(ctx, b.c.Warm)
+	xrpc.Sleep(ctx, s.warm)
 	beat.next(0)
 	if b.c.Watch != nil {
 		b.c.Watch.Begin(fmt.Sprintf("%s, turn %d", s.variant, s.turn+1), s.span)
@@ -244,16 +263,16 @@ func (b *bench) watch(ctx context.Context, s *stretch, win *window, beat *pulse,
 	return other, err
 }
 
-func (b *bench) second(s *stretch, r *report.Run, second report.Second) {
+func (b *bench) second(s *phase, r *report.Run, second report.Second) {
 	r.Seconds = append(r.Seconds, second)
 	if b.c.Watch != nil && !s.quiet {
 		b.c.Watch.Second(second)
 	}
 }
 
-// killTimer says when the next server is to be killed: only time under load counts.
-func (b *bench) killTimer(s *stretch) *time.Timer {
-	if !b.c.Faults || b.c.KillEvery <= 0 || s.mode != clientsim.SendsTogether {
+// killTimer fires when the next server is to be killed. Only time under load counts.
+func (b *bench) killTimer(s *phase) *time.Timer {
+	if !b.c.Faults || b.c.KillEvery <= 0 || s.mode != testbed.SendsTogether {
 		t := time.NewTimer(time.Hour)
 		t.Stop()
 		return t
@@ -261,11 +280,11 @@ func (b *bench) killTimer(s *stretch) *time.Timer {
 	return time.NewTimer(max(b.c.KillEvery-b.sinceKill, 0))
 }
 
-// kill kills a server, each by turns, and starts it again.
+// kill kills one server, each by turns, and starts it again.
 func (b *bench) kill(ctx context.Context) error {
-	node := int(b.kills) % len(b.stage.servers)
-	b.meter.keep(b.stage.servers[node].PID())
-	if err := b.stage.restart(ctx, node); err != nil {
+	node := int(b.kills) % len(b.env.servers)
+	b.meter.keep(b.env.servers[node].PID())
+	if err := b.env.restart(ctx, node); err != nil {
 		return fmt.Errorf("kill server %d: %w", node+1, err)
 	}
 	b.kills++
@@ -274,8 +293,8 @@ func (b *bench) kill(ctx context.Context) error {
 	return nil
 }
 
-// closed does one thing after the other until the window closes.
-func (w *worker) closed(ctx context.Context, win *window, beat *pulse) {
+// closed does one operation after the other until the window closes.
+func (w *worker) closed(ctx context.Context, win *window, beat *currentSecond) {
 	for !win.over() && ctx.Err() == nil {
 		start := win.now()
 		d, ok := w.do(ctx)
@@ -286,8 +305,9 @@ func (w *worker) closed(ctx context.Context, win *window, beat *pulse) {
 	}
 }
 
-// open does what is due. A request counts if it was due in the window, and from when it was due, whenever it could begin.
-func (w *worker) open(ctx context.Context, win *window, beat *pulse, due <-chan int64) {
+// open does what is due. A request counts if it was due in the window. Its latency counts from when
+// it was due.
+func (w *worker) open(ctx context.Context, win *window, beat *currentSecond, due <-chan int64) {
 	for at := range due {
 		if ctx.Err() != nil {
 			continue
@@ -298,22 +318,22 @@ func (w *worker) open(ctx context.Context, win *window, beat *pulse, due <-chan 
 	}
 }
 
-func (w *worker) took(d deed, ns int64, beat *pulse) {
+func (w *worker) took(d operation, ns int64, beat *currentSecond) {
 	op := w.count(d)
 	op.Done++
 	_ = op.Latency.RecordValue(micros(ns))
-	if d == deedSend {
+	if d == opSend {
 		beat.add(micros(ns))
 	}
 }
 
-// give adds what a worker has counted in the stretch, and has it forget that.
+// give adds a worker's counts of the phase to a result and resets them.
 func (w *worker) give(to map[string]*report.Operation) {
 	for d, op := range w.counted {
 		if op == nil || op.Done == 0 && len(op.Failed) == 0 {
 			continue
 		}
-		name := deed(d).String()
+		name := operation(d).String()
 		sum := to[name]
 		if sum == nil {
 			sum = &report.Operation{Latency: report.NewLatency(), Failed: map[string]int64{}}

@@ -16,13 +16,13 @@ import (
 	"mlsd/clientsim/bench/report"
 )
 
-// fakeWorker sends one draft, with made-up tokens, to a server of the test's.
+// fakeWorker sends one draft, with fake tokens, to a server of the test.
 func fakeWorker(addr string, requests int) *worker {
 	sends := &tokens{signed: make([]string, requests)}
 	d := &draft{convo: &convo{id: "c"}, before: []byte(`{"idempotencyKey":"`), after: []byte(`"}`)}
 	return &worker{
-		b: &bench{c: &Config{}}, addr: addr, wire: newWire(addr), twin: newWire(addr), rng: rand.New(rand.NewPCG(1, 2)), keeps: true,
-		lots: []lot{{draft: d, sends: sends}},
+		b: &bench{c: &Config{}}, addr: addr, wire: newWire(addr), second: newWire(addr), rng: rand.New(rand.NewPCG(1, 2)), keeps: true,
+		jobs: []job{{draft: d, sendTokens: sends}},
 	}
 }
 
@@ -41,8 +41,8 @@ func acknowledge(conn net.Conn, before func(n int)) {
 	}
 }
 
-// While a server does not answer, requests become due. They count from then on: to leave their waiting out would be to measure only
-// how long the server takes when it feels like it.
+// Requests become due while a server does not answer. Their latency counts from then on. Otherwise
+// the measurement would leave out the waiting.
 func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	t.Parallel()
 	const rate, stalled, all = 1000, 60, 100
@@ -60,7 +60,7 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	win.opens.Store(1)
 	go p.run(win)
 	due := make(chan int64, mostDue)
-	go func() { // passes on what is due, and ends the stall when enough of it waits
+	go func() { // passes on what is due, and ends the stall when enough requests wait
 		defer close(due)
 		n := 0
 		for at := range p.due {
@@ -75,9 +75,9 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 			}
 		}
 	}()
-	w.open(t.Context(), win, &pulse{latency: report.NewLatency()}, due)
-	op := w.counted[deedSend]
-	// The pacer's first is due when it begins, which is later than the window does.
+	w.open(t.Context(), win, &currentSecond{latency: report.NewLatency()}, due)
+	op := w.counted[opSend]
+	// The first request is due when the pacer begins, which is after the window opens.
 	if op == nil || op.Done < all-1 {
 		t.Fatalf("%+v, want %d requests", op, all)
 	}
@@ -91,20 +91,20 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	if waited < stalled/2 {
 		t.Errorf("%d requests took %d µs or more, want the %d that were due in the first half of the stall", waited, half, stalled/2)
 	}
-	if len(w.tells.receipts) != all || len(w.tells.violated) > 0 {
-		t.Errorf("%d receipts, %q", len(w.tells.receipts), w.tells.violated)
+	if len(w.outcome.receipts) != all || len(w.outcome.violated) > 0 {
+		t.Errorf("%d receipts, %q", len(w.outcome.receipts), w.outcome.violated)
 	}
 }
 
-// Whatever the readers do, what is due is evenly spaced, and all of it comes that was due before the window closed, even if the pacer
-// gets to it only then.
+// Due times are evenly spaced, whatever the readers do. Everything that was due before the window
+// closed is handed out, even if the pacer gets to it later.
 func TestPacerIsEvenAndComplete(t *testing.T) {
 	t.Parallel()
 	const every, all = 50_000, 2000
 	win, p := &window{began: time.Now()}, newPacer(float64(time.Second/every))
 	go p.run(win)
 	first := <-p.due
-	win.closes.Store(first + all*every) // that is the future, or already the past
+	win.closes.Store(first + all*every) // in the future or already in the past
 	n := int64(1)
 	for at := range p.due {
 		if at != first+n*every {
@@ -117,7 +117,8 @@ func TestPacerIsEvenAndComplete(t *testing.T) {
 	}
 }
 
-// A request whose answer is dropped, or which is refused for now, is sent again with its bytes under its key and with a fresh token.
+// A request whose answer is dropped or which is refused for now is sent again: the same bytes and
+// key, with a new token.
 func TestRetriesAreTheSameRequest(t *testing.T) {
 	t.Parallel()
 	type seen struct{ token, body string }
@@ -144,11 +145,11 @@ func TestRetriesAreTheSameRequest(t *testing.T) {
 	})
 	w := fakeWorker(addr, 3)
 	defer w.close()
-	for i := range w.lots[0].sends.signed {
-		w.lots[0].sends.signed[i] = strconv.Itoa(i)
+	for i := range w.jobs[0].sendTokens.signed {
+		w.jobs[0].sendTokens.signed[i] = strconv.Itoa(i)
 	}
 	if _, ok := w.do(t.Context()); !ok {
-		t.Fatalf("not sent: %q", w.tells.violated)
+		t.Fatalf("not sent: %q", w.outcome.violated)
 	}
 	first := <-got
 	key := strings.TrimSuffix(strings.TrimPrefix(first.body, `{"idempotencyKey":"`), `"}`)
@@ -160,13 +161,13 @@ func TestRetriesAreTheSameRequest(t *testing.T) {
 			t.Errorf("attempt %d: %q, the first was %q", i+2, again, first)
 		}
 	}
-	if w.tells.retried != 2 || w.last.seq != 7 {
-		t.Errorf("%d retries, seq %d", w.tells.retried, w.last.seq)
+	if w.outcome.retried != 2 || w.last.seq != 7 {
+		t.Errorf("%d retries, seq %d", w.outcome.retried, w.last.seq)
 	}
 }
 
-// A refusal is no reason to ask again, and is told.
-func TestRefusalsAreTold(t *testing.T) {
+// A final refusal is not retried, and is reported.
+func TestRefusalsAreReported(t *testing.T) {
 	t.Parallel()
 	addr := talk(t, func(conn net.Conn) {
 		in := bufio.NewReader(conn)
@@ -182,7 +183,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	})
 	w := fakeWorker(addr, 1)
 	defer w.close()
-	if _, ok := w.do(t.Context()); ok || len(w.tells.violated) != 1 || w.counted[deedSend].Failed["NotMember"] != 1 || len(w.tells.unknown) != 0 {
-		t.Errorf("done: %t; %+v", ok, w.tells)
+	if _, ok := w.do(t.Context()); ok || len(w.outcome.violated) != 1 || w.counted[opSend].Failed["NotMember"] != 1 || len(w.outcome.unknown) != 0 {
+		t.Errorf("done: %t; %+v", ok, w.outcome)
 	}
 }

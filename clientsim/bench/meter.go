@@ -16,23 +16,23 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/clientsim"
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/testbed"
 )
 
-// meter reads how much processor time everybody has taken, from /proc. Where there is none, or where the database runs on another
-// machine, it reads zero.
+// meter reads from /proc how much processor time the processes used. Without /proc, or if the
+// database runs on another machine, it reads zero.
 type meter struct {
-	servers    []*clientsim.Proc
+	servers    []*testbed.Proc
 	postmaster int
-	dead       time.Duration // of servers that were killed
+	dead       time.Duration // of killed servers
 }
 
 // tick is the unit of /proc/PID/stat on every Linux there is.
 const tick = 10 * time.Millisecond
 
 func (m *meter) read() report.Spent {
-	s := report.Spent{Server: m.dead, Database: family(m.postmaster)}
+	s := report.Spent{Server: m.dead, Database: processTree(m.postmaster)}
 	for _, server := range m.servers {
 		s.Server += statOf(server.PID()).own
 	}
@@ -43,10 +43,10 @@ func (m *meter) read() report.Spent {
 	return s
 }
 
-// keep remembers what a process has taken that is about to be killed.
+// keep remembers the processor time of a process that is about to be killed.
 func (m *meter) keep(pid int) { m.dead += statOf(pid).own }
 
-// stat is what /proc/PID/stat says of a process.
+// stat is a process's line in /proc/PID/stat.
 type stat struct {
 	parent      int
 	own, reaped time.Duration // its own time, and that of its children that have ended
@@ -63,14 +63,14 @@ func statOf(pid int) (s stat) {
 	return parseStat(text)
 }
 
-// parseStat reads proc(5). The command's name is in parentheses, of which it may have some itself.
+// parseStat reads proc(5). The command's name is in parentheses and may contain parentheses.
 func parseStat(text []byte) (s stat) {
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 15 {
 		return s
 	}
 	number := func(i int) int64 {
-		n, err := strconv.ParseInt(fields[i-3], 10, 64) // as proc(5) counts: the state is the third
+		n, err := strconv.ParseInt(fields[i-3], 10, 64) // proc(5) counts from 1, and the state is field 3
 		if err != nil {
 			return 0
 		}
@@ -82,8 +82,8 @@ func parseStat(text []byte) (s stat) {
 	return s
 }
 
-// family is the time of a process and all its children, living and dead.
-func family(parent int) time.Duration {
+// processTree returns the time of a process and its children, living and dead.
+func processTree(parent int) time.Duration {
 	if parent == 0 {
 		return 0
 	}
@@ -105,14 +105,14 @@ func family(parent int) time.Duration {
 	return sum
 }
 
-// settings are those that decide what a COMMIT means and what it costs.
+// settings are the PostgreSQL settings that decide what a COMMIT means and costs.
 var settings = []string{
 	"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "min_wal_size", "max_wal_size", "checkpoint_timeout", "max_connections",
 }
 
-// inspect reads the database's settings, and finds its postmaster among the processes of this machine.
+// inspect reads the database's settings, and finds its main process on this machine.
 func inspect(ctx context.Context, url string) (d report.Database, postmaster int, err error) {
-	pool, err := pgxpool.ParseConfig(url) // which knows the pool's settings that the servers are to have
+	pool, err := pgxpool.ParseConfig(url) // it also knows the pool's own settings in the URL
 	if err != nil {
 		return d, 0, err
 	}
@@ -159,7 +159,7 @@ func machine(server string) report.Machine {
 	return m
 }
 
-// after is what a file says behind a name and a colon, or "".
+// after returns the text after a name and a colon in a file, or "".
 func after(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

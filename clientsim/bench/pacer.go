@@ -5,23 +5,26 @@ import (
 	"time"
 )
 
-// pacer says when requests are due: so many a second, whatever becomes of those before.
+// pacer hands out the times at which requests are due, at a fixed rate, whether or not earlier ones
+// are answered.
 type pacer struct {
-	every float64    // ns between two
-	due   chan int64 // when each was due, in the window's time; closed at the end
-	// backlog is the most that were due at one time and that nobody had begun.
+	every float64    // ns between two requests
+	due   chan int64 // due times, in the window's time; closed at the end
+	// backlog is the largest number of due requests that had not begun.
 	backlog int64
 }
 
-// mostDue bounds those that wait. Beyond it the pacer waits itself, and what is due then still counts from when it was due.
+// mostDue is how many due requests may wait. After that the pacer waits. Latencies still count from
+// the due time.
 const mostDue = 1 << 16
 
 func newPacer(rate float64) *pacer {
 	return &pacer{every: float64(time.Second) / rate, due: make(chan int64, mostDue)}
 }
 
-// run paces until the window closes, and leaves nothing out that was due before. It sleeps on a thread of its own: Go's timers are up to a millisecond late on a machine that has
-// nothing else to do, which is more than some of these requests take.
+// run paces until the window closes, and hands out everything that was due before. It sleeps on its
+// own thread: Go's timers may be a millisecond late on an idle machine, which is more than some of
+// these requests take.
 func (p *pacer) run(win *window) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -33,7 +36,7 @@ func (p *pacer) run(win *window) {
 			return
 		}
 		if now := win.now(); now < next {
-			nap(min(time.Duration(next-now), 10*time.Millisecond))
+			kernelSleep(min(time.Duration(next-now), 10*time.Millisecond))
 			continue
 		}
 		select {
@@ -42,7 +45,7 @@ func (p *pacer) run(win *window) {
 			p.backlog = max(p.backlog, int64(len(p.due)))
 		default:
 			p.backlog = mostDue
-			nap(time.Millisecond)
+			kernelSleep(time.Millisecond)
 		}
 	}
 }

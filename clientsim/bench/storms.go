@@ -14,70 +14,88 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim"
+	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
 )
 
-// The variants of a storm: the same sends, without it and during it.
+// The variants of a storm: the same sends without it and during it.
 const (
 	calm  = "calm"
 	storm = "storm"
 )
 
-// stormRate is how many messages a second go on during a storm, if nobody says.
+// stormRate is the default number of messages a second during a storm.
 const stormRate = 500
 
-// weather measures sends at a fixed rate, without a storm and with it, by turns. ready prepares each storm before the load begins.
-func (b *bench) weather(ctx context.Context, s *scene, subscribers int, ready func(context.Context) (func(context.Context, *counter) error, error)) error {
+// measureStorm measures sends at a fixed rate, without a storm and during one, by turns. ready
+// prepares each storm before the load begins.
+func (b *bench) measureStorm(ctx context.Context, s *convoSet, subscribers int, ready func(context.Context) (func(context.Context, *counter) error, error)) error {
 	rate := b.c.Rate
 	if rate == 0 {
 		rate = stormRate
 	}
-	for turn := range b.c.Turns {
-		if _, err := b.run(ctx, stretch{variant: calm, turn: turn, scene: s, rate: rate, subscribers: subscribers}); err != nil {
-			return fmt.Errorf("%s: %w", calm, err)
+	play := func(turn, binary int, server string) error {
+		without, with := report.Variant(calm, server), report.Variant(storm, server)
+		if _, err := b.run(ctx, phase{variant: without, turn: turn, binary: binary, convos: s, rate: rate, subscribers: subscribers}); err != nil {
+			return fmt.Errorf("%s: %w", without, err)
 		}
 		comes, err := ready(ctx)
 		if err != nil {
 			return fmt.Errorf("prepare the storm: %w", err)
 		}
-		// It lasts as long as it does, so that what comes behind it does not count.
-		r, err := b.run(ctx, stretch{
-			variant: storm, turn: turn, scene: s, rate: rate, subscribers: subscribers, storm: comes, span: 100 * time.Millisecond,
+		// The phase lasts as long as the storm, so that nothing after it counts.
+		r, err := b.run(ctx, phase{
+			variant: with, turn: turn, binary: binary, convos: s, rate: rate, subscribers: subscribers, storm: comes, span: 100 * time.Millisecond,
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", storm, err)
+			return fmt.Errorf("%s: %w", with, err)
 		}
 		b.say("the storm took %s", r.Took.Round(time.Millisecond))
+		return nil
+	}
+	for turn := range b.c.Turns {
+		if !b.c.compares() {
+			if err := play(turn, 0, ""); err != nil {
+				return err
+			}
+			continue
+		}
+		for i, binary := range b.c.Binaries {
+			if err := play(turn, i, binary.Name); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// stormScene is what is sent meanwhile.
-func (b *bench) stormScene(ctx context.Context) (*scene, error) {
+// stormConvos makes the convos that are sent to meanwhile.
+func (b *bench) stormConvos(ctx context.Context) (*convoSet, error) {
 	c := b.c
-	return b.set(ctx, plan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+	return b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
 }
 
 // joiner is a device that is about to join.
 type joiner struct {
-	account *clientsim.Account
+	account *xrpc.Account
 	ref     []byte // of its KeyPackage
 }
 
-// welcomeStorm has many devices join at once: each fetches its Welcome and confirms it.
+// welcomeStorm makes many devices join at once. Each fetches its Welcome and confirms it.
 func welcomeStorm(ctx context.Context, b *bench) error {
-	s, err := b.stormScene(ctx)
+	s, err := b.stormConvos(ctx)
 	if err != nil {
 		return err
 	}
 	b.say("making %d devices", b.c.Joins)
 	people := make([]joiner, b.c.Joins)
 	err = eachOf(setupLanes, len(people), func(i int) error {
-		account, err := b.stage.account(i)
+		account, err := b.env.account(i)
 		if err != nil {
 			return err
 		}
-		kp, err := b.stage.lastResort(ctx, account)
+		kp, err := b.env.lastResort(ctx, account)
 		if err != nil {
 			return err
 		}
@@ -89,26 +107,26 @@ func welcomeStorm(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.note("%d devices join at once, %d to each convo, each on a connection of its own: getWelcome, then confirmWelcome", b.c.Joins, foundersAtOnce)
-	return b.weather(ctx, s, 0, func(ctx context.Context) (func(context.Context, *counter) error, error) {
+	return b.measureStorm(ctx, s, 0, func(ctx context.Context) (func(context.Context, *counter) error, error) {
 		return b.invite(ctx, people)
 	})
 }
 
-// invite makes convos with Welcomes for everybody, and returns the storm.
+// invite makes convos with a Welcome for every joiner, and returns the storm.
 func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Context, *counter) error, error) {
 	convos := make([]string, (len(people)+foundersAtOnce-1)/foundersAtOnce)
 	err := eachOf(setupLanes, len(convos), func(i int) error {
 		some := people[i*foundersAtOnce : min((i+1)*foundersAtOnce, len(people))]
 		in := &mlsapi.CreateConvoInput{
-			GroupID: hex.EncodeToString(randomBytes(16)), CipherSuite: clientsim.SuiteX25519.Name(), IdempotencyKey: newKey(), CurrentEpoch: new(int64),
+			GroupID: hex.EncodeToString(mlsclient.RandomBytes(16)), CipherSuite: mlsclient.SuiteX25519.Name(), IdempotencyKey: newKey(), CurrentEpoch: new(int64),
 		}
 		*in.CurrentEpoch = 1
 		var refs [][]byte
 		for _, p := range some {
 			in.InitialMembers, refs = append(in.InitialMembers, p.account.DID), append(refs, p.ref)
 		}
-		in.WelcomeMessage = clientsim.HollowWelcome(clientsim.SuiteX25519, refs...)
-		body, err := b.stage.call(ctx, b.senders[i%len(b.senders)], mlsapi.NSIDCreateConvo, in)
+		in.WelcomeMessage = mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs...)
+		body, err := b.env.call(ctx, b.senders[i%len(b.senders)], mlsapi.NSIDCreateConvo, in)
 		if err != nil {
 			return err
 		}
@@ -130,7 +148,7 @@ func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Conte
 		return err
 	})
 	return func(ctx context.Context, count *counter) error {
-		return b.rush(ctx, count, len(people), func(w *wire, i int) error {
+		return b.atOnce(ctx, count, len(people), func(w *wire, i int) error {
 			convo := convos[i/foundersAtOnce]
 			_, err := ask(ctx, w, count, mlsapi.NSIDGetWelcome, get(w.addr, mlsapi.NSIDGetWelcome, "convoId="+convo, signed[i].get))
 			if err != nil {
@@ -143,12 +161,12 @@ func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Conte
 	}, err
 }
 
-// rush does something n times at once, each on a connection of its own.
-func (b *bench) rush(ctx context.Context, count *counter, n int, do func(w *wire, i int) error) error {
+// atOnce does something n times at once, each on its own connection.
+func (b *bench) atOnce(ctx context.Context, count *counter, n int, do func(w *wire, i int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	for i := range n {
-		w := newWire(b.stage.addr(i))
+		w := newWire(b.env.addr(i))
 		w.limit = patience
 		all.Go(func() {
 			defer w.close()
@@ -159,7 +177,7 @@ func (b *bench) rush(ctx context.Context, count *counter, n int, do func(w *wire
 	return errors.Join(append(errs[:min(n, 10)], context.Cause(ctx))...)
 }
 
-// ask sends a request, which has to succeed, and counts it.
+// ask sends a request, which must succeed, and counts it.
 func ask(ctx context.Context, w *wire, count *counter, method string, request []byte) (answer, error) {
 	name := method[len(prefix):]
 	began := time.Now()
@@ -170,7 +188,7 @@ func ask(ctx context.Context, w *wire, count *counter, method string, request []
 	}
 	if a.status != http.StatusOK {
 		var named struct{ Error string }
-		_ = json.Unmarshal(a.body, &named) // what is no error of ours is told in full below
+		_ = json.Unmarshal(a.body, &named) // a body that is no error of ours is in the error below
 		count.add(name, 0, named.Error)
 		return a, fmt.Errorf("%s: %d %.200s", name, a.status, a.body)
 	}
@@ -178,7 +196,7 @@ func ask(ctx context.Context, w *wire, count *counter, method string, request []
 	return a, nil
 }
 
-// prefix is what all of the methods' names begin with.
+// prefix is the common beginning of all methods.
 const prefix = "blue.catbird.mls."
 
 func get(addr, method, query, token string) []byte {
@@ -190,37 +208,37 @@ func post(addr, method string, body []byte, token string) []byte {
 		"\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"), body...)
 }
 
-func (b *bench) token(who *clientsim.Account, method string) (string, error) {
-	return who.TokenFor(b.stage.audience, syntax.NSID(method), tokenLife)
+func (b *bench) token(who *xrpc.Account, method string) (string, error) {
+	return who.TokenFor(b.env.audience, syntax.NSID(method), tokenLife)
 }
 
 // perTarget is how many KeyPackages one account publishes before a storm of claims.
 const perTarget = 20
 
-// claimStorm has KeyPackages claimed in a burst.
+// claimStorm claims many KeyPackages at once.
 func claimStorm(ctx context.Context, b *bench) error {
-	s, err := b.stormScene(ctx)
+	s, err := b.stormConvos(ctx)
 	if err != nil {
 		return err
 	}
-	targets, err := b.stage.accounts((b.c.Joins + perTarget - 1) / perTarget)
+	targets, err := b.env.accounts((b.c.Joins + perTarget - 1) / perTarget)
 	if err != nil {
 		return err
 	}
-	devices := make([]clientsim.Device, len(targets))
+	devices := make([]mlsclient.Device, len(targets))
 	for i, account := range targets {
-		if devices[i], err = clientsim.NewDevice(account.DID.String(), clientsim.SuiteX25519); err != nil {
+		if devices[i], err = mlsclient.NewDevice(account.DID.String(), mlsclient.SuiteX25519); err != nil {
 			return err
 		}
 	}
 	b.note("%d getKeyPackages at once, each on a connection of its own, for the KeyPackages of %d accounts", b.c.Joins, len(targets))
-	return b.weather(ctx, s, 0, func(ctx context.Context) (func(context.Context, *counter) error, error) {
-		return b.stockUp(ctx, targets, devices)
+	return b.measureStorm(ctx, s, 0, func(ctx context.Context) (func(context.Context, *counter) error, error) {
+		return b.publishForClaims(ctx, targets, devices)
 	})
 }
 
-// stockUp has everybody publish KeyPackages, and returns the storm that claims them.
-func (b *bench) stockUp(ctx context.Context, targets []*clientsim.Account, devices []clientsim.Device) (func(context.Context, *counter) error, error) {
+// publishForClaims publishes the KeyPackages, and returns the storm that claims them.
+func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, devices []mlsclient.Device) (func(context.Context, *counter) error, error) {
 	err := eachOf(setupLanes, len(targets), func(i int) error {
 		in := &mlsapi.PublishKeyPackagesInput{IdempotencyKey: newKey()}
 		for range perTarget {
@@ -228,15 +246,15 @@ func (b *bench) stockUp(ctx context.Context, targets []*clientsim.Account, devic
 			if err != nil {
 				return err
 			}
-			in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: kp.Message, CipherSuite: clientsim.SuiteX25519.Name()})
+			in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: kp.Message, CipherSuite: mlsclient.SuiteX25519.Name()})
 		}
-		_, err := b.stage.call(ctx, targets[i], mlsapi.NSIDPublishKeyPackages, in)
+		_, err := b.env.call(ctx, targets[i], mlsapi.NSIDPublishKeyPackages, in)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	claimers := make([]string, len(b.senders)) // a query's token may be used again
+	claimers := make([]string, len(b.senders)) // a query's token may be used several times
 	err = each(len(claimers), func(i int) (err error) {
 		claimers[i], err = b.token(b.senders[i], mlsapi.NSIDGetKeyPackages)
 		return err
@@ -244,8 +262,8 @@ func (b *bench) stockUp(ctx context.Context, targets []*clientsim.Account, devic
 	return func(ctx context.Context, count *counter) error {
 		var mu sync.Mutex
 		claimed := map[string]bool{}
-		return b.rush(ctx, count, b.c.Joins, func(w *wire, i int) error {
-			query := "cipherSuite=" + clientsim.SuiteX25519.Name() + "&dids=" + targets[i%len(targets)].DID.String() + "&idempotencyKey=" + *newKey()
+		return b.atOnce(ctx, count, b.c.Joins, func(w *wire, i int) error {
+			query := "cipherSuite=" + mlsclient.SuiteX25519.Name() + "&dids=" + targets[i%len(targets)].DID.String() + "&idempotencyKey=" + *newKey()
 			a, err := ask(ctx, w, count, mlsapi.NSIDGetKeyPackages, get(w.addr, mlsapi.NSIDGetKeyPackages, query, claimers[i%len(claimers)]))
 			if err != nil {
 				return err
@@ -268,9 +286,9 @@ func (b *bench) stockUp(ctx context.Context, targets []*clientsim.Account, devic
 	}, err
 }
 
-// reconnectStorm has all streams of many drop and come back at once.
+// reconnectStorm drops all streams at once, and they reconnect.
 func reconnectStorm(ctx context.Context, b *bench) error {
-	s, err := b.stormScene(ctx)
+	s, err := b.stormConvos(ctx)
 	if err != nil {
 		return err
 	}
@@ -280,12 +298,12 @@ func reconnectStorm(ctx context.Context, b *bench) error {
 	}
 	defer streams.close()
 	b.note("%d subscribers, those who send among them, drop their connections at once and come back from where they were", b.c.Subscribers)
-	return b.weather(ctx, s, b.c.Subscribers, func(context.Context) (func(context.Context, *counter) error, error) { return streams.reconnect, nil })
+	return b.measureStorm(ctx, s, b.c.Subscribers, func(context.Context) (func(context.Context, *counter) error, error) { return streams.reconnect, nil })
 }
 
-// mixed has clients send, read and say how far they have read, while others listen.
+// mixed sends, reads, and updates cursors, while streams listen.
 func mixed(ctx context.Context, b *bench) error {
-	s, err := b.stormScene(ctx)
+	s, err := b.stormConvos(ctx)
 	if err != nil {
 		return err
 	}
@@ -294,10 +312,10 @@ func mixed(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer streams.close()
-	var all []stretch
+	var all []phase
 	for _, v := range b.c.Variants {
-		if v != ceiling { // there would be nothing to read
-			all = append(all, stretch{variant: v, mode: modes[v], scene: s, rate: b.c.Rate, mixed: true, subscribers: b.c.Subscribers})
+		if v != ceiling { // there is nothing to read
+			all = append(all, phase{variant: v, mode: modes[v], convos: s, rate: b.c.Rate, mixed: true, subscribers: b.c.Subscribers})
 		}
 	}
 	if len(all) == 0 {

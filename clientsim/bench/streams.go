@@ -16,45 +16,48 @@ import (
 	"github.com/coder/websocket"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim"
+	"mlsd/clientsim/xrpc"
 )
 
-// streams are subscribers that listen on WebSockets, count what they are told, and go on from there when their connection has ended.
+// streams are subscribers on WebSockets. They count events, and resume when their connection has
+// ended.
 type streams struct {
-	b    *bench
-	all  []*stream
-	web  *http.Client
-	told atomic.Int64 // events
+	b      *bench
+	all    []*stream
+	web    *http.Client
+	events atomic.Int64
 
 	mu   sync.Mutex // guards drop
 	drop context.CancelFunc
 	done sync.WaitGroup
 }
 
-// stream is one of them.
+// stream is one subscriber.
 type stream struct {
-	account *clientsim.Account
+	account *xrpc.Account
 	token   string
 	base    string
-	cursor  int64        // behind the last event; 0: none has come
-	broke   atomic.Int64 // connections that ended by themselves
+	cursor  int64        // after the last event; 0: no event came
+	broke   atomic.Int64 // connections that the server or the network ended
 }
 
-// openingLanes is how many connections are opened at once when nobody is in a hurry: a server looks up no more accounts at a time.
+// openingLanes is how many connections open at once outside of a storm. A server looks up no more
+// accounts at a time.
 const openingLanes = 16
 
-// maxFrame bounds an event, in bytes.
+// maxFrame is the largest event, in bytes.
 const maxFrame = 16 << 20
 
-// devices is how many streams an account has: a server takes sixteen.
+// devices is how many streams an account has. A server allows sixteen.
 const devices = 4
 
-// subscribe opens n streams, of the accounts that send and of as many others as it takes, spread over the servers.
+// subscribe opens n streams, spread over the servers. The accounts are the senders, and more if
+// needed.
 func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 	b.say("opening %d streams", n)
 	accounts := b.senders[:min(len(b.senders), n)]
 	if others := (n+devices-1)/devices - len(accounts); others > 0 {
-		more, err := b.stage.accounts(others)
+		more, err := b.env.accounts(others)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +66,7 @@ func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 	s := &streams{b: b, web: &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10}}}
 	tokens := make([]string, len(accounts))
 	err := each(len(tokens), func(i int) (err error) {
-		tokens[i], err = accounts[i].TokenFor(b.stage.audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents), tokenLife)
+		tokens[i], err = accounts[i].TokenFor(b.env.audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents), tokenLife)
 		return err
 	})
 	if err != nil {
@@ -71,12 +74,12 @@ func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 	}
 	for i := range n {
 		k := i % len(accounts)
-		s.all = append(s.all, &stream{account: accounts[k], token: tokens[k], base: b.stage.servers[i%len(b.stage.servers)].URL()})
+		s.all = append(s.all, &stream{account: accounts[k], token: tokens[k], base: b.env.servers[i%len(b.env.servers)].URL()})
 	}
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
 	err = eachOf(openingLanes, n, func(i int) error {
-		return s.insist(ctx, listening, s.all[i], func() {}) // a server that knows nobody yet looks up so many accounts a second
+		return s.insist(ctx, listening, s.all[i], func() {}) // a server looks up only so many unknown accounts a second
 	})
 	if err != nil {
 		drop()
@@ -86,19 +89,19 @@ func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 	return s, nil
 }
 
-// insist connects, and tries again for as long as a client would. Each failure is told.
+// insist connects, and retries as a client would. It calls failed for each failure.
 func (s *streams) insist(ctx, listening context.Context, one *stream, failed func()) error {
 	began := time.Now()
 	err := s.connect(ctx, listening, one)
 	for wait := 50 * time.Millisecond; err != nil && ctx.Err() == nil && time.Since(began) < patience; wait = min(2*wait, time.Second) {
 		failed()
-		pause(ctx, wait)
+		xrpc.Sleep(ctx, wait)
 		err = s.connect(ctx, listening, one)
 	}
 	return err
 }
 
-// connect opens one, and has it listen until listening ends or the server ends it.
+// connect opens a stream, which listens until listening ends or the server ends it.
 func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 	address := one.base + "/xrpc/" + mlsapi.NSIDSubscribeConvoEvents
 	if one.cursor > 0 {
@@ -114,8 +117,8 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 	}
 	conn.SetReadLimit(maxFrame)
 	s.done.Go(func() {
-		defer func() { _ = conn.CloseNow() }() // an end without a word is what a phone's network has to offer
-		var last, next bytes.Buffer            // frames: only of the last is the cursor looked at
+		defer func() { _ = conn.CloseNow() }() // a phone's connection also ends without a closing handshake
+		var last, next bytes.Buffer            // frames; only the last one is decoded
 		for {
 			_, r, err := conn.Reader(listening)
 			if err == nil {
@@ -126,20 +129,20 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 				break
 			}
 			last, next = next, last
-			s.told.Add(1)
+			s.events.Add(1)
 		}
 		if listening.Err() == nil {
 			one.broke.Add(1)
 		}
-		if cursor, err := clientsim.EventCursor(last.Bytes()); err == nil {
+		if cursor, err := xrpc.EventCursor(last.Bytes()); err == nil {
 			one.cursor = cursor + 1
 		}
 	})
 	return nil
 }
 
-// reconnect drops all connections at once, and has all connect again as fast as they can. Each is counted with the time from the drop
-// until it was open.
+// reconnect drops all connections at once. All connect again as fast as they can. Each counts with
+// the time from the drop until it was open.
 func (s *streams) reconnect(ctx context.Context, count *counter) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,10 +161,10 @@ func (s *streams) reconnect(ctx context.Context, count *counter) error {
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// reconnection is what coming back is counted as.
+// reconnection is the operation that a reconnect counts as.
 const reconnection = "subscribeConvoEvents"
 
-// close ends all, and reports those that had ended before.
+// close ends all streams, and notes how many the servers ended.
 func (s *streams) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,5 +174,5 @@ func (s *streams) close() {
 	for _, one := range s.all {
 		broke += one.broke.Load()
 	}
-	s.b.note("%d streams were told %d events; %d connections were ended by a server", len(s.all), s.told.Load(), broke)
+	s.b.note("%d streams got %d events; servers ended %d connections", len(s.all), s.events.Load(), broke)
 }

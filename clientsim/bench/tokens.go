@@ -8,16 +8,16 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
-	"mlsd/clientsim"
+	"mlsd/clientsim/xrpc"
 )
 
-// tokenLife is how long tokens are good for that are signed before they are needed. A server takes an hour at most.
+// tokenLife is how long the tokens of the load are valid. A server accepts an hour at most.
 const tokenLife = 55 * time.Minute
 
-// tokens are service-auth tokens of one account for one procedure, each of which is good for one call. They are signed before the
-// load begins; whoever needs more signs them then.
+// tokens are service-auth tokens of one account for one procedure. Each is used once. They are
+// signed before the load begins. If that is not enough, take signs more.
 type tokens struct {
-	account  *clientsim.Account
+	account  *xrpc.Account
 	audience string
 	method   syntax.NSID
 
@@ -26,7 +26,7 @@ type tokens struct {
 	late   atomic.Int64 // signed under load
 }
 
-// take returns a token that nobody has had.
+// take returns an unused token.
 func (t *tokens) take() (string, error) {
 	if i := t.next.Add(1) - 1; i < int64(len(t.signed)) {
 		return t.signed[i], nil
@@ -35,7 +35,7 @@ func (t *tokens) take() (string, error) {
 	return t.account.TokenFor(t.audience, t.method, tokenLife)
 }
 
-// sign has n tokens ready, with what is left of those from before. Nobody may take any meanwhile.
+// sign adds tokens until n are ready. take must not run meanwhile.
 func (t *tokens) sign(n int) error {
 	left := t.signed[min(t.next.Load(), int64(len(t.signed))):]
 	t.signed = append(make([]string, 0, max(n, len(left))), left...)
@@ -50,10 +50,10 @@ func (t *tokens) sign(n int) error {
 	return nil
 }
 
-// each calls do for 0 … n-1, on all processors, until one of them fails.
+// each calls do for 0 … n-1, on all processors, until one fails.
 func each(n int, do func(i int) error) error { return eachOf(runtime.GOMAXPROCS(0), n, do) }
 
-// eachOf is each in so many lanes.
+// eachOf is each with a given number of goroutines.
 func eachOf(lanes, n int, do func(i int) error) error {
 	var next atomic.Int64
 	var all sync.WaitGroup

@@ -22,13 +22,14 @@ const verifyLanes = 8
 // pageSize is how many entries a request for them takes.
 const pageSize = 100
 
-// verify reads every convo and compares it with what was acknowledged, and asks the server's own checker.
+// verify reads every convo, compares it with what was acknowledged, and asks the server's own
+// checker.
 func (b *bench) verify(ctx context.Context) error {
 	total := &report.Verdict{Kills: b.kills}
 	b.report.Verdict = total
 	receipts, unknown := map[*convo][]receipt{}, map[*convo]map[*draft]int{}
 	for _, w := range b.workers {
-		t := &w.tells
+		t := &w.outcome
 		for _, r := range t.receipts {
 			receipts[r.draft.convo] = append(receipts[r.draft.convo], r)
 		}
@@ -43,7 +44,7 @@ func (b *bench) verify(ctx context.Context) error {
 		t.receipts = nil
 	}
 	drafts := map[*convo][]*draft{}
-	for _, s := range b.scenes {
+	for _, s := range b.convoSets {
 		for _, some := range s.drafts {
 			for _, d := range some {
 				drafts[d.convo] = append(drafts[d.convo], d)
@@ -56,7 +57,7 @@ func (b *bench) verify(ctx context.Context) error {
 	var mu sync.Mutex // guards total
 	wires := make(chan *wire, verifyLanes)
 	for i := range verifyLanes {
-		w := newWire(b.stage.addr(i))
+		w := newWire(b.env.addr(i))
 		defer w.close()
 		wires <- w
 	}
@@ -79,7 +80,7 @@ func (b *bench) verify(ctx context.Context) error {
 		return errors.Join(err, context.Cause(ctx))
 	}
 	b.say("read %d messages in %s; asking the server's own checker", total.Stored, time.Since(began).Round(time.Millisecond))
-	broken, err := b.stage.servers[0].CheckDatabase(ctx)
+	broken, err := b.env.servers[0].CheckDatabase(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (b *bench) verify(ctx context.Context) error {
 
 // read reads a convo's whole log.
 func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
-	token, err := a.convo.reader.TokenFor(b.stage.audience, syntax.NSID(mlsapi.NSIDGetMessages), tokenLife)
+	token, err := a.convo.reader.TokenFor(b.env.audience, syntax.NSID(mlsapi.NSIDGetMessages), tokenLife)
 	if err != nil {
 		return err
 	}

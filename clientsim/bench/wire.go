@@ -12,27 +12,28 @@ import (
 	"time"
 )
 
-// wire is one HTTP/1.1 connection, for one request after the other. Everything that is not as RFC 9112 and our server have it is an
-// error, after which the connection is closed and the next request opens another. It is not safe for concurrent use.
+// wire is one HTTP/1.1 connection for one request at a time. An answer that breaks RFC 9112, or
+// that our server would not send, is an error. Then the connection is closed, and the next request
+// opens another. It is not safe for concurrent use.
 type wire struct {
 	addr    string // host:port
 	limit   time.Duration
 	conn    net.Conn
 	in      *bufio.Reader
 	body    []byte
-	renewed time.Time // when the connection's deadline was set
+	renewed time.Time // when the connection's deadline was last set
 	closing bool      // the server has said that it closes the connection
 }
 
-// answer is what came for a request. Its body is good until the next one.
+// answer is the answer to a request. Its body is valid until the next request.
 type answer struct {
 	status   int
 	replayed bool // X-Idempotency-Replay
 	body     []byte
 }
 
-// Bounds of an answer, in bytes, and of the time that a server may take. The deadline of a connection is moved once a second: to set
-// it for each request would cost more than writing the request.
+// Bounds of an answer, in bytes, and of the time that a server may take. The deadline of a
+// connection is moved only once a second, because setting it costs more than writing a request.
 const (
 	maxHeader   = 16 << 10
 	maxAnswer   = 32 << 20
@@ -42,14 +43,14 @@ const (
 
 func newWire(addr string) *wire { return &wire{addr: addr, limit: answerLimit} }
 
-// errAnswer is what every odd answer is.
+// errAnswer marks an unexpected answer.
 var errAnswer = errors.New("not an answer that was to be expected")
 
-func odd(format string, args ...any) error {
+func unexpected(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errAnswer, fmt.Sprintf(format, args...))
 }
 
-// do sends a request, all of whose bytes are given, and reads its answer. After an error nobody knows what the server has done.
+// do sends a request and reads its answer. After an error the outcome is unknown.
 func (w *wire) do(ctx context.Context, request []byte) (answer, error) {
 	if err := w.send(ctx, request); err != nil {
 		return answer{}, err
@@ -57,7 +58,7 @@ func (w *wire) do(ctx context.Context, request []byte) (answer, error) {
 	return w.receive()
 }
 
-// send writes a request, on a fresh connection if there is none.
+// send writes a request, on a new connection if there is none.
 func (w *wire) send(ctx context.Context, request []byte) error {
 	if w.conn == nil {
 		if err := w.dial(ctx); err != nil {
@@ -91,11 +92,11 @@ func (w *wire) dial(ctx context.Context) error {
 	return nil
 }
 
-// receive reads the answer to what was sent.
+// receive reads the answer to the last request.
 func (w *wire) receive() (answer, error) {
 	a, err := w.read()
 	if err == nil && w.in.Buffered() > 0 {
-		err = odd("%d bytes behind it", w.in.Buffered())
+		err = unexpected("%d bytes behind it", w.in.Buffered())
 	}
 	if err != nil {
 		return a, w.failed(err)
@@ -112,10 +113,10 @@ func (w *wire) read() (a answer, err error) {
 		return a, err
 	}
 	if len(line) < 13 || !bytes.HasPrefix(line, []byte("HTTP/1.1 ")) || line[12] != ' ' {
-		return a, odd("it begins with %.40q", line)
+		return a, unexpected("it begins with %.40q", line)
 	}
 	if a.status, err = strconv.Atoi(string(line[9:12])); err != nil || a.status < 200 || a.status > 599 || a.status == 204 || a.status == 304 {
-		return a, odd("status %q", line[9:12])
+		return a, unexpected("status %q", line[9:12])
 	}
 	length, chunked := -1, false
 	for left := maxHeader; ; left -= len(line) {
@@ -126,28 +127,28 @@ func (w *wire) read() (a answer, err error) {
 			break
 		}
 		if left < len(line) {
-			return a, odd("more than %d bytes of header", maxHeader)
+			return a, unexpected("more than %d bytes of header", maxHeader)
 		}
 		name, value, ok := bytes.Cut(line, []byte(":"))
 		if !ok || len(name) == 0 {
-			return a, odd("header line %.60q", line)
+			return a, unexpected("header line %.60q", line)
 		}
 		value = bytes.TrimSpace(value)
 		switch {
 		case is(name, "Content-Length"):
 			if length >= 0 {
-				return a, odd("two lengths")
+				return a, unexpected("two lengths")
 			}
 			if length, err = strconv.Atoi(string(value)); err != nil || length < 0 || length > maxAnswer {
-				return a, odd("length %q", value)
+				return a, unexpected("length %q", value)
 			}
 		case is(name, "Transfer-Encoding"):
 			if !is(value, "chunked") {
-				return a, odd("transfer encoding %q", value)
+				return a, unexpected("transfer encoding %q", value)
 			}
 			chunked = true
 		case is(name, "Content-Encoding"):
-			return a, odd("content encoding %q", value)
+			return a, unexpected("content encoding %q", value)
 		case is(name, "Connection"):
 			w.closing = is(value, "close")
 		case is(name, "X-Idempotency-Replay"):
@@ -156,14 +157,14 @@ func (w *wire) read() (a answer, err error) {
 	}
 	switch {
 	case chunked && length >= 0:
-		return a, odd("a length and chunks")
+		return a, unexpected("a length and chunks")
 	case chunked:
 		err = w.readChunks()
 	case length >= 0:
 		w.body = grow(w.body[:0], length)
 		_, err = io.ReadFull(w.in, w.body)
 	default:
-		return a, odd("neither a length nor chunks")
+		return a, unexpected("neither a length nor chunks")
 	}
 	a.body = w.body
 	return a, early(err)
@@ -179,11 +180,11 @@ func (w *wire) readChunks() error {
 		}
 		size, err := strconv.ParseUint(string(line), 16, 31)
 		if err != nil {
-			return odd("chunk size %.20q", line)
+			return unexpected("chunk size %.20q", line)
 		}
 		had := len(w.body)
 		if had+int(size) > maxAnswer {
-			return odd("more than %d bytes", maxAnswer)
+			return unexpected("more than %d bytes", maxAnswer)
 		}
 		w.body = grow(w.body, int(size))
 		if _, err := io.ReadFull(w.in, w.body[had:]); err != nil {
@@ -193,7 +194,7 @@ func (w *wire) readChunks() error {
 			return err
 		}
 		if len(line) != 0 {
-			return odd("%.20q behind a chunk", line)
+			return unexpected("%.20q behind a chunk", line)
 		}
 		if size == 0 {
 			return nil
@@ -201,21 +202,21 @@ func (w *wire) readChunks() error {
 	}
 }
 
-// line reads a line, which is good until the next read.
+// line reads a line, which is valid until the next read.
 func (w *wire) line() ([]byte, error) {
 	line, err := w.in.ReadSlice('\n')
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
-		return nil, odd("a line of more than %d bytes", maxHeader)
+		return nil, unexpected("a line of more than %d bytes", maxHeader)
 	case err != nil:
 		return nil, early(err)
 	case len(line) < 2 || line[len(line)-2] != '\r':
-		return nil, odd("line %.40q", line)
+		return nil, unexpected("line %.40q", line)
 	}
 	return line[:len(line)-2], nil
 }
 
-// early makes of an end of input what it is in the middle of an answer.
+// early turns an end of input into an unexpected one.
 func early(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -229,7 +230,7 @@ func (w *wire) failed(err error) error {
 	return err
 }
 
-// close closes the connection, if there is one. What the server makes of it is not for us to know.
+// close closes the connection, if there is one. Errors do not matter here.
 func (w *wire) close() {
 	if w.conn != nil {
 		_ = w.conn.Close()
@@ -237,7 +238,7 @@ func (w *wire) close() {
 	}
 }
 
-// is compares tokens of a header, in which case does not count.
+// is compares tokens of a header without regard to case.
 func is(got []byte, want string) bool {
 	return len(got) == len(want) && bytes.EqualFold(got, []byte(want))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// talk serves connections on loopback, each with a function of its own, until the test ends.
+// talk serves connections on loopback, each by its own function, until the test ends.
 func talk(t *testing.T, each func(net.Conn)) string {
 	t.Helper()
 	listen, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,7 +44,7 @@ func TestAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent string
 		want string // body
-		err  error  // errAnswer: odd; nil: none
+		err  error  // errAnswer: unexpected; nil: none
 	}{
 		"a length":          {ok + "Content-Length: 2\r\n\r\nhi", "hi", nil},
 		"other case":        {ok + "cONTENT-lENGTH:2\r\n\r\nhi", "hi", nil},
@@ -98,7 +98,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A connection is used again, unless the server says that it closes it or has closed it.
+// A connection is used again, unless the server closes it or says that it will.
 func TestConnectionsAreKept(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Int64

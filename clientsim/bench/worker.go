@@ -16,108 +16,111 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/xrpc"
 )
 
-// deed is what a worker does at a time.
-type deed int
+// operation is one kind of request of a worker.
+type operation int
 
 const (
-	deedSend deed = iota
-	deedPage
-	deedCursor
-	deeds
+	opSend operation = iota
+	opPage
+	opCursor
+	opCount
 )
 
-func (d deed) String() string {
-	return [deeds]string{deedSend: "sendMessage", deedPage: "getMessages", deedCursor: "updateCursor"}[d]
+func (d operation) String() string {
+	return [opCount]string{opSend: "sendMessage", opPage: "getMessages", opCursor: "updateCursor"}[d]
 }
 
-// mixture is what workers do by turns where they do not only send.
-var mixture = [10]deed{deedSend, deedPage, deedSend, deedSend, deedPage, deedSend, deedCursor, deedSend, deedPage, deedSend}
+// mixedOperations is the order of operations in a mixed load.
+var mixedOperations = [10]operation{opSend, opPage, opSend, opSend, opPage, opSend, opCursor, opSend, opPage, opSend}
 
-// worker is one request at a time, on a connection of its own. What it has sent it remembers until everything is verified.
+// worker does one request at a time, on its own connection. It remembers what it sent until
+// everything is verified.
 type worker struct {
-	b     *bench
-	addr  string
-	wire  *wire
-	twin  *wire // for a request that is sent twice at once
-	rng   *rand.Rand
-	bytes []byte // of the request
-	turn  int
+	b      *bench
+	addr   string
+	wire   *wire
+	second *wire // for a request that is sent twice at once
+	rng    *rand.Rand
+	bytes  []byte // of the request
+	turn   int
 
-	// Of the present stretch.
+	// Of the present phase.
 	faults  bool
-	keeps   bool // its messages are stored, so that there is something to verify
+	keeps   bool // its messages are stored, so they can be verified
 	mixed   bool
-	lots    []lot
+	jobs    []job
 	at      int
-	counted [deeds]*report.Operation
+	counted [opCount]*report.Operation
 
-	last  receipt // the newest of them
-	tells tells
+	last    receipt // the newest of them
+	outcome outcome
 }
 
-// tells is what a worker has to tell in the end.
-type tells struct {
+// outcome is what a worker remembers for the verification.
+type outcome struct {
 	receipts                []receipt
 	unknown                 []*draft
 	violated                []string
 	retried, dropped, twice int64
 }
 
-// lot is a draft with what its sender needs.
-type lot struct {
-	draft  *draft
-	sends  *tokens
-	marks  *tokens // for updateCursor; nil where nobody does that
-	reader string  // a token for getMessages, which may be used again
+// job is a draft with the tokens of its sender.
+type job struct {
+	draft        *draft
+	sendTokens   *tokens
+	cursorTokens *tokens // for updateCursor; nil if unused
+	reader       string  // a token for getMessages, which may be used several times
 }
 
 func newWorker(b *bench, index int) *worker {
-	addr := b.stage.addr(index)
+	addr := b.env.addr(index)
 	return &worker{
-		b: b, addr: addr, wire: newWire(addr), twin: newWire(addr), rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), turn: index,
+		b: b, addr: addr, wire: newWire(addr), second: newWire(addr), rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), turn: index,
 	}
 }
 
 func (w *worker) close() {
 	w.wire.close()
-	w.twin.close()
+	w.second.close()
 }
 
-// do does the next thing.
-func (w *worker) do(ctx context.Context) (d deed, done bool) {
+// do does the next operation.
+func (w *worker) do(ctx context.Context) (d operation, done bool) {
 	if w.mixed {
-		d = mixture[w.turn%len(mixture)]
+		d = mixedOperations[w.turn%len(mixedOperations)]
 		w.turn++
 	}
-	l := &w.lots[w.at]
-	if d != deedSend && w.last.draft == nil {
-		d = deedSend // there is nothing to read yet
+	l := &w.jobs[w.at]
+	if d != opSend && w.last.draft == nil {
+		d = opSend // there is nothing to read yet
 	}
 	switch d {
-	case deedPage:
+	case opPage:
 		return d, w.page(ctx, l)
-	case deedCursor:
+	case opCursor:
 		return d, w.mark(ctx, l)
 	}
-	if w.at++; w.at == len(w.lots) {
+	if w.at++; w.at == len(w.jobs) {
 		w.at = 0
 	}
 	return d, w.send(ctx, l)
 }
 
-// patience is how long a request is tried again, before its outcome stays unknown.
+// patience is how long a request is retried before its outcome stays unknown.
 const patience = 30 * time.Second
 
-// Of a thousand requests with faults: how many answers are dropped, and how many requests are sent twice at once.
+// Faults per thousand requests: dropped answers, and requests sent twice at once.
 const (
 	dropped = 20
 	doubled = 10
 )
 
-// send sends a message, by the retry rule: the same bytes under the same key with a fresh token, until there is an answer.
-func (w *worker) send(ctx context.Context, l *lot) bool {
+// send sends a message by the retry rule: the same bytes and key with a new token, until there is
+// an answer.
+func (w *worker) send(ctx context.Context, l *job) bool {
 	var key [keySize]byte
 	w.newKey(&key)
 	var drop, twice bool
@@ -137,7 +140,7 @@ func (w *worker) send(ctx context.Context, l *lot) bool {
 		case drop:
 			w.drop(ctx)
 			drop = false
-			w.tells.retried++
+			w.outcome.retried++
 			continue
 		case twice:
 			a, err = w.sendTwice(ctx, l, &key)
@@ -148,22 +151,22 @@ func (w *worker) send(ctx context.Context, l *lot) bool {
 		if err == nil && a.status == http.StatusOK {
 			return w.accept(l.draft, a)
 		}
-		if !w.again(deedSend, a, err) {
+		if !w.again(opSend, a, err) {
 			return false
 		}
 		if ctx.Err() != nil || time.Since(began) > patience {
-			w.tells.unknown = append(w.tells.unknown, l.draft)
+			w.outcome.unknown = append(w.outcome.unknown, l.draft)
 			return false
 		}
-		w.tells.retried++
-		pause(ctx, wait)
+		w.outcome.retried++
+		xrpc.Sleep(ctx, wait)
 		wait = min(2*wait, 200*time.Millisecond)
 	}
 }
 
-// compose puts a request together, with a fresh token.
-func (w *worker) compose(l *lot, key *[keySize]byte) error {
-	token, err := l.sends.take()
+// compose writes a request with a new token into w.bytes.
+func (w *worker) compose(l *job, key *[keySize]byte) error {
+	token, err := l.sendTokens.take()
 	if err != nil {
 		return err
 	}
@@ -193,18 +196,19 @@ func (w *worker) length(n int) {
 	w.bytes = append(w.bytes, "\r\n\r\n"...)
 }
 
-// drop sends the request and does not wait for its answer, or not until the whole of it has come.
+// drop sends the request and drops its answer, in half of the cases before it has come.
 func (w *worker) drop(ctx context.Context) {
-	w.tells.dropped++
+	w.outcome.dropped++
 	if err := w.wire.send(ctx, w.bytes); err == nil && w.rng.IntN(2) == 0 {
-		_, _ = w.wire.in.Peek(1) // the answer is there, so the message is stored
+		_, _ = w.wire.in.Peek(1) // the answer has come, so the message is stored
 	}
 	w.wire.close()
 }
 
-// sendTwice sends the request and another one with its key at the same time. Whoever answers both must say the same.
-func (w *worker) sendTwice(ctx context.Context, l *lot, key *[keySize]byte) (answer, error) {
-	w.tells.twice++
+// sendTwice sends the request and a second one with its key at the same time. Both answers must be
+// the same.
+func (w *worker) sendTwice(ctx context.Context, l *job, key *[keySize]byte) (answer, error) {
+	w.outcome.twice++
 	request := bytes.Clone(w.bytes)
 	if err := w.compose(l, key); err != nil {
 		return answer{}, err
@@ -213,7 +217,7 @@ func (w *worker) sendTwice(ctx context.Context, l *lot, key *[keySize]byte) (ans
 	var second answer
 	go func() {
 		var err error
-		second, err = w.twin.do(ctx, request)
+		second, err = w.second.do(ctx, request)
 		other <- err
 	}()
 	first, err := w.wire.do(ctx, w.bytes)
@@ -231,7 +235,7 @@ func (w *worker) sendTwice(ctx context.Context, l *lot, key *[keySize]byte) (ans
 	return first, err
 }
 
-// accept keeps what the server has acknowledged.
+// accept records an acknowledged message.
 func (w *worker) accept(d *draft, a answer) bool {
 	out, err := mlsapi.DecodeSendMessageOutput(a.body)
 	if err != nil || out.Seq == nil {
@@ -245,7 +249,7 @@ func (w *worker) accept(d *draft, a answer) bool {
 	}
 	w.last = receipt{id: id, draft: d, seq: *out.Seq}
 	if w.keeps {
-		w.tells.receipts = append(w.tells.receipts, w.last)
+		w.outcome.receipts = append(w.outcome.receipts, w.last)
 		if w.b.acknowledged.Add(1) == w.b.c.Messages {
 			close(w.b.enough)
 		}
@@ -253,8 +257,8 @@ func (w *worker) accept(d *draft, a answer) bool {
 	return true
 }
 
-// again counts a failure, and says whether to ask again.
-func (w *worker) again(d deed, a answer, err error) bool {
+// again counts a failure, and reports whether to retry.
+func (w *worker) again(d operation, a answer, err error) bool {
 	if err != nil {
 		if errors.Is(err, errAnswer) {
 			w.violate("%s: %v", d, err)
@@ -276,22 +280,22 @@ func (w *worker) again(d deed, a answer, err error) bool {
 	return false
 }
 
-// page reads the newest messages of the convo that this worker has last sent to.
-func (w *worker) page(ctx context.Context, l *lot) bool {
+// page reads the newest messages of the convo that this worker sent to last.
+func (w *worker) page(ctx context.Context, l *job) bool {
 	l = w.of(l)
 	w.bytes = w.bytes[:0]
 	query := "?limit=50&convoId=" + l.draft.convo.id + "&sinceSeq=" + strconv.FormatInt(max(w.last.seq-50, 0), 10)
 	w.head(http.MethodGet, mlsapi.NSIDGetMessages, query, l.reader)
 	w.bytes = append(w.bytes, "\r\n"...)
-	return w.once(ctx, deedPage)
+	return w.once(ctx, opPage)
 }
 
-// mark says how far the sender of the last message has read.
-func (w *worker) mark(ctx context.Context, l *lot) bool {
+// mark reports how far the sender of the last message has read.
+func (w *worker) mark(ctx context.Context, l *job) bool {
 	l = w.of(l)
-	token, err := l.marks.take()
+	token, err := l.cursorTokens.take()
 	if err != nil {
-		w.violate("%s: %v", deedCursor, err)
+		w.violate("%s: %v", opCursor, err)
 		return false
 	}
 	in := mlsapi.UpdateCursorInput{ConvoID: l.draft.convo.id, Seq: w.last.seq}
@@ -299,19 +303,19 @@ func (w *worker) mark(ctx context.Context, l *lot) bool {
 	w.head(http.MethodPost, mlsapi.NSIDUpdateCursor, "", token)
 	w.length(len(body))
 	w.bytes = append(w.bytes, body...)
-	return w.once(ctx, deedCursor)
+	return w.once(ctx, opCursor)
 }
 
-// of is the lot whose draft was sent last.
-func (w *worker) of(l *lot) *lot {
-	if before := w.at - 1; before >= 0 && w.lots[before].draft == w.last.draft {
-		return &w.lots[before]
+// of returns the job whose draft was sent last.
+func (w *worker) of(l *job) *job {
+	if before := w.at - 1; before >= 0 && w.jobs[before].draft == w.last.draft {
+		return &w.jobs[before]
 	}
-	return &lot{draft: w.last.draft, marks: w.b.marks[w.last.draft.sender], reader: w.b.readers[w.last.draft.sender]}
+	return &job{draft: w.last.draft, cursorTokens: w.b.cursorTokens[w.last.draft.sender], reader: w.b.readers[w.last.draft.sender]}
 }
 
-// once sends a request that is not worth trying again.
-func (w *worker) once(ctx context.Context, d deed) bool {
+// once sends a request without a retry.
+func (w *worker) once(ctx context.Context, d operation) bool {
 	a, err := w.wire.do(ctx, w.bytes)
 	if err == nil && a.status == http.StatusOK {
 		return true
@@ -320,8 +324,8 @@ func (w *worker) once(ctx context.Context, d deed) bool {
 	return false
 }
 
-// count is where a deed is counted in the present stretch.
-func (w *worker) count(d deed) *report.Operation {
+// count returns the counts of an operation in the present phase.
+func (w *worker) count(d operation) *report.Operation {
 	if w.counted[d] == nil {
 		w.counted[d] = &report.Operation{Failed: map[string]int64{}, Latency: report.NewLatency()}
 	}
@@ -329,8 +333,8 @@ func (w *worker) count(d deed) *report.Operation {
 }
 
 func (w *worker) violate(format string, args ...any) {
-	if len(w.tells.violated) < maxWords {
-		w.tells.violated = append(w.tells.violated, fmt.Sprintf(format, args...))
+	if len(w.outcome.violated) < maxWords {
+		w.outcome.violated = append(w.outcome.violated, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -353,15 +357,5 @@ func (w *worker) newKey(text *[keySize]byte) {
 			b = append(b, '-')
 		}
 		b, from = hex.AppendEncode(b, u[from:to]), to
-	}
-}
-
-// pause waits, unless the benchmark is interrupted.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

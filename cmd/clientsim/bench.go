@@ -21,33 +21,34 @@ func measure(out, progress io.Writer) *cli.Command {
 	usual := bench.Default()
 	return &cli.Command{
 		Name:      "bench",
-		Usage:     "measure mlsd under load, and check that everything it has acknowledged is there",
+		Usage:     "measure mlsd under load, and check that everything it acknowledged is stored",
 		ArgsUsage: "SCENARIO",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
-			&cli.IntFlag{Name: "in-flight", Value: usual.InFlight, Usage: "requests at any time; at a given rate, at most"},
-			&cli.FloatFlag{Name: "rate", Usage: "requests a second, whatever becomes of those before; without it, as many as go"},
-			&cli.IntFlag{Name: "turns", Value: usual.Turns, Usage: "how often each variant has its turn"},
-			&cli.DurationFlag{Name: "for", Value: usual.For, Usage: "how long a turn is"},
-			&cli.DurationFlag{Name: "warm-up", Value: usual.Warm, Usage: "load before each turn that does not count"},
+			&cli.IntFlag{Name: "in-flight", Value: usual.InFlight, Usage: "unanswered requests at any time; with --rate, at most"},
+			&cli.FloatFlag{Name: "rate", Usage: "requests started per second, answered or not; default: as many as possible"},
+			&cli.IntFlag{Name: "turns", Value: usual.Turns, Usage: "turns of each variant"},
+			&cli.DurationFlag{Name: "for", Value: usual.For, Usage: "length of a turn"},
+			&cli.DurationFlag{Name: "warm-up", Value: usual.Warm, Usage: "load before each turn, not counted"},
 			&cli.StringFlag{Name: "variants", Value: strings.Join(usual.Variants, ","), Usage: "`NAME[,NAME]` of the ways to write messages to compare"},
-			&cli.Int64Flag{Name: "messages", Usage: "acknowledged messages after which to end, instead of after the turns"},
-			&cli.IntFlag{Name: "convos", Usage: "convos; without it, as the scenario has it"},
-			&cli.IntFlag{Name: "members", Usage: "members of each convo; without it, as the scenario has it"},
+			&cli.Int64Flag{Name: "messages", Usage: "end after this many acknowledged messages, instead of after the turns"},
+			&cli.IntFlag{Name: "convos", Usage: "convos; default: by scenario"},
+			&cli.IntFlag{Name: "members", Usage: "members of each convo; default: by scenario"},
 			&cli.IntFlag{Name: "senders", Value: usual.Senders, Usage: "accounts that send"},
-			&cli.IntFlag{Name: "subscribers", Usage: "streams that are open; without it, as the scenario has it"},
-			&cli.IntFlag{Name: "joins", Value: usual.Joins, Usage: "devices that join at once, or KeyPackages that are claimed, in a storm"},
-			&cli.IntFlag{Name: "servers", Value: usual.Servers, Usage: "mlsd processes with one database"},
+			&cli.IntFlag{Name: "subscribers", Usage: "open streams; default: by scenario"},
+			&cli.IntFlag{Name: "joins", Value: usual.Joins, Usage: "joining devices, or claimed KeyPackages, in a storm"},
+			&cli.IntFlag{Name: "servers", Value: usual.Servers, Usage: "mlsd processes on one database"},
 			&cli.IntFlag{Name: "body", Value: usual.Body, Usage: "bytes of a ciphertext"},
 			&cli.StringFlag{Name: "curve", Value: usual.Curve, Usage: "`CURVE` of the accounts' keys: k256, p256 or mixed"},
 			&cli.BoolFlag{Name: "faults", Usage: "drop answers, send requests twice at once, and kill servers"},
-			&cli.DurationFlag{Name: "kill-every", Value: usual.KillEvery, Usage: "how much time under load passes between two kills; 0: none"},
-			&cli.StringFlag{Name: "database", Usage: "`URL` of a PostgreSQL; without it, a private one is started"},
-			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; without it, the one beside clientsim, or one that is built"},
+			&cli.DurationFlag{Name: "kill-every", Value: usual.KillEvery, Usage: "time under load between two kills; 0: no kills"},
+			&cli.StringFlag{Name: "database", Usage: "`URL` of a PostgreSQL; default: a private one is started"},
+			&cli.StringSliceFlag{Name: "mlsd", Usage: "`PATH` of the server to start, or NAME=PATH[,NAME=PATH] of servers that take turns as variants; " +
+				"default: one is found or built"},
 			&cli.StringFlag{Name: "pprof", Usage: "`FILE` for a processor profile of the server"},
 			&cli.StringFlag{Name: "json", Usage: "`FILE` for the report as JSON; -: print it instead of the table"},
 			&cli.StringFlag{Name: "html", Usage: "`FILE` for the report as a page"},
-			&cli.Uint64Flag{Name: "seed", Usage: "`NUMBER` that all chance follows from; without it, a random one"},
+			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Bool("list") {
@@ -79,11 +80,14 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 		Variants: strings.Split(c.String("variants"), ","), Messages: c.Int64("messages"),
 		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Subscribers: c.Int("subscribers"),
 		Joins: c.Int("joins"), Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
-		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binary: c.String("mlsd"),
+		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),
 		Profile: c.String("pprof"), Watch: live,
 	}
 	if !c.IsSet("seed") {
 		config.Seed = uint64(rand.Uint32())
+	}
+	if c.IsSet("variants") && len(config.Binaries) > 0 && config.Binaries[0].Name != "" {
+		return errors.New("servers with names are the variants: leave --variants out")
 	}
 	if config.Messages > 0 && !c.IsSet("variants") {
 		config.Variants = config.Variants[:1]
@@ -103,7 +107,20 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	return nil
 }
 
-// commandLine is the command line that makes the same report again. The URL of a database may hold a password, and is left out.
+// binaries reads PATH or NAME=PATH.
+func binaries(flags []string) (found []bench.Binary) {
+	for _, flag := range flags {
+		binary := bench.Binary{Path: flag}
+		if name, path, ok := strings.Cut(flag, "="); ok {
+			binary = bench.Binary{Name: name, Path: path}
+		}
+		found = append(found, binary)
+	}
+	return found
+}
+
+// commandLine is the command line that makes the same report again. It leaves out the URL of a
+// database, which may hold a password.
 func commandLine(c *cli.Command, seed uint64) string {
 	words := []string{"clientsim", "bench", c.Args().First()}
 	for _, name := range slices.Sorted(slices.Values(c.LocalFlagNames())) {
@@ -111,6 +128,8 @@ func commandLine(c *cli.Command, seed uint64) string {
 		case "seed", "json", "html", "pprof":
 		case "database":
 			words = append(words, "--database URL")
+		case "mlsd":
+			words = append(words, "--mlsd="+strings.Join(c.StringSlice(name), ","))
 		default:
 			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))
 		}
@@ -118,7 +137,7 @@ func commandLine(c *cli.Command, seed uint64) string {
 	return strings.Join(append(words, fmt.Sprintf("--seed=%d", seed)), " ")
 }
 
-// writeReport writes the files that are asked for, and the table unless the JSON is printed.
+// writeReport writes the requested files, and the table unless the JSON is printed.
 func writeReport(r *report.Report, jsonFile, htmlFile string, out io.Writer) error {
 	var errs []error
 	if jsonFile == "-" {

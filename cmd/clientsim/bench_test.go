@@ -33,6 +33,10 @@ func TestBenchmarkRefuses(t *testing.T) {
 		`no variant "x"`:         {"send-hot", "--variants", "x"},
 		"nonsense":               {"send-hot", "--nonsense"},
 		"/no/such/mlsd":          {"send-hot", "--mlsd", "/no/such/mlsd"},
+		"NAME=PATH":              {"send-hot", "--mlsd", "a=/x,/y"},
+		"comes twice":            {"send-hot", "--mlsd", "a=/x,a=/y"},
+		"leave --variants out":   {"send-hot", "--mlsd", "a=/x,b=/y", "--variants", "batched"},
+		"measures one server":    {"mixed", "--mlsd", "a=/x", "--mlsd", "b=/y"},
 	} {
 		err := run(t.Context(), append([]string{"clientsim", "bench"}, args...), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

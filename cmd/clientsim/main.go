@@ -1,6 +1,6 @@
-// Command clientsim plays simulated MLS clients against mlsd, with faults, and
-// checks that every promise is kept. With no arguments it starts a server of
-// its own and plays every scenario. The subcommand tour serves the README's tour, and bench measures.
+// Command clientsim plays simulated MLS clients against mlsd, with faults, and checks that every
+// promise is kept. Without arguments it starts its own server and plays every scenario. The
+// subcommand tour serves the README's tour, and bench measures.
 package main
 
 import (
@@ -17,10 +17,13 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/clientsim"
+	"mlsd/clientsim/demo"
+	"mlsd/clientsim/scenario"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
 )
 
-// errBroken ends a run whose report has said everything already.
+// errBroken ends a run whose report names the broken promises.
 var errBroken = errors.New("promises were broken")
 
 func main() {
@@ -33,7 +36,7 @@ func main() {
 	}
 }
 
-// run is main with everything it touches handed in.
+// run is main with its arguments and outputs passed in.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return command(out, progress).Run(ctx, args)
 }
@@ -44,28 +47,28 @@ func command(out, progress io.Writer) *cli.Command {
 		Usage:     "play simulated MLS clients against mlsd and check its promises",
 		Writer:    out,
 		ErrWriter: progress,
-		// An error is the caller's to print and to exit with.
+		// The caller prints the error and exits.
 		ExitErrHandler: func(context.Context, *cli.Command, error) {},
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "server", Usage: "`URL` of a running server; without it, one is started"},
-			&cli.StringFlag{Name: "service-did", Value: clientsim.DefaultServiceDID, Usage: "the `DID` that tokens are made out to"},
-			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:0", Usage: "`ADDR` of the simulator's PLC directory, which the server has to use (MLSD_PLC_URL)"},
-			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; without it, the one beside clientsim, or one that is built"},
-			&cli.StringFlag{Name: "scenario", Usage: "`NAME[,NAME]` of the scenarios to play; without it, all"},
-			&cli.Uint64Flag{Name: "seed", Usage: "`NUMBER` that all chance follows from; without it, a random one, which is printed"},
+			&cli.StringFlag{Name: "server", Usage: "`URL` of a running server; default: one is started"},
+			&cli.StringFlag{Name: "service-did", Value: xrpc.DefaultServiceDID, Usage: "the server's `DID`, the audience of the tokens"},
+			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:0", Usage: "`ADDR` of the simulator's PLC directory; the server must use it (MLSD_PLC_URL)"},
+			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
+			&cli.StringFlag{Name: "scenario", Usage: "`NAME[,NAME]` of the scenarios to play; default: all"},
+			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one, which is printed"},
 			&cli.IntFlag{Name: "clients", Value: 8, Usage: "phones in the long conversation"},
 			&cli.IntFlag{Name: "messages", Value: 200, Usage: "messages in the long conversation"},
 			&cli.IntFlag{Name: "epochs", Value: 20, Usage: "commits in contended-commits"},
 			&cli.IntFlag{Name: "members", Value: 40, Usage: "members in big-group"},
 			&cli.IntFlag{Name: "claims", Value: 400, Usage: "claims in claims-two-servers"},
-			&cli.IntFlag{Name: "writers", Value: 4, Usage: "who write at once in live"},
+			&cli.IntFlag{Name: "writers", Value: 4, Usage: "accounts that write at once in live"},
 			&cli.IntFlag{Name: "convos", Value: 20, Usage: "convos in live"},
-			&cli.IntFlag{Name: "subscribers", Value: 12, Usage: "who listen in live"},
-			&cli.DurationFlag{Name: "for", Value: 5 * time.Second, Usage: "how long they write in live"},
-			&cli.IntFlag{Name: "rate", Usage: "messages a second in live; without it, as many as go"},
-			&cli.BoolFlag{Name: "calm", Usage: "live without faults and changes, to measure"},
-			&cli.IntFlag{Name: "idle", Value: 200, Usage: "who listen to nothing in live-idle"},
-			&cli.IntFlag{Name: "audience", Value: 100, Usage: "who listen to one message in live-idle"},
+			&cli.IntFlag{Name: "subscribers", Value: 12, Usage: "subscribers in live"},
+			&cli.DurationFlag{Name: "for", Value: 5 * time.Second, Usage: "how long live writes"},
+			&cli.IntFlag{Name: "rate", Usage: "messages a second in live; default: as many as possible"},
+			&cli.BoolFlag{Name: "calm", Usage: "live without faults and roster changes, to measure"},
+			&cli.IntFlag{Name: "idle", Value: 200, Usage: "subscribers without events in live-idle"},
+			&cli.IntFlag{Name: "audience", Value: 100, Usage: "subscribers of one message in live-idle"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
 		},
@@ -85,22 +88,22 @@ func command(out, progress io.Writer) *cli.Command {
 func tour(out io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:  "tour",
-		Usage: "serve two made-up people, and the PLC directory that knows them, to a person with curl (see the README)",
+		Usage: "serve two demo users and their PLC directory to a person with curl (see the README)",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "service-did", Value: clientsim.DefaultServiceDID, Usage: "the `DID` that tokens are made out to"},
-			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:2582", Usage: "`ADDR`, on loopback, to serve at; the server has to use it (MLSD_PLC_URL)"},
+			&cli.StringFlag{Name: "service-did", Value: xrpc.DefaultServiceDID, Usage: "the server's `DID`, the audience of the tokens"},
+			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:2582", Usage: "`ADDR` on loopback to serve at; the server must use it (MLSD_PLC_URL)"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return fmt.Errorf("unexpected argument %q", c.Args().First())
 			}
-			return clientsim.ServeTour(ctx, c.String("plc-listen"), c.String("service-did"), out)
+			return demo.ServeTour(ctx, c.String("plc-listen"), c.String("service-did"), out)
 		},
 	}
 }
 
 func list(out io.Writer) error {
-	for _, s := range clientsim.Scenarios() {
+	for _, s := range scenario.Scenarios() {
 		if _, err := fmt.Fprintf(out, "%-24s %s\n", s.Name, s.About); err != nil {
 			return err
 		}
@@ -109,8 +112,8 @@ func list(out io.Writer) error {
 }
 
 func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
-	config := clientsim.Config{
-		Options: clientsim.Options{
+	config := scenario.Config{
+		Options: testbed.Options{
 			Seed: c.Uint64("seed"), Clients: c.Int("clients"), Messages: c.Int("messages"),
 			Epochs: c.Int("epochs"), Members: c.Int("members"), Claims: c.Int("claims"),
 			Writers: c.Int("writers"), Convos: c.Int("convos"), Subscribers: c.Int("subscribers"), For: c.Duration("for"),
@@ -125,7 +128,7 @@ func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 	if names := c.String("scenario"); names != "" {
 		config.Scenarios = strings.Split(names, ",")
 	}
-	report, err := clientsim.Run(ctx, config)
+	report, err := scenario.Run(ctx, config)
 	if report != nil {
 		write := report.WriteTable
 		if c.Bool("json") {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlsd/clientsim"
+	"mlsd/clientsim/scenario"
 )
 
 func TestList(t *testing.T) {
@@ -18,7 +18,7 @@ func TestList(t *testing.T) {
 	if err := run(t.Context(), []string{"clientsim", "--list"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Count(out.String(), "\n"), len(clientsim.Scenarios()); got != want {
+	if got, want := strings.Count(out.String(), "\n"), len(scenario.Scenarios()); got != want {
 		t.Errorf("%d lines for %d scenarios:\n%s", got, want, out.String())
 	}
 }
@@ -40,9 +40,8 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// A server that refuses everything breaks promises: the report is written, with
-// the seed, and the error makes the exit code. What needs a server of its own
-// is skipped.
+// A server that refuses everything breaks promises. The report is written with the seed, and the
+// error sets the exit code. Scenarios that need their own server are skipped.
 func TestBrokenPromisesAreAnError(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,7 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
-	"mlsd/clientsim"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
 )
 
 // blocks returns the fenced blocks of the README's tour by their language.
@@ -76,7 +77,7 @@ func startServer(t *testing.T, directory string) string {
 	if err := os.Chmod(home, 0o755); err != nil { // its database may run as another user
 		t.Fatal(err)
 	}
-	var server *clientsim.Proc
+	var server *testbed.Proc
 	t.Cleanup(func() {
 		if server != nil {
 			if err := server.Stop(); err != nil {
@@ -87,21 +88,20 @@ func startServer(t *testing.T, directory string) string {
 			t.Error(err)
 		}
 	})
-	binary, err := clientsim.FindServer(t.Context(), "", home)
+	binary, err := testbed.FindServer(t.Context(), "", home)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server = clientsim.NewProc(binary, filepath.Join(home, "data"), directory, clientsim.DefaultServiceDID)
-	// What the simulator usually sets and the README does not.
+	server = testbed.NewProc(binary, filepath.Join(home, "data"), directory, xrpc.DefaultServiceDID)
+	// The simulator usually sets these, and the README does not.
 	if err := server.Start(t.Context(), map[string]string{"MLSD_ALLOW_LOOPBACK": "false", "MLSD_FAILPOINTS": "false"}); err != nil {
 		t.Fatal(err)
 	}
 	return server.URL()
 }
 
-// The README's tour is walked command by command, and each "# → text" in it is
-// what comes next in the output. What it starts the two processes with is held
-// against what the test starts them with.
+// The test walks the README's tour command by command. Each "# → text" must come next in the
+// output. The flags that start the two processes must be the ones that the test uses.
 func TestTourOfTheReadme(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -143,7 +143,7 @@ func TestTourOfTheReadme(t *testing.T) {
 	}
 }
 
-// Without a word on where, the tour is where the README says.
+// By default, the tour is served where the README says.
 func TestTourDefaults(t *testing.T) {
 	t.Parallel()
 	defaults := map[string]string{}
@@ -152,7 +152,7 @@ func TestTourDefaults(t *testing.T) {
 			defaults[text.Name] = text.Value
 		}
 	}
-	want := map[string]string{"plc-listen": "127.0.0.1:2582", "service-did": clientsim.DefaultServiceDID}
+	want := map[string]string{"plc-listen": "127.0.0.1:2582", "service-did": xrpc.DefaultServiceDID}
 	if diff := cmp.Diff(want, defaults); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}

@@ -14,7 +14,7 @@ var pageText string
 
 var page = template.Must(template.New("page").Parse(pageText))
 
-// WriteHTML writes the report as one page that needs nothing else: no script, and nothing from any network.
+// WriteHTML writes the report as one page without scripts and without links to other files.
 func (r *Report) WriteHTML(w io.Writer) error {
 	durable, is := r.Database.durable()
 	view := struct {

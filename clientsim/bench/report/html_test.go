@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// pageOf writes the page, and checks that it is one that needs no script, no network and no repair by a browser.
+// pageOf writes the page, and checks that it is valid and needs no script and no network.
 func pageOf(t *testing.T, r *Report) (text string, visible string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -111,7 +111,7 @@ func TestPageOfManyLoads(t *testing.T) {
 	}
 }
 
-// Everything that is text may have come from a server.
+// Any text may come from a server, so all text is escaped.
 func TestPageEscapes(t *testing.T) {
 	t.Parallel()
 	const hostile = `"><script>alert('1')</script><style>*{}</style>&amp;`

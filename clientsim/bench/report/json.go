@@ -9,14 +9,16 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// WriteJSON writes the report for a program, and for Read. Durations are in nanoseconds, latencies in microseconds.
+// WriteJSON writes the report for a program, and for Read. Durations are in nanoseconds, latencies
+// in microseconds.
 func (r *Report) WriteJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(r)
 }
 
-// Read reads what WriteJSON wrote, every histogram included. A field that it does not know is an error: the report is of another version.
+// Read reads what WriteJSON wrote, with all histograms. An unknown field is an error, because the
+// report is of another version.
 func Read(r io.Reader) (*Report, error) {
 	decoder := json.NewDecoder(r)
 	decoder.DisallowUnknownFields()
@@ -27,7 +29,8 @@ func Read(r io.Reader) (*Report, error) {
 	return &report, nil
 }
 
-// latencyJSON is a Latency in JSON, in microseconds. HDR is all of it; the rest is there for readers without an HdrHistogram at hand.
+// latencyJSON is a Latency in JSON, in microseconds. HDR is the whole histogram. The other fields
+// are for readers without an HdrHistogram.
 type latencyJSON struct {
 	Count int64   `json:"count"`
 	Min   int64   `json:"min"`
@@ -56,7 +59,8 @@ func (l *Latency) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// UnmarshalJSON reads the histogram and ignores the figures drawn from it, but for the count, which must be the histogram's.
+// UnmarshalJSON reads the histogram. It ignores the figures derived from it, except that the count
+// must match.
 func (l *Latency) UnmarshalJSON(text []byte) error {
 	var read latencyJSON
 	if err := json.Unmarshal(text, &read); err != nil {

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/term"
 )
 
-// Live shows a benchmark while it runs: on a terminal in a small block that is drawn again every second, elsewhere in a line for each
-// run that is over. It has no goroutine of its own; all its methods may be called from any.
+// Live shows a running benchmark. On a terminal it redraws a small block every second. Elsewhere it
+// prints a line per run. It has no goroutine of its own, and its methods are safe for concurrent
+// use.
 type Live struct {
 	mu      sync.Mutex // guards everything below, and the writing
 	out     io.Writer
@@ -22,7 +23,7 @@ type Live struct {
 	run     string // empty if none is under way
 	of      time.Duration
 	seconds []Second  // of this run
-	rates   []float64 // of the last minute, across runs; below zero where a new one begins
+	rates   []float64 // of the last minute, across runs; negative where a run begins
 }
 
 const (
@@ -30,7 +31,7 @@ const (
 	sparkline  = 60 // seconds
 )
 
-// NewLive writes to w, which may be os.Stderr; a nil w is silence.
+// NewLive writes to w, such as os.Stderr. With nil it writes nothing.
 func NewLive(w io.Writer) *Live {
 	if w == nil {
 		w = io.Discard
@@ -48,7 +49,8 @@ func NewLive(w io.Writer) *Live {
 	return l
 }
 
-// Begin says that a run begins, such as "batched, turn 2 of 5", and how long it will take, 0 if nobody knows. The run before it is over.
+// Begin begins a run, such as "batched, turn 2 of 5", and ends the one before. of is its length, 0
+// if unknown.
 func (l *Live) Begin(run string, of time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +62,7 @@ func (l *Live) Begin(run string, of time.Duration) {
 	l.draw(over)
 }
 
-// Second adds a second to the run that is under way, if one is.
+// Second adds a second to the present run, if there is one.
 func (l *Live) Second(s Second) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,14 +84,14 @@ func (l *Live) Line(text string) {
 	l.draw(strings.TrimRight(text, "\n") + "\n")
 }
 
-// Close ends the run that is under way and removes the block. A Line after it is still printed.
+// Close ends the present run and removes the block. Line still prints after it.
 func (l *Live) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draw(l.over())
 }
 
-// over forgets the run that is under way and returns the line that remains of it.
+// over ends the present run and returns its summary line.
 func (l *Live) over() string {
 	run, seconds := l.run, l.seconds
 	l.run, l.seconds = "", nil
@@ -124,8 +126,8 @@ func rateAt(seconds []Second, i int) float64 {
 	return float64(seconds[i].Done) / (seconds[i].At - from).Seconds()
 }
 
-// draw replaces the block by lines that stay and the block as it is now, in one write so that it does not flicker.
-// Errors are dropped: there is nobody left to tell them to.
+// draw replaces the block in one write, so that it does not flicker. It ignores errors, because
+// they cannot be reported.
 func (l *Live) draw(stays string) {
 	if l.columns == nil {
 		_, _ = io.WriteString(l.out, stays)
@@ -138,14 +140,14 @@ func (l *Live) draw(stays string) {
 	text.WriteString(stays)
 	block := l.block(max(minColumns, l.columns()) - 1)
 	if len(block) > 0 {
-		// Without wrapping a terminal that is narrower than the block cuts it off, and the block keeps its height.
+		// Line wrapping is off, so that the block keeps its height on a narrow terminal.
 		text.WriteString("\x1b[?7l" + strings.Join(block, "\n") + "\n\x1b[?7h")
 	}
 	l.drawn = len(block)
 	_, _ = io.WriteString(l.out, text.String())
 }
 
-// block is what is going on now, in lines of at most so many columns.
+// block returns the present block, in lines of at most columns columns.
 func (l *Live) block(columns int) []string {
 	if l.run == "" {
 		return nil
@@ -175,7 +177,7 @@ func cut(text string, columns int) string {
 	return text
 }
 
-// spark draws the rates of the last minute, as many as there is room for, from 0 to the greatest among them.
+// spark draws the rates of the last minute, as many as fit, from 0 to the greatest.
 func (l *Live) spark(columns int) string {
 	bars := []rune("▁▂▃▄▅▆▇█")
 	const label = 14

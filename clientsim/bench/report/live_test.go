@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// screen is a terminal that understands what Live says to it.
+// screen is a terminal that understands Live's output.
 type screen struct {
 	t    *testing.T
 	rows []string

@@ -20,7 +20,8 @@ type key struct{ Class, Text string }
 // series is how many colours the page has; further variants begin again with the first.
 const series = 8
 
-// seriesOf numbers the variants in the order in which they first ran: a variant has the same colour in every plot.
+// seriesOf numbers the variants in the order in which they first ran: a variant has the same colour
+// in every plot.
 func seriesOf(groups []*group) map[string]int {
 	found := map[string]int{}
 	for _, g := range groups {
@@ -31,7 +32,8 @@ func seriesOf(groups []*group) map[string]int {
 	return found
 }
 
-// look is how a group is drawn: the colour of its variant, and a dash if the variant is in the same plot with several loads.
+// look is how a group is drawn: its variant's colour, dashed if the variant has several loads in
+// the plot.
 type look struct{ class, label string }
 
 func looks(groups []*group, variants map[string]int) (found []look) {
@@ -135,7 +137,8 @@ func (p panel) ratePlot(variants map[string]int) plot {
 		SVG: d.done("requests per second, by variant")}
 }
 
-// percentilePlots draws the latency of all operations together, or each apart if some variant has several.
+// percentilePlots draws the latency of all operations together, or of each one if a variant has
+// several.
 func (p panel) percentilePlots(variants map[string]int) (found []plot) {
 	names := []string{all}
 	for _, g := range p.groups {
@@ -150,7 +153,8 @@ func (p panel) percentilePlots(variants map[string]int) (found []plot) {
 	return found
 }
 
-// percentilePlot stretches the tail as HdrHistogram does: each step to the right leaves a tenth of the requests.
+// percentilePlot stretches the tail like HdrHistogram: each step to the right leaves a tenth of the
+// requests.
 func (p panel) percentilePlot(name string, variants map[string]int) plot {
 	const steps = 40.0 // of a curve, for each tenfold
 	curves := make([][]point, len(p.groups))
@@ -210,7 +214,7 @@ func percentileTicks(tail float64) []tick {
 
 func percent(q float64) string { return fmt.Sprintf("%g", q) }
 
-// timePlot sets the runs of a panel one after another, as they were made: the rate above, p50 and p99 below.
+// timePlot draws the runs of a panel one after another: the rate above, p50 and p99 below.
 func (r *Report) timePlot(p panel, variants map[string]int) plot {
 	runs, looks := r.runsOf(p), looks(p.groups, variants)
 	whole, greatest := 0.0, 0.0
@@ -228,7 +232,7 @@ func (r *Report) timePlot(p panel, variants map[string]int) plot {
 	lower := frame{left: 84, right: plotWidth - 20, top: 216, bottom: 416}
 	d := draw(lower.bottom + 46)
 	x, along := fromZero(whole, upper.left, upper.right, significant)
-	x.greatest = max(whole, 1) // do not leave room for a round number
+	x.greatest = max(whole, 1) // no space for a round number
 	for len(along) > 1 && along[len(along)-1].at > x.greatest {
 		along = along[:len(along)-1]
 	}
@@ -236,7 +240,7 @@ func (r *Report) timePlot(p panel, variants map[string]int) plot {
 	late, lates := logarithmic(fastest, slowest, lower.bottom, lower.top, latencyText)
 
 	at, turn, marked := 0.0, -1, 0.0
-	for i, m := range runs { // shade every other turn first: everything else is drawn over it
+	for i, m := range runs { // shade every other turn first, below everything else
 		next := at + m.run.length()
 		if m.run.Turn%2 == 1 {
 			d.rect("turn", x.at(at), upper.top, x.at(next)-x.at(at), lower.bottom-upper.top, "")
@@ -282,7 +286,7 @@ func (r *Report) runsOf(p panel) (found []placed) {
 	return found
 }
 
-// length is how long a run took, in seconds, or until its last second ended if that was later.
+// length returns how long a run took, in seconds, its last second included.
 func (r *Run) length() float64 {
 	took := r.Took
 	for _, s := range r.Seconds {
@@ -291,7 +295,8 @@ func (r *Run) length() float64 {
 	return took.Seconds()
 }
 
-// overTime draws one run that began at the given second of the plot. A second in which nothing was done interrupts the latencies.
+// overTime draws one run that began at the given second of the plot. A second without requests
+// interrupts the latencies.
 func (r *Run) overTime(d *drawing, class string, began float64, x, rate, late scale) {
 	var rates, p50, p99 []point
 	latencies := func() {
@@ -312,7 +317,7 @@ func (r *Run) overTime(d *drawing, class string, began float64, x, rate, late sc
 	latencies()
 }
 
-// costPlot stacks what the processors did for a request.
+// costPlot stacks the processor time per request.
 func costPlot(groups []*group) plot {
 	greatest := 0.0
 	costs := make([]cost, len(groups))

@@ -1,10 +1,11 @@
-// Package report is what a benchmark has measured, and how it is shown: a table and a live view for a terminal, JSON for programs, and
-// one HTML page with plots for everybody else.
+// Package report is what a benchmark has measured, and how it is shown: a table and a live view for
+// a terminal, JSON for programs, and one HTML page with plots.
 //
-// Variants take turns, so that what the machine does meanwhile meets all of them alike: a figure is the median over the turns, and two
-// variants are compared turn by turn before the median is taken.
+// Variants take turns, so that what the machine does meanwhile meets all of them alike: a figure is
+// the median over the turns, and two variants are compared turn by turn before the median is taken.
 //
-// In JSON every duration is in nanoseconds, except in a latency, which is in microseconds throughout.
+// In JSON every duration is in nanoseconds, except in a latency, which is in microseconds
+// throughout.
 package report
 
 import (
@@ -21,9 +22,9 @@ type Report struct {
 	Seed     uint64    `json:"seed"`
 	Machine  Machine   `json:"machine"`
 	Database Database  `json:"database"`
-	Runs     []Run     `json:"runs"` // as they were made: the variants take turns
+	Runs     []Run     `json:"runs"` // in order: the variants take turns
 	Verdict  *Verdict  `json:"verdict,omitempty"`
-	Notes    []string  `json:"notes,omitempty"` // what else a reader has to know, such as what the ciphertexts are
+	Notes    []string  `json:"notes,omitempty"` // what else a reader must know, such as what the ciphertexts are
 }
 
 // Machine is what everything ran on: load, server and database together.
@@ -42,7 +43,7 @@ type Database struct {
 	Settings map[string]string `json:"settings"` // fsync, synchronous_commit, shared_buffers, …
 }
 
-// Run is one stretch of load of one variant.
+// Run is one turn of one variant under load.
 type Run struct {
 	Variant string        `json:"variant"` // batched, alone, ceiling, …
 	Turn    int           `json:"turn"`    // from 0: the variants of one turn follow each other
@@ -52,14 +53,14 @@ type Run struct {
 	Operations map[string]*Operation `json:"operations"`
 	Seconds    []Second              `json:"seconds"`
 	Spent      Spent                 `json:"spent"`
-	// Backlog is the most requests that were due at one time and had not begun, in an open loop.
+	// Backlog is, in an open loop, the largest number of due requests that had not begun.
 	Backlog int64 `json:"backlog,omitempty"`
 }
 
 // Load is what a run asks of the server.
 type Load struct {
-	InFlight  int     `json:"inFlight,omitempty"` // closed loop: so many requests at any time
-	Rate      float64 `json:"rate,omitempty"`     // open loop: so many a second begin, whatever becomes of them
+	InFlight  int     `json:"inFlight,omitempty"` // closed loop: unanswered requests at any time
+	Rate      float64 `json:"rate,omitempty"`     // open loop: requests started per second
 	Servers   int     `json:"servers"`            // mlsd processes
 	Convos    int     `json:"convos"`
 	Members   int     `json:"members"` // of each convo
@@ -74,7 +75,7 @@ type Load struct {
 type Operation struct {
 	Done   int64            `json:"done"`
 	Failed map[string]int64 `json:"failed,omitempty"` // by error name
-	// Latency in microseconds. In an open loop it counts from when the request was due, not from when it could be sent.
+	// Latency is in microseconds. In an open loop it counts from when the request was due.
 	Latency *Latency `json:"latency"`
 }
 
@@ -83,7 +84,7 @@ type Latency struct {
 	*hdrhistogram.Histogram
 }
 
-// NewLatency returns an empty one.
+// NewLatency returns an empty histogram.
 func NewLatency() *Latency {
 	return &Latency{hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)}
 }
@@ -103,17 +104,17 @@ type Spent struct {
 	Load     time.Duration `json:"load"` // of the benchmark itself
 }
 
-// Verdict is what a reader of every convo found afterwards.
+// Verdict is the result of reading every convo afterwards.
 type Verdict struct {
 	Sent      int64    `json:"sent"` // acknowledged
 	Stored    int64    `json:"stored"`
-	Unknown   int64    `json:"unknown"` // stored, but never acknowledged: each must be of a request that failed
+	Unknown   int64    `json:"unknown"` // stored and not acknowledged: each must belong to a failed request
 	Lost      int64    `json:"lost"`
 	Doubled   int64    `json:"doubled"`
-	Gaps      int64    `json:"gaps"`     // seqs that nobody has
-	Violated  []string `json:"violated"` // what the server's own check says, and anything else that must not be
+	Gaps      int64    `json:"gaps"`     // missing seqs
+	Violated  []string `json:"violated"` // by the server's own check and by others
 	Retried   int64    `json:"retried"`
-	Dropped   int64    `json:"dropped"`   // answers that were thrown away
+	Dropped   int64    `json:"dropped"`   // answers that the client threw away
 	Duplicate int64    `json:"duplicate"` // requests sent twice at once
 	Kills     int64    `json:"kills"`
 }

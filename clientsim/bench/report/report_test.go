@@ -35,7 +35,8 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// The machine is slow in the second turn: the ratio of the medians would be 4, but in every turn it was 2 or 3.
+// The machine is slow in the second turn. The ratio of the medians would be 4, but in every turn
+// the ratio was 2 or 3.
 func TestRatiosAreOfOneTurn(t *testing.T) {
 	t.Parallel()
 	load := Load{InFlight: 8, Convos: 1}
@@ -79,7 +80,8 @@ func TestComparable(t *testing.T) {
 	}
 }
 
-// With several loads each is compared with its own, though ceiling has neither servers nor members.
+// With several loads, each is compared with its own, although ceiling has neither servers nor
+// members.
 func TestPanels(t *testing.T) {
 	t.Parallel()
 	var r Report
@@ -101,7 +103,7 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// Faults say something by their absence.
+// The absence of faults is shown too.
 func TestOneVariantOneLoad(t *testing.T) {
 	t.Parallel()
 	r := Report{Runs: []Run{fixed("calm", 0, Load{Rate: 100}, 1000, 100), fixed("storm", 0, Load{Rate: 90, Faults: true}, 900, 400)}}
@@ -181,7 +183,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// Nothing was measured, or nothing was done: there are no figures then, but still a table and a page.
+// Without measurements there are no figures, but still a table and a page.
 func TestNothingMeasured(t *testing.T) {
 	t.Parallel()
 	idle := Run{Variant: "batched", Operations: map[string]*Operation{"sendMessage": {}, "getMessages": nil}, Seconds: []Second{{At: time.Second}, {}}}

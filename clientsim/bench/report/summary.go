@@ -68,7 +68,7 @@ func (r *Run) rate(name string) float64 {
 	return float64(r.done(name)) / r.Took.Seconds()
 }
 
-// latency merges what was measured; in microseconds.
+// latency merges the latencies of an operation, in microseconds.
 func (r *Run) latency(name string) *Latency {
 	merged := NewLatency()
 	for _, op := range r.pick(name) {
@@ -79,7 +79,7 @@ func (r *Run) latency(name string) *Latency {
 	return merged
 }
 
-// rates are those of the turns that had such an operation.
+// rates returns the rates of the turns that have the operation.
 func (g *group) rates(name string) (rates []float64) {
 	for _, run := range g.runs {
 		if len(run.pick(name)) > 0 && run.Took > 0 {
@@ -97,7 +97,7 @@ func (g *group) latency(name string) *Latency {
 	return merged
 }
 
-// failures says what failed, by name and the most frequent first; empty if nothing did.
+// failures lists the failures by name, the most frequent first. It is empty without failures.
 func (g *group) failures(name string) string {
 	count := map[string]int64{}
 	for _, run := range g.runs {
@@ -127,7 +127,8 @@ type cost struct{ server, database, load float64 }
 
 func (c cost) total() float64 { return c.server + c.database + c.load }
 
-// costOf divides all processor time of some runs by the requests that were done in them: failures make the others dearer.
+// costOf divides all processor time of some runs by their successful requests. Failures make these
+// dearer.
 func costOf(runs ...*Run) cost {
 	var spent Spent
 	var done int64
@@ -141,7 +142,7 @@ func costOf(runs ...*Run) cost {
 	return cost{per(spent.Server), per(spent.Database), per(spent.Load)}
 }
 
-// median is NaN of nothing.
+// median returns NaN for no values.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
@@ -151,13 +152,15 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// panel is the groups that can be set beside each other: their loads differ at most in what a variant may decide itself.
+// panel is a set of groups that can be compared: their loads differ only in what a variant decides
+// itself.
 type panel struct {
 	load   string // what sets it apart from the other panels; empty if there is but one
 	groups []*group
 }
 
-// panels divides the groups. If each variant has one load only, those are meant to be compared, however they differ.
+// panels divides the groups. If each variant has one load only, all are compared, however they
+// differ.
 func panels(groups []*group) (found []panel) {
 	loads := map[string]int{}
 	for _, g := range groups {
@@ -172,7 +175,7 @@ func panels(groups []*group) (found []panel) {
 	var keys []Load
 	for _, g := range groups {
 		key := g.load
-		key.Servers, key.Members, key.Faults = 0, 0, false // a variant may decide these; ceiling has no servers at all
+		key.Servers, key.Members, key.Faults = 0, 0, false // a variant may decide these; ceiling has no servers
 		at := slices.Index(keys, key)
 		if at < 0 {
 			at = len(keys)
@@ -187,7 +190,7 @@ func panels(groups []*group) (found []panel) {
 	return found
 }
 
-// ratio is one variant divided by another, each figure the median of the turns' own ratios.
+// ratio is one variant divided by another. Each figure is the median of the turns' own ratios.
 type ratio struct {
 	over, under          string // variants
 	load                 string // of the panel
@@ -196,8 +199,19 @@ type ratio struct {
 	p50, p99, processors float64
 }
 
-// pairs are the comparisons that the benchmark is made for. A variant that is in none of them is divided by the first of its panel.
+// pairs are the usual comparisons. A variant in none of them is divided by the first of its panel.
 var pairs = [][2]string{{"batched", "alone"}, {"batched", "ceiling"}, {"alone", "ceiling"}, {"storm", "calm"}}
+
+// Variant names a variant of one of several servers. Variants of one name are compared server by
+// server.
+func Variant(name, server string) string {
+	if server == "" {
+		return name
+	}
+	return name + ofServer + server
+}
+
+const ofServer = ", "
 
 func (r *Report) ratios() (found []ratio) {
 	for _, p := range panels(r.groups()) {
@@ -222,7 +236,7 @@ func (r *Report) ratios() (found []ratio) {
 	return found
 }
 
-// comparable returns the pairs of which both variants are there, and a pair for each of the rest.
+// comparable returns the pairs whose variants exist, and a pair for each other variant.
 func comparable(variants []string) (found [][2]string) {
 	known := map[string]bool{}
 	for _, pair := range pairs {
@@ -231,15 +245,25 @@ func comparable(variants []string) (found [][2]string) {
 			known[pair[0]], known[pair[1]] = true, true
 		}
 	}
-	for _, v := range variants[1:] {
-		if !known[v] {
-			found = append(found, [2]string{v, variants[0]})
+	for i, v := range variants[1:] {
+		if known[v] {
+			continue
 		}
+		under := variants[0]
+		if name, _, ok := strings.Cut(v, ofServer); ok {
+			same := slices.IndexFunc(variants, func(w string) bool { return strings.HasPrefix(w, name+ofServer) })
+			if same > i {
+				continue // v is the first of its name
+			}
+			under = variants[same]
+		}
+		found = append(found, [2]string{v, under})
 	}
 	return found
 }
 
-// counterpart is the group of another variant under the same load, or else under the nearest there is.
+// counterpart is the group of another variant under the same load, or else the
+// first one.
 func (p panel) counterpart(g *group, variant string) (found *group) {
 	for _, other := range p.groups {
 		if other.variant == variant && (found == nil || other.load == g.load) {
@@ -249,7 +273,8 @@ func (p panel) counterpart(g *group, variant string) (found *group) {
 	return found
 }
 
-// shared is what two runs can be compared by: all of their operations, or the one that goes on in a storm as in a calm.
+// shared returns the operation to compare two runs by: all, or the one that both a storm and a calm
+// have.
 func shared(a, b *Run) string {
 	for name := range b.Operations {
 		if len(b.Operations) == 1 && len(a.Operations) > 1 && a.Operations[name] != nil {
@@ -287,7 +312,7 @@ func compare(over, under *group) ratio {
 	return found
 }
 
-// terms says a load in words, a term for each field; one that does not apply is empty.
+// terms describes a load, one term per field. A term that does not apply is empty.
 func (l Load) terms() [7]string {
 	var terms [7]string
 	if l.InFlight > 0 {
@@ -314,8 +339,8 @@ func (l Load) terms() [7]string {
 	return terms
 }
 
-// varying tells which terms are not the same in all loads. A load without a term, as ceiling has no servers, does not differ by that;
-// only to have no faults does say something.
+// varying reports which terms differ between loads. A missing term is no difference, except for
+// faults.
 func varying(loads []Load) (vary [7]bool) {
 	var first [7]string
 	for _, l := range loads {
@@ -341,7 +366,7 @@ func (l Load) say(chosen [7]bool) string {
 	return joined(terms[:]...)
 }
 
-// loads says what all groups have in common, and for each group what sets it apart.
+// loads returns what all groups have in common, and what is special about each.
 func loads(groups []*group) (common string, apart []string) {
 	all := make([]Load, len(groups))
 	for i, g := range groups {
@@ -360,7 +385,8 @@ func loads(groups []*group) (common string, apart []string) {
 	return joined(shared[:]...), apart
 }
 
-// loadText says what all runs had in common: the operations, the load, and how many turns there were of how long.
+// loadText describes what all runs have in common: operations, load, number of turns and their
+// length.
 func (r *Report) loadText() string {
 	if len(r.Runs) == 0 {
 		return "no run"

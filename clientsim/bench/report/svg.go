@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// drawing is an SVG under construction. Colours are classes: the page's style gives them theirs, light or dark.
+// drawing is an SVG under construction. Colours are classes: the page's style gives them theirs,
+// light or dark.
 type drawing struct {
 	width, height float64
 	body          strings.Builder
@@ -66,7 +67,7 @@ func title(tooltip string) string {
 	return "<title>" + template.HTMLEscapeString(tooltip) + "</title>"
 }
 
-// done returns the SVG; everything in it that came from outside has been escaped above.
+// done returns the SVG. All text in it is escaped above.
 func (d *drawing) done(label string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" role="img" aria-label="%s">%s</svg>`,
 		d.width, d.height, template.HTMLEscapeString(label), d.body.String()))
@@ -112,7 +113,8 @@ func fromZero(v, low, high float64, label func(float64) string) (scale, []tick) 
 	return scale{greatest: n * step, low: low, high: high}, ticks
 }
 
-// logarithmic is a scale that contains least and greatest, with labels at 1, 2 and 5 of each decade, or fewer or more as there is room.
+// logarithmic is a scale that contains least and greatest, with labels at 1, 2 and 5 of each
+// decade, or fewer or more as there is room.
 func logarithmic(least, greatest, low, high float64, label func(float64) string) (scale, []tick) {
 	if !(least > 0) || !(greatest >= least) || math.IsInf(greatest, 0) {
 		least, greatest = 1, 10

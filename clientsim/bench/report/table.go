@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// row is what one group achieved, as text; of all its operations or of one.
+// row is one group's result as text, for all of its operations or for one.
 type row struct {
 	Variant, Load, Operation         string
 	Rate, Least, Most                string   // requests/s: median of the turns, and their extremes
@@ -19,7 +19,7 @@ type row struct {
 	Failed                           string   // by name
 }
 
-// rows returns one for each group, and below it one for each of its operations if it has several.
+// rows returns a row for each group, and one for each of its operations if it has several.
 func (r *Report) rows() (rows []row) {
 	groups := r.groups()
 	_, apart := loads(groups)
@@ -43,7 +43,7 @@ func (r *Report) rows() (rows []row) {
 	return rows
 }
 
-// quantiles are those that are shown; after them comes the greatest value.
+// quantiles are the columns of latency. The greatest value follows.
 var quantiles = []float64{50, 90, 99, 99.9}
 
 func (g *group) row(name string) row {
@@ -132,8 +132,8 @@ func writeRatios(w io.Writer, ratios []ratio) {
 	align(w, lines, 0, 1)
 }
 
-// align writes columns two spaces apart, the named ones flush left and the others flush right. A cell that is the last of its line may
-// be wider than its column.
+// align writes columns two spaces apart, the named ones flush left and the others flush right. The
+// last cell of a line may be wider than its column.
 func align(w io.Writer, lines [][]string, left ...int) {
 	var widths []int
 	for _, line := range lines {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// none stands for a figure that there is not.
+// none stands for a missing figure.
 const none = "–"
 
 // thousands writes 1234567 as 1,234,567.
@@ -24,14 +24,14 @@ func thousands(n int64) string {
 	return text
 }
 
-// significant writes three significant digits, or all of those before the point.
+// significant writes three significant digits, and always all digits before the point.
 func significant(v float64) string {
 	switch {
 	case math.IsNaN(v), math.IsInf(v, 0):
 		return none
 	case math.Abs(v) >= 99.95:
 		return thousands(int64(math.Round(v)))
-	case v == math.Trunc(v): // whole: the digits after the point would say nothing
+	case v == math.Trunc(v): // whole numbers have no digits after the point
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	case math.Abs(v) >= 9.995:
 		return strconv.FormatFloat(v, 'f', 1, 64)
@@ -75,7 +75,7 @@ func plural(n int, of string) string {
 	return thousands(int64(n)) + " " + of + "s"
 }
 
-// durable says what a COMMIT means, and whether it is on the disk after it.
+// durable says what a COMMIT means, and whether its data is on the disk after it.
 func (d Database) durable() (text string, is bool) {
 	fsync, commit := d.Settings["fsync"], d.Settings["synchronous_commit"]
 	switch {
@@ -98,7 +98,7 @@ func (m Machine) text() string {
 	return joined(said...)
 }
 
-// joined leaves out what is empty.
+// joined joins the parts that are not empty.
 func joined(parts ...string) string {
 	var said []string
 	for _, part := range parts {
@@ -112,17 +112,17 @@ func joined(parts ...string) string {
 // text is the verdict in one line.
 func (v *Verdict) text() string {
 	if v == nil {
-		return "No verdict: nobody has read the convos afterwards"
+		return "No verdict: the convos were not read afterwards"
 	}
-	word := "Every promise kept"
+	result := "Every promise kept"
 	if !v.Kept() {
-		word = "BROKEN"
+		result = "BROKEN"
 	}
-	return fmt.Sprintf("%s: %s lost, %s doubled, %s gaps, %s violated", word,
+	return fmt.Sprintf("%s: %s lost, %s doubled, %s gaps, %s violated", result,
 		thousands(v.Lost), thousands(v.Doubled), thousands(v.Gaps), thousands(int64(len(v.Violated))))
 }
 
-// counts is what the verdict rests on.
+// counts gives the numbers behind the verdict.
 func (v *Verdict) counts() string {
 	return fmt.Sprintf("%s acknowledged, %s stored, %s of them never acknowledged; %s retried, %s answers dropped, %s sent twice, %s kills",
 		thousands(v.Sent), thousands(v.Stored), thousands(v.Unknown), thousands(v.Retried), thousands(v.Dropped),

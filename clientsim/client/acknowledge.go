@@ -1,0 +1,132 @@
+package client
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/xrpc"
+)
+
+func (p *Phone) acknowledgeSend(d *Draft, answer xrpc.Answer) error {
+	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.Seq == nil || out.Epoch == nil {
+		return errors.New("no seq or no epoch")
+	}
+	if uint64(*out.Epoch) != d.Epoch {
+		return fmt.Errorf("stored in epoch %d, sent in %d", *out.Epoch, d.Epoch)
+	}
+	fresh, err := p.Model.Acked(d.Convo(), history.Sent{
+		Text: d.Text, Sender: p.Account.DID, Digest: d.Digest, Epoch: d.Epoch, ID: out.MessageID, Seq: *out.Seq,
+	})
+	if fresh {
+		p.stats.Sent.Add(1)
+	}
+	return err
+}
+
+func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
+	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.GroupID != hex.EncodeToString(d.GroupID) || out.Epoch != int64(d.Epoch) {
+		return fmt.Errorf("group %s at epoch %d, want %x at %d", out.GroupID, out.Epoch, d.GroupID, d.Epoch)
+	}
+	if len(out.Members) != len(d.DIDs)+1 {
+		return fmt.Errorf("%d members, want %d", len(out.Members), len(d.DIDs)+1)
+	}
+	group, ok := p.Device.Group(d.GroupID)
+	if !ok {
+		return errors.New("the group is gone from the device")
+	}
+	if group.Pending() != nil {
+		if err := group.Confirm(); err != nil {
+			return err
+		}
+	}
+	p.Model.Created(out.ID, d.GroupID, d.Epoch, d.WithInfo, p.Account.DID, d.DIDs)
+	return p.openThread(&Thread{ConvoID: out.ID, GroupID: d.GroupID, Entered: d.Epoch}, changes)
+}
+
+// openThread adds a thread to memory and to the files to be written.
+func (p *Phone) openThread(t *Thread, changes map[string][]byte) error {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	p.Threads[t.ConvoID] = t
+	changes[threadPrefix+t.ConvoID] = data
+	return nil
+}
+
+func (p *Phone) acknowledgeAdd(d *Draft, answer xrpc.Answer) error {
+	out, err := mlsapi.DecodeAddMembersOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if !out.Success || out.NewEpoch != int64(d.Epoch) || out.Seq == nil {
+		return fmt.Errorf("want success with newEpoch %d and a seq", d.Epoch)
+	}
+	p.Model.Joined(d.Convo(), p.Account.DID, *out.Seq, d.DIDs)
+	return p.Model.Committed(d.Convo(), d.Digest, *out.Seq)
+}
+
+func (p *Phone) acknowledgeCommit(d *Draft, answer xrpc.Answer) error {
+	out, err := mlsapi.DecodeSubmitCommitOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.NewEpoch != int64(d.Epoch) {
+		return fmt.Errorf("want newEpoch %d", d.Epoch)
+	}
+	return p.Model.Committed(d.Convo(), d.Digest, out.Seq)
+}
+
+// acknowledgeRejoin enters the group at once, unlike after a member's commit. The device has no key
+// for older entries, so it starts to read after its own commit.
+func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
+	out, err := mlsapi.DecodeProcessExternalCommitOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if out.NewEpoch != int64(d.Epoch) {
+		return fmt.Errorf("want newEpoch %d", d.Epoch)
+	}
+	if _, err := p.Device.ConfirmJoin(d.GroupID); err != nil {
+		return err
+	}
+	if err := p.Model.Committed(d.Convo(), d.Digest, out.Seq); err != nil {
+		return err
+	}
+	return p.startReading(&Thread{
+		ConvoID: d.Convo(), GroupID: d.GroupID, First: out.Seq, Cursor: out.Seq, Entered: d.Epoch,
+	}, changes)
+}
+
+func (p *Phone) acknowledgeLeave(d *Draft, answer xrpc.Answer) error {
+	out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if !out.Success {
+		return errors.New("no success")
+	}
+	if d.Kind == kindLeave {
+		p.Model.Left(d.Convo(), p.Account.DID, p.Account.DID, 0)
+		return nil
+	}
+	if out.NewEpoch != int64(d.Epoch) || out.Seq == nil {
+		return fmt.Errorf("want newEpoch %d and a seq", d.Epoch)
+	}
+	for _, did := range d.DIDs {
+		p.Model.Left(d.Convo(), p.Account.DID, did, *out.Seq)
+	}
+	return p.Model.Committed(d.Convo(), d.Digest, *out.Seq)
+}

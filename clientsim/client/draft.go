@@ -1,0 +1,229 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// draftKind says what happens when a draft is acknowledged.
+type draftKind string
+
+const (
+	kindPublish     draftKind = "publish"
+	kindCreate      draftKind = "create"
+	kindSend        draftKind = "send"
+	kindAdd         draftKind = "add"
+	kindRemove      draftKind = "remove"
+	kindLeave       draftKind = "leave"
+	kindCommit      draftKind = "commit"
+	kindRejoin      draftKind = "rejoin"
+	kindPublishMany draftKind = "stock"
+)
+
+// Draft is a write in the outbox. Its bytes and key are on the disk before they are sent.
+type Draft struct {
+	Kind    draftKind      `json:"kind"`
+	Call    xrpc.Call      `json:"call"`
+	GroupID []byte         `json:"groupId,omitempty"`
+	Epoch   uint64         `json:"epoch,omitempty"` // of a message, or the epoch that a commit creates
+	Text    string         `json:"text,omitempty"`
+	Digest  history.Digest `json:"digest,omitzero"` // of the message or the commit
+	DIDs    []syntax.DID   `json:"dids,omitempty"`  // members that are added or removed
+	// WithInfo is set if the draft carries the group's new GroupInfo.
+	WithInfo bool `json:"withInfo,omitempty"`
+}
+
+// Convo is the convo that the draft writes to. It is empty for a create.
+func (d *Draft) Convo() string { return d.Call.Convo }
+
+// Journal writes a draft to the outbox, in one write with the MLS state that made it. After that,
+// neither a lost answer nor a killed app can lead to a second ciphertext of the same text under the
+// same key.
+func (p *Phone) Journal(d *Draft, changes map[string][]byte) (*Draft, error) {
+	data, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("%s: journal: %w", p.Name, err)
+	}
+	if changes == nil {
+		changes = map[string][]byte{}
+	}
+	changes[OutboxPrefix+d.Call.Key] = data
+	return d, p.Save(changes)
+}
+
+func (p *Phone) readDraft(key string) (*Draft, error) {
+	data, ok := p.Disk.Read(OutboxPrefix + key)
+	if !ok {
+		return nil, fmt.Errorf("%s: no draft %s", p.Name, key)
+	}
+	d := &Draft{}
+	if err := json.Unmarshal(data, d); err != nil {
+		return nil, fmt.Errorf("%s: draft %s: %w", p.Name, key, err)
+	}
+	return d, nil
+}
+
+// DraftPublish makes a KeyPackage and journals its publication.
+func (p *Phone) DraftPublish() (*Draft, error) {
+	if p.Device == nil {
+		return nil, ErrKilled
+	}
+	kp, err := p.Device.KeyPackage()
+	if err != nil {
+		return nil, err
+	}
+	return p.DraftPackage(kp)
+}
+
+// DraftPackage journals the publication of a given KeyPackage.
+func (p *Phone) DraftPackage(kp mlsclient.KeyPackage) (*Draft, error) {
+	return p.Journal(&Draft{Kind: kindPublish, Call: xrpc.PublishCall(kp, p.Suite, xrpc.NewKey())}, nil)
+}
+
+// DraftSend encrypts a text in the group's present epoch and journals it.
+func (p *Phone) DraftSend(convo, text string) (*Draft, error) {
+	_, group, err := p.Open(convo)
+	if err != nil {
+		return nil, err
+	}
+	ciphertext, err := group.Encrypt([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	d := &Draft{
+		Kind: kindSend, Text: text, Epoch: group.Epoch(), Digest: sha256.Sum256(ciphertext),
+		Call: xrpc.SendCall(convo, p.Account.DID, group.Epoch(), ciphertext, xrpc.NewKey()),
+	}
+	p.Model.Attempted(convo, text, d.Digest)
+	return p.Journal(d, map[string][]byte{ownName(d.Digest): []byte(text)})
+}
+
+// ownName names the file that holds the text of this phone's own ciphertext. No MLS client can
+// decrypt its own messages.
+func ownName(d history.Digest) string { return fmt.Sprintf("%s%x", ownPrefix, d[:]) }
+
+// DraftCreate starts a group and journals its convo. packages are the KeyPackages that were claimed
+// for the members.
+func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte) (*Draft, error) {
+	if p.Device == nil {
+		return nil, ErrKilled
+	}
+	groupID := make([]byte, 16)
+	if _, err := rand.Read(groupID); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	group, err := p.Device.Create(groupID)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	founded := &mlsclient.Staged{}
+	if len(packages) > 0 {
+		founded, err = group.StageAdd(packages...)
+	} else {
+		founded.GroupInfo, err = group.GroupInfo()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	if p.HidesGroupInfo {
+		founded.GroupInfo = nil
+	}
+	return p.Journal(&Draft{
+		Kind: kindCreate, GroupID: groupID, DIDs: members, Epoch: founded.Epoch, WithInfo: founded.GroupInfo != nil,
+		Call: xrpc.CreateCall(groupID, p.Suite, members, founded, xrpc.NewKey()),
+	}, nil)
+}
+
+// DraftLeave journals that this account leaves. It needs no commit: an MLS member cannot commit its
+// own removal.
+func (p *Phone) DraftLeave(convo string) (*Draft, error) {
+	if _, _, err := p.Open(convo); err != nil {
+		return nil, err
+	}
+	return p.Journal(&Draft{
+		Kind: kindLeave, DIDs: []syntax.DID{p.Account.DID}, Call: xrpc.LeaveCall(convo, xrpc.NewKey()),
+	}, nil)
+}
+
+// Deliver sends a draft by the retry rule, and then acknowledges or drops it. A dropped draft must
+// never take effect.
+func (p *Phone) Deliver(ctx context.Context, d *Draft) (xrpc.Answer, error) {
+	answer, err := p.Net.Do(ctx, p.Account, d.Call)
+	if err == nil {
+		return answer, p.Acknowledge(d, answer)
+	}
+	var named *xrpc.CallError
+	if errors.As(err, &named) && named.Status/100 == 4 {
+		if dropErr := p.Drop(d); dropErr != nil {
+			return xrpc.Answer{}, errors.Join(err, dropErr)
+		}
+	}
+	return xrpc.Answer{}, err
+}
+
+// Drop removes a refused draft from the outbox, and discards its staged commit.
+func (p *Phone) Drop(d *Draft) error {
+	if p.Device == nil {
+		return ErrKilled
+	}
+	switch d.Kind {
+	case kindSend:
+		p.Model.Refused(d.Convo(), d.Digest)
+	case kindCreate:
+		p.Device.Forget(d.GroupID)
+	case kindAdd, kindRemove, kindCommit:
+		p.Model.Refused(d.Convo(), d.Digest)
+		if group, ok := p.Device.Group(d.GroupID); ok {
+			group.Discard()
+		}
+	case kindRejoin:
+		p.Model.Refused(d.Convo(), d.Digest)
+		p.Device.DiscardJoin(d.GroupID)
+	}
+	return p.Save(map[string][]byte{OutboxPrefix + d.Call.Key: nil})
+}
+
+// Acknowledge applies an answer and removes the draft from the outbox, in one write. An accepted
+// commit is not merged here. It is merged when the phone reads it in the log, after the messages
+// before it.
+func (p *Phone) Acknowledge(d *Draft, answer xrpc.Answer) error {
+	if p.Device == nil {
+		return ErrKilled
+	}
+	changes := map[string][]byte{OutboxPrefix + d.Call.Key: nil}
+	var err error
+	switch d.Kind {
+	case kindPublish:
+		_, err = mlsapi.DecodePublishKeyPackageOutput(answer.Body)
+	case kindPublishMany:
+		_, err = mlsapi.DecodePublishKeyPackagesOutput(answer.Body)
+	case kindCreate:
+		err = p.acknowledgeCreate(d, answer, changes)
+	case kindSend:
+		err = p.acknowledgeSend(d, answer)
+	case kindAdd:
+		err = p.acknowledgeAdd(d, answer)
+	case kindCommit:
+		err = p.acknowledgeCommit(d, answer)
+	case kindRejoin:
+		err = p.acknowledgeRejoin(d, answer, changes)
+	case kindRemove, kindLeave:
+		err = p.acknowledgeLeave(d, answer)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s answered %.200q: %w", p.Name, d.Call.Method, answer.Body, err)
+	}
+	p.Model.Acknowledged(p.Account, d.Call)
+	return p.Save(changes)
+}

@@ -1,0 +1,89 @@
+package client
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// DraftAdd stages the commit that adds members and journals it.
+func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte) (*Draft, error) {
+	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: dids},
+		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.StageAdd(packages...) },
+		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.AddCall(convo, dids, staged, key) })
+}
+
+// DraftRemove stages the commit that removes one member, with all its devices,
+// and journals it.
+func (p *Phone) DraftRemove(convo string, did syntax.DID) (*Draft, error) {
+	return p.draftCommit(convo, &Draft{Kind: kindRemove, DIDs: []syntax.DID{did}},
+		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.StageRemove(did.String()) },
+		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.RemoveCall(convo, did, staged, key) })
+}
+
+// DraftCommit stages and journals a commit that leaves the roster as it is: a rotation of this
+// device's keys, or a change to other leaves of its own account.
+func (p *Phone) DraftCommit(convo string, change mlsclient.Change) (*Draft, error) {
+	return p.draftCommit(convo, &Draft{Kind: kindCommit},
+		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.Stage(change) },
+		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.SubmitCall(convo, staged, key) })
+}
+
+func (p *Phone) draftCommit(convo string, d *Draft, stage func(mlsclient.Group) (*mlsclient.Staged, error), call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
+	thread, group, err := p.Open(convo)
+	if err != nil {
+		return nil, err
+	}
+	staged, err := stage(group)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	d.GroupID = thread.GroupID
+	return p.journalCommit(convo, d, staged, call)
+}
+
+// DraftRejoin stages and journals the external commit by which this device enters a convo of its
+// account. The commit removes the leaf that this device had before it lost its state, or the leaf
+// of the device that it replaces.
+func (p *Phone) DraftRejoin(convo string, groupInfo []byte) (*Draft, error) {
+	if p.Device == nil {
+		return nil, ErrKilled
+	}
+	info, err := mlsclient.ReadInfo(groupInfo)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	staged, err := p.Device.JoinExternal(groupInfo, p.PriorLeaf(info))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	return p.journalCommit(convo, &Draft{Kind: kindRejoin, GroupID: info.GroupID}, staged,
+		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.ExternalCall(convo, staged, key) })
+}
+
+// PriorLeaf returns the leaf that a rejoin of this device removes, or NoLeaf.
+func (p *Phone) PriorLeaf(info *mlsclient.Info) int {
+	for _, leaf := range info.Leaves {
+		if bytes.Equal(leaf.SignatureKey, p.Device.SignatureKey()) || bytes.Equal(leaf.SignatureKey, p.FormerKey) {
+			return int(leaf.Index)
+		}
+	}
+	return mlsclient.NoLeaf
+}
+
+func (p *Phone) journalCommit(convo string, d *Draft, staged *mlsclient.Staged, call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
+	if p.HidesGroupInfo {
+		staged.GroupInfo = nil
+	}
+	d.Epoch, d.Digest, d.WithInfo = staged.Epoch, history.DigestOf(staged.Commit), staged.GroupInfo != nil
+	d.Call = call(staged, xrpc.NewKey())
+	p.Model.AttemptedCommit(convo, d.Digest, history.Commit{
+		Sender: p.Account.DID, Epoch: d.Epoch, Public: mlsclient.IsPublic(staged.Commit), WithInfo: d.WithInfo,
+	})
+	return p.Journal(d, nil)
+}

@@ -1,0 +1,92 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// DraftStock journals the publication of several KeyPackages at once.
+func (p *Phone) DraftPublishMany(packages []mlsclient.KeyPackage) (*Draft, error) {
+	if p.Device == nil {
+		return nil, ErrKilled
+	}
+	return p.Journal(&Draft{Kind: kindPublishMany, Call: xrpc.PublishManyCall(packages, p.Suite, xrpc.NewKey())}, nil)
+}
+
+// PublishMany publishes n fresh one-time KeyPackages, and a last-resort one if lastResort is set.
+// It uses as few requests as the contract allows.
+func (p *Phone) PublishMany(ctx context.Context, n int, lastResort bool) error {
+	if p.Device == nil {
+		return ErrKilled
+	}
+	var packages []mlsclient.KeyPackage
+	for range n {
+		kp, err := p.Device.KeyPackage()
+		if err != nil {
+			return err
+		}
+		packages = append(packages, kp)
+	}
+	if lastResort {
+		kp, err := p.Device.LastResort()
+		if err != nil {
+			return err
+		}
+		packages = append(packages, kp)
+	}
+	for len(packages) > 0 {
+		batch := packages[:min(len(packages), mostPackagesAtOnce)]
+		packages = packages[len(batch):]
+		results, err := p.publishMany(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for i, r := range results {
+			if r.Status != mlsapi.ResultStatusPublished || xrpc.Show(r.KeyPackageRef) != xrpc.Show(&batch[i].Ref) {
+				return fmt.Errorf("%s: publishKeyPackages: KeyPackage %s is %s as %s: %s", p.Name, batch[i].Ref, r.Status,
+					xrpc.Show(r.KeyPackageRef), xrpc.Show(r.Message))
+			}
+		}
+	}
+	return nil
+}
+
+// mostPackagesAtOnce is how many KeyPackages one publishKeyPackages takes.
+const mostPackagesAtOnce = 100
+
+// publishMany publishes KeyPackages and returns the result of each.
+func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage) ([]mlsapi.Result, error) {
+	d, err := p.DraftPublishMany(packages)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := p.Deliver(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	out, err := mlsapi.DecodePublishKeyPackagesOutput(answer.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: publishKeyPackages: %w", p.Name, err)
+	}
+	if len(out.Results) != len(packages) {
+		return nil, fmt.Errorf("%s: publishKeyPackages: %d results for %d KeyPackages", p.Name, len(out.Results), len(packages))
+	}
+	return out.Results, nil
+}
+
+// Stats asks for the account's KeyPackage counts.
+func (p *Phone) Stats(ctx context.Context) (*mlsapi.GetKeyPackageStatsOutput, error) {
+	answer, err := p.Net.Do(ctx, p.Account, xrpc.StatsCall())
+	if err != nil {
+		return nil, err
+	}
+	out, err := mlsapi.DecodeGetKeyPackageStatsOutput(answer.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: getKeyPackageStats: %w", p.Name, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,206 @@
+// Package client is a client of the server as it must behave: a Phone that journals every write
+// before it sends it, a Subscriber that listens to events, and a Receiver of pushes.
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// Phone is one device of one account, and does what a client must do. It writes ciphertext and key
+// to its disk before it sends them. It writes Welcome bytes before it joins with them, and a
+// plaintext together with the ratchet that decrypted it. Kill ends the app at any time, and Launch
+// starts it from what is on the disk. It is not safe for concurrent use.
+type Phone struct {
+	Name    string
+	Account *xrpc.Account
+
+	Net   *xrpc.Client
+	Model *history.Model
+	stats *xrpc.Stats
+	Suite mlsclient.Suite
+	Disk  *Disk
+	// HasSiblings is set if the account has more devices. Then the phone asks for its Welcome by
+	// KeyPackageRef.
+	HasSiblings bool
+	// FormerKey is the signature key of the device that this one replaces, or nil. A rejoin removes
+	// the leaf with that key.
+	FormerKey []byte
+	// HidesGroupInfo makes this phone send its commits without a GroupInfo.
+	HidesGroupInfo bool
+
+	// What follows is the app's memory. It is gone when the app is killed.
+	Device  mlsclient.Device
+	Threads map[string]*Thread // by convo id
+}
+
+// Thread is what a phone knows of one convo.
+type Thread struct {
+	ConvoID string `json:"convoId"`
+	GroupID []byte `json:"groupId"`
+	// First and Cursor are the first and the last seq that were read.
+	First  int64 `json:"first"`
+	Cursor int64 `json:"cursor"`
+	// Entered is the epoch in which this device joined the group. It has no key for older messages
+	// of its account.
+	Entered uint64 `json:"entered"`
+}
+
+// ErrKilled is returned by every method of a phone whose app is not running.
+var ErrKilled = errors.New("clientsim: the app is not running")
+
+// NewPhone makes a phone with a device of its own and launches it.
+func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xrpc.Client, model *history.Model) (*Phone, error) {
+	device, err := mlsclient.NewDevice(account.DID.String(), suite)
+	if err != nil {
+		return nil, err
+	}
+	p := &Phone{Name: name, Account: account, Net: net, Model: model, stats: net.Stats, Suite: suite, Disk: NewDisk()}
+	p.Device = device
+	if err := p.Save(nil); err != nil {
+		return nil, err
+	}
+	return p, p.Launch()
+}
+
+// Kill ends the app without warning, as a phone's system does.
+func (p *Phone) Kill() { p.Device, p.Threads = nil, nil }
+
+// Launch starts the app from what is on the disk. Unacknowledged drafts are still in the outbox:
+// see Flush.
+func (p *Phone) Launch() error {
+	data, ok := p.Disk.Read(deviceName)
+	if !ok {
+		return fmt.Errorf("%s: no device on the disk", p.Name)
+	}
+	device, err := mlsclient.ImportDevice(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
+	}
+	threads := map[string]*Thread{}
+	for _, name := range p.Disk.List(threadPrefix) {
+		data, _ := p.Disk.Read(name)
+		thread := &Thread{}
+		if err := json.Unmarshal(data, thread); err != nil {
+			return fmt.Errorf("%s: %s: %w", p.Name, name, err)
+		}
+		threads[thread.ConvoID] = thread
+	}
+	p.Device, p.Threads = device, threads
+	return nil
+}
+
+// Names of files on a phone's disk.
+const (
+	deviceName    = "device"
+	threadPrefix  = "thread/"
+	inboxPrefix   = "inbox/"
+	OutboxPrefix  = "outbox/"
+	ownPrefix     = "own/"
+	welcomePrefix = "welcome/"
+)
+
+// Save writes the device and the given files in one write.
+func (p *Phone) Save(changes map[string][]byte) error {
+	data, err := p.Device.Export()
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
+	}
+	all := map[string][]byte{deviceName: data}
+	for name, content := range changes {
+		all[name] = content
+	}
+	p.Disk.Write(all)
+	return nil
+}
+
+// Open returns a convo's thread and group.
+func (p *Phone) Open(convo string) (*Thread, mlsclient.Group, error) {
+	if p.Device == nil {
+		return nil, nil, ErrKilled
+	}
+	thread, ok := p.Threads[convo]
+	if !ok {
+		return nil, nil, fmt.Errorf("%s: no thread for convo %s", p.Name, convo)
+	}
+	group, ok := p.Device.Group(thread.GroupID)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s: no group for convo %s", p.Name, convo)
+	}
+	return thread, group, nil
+}
+
+// Group returns the MLS group behind a convo.
+func (p *Phone) Group(convo string) (mlsclient.Group, error) {
+	_, group, err := p.Open(convo)
+	return group, err
+}
+
+// Publish publishes n fresh KeyPackages.
+func (p *Phone) Publish(ctx context.Context, n int) error {
+	for range n {
+		draft, err := p.DraftPublish()
+		if err != nil {
+			return err
+		}
+		if _, err := p.Deliver(ctx, draft); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Send sends one message until it is acknowledged. If the epoch moves first, the server has stored
+// nothing under the key. Then the text is encrypted again under a new key.
+func (p *Phone) Send(ctx context.Context, convo, text string) error {
+	for range mostEpochRaces {
+		draft, err := p.DraftSend(convo, text)
+		if err != nil {
+			return err
+		}
+		if _, err = p.Deliver(ctx, draft); xrpc.ErrorName(err) != mlsapi.ErrEpochMismatch {
+			return err
+		}
+		if err := p.Sync(ctx, convo); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %q met another epoch %d times", p.Name, text, mostEpochRaces)
+}
+
+// mostEpochRaces is how often a write may lose its epoch to another commit.
+const mostEpochRaces = 50
+
+// Flush delivers the drafts that a killed app left in its outbox.
+func (p *Phone) Flush(ctx context.Context) error {
+	for _, name := range p.Disk.List(OutboxPrefix) {
+		draft, err := p.readDraft(strings.TrimPrefix(name, OutboxPrefix))
+		if err != nil {
+			return err
+		}
+		_, err = p.Deliver(ctx, draft)
+		switch {
+		case err == nil:
+		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch && draft.Kind == kindSend:
+			if err := p.Sync(ctx, draft.Convo()); err != nil {
+				return err
+			}
+			if err := p.Send(ctx, draft.Convo(), draft.Text); err != nil {
+				return err
+			}
+		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:
+			// The commit lost its epoch. The caller may make a new one.
+		default:
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package client
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"mlsd/clientsim/xrpc"
+)
+
+// Receiver is the webhook that the server pushes to. It runs on this machine and has one path per
+// device. It records every call; Faults checks them later. It is safe for concurrent use.
+type Receiver struct {
+	server *http.Server
+	listen net.Listener
+	done   chan error // Serve's result, once
+
+	mu      sync.Mutex // guards what follows
+	targets map[string]*PushTarget
+	unknown []string // calls to paths that do not exist
+}
+
+// PushTarget is one device's path at the receiver.
+type PushTarget struct {
+	Device string
+	URL    string
+
+	r *Receiver
+	// What follows is guarded by r.mu.
+	secrets []string // that calls may be signed with
+	answers []int    // statuses of the next calls; then 200
+	pushes  []Push
+}
+
+// HangUp makes the receiver close the connection without an answer.
+const HangUp = -1
+
+// Push is one call, with the status that answered it.
+type Push struct {
+	At     time.Time
+	header http.Header
+	body   []byte
+	Answer int
+}
+
+// Key is the idempotency key of the call.
+func (g *Push) Key() string { return g.header.Get("Idempotency-Key") }
+
+// pushNote is everything that a call may say.
+type pushNote struct {
+	Type     string `json:"type"`
+	DeviceID string `json:"deviceId"`
+	JobID    string `json:"jobId"`
+}
+
+// Note decodes the body of the call. Unknown fields are an error.
+func (g *Push) Note() (n pushNote, err error) {
+	d := json.NewDecoder(strings.NewReader(string(g.body)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&n); err != nil {
+		return n, err
+	}
+	if d.More() {
+		return n, errors.New("something follows")
+	}
+	return n, nil
+}
+
+// NewReceiver serves on a loopback port until Close.
+func NewReceiver() (*Receiver, error) {
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("receiver: %w", err)
+	}
+	r := &Receiver{listen: listen, done: make(chan error, 1), targets: map[string]*PushTarget{}}
+	r.server = &http.Server{Handler: r, ReadHeaderTimeout: 5 * time.Second}
+	go func() { r.done <- r.server.Serve(listen) }()
+	return r, nil
+}
+
+// Close stops serving, ends running calls, and waits for the server.
+func (r *Receiver) Close() error {
+	err := r.server.Close()
+	if served := <-r.done; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// NewTarget makes a path for a device. The path does not tell whose it is.
+func (r *Receiver) NewTarget(device string) *PushTarget {
+	path := "/" + rand.Text()
+	b := &PushTarget{Device: device, URL: "http://" + r.listen.Addr().String() + path, r: r}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.targets[path] = b
+	return b
+}
+
+// ServeHTTP implements http.Handler.
+func (r *Receiver) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(req.Body, 64<<10))
+	if err != nil {
+		return // the caller closed the connection
+	}
+	status := r.take(req, body)
+	if status == HangUp {
+		panic(http.ErrAbortHandler)
+	}
+	if status == http.StatusServiceUnavailable {
+		rw.Header().Set("Retry-After", strconv.Itoa(int(AskedRetryAfter/time.Second)))
+	}
+	rw.WriteHeader(status)
+}
+
+// AskedRetryAfter is the Retry-After of a 503 answer.
+const AskedRetryAfter = 2 * time.Second
+
+func (r *Receiver) take(req *http.Request, body []byte) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, ok := r.targets[req.URL.RequestURI()]
+	if !ok || req.Method != http.MethodPost {
+		r.unknown = append(r.unknown, req.Method+" "+req.URL.RequestURI())
+		return http.StatusNotFound
+	}
+	status := http.StatusOK
+	if len(b.answers) > 0 {
+		status, b.answers = b.answers[0], b.answers[1:]
+	}
+	b.pushes = append(b.pushes, Push{At: time.Now(), header: req.Header.Clone(), body: body, Answer: status})
+	return status
+}
+
+// Answer sets the statuses of the next calls. Later calls get 200.
+func (b *PushTarget) Answer(status ...int) {
+	b.r.mu.Lock()
+	defer b.r.mu.Unlock()
+	b.answers = append(b.answers, status...)
+}
+
+// Pushes returns the calls so far.
+func (b *PushTarget) Pushes() []Push {
+	b.r.mu.Lock()
+	defer b.r.mu.Unlock()
+	return slices.Clone(b.pushes)
+}
+
+// acceptSecret adds a secret that may sign calls from now on.
+func (b *PushTarget) acceptSecret(secret string) {
+	b.r.mu.Lock()
+	defer b.r.mu.Unlock()
+	if !slices.Contains(b.secrets, secret) {
+		b.secrets = append(b.secrets, secret)
+	}
+}
+
+// Await waits until cond accepts the calls, and returns them.
+func (b *PushTarget) Await(ctx context.Context, cond func([]Push) bool) (pushes []Push, err error) {
+	err = xrpc.Until(ctx, PushTimeout, func() (bool, error) {
+		pushes = b.Pushes()
+		return cond(pushes), nil
+	})
+	return pushes, err
+}
+
+// PushTimeout is how long a push may take on a busy machine.
+const PushTimeout = 45 * time.Second
+
+// Faults compares every call with docs/PUSH.md: it is signed and fresh, its key names its job, and
+// it says nothing about what there is to fetch. No call may contain one of the secrets. Each fault
+// is one sentence.
+func (r *Receiver) Faults(secrets []string) (found []string) {
+	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, lost := range r.unknown {
+		report("the receiver was called with %s, which was never registered", lost)
+	}
+	for _, b := range r.targets {
+		bodies := map[string]string{}
+		for i := range b.pushes {
+			g := &b.pushes[i]
+			for _, fault := range g.faults(b) {
+				report("a push for %s: %s: %.300q", b.Device, fault, g.body)
+			}
+			dump := strings.ToLower(fmt.Sprint(g.header) + string(g.body))
+			for _, secret := range secrets {
+				if strings.Contains(dump, strings.ToLower(secret)) {
+					report("a push for %s has %q in it: %.300q", b.Device, secret, dump)
+				}
+			}
+			if before, ok := bodies[g.Key()]; ok && before != string(g.body) {
+				report("a push for %s has two bodies under %s: %q and %q", b.Device, g.Key(), before, g.body)
+			}
+			bodies[g.Key()] = string(g.body)
+		}
+	}
+	return found
+}
+
+// replayWindow is the largest allowed difference between a call's timestamp and the clock.
+const replayWindow = 5 * time.Minute
+
+// faults returns what is wrong with a call for b.
+func (g *Push) faults(b *PushTarget) (faults []string) {
+	note, err := g.Note()
+	if err != nil {
+		faults = append(faults, err.Error())
+	}
+	if note.Type != "message" && note.Type != "welcome" {
+		faults = append(faults, "its type is "+note.Type)
+	}
+	if note.DeviceID != b.Device {
+		faults = append(faults, "its device is "+note.DeviceID)
+	}
+	if _, err := uuid.Parse(note.JobID); err != nil || g.Key() != "mlsd-"+note.JobID {
+		faults = append(faults, "its key is "+g.Key())
+	}
+	for name := range g.header {
+		if !slices.Contains([]string{
+			"Content-Type", "Content-Length", "Accept-Encoding", "User-Agent", "Idempotency-Key", "X-Mlsd-Timestamp", "X-Mlsd-Signature",
+		}, name) {
+			faults = append(faults, "it has a header "+name)
+		}
+	}
+	stamp := g.header.Get("X-Mlsd-Timestamp")
+	seconds, err := strconv.ParseInt(stamp, 10, 64)
+	if err != nil || g.At.Sub(time.Unix(seconds, 0)).Abs() > replayWindow {
+		faults = append(faults, "its timestamp is "+stamp)
+	}
+	if !slices.ContainsFunc(b.secrets, func(secret string) bool {
+		mac := hmac.New(sha256.New, []byte(secret))
+		mac.Write([]byte(stamp + "."))
+		mac.Write(g.body)
+		return g.header.Get("X-Mlsd-Signature") == "sha256="+hex.EncodeToString(mac.Sum(nil))
+	}) {
+		faults = append(faults, "its signature is wrong")
+	}
+	return faults
+}
+
+// ByKey counts the calls of each key.
+func ByKey(pushes []Push) map[string]int {
+	keys := map[string]int{}
+	for _, g := range pushes {
+		keys[g.Key()]++
+	}
+	return keys
+}

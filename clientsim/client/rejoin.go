@@ -1,0 +1,88 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// LoseState loses everything on the phone's disk. With keepKey the device keeps its signature key,
+// as if that had been stored elsewhere. Without it, this is a new device in place of the old one.
+func (p *Phone) LoseState(keepKey bool) error {
+	if p.Device == nil {
+		return ErrKilled
+	}
+	device, err := p.Device.Reborn(keepKey)
+	if err != nil {
+		return err
+	}
+	p.FormerKey = p.Device.SignatureKey()
+	// The server may still hand out KeyPackages of the lost device.
+	p.Device, p.Threads, p.Disk, p.HasSiblings = device, map[string]*Thread{}, NewDisk(), true
+	return p.Save(nil)
+}
+
+// GroupInfo asks the server for the GroupInfo of the convo's present epoch.
+func (p *Phone) GroupInfo(ctx context.Context, convo string) ([]byte, error) {
+	answer, err := p.Net.Do(ctx, p.Account, xrpc.GroupInfoCall(convo))
+	if err != nil {
+		return nil, err
+	}
+	out, err := mlsapi.DecodeGetGroupInfoOutput(answer.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: getGroupInfo: %w", p.Name, err)
+	}
+	info, err := mlsclient.ReadInfo(out.GroupInfo)
+	if err != nil {
+		return nil, fmt.Errorf("%s: getGroupInfo: %w", p.Name, err)
+	}
+	if int64(info.Epoch) != out.Epoch {
+		return nil, fmt.Errorf("%s: getGroupInfo says epoch %d, and the GroupInfo %d", p.Name, out.Epoch, info.Epoch)
+	}
+	return out.GroupInfo, nil
+}
+
+// Recover loses the phone's state, and rejoins every convo that its account is still in.
+func (p *Phone) Recover(ctx context.Context, keepKey bool) error {
+	convos := slices.Sorted(maps.Keys(p.Threads))
+	if err := p.LoseState(keepKey); err != nil {
+		return err
+	}
+	for _, convo := range convos {
+		if !p.Model.Live(convo, p.Account.DID) {
+			continue
+		}
+		if err := p.Rejoin(ctx, convo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rejoin enters a convo of this account by external commit, until it is acknowledged, and reads on
+// from there.
+func (p *Phone) Rejoin(ctx context.Context, convo string) error {
+	for range mostEpochRaces {
+		info, err := p.GroupInfo(ctx, convo)
+		if err != nil {
+			return err
+		}
+		d, err := p.DraftRejoin(convo, info)
+		if err != nil {
+			return err
+		}
+		if _, err = p.Deliver(ctx, d); err == nil {
+			return p.Sync(ctx, convo)
+		}
+		if xrpc.ErrorName(err) != mlsapi.ErrEpochMismatch {
+			return err
+		}
+	}
+	return errors.New(p.Name + ": never caught the epoch to rejoin in")
+}

@@ -1,0 +1,209 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// ErrNoPackages says that an account has no KeyPackage left to claim.
+var ErrNoPackages = errors.New("clientsim: no KeyPackages to claim")
+
+// Claim fetches one KeyPackage of each device of the given accounts. After a lost answer, the key
+// makes the second request the same claim.
+func (p *Phone) Claim(ctx context.Context, convo string, dids []syntax.DID) ([][]byte, error) {
+	return p.ClaimWith(ctx, xrpc.ClaimCall(dids, p.Suite, convo, xrpc.NewKey()))
+}
+
+// ClaimWith fetches KeyPackages with a prepared call, so that a caller can repeat the same claim.
+func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) ([][]byte, error) {
+	out, err := p.ClaimAny(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	packages := make([][]byte, len(out.KeyPackages))
+	for i := range out.KeyPackages {
+		packages[i] = out.KeyPackages[i].KeyPackage
+	}
+	if len(out.Missing) > 0 {
+		return nil, fmt.Errorf("%s: of %v: %w", p.Name, out.Missing, ErrNoPackages)
+	}
+	return packages, nil
+}
+
+// ClaimAny claims the KeyPackages that there are, even if some accounts have none. A one-time
+// KeyPackage must go to one claim only.
+func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPackagesOutput, error) {
+	answer, err := p.Net.Do(ctx, p.Account, call)
+	if err != nil {
+		return nil, err
+	}
+	out, err := mlsapi.DecodeGetKeyPackagesOutput(answer.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
+	}
+	var oneTime [][]byte
+	for _, kp := range out.KeyPackages {
+		last, err := mlsclient.IsLastResort(kp.KeyPackage)
+		if err != nil {
+			return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
+		}
+		if kp.LastResort == nil || *kp.LastResort != last {
+			return nil, fmt.Errorf("%s: getKeyPackages says lastResort %s of a KeyPackage that says %t", p.Name, xrpc.Show(kp.LastResort), last)
+		}
+		if !last {
+			oneTime = append(oneTime, kp.KeyPackage)
+		}
+	}
+	if err := p.Model.Claimed(call.Key, oneTime); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	return out, nil
+}
+
+// Create makes a convo with these members, until it is acknowledged.
+func (p *Phone) Create(ctx context.Context, members ...syntax.DID) (string, error) {
+	var packages [][]byte
+	if len(members) > 0 {
+		var err error
+		if packages, err = p.Claim(ctx, "", members); err != nil {
+			return "", err
+		}
+	}
+	draft, err := p.DraftCreate(members, packages)
+	if err != nil {
+		return "", err
+	}
+	answer, err := p.Deliver(ctx, draft)
+	if err != nil {
+		return "", err
+	}
+	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	if err != nil {
+		return "", err
+	}
+	return out.ID, nil
+}
+
+// Add adds members until it is acknowledged, and reads the log up to there. If the commit loses its
+// epoch, it is made again from the same KeyPackages, because the server has stored no Welcome for
+// them.
+func (p *Phone) Add(ctx context.Context, convo string, dids ...syntax.DID) error {
+	packages, err := p.Claim(ctx, convo, dids)
+	if err != nil {
+		return err
+	}
+	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftAdd(convo, dids, packages) })
+}
+
+// Remove removes a member. The phone is the creator, or the member has left before.
+func (p *Phone) Remove(ctx context.Context, convo string, did syntax.DID) error {
+	return p.Commit(ctx, convo, func() (*Draft, error) {
+		group, err := p.Group(convo)
+		if err != nil || !slices.Contains(group.Members(), did.String()) {
+			return nil, err // another member's commit removed it
+		}
+		return p.DraftRemove(convo, did)
+	})
+}
+
+// Commit makes a commit in the present epoch, again and again. It ends when the server accepts one
+// or when draft returns nil.
+func (p *Phone) Commit(ctx context.Context, convo string, draft func() (*Draft, error)) error {
+	for range mostEpochRaces {
+		if err := p.Sync(ctx, convo); err != nil {
+			return err
+		}
+		d, err := draft()
+		if err != nil || d == nil {
+			return err
+		}
+		_, err = p.Deliver(ctx, d)
+		if err == nil {
+			return p.Sync(ctx, convo)
+		}
+		if xrpc.ErrorName(err) != mlsapi.ErrEpochMismatch {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: lost the epoch %d times", p.Name, mostEpochRaces)
+}
+
+// Leave leaves a convo.
+func (p *Phone) Leave(ctx context.Context, convo string) error {
+	draft, err := p.DraftLeave(convo)
+	if err != nil {
+		return err
+	}
+	_, err = p.Deliver(ctx, draft)
+	return err
+}
+
+// Convo asks the server for a convo.
+func (p *Phone) Convo(ctx context.Context, convo string) (*mlsapi.ConvoView, error) {
+	answer, err := p.Net.Do(ctx, p.Account, xrpc.ConvoCall(convo))
+	if err != nil {
+		return nil, err
+	}
+	out, err := mlsapi.DecodeGetConvoOutput(answer.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: getConvo: %w", p.Name, err)
+	}
+	return &out.Convo, nil
+}
+
+// Roster asks the server for a convo's members.
+func (p *Phone) Roster(ctx context.Context, convo string) ([]syntax.DID, error) {
+	view, err := p.Convo(ctx, convo)
+	if err != nil {
+		return nil, err
+	}
+	var dids []syntax.DID
+	for i := range view.Members {
+		dids = append(dids, view.Members[i].DID)
+	}
+	return dids, nil
+}
+
+// CommitRemovals commits the removal of every account that has left. The account that leaves cannot
+// commit that itself.
+func (p *Phone) CommitRemovals(ctx context.Context, convo string) error {
+	for {
+		var gone syntax.DID
+		err := p.Commit(ctx, convo, func() (_ *Draft, err error) {
+			if gone, err = p.leaver(ctx, convo); err != nil || gone == "" {
+				return nil, err
+			}
+			return p.DraftRemove(convo, gone)
+		})
+		if err != nil || gone == "" {
+			return err
+		}
+	}
+}
+
+// leaver finds an account that is in the group and not on the roster. It asks before every commit,
+// because the account may have been added again.
+func (p *Phone) leaver(ctx context.Context, convo string) (syntax.DID, error) {
+	roster, err := p.Roster(ctx, convo)
+	if err != nil {
+		return "", err
+	}
+	group, err := p.Group(convo)
+	if err != nil {
+		return "", err
+	}
+	for _, id := range group.Members() {
+		if !slices.Contains(roster, syntax.DID(id)) {
+			return syntax.DID(id), nil
+		}
+	}
+	return "", nil
+}

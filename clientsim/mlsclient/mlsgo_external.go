@@ -1,0 +1,71 @@
+package mlsclient
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/thomas-vilte/mls-go/framing"
+	"github.com/thomas-vilte/mls-go/group"
+)
+
+func (d *goDevice) JoinExternal(groupInfo []byte, prior int) (*Staged, error) {
+	info, _, err := readGroupInfo(groupInfo)
+	if err != nil {
+		return nil, fmt.Errorf("join external: %w", err)
+	}
+	var replaced *group.LeafNodeIndex
+	if prior != NoLeaf {
+		leaf := group.LeafNodeIndex(prior)
+		replaced = &leaf
+	}
+	state, commit, err := group.ExternalCommit(info, d.suite, d.signer, d.signer.PublicKey(), replaced, d.cred.Credential)
+	if err != nil {
+		return nil, fmt.Errorf("join external: %w", err)
+	}
+	content := commit.AuthenticatedContent()
+	if state, err = withConfirmation(state, content.Auth.ConfirmationTag); err != nil {
+		return nil, fmt.Errorf("join external: %w", err)
+	}
+	next, err := state.GetGroupInfo(d.signer)
+	if err != nil {
+		return nil, fmt.Errorf("join external: %w", err)
+	}
+	message := framing.NewMLSMessagePublic(&framing.PublicMessage{Content: content.Content, Auth: content.Auth})
+	joining := &pendingCommit{next: state, Staged: Staged{
+		Epoch: state.Epoch().AsUint64(), Commit: message.Marshal(), GroupInfo: wrap(formatGroupInfo, next.Marshal()),
+	}}
+	d.joining[hex.EncodeToString(state.ID().AsSlice())] = joining
+	return &joining.Staged, nil
+}
+
+// withConfirmation sets the confirmation_tag of a group's epoch. The library leaves it out when a
+// group is entered by external commit. Without it the epoch's GroupInfo and the next transcript
+// hash are wrong.
+func withConfirmation(g *group.Group, tag []byte) (*group.Group, error) {
+	raw, err := g.MarshalState()
+	if err != nil {
+		return nil, err
+	}
+	var state group.StateData
+	if err := json.Unmarshal(raw, &state); err != nil {
+		return nil, err
+	}
+	state.ConfirmationTag = tag
+	if raw, err = json.Marshal(state); err != nil {
+		return nil, err
+	}
+	return group.UnmarshalGroupState(raw)
+}
+
+func (d *goDevice) ConfirmJoin(groupID []byte) (Group, error) {
+	joining, ok := d.joining[hex.EncodeToString(groupID)]
+	if !ok {
+		return nil, errors.New("confirm join: no external commit is staged")
+	}
+	d.DiscardJoin(groupID)
+	return d.adopt(joining.next), nil
+}
+
+func (d *goDevice) DiscardJoin(groupID []byte) { delete(d.joining, hex.EncodeToString(groupID)) }

@@ -1,0 +1,157 @@
+package mlsclient
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/thomas-vilte/mls-go/ciphersuite"
+	"github.com/thomas-vilte/mls-go/credentials"
+	"github.com/thomas-vilte/mls-go/framing"
+	"github.com/thomas-vilte/mls-go/group"
+	"github.com/thomas-vilte/mls-go/keypackages"
+)
+
+// This file makes objects that no honest client makes. They parse, and one thing in them is false.
+// The forger signs with its own key where that helps.
+
+// Forgery says what to change in the framing of a commit.
+type Forgery struct {
+	Epoch  *uint64
+	Sender *uint32
+	// Signed is set if the forger, a member of the group, signs the change.
+	Signed bool
+}
+
+// ForgeCommit changes the framing of a PublicMessage commit.
+func ForgeCommit(g Group, message []byte, f Forgery) ([]byte, error) {
+	forger, ok := g.(*goGroup)
+	if !ok {
+		return nil, errors.New("forge: not a group of this library")
+	}
+	parsed, err := framing.UnmarshalMLSMessage(message)
+	if err != nil {
+		return nil, fmt.Errorf("forge: %w", err)
+	}
+	public, ok := parsed.AsPublic()
+	if !ok {
+		return nil, errors.New("forge: not a PublicMessage")
+	}
+	if f.Epoch != nil {
+		public.Content.Epoch = *f.Epoch
+	}
+	if f.Sender != nil {
+		public.Content.Sender.LeafIndex = *f.Sender
+	}
+	if !f.Signed {
+		return framing.NewMLSMessagePublic(public).Marshal(), nil
+	}
+	signed := framing.AuthenticatedContent{
+		WireFormat: framing.WireFormatPublicMessage, Content: public.Content, Auth: public.Auth,
+		GroupContext: forger.state.GroupContext().Marshal(),
+	}
+	if public.Auth.Signature, err = ciphersuite.SignWithLabel(forger.device.signer, "FramedContentTBS", signed.MarshalTBS()); err != nil {
+		return nil, fmt.Errorf("forge: %w", err)
+	}
+	return framing.NewMLSMessagePublic(public).Marshal(), nil
+}
+
+// StageAs stages an update by which the device's own leaf becomes identity's.
+func StageAs(g Group, identity string) (*Staged, error) {
+	forger, ok := g.(*goGroup)
+	if !ok {
+		return nil, errors.New("forge: not a group of this library")
+	}
+	return forger.stage(nil, func(next *group.Group) error {
+		own, ok := next.GetMember(next.OwnLeafIndex())
+		if !ok {
+			return errors.New("no leaf of its own")
+		}
+		own.Credential = credentials.NewBasicCredential([]byte(identity))
+		return nil
+	})
+}
+
+// InfoForgery says what is wrong with a GroupInfo.
+type InfoForgery struct {
+	NoTree bool
+	Signer *uint32
+}
+
+// ForgeInfo makes the GroupInfo of the staged epoch, signed by the device.
+func ForgeInfo(g Group, f InfoForgery) ([]byte, error) {
+	forger, ok := g.(*goGroup)
+	if !ok || forger.pending == nil {
+		return nil, errors.New("forge: nothing is staged")
+	}
+	info, err := forger.pending.next.GetGroupInfoWithOptions(forger.device.signer, group.WithRatchetTree(!f.NoTree))
+	if err != nil {
+		return nil, fmt.Errorf("forge: %w", err)
+	}
+	if f.Signer != nil {
+		info.Signer = group.LeafNodeIndex(*f.Signer)
+		signature, err := ciphersuite.SignWithLabel(forger.device.signer, "GroupInfoTBS", info.MarshalTBS())
+		if err != nil {
+			return nil, fmt.Errorf("forge: %w", err)
+		}
+		info.Signature = signature.AsSlice()
+	}
+	return wrap(formatGroupInfo, info.Marshal()), nil
+}
+
+// forgePackage makes a KeyPackage, changes it, and signs the whole again.
+func forgePackage(d Device, change func(*keypackages.KeyPackage) error) (KeyPackage, error) {
+	forger, ok := d.(*goDevice)
+	if !ok {
+		return KeyPackage{}, errors.New("forge: not a device of this library")
+	}
+	public, _, err := keypackages.Generate(forger.cred, forger.suite)
+	if err != nil {
+		return KeyPackage{}, fmt.Errorf("forge: %w", err)
+	}
+	if err := change(public); err != nil {
+		return KeyPackage{}, fmt.Errorf("forge: %w", err)
+	}
+	if err := forger.signPackage(public); err != nil {
+		return KeyPackage{}, err
+	}
+	raw := public.Marshal()
+	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: refOf(raw, forger.suite)}, nil
+}
+
+// ReplayInitKey makes a KeyPackage with the init_key of another one.
+func ReplayInitKey(d Device, used []byte) (KeyPackage, error) {
+	return forgePackage(d, func(kp *keypackages.KeyPackage) error {
+		old, err := readPackage(used)
+		if err == nil {
+			kp.InitKey = old.InitKey
+		}
+		return err
+	})
+}
+
+// BreakLeaf makes a KeyPackage whose leaf has no valid signature.
+func BreakLeaf(d Device) (KeyPackage, error) {
+	return forgePackage(d, func(kp *keypackages.KeyPackage) error {
+		kp.LeafNode.Signature[len(kp.LeafNode.Signature)-1] ^= 1
+		return nil
+	})
+}
+
+// ForgeWelcome replaces the KeyPackageRefs of a Welcome, one for one, and appends the rest.
+func ForgeWelcome(welcome []byte, refs ...[]byte) ([]byte, error) {
+	raw, err := unwrap(formatWelcome, welcome)
+	if err != nil {
+		return nil, fmt.Errorf("forge: %w", err)
+	}
+	parsed, err := group.UnmarshalWelcome(raw)
+	if err != nil {
+		return nil, fmt.Errorf("forge: %w", err)
+	}
+	for i, ref := range refs {
+		if i == len(parsed.Secrets) {
+			parsed.Secrets = append(parsed.Secrets, parsed.Secrets[0])
+		}
+		parsed.Secrets[i].NewMember = ref
+	}
+	return wrap(formatWelcome, parsed.Marshal()), nil
+}

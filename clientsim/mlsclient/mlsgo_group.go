@@ -1,0 +1,247 @@
+package mlsclient
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/thomas-vilte/mls-go/framing"
+	"github.com/thomas-vilte/mls-go/group"
+	"github.com/thomas-vilte/mls-go/keypackages"
+)
+
+// goGroup implements Group.
+type goGroup struct {
+	device  *goDevice
+	state   *group.Group
+	pending *pendingCommit
+}
+
+// pendingCommit is a staged commit and the group after it.
+type pendingCommit struct {
+	Staged
+	next *group.Group
+}
+
+func (g *goGroup) ID() []byte            { return bytes.Clone(g.state.ID().AsSlice()) }
+func (g *goGroup) Epoch() uint64         { return g.state.Epoch().AsUint64() }
+func (g *goGroup) Authenticator() []byte { return bytes.Clone(g.state.EpochAuthenticator()) }
+
+func (g *goGroup) Own() uint32 { return uint32(g.state.OwnLeafIndex()) }
+
+func (g *goGroup) Members() []string {
+	leaves := g.Leaves()
+	ids := make([]string, len(leaves))
+	for i, leaf := range leaves {
+		ids[i] = leaf.Identity
+	}
+	return ids
+}
+
+func (g *goGroup) Leaves() []Leaf {
+	members := slices.Clone(g.state.GetMembers())
+	slices.SortFunc(members, func(a, b *group.Member) int { return int(a.LeafIndex) - int(b.LeafIndex) })
+	leaves := make([]Leaf, len(members))
+	for i, m := range members {
+		leaves[i] = Leaf{
+			Index: uint32(m.LeafIndex), Identity: string(m.Credential.Identity), SignatureKey: g.state.MemberSigningKey(m.LeafIndex),
+		}
+	}
+	return leaves
+}
+
+func (g *goGroup) GroupInfo() ([]byte, error) {
+	info, err := g.state.GetGroupInfo(g.device.signer)
+	if err != nil {
+		return nil, fmt.Errorf("group info: %w", err)
+	}
+	return wrap(formatGroupInfo, info.Marshal()), nil
+}
+
+func (g *goGroup) Encrypt(plaintext []byte) ([]byte, error) {
+	message, err := g.state.SendMessage(plaintext, g.device.signer)
+	if err != nil {
+		return nil, fmt.Errorf("encrypt: %w", err)
+	}
+	return framing.NewMLSMessagePrivate(message).Marshal(), nil
+}
+
+func (g *goGroup) Process(message []byte) (Received, error) {
+	if g.pending != nil && bytes.Equal(message, g.pending.Commit) {
+		epoch := g.Epoch()
+		return Received{Commit: true, Own: true, Epoch: epoch, Sender: g.device.identity}, g.Confirm()
+	}
+	parsed, err := framing.UnmarshalMLSMessage(message)
+	if err != nil {
+		return Received{}, fmt.Errorf("process: %w", err)
+	}
+	if public, ok := parsed.AsPublic(); ok {
+		return g.processPublic(public)
+	}
+	private, ok := parsed.AsPrivate()
+	if !ok {
+		return Received{}, fmt.Errorf("process: wire format %d is neither a commit nor a message", parsed.WireFormat())
+	}
+	// The library ratchets before it checks the epoch, and then reports a failed tag. Check the
+	// epoch first for a clear error.
+	if private.Epoch != g.Epoch() {
+		return Received{}, fmt.Errorf("process: message of epoch %d in epoch %d", private.Epoch, g.Epoch())
+	}
+	if private.ContentType == framing.ContentTypeCommit {
+		g.Discard()
+		return Received{Commit: true, Epoch: private.Epoch}, g.state.ProcessPrivateMessage(private)
+	}
+	plaintext, _, leaf, err := g.state.ReceiveApplicationMessage(private)
+	if err != nil {
+		return Received{}, fmt.Errorf("process: %w", err)
+	}
+	member, ok := g.state.GetMember(group.LeafNodeIndex(leaf))
+	if !ok {
+		return Received{}, fmt.Errorf("process: sender %d is no member", leaf)
+	}
+	return Received{Epoch: private.Epoch, Sender: string(member.Credential.Identity), Plaintext: plaintext}, nil
+}
+
+func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error) {
+	if message.Content.Epoch != g.Epoch() {
+		return Received{}, fmt.Errorf("process: commit of epoch %d in epoch %d", message.Content.Epoch, g.Epoch())
+	}
+	if message.Content.ContentType() != framing.ContentTypeCommit {
+		return Received{}, fmt.Errorf("process: unexpected public content type %d", message.Content.ContentType())
+	}
+	g.Discard()
+	if err := g.state.ProcessPublicMessage(message); err != nil {
+		return Received{}, fmt.Errorf("process commit of epoch %d: %w", message.Content.Epoch, err)
+	}
+	return Received{Commit: true, Epoch: message.Content.Epoch}, nil
+}
+
+func (g *goGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {
+	return g.Stage(Change{Add: keyPackages})
+}
+
+func (g *goGroup) StageRemove(identities ...string) (*Staged, error) {
+	var gone []uint32
+	for _, leaf := range g.Leaves() {
+		if slices.Contains(identities, leaf.Identity) {
+			gone = append(gone, leaf.Index)
+		}
+	}
+	if len(gone) == 0 {
+		return nil, errors.New("stage: no leaf to remove")
+	}
+	return g.Stage(Change{Remove: gone})
+}
+
+// StageUpdate commits only a new path. The library's own SelfUpdate is an Update proposal by the
+// committer, which RFC 9420 §12.2 forbids.
+func (g *goGroup) StageUpdate() (*Staged, error) { return g.Stage(Change{}) }
+
+func (g *goGroup) Stage(change Change) (*Staged, error) {
+	var added []*keypackages.KeyPackage
+	for _, message := range change.Add {
+		kp, err := readPackage(message)
+		if err != nil {
+			return nil, fmt.Errorf("stage: %w", err)
+		}
+		added = append(added, kp)
+	}
+	return g.stage(added, func(next *group.Group) error {
+		for _, leaf := range change.Remove {
+			if _, err := next.RemoveMember(group.LeafNodeIndex(leaf)); err != nil {
+				return err
+			}
+		}
+		for _, kp := range added {
+			if _, err := next.AddMember(kp); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (g *goGroup) stage(added []*keypackages.KeyPackage, propose func(*group.Group) error) (*Staged, error) {
+	next, err := copyGroup(g.state)
+	if err != nil {
+		return nil, fmt.Errorf("stage: %w", err)
+	}
+	if err := propose(next); err != nil {
+		return nil, fmt.Errorf("stage: %w", err)
+	}
+	signer := g.device.signer
+	commit, message, err := g.frameCommit(next)
+	if err != nil {
+		return nil, fmt.Errorf("stage commit: %w", err)
+	}
+	if err := next.MergeCommit(commit); err != nil {
+		return nil, fmt.Errorf("stage merge: %w", err)
+	}
+	info, err := next.GetGroupInfo(signer)
+	if err != nil {
+		return nil, fmt.Errorf("stage group info: %w", err)
+	}
+	pending := &pendingCommit{next: next, Staged: Staged{
+		Epoch:     next.Epoch().AsUint64(),
+		Commit:    message,
+		GroupInfo: wrap(formatGroupInfo, info.Marshal()),
+	}}
+	if len(added) > 0 {
+		welcome, err := next.CreateWelcomeWithOpts(added, signer,
+			group.WithJoinerSecret(commit.JoinerSecret()), group.WithPSKIDs(commit.PskIDs()),
+			group.WithPSKSecret(commit.RawPskSecret()), group.WithStagedCommit(commit))
+		if err != nil {
+			return nil, fmt.Errorf("stage welcome: %w", err)
+		}
+		pending.Welcome = wrap(formatWelcome, welcome.Marshal())
+	}
+	g.pending = pending
+	return &pending.Staged, nil
+}
+
+// frameCommit commits next's proposals and frames the commit as the device wants it. A
+// PrivateMessage must be encrypted before the merge, which replaces the secrets of its epoch. It
+// uses up ratchet keys of the copy only. That is safe, because the log accepts one commit per
+// epoch.
+func (g *goGroup) frameCommit(next *group.Group) (*group.StagedCommit, []byte, error) {
+	format := framing.WireFormatPublicMessage
+	if g.device.hidden {
+		format = framing.WireFormatPrivateMessage
+	}
+	signer := g.device.signer
+	commit, err := next.CommitWithFormat(signer, signer.PublicKey(), nil, format)
+	if err != nil {
+		return nil, nil, err
+	}
+	content := commit.AuthenticatedContent()
+	if !g.device.hidden {
+		public := &framing.PublicMessage{Content: content.Content, Auth: content.Auth, MembershipTag: commit.MembershipTag()}
+		return commit, framing.NewMLSMessagePublic(public).Marshal(), nil
+	}
+	private, err := framing.Encrypt(framing.EncryptParams{
+		AuthContent: content, SenderLeafIndex: uint32(next.OwnLeafIndex()), CipherSuite: next.CipherSuite(),
+		PaddingSize: next.PaddingSize(), SenderDataSecret: next.EpochSecrets().SenderDataSecret, SecretTree: next.SecretTree(),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return commit, framing.NewMLSMessagePrivate(private).Marshal(), nil
+}
+
+func (g *goGroup) Pending() *Staged {
+	if g.pending == nil {
+		return nil
+	}
+	return &g.pending.Staged
+}
+
+func (g *goGroup) Confirm() error {
+	if g.pending == nil {
+		return errors.New("confirm: no commit is staged")
+	}
+	g.state, g.pending = g.pending.next, nil
+	return nil
+}
+
+func (g *goGroup) Discard() { g.pending = nil }

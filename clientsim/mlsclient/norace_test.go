@@ -1,0 +1,5 @@
+//go:build !race
+
+package mlsclient
+
+const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build !race
-
-package clientsim
-
-const raceEnabled = false

@@ -1,0 +1,144 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// The size of claims-two-servers.
+const (
+	claimers     = 16
+	claimTargets = 20
+	lanes        = 4 // claims of one caller at a time
+)
+
+// claimTest is a run of claims on two servers.
+type claimTest struct {
+	w       *testbed.World
+	targets []*client.Phone
+	oneTime atomic.Int64 // one-time KeyPackages that were handed out
+	last    atomic.Int64 // last-resort ones
+	empty   atomic.Int64 // claims that got nothing
+}
+
+// ClaimsTwoServers makes sixteen callers claim the KeyPackages of twenty accounts, on two servers
+// with one database. They claim ten times what there is. Each one-time KeyPackage is handed out
+// once. Later claims get a last-resort KeyPackage, or nothing if the account has none.
+func ClaimsTwoServers(ctx context.Context, w *testbed.World) error {
+	sibling, err := w.Server.Sibling()
+	if err != nil {
+		return err
+	}
+	if err := sibling.Start(ctx, nil); err != nil {
+		return err
+	}
+	other := xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats)
+	err = runClaimTest(ctx, w, other)
+	w.CloseIdle()
+	return errors.Join(err, sibling.Stop())
+}
+
+func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) error {
+	claims := max(w.Claims, 200)
+	f := &claimTest{w: w}
+	stock := max(claims/10/claimTargets, 1)
+	for i := range claimTargets {
+		p, err := w.Phone(fmt.Sprintf("target-%d", i))
+		if err != nil {
+			return err
+		}
+		if err := p.PublishMany(ctx, stock, i%2 == 0); err != nil {
+			return err
+		}
+		f.targets = append(f.targets, p)
+	}
+	var callers []*client.Phone
+	for i := range claimers {
+		p, err := w.Phone(fmt.Sprintf("claimer-%d", i))
+		if err != nil {
+			return err
+		}
+		if i%2 == 1 {
+			p.Net = other
+		}
+		callers = append(callers, p)
+	}
+	start := time.Now()
+	if err := f.run(ctx, callers, claims/claimers); err != nil {
+		return err
+	}
+	took := time.Since(start)
+	if got, want := f.oneTime.Load(), int64(stock*claimTargets); got != want {
+		w.Broken("%d KeyPackages for one use were handed out, and %d were published", got, want)
+	}
+	if f.last.Load() == 0 || f.empty.Load() == 0 {
+		w.Broken("%d claims got a last-resort KeyPackage and %d got nothing: both have to happen", f.last.Load(), f.empty.Load())
+	}
+	w.Note("%d claims on two servers in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing",
+		claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
+	return f.claimed(ctx)
+}
+
+// run makes every caller claim from one target after the other, several at a time.
+func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) error {
+	errs := make([]error, len(callers)*lanes)
+	var all sync.WaitGroup
+	for i, p := range callers {
+		var next atomic.Int64
+		for lane := range lanes {
+			all.Go(func() {
+				for n := next.Add(1) - 1; n < int64(each); n = next.Add(1) - 1 {
+					if err := f.claim(ctx, p, f.targets[(i+int(n))%len(f.targets)]); err != nil {
+						errs[i*lanes+lane] = err
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) error {
+	out, err := p.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{target.Account.DID}, f.w.Suite, "", xrpc.NewKey()))
+	if err != nil {
+		return err
+	}
+	if len(out.KeyPackages) == 0 {
+		f.empty.Add(1)
+	}
+	for _, kp := range out.KeyPackages {
+		if *kp.LastResort {
+			f.last.Add(1)
+			continue
+		}
+		f.oneTime.Add(1)
+	}
+	return nil
+}
+
+// claimed checks that every account sees that it has none left.
+func (f *claimTest) claimed(ctx context.Context) error {
+	for i, p := range f.targets {
+		stats, err := p.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		if want := int64(1 - i%2); stats.Available != 0 || stats.LastResort != want || !stats.NeedsReplenish {
+			f.w.Broken("%s has %d KeyPackages available and %d of last resort, needsReplenish %t; want none, %d and true",
+				p.Name, stats.Available, stats.LastResort, stats.NeedsReplenish, want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// committers is how many members commit at once in contended-commits.
+const committers = 8
+
+// mostLosses is how many races in a row a member may lose. After the third loss the server reserves
+// an epoch for it. Each other member may have lost as often or more, and then goes first. A commit
+// that was already running when a reservation was made may still win, at its beginning and at its
+// end.
+const mostLosses = 3 + committers + 2
+
+// mostEpochs is how many epochs may pass meanwhile. While a member reads the log and commits again,
+// each other member can do the same about once.
+const mostEpochs = mostLosses * (committers - 1)
+
+// contest is eight members that all want every epoch.
+type contest struct {
+	w     *testbed.World
+	convo string
+	goal  uint64 // the epoch in which it ends
+}
+
+// score is one member's result.
+type score struct {
+	wins    int
+	losses  int // longest run of lost races
+	epochs  int // most epochs between the first attempt and the accepted commit
+	current int
+	since   uint64
+}
+
+// ContendedCommits makes eight members rotate their keys as fast as they can. Each commits again as
+// soon as it knows the winner. Exactly one commit per epoch is accepted, and no member loses for
+// ever.
+func ContendedCommits(ctx context.Context, w *testbed.World) error {
+	phones, convo, err := w.Convo(ctx, committers)
+	if err != nil {
+		return err
+	}
+	group, err := phones[0].Group(convo)
+	if err != nil {
+		return err
+	}
+	epochs := max(w.Epochs, 5)
+	c := &contest{w: w, convo: convo, goal: group.Epoch() + uint64(epochs)}
+	start := time.Now()
+	scores, errs := make([]score, len(phones)), make([]error, len(phones))
+	var all sync.WaitGroup
+	for i, p := range phones {
+		all.Go(func() { errs[i] = c.play(ctx, p, &scores[i]) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	c.judge(phones, scores, epochs, time.Since(start))
+	for _, p := range phones {
+		if err := p.Send(ctx, convo, "still friends, "+p.Name); err != nil {
+			return err
+		}
+	}
+	return w.SyncAll(ctx, convo, phones...)
+}
+
+func (c *contest) play(ctx context.Context, p *client.Phone, s *score) error {
+	for {
+		if err := p.Sync(ctx, c.convo); err != nil {
+			return err
+		}
+		group, err := p.Group(c.convo)
+		if err != nil {
+			return err
+		}
+		epoch := group.Epoch()
+		if epoch >= c.goal {
+			return nil
+		}
+		if s.current == 0 {
+			s.since = epoch
+		}
+		d, err := p.DraftCommit(c.convo, mlsclient.Change{})
+		if err != nil {
+			return err
+		}
+		_, err = p.Deliver(ctx, d)
+		switch {
+		case err == nil:
+			s.wins, s.current = s.wins+1, 0
+		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:
+			s.current++
+		default:
+			return err
+		}
+		s.losses, s.epochs = max(s.losses, s.current), max(s.epochs, int(epoch-s.since)+1)
+		if err == nil {
+			c.w.Progress(fmt.Sprintf("epoch %d of %d", d.Epoch, c.goal))
+		}
+	}
+}
+
+func (c *contest) judge(phones []*client.Phone, scores []score, epochs int, took time.Duration) {
+	wins, fewest, losses, waited := 0, epochs, 0, 0
+	for i, s := range scores {
+		wins, fewest, losses, waited = wins+s.wins, min(fewest, s.wins), max(losses, s.losses), max(waited, s.epochs)
+		if s.losses > mostLosses {
+			c.w.Broken("%s lost %d races in a row, want at most %d", phones[i].Name, s.losses, mostLosses)
+		}
+		if s.epochs > mostEpochs {
+			c.w.Broken("%s waited %d epochs for its commit, want at most %d", phones[i].Name, s.epochs, mostEpochs)
+		}
+	}
+	if wins != epochs {
+		c.w.Broken("%d commits were accepted in %d epochs", wins, epochs)
+	}
+	c.w.Note("%d commits of %d members in %s, at least %d by each; the longest wait: %d lost races, %d epochs",
+		wins, len(phones), took.Round(time.Millisecond), fewest, losses, waited)
+}

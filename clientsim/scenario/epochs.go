@@ -1,0 +1,220 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// RetryAfterEpoch loses the answer to a message, moves the epoch, and sends the message again. The
+// server must look up the key before it checks the epoch. Otherwise the client encrypts again and
+// the message is stored twice. A second request never arrives the first time: that one must be
+// refused.
+func RetryAfterEpoch(ctx context.Context, w *testbed.World) error {
+	phones, convo, err := w.Convo(ctx, 2)
+	if err != nil {
+		return err
+	}
+	alice, bob := phones[0], phones[1]
+	more, err := w.Phones(ctx, 2)
+	if err != nil {
+		return err
+	}
+	stored, err := alice.DraftSend(convo, "stored, and the answer lost")
+	if err != nil {
+		return err
+	}
+	if err := w.WithLostAnswer("sendMessage", func() error {
+		if _, err := w.Net.Once(ctx, alice.Account, stored.Call); err == nil {
+			return errors.New("the answer was not lost")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	lost, err := alice.DraftSend(convo, "never arrived in its epoch")
+	if err != nil {
+		return err
+	}
+	if err := bob.Add(ctx, convo, more[0].Account.DID); err != nil {
+		return err
+	}
+	if err := more[0].Join(ctx, convo); err != nil {
+		return err
+	}
+	answer, err := alice.Deliver(ctx, stored)
+	if err != nil {
+		return fmt.Errorf("a stored message retried after the epoch moved: %w", err)
+	}
+	if !answer.Replayed() {
+		w.Broken("a stored message retried after the epoch moved is answered as new")
+	}
+	_, err = alice.Deliver(ctx, lost)
+	staleEpoch(w, err, 2)
+	if err := alice.Sync(ctx, convo); err != nil {
+		return err
+	}
+	if err := alice.Send(ctx, convo, lost.Text); err != nil {
+		return err
+	}
+	return retryAddAfterEpoch(ctx, w, convo, alice, bob, more[1])
+}
+
+// staleEpoch checks that the loser learns the current epoch from the error message alone.
+func staleEpoch(w *testbed.World, err error, current uint64) {
+	var named *xrpc.CallError
+	if !errors.As(err, &named) || named.Name != mlsapi.ErrEpochMismatch || named.Status != 409 {
+		w.Broken("a write of an old epoch: %v, want EpochMismatch", err)
+		return
+	}
+	if epoch, ok := named.CurrentEpoch(); !ok || epoch != current {
+		w.Broken("EpochMismatch says %q, want currentEpoch=%d in it", named.Message, current)
+	}
+}
+
+// retryAddAfterEpoch checks that a replay of addMembers has the original newEpoch.
+func retryAddAfterEpoch(ctx context.Context, w *testbed.World, convo string, alice, bob, joiner *client.Phone) error {
+	packages, err := alice.Claim(ctx, convo, testbed.DIDs([]*client.Phone{joiner}))
+	if err != nil {
+		return err
+	}
+	d, err := alice.DraftAdd(convo, testbed.DIDs([]*client.Phone{joiner}), packages)
+	if err != nil {
+		return err
+	}
+	first, err := alice.Deliver(ctx, d)
+	if err != nil {
+		return err
+	}
+	if err := w.SyncAll(ctx, convo, alice, bob); err != nil {
+		return err
+	}
+	if err := joiner.Join(ctx, convo); err != nil {
+		return err
+	}
+	more, err := w.Phones(ctx, 1)
+	if err != nil {
+		return err
+	}
+	if err := bob.Add(ctx, convo, more[0].Account.DID); err != nil {
+		return err
+	}
+	again, err := w.Net.Do(ctx, alice.Account, d.Call)
+	if err != nil {
+		return fmt.Errorf("a stored commit retried after the epoch moved: %w", err)
+	}
+	if !again.Replayed() || !bytes.Equal(first.Body, again.Body) {
+		w.Broken("addMembers retried after the epoch moved: %q, first %q", again.Body, first.Body)
+	}
+	return more[0].Join(ctx, convo)
+}
+
+// SameEpoch makes several members commit in one epoch, at the same time and one by one. Exactly one
+// commit per epoch is accepted.
+func SameEpoch(ctx context.Context, w *testbed.World) error {
+	phones, convo, err := w.Convo(ctx, 4)
+	if err != nil {
+		return err
+	}
+	joiners, err := w.Phones(ctx, len(phones))
+	if err != nil {
+		return err
+	}
+	drafts := make([]*client.Draft, len(phones))
+	packages := make([][][]byte, len(phones))
+	for i, p := range phones {
+		if packages[i], err = p.Claim(ctx, convo, testbed.DIDs(joiners[i:i+1])); err != nil {
+			return err
+		}
+		if drafts[i], err = p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i]); err != nil {
+			return err
+		}
+	}
+	won, err := race(ctx, w, phones, drafts)
+	if err != nil {
+		return err
+	}
+	if len(won) != 1 {
+		w.Broken("%d commits were accepted in one epoch, want 1", len(won))
+	}
+	// The losers discard their commits, read the winner's, and try again with the same KeyPackages.
+	// Nobody has seen the Welcomes of the lost commits.
+	for i, p := range phones {
+		if slices.Contains(won, i) {
+			continue
+		}
+		if err := p.Commit(ctx, convo, func() (*client.Draft, error) {
+			return p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i])
+		}); err != nil {
+			return err
+		}
+	}
+	for _, p := range joiners {
+		if err := p.Join(ctx, convo); err != nil {
+			return err
+		}
+	}
+	if err := w.SyncAll(ctx, convo, phones...); err != nil {
+		return err
+	}
+	return phones[3].Send(ctx, convo, "all eight of us")
+}
+
+// race delivers drafts at the same moment and returns the indexes of the winners.
+func race(ctx context.Context, w *testbed.World, phones []*client.Phone, drafts []*client.Draft) ([]int, error) {
+	type result struct {
+		who int
+		err error
+	}
+	results := make(chan result, len(phones))
+	start := make(chan struct{})
+	for i := range phones {
+		go func() {
+			<-start
+			_, err := phones[i].Deliver(ctx, drafts[i])
+			results <- result{i, err}
+		}()
+	}
+	close(start)
+	var won []int
+	var errs, lost []error
+	for range phones {
+		r := <-results
+		switch xrpc.ErrorName(r.err) {
+		case mlsapi.ErrEpochMismatch:
+			staleEpoch(w, r.err, drafts[r.who].Epoch)
+			lost = append(lost, r.err)
+		case "":
+			if r.err == nil {
+				won = append(won, r.who)
+			}
+			errs = append(errs, r.err)
+		default:
+			errs = append(errs, r.err)
+		}
+	}
+	if len(won) == 1 {
+		winnerNamed(w, drafts[won[0]], lost)
+	}
+	return won, errors.Join(errs...)
+}
+
+// winnerNamed checks that each loser learns the seq of the commit that won.
+func winnerNamed(w *testbed.World, winner *client.Draft, lost []error) {
+	for _, c := range w.Model.Snapshot() {
+		made, ok := c.Commits[winner.Digest]
+		for _, err := range lost {
+			var named *xrpc.CallError
+			if ok && errors.As(err, &named) && named.Seq != made.Seq {
+				w.Broken("EpochMismatch says that seq %d has won, and it was %d", named.Seq, made.Seq)
+			}
+		}
+	}
+}

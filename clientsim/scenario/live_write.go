@@ -1,0 +1,310 @@
+package scenario
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// write sends until writing ends. Each writer sends one message after the other. With a rate, all
+// writers together start that many a second, whether or not earlier ones are answered.
+func (b *liveRun) write(ctx, writing context.Context) error {
+	lanes := orDefault(b.w.Writers, liveWriters)
+	var tickets chan struct{}
+	if b.w.Rate > 0 {
+		lanes = max(lanes, mostInFlight)
+		tickets = make(chan struct{}, lanes)
+		go b.pace(writing, tickets)
+	}
+	var all sync.WaitGroup
+	errs := make([]error, lanes)
+	for lane := range lanes {
+		rng := rand.New(rand.NewPCG(b.w.Seed, uint64(lane)))
+		all.Go(func() {
+			for writing.Err() == nil && errs[lane] == nil {
+				if tickets != nil {
+					if _, ok := <-tickets; !ok {
+						return
+					}
+				}
+				errs[lane] = b.send(ctx, rng, b.some(rng))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// mostInFlight is the largest number of unanswered messages at a given rate.
+const mostInFlight = 512
+
+// pace hands out one ticket per message to send, at the given rate.
+func (b *liveRun) pace(writing context.Context, tickets chan<- struct{}) {
+	defer close(tickets)
+	start, tick := time.Now(), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	var behind bool
+	for n := 0; ; {
+		select {
+		case <-writing.Done():
+			return
+		case <-tick.C:
+		}
+		for due := int(time.Since(start).Seconds() * float64(b.w.Rate)); n < due; n++ {
+			select {
+			case tickets <- struct{}{}:
+			default:
+				if !behind {
+					behind = true
+					b.w.Note("at %d a second the servers fell behind after %s", b.w.Rate, time.Since(start).Round(time.Millisecond))
+				}
+				select {
+				case tickets <- struct{}{}:
+				case <-writing.Done():
+					return
+				}
+			}
+		}
+	}
+}
+
+// send sends a message by one of a convo's writers, until it is acknowledged.
+func (b *liveRun) send(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	sender := r.writers[rng.IntN(len(r.writers))]
+	size := 100 + rng.IntN(200)
+	if !b.w.Calm && rng.IntN(50) == 0 {
+		size = 40 << 10
+	}
+	body := mlsclient.FakeMessage(r.group, r.epoch, size)
+	answer, err := b.cluster.Do(ctx, rng, sender, xrpc.SendCall(r.id, sender.DID, r.epoch, body, xrpc.NewKey()))
+	if err != nil {
+		return err
+	}
+	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	b.sends.Add(1)
+	return b.acknowledged(r, *out.Seq, history.DigestEntry(false, out.MessageID, sender.DID.String(), int64(r.epoch), sha256.Sum256(body)))
+}
+
+func (b *liveRun) acknowledged(r *liveConvo, seq int64, m history.EntryDigest) error {
+	if b.history.Entry(r.id, seq, m) {
+		return fmt.Errorf("two entries were acknowledged at seq %d of convo %s", seq, r.id)
+	}
+	return nil
+}
+
+// changeRosters changes rosters and epochs, one after the other, until writing ends.
+func (b *liveRun) changeRosters(ctx, writing context.Context, length time.Duration) error {
+	rng := rand.New(rand.NewPCG(b.w.Seed, 0x57112))
+	pause := max(length/400, 10*time.Millisecond)
+	for writing.Err() == nil {
+		if err := b.change(ctx, rng); err != nil {
+			return err
+		}
+		b.changes.Add(1)
+		xrpc.Sleep(writing, time.Duration(rng.Int64N(int64(2*pause))))
+	}
+	return nil
+}
+
+func (b *liveRun) change(ctx context.Context, rng *rand.Rand) error {
+	if rng.IntN(8) == 0 {
+		return b.open(ctx, rng)
+	}
+	r := b.some(rng)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch n := rng.IntN(8); {
+	case n < 3 && len(r.members) > 1:
+		return b.leave(ctx, rng, r)
+	case n < 5 && len(r.members) > 1:
+		return b.remove(ctx, rng, r)
+	case n < 7 && len(r.nonMembers) > 0:
+		return b.bring(ctx, rng, r)
+	}
+	return b.rotate(ctx, rng, r)
+}
+
+// pick removes a random element from a list and returns it.
+func pick(rng *rand.Rand, list *[]*listener) *listener {
+	i := rng.IntN(len(*list))
+	p := (*list)[i]
+	*list = slices.Delete(*list, i, i+1)
+	return p
+}
+
+// leave makes a random member leave.
+func (b *liveRun) leave(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+	p := pick(rng, &r.members)
+	r.nonMembers = append(r.nonMembers, p)
+	if _, err := b.cluster.Do(ctx, rng, p.Account, xrpc.LeaveCall(r.id, xrpc.NewKey())); err != nil {
+		return err
+	}
+	b.history.Left(r.id, mlsapi.MembershipEventChangeLeft, p.DID, p.DID, b.history.End(r.id))
+	return nil
+}
+
+// fakeCommit is a fake commit by the creator, in a PrivateMessage.
+func (r *liveConvo) fakeCommit(refs [][]byte, suite mlsclient.Suite) *mlsclient.Staged {
+	s := &mlsclient.Staged{Epoch: r.epoch + 1, Commit: mlsclient.FakeCommit(r.group, r.epoch, 200)}
+	if refs != nil {
+		s.Welcome = mlsclient.FakeWelcome(suite, refs...)
+	}
+	return s
+}
+
+// committed records that the creator's commit was accepted.
+func (b *liveRun) committed(r *liveConvo, s *mlsclient.Staged, epoch, seq int64) error {
+	if epoch != int64(s.Epoch) {
+		return fmt.Errorf("a commit led to epoch %d, want %d", epoch, s.Epoch)
+	}
+	r.epoch = s.Epoch
+	return b.acknowledged(r, seq, history.DigestEntry(true, "", r.writers[0].DID.String(), epoch, sha256.Sum256(s.Commit)))
+}
+
+func (b *liveRun) remove(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+	p := pick(rng, &r.members)
+	r.nonMembers = append(r.nonMembers, p)
+	s := r.fakeCommit(nil, b.w.Suite)
+	answer, err := b.cluster.Do(ctx, rng, r.writers[0], xrpc.RemoveCall(r.id, p.DID, s, xrpc.NewKey()))
+	if err != nil {
+		return err
+	}
+	out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if err := b.committed(r, s, out.NewEpoch, *out.Seq); err != nil {
+		return err
+	}
+	b.history.Left(r.id, mlsapi.MembershipEventChangeRemoved, r.writers[0].DID, p.DID, *out.Seq)
+	return nil
+}
+
+// bring adds an account, or adds a former member again.
+func (b *liveRun) bring(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+	p := pick(rng, &r.nonMembers)
+	r.members = append(r.members, p)
+	return b.admit(ctx, rng, r, p)
+}
+
+// admit adds accounts to a convo by a commit with a Welcome.
+func (b *liveRun) admit(ctx context.Context, rng *rand.Rand, r *liveConvo, people ...*listener) error {
+	var accounts []*xrpc.Account
+	var refs [][]byte
+	for _, p := range people {
+		accounts, refs = append(accounts, p.Account), append(refs, p.ref)
+	}
+	s := r.fakeCommit(refs, b.w.Suite)
+	answer, err := b.cluster.Do(ctx, rng, r.writers[0], xrpc.AddCall(r.id, testbed.DIDsOf(accounts), s, xrpc.NewKey()))
+	if err != nil {
+		return err
+	}
+	out, err := mlsapi.DecodeAddMembersOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if err := b.committed(r, s, out.NewEpoch, *out.Seq); err != nil {
+		return err
+	}
+	b.history.Joined(r.id, r.writers[0].DID, *out.Seq, testbed.DIDsOf(accounts)...)
+	for _, p := range people {
+		b.history.Welcomed(p.DID, r.id, p.device, out.NewEpoch)
+	}
+	return nil
+}
+
+// rotate makes a commit that changes no member.
+func (b *liveRun) rotate(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+	s := r.fakeCommit(nil, b.w.Suite)
+	answer, err := b.cluster.Do(ctx, rng, r.writers[0], xrpc.SubmitCall(r.id, s, xrpc.NewKey()))
+	if err != nil {
+		return err
+	}
+	out, err := mlsapi.DecodeSubmitCommitOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	return b.committed(r, s, out.NewEpoch, out.Seq)
+}
+
+// create makes a convo and returns its id.
+func (b *liveRun) create(ctx context.Context, rng *rand.Rand, by *xrpc.Account, call xrpc.Call) (string, error) {
+	answer, err := b.cluster.Do(ctx, rng, by, call)
+	if err != nil {
+		return "", err
+	}
+	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	if err != nil {
+		return "", err
+	}
+	return out.ID, nil
+}
+
+// injectFaults kills the leader, restarts the database, and kills the next leader.
+func (b *liveRun) injectFaults(ctx, writing context.Context, length time.Duration) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"the leader was killed", b.killLeader},
+		{"PostgreSQL was restarted", b.restartDatabase},
+		{"the leader was killed again", b.killLeader},
+	} {
+		xrpc.Sleep(writing, length/6)
+		if writing.Err() != nil {
+			b.w.Note("there was no time until %s", step.name)
+			return nil
+		}
+		b.w.Progress(step.name)
+		if err := step.do(ctx); err != nil {
+			return err
+		}
+		select {
+		case after := <-b.after:
+			b.w.Note("%s: the next event came %s later", step.name, after.Round(time.Millisecond))
+		case <-time.After(xrpc.CallTimeout):
+			return fmt.Errorf("%s, and no event came for %s", step.name, xrpc.CallTimeout)
+		}
+	}
+	return nil
+}
+
+func (b *liveRun) killLeader(ctx context.Context) error {
+	leader, err := b.cluster.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	b.began.Store(time.Now().UnixNano())
+	if err := leader.Kill(); err != nil {
+		return err
+	}
+	b.done.Store(time.Now().UnixNano())
+	// The other server is alone for a while.
+	xrpc.Sleep(ctx, time.Second/2)
+	return leader.Start(ctx, nil)
+}
+
+func (b *liveRun) restartDatabase(ctx context.Context) error {
+	b.began.Store(time.Now().UnixNano())
+	if err := b.cluster.Postgres.Stop(); err != nil {
+		return err
+	}
+	b.done.Store(time.Now().UnixNano())
+	return b.cluster.Postgres.Start(ctx)
+}

@@ -1,0 +1,335 @@
+package scenario
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// lyingServer stands between the simulator and a correct server and breaks one promise. It is below
+// the ledger and the faults, so the simulator sees what a server with that bug would send.
+type lyingServer struct {
+	wire http.RoundTripper
+	// before may send requests of its own before the request.
+	before func(*lyingServer, *http.Request, xrpc.CallInfo) error
+	// after may change an answer; n counts this method's answers from 1.
+	after func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte
+
+	mu    sync.Mutex // guards count
+	count map[string]int
+}
+
+func (l *lyingServer) RoundTrip(req *http.Request) (*http.Response, error) {
+	t, ok := xrpc.CallInfoFrom(req.Context())
+	if !ok {
+		return l.wire.RoundTrip(req)
+	}
+	if l.before != nil {
+		if err := l.before(l, req, t); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := l.wire.RoundTrip(req)
+	if err != nil || l.after == nil {
+		return resp, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := resp.Body.Close(); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	if l.count == nil {
+		l.count = map[string]int{}
+	}
+	l.count[t.Call.Method.Name()]++
+	body = l.after(t, l.count[t.Call.Method.Name()], resp, body)
+	l.mu.Unlock()
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return resp, nil
+}
+
+// refuse makes an answer an error.
+func refuse(a *http.Response, status int, name, message string) []byte {
+	a.StatusCode = status
+	a.Header.Del("X-Idempotency-Replay")
+	return fmt.Appendf(nil, `{"error":%q,"message":%q}`, name, message)
+}
+
+// doubled sends each message once more under another key, like a server without idempotency.
+func doubled(l *lyingServer, req *http.Request, t xrpc.CallInfo) error {
+	if t.Call.Method != mlsapi.NSIDSendMessage || t.Call.Key == "" {
+		return nil
+	}
+	in, err := mlsapi.DecodeSendMessageInput(t.Call.Body)
+	if err != nil {
+		return err
+	}
+	key := xrpc.NewKey()
+	in.IdempotencyKey = &key
+	token, err := t.Who.Token(t.Audience, t.Call.Method)
+	if err != nil {
+		return err
+	}
+	again := req.Clone(req.Context())
+	body := in.AppendJSON(nil)
+	again.Header.Set("Authorization", "Bearer "+token)
+	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	resp, err := l.wire.RoundTrip(again)
+	if err != nil {
+		return err
+	}
+	return xrpc.Drain(resp)
+}
+
+// forgetful leaves out the first entry of a log.
+func forgetful(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+	if t.Call.Method != mlsapi.NSIDGetMessages || a.StatusCode != 200 {
+		return body
+	}
+	out, err := mlsapi.DecodeGetMessagesOutput(body)
+	if err != nil {
+		return body
+	}
+	kept := out.Messages[:0]
+	for _, m := range out.Messages {
+		if m.Seq != 1 {
+			kept = append(kept, m)
+		}
+	}
+	out.Messages = kept
+	return out.AppendJSON(nil)
+}
+
+// sliding moves the grace with every fetch.
+func sliding(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+	if t.Call.Method != mlsapi.NSIDGetWelcome || a.StatusCode != 200 {
+		return body
+	}
+	out, err := mlsapi.DecodeGetWelcomeOutput(body)
+	if err != nil {
+		return body
+	}
+	later := lexcodec.NewDatetime(out.GraceExpiresAt.Add(time.Duration(n) * time.Second))
+	out.GraceExpiresAt = &later
+	return out.AppendJSON(nil)
+}
+
+// TestALyingServerIsCaught checks that the scenarios and the checks can fail. Each lie is a bug
+// that a real server had.
+func TestALyingServerIsCaught(t *testing.T) {
+	t.Parallel()
+	to := bootServer(t)
+	lies := []struct {
+		name, scenario string
+		lyingServer    *lyingServer
+		kind           history.ViolationKind
+		want           string
+	}{
+		{"a message is stored twice", "lost-answer-send", &lyingServer{before: doubled}, history.Duplicated, "stands at"},
+		{"a message is forgotten", "lost-answer-send", &lyingServer{after: forgetful}, history.Lost, "acknowledged at seq 1"},
+		{"a replay is changed", "lost-answer-send", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if a.Header.Get("X-Idempotency-Replay") == "true" {
+				body = append(body, ' ')
+			}
+			return body
+		}}, history.Broken, "and before 200"},
+		{"a replay does not say so", "twice-at-once", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			a.Header.Del("X-Idempotency-Replay")
+			return body
+		}}, history.Broken, "as if for the first time"},
+		{"the epoch is checked before the key", "retry-after-epoch", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if t.Call.Method == mlsapi.NSIDSendMessage && a.Header.Get("X-Idempotency-Replay") == "true" {
+				return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
+			}
+			return body
+		}}, history.Broken, "was refused and stands in the log"},
+		{"a retried leave is refused", "retry-after-leave", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if t.Call.Method == mlsapi.NSIDLeaveConvo && a.Header.Get("X-Idempotency-Replay") == "true" {
+				return refuse(a, 403, mlsapi.ErrNotMember, "you left")
+			}
+			return body
+		}}, history.Broken, "NotMember"},
+		{"the current epoch is kept secret", "same-epoch", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
+				return refuse(a, 409, mlsapi.ErrEpochMismatch, "conflict")
+			}
+			return body
+		}}, history.Broken, "want currentEpoch=2"},
+		{"another commit is said to have won", "same-epoch", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
+				return []byte(`{"error":"EpochMismatch","message":"epoch 1 is stale; currentEpoch=2","currentEpoch":2,"seq":7}`)
+			}
+			return body
+		}}, history.Broken, "says that seq 7 has won"},
+		{"a key's other body is ignored", "key-other-body", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrIdempotencyConflict)) {
+				a.StatusCode = 200
+				return []byte(`{"messageId":"the first","receivedAt":"2026-01-01T00:00:00.000Z"}`)
+			}
+			return body
+		}}, history.Broken, "no refusal"},
+		{"strangers learn that a convo exists", "no-key", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if t.Call.Method == mlsapi.NSIDGetEpoch && a.StatusCode == 404 {
+				return refuse(a, 403, mlsapi.ErrNotMember, "not a member")
+			}
+			return body
+		}}, history.Broken, "answers a stranger 403"},
+		{"the group's members are shown", "create-existing", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrGroupAlreadyExists)) {
+				return refuse(a, 409, mlsapi.ErrGroupAlreadyExists, "created by "+t.Who.DID.String())
+			}
+			return body
+		}}, history.Broken, "says who is in the group"},
+		{"a second fetch is gone", "welcome-app-killed", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+			if t.Call.Method == mlsapi.NSIDGetWelcome && n == 2 {
+				return refuse(a, 410, mlsapi.ErrWelcomeConsumed, "gone")
+			}
+			return body
+		}}, history.Broken, "WelcomeConsumed"},
+		{"the grace slides", "welcome-app-killed", &lyingServer{after: sliding}, history.Broken, "moved the grace"},
+		{"nothing is confirmed", "confirm-twice", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if t.Call.Method == mlsapi.NSIDConfirmWelcome && a.StatusCode == 404 {
+				a.StatusCode = 200
+				return []byte(`{"confirmed":true}`)
+			}
+			return body
+		}}, history.Broken, "confirming a Welcome that never was"},
+		{"a member is missing from the roster", "no-key", &lyingServer{after: shortRoster}, history.Broken, "the roster of"},
+		{"a convo is listed twice", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+			out.Conversations = append(out.Conversations, out.Conversations...)
+		})}, history.Duplicated, "lists it twice"},
+		{"a convo is not listed", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+			out.Conversations = nil
+		})}, history.Lost, "does not list it"},
+		{"an old epoch is listed", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+			out.Conversations[0].Epoch--
+		})}, history.Broken, "says epoch 0, want 1"},
+		{"own messages are unread", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+			*out.Conversations[0].Unread += 3
+		})}, history.Broken, "unread behind seq"},
+		{"the cursor moves back", "lost-answer-cursor", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if in, err := mlsapi.DecodeUpdateCursorInput(t.Call.Body); err == nil && a.StatusCode == 200 {
+				return fmt.Appendf(nil, `{"seq":%d}`, in.Seq)
+			}
+			return body
+		}}, history.Broken, "and must stand between"},
+		{"an old GroupInfo is handed out", "removed-cannot-return", &lyingServer{after: firstForEver(mlsapi.NSIDGetGroupInfo)}, history.Broken, "getGroupInfo shows group"},
+		{"a removed member is no stranger", "removed-cannot-return", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrNotMember)) {
+				return refuse(a, 404, mlsapi.ErrConvoNotFound, "no such convo")
+			}
+			return body
+		}}, history.Broken, "asked for the GroupInfo"},
+		{"more is checked than can be", "hidden-handshakes", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+			return bytes.ReplaceAll(body, []byte(`"commitLevel":"header"`), []byte(`"commitLevel":"verified"`))
+		}}, history.Broken, `want "header"`},
+		{"a removal by anybody is taken", "malicious-commit", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			if bytes.Contains(body, []byte(mlsapi.ErrNotPermitted)) {
+				a.StatusCode = 200
+				return []byte(`{"newEpoch":9,"seq":9}`)
+			}
+			return body
+		}}, history.Broken, "the removal of another member: "},
+		{"a commit that won is said to have lost", "contended-commits", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+			if t.Call.Method == mlsapi.NSIDSubmitCommit && a.StatusCode == 200 && n > 8 {
+				return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
+			}
+			return body
+		}}, history.Broken, "was refused and stands in the log"},
+		{"a last-resort KeyPackage does not say so", "keys-exhausted", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+			return bytes.ReplaceAll(body, []byte(`"lastResort":true`), []byte(`"lastResort":false`))
+		}}, history.Broken, "says lastResort false"},
+		{"a KeyPackage is handed out twice", "claim-at-once", &lyingServer{after: firstForEver(mlsapi.NSIDGetKeyPackages)}, history.Broken, "was handed out for the claims"},
+		{"an embed is dropped", "metadata", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+			return bytes.ReplaceAll(body, []byte(`"embedUri"`), []byte(`"embed"`))
+		}}, history.Broken, "is shown the embeds"},
+		{"a name is changed", "metadata", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+			return bytes.ReplaceAll(body, []byte("Lunch"), []byte("lunch"))
+		}}, history.Broken, "shows other metadata"},
+	}
+	for _, tt := range lies {
+		t.Run(tt.name, func(t *testing.T) {
+			lied := to
+			tt.lyingServer.wire = to.Transport
+			lied.Transport = tt.lyingServer
+			result := playNamed(t, tt.scenario, lied, testbed.Options{Seed: 1, Clients: 4, Messages: 10})
+			for _, v := range result.Violations {
+				if v.Kind == tt.kind && strings.Contains(v.What, tt.want) {
+					return
+				}
+			}
+			t.Errorf("no %s violation with %q among %v", tt.kind, tt.want, result.Violations)
+		})
+	}
+}
+
+// firstForEver answers every call of a method with the first successful answer.
+func firstForEver(method string) func(xrpc.CallInfo, int, *http.Response, []byte) []byte {
+	var first []byte
+	return func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+		if t.Call.Method.String() != method || a.StatusCode != 200 {
+			return body
+		}
+		if first == nil && bytes.Contains(body, []byte(`"missing"`)) { // a caller that came too late may be answered first
+			return body
+		}
+		if first == nil {
+			first = bytes.Clone(body)
+		}
+		return first
+	}
+}
+
+// relist changes a list of convos.
+func relist(change func(*mlsapi.GetConvosOutput)) func(xrpc.CallInfo, int, *http.Response, []byte) []byte {
+	return func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+		if t.Call.Method != mlsapi.NSIDGetConvos || a.StatusCode != 200 {
+			return body
+		}
+		out, err := mlsapi.DecodeGetConvosOutput(body)
+		if err != nil || len(out.Conversations) == 0 {
+			return body
+		}
+		change(out)
+		return out.AppendJSON(nil)
+	}
+}
+
+// shortRoster leaves the last member out of getConvo.
+func shortRoster(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+	if t.Call.Method != mlsapi.NSIDGetConvo || a.StatusCode != 200 {
+		return body
+	}
+	var out struct {
+		Convo map[string]json.RawMessage `json:"convo"`
+	}
+	var members []json.RawMessage
+	if json.Unmarshal(body, &out) != nil || json.Unmarshal(out.Convo["members"], &members) != nil {
+		return body
+	}
+	short, err := json.Marshal(members[:len(members)-1])
+	if err != nil {
+		return body
+	}
+	out.Convo["members"] = short
+	changed, err := json.Marshal(out)
+	if err != nil {
+		return body
+	}
+	return changed
+}

@@ -1,0 +1,181 @@
+package scenario
+
+import (
+	"context"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// MaliciousGroupInfo makes a member send valid commits with wrong GroupInfos. A device that joined
+// by one would be in no group or in another one. All are refused by name, and the group goes on.
+func MaliciousGroupInfo(ctx context.Context, w *testbed.World) error {
+	m, err := newMisbehavior(ctx, w)
+	if err != nil {
+		return err
+	}
+	for _, try := range []func(context.Context) error{m.forgedInfos, m.damagedInfos, m.foundingInfos, m.joiningInfos} {
+		if err := try(ctx); err != nil {
+			return err
+		}
+		if err := m.checkUnharmed(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// informed makes mallory submit a commit with this GroupInfo.
+func (m *misbehavior) informed(ctx context.Context, what string, commit, info []byte) {
+	m.submitted(ctx, what, &mlsclient.Staged{Commit: commit, GroupInfo: info}, mlsapi.ErrInvalidGroupInfo)
+}
+
+// forgedInfos sends real GroupInfos of another epoch, another commit and another group, one without
+// a tree, and one with another signer.
+func (m *misbehavior) forgedInfos(ctx context.Context) error {
+	group, err := m.group()
+	if err != nil {
+		return err
+	}
+	present, err := group.GroupInfo()
+	if err != nil {
+		return err
+	}
+	other, err := m.mallory.Create(ctx)
+	if err != nil {
+		return err
+	}
+	elsewhere, err := m.mallory.Group(other)
+	if err != nil {
+		return err
+	}
+	foreign, err := elsewhere.StageUpdate()
+	if err != nil {
+		return err
+	}
+	elsewhere.Discard()
+	lost, err := group.StageUpdate()
+	if err != nil {
+		return err
+	}
+	staged, err := group.StageUpdate()
+	if err != nil {
+		return err
+	}
+	m.informed(ctx, "a GroupInfo of the epoch before", staged.Commit, present)
+	m.informed(ctx, "a GroupInfo of another group", staged.Commit, foreign.GroupInfo)
+	m.informed(ctx, "a GroupInfo of another commit", staged.Commit, lost.GroupInfo)
+	m.informed(ctx, "a commit as a GroupInfo", staged.Commit, staged.Commit)
+	bobs, err := m.bob.Group(m.convo)
+	if err != nil {
+		return err
+	}
+	leaf, noLeaf := bobs.Own(), uint32(77)
+	for what, forged := range map[string]mlsclient.InfoForgery{
+		"a GroupInfo without ratchet_tree":   {NoTree: true},
+		"a GroupInfo in another's name":      {Signer: &leaf},
+		"a GroupInfo in the name of no leaf": {Signer: &noLeaf},
+	} {
+		info, err := mlsclient.ForgeInfo(group, forged)
+		if err != nil {
+			return err
+		}
+		m.informed(ctx, what, staged.Commit, info)
+	}
+	return nil
+}
+
+// damagedInfos changes one bit at a time. The signature covers all others.
+func (m *misbehavior) damagedInfos(ctx context.Context) error {
+	group, err := m.group()
+	if err != nil {
+		return err
+	}
+	for _, hidden := range []bool{false, true} {
+		m.mallory.Device.HideHandshakes(hidden)
+		staged, err := group.StageUpdate()
+		if err != nil {
+			return err
+		}
+		for range bitFlips {
+			m.informed(ctx, "a GroupInfo with one bit flipped", staged.Commit, m.flipped(staged.GroupInfo, 0))
+		}
+		m.informed(ctx, "a GroupInfo that is cut short", staged.Commit, staged.GroupInfo[:len(staged.GroupInfo)-1])
+	}
+	m.mallory.Device.HideHandshakes(false)
+	return nil
+}
+
+// foundingInfos makes mallory create convos with GroupInfos of others, and of groups with other
+// members.
+func (m *misbehavior) foundingInfos(ctx context.Context) error {
+	shared, err := m.group()
+	if err != nil {
+		return err
+	}
+	stolen, err := m.bob.GroupInfo(ctx, m.convo)
+	if err != nil {
+		return err
+	}
+	fresh, err := m.mallory.Device.Create([]byte("a group of mallory's own"))
+	if err != nil {
+		return err
+	}
+	defer m.mallory.Device.Forget(fresh.ID())
+	genuine, err := fresh.GroupInfo()
+	if err != nil {
+		return err
+	}
+	kp, err := m.bob.Device.KeyPackage()
+	if err != nil {
+		return err
+	}
+	crowded, err := fresh.StageAdd(kp.Message)
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		what    string
+		group   []byte
+		founded mlsclient.Staged
+	}{
+		{"a convo with the GroupInfo of another group", fresh.ID(), mlsclient.Staged{GroupInfo: stolen}},
+		{"a convo with a GroupInfo that says another epoch", fresh.ID(), mlsclient.Staged{GroupInfo: genuine, Epoch: 5}},
+		{"a convo with a GroupInfo with one bit flipped", fresh.ID(), mlsclient.Staged{GroupInfo: m.flipped(genuine, 0)}},
+		{"a convo whose GroupInfo has people in it that are not on the roster", fresh.ID(), mlsclient.Staged{GroupInfo: crowded.GroupInfo, Epoch: 1}},
+		{"a convo of a group that exists, with another's GroupInfo", shared.ID(), mlsclient.Staged{GroupInfo: stolen, Epoch: shared.Epoch()}},
+	} {
+		m.refused(ctx, f.what, m.mallory, xrpc.CreateCall(f.group, m.w.Suite, nil, &f.founded, xrpc.NewKey()),
+			mlsapi.ErrInvalidGroupInfo, mlsapi.ErrGroupAlreadyExists)
+	}
+	return nil
+}
+
+// joiningInfos makes a device join by external commit with a GroupInfo of another epoch.
+func (m *misbehavior) joiningInfos(ctx context.Context) error {
+	group, err := m.group()
+	if err != nil {
+		return err
+	}
+	info, err := group.GroupInfo()
+	if err != nil {
+		return err
+	}
+	second, err := m.ownedBy(m.mallory.Account.DID)
+	if err != nil {
+		return err
+	}
+	staged, err := second.JoinExternal(info, mlsclient.NoLeaf)
+	if err != nil {
+		return err
+	}
+	for what, wrong := range map[string][]byte{
+		"the GroupInfo that it was made from": info, "a GroupInfo with one bit flipped": m.flipped(staged.GroupInfo, 0),
+	} {
+		m.refused(ctx, "an external commit with "+what, m.mallory,
+			xrpc.ExternalCall(m.convo, &mlsclient.Staged{Commit: staged.Commit, GroupInfo: wrong}, xrpc.NewKey()), mlsapi.ErrInvalidGroupInfo)
+	}
+	return nil
+}

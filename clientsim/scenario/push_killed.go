@@ -1,0 +1,105 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// pushSteps returns the steps from a message to the record that its device got the push, and how
+// many pushes come if the server dies there. A second push comes only if the first was made and not
+// recorded.
+func pushSteps() []pushStep {
+	return []pushStep{
+		{testbed.BeforeCommit, mlsapi.NSIDSendMessage, 1},
+		{testbed.AfterCommit, mlsapi.NSIDSendMessage, 1},
+		{testbed.BeforeCommit, testbed.NSIDPushFanout, 1},
+		{testbed.AfterCommit, testbed.NSIDPushFanout, 1},
+		{testbed.BeforeReserve, testbed.NSIDPushJob, 1},
+		{testbed.AfterReserve, testbed.NSIDPushJob, 1},
+		{testbed.AfterWork, testbed.NSIDPushJob, 2},
+		{testbed.BeforeCommit, testbed.NSIDPushJob, 2},
+		{testbed.AfterCommit, testbed.NSIDPushJob, 1},
+	}
+}
+
+type pushStep struct {
+	point, method string
+	calls         int
+}
+
+// PushKilled kills the server at each of these steps. Every message makes one job. The device gets
+// each one once if it compares keys.
+func PushKilled(ctx context.Context, w *testbed.World) error {
+	return w.WithReceiver(ctx, func(r *client.Receiver) error {
+		phones, convo, err := w.Convo(ctx, 2)
+		if err != nil {
+			return err
+		}
+		alice, bob := phones[0], phones[1]
+		at, err := bob.RegisterAt(ctx, r)
+		if err != nil {
+			return err
+		}
+		steps := pushSteps()
+		w.RNG.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+		calls := 0
+		for _, step := range steps {
+			if err := killedPush(ctx, w, step, alice, bob, at, convo); err != nil {
+				return fmt.Errorf("killed %s of %s: %w", step.point, step.method, err)
+			}
+			calls += step.calls
+		}
+		if got := at.Pushes(); len(got) != calls || len(client.ByKey(got)) != len(steps) {
+			w.Broken("%d messages, %d keys and %d calls, want %d", len(steps), len(client.ByKey(got)), len(got), calls)
+		}
+		return nil
+	})
+}
+
+func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *client.Phone, at *client.PushTarget, convo string) error {
+	seen, text := len(at.Pushes()), "the server died of this: "+step.point+" "+step.method
+	d, err := from.DraftSend(convo, text)
+	if err != nil {
+		return err
+	}
+	w.Progress(fmt.Sprintf("killing the server %s of %s", step.point, step.method))
+	if err := w.Server.Arm(ctx, step.point, syntax.NSID(step.method), "kill"); err != nil {
+		return err
+	}
+	var named *xrpc.CallError
+	if _, err := w.Net.Once(ctx, from.Account, d.Call); errors.As(err, &named) {
+		return err
+	}
+	if err := w.Server.Died(ctx); err != nil {
+		return err
+	}
+	if err := w.Server.Start(ctx, nil); err != nil {
+		return err
+	}
+	if err := w.Server.EndLeases(ctx); err != nil {
+		return err
+	}
+	if _, err := from.Deliver(ctx, d); err != nil {
+		return err
+	}
+	pushes, err := at.Await(ctx, func(pushes []client.Push) bool { return len(pushes) >= seen+step.calls })
+	if err != nil {
+		w.Broken("killed %s of %s: %d calls, want %d", step.point, step.method, len(pushes)-seen, step.calls)
+		return nil
+	}
+	if keys := client.ByKey(pushes[seen:]); len(keys) != 1 {
+		w.Broken("killed %s of %s: one message was pushed under %v", step.point, step.method, keys)
+	}
+	if err := w.FetchesWhenPushed(ctx, to, at, convo, text, seen); err != nil {
+		return err
+	}
+	return w.Server.Pushed(ctx, to.Account)
+}

@@ -1,0 +1,133 @@
+// Package scenario plays scenarios against a server and reports which promises it broke. Each file
+// is one family of scenarios.
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"mlsd/clientsim/testbed"
+)
+
+// Config says what to run, and against what.
+type Config struct {
+	testbed.Options
+	// Scenarios are names. None means all.
+	Scenarios []string
+	// Server is the URL of a running server. With "" the run starts its own.
+	Server string
+	// ServiceDID is the audience of the tokens. It must be the server's.
+	ServiceDID string
+	// PLCListen is where the PLC directory listens.
+	PLCListen string
+	// Binary is the mlsd to start. With "" one is found or built.
+	Binary string
+	// Progress gets progress lines for a person. It may be nil.
+	Progress io.Writer
+}
+
+// scenarioLimit ends a scenario against a server that answers nothing.
+const scenarioLimit = 5 * time.Minute
+
+// Run plays the scenarios one after the other. It returns an error if a scenario could not be
+// played. Broken promises are in the report.
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
+	chosen, err := choose(c.Scenarios)
+	if err != nil {
+		return nil, err
+	}
+	progress := NewProgress(c.Progress)
+	progress.Line("seed %d", c.Seed)
+	dir, err := testbed.NewDirectory(c.PLCListen)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dir.Close(context.WithoutCancel(ctx))) }()
+	to, stop, err := c.connect(ctx, dir, progress)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	report := &Report{Seed: c.Seed}
+	for i, s := range chosen {
+		progress.Now("[%d/%d] %s", i+1, len(chosen), s.Name)
+		result := c.play(ctx, s, to, progress)
+		if ctx.Err() != nil { // the findings of an interrupted scenario mean nothing
+			progress.Clear()
+			return report, context.Cause(ctx)
+		}
+		report.Results = append(report.Results, result)
+		progress.Line("[%d/%d] %s", i+1, len(chosen), verdict(result))
+	}
+	progress.Clear()
+	return report, nil
+}
+
+func choose(names []string) ([]Scenario, error) {
+	all := Scenarios()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []Scenario
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no scenario %q; --list names them", name)
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+func verdict(r Result) string {
+	switch {
+	case r.Skipped != "":
+		return r.Scenario + ": skipped: " + r.Skipped
+	case len(r.Violations) > 0:
+		return fmt.Sprintf("%s: %d broken promises, the first: %s", r.Scenario, len(r.Violations), r.Violations[0])
+	}
+	return fmt.Sprintf("%s: kept, in %s", r.Scenario, r.Duration.Round(time.Millisecond))
+}
+
+// play runs one scenario in its own world and checks everything.
+func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progress *Progress) Result {
+	result := Result{Scenario: s.Name}
+	if s.Control && to.Server == nil {
+		result.Skipped = "needs a server of its own"
+		return result
+	}
+	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For)
+	defer cancel()
+	start := time.Now()
+	w := testbed.NewWorld(to, c.Options, salt(s.Name), func(now string) { progress.Now("%s: %s", s.Name, now) })
+	if err := s.Run(ctx, w); err != nil {
+		w.Broken("%v", err)
+	}
+	w.Check(ctx)
+	if to.Server != nil && len(w.Found()) > 0 {
+		// After a failure, the next scenario gets a running server with the usual settings and no
+		// armed failpoint.
+		if err := w.Restart(ctx, nil); err != nil {
+			w.Broken("%v", err)
+		}
+	}
+	result.Duration = time.Since(start)
+	result.count(w.Stats, w.Found())
+	result.Notes = w.Notes()
+	return result
+}
+
+// salt gives each scenario its own random sequence. So a scenario draws the same numbers alone and
+// among others.
+func salt(name string) uint64 {
+	var sum uint64 = 14695981039346656037
+	for _, b := range []byte(strings.ToLower(name)) {
+		sum = (sum ^ uint64(b)) * 1099511628211
+	}
+	return sum
+}

@@ -1,0 +1,76 @@
+package scenario
+
+import (
+	"context"
+
+	"mlsd/clientsim/testbed"
+)
+
+// Scenario is one test of promises. Run plays it and reports what it sees broken. Then the checks
+// compare everything.
+type Scenario struct {
+	Name string
+	// About is one line for --list.
+	About string
+	// Control is set for a scenario that kills or restarts the server, receives its pushes, or
+	// makes time pass. These need a server of our own.
+	Control bool
+	Run     func(context.Context, *testbed.World) error
+}
+
+// Scenarios lists every scenario, in the order in which they run.
+func Scenarios() []Scenario {
+	return []Scenario{
+		{Name: "lost-answer-send", About: "the answer to sendMessage is lost after the COMMIT", Run: LostAnswerSend},
+		{Name: "lost-answer-create", About: "the answer to createConvo is lost after the COMMIT", Run: LostAnswerCreate},
+		{Name: "lost-answer-add", About: "the answer to addMembers is lost after the COMMIT", Run: LostAnswerAdd},
+		{Name: "lost-answer-publish", About: "the answer to publishKeyPackage is lost after the COMMIT", Run: LostAnswerPublish},
+		{Name: "lost-answer-get-welcome", About: "the answer to getWelcome is lost: a second fetch has the same bytes and lease", Run: LostAnswerGetWelcome},
+		{Name: "lost-answer-confirm", About: "the answer to confirmWelcome is lost: confirmed again", Run: LostAnswerConfirm},
+		{Name: "lost-answer-leave", About: "the answers to leaveConvo are lost: a member's leave, and the commit of its removal", Run: LostAnswerLeave},
+		{Name: "lost-answer-cursor", About: "the answer to updateCursor is lost: sent again, the cursor never moves back", Run: LostAnswerCursor},
+		{Name: "twice-at-once", About: "every write arrives twice at the same time", Run: TwiceAtOnce},
+		{Name: "hundred-at-once", About: "one sendMessage arrives a hundred times at the same time", Run: HundredAtOnce},
+		{Name: "claim-at-once", About: "eight callers claim an account's four KeyPackages at the same time", Run: ClaimAtOnce},
+		{Name: "claims-two-servers", About: "sixteen callers claim ten times what there is, on two servers with one database", Control: true, Run: ClaimsTwoServers},
+		{Name: "keys-exhausted", About: "KeyPackages run out: last resort, missing, refilled, and a caller at its limit", Run: KeysExhausted},
+		{Name: "no-key", About: "the same writes twice without any key: other checks prevent duplicates", Run: NoKey},
+		{Name: "key-other-body", About: "a key is reused with another body: a conflict that names the fields", Run: KeyOtherBody},
+		{Name: "key-other-caller", About: "a key is reused by another caller: two separate writes", Run: KeyOtherCaller},
+		{Name: "retry-after-epoch", About: "a message is retried after the epoch moved", Run: RetryAfterEpoch},
+		{Name: "retry-after-leave", About: "a message and a leave are retried after the sender left", Run: RetryAfterLeave},
+		{Name: "welcome-app-killed", About: "the app dies between fetching its Welcome and joining, within the grace", Run: WelcomeAppKilled},
+		{Name: "welcome-after-grace", About: "the app dies between fetching its Welcome and joining, and the grace runs out", Control: true, Run: WelcomeAfterGrace},
+		{Name: "welcome-silence", About: "silence counts as success: a Welcome is consumed after the grace, or released after a failure", Control: true, Run: WelcomeSilence},
+		{Name: "confirm-twice", About: "a Welcome is confirmed twice, late, and first with false", Run: ConfirmTwice},
+		{Name: "two-devices", About: "one DID has two devices, each with its own Welcome", Run: TwoDevices},
+		{Name: "same-epoch", About: "two members commit in the same epoch: one wins, the other learns the epoch", Run: SameEpoch},
+		{Name: "contended-commits", About: "eight members commit at once, epoch after epoch: one commit per epoch, and none starves", Run: ContendedCommits},
+		{Name: "leave-twice", About: "a member leaves twice, its removal is committed, and it returns", Run: LeaveTwice},
+		{Name: "external-rejoin", About: "a device loses its state and rejoins by external commit, with another key and with its own", Run: ExternalRejoin},
+		{Name: "own-device", About: "a member adds a second device of its own, and a third one joins by external commit", Run: OwnDevice},
+		{Name: "removed-cannot-return", About: "a removed member and a stranger try external commits and GroupInfos", Run: RemovedCannotReturn},
+		{Name: "hidden-handshakes", About: "encrypted and readable commits, with and without GroupInfo: what the server could check", Run: HiddenHandshakes},
+		{Name: "malicious-commit", About: "a member submits commits of another time, group or member, damaged, or beyond its rights", Run: MaliciousCommit},
+		{Name: "malicious-add", About: "a member adds accounts that it does not name, with wrong KeyPackages and Welcomes", Run: MaliciousAdd},
+		{Name: "malicious-group-info", About: "a member sends GroupInfos that are forged, damaged or of another epoch", Run: MaliciousGroupInfo},
+		{Name: "malicious-key-package", About: "KeyPackages of others, damaged ones, and a used init_key are published", Run: MaliciousKeyPackage},
+		{Name: "big-group", About: "a group of many members, some with several devices, added in batches", Run: BigGroup},
+		{Name: "create-existing", About: "createConvo with a group that exists: a replay, or a refusal that reveals nothing", Run: CreateExisting},
+		{Name: "metadata", About: "a convo's name and a message's embed come back as they were sent", Run: Metadata},
+		{Name: "killed-before-commit", About: "the server is killed before COMMIT, restarted, and asked again", Control: true, Run: KilledBeforeCommit},
+		{Name: "killed-after-commit", About: "the server is killed between COMMIT and the answer, restarted, and asked again", Control: true, Run: KilledAfterCommit},
+		{Name: "push", About: "phones that fetch only when they get a push: bursts, a Welcome, repeated registrations", Control: true, Run: Push},
+		{Name: "push-receiver-fails", About: "the receiver of pushes answers 500, 503, 400, 410 and nothing", Control: true, Run: PushReceiverFails},
+		{Name: "push-killed", About: "the server is killed at every step from a message's COMMIT to the record of its push", Control: true, Run: PushKilled},
+		{Name: "live-basic", About: "streams show messages, commits, roster changes, Welcomes and KeyPackages to the right accounts only", Run: LiveBasic},
+		{Name: "live-late-convo", About: "open streams show convos that are made and joined later, and nothing older", Run: LiveLateConvo},
+		{Name: "live-removed", About: "a stream shows a member its removal, and nothing after it", Run: LiveRemoved},
+		{Name: "live-slow", About: "a stream is not read while more is sent than a server keeps for it", Run: LiveSlow},
+		{Name: "live-reconnect", About: "streams on two servers are dropped all the time, and a server is restarted", Control: true, Run: LiveReconnect},
+		{Name: "live", About: "many write and many listen on two servers, with dropped, slow and new members, and kills of leader and database", Control: true, Run: Live},
+		{Name: "live-idle", About: "many idle streams, and then a message to many: memory, and time until the last has it", Control: true, Run: LiveIdle},
+		{Name: "expired-key", About: "writes are repeated after their keys have expired: other checks prevent duplicates", Control: true, Run: ExpiredKey},
+		{Name: "long-conversation", About: "random joins, leaves, messages and faults, from the printed seed", Run: LongConversation},
+	}
+}

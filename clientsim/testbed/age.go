@@ -1,0 +1,69 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/xrpc"
+)
+
+// This file makes time pass in the server's private database, which no client can do. A scenario
+// need not wait a minute or a week.
+
+// inDatabase runs f in a transaction of the server's database. No trigger fires, because these
+// changes are not the server's.
+func (p *Proc) inDatabase(ctx context.Context, f func(pgx.Tx) error) error {
+	address, err := p.database()
+	if err != nil {
+		return fmt.Errorf("server: database: %w", err)
+	}
+	db, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return fmt.Errorf("server: database: %w", err)
+	}
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+	if err = errors.Join(err, db.Close(context.WithoutCancel(ctx))); err != nil {
+		return fmt.Errorf("server: database: %w", err)
+	}
+	return nil
+}
+
+// age runs a statement that moves times into the past, and returns how many rows it changed.
+func (p *Proc) age(ctx context.Context, sql string, args ...any) (rows int64, err error) {
+	err = p.inDatabase(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sql, args...)
+		rows = tag.RowsAffected()
+		return err
+	})
+	return rows, err
+}
+
+// Pushed waits until the database says that every push for an account has ended. Until then, a
+// server that dies may push again.
+func (p *Proc) Pushed(ctx context.Context, who *xrpc.Account) error {
+	return xrpc.Until(ctx, client.PushTimeout, func() (ended bool, err error) {
+		err = p.inDatabase(ctx, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `
+				SELECT NOT EXISTS (SELECT FROM push_jobs WHERE did = $1 AND state IN ('pending', 'sending'))`, who.DID.String()).Scan(&ended)
+		})
+		return ended, err
+	})
+}
+
+// EndLeases ends the leases of dead workers, and makes their jobs due.
+func (p *Proc) EndLeases(ctx context.Context) error {
+	_, leases := p.age(ctx, `
+		UPDATE idempotency_keys SET lease_expires_at = lease_expires_at - interval '1 hour' WHERE state = 'processing'`)
+	_, jobs := p.age(ctx, `
+		UPDATE push_jobs SET next_attempt_at = next_attempt_at - interval '2 hours' WHERE state IN ('pending', 'sending')`)
+	return errors.Join(leases, jobs)
+}

@@ -1,0 +1,55 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// FindServer returns the path of a mlsd binary: the given one, else the one beside this executable,
+// else one that it builds into dir.
+func FindServer(ctx context.Context, given, dir string) (string, error) {
+	if given != "" {
+		return exec.LookPath(given)
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "mlsd")
+		if info, err := os.Stat(beside); err == nil && !info.IsDir() {
+			return beside, nil
+		}
+	}
+	return BuildServer(ctx, dir)
+}
+
+// BuildServer builds mlsd into dir, from the module of the working directory, with the given build
+// tags.
+func BuildServer(ctx context.Context, dir string, tags ...string) (string, error) {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return "", fmt.Errorf("no mlsd to run: name one with --mlsd, or run inside its module: %w", err)
+	}
+	binary := filepath.Join(dir, "mlsd")
+	build := exec.CommandContext(ctx, "go", "build", "-tags", strings.Join(tags, ","), "-o", binary, "./cmd/mlsd")
+	build.Dir = root
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build mlsd: %w\n%s", err, output)
+	}
+	return binary, nil
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	output, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output()
+	if err != nil {
+		return "", err
+	}
+	path, root, ok := bytes.Cut(bytes.TrimSpace(output), []byte(" "))
+	if !ok || string(path) != "mlsd" {
+		return "", errors.New("the working directory is in another module")
+	}
+	return string(root), nil
+}

@@ -1,0 +1,157 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/xrpc"
+)
+
+// Cluster is two servers on one PostgreSQL. Each of the three processes can be killed or restarted
+// alone.
+type Cluster struct {
+	Postgres *Postmaster
+	Nodes    []*Proc
+	Clients  []*xrpc.Client // of the nodes, in their order
+}
+
+// WithCluster runs play on a cluster. The cluster uses the database of the world's own server,
+// which stops meanwhile.
+func (w *World) WithCluster(ctx context.Context, play func(*Cluster) error) (err error) {
+	w.CloseIdle()
+	pg, err := w.Server.Detach(ctx)
+	if err != nil {
+		return err
+	}
+	f := &Cluster{Postgres: pg}
+	defer func() {
+		if err != nil {
+			for i, node := range f.Nodes {
+				w.Note("node %d: %s", i+1, node.log)
+			}
+		}
+		for _, c := range f.Clients {
+			c.HTTP.CloseIdleConnections()
+		}
+		for _, node := range f.Nodes {
+			err = errors.Join(err, node.Stop())
+		}
+		err = errors.Join(err, pg.Stop(), w.Server.Start(context.WithoutCancel(ctx), nil))
+	}()
+	if err := pg.Start(ctx); err != nil {
+		return err
+	}
+	for i := range 2 {
+		node := w.Server.onDatabase(pg.URL(), fmt.Sprintf("-node-%d", i+1))
+		if err := node.Start(ctx, nil); err != nil {
+			return err
+		}
+		f.Nodes = append(f.Nodes, node)
+		f.Clients = append(f.Clients, xrpc.NewClient(node.URL(), w.Net.Audience, fastTransport(), w.Stats))
+	}
+	return play(f)
+}
+
+// fastTransport keeps its connections open.
+func fastTransport() *http.Transport {
+	return &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}
+}
+
+// Do sends a call by the retry rule, to the other node after each failure.
+func (f *Cluster) Do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, xrpc.CallTimeout)
+	defer cancel()
+	node, backoff := rng.IntN(len(f.Clients)), xrpc.FirstBackoff
+	for {
+		answer, err := f.Clients[node].Once(ctx, who, call)
+		wait, again := xrpc.RetryAfter(err, backoff)
+		if !again {
+			return answer, err
+		}
+		if ctx.Err() != nil {
+			return xrpc.Answer{}, errors.Join(err, ctx.Err())
+		}
+		f.Clients[node].Stats.Retried.Add(1)
+		xrpc.Sleep(ctx, wait)
+		backoff = min(2*backoff, xrpc.MaxBackoff)
+		node = (node + 1) % len(f.Clients)
+	}
+}
+
+// Leader waits until exactly one node says that it sequences events.
+func (f *Cluster) Leader(ctx context.Context) (leader *Proc, err error) {
+	var last error
+	err = xrpc.Until(ctx, stopLimit, func() (bool, error) {
+		leader, last = nil, nil
+		for _, node := range f.Nodes {
+			leads, err := node.isLeader(ctx)
+			if err != nil {
+				last = err
+				return false, nil
+			}
+			if leads && leader != nil {
+				return false, nil // the old leader does not know yet that it was replaced
+			}
+			if leads {
+				leader = node
+			}
+		}
+		return leader != nil, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("no node says that it leads: %w", errors.Join(err, last))
+	}
+	return leader, nil
+}
+
+// AwaitAndJudge waits until all subscribers have seen everything, at most for limit. Then it
+// reports what they saw wrong.
+func (w *World) AwaitAndJudge(ctx context.Context, c *client.Subscribers, want *history.History, limit time.Duration) error {
+	close(c.StopPausing)
+	err := xrpc.Until(ctx, limit, func() (bool, error) {
+		if err := c.Err(); err != nil {
+			return false, err
+		}
+		return c.Missing(want) == 0, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		w.Broken("%d events did not come within %s", c.Missing(want), limit)
+		err = nil
+	}
+	xrpc.Sleep(ctx, client.QuietTime) // for events that come once too often
+	err = errors.Join(err, c.Stop())
+	for _, s := range c.All {
+		w.Report(s.Observer.Judge(want)...)
+		events, _ := s.Observer.Count()
+		w.Stats.Delivered.Add(events)
+	}
+	return err
+}
+
+// P256Account makes a registered account with a P-256 key, whose tokens are cheap to sign and to
+// verify.
+func (w *World) P256Account() (*xrpc.Account, error) {
+	const p256 = 1
+	a, err := xrpc.NewAccount(p256)
+	if err != nil {
+		return nil, err
+	}
+	return a, w.dir.Register(a)
+}
+
+// DIDsOf returns the DIDs of accounts.
+func DIDsOf(accounts []*xrpc.Account) []syntax.DID {
+	out := make([]syntax.DID, len(accounts))
+	for i, a := range accounts {
+		out[i] = a.DID
+	}
+	return out
+}

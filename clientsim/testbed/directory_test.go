@@ -1,0 +1,84 @@
+package testbed_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/auth"
+	"github.com/bluesky-social/indigo/atproto/identity"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/testbed/testbedtest"
+	"mlsd/clientsim/xrpc"
+	"mlsd/clientsim/xrpc/xrpctest"
+)
+
+func resolver(d *testbed.Directory) *identity.BaseDirectory {
+	return &identity.BaseDirectory{
+		PLCURL: d.URL(), SkipHandleVerification: true,
+		HTTPClient: http.Client{Timeout: 5 * time.Second},
+	}
+}
+
+// A real resolver takes the directory for PLC. A real validator accepts the tokens, on either
+// curve.
+func TestTokensValidateThroughTheDirectory(t *testing.T) {
+	t.Parallel()
+	const audience = "did:web:localhost%3A8080"
+	dir := testbedtest.Directory(t)
+	validator := auth.ServiceAuthValidator{Audience: audience, Dir: resolver(dir)}
+	method, other := syntax.NSID("blue.catbird.mls.sendMessage"), syntax.NSID("blue.catbird.mls.getConvo")
+	for serial := range 2 {
+		account := registered(t, dir, serial)
+		ident, err := resolver(dir).LookupDID(t.Context(), account.DID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ident.DID != account.DID || ident.PDSEndpoint() == "" {
+			t.Errorf("resolved %+v", ident)
+		}
+		token, err := account.Token(audience, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := validator.Validate(t.Context(), token, &method)
+		if err != nil || got != account.DID {
+			t.Errorf("Validate = %s, %v; want %s", got, err, account.DID)
+		}
+		if _, err := validator.Validate(t.Context(), token, &other); err == nil {
+			t.Error("a token for one method passed for another")
+		}
+		again, err := account.Token(audience, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again == token {
+			t.Error("two tokens are equal")
+		}
+	}
+	stranger := xrpctest.Account(t, 0)
+	if _, err := resolver(dir).LookupDID(t.Context(), stranger.DID); err == nil {
+		t.Error("an unregistered DID resolved")
+	}
+	// A token must not pass if its key is not in the DID document.
+	impostor := *stranger
+	impostor.DID = registered(t, dir, 0).DID
+	token, err := impostor.Token(audience, method)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := validator.Validate(t.Context(), token, &method); err == nil {
+		t.Error("a foreign key signed for a DID")
+	}
+}
+
+func registered(t *testing.T, d *testbed.Directory, serial int) *xrpc.Account {
+	t.Helper()
+	a := xrpctest.Account(t, serial)
+	if err := d.Register(a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

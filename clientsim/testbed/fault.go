@@ -1,0 +1,152 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"mlsd/clientsim/xrpc"
+)
+
+// FaultKind is what the network does to one request.
+type FaultKind string
+
+const (
+	// LoseRequest: the request never reaches the server.
+	LoseRequest FaultKind = "lose-request"
+	// LoseAnswer: the server answers and the client never gets the answer.
+	LoseAnswer FaultKind = "lose-answer"
+	// Repeat: the request arrives twice at once, the second time with a new token. The client gets
+	// the first answer.
+	Repeat FaultKind = "repeat"
+	// Delay: the request arrives late.
+	Delay FaultKind = "delay"
+)
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	Kind  FaultKind
+	Delay time.Duration
+	// Then runs after the server's answer and before the client notices the loss. It can kill the
+	// server or move the epoch.
+	Then func(context.Context) error
+}
+
+// FaultPlan decides what goes wrong. Next is called once per request, concurrently.
+type FaultPlan interface {
+	Next(xrpc.Call) (Fault, bool)
+}
+
+// errLost is the error of a request whose packet was lost.
+var errLost = errors.New("clientsim: the network lost the packet")
+
+// FaultyTransport is a RoundTripper that does to each request what its plan says.
+type FaultyTransport struct {
+	wire http.RoundTripper
+
+	mu   sync.Mutex // guards plan
+	plan FaultPlan
+}
+
+// NewFaultyTransport puts faults in front of wire. Without a plan it changes nothing.
+func NewFaultyTransport(wire http.RoundTripper) *FaultyTransport { return &FaultyTransport{wire: wire} }
+
+// Use sets the plan; nil ends all faults.
+func (f *FaultyTransport) Use(p FaultPlan) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plan = p
+}
+
+func (f *FaultyTransport) next(call xrpc.Call) (Fault, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.plan == nil {
+		return Fault{}, false
+	}
+	return f.plan.Next(call)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *FaultyTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	trip, ok := xrpc.CallInfoFrom(req.Context())
+	if !ok {
+		return f.wire.RoundTrip(req)
+	}
+	fault, ok := f.next(trip.Call)
+	if !ok {
+		return f.wire.RoundTrip(req)
+	}
+	switch fault.Kind {
+	case LoseRequest:
+		return nil, errLost
+	case Delay:
+		timer := time.NewTimer(fault.Delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+		return f.wire.RoundTrip(req)
+	case Repeat:
+		return f.repeat(req, trip)
+	case LoseAnswer:
+		resp, err := f.wire.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		if err := xrpc.Drain(resp); err != nil {
+			return nil, err
+		}
+		if fault.Then != nil {
+			if err := fault.Then(req.Context()); err != nil {
+				return nil, err
+			}
+		}
+		return nil, errLost
+	}
+	return nil, fmt.Errorf("clientsim: unknown fault %q", fault.Kind)
+}
+
+// repeat sends req twice at once and returns the first answer. It also waits for the other one: the
+// ledger must see both, and no request may outlive its scenario.
+func (f *FaultyTransport) repeat(req *http.Request, t xrpc.CallInfo) (*http.Response, error) {
+	token, err := t.Who.Token(t.Audience, t.Call.Method)
+	if err != nil {
+		return nil, err
+	}
+	second := req.Clone(req.Context())
+	second.Header.Set("Authorization", "Bearer "+token)
+	second.Body = http.NoBody
+	if t.Call.Body != nil {
+		second.Body = io.NopCloser(bytes.NewReader(t.Call.Body))
+	}
+	type outcome struct {
+		resp *http.Response
+		err  error
+	}
+	outcomes := make(chan outcome, 2)
+	for _, r := range []*http.Request{req, second} {
+		go func() {
+			resp, err := f.wire.RoundTrip(r)
+			outcomes <- outcome{resp, err}
+		}()
+	}
+	first, other := <-outcomes, <-outcomes
+	if other.err != nil {
+		return first.resp, first.err
+	}
+	if first.err != nil {
+		return other.resp, nil
+	}
+	if err := xrpc.Drain(other.resp); err != nil {
+		return nil, errors.Join(err, xrpc.Drain(first.resp))
+	}
+	return first.resp, nil
+}

@@ -1,0 +1,125 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/xrpc"
+	"mlsd/clientsim/xrpc/xrpctest"
+)
+
+// testNet puts a client, faults and a ledger in front of a fake server.
+func testNet(t *testing.T, answer func(int, http.ResponseWriter)) (*xrpctest.Server, *xrpc.Client, *FaultyTransport, *history.Ledger) {
+	t.Helper()
+	fake, server := xrpctest.Serve(t, answer)
+	ledger := history.NewLedger(server.Client().Transport)
+	faults := NewFaultyTransport(ledger)
+	return fake, xrpc.NewClient(server.URL, xrpc.DefaultServiceDID, faults, &xrpc.Stats{}), faults, ledger
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	body := string(xrpctest.Call().Body)
+	tests := map[string]struct {
+		fault    Fault
+		answered bool
+		arrived  []string
+	}{
+		"none":         {Fault{}, true, []string{body}},
+		"lose request": {Fault{Kind: LoseRequest}, false, nil},
+		"lose answer":  {Fault{Kind: LoseAnswer}, false, []string{body}},
+		"repeat":       {Fault{Kind: Repeat}, true, []string{body, body}},
+		"delay":        {Fault{Kind: Delay, Delay: time.Millisecond}, true, []string{body}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fake, client, faults, _ := testNet(t, xrpctest.Say(200, "{}"))
+			faultList := &ListedFaults{}
+			if tt.fault.Kind != "" {
+				faultList.On(xrpctest.Call().Method, tt.fault)
+			}
+			faults.Use(faultList)
+			answer, err := client.Once(t.Context(), xrpctest.Account(t, 0), xrpctest.Call())
+			if answered := err == nil && string(answer.Body) == "{}"; answered != tt.answered {
+				t.Errorf("answered = %t, %v", answered, err)
+			}
+			if faultList.Left() != 0 {
+				t.Error("the fault did not happen")
+			}
+			arrived, fresh := fake.Seen()
+			if diff := cmp.Diff(tt.arrived, arrived); diff != "" {
+				t.Errorf("arrived (-want +got):\n%s", diff)
+			}
+			if !fresh {
+				t.Error("a token was sent twice")
+			}
+		})
+	}
+}
+
+// Then runs after the server's answer and before the client's error.
+func TestLostAnswerThen(t *testing.T) {
+	t.Parallel()
+	fake, client, faults, ledger := testNet(t, xrpctest.Say(200, "{}"))
+	ran := 0
+	faults.Use((&ListedFaults{}).On(xrpctest.Call().Method, Fault{Kind: LoseAnswer, Then: func(context.Context) error {
+		arrived, _ := fake.Seen()
+		ran = len(arrived)
+		return nil
+	}}))
+	who := xrpctest.Account(t, 0)
+	if _, err := client.Once(t.Context(), who, xrpctest.Call()); !errors.Is(err, errLost) {
+		t.Errorf("err = %v, want errLost", err)
+	}
+	if ran != 1 {
+		t.Errorf("Then ran with %d requests arrived, want 1", ran)
+	}
+	if original, ok := ledger.Original(who, xrpctest.Call()); !ok || string(original) != "{}" {
+		t.Errorf("the ledger missed the lost answer: %q, %t", original, ok)
+	}
+}
+
+func TestListedFaultsHappenOnceByMethod(t *testing.T) {
+	t.Parallel()
+	faultList := (&ListedFaults{}).On(xrpc.NSID("sendMessage"), Fault{Kind: LoseAnswer}).On(xrpc.NSID("sendMessage"), Fault{Kind: Delay})
+	var got []FaultKind
+	for _, method := range []string{"getConvo", "sendMessage", "sendMessage", "sendMessage"} {
+		fault, _ := faultList.Next(xrpc.Call{Method: xrpc.NSID(method)})
+		got = append(got, fault.Kind)
+	}
+	if diff := cmp.Diff([]FaultKind{"", LoseAnswer, Delay, ""}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRandomFaultsFollowTheSeed(t *testing.T) {
+	t.Parallel()
+	draw := func(seed uint64) []FaultKind {
+		w := NewRandomFaults(seed, 0.5)
+		var kinds []FaultKind
+		for range 200 {
+			fault, _ := w.Next(xrpctest.Call())
+			kinds = append(kinds, fault.Kind)
+		}
+		return kinds
+	}
+	if diff := cmp.Diff(draw(1), draw(1)); diff != "" {
+		t.Error("the same seed made other faults")
+	}
+	if slices.Equal(draw(1), draw(2)) {
+		t.Error("two seeds made the same faults")
+	}
+	for _, kind := range []FaultKind{"", LoseRequest, LoseAnswer, Repeat, Delay} {
+		if !slices.Contains(draw(1), kind) {
+			t.Errorf("no %q in 200 requests", kind)
+		}
+	}
+}

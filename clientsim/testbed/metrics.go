@@ -1,0 +1,102 @@
+package testbed
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"mlsd/clientsim/xrpc"
+)
+
+// This file reads a server's metrics and memory.
+
+// metrics reads the values of the metrics without labels.
+func (p *Proc) metrics(ctx context.Context) (map[string]float64, error) {
+	p.mu.Lock()
+	admin := p.admin
+	p.mu.Unlock()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/metrics", nil)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("server: metrics: %w", err)
+	}
+	values := map[string]float64{}
+	scan := bufio.NewScanner(resp.Body)
+	for scan.Scan() {
+		name, text, ok := strings.Cut(scan.Text(), " ")
+		if value, err := strconv.ParseFloat(text, 64); ok && err == nil {
+			values[name] = value
+		}
+	}
+	if err := errors.Join(scan.Err(), resp.Body.Close()); err != nil {
+		return nil, fmt.Errorf("server: metrics: %w", err)
+	}
+	return values, nil
+}
+
+// isLeader reports whether this node sequences events.
+func (p *Proc) isLeader(ctx context.Context) (bool, error) {
+	values, err := p.metrics(ctx)
+	return values["mlsd_sequencer_leader"] == 1, err
+}
+
+// collectGarbage makes the server free unused memory, so that it can be measured.
+func (p *Proc) collectGarbage(ctx context.Context) error {
+	p.mu.Lock()
+	admin := p.admin
+	p.mu.Unlock()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/debug/pprof/heap?gc=1", nil)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return xrpc.Drain(resp)
+}
+
+// Memory is how much memory a server uses, in bytes.
+type Memory struct {
+	Resident     int64 // as the kernel counts it; 0 if unknown
+	Heap, Stacks int64 // as Go counts them, in use
+}
+
+// Memory measures how much memory the server uses after a garbage collection.
+func (p *Proc) Memory(ctx context.Context) (m Memory, err error) {
+	if err := p.collectGarbage(ctx); err != nil {
+		return m, err
+	}
+	values, err := p.metrics(ctx)
+	if err != nil {
+		return m, err
+	}
+	m.Heap, m.Stacks = int64(values["go_memstats_heap_inuse_bytes"]), int64(values["go_memstats_stack_inuse_bytes"])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil {
+		return m, errors.New("server: it does not run")
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.child.cmd.Process.Pid))
+	if err != nil {
+		return m, nil // not Linux
+	}
+	for line := range strings.Lines(string(status)) {
+		if text, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "kB")), 10, 64)
+			if err != nil {
+				return m, err
+			}
+			m.Resident = kib << 10
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,142 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// checkOutsiders checks that a stranger gets from every method the same answer as for a convo that
+// does not exist. A former member gets NotMember.
+func (w *World) checkOutsiders(ctx context.Context, c *history.ConvoModel, member *client.Phone) {
+	stranger, err := w.Account()
+	if err != nil {
+		w.Broken("%v", err)
+		return
+	}
+	objects, err := w.objects(c, member, stranger)
+	if err != nil {
+		w.Broken("%v", err)
+		return
+	}
+	nowhere := uuid.Must(uuid.NewV7()).String()
+	unreal := probes(nowhere, stranger, objects)
+	for i, call := range probes(c.ID, stranger, objects) {
+		got, want := w.Refusal(ctx, stranger, call), w.Refusal(ctx, stranger, unreal[i])
+		if got.Name != mlsapi.ErrConvoNotFound || got.Status != 404 {
+			w.Broken("%s answers a stranger %d %s: %s", call.Method, got.Status, got.Name, got.Message)
+		}
+		if got.Status != want.Status || got.Name != want.Name ||
+			strings.ReplaceAll(got.Message, c.ID, nowhere) != want.Message {
+			w.Broken("%s shows a stranger that a convo exists: %v, and of one that does not: %v", call.Method, got, want)
+		}
+	}
+	for _, p := range w.phones {
+		m, was := c.Members[p.Account.DID]
+		if !was || m.Live {
+			continue
+		}
+		for _, call := range []xrpc.Call{
+			xrpc.MessagesCall(c.ID, "all", 0, 10), xrpc.EpochCall(c.ID), xrpc.ConvoCall(c.ID), xrpc.CommitsCall(c.ID, 1), xrpc.GroupInfoCall(c.ID),
+			xrpc.SubmitCall(c.ID, objects.staged, xrpc.NewKey()), xrpc.ExternalCall(c.ID, objects.external, xrpc.NewKey()),
+		} {
+			if got := w.Refusal(ctx, p.Account, call); got.Name != mlsapi.ErrNotMember {
+				w.Broken("%s answers a former member: %v", call.Method, got)
+			}
+		}
+	}
+}
+
+// objects are MLS messages of the convo. A stranger with them lacks only the membership.
+type objects struct {
+	epoch      uint64
+	ciphertext []byte
+	staged     *mlsclient.Staged
+	external   *mlsclient.Staged // by the stranger's own device
+}
+
+func (w *World) objects(c *history.ConvoModel, member *client.Phone, stranger *xrpc.Account) (*objects, error) {
+	data, err := member.Device.Export()
+	if err != nil {
+		return nil, err
+	}
+	copied, err := mlsclient.ImportDevice(data) // the real group is not changed
+	if err != nil {
+		return nil, err
+	}
+	group, ok := copied.Group(c.GroupID)
+	if !ok {
+		return nil, errors.New("the member has no group")
+	}
+	ciphertext, err := group.Encrypt([]byte("stolen"))
+	if err != nil {
+		return nil, err
+	}
+	staged, err := group.StageUpdate()
+	if err != nil {
+		return nil, err
+	}
+	info, err := group.GroupInfo()
+	if err != nil {
+		return nil, err
+	}
+	device, err := mlsclient.NewDevice(stranger.DID.String(), w.Suite)
+	if err != nil {
+		return nil, err
+	}
+	external, err := device.JoinExternal(info, mlsclient.NoLeaf)
+	if err != nil {
+		return nil, err
+	}
+	return &objects{epoch: group.Epoch(), ciphertext: ciphertext, staged: staged, external: external}, nil
+}
+
+// probes returns a call of every method that names a convo.
+func probes(convo string, who *xrpc.Account, o *objects) []xrpc.Call {
+	return []xrpc.Call{
+		xrpc.MessagesCall(convo, "all", 0, 10), xrpc.CommitsCall(convo, 1), xrpc.EpochCall(convo), xrpc.ConvoCall(convo), xrpc.WelcomeCall(convo, ""),
+		xrpc.SendCall(convo, who.DID, o.epoch, o.ciphertext, xrpc.NewKey()),
+		xrpc.GroupInfoCall(convo), xrpc.SubmitCall(convo, o.staged, xrpc.NewKey()), xrpc.ExternalCall(convo, o.external, xrpc.NewKey()),
+		xrpc.LeaveCall(convo, xrpc.NewKey()), xrpc.RemoveCall(convo, who.DID, o.staged, xrpc.NewKey()),
+		xrpc.ConfirmCall(convo, "", true, ""), xrpc.CursorCall(convo, 1),
+	}
+}
+
+// Refusal makes a call that must be refused, and returns the refusal.
+func (w *World) Refusal(ctx context.Context, who *xrpc.Account, call xrpc.Call) *xrpc.CallError {
+	answer, err := w.Net.Do(ctx, who, call)
+	var named *xrpc.CallError
+	switch {
+	case errors.As(err, &named):
+		return named
+	case err != nil:
+		return &xrpc.CallError{Method: call.Method, Name: "no answer", Message: err.Error()}
+	}
+	return &xrpc.CallError{Method: call.Method, Status: answer.Status, Name: "no refusal", Message: string(answer.Body)}
+}
+
+// CheckRefusedJoin sends an external commit from a phone outside a convo. The server must refuse
+// it.
+func (w *World) CheckRefusedJoin(ctx context.Context, p *client.Phone, convo string, info []byte, name, want string) error {
+	read, err := mlsclient.ReadInfo(info)
+	if err != nil {
+		return err
+	}
+	staged, err := p.Device.JoinExternal(info, p.PriorLeaf(read))
+	if err != nil {
+		return err
+	}
+	p.Device.DiscardJoin(read.GroupID)
+	if got := w.Refusal(ctx, p.Account, xrpc.ExternalCall(convo, staged, xrpc.NewKey())); got.Name != want {
+		w.Broken("%s let itself in by %s GroupInfo: %v, want %s", p.Name, name, got, want)
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package testbed
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/xrpc"
+)
+
+// checkPushes reports every call to r that differs from docs/PUSH.md. No call may contain one of
+// the secrets.
+func (w *World) checkPushes(r *client.Receiver, secrets []string) {
+	for _, fault := range r.Faults(secrets) {
+		w.Broken("%s", fault)
+	}
+}
+
+// FetchesWhenPushed lets the phone fetch only when it is pushed to, until it has read a text. seen
+// is the number of pushes that it has handled. If no push follows the text, a wake-up was lost.
+func (w *World) FetchesWhenPushed(ctx context.Context, p *client.Phone, b *client.PushTarget, convo, text string, seen int) error {
+	err := xrpc.Until(ctx, client.PushTimeout, func() (bool, error) {
+		n := len(b.Pushes())
+		if n == seen {
+			return false, nil
+		}
+		seen = n
+		if err := p.Sync(ctx, convo); err != nil {
+			return false, err
+		}
+		return p.HasRead(convo, text)
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		w.Broken("%s was called %d times, and never after %q was there", p.Name, len(b.Pushes()), text)
+		return nil
+	}
+	return err
+}
+
+// NotPushed sends two messages and checks that b gets no push for them. A witness is pushed to for
+// both. When the witness gets the second push, a push to b for the first message would have come.
+func (w *World) NotPushed(ctx context.Context, b *client.PushTarget, sender, witness *client.Phone, at *client.PushTarget, convo, why string) error {
+	before := len(b.Pushes())
+	for i := range 2 {
+		seen := len(at.Pushes())
+		text := fmt.Sprintf("%s, %d", why, i)
+		if err := sender.Send(ctx, convo, text); err != nil {
+			return err
+		}
+		if err := w.FetchesWhenPushed(ctx, witness, at, convo, text, seen); err != nil {
+			return err
+		}
+	}
+	if n := len(b.Pushes()); n != before {
+		w.Broken("%s: %d pushes came", why, n-before)
+	}
+	return nil
+}
+
+// wordsNotToPush returns what no push may contain: the names of convos, groups and accounts,
+// message texts, and the beginning of each ciphertext.
+func (w *World) wordsNotToPush(ctx context.Context) ([]string, error) {
+	var words []string
+	for _, p := range w.phones {
+		words = append(words, p.Account.DID.String(), p.Account.DID.Identifier())
+	}
+	for _, c := range w.Model.Snapshot() {
+		words = append(words, c.ID, hex.EncodeToString(c.GroupID), base64.StdEncoding.EncodeToString(c.GroupID))
+		for text := range c.Sent {
+			words = append(words, text)
+		}
+		members := w.membersOf(&c)
+		if len(members) == 0 {
+			continue
+		}
+		log, _, err := w.pages(ctx, members[0], func(last *mlsapi.MessageView) xrpc.Call {
+			if last == nil {
+				return xrpc.MessagesCall(c.ID, "all", 0, 100)
+			}
+			return xrpc.MessagesCall(c.ID, "all", last.Seq, 100)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range log {
+			words = append(words, m.ID, base64.StdEncoding.EncodeToString(m.Ciphertext)[:24])
+		}
+	}
+	return words, nil
+}
+
+// WithReceiver runs play with a receiver, and then checks the calls to it.
+func (w *World) WithReceiver(ctx context.Context, play func(*client.Receiver) error) error {
+	r, err := client.NewReceiver()
+	if err != nil {
+		return err
+	}
+	if err := play(r); err != nil {
+		return errors.Join(err, r.Close())
+	}
+	words, err := w.wordsNotToPush(ctx)
+	if err == nil {
+		w.checkPushes(r, words)
+	}
+	return errors.Join(err, r.Close())
+}

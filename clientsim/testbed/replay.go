@@ -1,0 +1,96 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/xrpc"
+)
+
+// WithLostAnswer runs do while the first answer of a method is lost. It is an error if none was.
+func (w *World) WithLostAnswer(method string, do func() error) error {
+	done := w.UseFaults((&ListedFaults{}).On(xrpc.NSID(method), Fault{Kind: LoseAnswer}))
+	defer done()
+	return do()
+}
+
+// DeliverWithLostAnswer delivers a draft whose first answer is lost, and compares the second answer
+// with the first.
+func (w *World) DeliverWithLostAnswer(ctx context.Context, p *client.Phone, method string, d *client.Draft) (xrpc.Answer, error) {
+	var answer xrpc.Answer
+	err := w.WithLostAnswer(method, func() (err error) {
+		answer, err = p.Deliver(ctx, d)
+		return err
+	})
+	if err != nil {
+		return xrpc.Answer{}, err
+	}
+	original, ok := w.ledger.Original(p.Account, d.Call)
+	if !ok {
+		return xrpc.Answer{}, errors.New("the first answer never passed the wire")
+	}
+	if !answer.Replayed() || !bytes.Equal(original, answer.Body) {
+		w.Broken("%s: after a lost answer came %q (replay: %t), the first was %q", method, answer.Body, answer.Replayed(), original)
+	}
+	return answer, nil
+}
+
+// CheckSameWelcome checks that a Welcome fetched again within the grace has the same bytes and the
+// same lease.
+func (w *World) CheckSameWelcome(a, b *mlsapi.GetWelcomeOutput) {
+	if !bytes.Equal(a.Welcome, b.Welcome) {
+		w.Broken("a Welcome fetched again has other bytes")
+	}
+	if *a.State != "in_flight" || *b.State != "in_flight" {
+		w.Broken("a fetched Welcome is %s and %s, want in_flight", *a.State, *b.State)
+	}
+	if !a.GraceExpiresAt.Equal(b.GraceExpiresAt.Time) {
+		w.Broken("fetching again moved the grace from %s to %s", a.GraceExpiresAt, b.GraceExpiresAt)
+	}
+}
+
+// CheckConsumed checks that the server says that the Welcome is consumed.
+func (w *World) CheckConsumed(ctx context.Context, p *client.Phone, convo string) {
+	_, err := w.Net.Do(ctx, p.Account, xrpc.WelcomeCall(convo, ""))
+	if xrpc.ErrorName(err) != mlsapi.ErrWelcomeConsumed {
+		w.Broken("a confirmed Welcome fetched again: %v, want WelcomeConsumed", err)
+	}
+}
+
+// AtOnce makes one call n times at the same moment and returns the answers. Each one retries by the
+// retry rule.
+func (w *World) AtOnce(ctx context.Context, p *client.Phone, call xrpc.Call, n int) ([]xrpc.Answer, error) {
+	answers, errs := make([]xrpc.Answer, n), make([]error, n)
+	start := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			<-start
+			answers[i], errs[i] = w.Net.Do(ctx, p.Account, call)
+		})
+	}
+	close(start)
+	all.Wait()
+	return answers, errors.Join(errs...)
+}
+
+// CheckOneOriginal checks that exactly one answer is the original, and that all have the same
+// bytes.
+func (w *World) CheckOneOriginal(method string, answers []xrpc.Answer) {
+	originals := 0
+	for _, a := range answers {
+		if !a.Replayed() {
+			originals++
+		}
+		if !bytes.Equal(a.Body, answers[0].Body) {
+			w.Broken("%s at once: answered %q and %q", method, a.Body, answers[0].Body)
+		}
+	}
+	if originals != 1 {
+		w.Broken("%s at once: %d answers are originals, want 1", method, originals)
+	}
+}

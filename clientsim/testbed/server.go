@@ -1,0 +1,235 @@
+package testbed
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Proc is a mlsd of our own: a child process with its own data directory. It can be killed,
+// restarted, and made to die at a COMMIT.
+type Proc struct {
+	data string // MLSD_DATA_DIR
+	env  map[string]string
+	log  *lastLines
+
+	mu     sync.Mutex // guards what follows; one start, stop or kill at a time
+	binary string
+	child  *child
+	url    string // fixed by the first start
+	admin  string
+}
+
+// child is one run of the binary.
+type child struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has exited and err is set
+	err  error
+}
+
+// Bounds of starting and stopping.
+const (
+	startLimit = 60 * time.Second // a first start makes a database cluster
+	stopLimit  = 20 * time.Second
+)
+
+// NewProc prepares a server that is not started yet. Start can override its settings.
+func NewProc(binary, dataDir, plcURL, serviceDID string) *Proc {
+	const plenty = "1000000"
+	return &Proc{binary: binary, data: dataDir, log: newLastLines(40), env: map[string]string{
+		"MLSD_DATA_DIR": dataDir, "MLSD_PLC_URL": plcURL, "MLSD_SERVICE_DID": serviceDID,
+		"MLSD_LISTEN": "127.0.0.1:0", "MLSD_ADMIN_LISTEN": "127.0.0.1:0",
+		"MLSD_ALLOW_LOOPBACK": "true", "MLSD_FAILPOINTS": "true",
+		"MLSD_RATE_DID": plenty, "MLSD_RATE_DID_BURST": plenty, "MLSD_RATE_IP": plenty, "MLSD_RATE_IP_BURST": plenty,
+	}}
+}
+
+// UseBinary makes the next Start run another binary, at the same address and with the same data.
+func (p *Proc) UseBinary(path string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.binary = path
+}
+
+// URL is the server's address, fixed by the first Start.
+func (p *Proc) URL() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.url
+}
+
+// AdminURL is the address of its admin listener, which changes with each Start.
+func (p *Proc) AdminURL() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.admin
+}
+
+// PID is its process id, or 0 if it does not run.
+func (p *Proc) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil {
+		return 0
+	}
+	return p.child.cmd.Process.Pid
+}
+
+// Start starts the server with its usual settings and the given ones, and returns when it is ready.
+// Later starts use the port of the first.
+func (p *Proc) Start(ctx context.Context, settings map[string]string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child != nil {
+		return errors.New("server: it is running")
+	}
+	cmd := exec.Command(p.binary)
+	cmd.Env = p.environment(settings)
+	cmd.Stderr = p.log
+	// A database that outlives a killed server keeps its standard error open.
+	cmd.WaitDelay = time.Second
+	stdout, theirs, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	cmd.Stdout = theirs
+	err = cmd.Start()
+	if closeErr := theirs.Close(); err != nil || closeErr != nil {
+		return fmt.Errorf("server: %w", errors.Join(err, closeErr, stdout.Close()))
+	}
+	run := &child{cmd: cmd, done: make(chan struct{})}
+	lines := make(chan string, 64)
+	go p.read(stdout, lines)
+	go func() {
+		run.err = cmd.Wait()
+		close(run.done)
+	}()
+	p.child = run
+	if err := p.awaitReady(ctx, run, lines); err != nil {
+		return errors.Join(fmt.Errorf("server: %w\n%s", err, p.log), p.end(syscall.SIGKILL))
+	}
+	return nil
+}
+
+// environment is our environment without the variables that begin with MLSD_ or PG.
+func (p *Proc) environment(settings map[string]string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "MLSD_") || strings.HasPrefix(v, "PG")
+	})
+	all := maps.Clone(p.env)
+	maps.Copy(all, settings)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, name+"="+all[name])
+	}
+	return env
+}
+
+// read passes the server's output lines on until the server closes its standard output.
+func (p *Proc) read(stdout io.ReadCloser, lines chan<- string) {
+	defer close(lines)
+	scan := bufio.NewScanner(stdout)
+	for scan.Scan() {
+		p.log.add(scan.Text())
+		select {
+		case lines <- scan.Text():
+		default: // only the ready lines are read
+		}
+	}
+	if err := errors.Join(scan.Err(), stdout.Close()); err != nil {
+		p.log.add("reading its output: " + err.Error())
+	}
+}
+
+func (p *Proc) awaitReady(ctx context.Context, run *child, lines <-chan string) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	var public, admin string
+	for public == "" || admin == "" {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				lines = nil // the server is about to exit
+				continue
+			}
+			if _, at, ok := strings.Cut(line, "mlsd listening on "); ok {
+				public = strings.TrimSpace(at)
+			}
+			if _, at, ok := strings.Cut(line, "mlsd admin on "); ok {
+				admin = strings.TrimSpace(at)
+			}
+		case <-run.done:
+			return fmt.Errorf("it exited before it was ready: %w", run.err)
+		case <-ctx.Done():
+			return fmt.Errorf("no ready line: %w", ctx.Err())
+		}
+	}
+	p.url, p.admin = public, admin
+	p.env["MLSD_LISTEN"] = strings.TrimPrefix(public, "http://")
+	return nil
+}
+
+// Stop shuts the server down in order.
+func (p *Proc) Stop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.end(syscall.SIGTERM)
+}
+
+// Kill kills the server with SIGKILL, whatever it is doing.
+func (p *Proc) Kill() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.end(syscall.SIGKILL)
+}
+
+// end signals the child and waits for it. Only an orderly stop can fail.
+func (p *Proc) end(signal syscall.Signal) error {
+	run := p.child
+	if run == nil {
+		return nil
+	}
+	p.child = nil
+	if err := run.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("server: %w", err)
+	}
+	timer := time.NewTimer(stopLimit)
+	defer timer.Stop()
+	select {
+	case <-run.done:
+	case <-timer.C:
+		err := fmt.Errorf("server: still running %s after %s\n%s", stopLimit, signal, p.log)
+		return errors.Join(err, run.cmd.Process.Kill())
+	}
+	if signal == syscall.SIGTERM && run.err != nil {
+		return fmt.Errorf("server: shutdown: %w\n%s", run.err, p.log)
+	}
+	return nil
+}
+
+// Died waits until the server has exited by itself, as after an armed kill.
+func (p *Proc) Died(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	select {
+	case <-p.child.done:
+		p.child = nil
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("server: it was to die and lives: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,53 @@
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Sibling prepares another mlsd on the private database of this one. This one must be running, and
+// must be stopped last.
+func (p *Proc) Sibling() (*Proc, error) {
+	database, err := p.database()
+	if err != nil {
+		return nil, fmt.Errorf("server: sibling: %w", err)
+	}
+	return p.onDatabase(database, "-sibling"), nil
+}
+
+// onDatabase prepares another mlsd on a database.
+func (p *Proc) onDatabase(database, suffix string) *Proc {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &Proc{binary: p.binary, data: p.data + suffix, log: newLastLines(40), env: maps.Clone(p.env)}
+	s.env["MLSD_DATA_DIR"] = s.data
+	s.env["MLSD_DATABASE_URL"] = database
+	s.env["MLSD_LISTEN"] = "127.0.0.1:0"
+	return s
+}
+
+// database is the URL of the private PostgreSQL's database.
+func (p *Proc) database() (string, error) {
+	sockets, err := p.sockets()
+	if err != nil {
+		return "", err
+	}
+	query := url.Values{"host": {sockets}, "port": {"5432"}, "sslmode": {"disable"}}
+	return "postgres://mlsd@/mlsd?" + query.Encode(), nil
+}
+
+// sockets finds the directory of the private PostgreSQL's socket. It is in the data directory, or a
+// file there names it.
+func (p *Proc) sockets() (string, error) {
+	note, err := os.ReadFile(filepath.Join(p.data, "postgres.socketdir"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return filepath.Join(p.data, "run"), nil
+	}
+	return strings.TrimSpace(string(note)), err
+}

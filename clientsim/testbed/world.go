@@ -1,0 +1,262 @@
+// Package testbed is what scenarios run in: servers and PostgreSQL as child processes, faults on
+// the network, a PLC directory, and World, which has the accounts, phones and final checks of one
+// scenario.
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// World is the environment of one scenario: its own accounts and phones, the run's server and
+// directory, and a network with faults.
+type World struct {
+	Options
+	Faults *FaultyTransport
+	Stats  *xrpc.Stats
+	// Server is nil if the server is not ours to kill.
+	Server *Proc
+
+	RNG      *rand.Rand // for the scenario's own goroutine only
+	Suite    mlsclient.Suite
+	Net      *xrpc.Client
+	ledger   *history.Ledger
+	Model    *history.Model
+	dir      *Directory
+	phones   []*client.Phone
+	Progress func(string) // progress
+
+	CloseIdle func() // closes connections without a request
+
+	mu    sync.Mutex // guards what follows
+	found []history.Violation
+	notes []string
+}
+
+// Options say how large the scenarios are.
+type Options struct {
+	Seed     uint64
+	Clients  int // phones in the long conversation
+	Messages int // messages in it
+	Epochs   int // commits in contended-commits
+	Members  int // members in big-group
+	Claims   int // claims in claims-two-servers
+
+	Writers     int           // accounts that write at once in live
+	Convos      int           // in live
+	Subscribers int           // in live
+	For         time.Duration // how long they write in live
+	Rate        int           // messages a second in live; 0: as many as possible
+	Calm        bool          // nothing goes wrong in live, and no roster changes
+	Idle        int           // subscribers without a convo in live-idle
+	Audience    int           // subscribers of one message in live-idle
+}
+
+// Target is the server that a run talks to.
+type Target struct {
+	Base      string
+	Audience  string
+	Transport http.RoundTripper
+	Server    *Proc
+	Dir       *Directory
+}
+
+// NewWorld makes the world of a scenario. Its random numbers follow from the seed and salt.
+// progress gets lines about what is going on.
+func NewWorld(to Target, o Options, salt uint64, progress func(string)) *World {
+	w := &World{
+		Options: o, Stats: &xrpc.Stats{}, Server: to.Server, dir: to.Dir, Model: history.NewModel(), Progress: progress,
+		RNG: rand.New(rand.NewPCG(o.Seed, salt)), CloseIdle: func() {},
+	}
+	if idle, ok := to.Transport.(interface{ CloseIdleConnections() }); ok {
+		w.CloseIdle = idle.CloseIdleConnections
+	}
+	w.Suite = []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteP256, mlsclient.SuiteChaCha20}[w.RNG.IntN(3)]
+	w.ledger = history.NewLedger(to.Transport)
+	w.Faults = NewFaultyTransport(w.ledger)
+	w.Net = xrpc.NewClient(to.Base, to.Audience, w.Faults, w.Stats)
+	return w
+}
+
+// Report adds broken promises to the report.
+func (w *World) Report(v ...history.Violation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found = append(w.found, v...)
+}
+
+// Broken adds a broken promise to the report, as text.
+func (w *World) Broken(format string, args ...any) {
+	w.Report(history.Violation{Kind: history.Broken, What: fmt.Sprintf(format, args...)})
+}
+
+// Note adds a line to the report.
+func (w *World) Note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.notes = append(w.notes, fmt.Sprintf(format, args...))
+}
+
+// Notes returns the lines for the report.
+func (w *World) Notes() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.notes)
+}
+
+// Found returns the broken promises so far.
+func (w *World) Found() []history.Violation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.found)
+}
+
+// Account makes and registers an account.
+func (w *World) Account() (*xrpc.Account, error) {
+	a, err := xrpc.NewAccount(w.RNG.IntN(2))
+	if err != nil {
+		return nil, err
+	}
+	return a, w.dir.Register(a)
+}
+
+// Phone makes a phone with an account of its own.
+func (w *World) Phone(name string) (*client.Phone, error) {
+	account, err := w.Account()
+	if err != nil {
+		return nil, err
+	}
+	return w.newPhone(name, account)
+}
+
+// SecondDevice makes another phone for the account of p.
+func (w *World) SecondDevice(p *client.Phone, name string) (*client.Phone, error) {
+	second, err := w.newPhone(name, p.Account)
+	if err != nil {
+		return nil, err
+	}
+	p.HasSiblings, second.HasSiblings = true, true
+	return second, nil
+}
+
+// Retire takes a phone out of the world. It was removed from its groups, and the checks ignore it.
+func (w *World) Retire(p *client.Phone) {
+	w.phones = slices.DeleteFunc(w.phones, func(q *client.Phone) bool { return p == q })
+}
+
+// newPhone makes a phone. The seed decides whether its commits are PublicMessages or
+// PrivateMessages.
+func (w *World) newPhone(name string, account *xrpc.Account) (*client.Phone, error) {
+	p, err := client.NewPhone(name, account, w.Suite, w.Net, w.Model)
+	if err != nil {
+		return nil, err
+	}
+	p.Device.HideHandshakes(w.RNG.IntN(2) == 0)
+	w.phones = append(w.phones, p)
+	return p, p.Save(nil)
+}
+
+// Phones makes n phones, each with two published KeyPackages.
+func (w *World) Phones(ctx context.Context, n int) ([]*client.Phone, error) {
+	var phones []*client.Phone
+	for range n {
+		p, err := w.Phone(fmt.Sprintf("phone-%d", len(w.phones)))
+		if err != nil {
+			return nil, err
+		}
+		if err := p.Publish(ctx, 2); err != nil {
+			return nil, err
+		}
+		phones = append(phones, p)
+	}
+	return phones, nil
+}
+
+// Convo makes n phones and a convo of all of them. The first is the creator.
+func (w *World) Convo(ctx context.Context, n int) ([]*client.Phone, string, error) {
+	phones, err := w.Phones(ctx, n)
+	if err != nil {
+		return nil, "", err
+	}
+	convo, err := phones[0].Create(ctx, DIDs(phones[1:])...)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, p := range phones[1:] {
+		if err := p.Join(ctx, convo); err != nil {
+			return nil, "", err
+		}
+	}
+	return phones, convo, nil
+}
+
+// DIDs returns the DIDs of phones.
+func DIDs(phones []*client.Phone) []syntax.DID {
+	out := make([]syntax.DID, len(phones))
+	for i, p := range phones {
+		out[i] = p.Account.DID
+	}
+	return out
+}
+
+// SyncAll makes every phone read the convo.
+func (w *World) SyncAll(ctx context.Context, convo string, phones ...*client.Phone) error {
+	var errs []error
+	for _, p := range phones {
+		errs = append(errs, p.Sync(ctx, convo))
+	}
+	return errors.Join(errs...)
+}
+
+// UseFaults installs a plan of listed faults. done removes it, and reports faults that did not
+// happen.
+func (w *World) UseFaults(s *ListedFaults) (done func()) {
+	w.Faults.Use(s)
+	return func() {
+		w.Faults.Use(nil)
+		if n := s.Left(); n > 0 {
+			w.Broken("the scenario itself: %d of its faults never happened", n)
+		}
+	}
+}
+
+// Restart starts the server again, after a kill or with other settings.
+func (w *World) Restart(ctx context.Context, settings map[string]string) error {
+	// An unused connection would delay an orderly shutdown.
+	w.CloseIdle()
+	if err := w.Server.Stop(); err != nil {
+		return err
+	}
+	return w.Server.Start(ctx, settings)
+}
+
+// Expire moves the expiry of a call's record one minute into the past. The model and the ledger
+// then treat its key as new.
+func (w *World) Expire(ctx context.Context, who *xrpc.Account, call xrpc.Call) error {
+	rows, err := w.Server.age(ctx, `
+		UPDATE idempotency_keys
+		SET created_at = created_at - (expires_at - now()) - interval '1 minute', expires_at = now() - interval '1 minute'
+		WHERE caller_did = $1 AND nsid = $2 AND key = $3`, who.DID.String(), call.Method.String(), call.Key)
+	if err != nil {
+		return err
+	}
+	if rows != 1 {
+		return fmt.Errorf("%s has %d records under its key", call.Method, rows)
+	}
+	w.ledger.Expired(who, call)
+	w.Model.Expired(call)
+	return nil
+}

@@ -1,0 +1,208 @@
+package xrpc
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strconv"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+)
+
+// This file makes the calls: one function per method that the simulator uses.
+
+// NewKey returns a new idempotency key.
+func NewKey() string { return uuid.Must(uuid.NewV7()).String() }
+
+// Procedure makes a call of a procedure.
+func Procedure(method, convo, key string, in lexcodec.Appender) Call {
+	return Call{Method: syntax.NSID(method), Convo: convo, Key: key, Body: in.AppendJSON(nil)}
+}
+
+// optional returns nil for "", else a pointer to s.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// PublishCall publishes one KeyPackage.
+func PublishCall(kp mlsclient.KeyPackage, suite mlsclient.Suite, key string) Call {
+	return Procedure(mlsapi.NSIDPublishKeyPackage, "", key, &mlsapi.PublishKeyPackageInput{
+		KeyPackage: kp.Message, CipherSuite: suite.Name(), IdempotencyKey: optional(key),
+	})
+}
+
+// PublishManyCall publishes several KeyPackages.
+func PublishManyCall(packages []mlsclient.KeyPackage, suite mlsclient.Suite, key string) Call {
+	in := &mlsapi.PublishKeyPackagesInput{IdempotencyKey: optional(key)}
+	for _, kp := range packages {
+		in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: kp.Message, CipherSuite: suite.Name()})
+	}
+	return Procedure(mlsapi.NSIDPublishKeyPackages, "", key, in)
+}
+
+// StatsCall asks for the caller's KeyPackage counts.
+func StatsCall() Call { return query(mlsapi.NSIDGetKeyPackageStats, "", "") }
+
+// CreateCall announces a new group: its epoch, and the Welcome for the members that were added.
+func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, founded *mlsclient.Staged, key string) Call {
+	epoch := int64(founded.Epoch)
+	return Procedure(mlsapi.NSIDCreateConvo, "", key, &mlsapi.CreateConvoInput{
+		GroupID: hex.EncodeToString(groupID), CipherSuite: suite.Name(),
+		InitialMembers: members, IdempotencyKey: optional(key),
+		WelcomeMessage: founded.Welcome, GroupInfo: founded.GroupInfo, CurrentEpoch: &epoch,
+	})
+}
+
+// AddCall adds members by a staged commit.
+func AddCall(convo string, dids []syntax.DID, staged *mlsclient.Staged, key string) Call {
+	return Procedure(mlsapi.NSIDAddMembers, convo, key, &mlsapi.AddMembersInput{
+		ConvoID: convo, DIDList: dids, IdempotencyKey: optional(key),
+		Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
+	})
+}
+
+// LeaveCall makes the caller leave.
+func LeaveCall(convo, key string) Call {
+	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
+}
+
+// RemoveCall removes a member by a staged commit.
+func RemoveCall(convo string, target syntax.DID, staged *mlsclient.Staged, key string) Call {
+	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{
+		ConvoID: convo, TargetDID: &target, IdempotencyKey: optional(key),
+		Commit: staged.Commit, GroupInfo: staged.GroupInfo,
+	})
+}
+
+// SubmitCall submits a staged commit that leaves the roster as it is.
+func SubmitCall(convo string, staged *mlsclient.Staged, key string) Call {
+	return Procedure(mlsapi.NSIDSubmitCommit, convo, key, &mlsapi.SubmitCommitInput{
+		ConvoID: convo, IdempotencyKey: optional(key),
+		Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
+	})
+}
+
+// ExternalCall submits an external commit.
+func ExternalCall(convo string, staged *mlsclient.Staged, key string) Call {
+	return Procedure(mlsapi.NSIDProcessExternalCommit, convo, key, &mlsapi.ProcessExternalCommitInput{
+		ConvoID: convo, IdempotencyKey: optional(key), Commit: staged.Commit, GroupInfo: staged.GroupInfo,
+	})
+}
+
+// SendCall sends a message.
+func SendCall(convo string, sender syntax.DID, epoch uint64, ciphertext []byte, key string) Call {
+	return Procedure(mlsapi.NSIDSendMessage, convo, key, &mlsapi.SendMessageInput{
+		ConvoID: convo, SenderDID: sender, Epoch: int64(epoch), Ciphertext: ciphertext, IdempotencyKey: optional(key),
+	})
+}
+
+// ConfirmCall reports how joining by a Welcome went. Without ref it means the caller's only one.
+func ConfirmCall(convo, ref string, success bool, details string) Call {
+	return Procedure(mlsapi.NSIDConfirmWelcome, convo, "", &mlsapi.ConfirmWelcomeInput{
+		ConvoID: convo, KeyPackageRef: optional(ref), Success: success, ErrorDetails: optional(details),
+	})
+}
+
+// CursorCall reports seq as read.
+func CursorCall(convo string, seq int64) Call {
+	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: seq})
+}
+
+// RegisterCall registers a webhook for a device.
+func RegisterCall(device, address, key string) Call {
+	return Procedure(mlsapi.NSIDRegisterPushTarget, "", key, &mlsapi.RegisterPushTargetInput{
+		DeviceID: device, Kind: mlsapi.RegisterPushTargetInputKindWebhook, URL: &address, IdempotencyKey: optional(key),
+	})
+}
+
+// UnregisterCall removes a device's push target.
+func UnregisterCall(device, key string) Call {
+	return Procedure(mlsapi.NSIDUnregisterPushTarget, "", key, &mlsapi.UnregisterPushTargetInput{
+		DeviceID: device, IdempotencyKey: optional(key),
+	})
+}
+
+// query makes a query's call. pairs are names and values. An empty value leaves its parameter out.
+func query(method, convo, key string, pairs ...string) Call {
+	values := url.Values{}
+	if convo != "" {
+		values.Set("convoId", convo)
+	}
+	if key != "" {
+		values.Set("idempotencyKey", key)
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			values.Add(pairs[i], pairs[i+1])
+		}
+	}
+	return Call{Method: syntax.NSID(method), Convo: convo, Key: key, Query: values}
+}
+
+// ClaimCall claims a KeyPackage of each device of the accounts.
+func ClaimCall(dids []syntax.DID, suite mlsclient.Suite, convo, key string) Call {
+	pairs := []string{"cipherSuite", suite.Name()}
+	for _, did := range dids {
+		pairs = append(pairs, "dids", did.String())
+	}
+	return query(mlsapi.NSIDGetKeyPackages, convo, key, pairs...)
+}
+
+// MessagesCall reads the log after a seq. kind is "all", "" and so on, as the contract has it.
+func MessagesCall(convo, kind string, sinceSeq int64, limit int) Call {
+	return query(mlsapi.NSIDGetMessages, convo, "",
+		"type", kind, "sinceSeq", strconv.FormatInt(sinceSeq, 10), "limit", strconv.Itoa(limit))
+}
+
+// MessagesSinceCall reads the log after a message's id.
+func MessagesSinceCall(convo, kind, cursor string, limit int) Call {
+	return query(mlsapi.NSIDGetMessages, convo, "", "type", kind, "sinceMessage", cursor, "limit", strconv.Itoa(limit))
+}
+
+// ConvosCall lists the caller's convos after a cursor.
+func ConvosCall(cursor string, limit int) Call {
+	return query(mlsapi.NSIDGetConvos, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
+}
+
+// CommitsCall reads the commits from an epoch on.
+func CommitsCall(convo string, from uint64) Call {
+	return query(mlsapi.NSIDGetCommits, convo, "", "fromEpoch", strconv.FormatUint(from, 10))
+}
+
+// EpochCall asks for a convo's epoch.
+func EpochCall(convo string) Call { return query(mlsapi.NSIDGetEpoch, convo, "") }
+
+// ConvoCall asks for a convo.
+func ConvoCall(convo string) Call { return query(mlsapi.NSIDGetConvo, convo, "") }
+
+// GroupInfoCall asks for the present epoch's GroupInfo.
+func GroupInfoCall(convo string) Call { return query(mlsapi.NSIDGetGroupInfo, convo, "") }
+
+// WelcomeCall fetches a Welcome. Without ref it means the caller's only one.
+func WelcomeCall(convo, ref string) Call {
+	return query(mlsapi.NSIDGetWelcome, convo, "", "keyPackageRef", ref)
+}
+
+// NSID is the full name of one of the service's methods.
+func NSID(method string) syntax.NSID { return syntax.NSID("blue.catbird.mls." + method) }
+
+// Show formats an optional field for messages.
+func Show[T any](field *T) string {
+	if field == nil {
+		return "nothing"
+	}
+	return fmt.Sprintf("%#v", *field)
+}
+
+// IsCommit reports whether a log entry is a commit.
+func IsCommit(entry *mlsapi.MessageView) bool {
+	return entry.MessageType != nil && *entry.MessageType == "commit"
+}

@@ -1,0 +1,291 @@
+package xrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"mlsd/api/lexcodec"
+)
+
+// Event is one event of a stream. Which fields it has depends on its kind.
+type Event struct {
+	Cursor       int64
+	Kind         string // one of EventMessage and so on
+	Convo        string
+	Seq          int64 // of the log entry, or of the newest one at that time
+	Epoch        int64
+	ID           string // message: its own id
+	Sender       string // message, commit
+	Body         []byte // message, commit
+	MessageType  string // message
+	DID          string // membership: the member that the change is about
+	By           string // membership: who made the change
+	Change       string // membership, keyPackages
+	CommitNeeded bool   // membership
+	Device       string // welcome, keyPackages
+	Ref          string // welcome
+	Suite        string // keyPackages
+	Available    int64  // keyPackages
+	Name         string // info
+	Created      string // createdAt as the server wrote it
+	At           time.Time
+}
+
+// Kinds of events: the names of their definitions without "Event".
+const (
+	EventMessage     = "message"
+	EventCommit      = "commit"
+	EventWelcome     = "welcome"
+	EventMembership  = "membership"
+	EventKeyPackages = "keyPackages"
+	EventInfo        = "info"
+)
+
+// StreamError is an error frame. The stream ends after it.
+type StreamError struct{ Name, Message string }
+
+func (e *StreamError) Error() string { return "stream: " + e.Name + ": " + e.Message }
+
+// eventFields are the fields of all kinds of events, as CBOR and JSON name them. No two kinds use
+// one name for different things. Unknown fields are ignored.
+type eventFields struct {
+	Message       *messageFields `json:"message"`
+	ConvoID       string         `json:"convoId"`
+	Seq           int64          `json:"seq"`
+	Epoch         int64          `json:"epoch"`
+	Sender        string         `json:"sender"`
+	CommitData    lexcodec.Bytes `json:"commitData"`
+	DID           string         `json:"did"`
+	By            string         `json:"by"`
+	Change        string         `json:"change"`
+	CommitNeeded  bool           `json:"commitNeeded"`
+	DeviceID      string         `json:"deviceId"`
+	KeyPackageRef string         `json:"keyPackageRef"`
+	CipherSuite   string         `json:"cipherSuite"`
+	Available     int64          `json:"available"`
+	CreatedAt     string         `json:"createdAt"`
+}
+
+type messageFields struct {
+	ID          string         `json:"id"`
+	ConvoID     string         `json:"convoId"`
+	Sender      string         `json:"sender"`
+	Ciphertext  lexcodec.Bytes `json:"ciphertext"`
+	Epoch       int64          `json:"epoch"`
+	Seq         int64          `json:"seq"`
+	MessageType string         `json:"messageType"`
+	CreatedAt   string         `json:"createdAt"`
+}
+
+// event makes an Event of the fields.
+func (f *eventFields) event(kind string, cursor int64) Event {
+	e := Event{
+		Kind: kind, Cursor: cursor, Convo: f.ConvoID, Seq: f.Seq, Epoch: f.Epoch, Sender: f.Sender, Body: f.CommitData,
+		DID: f.DID, By: f.By, Change: f.Change, CommitNeeded: f.CommitNeeded, Device: f.DeviceID, Ref: f.KeyPackageRef,
+		Suite: f.CipherSuite, Available: f.Available, Created: f.CreatedAt,
+	}
+	if m := f.Message; kind == EventMessage && m != nil {
+		e.ID, e.Convo, e.Sender, e.Body, e.MessageType = m.ID, m.ConvoID, m.Sender, m.Ciphertext, m.MessageType
+		e.Epoch, e.Seq, e.Created = m.Epoch, m.Seq, m.CreatedAt
+	}
+	return e
+}
+
+// ReadFrame reads a message of subscribeConvoEvents: a header and a body, both DAG-CBOR. The error
+// is a *StreamError if the frame is an error frame.
+func ReadFrame(frame []byte) (Event, error) {
+	var header struct {
+		Op int64  `cbor:"op"`
+		T  string `cbor:"t"`
+	}
+	body, err := readItem(headerMode, frame, &header)
+	if err != nil {
+		return Event{}, fmt.Errorf("frame: header: %w", err)
+	}
+	if header.Op == -1 && header.T == "" {
+		return Event{}, readErrorFrame(body)
+	}
+	kind, ok := kindOf(strings.TrimPrefix(header.T, "#"))
+	if header.Op != 1 || !ok || !strings.HasPrefix(header.T, "#") {
+		return Event{}, fmt.Errorf("frame: op %d, t %q", header.Op, header.T)
+	}
+	var fields struct {
+		eventFields
+		Cursor int64  `cbor:"cursor"`
+		Name   string `cbor:"name"`
+	}
+	if err := readLastItem(body, &fields); err != nil {
+		return Event{}, fmt.Errorf("frame: %s: %w", kind, err)
+	}
+	e := fields.event(kind, fields.Cursor)
+	e.Name = fields.Name
+	return e, e.check()
+}
+
+// EventCursor reads the cursor of a message of subscribeConvoEvents. A subscriber resumes from it.
+func EventCursor(frame []byte) (int64, error) {
+	e, err := ReadFrame(frame)
+	return e.Cursor, err
+}
+
+func readErrorFrame(body []byte) error {
+	var fields struct {
+		Error   string `cbor:"error"`
+		Message string `cbor:"message"`
+	}
+	if err := readLastItem(body, &fields); err != nil {
+		return fmt.Errorf("frame: error: %w", err)
+	}
+	if fields.Error == "" {
+		return errors.New("frame: an error without a name")
+	}
+	return &StreamError{Name: fields.Error, Message: fields.Message}
+}
+
+// CBOR as DAG-CBOR limits it. A header has no unknown fields, a body may.
+var (
+	bodyMode   = decMode(cbor.ExtraDecErrorNone)
+	headerMode = decMode(cbor.ExtraDecErrorUnknownField)
+	dagMode    = must(cbor.EncOptions{Sort: cbor.SortLengthFirst, IndefLength: cbor.IndefLengthForbidden}.EncMode())
+)
+
+func decMode(unknown cbor.ExtraDecErrorCond) cbor.DecMode {
+	return must(cbor.DecOptions{
+		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, ExtraReturnErrors: unknown,
+		FieldNameMatching: cbor.FieldNameMatchingCaseSensitive, MaxNestedLevels: 16,
+	}.DecMode())
+}
+
+// must is for options that are constants.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// readItem decodes the first item of data into v and returns what follows. The item must be encoded
+// as DAG-CBOR demands: encoding its value again must give the same bytes.
+func readItem(mode cbor.DecMode, data []byte, v any) (rest []byte, err error) {
+	if rest, err = mode.UnmarshalFirst(data, v); err != nil {
+		return nil, err
+	}
+	item := data[:len(data)-len(rest)]
+	var value any
+	if err := bodyMode.Unmarshal(item, &value); err != nil {
+		return nil, err
+	}
+	if again, err := dagMode.Marshal(value); err != nil || !bytes.Equal(item, again) {
+		return nil, errors.Join(errors.New("not in the one form of DAG-CBOR"), err)
+	}
+	return rest, nil
+}
+
+// readLastItem is readItem where nothing may follow.
+func readLastItem(data []byte, v any) error {
+	rest, err := readItem(bodyMode, data, v)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%d bytes follow", len(rest))
+	}
+	return err
+}
+
+func kindOf(definition string) (string, bool) {
+	kind, ok := strings.CutSuffix(definition, "Event")
+	switch kind {
+	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventInfo:
+		return kind, ok
+	}
+	return "", false
+}
+
+// check parses the time, and refuses an event that lacks a field of its kind.
+func (e *Event) check() (err error) {
+	var missing string
+	switch e.Kind {
+	case EventInfo:
+		if e.Name == "" {
+			return errors.New("info: no name")
+		}
+		return nil
+	case EventMessage:
+		missing = firstEmpty("id", e.ID, "convoId", e.Convo, "sender", e.Sender, "messageType", e.MessageType)
+	case EventCommit:
+		missing = firstEmpty("convoId", e.Convo, "sender", e.Sender)
+	case EventMembership:
+		missing = firstEmpty("convoId", e.Convo, "did", e.DID, "change", e.Change)
+	case EventWelcome:
+		missing = firstEmpty("convoId", e.Convo, "deviceId", e.Device)
+	case EventKeyPackages:
+		missing = firstEmpty("deviceId", e.Device, "cipherSuite", e.Suite, "change", e.Change)
+	}
+	switch {
+	case missing != "":
+		return fmt.Errorf("%s: no %s", e.Kind, missing)
+	case e.Cursor <= 0:
+		return fmt.Errorf("%s: cursor %d", e.Kind, e.Cursor)
+	case max(e.Cursor, e.Seq, e.Epoch, e.Available) > maxInteger:
+		return fmt.Errorf("%s: an integer of more than 53 bits", e.Kind)
+	case (e.Kind == EventMessage || e.Kind == EventCommit) && (e.Seq <= 0 || len(e.Body) == 0):
+		return fmt.Errorf("%s: seq %d, %d bytes", e.Kind, e.Seq, len(e.Body))
+	}
+	if e.At, err = time.Parse(time.RFC3339, e.Created); err != nil {
+		return fmt.Errorf("%s: createdAt: %w", e.Kind, err)
+	}
+	return nil
+}
+
+// maxInteger is the largest integer of the AT Protocol's data model.
+const maxInteger = 1<<53 - 1
+
+// firstEmpty takes names and values, and returns the first name whose value is empty.
+func firstEmpty(pairs ...string) string {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] == "" {
+			return pairs[i]
+		}
+	}
+	return ""
+}
+
+// ReadServerSent reads an event of streamConvoEvents. id is the one that came with this event. It
+// must be the event's cursor. An info event must have none, so that the last event's id stays in
+// force.
+func ReadServerSent(id, event string, data []byte) (Event, error) {
+	kind, ok := kindOf(event)
+	if !ok {
+		return Event{}, fmt.Errorf("server-sent event %q", event)
+	}
+	var fields struct {
+		eventFields
+		Cursor string `json:"cursor"`
+		Info   string `json:"info"`
+	}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return Event{}, fmt.Errorf("server-sent %s: %w", kind, err)
+	}
+	if kind == EventInfo {
+		if id != "" {
+			return Event{}, fmt.Errorf("server-sent info: it has the id %q", id)
+		}
+		e := Event{Kind: kind}
+		e.Name, _, _ = strings.Cut(fields.Info, ":")
+		return e, e.check()
+	}
+	if fields.Cursor != id {
+		return Event{}, fmt.Errorf("server-sent %s: its id is %q and its cursor %q", kind, id, fields.Cursor)
+	}
+	cursor, err := strconv.ParseInt(fields.Cursor, 10, 64)
+	if err != nil {
+		return Event{}, fmt.Errorf("server-sent %s: %w", kind, err)
+	}
+	e := fields.event(kind, cursor)
+	return e, e.check()
+}

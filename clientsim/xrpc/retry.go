@@ -1,0 +1,82 @@
+package xrpc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"mlsd/api/mlsapi"
+)
+
+// Bounds of the retry rule's waits.
+const (
+	FirstBackoff = 10 * time.Millisecond
+	MaxBackoff   = 500 * time.Millisecond
+	maxObeyed    = 2 * time.Second // the longest Retry-After that is waited for in full
+	CallTimeout  = 60 * time.Second
+)
+
+// ErrorName returns the XRPC error name of err, or "".
+func ErrorName(err error) string {
+	var named *CallError
+	if errors.As(err, &named) {
+		return named.Name
+	}
+	return ""
+}
+
+// Do sends a call until the server has given its verdict. This is the retry
+// rule that the README asks of every client: the same bytes and the same key,
+// each time with a fresh token,
+//
+//   - after a network error, because the first may have been stored;
+//   - after RequestInProgress, RateLimitExceeded or ServiceUnavailable, when
+//     the server's Retry-After is over;
+//   - after any other 5xx.
+//
+// Every other answer is a verdict and is returned.
+func (c *Client) Do(ctx context.Context, who *Account, call Call) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	backoff := FirstBackoff
+	for {
+		answer, err := c.Once(ctx, who, call)
+		wait, again := RetryAfter(err, backoff)
+		if !again {
+			return answer, err
+		}
+		c.Stats.Retried.Add(1)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return Answer{}, errors.Join(err, ctx.Err())
+		case <-timer.C:
+		}
+		backoff = min(2*backoff, MaxBackoff)
+	}
+}
+
+// RetryAfter reports whether err calls for a retry, and how long to wait before it.
+func RetryAfter(err error, backoff time.Duration) (time.Duration, bool) {
+	if err == nil {
+		return 0, false
+	}
+	var named *CallError
+	if !errors.As(err, &named) {
+		return backoff, true
+	}
+	if named.Name != mlsapi.ErrRequestInProgress && named.Status != http.StatusTooManyRequests && named.Status < 500 {
+		return 0, false
+	}
+	if named.Status == http.StatusNotImplemented {
+		return 0, false
+	}
+	seconds, err := strconv.Atoi(named.Header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return backoff, true
+	}
+	return min(time.Duration(seconds)*time.Second, maxObeyed), true
+}

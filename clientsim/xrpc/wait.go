@@ -1,0 +1,36 @@
+package xrpc
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Until polls a condition every 50 ms until it is true, fails, or limit is over.
+func Until(ctx context.Context, limit time.Duration, cond func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := cond()
+		if err != nil || ok {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("not within %s: %w", limit, ctx.Err())
+		}
+	}
+}
+
+// Sleep waits until d is over or ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,158 @@
+// Package xrpc calls the server: accounts and their tokens, a call for each method, the retry rule,
+// and the events of both streams.
+package xrpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// Call is one request as a phone journals it. A retry sends exactly these bytes with a new token.
+type Call struct {
+	Method syntax.NSID `json:"method"`
+	// Body is a procedure's JSON. A query has Query instead.
+	Body  []byte     `json:"body,omitempty"`
+	Query url.Values `json:"query,omitempty"`
+	// Key is the idempotency key within Body or Query, or "". It is unique within Convo, if the
+	// method names one.
+	Key   string `json:"key,omitempty"`
+	Convo string `json:"convo,omitempty"`
+}
+
+// Answer is a 2xx answer, byte for byte.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Replayed reports whether the server marked this answer as a replay.
+func (a Answer) Replayed() bool { return a.Header.Get("X-Idempotency-Replay") == "true" }
+
+// ExpiredKey reports whether an answer says that its key was used before and has expired.
+func ExpiredKey(h http.Header) bool { return h.Get("X-Idempotency-Expired") == "true" }
+
+// CallError is an answer that is not 2xx.
+type CallError struct {
+	Method  syntax.NSID
+	Status  int
+	Name    string
+	Message string
+	Header  http.Header
+	// Seq is the place of the commit that won, in an EpochMismatch. A PDS does not forward it.
+	Seq int64
+}
+
+func (e *CallError) Error() string {
+	return fmt.Sprintf("%s: %d %s: %s", e.Method, e.Status, e.Name, e.Message)
+}
+
+// CurrentEpoch reads the epoch from an EpochMismatch's message. A PDS forwards only name and
+// message, so the epoch must be in the message.
+func (e *CallError) CurrentEpoch() (uint64, bool) {
+	_, after, ok := strings.Cut(e.Message, "currentEpoch=")
+	if !ok {
+		return 0, false
+	}
+	digits := after
+	if i := strings.IndexFunc(after, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		digits = after[:i]
+	}
+	epoch, err := strconv.ParseUint(digits, 10, 53)
+	return epoch, err == nil
+}
+
+// Client talks XRPC to one server. It is safe for concurrent use.
+type Client struct {
+	Base     string // without a trailing slash
+	Audience string // the server's service DID
+	HTTP     *http.Client
+	Stats    *Stats
+}
+
+// AttemptLimit is the longest that one attempt may take.
+const AttemptLimit = 15 * time.Second
+
+// NewClient makes a client whose requests go through transport.
+func NewClient(base, audience string, transport http.RoundTripper, stats *Stats) *Client {
+	return &Client{
+		Base: strings.TrimSuffix(base, "/"), Audience: audience, Stats: stats,
+		HTTP: &http.Client{
+			Transport: transport,
+			Timeout:   AttemptLimit,
+			CheckRedirect: func(*http.Request, []*http.Request) error {
+				return http.ErrUseLastResponse
+			},
+		},
+	}
+}
+
+// Once sends a call once, with a new token. The error is a *CallError if the server answered. After
+// any other error the outcome is unknown.
+func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, error) {
+	token, err := who.Token(c.Audience, call.Method)
+	if err != nil {
+		return Answer{}, err
+	}
+	address := c.Base + "/xrpc/" + call.Method.String()
+	verb := http.MethodPost
+	if call.Body == nil {
+		verb = http.MethodGet
+		address += "?" + call.Query.Encode()
+	}
+	ctx = withCallInfo(ctx, CallInfo{Call: call, Who: who, Audience: c.Audience})
+	req, err := http.NewRequestWithContext(ctx, verb, address, bytes.NewReader(call.Body))
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", call.Method, err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	if call.Body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", call.Method, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", call.Method, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return Answer{}, ReadError(call.Method, resp, body)
+	}
+	answer := Answer{Status: resp.StatusCode, Header: resp.Header, Body: body}
+	if answer.Replayed() {
+		c.Stats.Replays.Add(1)
+	}
+	return answer, nil
+}
+
+// ReadError makes a CallError of an answer that is not 2xx.
+func ReadError(method syntax.NSID, resp *http.Response, body []byte) *CallError {
+	var named struct {
+		Error, Message string
+		Seq            int64
+	}
+	if err := json.Unmarshal(body, &named); err != nil || named.Error == "" {
+		named.Error, named.Message = "not an XRPC error", string(body[:min(len(body), 200)])
+	}
+	return &CallError{Method: method, Status: resp.StatusCode, Name: named.Error, Message: named.Message, Header: resp.Header, Seq: named.Seq}
+}
+
+// Drain reads the rest of an answer and closes it, so that its connection can be used again.
+func Drain(resp *http.Response) error {
+	_, err := io.Copy(io.Discard, resp.Body)
+	return errors.Join(err, resp.Body.Close())
+}
