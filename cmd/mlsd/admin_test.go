@@ -11,7 +11,7 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// deadlined is an answer that is asked to have deadlines.
+// deadlined is a response that records its deadlines.
 type deadlined struct {
 	*httptest.ResponseRecorder
 	read, write time.Time
@@ -20,14 +20,14 @@ type deadlined struct {
 func (d *deadlined) SetReadDeadline(t time.Time) error  { d.read = t; return nil }
 func (d *deadlined) SetWriteDeadline(t time.Time) error { d.write = t; return nil }
 
-// The listener's timeouts, which are shorter than a check may be, end neither the check nor its answer.
+// A check and its answer may take longer than the listener's timeouts.
 func TestCheckOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
-	db, whole := pgtest.Database(t), make(chan struct{}, 1)
+	c := newChecker(pgtest.Database(t), slog.New(slog.DiscardHandler))
 	for _, path := range []string{"/check", "/check?convo=1f0c9a5e-0000-4000-8000-000000000000"} {
 		begun := time.Now()
 		w := &deadlined{httptest.NewRecorder(), begun, begun}
-		check(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil), db, whole, slog.New(slog.DiscardHandler))
+		c.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		if w.Code != http.StatusOK || w.Body.String() != "[]\n" {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
@@ -37,16 +37,17 @@ func TestCheckOutlivesTimeouts(t *testing.T) {
 	}
 }
 
-// A check of everything waits for the one before it, and no longer than its client does; that of a convo waits for nobody.
-func TestChecksTakeTurns(t *testing.T) {
+// A check of the whole database waits for the one before it, as long as its client waits. A check
+// of one convo does not wait.
+func TestOneCheckAtATime(t *testing.T) {
 	t.Parallel()
-	db, whole := pgtest.Database(t), make(chan struct{}, 1)
+	c := newChecker(pgtest.Database(t), slog.New(slog.DiscardHandler))
 	ask := func(ctx context.Context, path string) int {
 		w := &deadlined{ResponseRecorder: httptest.NewRecorder()}
-		check(w, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil), db, whole, slog.New(slog.DiscardHandler))
+		c.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
 		return w.Code
 	}
-	whole <- struct{}{} // another is under way
+	c.running <- struct{}{} // another check runs
 	if got := ask(t.Context(), "/check?convo=1f0c9a5e-0000-4000-8000-000000000000"); got != http.StatusOK {
 		t.Errorf("a convo: %d", got)
 	}
@@ -57,11 +58,11 @@ func TestChecksTakeTurns(t *testing.T) {
 	}
 	answered := make(chan int)
 	go func() { answered <- ask(t.Context(), "/check") }()
-	<-whole // the other is done
+	<-c.running // the other check has ended
 	if got := <-answered; got != http.StatusOK {
 		t.Errorf("everything: %d", got)
 	}
-	if len(whole) != 0 {
-		t.Error("the turn was not given on")
+	if len(c.running) != 0 {
+		t.Error("the checker still counts a check as running")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// ruleFile is as much of a Prometheus rules file as we use.
+// ruleFile is the part of a Prometheus rules file that we use.
 type ruleFile struct {
 	Groups []struct {
 		Name  string
@@ -27,13 +27,13 @@ type ruleFile struct {
 	}
 }
 
-// metricNames are the names of all that a node tells, told yet or not.
+// metricNames returns the names of all metrics of a node, with and without values.
 func metricNames(t *testing.T) (names []string) {
 	t.Helper()
 	rate := api.Rate{PerSecond: 1, Burst: 1}
 	cfg := Config{PLCURL: "http://127.0.0.1:1", Rates: api.Rates{DID: rate, IP: rate}}
 	db := pgtest.Database(t)
-	n, err := assemble(cfg, db, db, &net.TCPAddr{Port: 1}, slog.New(slog.DiscardHandler))
+	n, err := assemble(cfg, pools{db, db, db}, &net.TCPAddr{Port: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,8 @@ func metricNames(t *testing.T) (names []string) {
 	return slices.Compact(names)
 }
 
-// Alerts ask for metrics that there are, and the page for operators has every metric and alert, and none that is no more.
+// Every metric that an alert names exists. The page for operators has every metric and every alert,
+// and no others.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../ops/alerts.yml")
@@ -72,7 +73,7 @@ func TestAlerts(t *testing.T) {
 		t.Fatalf("metrics %v, groups %v", known, file.Groups)
 	}
 	metric, alert := regexp.MustCompile(`\bmlsd_[a-z_]+`), regexp.MustCompile(`\bMlsd[A-Za-z]+`)
-	tells := func(name string) bool {
+	exists := func(name string) bool {
 		return slices.Contains(known, name) || slices.Contains(known, strings.TrimSuffix(name, "_bucket"))
 	}
 	var alerts []string
@@ -83,8 +84,8 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s is incomplete: %+v", r.Alert, r)
 		}
 		for _, name := range asked {
-			if !tells(name) {
-				t.Errorf("%s asks for %s, which nobody tells", r.Alert, name)
+			if !exists(name) {
+				t.Errorf("%s asks for %s, which does not exist", r.Alert, name)
 			}
 		}
 	}
@@ -94,8 +95,8 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	for _, name := range metric.FindAllString(string(page), -1) {
-		if !tells(name) {
-			t.Errorf("docs/OPERATING.md has %s, which nobody tells", name)
+		if !exists(name) {
+			t.Errorf("docs/OPERATING.md has %s, which does not exist", name)
 		}
 	}
 	for _, name := range alert.FindAllString(string(page), -1) {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// output collects what a server writes, and tells when it has written some text.
+// output collects what a server writes. A test can wait for a text.
 type output struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -40,7 +40,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// await waits until the output matches and returns the match's groups, or nil if the writer ended before.
+// await waits until the output matches, and returns the groups of the match. It returns nil if the
+// writer ends before.
 func (o *output) await(t *testing.T, pattern *regexp.Regexp, ended <-chan struct{}) []string {
 	t.Helper()
 	timeout := time.After(deadline)
@@ -61,12 +62,12 @@ func (o *output) await(t *testing.T, pattern *regexp.Regexp, ended <-chan struct
 	}
 }
 
-// readyLines is all that a server says on stdout.
+// readyLines matches the whole stdout of a server.
 func readyLines() *regexp.Regexp {
 	return regexp.MustCompile(`^mlsd admin on http://(127\.0\.0\.1:\d+)\nmlsd listening on http://(127\.0\.0\.1:\d+)\n$`)
 }
 
-// server is a run in this process.
+// server is mlsd, running in this process.
 type server struct {
 	t              *testing.T
 	admin, public  string // URLs, once it is ready
@@ -76,7 +77,7 @@ type server struct {
 	err            error // what run returned; read after ended
 }
 
-// launch calls run with ports of its own choice and args. It is told to stop at the end of the test.
+// launch calls run with free ports and args. The server stops at the end of the test.
 func launch(t *testing.T, environ []string, args ...string) *server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,7 +127,7 @@ func (s *server) wait() error {
 	}
 }
 
-// stop ends the server in order.
+// stop shuts the server down.
 func (s *server) stop() {
 	s.t.Helper()
 	s.cancel()
@@ -135,7 +136,7 @@ func (s *server) stop() {
 	}
 }
 
-// fails expects run to return an error that says all of this, without anyone telling it to end.
+// fails expects run to end by itself, with an error that has all of these parts.
 func (s *server) fails(parts ...string) {
 	s.t.Helper()
 	err := s.wait()
@@ -149,7 +150,8 @@ func (s *server) fails(parts ...string) {
 	}
 }
 
-// dataDir names a data directory that the account of PostgreSQL can get to when we are root: t.TempDir is closed.
+// dataDir returns a data directory. If the test runs as root, PostgreSQL runs as another user,
+// which could not enter t.TempDir.
 func dataDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -159,7 +161,8 @@ func dataDir(t *testing.T) string {
 	return filepath.Join(dir, "data")
 }
 
-// postmaster is the process id of the PostgreSQL in a data directory, 0 if it was shut down in order.
+// postmaster returns the process ID of the PostgreSQL in a data directory, or 0 if it was shut down
+// in order.
 func postmaster(t *testing.T, dir string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
@@ -174,7 +177,7 @@ func postmaster(t *testing.T, dir string) int {
 	return pid
 }
 
-// alive reports whether a process runs. One that has ended and that nobody waited for does not.
+// alive reports whether a process runs. A zombie does not.
 func alive(pid int) bool {
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return false
@@ -182,13 +185,13 @@ func alive(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		_, err = os.Stat("/proc/self/stat")
-		return err != nil // without /proc there is nothing more to ask
+		return err != nil // without /proc the test cannot find out more
 	}
 	_, state, _ := strings.Cut(string(stat), ") ")
 	return !strings.HasPrefix(state, "Z")
 }
 
-// eventually waits for a condition that nothing signals.
+// eventually polls a condition that has no signal.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -21,7 +21,8 @@ type child struct {
 	ended          chan struct{}
 }
 
-// spawn starts mlsd on a data directory, with failpoints, and waits until it is ready. env are further variables.
+// spawn starts mlsd on a data directory, with failpoints, and waits until it is ready. env adds
+// environment variables.
 func spawn(t *testing.T, dir string, env ...string) *child {
 	t.Helper()
 	exe, err := os.Executable()
@@ -48,14 +49,14 @@ func spawn(t *testing.T, dir string, env ...string) *child {
 	go func() {
 		defer close(c.ended)
 		var exit *exec.ExitError
-		if err := c.cmd.Wait(); err != nil && !errors.As(err, &exit) { // how it ended is in ProcessState
+		if err := c.cmd.Wait(); err != nil && !errors.As(err, &exit) { // the exit status is in ProcessState
 			t.Errorf("wait for mlsd: %v", err)
 		}
 	}()
 	t.Cleanup(func() {
 		c.kill()
 		if pid := postmaster(t, dir); pid != 0 {
-			wantNoOrphan(t, pid) // before its directory is removed
+			wantNoOrphan(t, pid) // the test removes its directory later
 		}
 		if t.Failed() {
 			t.Logf("log of mlsd:\n%s", c.stderr)
@@ -77,7 +78,7 @@ func (w *world) spawn(t *testing.T, dir string) *child {
 	return c
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (c *child) kill() {
 	c.t.Helper()
 	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -86,7 +87,7 @@ func (c *child) kill() {
 	c.wait()
 }
 
-// wait waits for the end and says how it came.
+// wait waits for the end of the process and returns its status.
 func (c *child) wait() syscall.WaitStatus {
 	c.t.Helper()
 	select {

@@ -14,7 +14,8 @@ import (
 	"mlsd/welcome"
 )
 
-// settingCases has a row for every setting: two good values with what they mean, the default's meaning, and values that are refused.
+// settingCases has a row for every setting: two valid values, what they and the default mean, and
+// invalid values.
 func settingCases() map[string]struct {
 	env, flag string // values
 	get       func(Config) any
@@ -39,7 +40,7 @@ func settingCases() map[string]struct {
 			[]string{"", "8081", "127.0.0.1:port"}},
 		"MLSD_DATABASE_URL": {"postgres://a/b", "host=c dbname=d", func(c Config) any { return c.DatabaseURL }, "postgres://a/b",
 			"host=c dbname=d", "", []string{"postgres://a:b/c", "x", "postgres://a/b?sslmode=maybe", "postgres://a/b?pool_max_conns=none"}},
-		"MLSD_DATA_DIR": {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // the default is localpg's to test
+		"MLSD_DATA_DIR": {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // package localpg tests the default
 		"MLSD_SERVICE_DID": {"did:web:a.example.com", "did:plc:abc", func(c Config) any { return c.ServiceDID.String() },
 			"did:web:a.example.com", "did:plc:abc", "", []string{"a.example.com", "did:web:", "did:web:a.example.com#atproto_mls"}},
 		"MLSD_PUBLIC_URL": {"https://a.example.com", "http://b:1", func(c Config) any { return c.PublicURL }, "https://a.example.com",
@@ -78,7 +79,7 @@ func settingCases() map[string]struct {
 	}
 }
 
-// parse is what run makes of a command line and its environment.
+// parse parses a command line and its environment as run does.
 func parse(t *testing.T, environ []string, args ...string) (cfg Config, err error) {
 	t.Helper()
 	env, err := environment(environ)
@@ -123,7 +124,7 @@ func TestSettings(t *testing.T) {
 			env := []string{s.env + "=" + tc.env}
 			check("by environment", tc.envWant, env)
 			check("by flag", tc.flagWant, nil, "--"+s.flag(), tc.flag)
-			check("by both, of which the flag counts", tc.flagWant, env, "--"+s.flag()+"="+tc.flag)
+			check("by both; the flag wins", tc.flagWant, env, "--"+s.flag()+"="+tc.flag)
 			for _, bad := range tc.bad {
 				for how, parsed := range map[string]func() (Config, error){
 					"variable": func() (Config, error) { return parse(t, []string{s.env + "=" + bad}) },
@@ -170,7 +171,8 @@ func TestBadSetting(t *testing.T) {
 	}
 }
 
-// A service whose DID does not say where it is needs to be told, and says so before anything is started.
+// If the service's DID does not contain its URL, the URL must be set. That is checked before
+// anything is started.
 func TestNoPublicURL(t *testing.T) {
 	t.Parallel()
 	s := launch(t, []string{"MLSD_SERVICE_DID=did:plc:ewvi7nxzyoun6zhxrhs64oiz", "MLSD_DATA_DIR=" + dataDir(t)})

@@ -14,19 +14,19 @@ import (
 	"mlsd/internal/mlstest"
 )
 
-// crashCase is one write that is in the air when mlsd dies.
+// crashCase is one write that runs when mlsd is killed.
 type crashCase struct {
 	name    string
 	request request
 	// effects counts what the write has done, as a client sees it.
 	effects func() int
-	// countOnce: counting uses the effect up, so that it can be counted at the end only.
+	// countOnce says that counting consumes the effect, so the test counts at the end only.
 	countOnce bool
-	// keyless: the write has a natural guard and no record, so its repetition is not marked as one.
+	// keyless says that the write has no record. Its retry is not marked as a replay.
 	keyless bool
 }
 
-// crashCases prepares a write of every kind.
+// crashCases prepares one write of each kind.
 func crashCases(w *world) []crashCase {
 	alice, bob, carol, dave := w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob)
@@ -86,20 +86,20 @@ func crashCases(w *world) []crashCase {
 	}
 }
 
-// kill -9 between COMMIT and the answer, restart, retry: the first answer, one effect.
+// After kill -9 between COMMIT and the answer, a retry gets the first answer. There is one effect.
 func TestKillBetweenCommitAndAnswer(t *testing.T) {
 	t.Parallel()
 	killAt(t, failpoint.AfterCommit, 1)
 }
 
-// kill -9 just before COMMIT: nothing has happened, and the retry does it.
+// After kill -9 just before COMMIT there is no effect. A retry has the effect.
 func TestKillBeforeCommit(t *testing.T) {
 	t.Parallel()
 	killAt(t, failpoint.BeforeCommit, 0)
 }
 
-// killAt kills the server at a point of every kind of write, restarts it and retries. done is how many effects the write has
-// by then.
+// killAt kills the server at a point of each kind of write, restarts it and retries. done is how
+// many effects there are before the retry.
 func killAt(parent *testing.T, point string, done int) {
 	w, dir := newWorld(parent), dataDir(parent)
 	server := w.spawn(parent, dir)
@@ -139,12 +139,12 @@ func killAt(parent *testing.T, point string, done int) {
 			w.wantSound()
 		})
 		if !ok {
-			return // the server may be in any state
+			return // the server can be in any state
 		}
 	}
 }
 
-// arm has the next write of a method killed at a point.
+// arm kills the server when the next write of a method reaches a point.
 func arm(t *testing.T, w *world, point, nsid string) {
 	t.Helper()
 	q := url.Values{"point": {point}, "method": {nsid}, "action": {string(failpoint.Kill)}}
@@ -157,7 +157,8 @@ func arm(t *testing.T, w *world, point, nsid string) {
 	}
 }
 
-// leaseBegin is when the Welcome of an answer was first fetched: its default grace before the grace is over.
+// leaseBegin returns when the Welcome of an answer was first fetched: the default grace before its
+// end.
 func leaseBegin(t *testing.T, a answer) time.Time {
 	t.Helper()
 	out := read[mlsapi.GetWelcomeOutput](t, a.body)

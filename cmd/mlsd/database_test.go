@@ -18,7 +18,7 @@ import (
 
 const password = "correct horse+battery"
 
-// withPassword is a database URL as an operator has it. The server of the tests lets everybody in.
+// withPassword adds a password to a database URL. The tests' server accepts any.
 func withPassword(t *testing.T, database string) string {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -29,7 +29,7 @@ func withPassword(t *testing.T, database string) string {
 	return u.String()
 }
 
-// wantNoPassword fails the test if any text has the password in it, however it is written.
+// wantNoPassword fails the test if a text contains the password, in any notation.
 func wantNoPassword(t *testing.T, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -41,7 +41,8 @@ func wantNoPassword(t *testing.T, texts ...string) {
 	}
 }
 
-// administer runs statements about a database, written {db} in them, from outside of it.
+// administer runs statements about a database on a connection to another one. {db} stands for its
+// name.
 func administer(t *testing.T, database string, statements ...string) {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -66,7 +67,8 @@ func administer(t *testing.T, database string, statements ...string) {
 	}
 }
 
-// A database of the operator's that goes away makes the server unready, not dead; and no log ever has the password.
+// If the operator's database goes away, the server is not ready, but does not end. No log contains
+// the password.
 func TestDatabaseGoesAway(t *testing.T) {
 	t.Parallel()
 	database := withPassword(t, pgtest.URL(t))
@@ -99,7 +101,7 @@ func TestUnusableDatabase(t *testing.T) {
 		url  string
 		want []string
 	}{
-		"nobody listens": {"postgres://mlsd:" + url.QueryEscape(password) + "@127.0.0.1:1/mlsd", []string{"127.0.0.1:1", "refused"}},
+		"no server listens": {"postgres://mlsd:" + url.QueryEscape(password) + "@127.0.0.1:1/mlsd", []string{"127.0.0.1:1", "refused"}},
 		"no such database": {
 			withPassword(t, strings.Replace(pgtest.EmptyURL(t), "?", "_none?", 1)), []string{"_none", "does not exist"}},
 		"unreadable":                 {"postgres://mlsd:" + password + "%zz@127.0.0.1/mlsd", nil},
@@ -120,7 +122,7 @@ func TestUnusableDatabase(t *testing.T) {
 	}
 }
 
-// A host that takes connections and says nothing is given up on.
+// The server does not wait long for a host that accepts connections and does not answer.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -186,19 +188,19 @@ func TestMigrate(t *testing.T) {
 	ok("down", strconv.Itoa(len(numbers)))
 	wantVersion("0")
 	migrate("down").fails("migrate")
-	// Serving migrates on its own.
+	// serve migrates too.
 	boot(t, []string{"MLSD_DATABASE_URL=" + database}).stop()
 	wantVersion(all)
 }
 
-// newestMigration is the number of the newest schema.
+// newestMigration returns the number of the newest migration.
 func newestMigration(t *testing.T) int {
 	t.Helper()
 	numbers := migrationNumbers(t)
 	return numbers[len(numbers)-1]
 }
 
-// migrationNumbers are the numbers of the schemas, which may have gaps.
+// migrationNumbers returns the numbers of the migrations, which may have gaps.
 func migrationNumbers(t *testing.T) (numbers []int) {
 	t.Helper()
 	files, err := filepath.Glob("../../migrations/*.up.sql")

@@ -17,92 +17,94 @@ import (
 	"mlsd/internal/localpg"
 )
 
-// report is what one subcommand of inspect found. As JSON its field names are for scripts, and stay.
+// report is the result of one subcommand. Scripts read it as JSON, so its field names must not
+// change.
 type report interface {
-	// print writes it for people; cells are separated by tabs.
+	// print writes the report as text. Tabs separate the cells.
 	print(w io.Writer)
 }
 
-// inspection looks into the database: in one transaction, which only reads and sees one moment.
+// inspection is the read-only transaction in which all reports are made, so that they see the same
+// moment, and what the operator asked.
 type inspection struct {
-	tx      pgx.Tx
-	dids    bool // tell DIDs in full
-	rows    int  // at most so many of what is listed
-	hours   int  // so far back
-	subject string
+	tx       pgx.Tx
+	dids     bool   // show DIDs in full
+	rows     int    // longest list
+	hours    int    // how far back conflicts are shown
+	entityID string // of audit; can be empty
 }
 
-// part is a subcommand.
-type part struct {
+// subcommand makes one report.
+type subcommand struct {
 	name, usage string
-	look        func(ctx context.Context, i inspection) (report, error)
+	report      func(ctx context.Context, i inspection) (report, error)
 }
 
-// parts are the subcommands in the order in which all of them are told.
-func parts() []part {
-	return []part{
-		{"reservations", "work outside the database that is under way or stuck", reservations},
-		{"records", "idempotency records by method and state", records},
-		{"conflicts", "refused requests by the hour", conflicts},
-		{"welcomes", "Welcomes by state, and deliveries that failed", welcomes},
-		{"keypackages", "KeyPackages by state, and DIDs that are running out", keyPackageStock},
-		{"lifetimes", "how long records last, and how many there are", lifetimes},
-		{"audit", "what was done to the entity ID, or transitions by number", audit},
-		{"push", "push jobs that wait", pushBacklog},
+// subcommands are in the order in which "all" prints them.
+func subcommands() []subcommand {
+	return []subcommand{
+		{"reservations", "work outside the database that is under way or stuck", reportReservations},
+		{"records", "idempotency records by method and state", reportRecords},
+		{"conflicts", "refused requests by the hour", reportConflicts},
+		{"welcomes", "Welcomes by state, and deliveries that failed", reportWelcomes},
+		{"keypackages", "KeyPackages by state, and DIDs that are running out", reportKeyPackages},
+		{"lifetimes", "how long records last, and how many there are", reportLifetimes},
+		{"audit", "what was done to the entity ID, or transitions by number", reportAudit},
+		{"push", "push jobs that wait", reportPush},
 	}
 }
 
-// inspectCommand is mlsd inspect.
-func inspectCommand(stdout io.Writer, withConfig func(int, func(context.Context, Config, *cli.Command) error) cli.ActionFunc) *cli.Command {
-	look := func(arguments int, chosen ...part) cli.ActionFunc {
+// inspectCommand returns the command "inspect".
+func inspectCommand(stdout io.Writer) *cli.Command {
+	show := func(arguments int, chosen ...subcommand) cli.ActionFunc {
 		return withConfig(arguments, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
 			return inspect(ctx, cfg, cmd, stdout, chosen)
 		})
 	}
-	all := look(0, parts()...)
+	all := show(0, subcommands()...)
 	command := &cli.Command{
 		Name: "inspect", Usage: "look into the database of a running mlsd; changes nothing", Action: all,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "as JSON"},
 			&cli.BoolFlag{Name: "dids", Usage: "tell DIDs in full"},
 			&cli.IntFlag{Name: "rows", Usage: "list at most so many rows", Value: 20},
-			&cli.IntFlag{Name: "hours", Usage: "how far back conflicts are told", Value: 24},
-			&cli.DurationFlag{Name: "timeout", Usage: "how long one query may take", Value: 30 * time.Second},
+			&cli.IntFlag{Name: "hours", Usage: "how many hours of conflicts are shown", Value: 24},
+			&cli.DurationFlag{Name: "timeout", Usage: "time limit of one query", Value: 30 * time.Second},
 		},
 		Commands: []*cli.Command{{Name: "all", Usage: "everything below (the default)", Action: all}},
 	}
-	for _, p := range parts() {
+	for _, s := range subcommands() {
 		arguments, usage := 0, ""
-		if p.name == "audit" {
+		if s.name == "audit" {
 			arguments, usage = 1, "[ID]"
 		}
 		command.Commands = append(command.Commands, &cli.Command{
-			Name: p.name, Usage: p.usage, ArgsUsage: usage, Action: look(arguments, p),
+			Name: s.name, Usage: s.usage, ArgsUsage: usage, Action: show(arguments, s),
 		})
 	}
 	return command
 }
 
-// inspect looks at the chosen parts and writes what it finds.
-func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer, chosen []part) (err error) {
+// inspect makes the reports of the chosen subcommands and writes them.
+func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer, chosen []subcommand) (err error) {
 	if cmd.Int("rows") <= 0 || cmd.Int("hours") <= 0 || cmd.Duration("timeout") <= 0 {
 		return errors.New("inspect: --rows, --hours and --timeout must be positive")
 	}
-	conn, err := inspected(ctx, cfg, cmd.Duration("timeout"))
+	conn, err := connectToInspect(ctx, cfg, cmd.Duration("timeout"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	found := make([]report, len(chosen))
+	reports := make([]report, len(chosen))
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
 			return err
 		}
-		i := inspection{tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), hours: cmd.Int("hours"), subject: cmd.Args().First()}
-		for n, p := range chosen {
-			if found[n], err = p.look(ctx, i); err != nil {
-				return fmt.Errorf("inspect %s: %w", p.name, err)
+		i := inspection{tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), hours: cmd.Int("hours"), entityID: cmd.Args().First()}
+		for n, s := range chosen {
+			if reports[n], err = s.report(ctx, i); err != nil {
+				return fmt.Errorf("inspect %s: %w", s.name, err)
 			}
 		}
 		return nil
@@ -111,20 +113,21 @@ func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer
 		return err
 	}
 	if cmd.Bool("json") {
-		return writeJSON(stdout, chosen, found)
+		return writeJSON(stdout, chosen, reports)
 	}
-	return writeTables(stdout, chosen, found)
+	return writeTables(stdout, chosen, reports)
 }
 
-// inspected connects to the database that cfg names, or to the private PostgreSQL of the mlsd that runs on the data directory.
-func inspected(ctx context.Context, cfg Config, timeout time.Duration) (*pgx.Conn, error) {
+// connectToInspect connects to the database that cfg names, or to the private PostgreSQL of the
+// mlsd that runs on the data directory.
+func connectToInspect(ctx context.Context, cfg Config, timeout time.Duration) (*pgx.Conn, error) {
 	url, err := cfg.DatabaseURL, error(nil)
 	if url == "" {
 		if url, err = localpg.Running(cfg.DataDir, localpg.Database); err != nil {
 			return nil, fmt.Errorf("inspect: %w; start it, or name its database in MLSD_DATABASE_URL", err)
 		}
 	}
-	pool, err := pgxpool.ParseConfig(url) // it knows the pool's settings
+	pool, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
 	if err != nil {
 		return nil, fmt.Errorf("MLSD_DATABASE_URL: %w", err)
 	}
@@ -140,28 +143,29 @@ func inspected(ctx context.Context, cfg Config, timeout time.Duration) (*pgx.Con
 	return conn, nil
 }
 
-// writeJSON writes one report as it is, several as an object with their names.
-func writeJSON(w io.Writer, chosen []part, found []report) error {
+// writeJSON writes a single report as it is, and several as an object whose keys are the
+// subcommands' names.
+func writeJSON(w io.Writer, chosen []subcommand, reports []report) error {
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
-	if len(found) == 1 {
-		return out.Encode(found[0])
+	if len(reports) == 1 {
+		return out.Encode(reports[0])
 	}
 	all := map[string]report{}
-	for i, p := range chosen {
-		all[p.name] = found[i]
+	for i, s := range chosen {
+		all[s.name] = reports[i]
 	}
 	return out.Encode(all)
 }
 
-func writeTables(w io.Writer, chosen []part, found []report) error {
+func writeTables(w io.Writer, chosen []subcommand, reports []report) error {
 	var text strings.Builder
-	for i, p := range chosen {
+	for i, s := range chosen {
 		if len(chosen) > 1 {
-			fmt.Fprintf(&text, "== %s: %s\n", p.name, p.usage)
+			fmt.Fprintf(&text, "== %s: %s\n", s.name, s.usage)
 		}
 		table := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)
-		found[i].print(table)
+		reports[i].print(table)
 		if err := table.Flush(); err != nil {
 			return err
 		}
@@ -173,7 +177,7 @@ func writeTables(w io.Writer, chosen []part, found []report) error {
 	return err
 }
 
-// list runs a query and returns its rows, each a T by position.
+// list runs a query and scans each row into a T, column by column.
 func list[T any](ctx context.Context, i inspection, sql string, args ...any) ([]T, error) {
 	rows, err := i.tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -182,7 +186,7 @@ func list[T any](ctx context.Context, i inspection, sql string, args ...any) ([]
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
-// table writes a heading and rows; nothing but "none" if there are no rows.
+// table writes a heading and rows. If there are no rows, it writes "none" instead.
 func table[T any](w io.Writer, heading string, rows []T, cells func(T) []any) {
 	if len(rows) == 0 {
 		line(w, "none")
@@ -198,7 +202,7 @@ func table[T any](w io.Writer, heading string, rows []T, cells func(T) []any) {
 	}
 }
 
-// line writes cells. The writers are those of writeTables, which do not fail.
+// line writes cells. Its writer is that of writeTables, which does not fail.
 func line(w io.Writer, cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
@@ -207,7 +211,7 @@ func line(w io.Writer, cells ...any) {
 	_, _ = fmt.Fprintln(w, strings.Join(texts, "\t"))
 }
 
-// printable keeps what clients wrote from writing on the operator's terminal.
+// printable replaces control characters: texts of clients must not control the operator's terminal.
 func printable(r rune) rune {
 	if r < ' ' || r >= 0x7f && r < 0xa0 {
 		return '·'
@@ -215,7 +219,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// did is a DID as it may be told: in full, or as much of it as tells two apart.
+// did returns a DID as the operator asked to see it: in full, or its beginning.
 func (i inspection) did(text string) string {
 	const shown = 4
 	at := strings.LastIndexByte(text, ':') + 1
@@ -225,7 +229,7 @@ func (i inspection) did(text string) string {
 	return text[:at+shown] + "…"
 }
 
-// text is what a client wrote, without DIDs unless they may be told.
+// text returns a client's text as the operator asked to see it: with DIDs, or without.
 func (i inspection) text(text string) string {
 	if i.dids {
 		return text
@@ -233,7 +237,7 @@ func (i inspection) text(text string) string {
 	return didPattern().ReplaceAllLiteralString(text, "did:…")
 }
 
-// seconds is a time span as people write it.
+// seconds formats a time span, such as 3d7h or 5m0s.
 func seconds(n float64) string {
 	d := time.Duration(n * float64(time.Second)).Round(time.Second)
 	if d >= 48*time.Hour {
@@ -242,7 +246,7 @@ func seconds(n float64) string {
 	return d.String()
 }
 
-// age is seconds, or "-" where there is nothing to have one.
+// age formats a time span that can be missing.
 func age(n *float64) string {
 	if n == nil {
 		return "-"

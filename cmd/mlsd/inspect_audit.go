@@ -33,10 +33,11 @@ type transition struct {
 	Reason  string    `json:"reason"`
 }
 
-// audit tells the last transitions of one entity, or counts those of the last hour. A convo's epochs are counted as one transition.
-func audit(ctx context.Context, i inspection) (report, error) {
-	if i.subject != "" {
-		return trail(ctx, i)
+// reportAudit lists the last transitions of one entity. Without an entity, it counts the
+// transitions of the last hour; all steps of convos' epochs count as one kind.
+func reportAudit(ctx context.Context, i inspection) (report, error) {
+	if i.entityID != "" {
+		return reportTrail(ctx, i)
 	}
 	found, err := list[transitionCount](ctx, i, `
 		SELECT entity, CASE WHEN entity = 'convo' THEN 'epoch' ELSE from_state END, CASE WHEN entity = 'convo' THEN 'next epoch' ELSE to_state END,
@@ -51,19 +52,20 @@ func (r auditReport) print(w io.Writer) {
 	})
 }
 
-// trail reads, by the index, what happened to an id: a convo's or Welcome's, a KeyPackageRef in hex, or "method key" of a reservation.
-func trail(ctx context.Context, i inspection) (report, error) {
+// reportTrail lists what happened to an ID: that of a convo or Welcome, a KeyPackageRef in hex, or
+// "method key" of a reservation.
+func reportTrail(ctx context.Context, i inspection) (report, error) {
 	found, err := list[transition](ctx, i, `
 		SELECT a.at, a.entity, a.from_state, a.to_state, a.version, a.actor, a.reason
 		FROM (SELECT entity FROM transitions UNION VALUES ('convo'), ('record')) e
 		CROSS JOIN LATERAL (
 			SELECT * FROM audit_log WHERE entity = e.entity AND entity_id = $1 ORDER BY at DESC LIMIT $2
 		) a
-		ORDER BY a.at DESC, a.id DESC LIMIT $2`, i.subject, i.rows)
+		ORDER BY a.at DESC, a.id DESC LIMIT $2`, i.entityID, i.rows)
 	for n := range found {
 		found[n].Actor = i.did(found[n].Actor)
 	}
-	return auditTrail{i.subject, found}, err
+	return auditTrail{i.entityID, found}, err
 }
 
 func (r auditTrail) print(w io.Writer) {

@@ -11,8 +11,8 @@ type welcomesReport struct {
 	States                  []welcomeCount `json:"states"`
 	OldestInFlightSeconds   *float64       `json:"oldestInFlightSeconds"` // since it was fetched
 	FetchedAndNotConfirmed  int64          `json:"fetchedAndNotConfirmed"`
-	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed"`  // their attempts, added up
-	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased"` // the reaper's work
+	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed"`  // the sum of their attempts
+	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased"` // the reaper's next work
 	LastErrors              []lastError    `json:"lastErrors"`              // of deliveries under way
 }
 
@@ -28,8 +28,8 @@ type lastError struct {
 	Count int64  `json:"count"`
 }
 
-// welcomes counts them all; it reads the whole table.
-func welcomes(ctx context.Context, i inspection) (report, error) {
+// reportWelcomes reads the whole table.
+func reportWelcomes(ctx context.Context, i inspection) (report, error) {
 	var r welcomesReport
 	var err error
 	r.States, err = list[welcomeCount](ctx, i, `
@@ -88,8 +88,8 @@ type lowStock struct {
 	Available int64  `json:"available"` // in the least of them
 }
 
-// keyPackageStock counts them all; it reads the whole table.
-func keyPackageStock(ctx context.Context, i inspection) (report, error) {
+// reportKeyPackages reads the whole table.
+func reportKeyPackages(ctx context.Context, i inspection) (report, error) {
 	r := keyPackagesReport{Threshold: keypackages.Threshold}
 	var err error
 	r.States, err = list[stateCount](ctx, i, `
@@ -102,17 +102,22 @@ func keyPackageStock(ctx context.Context, i inspection) (report, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Stocks as getKeyPackageStats sees them: of a suite that the device has published one-time KeyPackages of.
-	const below = `
+	// As in getKeyPackageStats, a device has a stock of a suite if it has published one-time
+	// KeyPackages of it.
+	err = i.tx.QueryRow(ctx, `
 		WITH stocks AS (
 			SELECT did, count(*) FILTER (WHERE state = 'available' AND NOT last_resort AND not_after > now()) AS available
 			FROM key_packages GROUP BY did, device_id, cipher_suite HAVING NOT bool_and(last_resort)
-		)`
-	err = i.tx.QueryRow(ctx, below+`SELECT count(DISTINCT did) FROM stocks WHERE available < $1`, r.Threshold).Scan(&r.BelowDIDs)
+		)
+		SELECT count(DISTINCT did) FROM stocks WHERE available < $1`, r.Threshold).Scan(&r.BelowDIDs)
 	if err != nil {
 		return nil, err
 	}
-	r.Below, err = list[lowStock](ctx, i, below+`
+	r.Below, err = list[lowStock](ctx, i, `
+		WITH stocks AS (
+			SELECT did, count(*) FILTER (WHERE state = 'available' AND NOT last_resort AND not_after > now()) AS available
+			FROM key_packages GROUP BY did, device_id, cipher_suite HAVING NOT bool_and(last_resort)
+		)
 		SELECT did, count(*), min(available) FROM stocks WHERE available < $1
 		GROUP BY did ORDER BY 3, 1 LIMIT $2`, r.Threshold, i.rows)
 	for n := range r.Below {

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"mlsd/idem"
+	"mlsd/api"
 )
 
 type reservationsReport struct {
 	Processing   int           `json:"processing"`
-	Stuck        int           `json:"stuck"` // of those: the lease is over
+	Stuck        int           `json:"stuck"` // of those, the lease is over
 	Reservations []reservation `json:"reservations"`
 }
 
@@ -21,12 +21,12 @@ type reservation struct {
 	Caller       string  `json:"caller"`
 	AgeSeconds   float64 `json:"ageSeconds"`
 	Fence        int64   `json:"fence"`
-	LeaseSeconds float64 `json:"leaseSeconds"` // that are left; negative: over since
+	LeaseSeconds float64 `json:"leaseSeconds"` // that are left; negative if the lease is over
 	Stuck        bool    `json:"stuck"`
 }
 
-// reservations lists what is processing, the longest stuck first.
-func reservations(ctx context.Context, i inspection) (report, error) {
+// reportReservations lists what is processing, the longest stuck first.
+func reportReservations(ctx context.Context, i inspection) (report, error) {
 	var r reservationsReport
 	err := i.tx.QueryRow(ctx, `
 		SELECT count(*), count(*) FILTER (WHERE lease_expires_at <= now()) FROM idempotency_keys WHERE state = 'processing'`).
@@ -67,12 +67,12 @@ type recordCount struct {
 	Outcome       string  `json:"outcome"`
 	Count         int64   `json:"count"`
 	OldestSeconds float64 `json:"oldestSeconds"`
-	Expired       int64   `json:"expired"` // that await removal
+	Expired       int64   `json:"expired"` // not removed yet
 	AnswerBytes   int64   `json:"answerBytes"`
 }
 
-// records counts all of them; it reads the whole table.
-func records(ctx context.Context, i inspection) (report, error) {
+// reportRecords reads the whole table.
+func reportRecords(ctx context.Context, i inspection) (report, error) {
 	found, err := list[recordCount](ctx, i, `
 		SELECT nsid, state, outcome, count(*), extract(epoch FROM now() - min(created_at))::float8,
 			count(*) FILTER (WHERE expires_at <= now()), coalesce(sum(octet_length(response)), 0)::bigint
@@ -95,15 +95,15 @@ type lifetime struct {
 	LifeSeconds  float64  `json:"lifeSeconds"`
 	LeaseSeconds float64  `json:"leaseSeconds"` // of work outside the database
 	Records      int64    `json:"records"`
-	Expired      int64    `json:"expired"` // still kept
+	Expired      int64    `json:"expired"` // not removed yet
 	NextSeconds  *float64 `json:"nextSeconds"`
 }
 
-// defaultMethods stands for the methods that have no lifetime of their own and no records either.
+// defaultMethods names the methods that have no lifetime of their own and no records.
 const defaultMethods = "(every other)"
 
-// lifetimes lists the methods that have a lifetime of their own, and those that have records.
-func lifetimes(ctx context.Context, i inspection) (report, error) {
+// reportLifetimes lists the methods that have a lifetime of their own, and those that have records.
+func reportLifetimes(ctx context.Context, i inspection) (report, error) {
 	counts, err := list[struct {
 		Method           string
 		Records, Expired int64
@@ -115,7 +115,7 @@ func lifetimes(ctx context.Context, i inspection) (report, error) {
 	if err != nil {
 		return nil, err
 	}
-	operations := idem.Operations()
+	operations := api.Operations()
 	all := make([]lifetime, len(operations))
 	for n, o := range operations {
 		all[n] = lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), LeaseSeconds: o.Lease.Seconds()}
@@ -150,8 +150,9 @@ type conflict struct {
 	Count  int64     `json:"count"`
 }
 
-// conflicts tells refused requests by the hour, the newest first, as far as the nodes have written them down.
-func conflicts(ctx context.Context, i inspection) (report, error) {
+// reportConflicts lists refused requests by the hour, the newest first. A node writes its counts
+// every 10 seconds.
+func reportConflicts(ctx context.Context, i inspection) (report, error) {
 	found, err := list[conflict](ctx, i, `
 		SELECT hour, kind, nsid, n FROM conflict_counts
 		WHERE hour > now() - $1 * interval '1 hour' ORDER BY hour DESC, kind, nsid`, i.hours)

@@ -19,8 +19,8 @@ type pushCount struct {
 	Attempts      int64   `json:"attempts"`
 }
 
-// pushBacklog counts the jobs by state.
-func pushBacklog(ctx context.Context, i inspection) (report, error) {
+// reportPush counts the jobs by state.
+func reportPush(ctx context.Context, i inspection) (report, error) {
 	r := pushReport{Jobs: []pushCount{}, LastErrors: []lastError{}}
 	err := i.tx.QueryRow(ctx, `SELECT to_regclass('push_jobs') IS NOT NULL`).Scan(&r.Tables)
 	if err != nil || !r.Tables {

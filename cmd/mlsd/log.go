@@ -6,8 +6,8 @@ import (
 	"regexp"
 )
 
-// logger writes the server's log to w. Callers are named in it at level debug only: above that every DID is blotted out, for
-// errors of libraries quote what they were given.
+// logger returns the server's log, which it writes to w. Only at level debug does the log name
+// callers. Above it, every DID is replaced, because the errors of libraries quote their input.
 func logger(cfg Config, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.LogLevel}
 	if cfg.LogLevel > slog.LevelDebug {
@@ -19,7 +19,7 @@ func logger(cfg Config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// didPattern finds DIDs in texts, in URLs too.
+// didPattern matches DIDs in texts and in URLs.
 func didPattern() *regexp.Regexp {
 	return regexp.MustCompile(`did(:|%3[aA])[a-z]+((:|%3[aA])([A-Za-z0-9._-]|%[0-9a-fA-F]{2})+)+`)
 }

@@ -14,7 +14,8 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// What the log says above level debug of a conversation, of refusals and of a directory that is gone: no caller, no content.
+// Above level debug the log has no caller and no content. The test has a conversation, refusals and
+// a directory that does not answer.
 func TestLogNamesNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -35,7 +36,7 @@ func TestLogNamesNobody(t *testing.T) {
 	s.stop()
 
 	log := s.stderr.String()
-	if !strings.Contains(log, "a token could not be judged") {
+	if !strings.Contains(log, "a token cannot be checked") {
 		t.Errorf("the directory's failure is not in the log:\n%s", log)
 	}
 	secrets := map[string]string{

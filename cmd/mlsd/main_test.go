@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// deadline bounds every wait in these tests; none should come near it.
+// deadline bounds every wait in these tests. A wait is usually much shorter.
 const deadline = 60 * time.Second
 
-// childEnv makes this test binary mlsd itself, which is quicker than building it.
+// childEnv makes this test binary run as mlsd, which is quicker than building mlsd.
 const childEnv = testPrefix + "CHILD"
 
 func TestMain(m *testing.M) {
@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// exitAtEOF ends this process with the test that started it, even if that is killed: only a test's end closes our input.
+// exitAtEOF ends this process when the test that started it ends or is killed, because that closes
+// the input.
 func exitAtEOF() {
 	_, err := io.Copy(io.Discard, os.Stdin)
 	fmt.Fprintln(os.Stderr, "the test has ended:", err)

@@ -8,21 +8,24 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// How the garbage collector works unless GOGC and GOMEMLIMIT say otherwise: it lets the heap grow to five times what is alive, which
-// spares a tenth of the processor time of a message, but not beyond a part of the memory that there is.
+// Settings of the garbage collector, unless GOGC and GOMEMLIMIT are set.
 const (
-	gcPercent  = 400
-	memoryPart = 0.6
+	// gcPercent lets the heap grow to five times the size of what is alive. That saves a tenth of
+	// the processor time of a message.
+	gcPercent = 400
+	// memoryShare bounds the heap to a share of the machine's or the container's memory.
+	memoryShare = 0.6
 )
 
+// tuneMemory sets up the garbage collector.
 func tuneMemory(log *slog.Logger) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	provider := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)
-	limit, err := memlimit.Set(memlimit.WithProvider(provider), memlimit.WithRatio(memoryPart)) // heeds GOMEMLIMIT
+	limit, err := memlimit.Set(memlimit.WithProvider(provider), memlimit.WithRatio(memoryShare)) // GOMEMLIMIT wins
 	if err != nil {
-		log.Warn("it is not known how much memory there is: the garbage collector works as by default", "error", err)
+		log.Warn("the size of the memory is unknown: the garbage collector keeps its defaults", "error", err)
 		return
 	}
 	debug.SetGCPercent(gcPercent)

@@ -17,7 +17,7 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// scrape returns the metrics that a server tells, by name and labels as they are written.
+// scrape returns the metrics of a server by name and labels, as written.
 func scrape(t *testing.T, s *server) map[string]float64 {
 	t.Helper()
 	status, page := fetch(t, s.admin+"/metrics")
@@ -55,14 +55,15 @@ func lookJSON[T any](t *testing.T, database string, args ...string) T {
 func wantFigures(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for name, n := range want {
-		if value, told := got[name]; !told || value != n {
-			t.Errorf("%s is %v (told: %v), want %v", name, value, told, n)
+		if value, found := got[name]; !found || value != n {
+			t.Errorf("%s is %v (found: %v), want %v", name, value, found, n)
 		}
 	}
 }
 
-// story lets everything happen once that an operator is told of, and returns the stuck reservation's key.
-func story(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck string) {
+// causeEverything causes each event that operators can see once, and returns the key of the stuck
+// reservation.
+func causeEverything(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck string) {
 	t.Helper()
 	alice := w.user()
 	bob = w.user()
@@ -84,7 +85,7 @@ func story(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck string) {
 	details := "no such key of " + bob.did().String()
 	bob.procedure(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, ErrorDetails: &details}).must().ok()
 
-	// A key that is used again too late.
+	// A retry after the lifetime of its key.
 	late := bob.publication()
 	late.must().ok()
 	pgtest.Age(t, db, "idempotency_keys", 25*time.Hour, "expires_at")
@@ -92,7 +93,7 @@ func story(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck string) {
 		t.Error("the key has not expired")
 	}
 
-	// A holder that is still at work, and then dead.
+	// First a holder that still works, and then one that is dead.
 	creation, _ := alice.creation(bob)
 	creation.must().ok()
 	err := db.QueryRow(t.Context(), `
@@ -107,8 +108,8 @@ func story(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck string) {
 	return bob, stuck
 }
 
-// What has happened is what the metrics tell, and what inspect tells of the database.
-func TestStoryIsTold(t *testing.T) {
+// The metrics and inspect show what has happened.
+func TestEventsArePublished(t *testing.T) {
 	t.Parallel()
 	database := pgtest.URL(t)
 	db, err := pgpool.Open(t.Context(), database)
@@ -119,7 +120,7 @@ func TestStoryIsTold(t *testing.T) {
 	w := newWorld(t)
 	s := boot(t, nil, w.flags("--database-url", database)...)
 	w.use(s.admin, s.public)
-	bob, stuck := story(t, w, db)
+	bob, stuck := causeEverything(t, w, db)
 
 	wantFigures(t, scrape(t, s), map[string]float64{
 		`mlsd_idempotency_total{nsid="blue.catbird.mls.sendMessage",outcome="replay"}`:                      1,
@@ -137,7 +138,7 @@ func TestStoryIsTold(t *testing.T) {
 		`mlsd_reservations_stuck`:                                 1,
 		`mlsd_records{nsid="blue.catbird.mls.createConvo"}`:       2,
 		`mlsd_records{nsid="blue.catbird.mls.publishKeyPackage"}`: 3,
-		`mlsd_records_expired`:                                    1, // bob's first; one was used anew, and one is new
+		`mlsd_records_expired`:                                    1, // bob's first key; another expired key was used again, and one key is new
 		`mlsd_welcomes{state="available"}`:                        1,
 		`mlsd_welcomes{state="in_flight"}`:                        1,
 		`mlsd_key_packages{state="consumed"}`:                     2,
@@ -199,23 +200,23 @@ func TestStoryIsTold(t *testing.T) {
 		t.Errorf("the stuck reservation's trail: %+v", trail)
 	}
 
-	s.stop() // which writes the last counts
-	var told []conflict
+	s.stop() // the server writes the last counts at its end
+	var written []conflict
 	for _, c := range lookJSON[conflictsReport](t, database, "conflicts").Conflicts {
-		told = append(told, conflict{Error: c.Error, Method: c.Method, Count: c.Count})
+		written = append(written, conflict{Error: c.Error, Method: c.Method, Count: c.Count})
 	}
 	if diff := cmp.Diff([]conflict{
 		{Error: "EpochMismatch", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "IdempotencyConflict", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "RequestInProgress", Method: mlsapi.NSIDCreateConvo, Count: 1},
-	}, told); diff != "" {
+	}, written); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}
 
 	all := lookJSON[map[string]any](t, database)
 	text := look(t, database, "all")
-	for _, p := range parts() {
-		if _, told := all[p.name]; !told || !strings.Contains(text, "== "+p.name+": ") {
+	for _, p := range subcommands() {
+		if _, found := all[p.name]; !found || !strings.Contains(text, "== "+p.name+": ") {
 			t.Errorf("the summary lacks %s", p.name)
 		}
 	}
@@ -224,7 +225,7 @@ func TestStoryIsTold(t *testing.T) {
 	}
 }
 
-// Push jobs are told if there are tables for them.
+// inspect reports push jobs if the database has tables for them.
 func TestInspectPush(t *testing.T) {
 	t.Parallel()
 	database := pgtest.EmptyURL(t)

@@ -30,7 +30,7 @@ func newPLC(t *testing.T) *plc {
 	return p
 }
 
-// publish makes the directory know id. The channel is closed when somebody asks for it.
+// publish adds id to the directory. The channel is closed at the first look-up of it.
 func (p *plc) publish(t *testing.T, id *authtest.Identity) <-chan struct{} {
 	t.Helper()
 	key := id.PublicKey(t).Multibase()

@@ -18,22 +18,23 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/messages"
 	"mlsd/push"
 )
 
-// pushKills is how often the server is killed at each step of the push path: go test ./cmd/mlsd -run TestPushKilled -push.kills 50
+// pushKills is how often the server is killed at each step of a push: go test ./cmd/mlsd
+// -run TestPushKilled -push.kills 50
 var pushKills = flag.Int("push.kills", 3, "how often TestPushKilled kills the server at each step")
 
-// device is bob's: a webhook that remembers what it was called with.
+// device is the device of bob, a webhook that records its calls.
 type device struct {
 	*httptest.Server
 	mu    sync.Mutex // guards the rest
 	calls map[string]int
-	held  chan struct{} // not nil: the next call is answered once it is closed
-	came  chan string   // the keys of calls, as they come
+	block chan struct{} // if not nil, the next call is answered when it is closed
+	came  chan string   // the keys of calls, in order
 }
 
 func newDevice(t *testing.T) *device {
@@ -53,16 +54,16 @@ func (d *device) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Idempotency-Key")
 	d.mu.Lock()
 	d.calls[key]++
-	held := d.held
-	d.held = nil
+	block := d.block
+	d.block = nil
 	d.mu.Unlock()
 	d.came <- key
-	if held != nil {
-		<-held
+	if block != nil {
+		<-block
 	}
 }
 
-// heard is how often the device was called with each key.
+// heard returns how often the device was called with each key.
 func (d *device) heard() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +74,8 @@ func (d *device) heard() map[string]int {
 	return heard
 }
 
-// pushWorld is a world in which bob is told what alice sends. Its database is one that several servers can share.
+// pushWorld is a world in which bob gets pushes for alice's messages. Several servers can share its
+// database.
 type pushWorld struct {
 	*world
 	url    string
@@ -100,7 +102,7 @@ func newPushWorld(t *testing.T) (*pushWorld, *child) {
 	return w, server
 }
 
-// start starts another server on the database, and directs requests to it.
+// start starts another server on the database and sends requests to it from now on.
 func (w *pushWorld) start() *child {
 	w.t.Helper()
 	c := spawn(w.t, dataDir(w.t), "MLSD_PLC_URL="+w.plc.URL, "MLSD_DATABASE_URL="+w.url, "MLSD_ALLOW_LOOPBACK=true")
@@ -108,7 +110,7 @@ func (w *pushWorld) start() *child {
 	return c
 }
 
-// age lets every lease end and every job be due.
+// age ends every lease and makes every job due.
 func (w *pushWorld) age() {
 	w.t.Helper()
 	pgtest.Age(w.t, w.db, "push_jobs", 2*time.Hour, "next_attempt_at")
@@ -123,7 +125,7 @@ func (w *pushWorld) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// settled waits until nothing is left to be sent.
+// settled waits until no job is left.
 func (w *pushWorld) settled() {
 	w.t.Helper()
 	eventually(w.t, "everything is sent", func() bool {
@@ -132,12 +134,12 @@ func (w *pushWorld) settled() {
 	})
 }
 
-// kill -9 at every step from the message to the record that its device was told: every job ends, and the device hears of each, once if it
-// looks at the key.
+// The server is killed at every step from the message to the record of its push. Every job ends,
+// and the device gets each at least once, with one key.
 func TestPushKilled(t *testing.T) {
 	t.Parallel()
 	for _, step := range []struct{ point, nsid string }{
-		{failpoint.AfterCommit, messages.NSID}, // lost-fanout
+		{failpoint.AfterCommit, nsid.SendMessage}, // lost-fanout
 		{failpoint.BeforeCommit, push.NSIDFanout},
 		{failpoint.AfterCommit, push.NSIDFanout},
 		{failpoint.BeforeReserve, idem.NSIDPush},
@@ -152,7 +154,7 @@ func TestPushKilled(t *testing.T) {
 			for i := range *pushKills {
 				arm(t, w.world, step.point, step.nsid)
 				_, err := w.alice.procedure(mlsapi.NSIDSendMessage, w.alice.message(w.convo, fmt.Sprint(i))).send()
-				if err != nil && step.nsid != messages.NSID {
+				if err != nil && step.nsid != nsid.SendMessage {
 					t.Fatal(err)
 				}
 				if status := server.wait(); status.Signal() != syscall.SIGKILL {
@@ -162,14 +164,14 @@ func TestPushKilled(t *testing.T) {
 				server = w.start()
 				w.settled()
 			}
-			wantTold(t, w, *pushKills)
+			wantPushes(t, w, *pushKills)
 		})
 	}
 }
 
-// wantTold fails the test unless every message has made one job, every job is done, and the device was called for each and for nothing
-// else.
-func wantTold(t *testing.T, w *pushWorld, want int) {
+// wantPushes fails the test unless every message has one job, every job is done, and the device was
+// called for each job and for no other reason.
+func wantPushes(t *testing.T, w *pushWorld, want int) {
 	t.Helper()
 	heard, calls := w.device.heard(), 0
 	rows, err := w.db.Query(t.Context(), `SELECT id::text, state FROM push_jobs`)
@@ -189,7 +191,7 @@ func wantTold(t *testing.T, w *pushWorld, want int) {
 	}
 	for key, state := range jobs {
 		if state != "done" || heard[key] == 0 {
-			t.Errorf("job %s is %s, and the device heard of it %d times", key, state, heard[key])
+			t.Errorf("job %s is %s, and the device was called %d times for it", key, state, heard[key])
 		}
 	}
 	for key, n := range heard {
@@ -204,12 +206,13 @@ func wantTold(t *testing.T, w *pushWorld, want int) {
 	t.Logf("%d messages, %d jobs done, %d calls with %d keys", want, len(jobs), calls, len(heard))
 }
 
-// A server that is frozen during its call, for longer than its lease lasts, finds that another has finished the job: it changes nothing.
+// A server is frozen during a call until its lease is over, and another server finishes the job.
+// The first one then changes nothing.
 func TestPushWorkerFrozen(t *testing.T) {
 	t.Parallel()
 	w, frozen := newPushWorld(t)
-	held := make(chan struct{})
-	w.device.held = held
+	block := make(chan struct{})
+	w.device.block = block
 	w.alice.procedure(mlsapi.NSIDSendMessage, w.alice.message(w.convo, "hello")).must().ok()
 	first := <-w.device.came
 	frozen.signal(syscall.SIGSTOP)
@@ -234,7 +237,7 @@ func TestPushWorkerFrozen(t *testing.T) {
 		t.Fatalf("the second server's record: %s", done)
 	}
 	frozen.signal(syscall.SIGCONT)
-	close(held)
+	close(block)
 	eventually(t, "the first server finds that it has lost the job", func() bool {
 		return strings.Contains(frozen.stderr.String(), "a push job was taken over")
 	})
@@ -256,7 +259,7 @@ func TestPushWorkerFrozen(t *testing.T) {
 	w.wantSound()
 }
 
-// Half of what Apple gave is no key.
+// It is an error to set only some of the APNs settings.
 func TestIncompleteAPNsKey(t *testing.T) {
 	t.Parallel()
 	database := pgtest.URL(t)

@@ -13,7 +13,7 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// sender sends one message after the other and keeps, as a client must, what it sent and what it was told.
+// sender sends one message after the other. Like a client, it keeps what it sent and the answers.
 type sender struct {
 	*user
 	convo *convo
@@ -23,10 +23,10 @@ type sender struct {
 type sending struct {
 	request
 	ciphertext []byte
-	ack        []byte // the answer, nil if it never came
+	ack        []byte // the answer; nil if there was none
 }
 
-// sendUntilKilled sends until the server is gone, and reports every acknowledgement.
+// sendUntilKilled sends until the server is gone, and reports every answer.
 func (s *sender) sendUntilKilled(round int, acknowledged func()) error {
 	for {
 		in := s.message(s.convo, fmt.Sprint(s.did(), round, len(s.sent)))
@@ -44,8 +44,9 @@ func (s *sender) sendUntilKilled(round int, acknowledged func()) error {
 	}
 }
 
-// kill -9 at random moments while four members send to one convo: what was acknowledged is there exactly once and unchanged,
-// what was not is there at most once, and a retry settles it.
+// The server is killed at random moments while four members send to one convo. An acknowledged
+// message is in the log exactly once and unchanged. Any other is there at most once, and exactly
+// once after a retry.
 func TestKillAtRandom(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -66,13 +67,13 @@ func TestKillAtRandom(t *testing.T) {
 		t.Logf("round %d: kill %v after %d acknowledgements", round, pause, after)
 		killDuringSends(t, server, senders, round, after, pause)
 		server = w.spawn(t, dir)
-		lost := settle(w, senders)
-		t.Logf("round %d: %d were not acknowledged, of which %d had been stored", round, lost.unacknowledged, lost.stored)
+		lost := retryUnanswered(w, senders)
+		t.Logf("round %d: %d were not acknowledged; %d of those had been stored", round, lost.unacknowledged, lost.stored)
 		w.wantSound()
 	}
 }
 
-// killDuringSends lets everyone send, and kills the server so long after so many acknowledgements.
+// killDuringSends lets all senders send, and kills the server a while after a number of answers.
 func killDuringSends(t *testing.T, server *child, senders []*sender, round int, after int64, pause time.Duration) {
 	t.Helper()
 	var count atomic.Int64
@@ -94,15 +95,16 @@ func killDuringSends(t *testing.T, server *child, senders []*sender, round int, 
 	case <-time.After(deadline):
 		t.Errorf("%d acknowledgements in %v", count.Load(), deadline)
 	}
-	<-time.After(pause) // the random moment itself
+	<-time.After(pause) // the random moment
 	server.kill()
 	all.Wait()
 }
 
 type unacknowledged struct{ unacknowledged, stored int }
 
-// settle compares the log with what the senders know, retries what they do not know, and compares again.
-func settle(w *world, senders []*sender) (n unacknowledged) {
+// retryUnanswered compares the log with the answers, retries the messages without one, and compares
+// again.
+func retryUnanswered(w *world, senders []*sender) (n unacknowledged) {
 	w.t.Helper()
 	before := places(w, senders)
 	for _, s := range senders {
@@ -132,20 +134,20 @@ func settle(w *world, senders []*sender) (n unacknowledged) {
 	after := places(w, senders)
 	for _, s := range senders {
 		for _, m := range s.sent {
-			if told := read[mlsapi.SendMessageOutput](w.t, m.ack); after[string(m.ciphertext)].ID != told.MessageID ||
-				after[string(m.ciphertext)].Seq != *told.Seq {
+			if acked := read[mlsapi.SendMessageOutput](w.t, m.ack); after[string(m.ciphertext)].ID != acked.MessageID ||
+				after[string(m.ciphertext)].Seq != *acked.Seq {
 				w.t.Fatalf("the log does not have what was acknowledged: %s", m.ack)
 			}
 			delete(after, string(m.ciphertext))
 		}
 	}
 	if len(after) > 0 {
-		w.t.Errorf("%d messages that nobody sent", len(after))
+		w.t.Errorf("%d messages that were not sent", len(after))
 	}
 	return n
 }
 
-// places finds every message of the log by its ciphertext, of which there must be one.
+// places returns each message of the log by its ciphertext, which must be in the log once.
 func places(w *world, senders []*sender) map[string]mlsapi.MessageView {
 	w.t.Helper()
 	found := map[string]mlsapi.MessageView{}

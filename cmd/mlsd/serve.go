@@ -8,357 +8,238 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/labstack/echo/v4"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"mlsd/api"
-	"mlsd/convos"
 	"mlsd/events"
-	"mlsd/idem"
-	"mlsd/internal/failpoint"
-	"mlsd/internal/gauges"
-	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/serviceauth"
-	"mlsd/internal/tally"
-	"mlsd/keypackages"
-	"mlsd/messages"
 	"mlsd/migrations"
-	"mlsd/push"
-	"mlsd/welcome"
 )
 
 const (
-	reachTimeout   = 15 * time.Second // for the first connection to the operator's PostgreSQL
-	drainTimeout   = 15 * time.Second // for requests under way when the server is told to stop
-	stopTimeout    = 30 * time.Second // for the private PostgreSQL
-	reaperInterval = 30 * time.Second
-	sweepInterval  = time.Minute
-	tallyInterval  = 10 * time.Second
-	gaugesInterval = 15 * time.Second // as often as a scrape reads the database
-	pushInterval   = time.Second
-	expiryInterval = 10 * time.Minute // of messages, whose retention is counted in days
+	drainTimeout = 15 * time.Second // for requests under way when the server stops
+	stopTimeout  = 30 * time.Second // for the private PostgreSQL
 )
 
-// serve runs the server until ctx ends, and then shuts down: unready, drain requests and the messages, cursors and confirmations that
-// they have left, stop workers, close the pool, stop the private PostgreSQL. To be told to stop while it still starts is no failure.
+// lifecycle is one run of the server, from its start to its end.
+type lifecycle struct {
+	cfg    Config
+	log    *slog.Logger
+	stdout io.Writer
+
+	databaseURL               string
+	databaseEnded             <-chan struct{} // closed when the private PostgreSQL ends; nil if the operator runs the database
+	db                        pools
+	publicListen, adminListen net.Listener
+	node                      *node
+	stopPresence              func()
+	public, admin             *http.Server
+	failed                    chan error // from the HTTP servers
+
+	closers []func(context.Context) error // undo what has started, in the order in which it started
+}
+
+// pools are the server's connections to its database. See package pgpool.
+type pools struct{ requests, reserved, maintenance *pgxpool.Pool }
+
+// serve runs the server until ctx ends and then shuts it down. If ctx ends during the start, that
+// is no error.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
-	if err := cfg.checkPublicURL(); err != nil {
-		return err
-	}
-	log := logger(cfg, stderr)
-	tuneMemory(log)
-	url, own, err := database(ctx, cfg, log)
-	if err != nil {
-		return unlessInterrupted(ctx, err, log)
-	}
-	ownDone := (<-chan struct{})(nil)
-	if own != nil {
-		ownDone = own.Done()
-		defer func() {
-			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-			defer cancel()
-			err = errors.Join(err, own.Stop(stop))
-		}()
-	}
-	if err := migrations.Up(ctx, url); err != nil {
-		return unlessInterrupted(ctx, err, log)
-	}
-	pool, err := pgpool.Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	reserved, err := pgpool.OpenReserved(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer reserved.Close()
-
-	public, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	defer closeQuietly(public, log)
-	admin, err := net.Listen("tcp", cfg.AdminListen)
-	if err != nil {
-		return fmt.Errorf("listen for admin: %w", err)
-	}
-	defer closeQuietly(admin, log)
-
-	n, err := assemble(cfg, pool, reserved, public.Addr(), log)
-	if err != nil {
-		return err
-	}
-	workers, stopWorkers := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() { n.welcomes.Run(workers, reaperInterval) })
-	running.Go(func() { n.keyPackages.Run(workers, reaperInterval) })
-	running.Go(func() { n.cleaner.Run(workers, sweepInterval) })
-	running.Go(func() { n.conflicts.Run(workers, tallyInterval) })
-	running.Go(func() { n.push.Run(workers, pushInterval) })
-	running.Go(func() { n.push.RunSweep(workers, sweepInterval) })
-	running.Go(func() { n.sweep(workers, log) })
-	if n.expirer != nil {
-		running.Go(func() { n.expirer.Run(workers, expiryInterval) })
-	}
-	running.Go(func() { n.sequencer.Run(workers) })
-	running.Go(func() { n.hub.Run(workers) })
-	running.Go(func() { n.hub.Listen(workers, n.sequencer) })
-	present, stopPresence := context.WithCancel(workers)
-	defer stopPresence()
-	var presence sync.WaitGroup
-	presence.Go(func() { n.presence.Run(present, events.SyncInterval) })
-	defer running.Wait()
-	defer stopWorkers()
-
-	failed := make(chan error, 2)
-	publicServer, adminServer := httpServer(n.api, log), httpServer(n.admin(pool, log), log)
-	go func() { failed <- publicServer.Serve(public) }()
-	go func() { failed <- adminServer.Serve(admin) }()
-	n.ready.Store(true)
-	if _, err := fmt.Fprintf(stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", admin.Addr(), public.Addr()); err != nil {
-		return fmt.Errorf("say that the server is ready: %w", err)
-	}
-
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
-		err = fmt.Errorf("serve: %w", err)
-	case <-ownDone:
-		err = errors.New("the private PostgreSQL has ended")
-	}
-	n.ready.Store(false)
-	log.Info("shutting down")
-	stopPresence() // first: the devices are about to connect elsewhere, and need no push for that
-	presence.Wait()
-	n.hub.Close()
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer cancel()
-	drained := make(chan error, 1)
-	go func() { drained <- n.api.Drain(drain) }() // Shutdown waits for some streams, and knows nothing of others
-	if drainErr := publicServer.Shutdown(drain); drainErr != nil {
-		log.Warn("requests were cut off", "error", drainErr)
-		err = errors.Join(err, publicServer.Close())
-	}
-	if drainErr := n.messages.Close(drain); drainErr != nil {
-		log.Warn("messages were left unwritten", "error", drainErr)
-	}
-	if drainErr := n.cursors.Close(drain); drainErr != nil {
-		log.Warn("cursors were left unmoved", "error", drainErr)
-	}
-	if drainErr := n.desk.Close(drain); drainErr != nil {
-		log.Warn("Welcomes were left unconfirmed", "error", drainErr)
-	}
-	if drainErr := <-drained; drainErr != nil {
-		log.Warn("streams were cut off", "error", drainErr)
-	}
-	return errors.Join(err, adminServer.Close())
-}
-
-// node is a server put together.
-type node struct {
-	api         *api.Server
-	messages    *messages.Log
-	cursors     *convos.Cursors
-	desk        *welcome.Desk
-	welcomes    *welcome.Reaper
-	keyPackages *keypackages.Reaper
-	tokens      *serviceauth.UsedTokens
-	cleaner     *idem.Cleaner
-	expirer     *messages.Expirer // nil if messages are kept for ever
-	conflicts   *tally.Tally
-	push        *push.Worker
-	sequencer   *events.Sequencer
-	hub         *events.Hub
-	presence    *events.Presence
-	tickets     *events.Tickets
-	faults      *failpoint.Set // nil unless asked for
-	reg         *prometheus.Registry
-	ready       atomic.Bool
-}
-
-func assemble(cfg Config, pool, reserved *pgxpool.Pool, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{reg: prometheus.NewRegistry(), tokens: serviceauth.NewUsedTokens(reserved)}
-	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if cfg.Failpoints {
-		n.faults = failpoint.New()
-	}
-	if cfg.ServiceDID == "" {
-		_, port, err := net.SplitHostPort(addr.String())
-		if err != nil {
-			return nil, fmt.Errorf("read the listener's port: %w", err)
-		}
-		cfg.ServiceDID = syntax.DID("did:web:localhost%3A" + port)
-	}
-	if cfg.PublicURL == "" {
-		cfg.PublicURL = api.PublicURL(cfg.ServiceDID)
-	}
-	directory, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback})
-	if err != nil {
-		return nil, err
-	}
-	auth, err := serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: directory, Replays: n.tokens, Urgent: messages.NSID,
-	})
-	if err != nil {
-		return nil, err
-	}
-	metrics := api.NewMetrics(n.reg)
-	n.conflicts = tally.New(pool, log)
-	metrics.OnConflict(n.conflicts.Add)
-	n.reg.MustRegister(gauges.New(pool, log, gaugesInterval))
-	n.welcomes = welcome.NewReaper(pool, cfg.Welcomes, log, metrics.Reaped)
-	n.keyPackages = keypackages.NewReaper(pool, log, metrics.KeyPackagesReaped)
-	n.cleaner = idem.NewCleaner(pool, log)
-	writes := idem.New(pool, metrics, log, n.faults)
-	stream := api.NewStreamMetrics(n.reg)
-	n.tickets, n.presence = events.NewTickets(pool), events.NewPresence(pool, log)
-	n.hub = events.NewHub(events.HubConfig{DB: pool, Log: log, Metrics: stream, Presence: n.presence})
-	n.sequencer = events.NewSequencer(events.SequencerConfig{
-		DB: pool, Log: log, Metrics: stream, Retention: cfg.EventRetention, Moved: n.hub.Wake, Faults: n.faults,
-	})
-	if n.push, err = pushWorker(cfg, pool, writes, metrics, log, n.faults); err != nil {
-		return nil, err
-	}
-	if cfg.MessageRetention > 0 {
-		n.expirer = messages.NewExpirer(pool, cfg.MessageRetention, metrics.MessagesExpired, log)
-	}
-	n.messages = messages.NewLog(pool, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(reserved))
-	n.cursors, n.desk = convos.NewCursors(pool, n.faults), welcome.NewDesk(pool, cfg.Welcomes, n.faults)
-	n.api, err = api.New(api.Config{
-		DB: pool, Auth: auth, Metrics: metrics, Log: log, Welcomes: cfg.Welcomes,
-		Writes:     writes,
-		Committed:  n.sequencer.Wake,
-		Events:     n.hub,
-		Tickets:    n.tickets,
-		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
-		Messages:   n.messages,
-		Cursors:    n.cursors,
-		Desk:       n.desk,
-		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
-	})
-	return n, err
-}
-
-// pushWorker makes the worker that tells devices, by the ways that the operator has set up.
-func pushWorker(cfg Config, pool *pgxpool.Pool, writes *idem.Store, metrics *api.Metrics, log *slog.Logger, faults *failpoint.Set) (*push.Worker, error) {
-	c := push.Config{DB: pool, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
-	if cfg.APNs != (push.APNsKey{}) {
-		var err error
-		if c.APNs, err = push.NewAPNs(cfg.APNs, cfg.APNsHost, nil); err != nil {
-			return nil, fmt.Errorf("MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID: %w", err)
+	l := &lifecycle{cfg: cfg, log: logger(cfg, stderr), stdout: stdout, failed: make(chan error, 2)}
+	defer func() { err = errors.Join(err, l.close(ctx)) }()
+	for _, start := range []func(context.Context) error{
+		l.prepare,
+		l.startDatabase,
+		l.migrate,
+		l.openPools,
+		l.listen,
+		l.assemble,
+		l.startWorkers,
+		l.startPresence,
+		l.startHTTP,
+		l.announce,
+	} {
+		if err := start(ctx); err != nil {
+			return unlessInterrupted(ctx, err, l.log)
 		}
 	}
-	if cfg.Webhooks {
-		c.Webhooks = push.NewWebhooks(cfg.AllowLoopback)
-	}
-	return push.NewWorker(c), nil
+	err = l.wait(ctx)
+	return errors.Join(err, l.shutDown(ctx))
 }
 
-// extractor believes X-Forwarded-For only from the proxies that the operator names.
-func extractor(cfg Config) echo.IPExtractor {
-	if len(cfg.TrustedProxies) == 0 {
-		return echo.ExtractIPDirect()
-	}
-	options := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
-	for _, p := range cfg.TrustedProxies {
-		options = append(options, echo.TrustIPRange(&net.IPNet{
-			IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
-		}))
-	}
-	return echo.ExtractIPFromXFFHeader(options...)
-}
-
-// database returns the URL of the database to use, and the private PostgreSQL behind it if it is mlsd's own.
-func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *localpg.Server, error) {
-	if cfg.DatabaseURL != "" {
-		return cfg.DatabaseURL, nil, reach(ctx, cfg.DatabaseURL, reachTimeout)
-	}
-	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log})
-	if err != nil {
-		return "", nil, fmt.Errorf("start the private PostgreSQL: %w", err)
-	}
-	if err := own.EnsureDatabase(ctx, localpg.Database); err != nil {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		return "", nil, errors.Join(fmt.Errorf("make the database: %w", err), own.Stop(stop))
-	}
-	return own.ConnString(localpg.Database), own, nil
-}
-
-// reach fails unless the operator's PostgreSQL lets us in before timeout is over. Left to itself, the driver would wait for minutes.
-func reach(ctx context.Context, url string, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	cfg, err := pgxpool.ParseConfig(url) // which, unlike pgx's own, knows the pool's settings
-	if err != nil {
-		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
-	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
-	if err != nil {
-		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
-	}
-	return conn.Close(ctx)
-}
-
-// unlessInterrupted is err, or nil if ctx has ended: then the step was cut short, which its error need not say (initdb's does not).
+// unlessInterrupted returns err, or nil if ctx has ended: then a step of the start was interrupted.
+// The error of the step does not always say so (initdb's does not).
 func unlessInterrupted(ctx context.Context, err error, log *slog.Logger) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	log.Warn("told to stop while starting", "error", err)
+	log.Warn("stopped while starting", "error", err)
 	return nil
 }
 
-// sweep forgets used tokens and tickets that have expired.
-func (n *node) sweep(ctx context.Context, log *slog.Logger) {
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
-	for {
-		for {
-			swept, err := n.tokens.Sweep(ctx)
-			if err != nil && ctx.Err() == nil {
-				log.Error("used tokens could not be swept", "error", err)
-			}
-			if err != nil || swept < serviceauth.SweepBatch {
-				break
-			}
+// onClose makes the server call undo when it closes, before the functions given to onClose earlier.
+func (l *lifecycle) onClose(undo func(context.Context) error) { l.closers = append(l.closers, undo) }
+
+// close calls the functions given to onClose, the newest first.
+func (l *lifecycle) close(ctx context.Context) (err error) {
+	ctx = context.WithoutCancel(ctx)
+	for _, undo := range slices.Backward(l.closers) {
+		err = errors.Join(err, undo(ctx))
+	}
+	return err
+}
+
+func (l *lifecycle) prepare(context.Context) error {
+	if err := l.cfg.checkPublicURL(); err != nil {
+		return err
+	}
+	tuneMemory(l.log)
+	return nil
+}
+
+func (l *lifecycle) startDatabase(ctx context.Context) error {
+	url, own, err := database(ctx, l.cfg, l.log)
+	if err != nil {
+		return err
+	}
+	l.databaseURL = url
+	if own != nil {
+		l.databaseEnded = own.Done()
+		l.onClose(func(ctx context.Context) error { return stopDatabase(ctx, own) })
+	}
+	return nil
+}
+
+func (l *lifecycle) migrate(ctx context.Context) error { return migrations.Up(ctx, l.databaseURL) }
+
+func (l *lifecycle) openPools(ctx context.Context) error {
+	for _, p := range []struct {
+		pool **pgxpool.Pool
+		open func(context.Context, string) (*pgxpool.Pool, error)
+	}{
+		{&l.db.requests, pgpool.Open},
+		{&l.db.reserved, pgpool.OpenReserved},
+		{&l.db.maintenance, pgpool.OpenMaintenance},
+	} {
+		pool, err := p.open(ctx, l.databaseURL)
+		if err != nil {
+			return err
 		}
-		if err := n.tickets.Sweep(ctx); err != nil && ctx.Err() == nil {
-			log.Error("tickets could not be swept", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+		*p.pool = pool
+		l.onClose(func(context.Context) error { pool.Close(); return nil })
+	}
+	return nil
+}
+
+func (l *lifecycle) listen(context.Context) (err error) {
+	if l.publicListen, err = net.Listen("tcp", l.cfg.Listen); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	l.onClose(func(context.Context) error { closeQuietly(l.publicListen, l.log); return nil })
+	if l.adminListen, err = net.Listen("tcp", l.cfg.AdminListen); err != nil {
+		return fmt.Errorf("listen for admin: %w", err)
+	}
+	l.onClose(func(context.Context) error { closeQuietly(l.adminListen, l.log); return nil })
+	return nil
+}
+
+func (l *lifecycle) assemble(context.Context) (err error) {
+	l.node, err = assemble(l.cfg, l.db, l.publicListen.Addr(), l.log)
+	return err
+}
+
+func (l *lifecycle) startWorkers(ctx context.Context) error {
+	stop := inBackground(ctx, l.node.workers(l.log)...)
+	l.onClose(func(context.Context) error { stop(); return nil })
+	return nil
+}
+
+// startPresence starts the one worker that ends before requests are drained.
+func (l *lifecycle) startPresence(ctx context.Context) error {
+	l.stopPresence = inBackground(ctx, func(ctx context.Context) { l.node.presence.Run(ctx, events.SyncInterval) })
+	l.onClose(func(context.Context) error { l.stopPresence(); return nil })
+	return nil
+}
+
+// inBackground starts functions that end with their context. The context does not end with ctx:
+// stop ends it and waits for the functions.
+func inBackground(ctx context.Context, run ...func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	for _, f := range run {
+		running.Go(func() { f(ctx) })
+	}
+	return func() {
+		cancel()
+		running.Wait()
 	}
 }
 
-func httpServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       60 * time.Second,
-		WriteTimeout:      60 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+func (l *lifecycle) startHTTP(context.Context) error {
+	l.public, l.admin = httpServer(l.node.api, l.log), httpServer(l.node.admin(l.log), l.log)
+	go func() { l.failed <- l.public.Serve(l.publicListen) }()
+	go func() { l.failed <- l.admin.Serve(l.adminListen) }()
+	l.node.ready.Store(true)
+	return nil
+}
+
+// announce prints both addresses. Programs that start the server wait for these lines.
+func (l *lifecycle) announce(context.Context) error {
+	_, err := fmt.Fprintf(l.stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", l.adminListen.Addr(), l.publicListen.Addr())
+	if err != nil {
+		return fmt.Errorf("print that the server is ready: %w", err)
+	}
+	return nil
+}
+
+// wait returns when the server must end: nil if ctx has ended.
+func (l *lifecycle) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-l.failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-l.databaseEnded:
+		return errors.New("the private PostgreSQL has ended")
 	}
 }
 
-// closeQuietly closes a listener that a server may have closed before.
-func closeQuietly(l net.Listener, log *slog.Logger) {
-	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		log.Warn("a listener could not be closed", "error", err)
+// shutDown finishes the requests and streams, and then the batches of messages, cursors and
+// confirmations.
+func (l *lifecycle) shutDown(ctx context.Context) error {
+	n := l.node
+	n.ready.Store(false)
+	l.log.Info("shutting down")
+	l.stopPresence() // the devices connect to another node next, and need no push
+	n.hub.Close()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	streams := make(chan error, 1)
+	go func() { streams <- n.api.Drain(ctx) }() // Shutdown waits for event streams, but not for WebSockets
+	err := l.drainRequests(ctx)
+	for _, step := range []struct {
+		failure string
+		finish  func(context.Context) error
+	}{
+		{"messages were left unwritten", n.messages.Close},
+		{"cursors were left unmoved", n.cursors.Close},
+		{"Welcomes were left unconfirmed", n.deliveries.Close},
+		{"streams were cut off", func(context.Context) error { return <-streams }},
+	} {
+		if err := step.finish(ctx); err != nil {
+			l.log.Warn(step.failure, "error", err)
+		}
 	}
+	return errors.Join(err, l.admin.Close())
+}
+
+func (l *lifecycle) drainRequests(ctx context.Context) error {
+	if err := l.public.Shutdown(ctx); err != nil {
+		l.log.Warn("requests were cut off", "error", err)
+		return l.public.Close()
+	}
+	return nil
 }

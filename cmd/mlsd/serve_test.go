@@ -14,7 +14,8 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// The life of one data directory: every way to start and to end, with a PostgreSQL of mlsd's own, which must be gone each time.
+// mlsd starts and ends on one data directory in every way. Each time its private PostgreSQL ends
+// too.
 func TestOwnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -67,7 +68,7 @@ func coldStart(t *testing.T, dir string) {
 	if resp, err := http.Post(s.admin+"/failpoints?point=after-commit&method=x&action=kill", "", nil); err != nil {
 		t.Error(err)
 	} else if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusNotFound {
-		t.Errorf("failpoints that nobody allowed: %s, %v", resp.Status, err)
+		t.Errorf("failpoints without --failpoints: %s, %v", resp.Status, err)
 	}
 	s.stop()
 	if alive(pid) || postmaster(t, dir) != 0 {
@@ -75,7 +76,7 @@ func coldStart(t *testing.T, dir string) {
 	}
 }
 
-// wantDIDDocument expects the default service DID to be that of the port that the system chose.
+// wantDIDDocument expects the default service DID to name the port of the listener.
 func wantDIDDocument(t *testing.T, s *server) {
 	t.Helper()
 	u, err := url.Parse(s.public)
@@ -155,18 +156,19 @@ func inspectOwn(t *testing.T, dir string) {
 	launch(t, nil, "--data-dir", dir, "inspect").fails(dir, "no mlsd is running", "MLSD_DATABASE_URL")
 }
 
-// Whoever stops mlsd while it still makes its database gets an orderly end too, and a whole database the next time.
+// If mlsd is stopped while it makes its database, it shuts down, and makes the database at the next
+// start.
 func TestInterruptedStart(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	s := launch(t, nil, "--data-dir", dir)
 	eventually(t, "the cluster is being made", func() bool {
 		entries, err := os.ReadDir(dir)
-		return err == nil && len(entries) > 1 // the lock file and the beginnings of the cluster
+		return err == nil && len(entries) > 1 // the lock file and the first files of the cluster
 	})
 	s.stop()
 	if out := s.stdout.String(); out != "" {
-		t.Errorf("it was ready too soon to be interrupted: %q", out)
+		t.Errorf("it was ready before it could be interrupted: %q", out)
 	}
 	if _, err := os.Stat(dir + "/postgres"); err == nil {
 		t.Error("half a cluster is in place")
@@ -174,7 +176,8 @@ func TestInterruptedStart(t *testing.T) {
 	boot(t, nil, "--data-dir", dir).stop()
 }
 
-// Told to stop, the server says at once that it is not ready, takes no new connections, and finishes what is under way.
+// A server that shuts down is not ready from then on, accepts no connections, and finishes its
+// requests.
 func TestShutdownFinishesRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -203,7 +206,7 @@ func TestShutdownFinishesRequests(t *testing.T) {
 	}
 }
 
-// Two settings of which the server knows nothing are one message, with both names and neither value.
+// Two unknown settings are one error with both names and no value.
 func TestUnknownVariables(t *testing.T) {
 	t.Parallel()
 	s := launch(t, []string{"PATH=/bin", "MLSD_LISTN=secret", "MLSD_AMDIN=x", "MLSD_TEST_ANYTHING=y"}, "--data-dir", dataDir(t))

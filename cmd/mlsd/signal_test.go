@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A process that is asked to end ends in order, with PostgreSQL, and says so with its exit code.
+// A process that gets a signal stops PostgreSQL, shuts down and exits with 0.
 func TestSignalEndsInOrder(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -22,7 +22,7 @@ func TestSignalEndsInOrder(t *testing.T) {
 		t.Error("PostgreSQL was not shut down")
 	}
 
-	// The second signal does not wait for whoever the first one waits for.
+	// After the first signal the process waits for requests. The second signal ends it at once.
 	w := newWorld(t)
 	c = w.spawn(t, dir)
 	pid = postmaster(t, dir)
@@ -60,16 +60,16 @@ func TestKilledLeavesNoPostgreSQL(t *testing.T) {
 		c.kill()
 		wantNoOrphan(t, pid)
 	}
-	// Without a pause in between, too: the old PostgreSQL may still be shutting down.
+	// The next start follows at once: the old PostgreSQL is possibly still shutting down.
 	spawn(t, dir).kill()
 	spawn(t, dir)
 }
 
-// wantNoOrphan waits until PostgreSQL has followed a mlsd that was killed.
+// wantNoOrphan waits until the PostgreSQL of an mlsd that was killed has ended.
 func wantNoOrphan(t *testing.T, pid int) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		return // elsewhere the next start stops it
+		return // on other systems the next start stops it
 	}
 	eventually(t, "PostgreSQL went with mlsd", func() bool { return !alive(pid) })
 }

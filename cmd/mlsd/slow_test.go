@@ -7,7 +7,8 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// slowRequest is a request under way: the server knows its caller and waits for the rest of the body.
+// slowRequest is an unfinished request. The server knows its caller and waits for the rest of the
+// body.
 type slowRequest struct {
 	u       *user
 	rest    []byte
@@ -20,7 +21,8 @@ type outcome struct {
 	err error
 }
 
-// startSlow sends half of a createConvo of a user whom the server has not seen before, and returns once it has.
+// startSlow sends half of a createConvo of a new user, and returns when the server has looked the
+// user up.
 func (u *user) startSlow() *slowRequest {
 	u.w.t.Helper()
 	r := u.procedure(mlsapi.NSIDCreateConvo, &mlsapi.CreateConvoInput{

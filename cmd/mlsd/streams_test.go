@@ -15,7 +15,8 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// Streams do not hold up a shutdown: each is told that it comes, and when to come back.
+// Streams do not delay a shutdown. Each gets an event that names the shutdown and when to
+// reconnect.
 func TestShutdownEndsStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -42,14 +43,14 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 	defer func() { _ = stream.Body.Close() }()
 
-	closed, told := make(chan error, 1), make(chan string, 1)
+	closed, received := make(chan error, 1), make(chan string, 1)
 	go func() {
 		_, _, err := ws.Read(ctx)
 		closed <- err
 	}()
 	go func() {
 		all, _ := io.ReadAll(stream.Body)
-		told <- string(all)
+		received <- string(all)
 	}()
 	begun := time.Now()
 	s.stop()
@@ -60,7 +61,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	if err := <-closed; !errors.As(err, &end) || end.Code != websocket.StatusServiceRestart || !strings.HasPrefix(end.Reason, "restarting; reconnect after ") {
 		t.Errorf("the WebSocket ended with %v", err)
 	}
-	if text := <-told; !strings.HasPrefix(text, "retry: ") || !strings.Contains(text, "event: infoEvent\ndata: {\"cursor\":\"0\",\"info\":\"Restarting: ") {
+	if text := <-received; !strings.HasPrefix(text, "retry: ") || !strings.Contains(text, "event: infoEvent\ndata: {\"cursor\":\"0\",\"info\":\"Restarting: ") {
 		t.Errorf("the event stream ended with %q", text)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
@@ -25,11 +26,11 @@ import (
 
 const serviceDID = "did:web:mls.example.com"
 
-// world is what outlives a server that is killed: the directory and the people.
+// world is the directory and the users. It stays when a server is killed.
 type world struct {
 	t             *testing.T
 	plc           *plc
-	admin, public string // of the server that is up now
+	admin, public string // of the current server
 }
 
 func newWorld(t *testing.T) *world {
@@ -37,21 +38,21 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, plc: newPLC(t)}
 }
 
-// flags make a server in this process one of this world.
+// flags returns the flags of a server of this world.
 func (w *world) flags(more ...string) []string {
 	return append([]string{"--service-did", serviceDID, "--plc-url", w.plc.URL}, more...)
 }
 
-// use directs requests to a server.
+// use sends requests to a server from now on.
 func (w *world) use(admin, public string) { w.admin, w.public = admin, public }
 
-// wantSound fails the test unless every promise holds over the whole database.
+// wantSound fails the test if the database violates a promise.
 func (w *world) wantSound() {
 	w.t.Helper()
 	wantPage(w.t, w.admin+"/check", http.StatusOK, "[]\n")
 }
 
-// user is a person with one device.
+// user is a user with one device.
 type user struct {
 	*authtest.Identity
 	*mlstest.Device
@@ -69,7 +70,7 @@ func (w *world) user() *user {
 
 func (u *user) did() syntax.DID { return u.Identity.DID }
 
-// answer is what the server said.
+// answer is the server's answer.
 type answer struct {
 	t      *testing.T
 	status int
@@ -77,7 +78,7 @@ type answer struct {
 	body   []byte
 }
 
-// request is something that a user wants; every attempt carries a fresh token, as a client's does.
+// request is a request of a user. Every attempt has a new token, as a client's has.
 type request struct {
 	u    *user
 	verb string
@@ -86,11 +87,11 @@ type request struct {
 	body []byte
 }
 
-func (u *user) procedure(nsid string, in mlsapi.Appender) request {
+func (u *user) procedure(nsid string, in lexcodec.Appender) request {
 	return request{u: u, verb: http.MethodPost, nsid: nsid, body: in.AppendJSON(nil)}
 }
 
-// query makes a request of a query; params are names and values in turn.
+// query makes the request of a query. params are names, each followed by its value.
 func (u *user) query(nsid string, params ...string) request {
 	q := url.Values{}
 	for i := 0; i < len(params); i += 2 {
@@ -99,7 +100,7 @@ func (u *user) query(nsid string, params ...string) request {
 	return request{u: u, verb: http.MethodGet, nsid: nsid, q: q}
 }
 
-// send makes one attempt. The error is of the connection.
+// send makes one attempt. An error is one of the connection.
 func (r request) send() (answer, error) { return r.sendBody(bytes.NewReader(r.body)) }
 
 func (r request) sendBody(body io.Reader) (answer, error) {
@@ -148,7 +149,7 @@ func (a answer) fails(status int, name string) {
 	}
 }
 
-// replayed reports whether the answer is marked as one that was given before.
+// replayed reports whether the answer is marked as a replay.
 func (a answer) replayed() bool { return a.header.Get("X-Idempotency-Replay") == "true" }
 
 // read decodes an answer.
@@ -175,7 +176,7 @@ func (u *user) publication() request {
 	})
 }
 
-// claim claims one KeyPackage of each of the others that has one.
+// claim claims one KeyPackage of each other user that has one.
 func (u *user) claim(others ...*user) []mls.KeyPackageRef {
 	u.w.t.Helper()
 	var params []string
@@ -194,8 +195,8 @@ func (u *user) claim(others ...*user) []mls.KeyPackageRef {
 	return refs
 }
 
-// welcomeFor publishes and claims what a Welcome for the others takes, and makes it.
-func (u *user) welcomeFor(others ...*user) mlsapi.Base64 {
+// welcomeFor publishes and claims KeyPackages of the other users, and makes a Welcome for them.
+func (u *user) welcomeFor(others ...*user) lexcodec.Base64 {
 	u.w.t.Helper()
 	for _, o := range others {
 		o.publication().must().ok()
@@ -203,14 +204,14 @@ func (u *user) welcomeFor(others ...*user) mlsapi.Base64 {
 	return mlstest.Welcome(u.w.t, u.claim(others...)...)
 }
 
-// convo is a convo as the tests know it: epoch is where its group is.
+// convo is a convo and the current epoch of its group.
 type convo struct {
 	id    string
 	group []byte
 	epoch int64
 }
 
-// creation is a request that announces a new group with the others in it.
+// creation is a request that creates a convo with the other users.
 func (u *user) creation(others ...*user) (request, []byte) {
 	u.w.t.Helper()
 	group := []byte(rand.Text())
@@ -224,7 +225,7 @@ func (u *user) creation(others ...*user) (request, []byte) {
 	return u.procedure(mlsapi.NSIDCreateConvo, in), group
 }
 
-// create makes a convo with the others in it.
+// create creates a convo with the other users.
 func (u *user) create(others ...*user) *convo {
 	u.w.t.Helper()
 	r, group := u.creation(others...)
@@ -232,7 +233,7 @@ func (u *user) create(others ...*user) *convo {
 	return &convo{id: view.ID, group: group, epoch: view.Epoch}
 }
 
-// addition is a request that adds the others with a commit made in the convo's epoch.
+// addition is a request that adds the other users, with a commit of the convo's epoch.
 func (u *user) addition(c *convo, others ...*user) request {
 	u.w.t.Helper()
 	in := &mlsapi.AddMembersInput{
@@ -271,7 +272,7 @@ func (u *user) log(c *convo) []mlsapi.MessageView {
 	}
 }
 
-// members are the DIDs on a convo's roster, as one text.
+// members returns the DIDs of a convo's roster as one text.
 func (u *user) members(c *convo) string {
 	u.w.t.Helper()
 	out := read[mlsapi.GetConvoOutput](u.w.t, u.query(mlsapi.NSIDGetConvo, "convoId", c.id).must().ok())

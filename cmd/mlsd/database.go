@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/localpg"
+)
+
+// reachTimeout is for the first connection to the operator's PostgreSQL. By default the driver
+// waits for minutes.
+const reachTimeout = 15 * time.Second
+
+// database returns the URL of the database to use. If mlsd runs a private PostgreSQL, database
+// returns that too. The caller stops it.
+func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *localpg.Server, error) {
+	if cfg.DatabaseURL != "" {
+		return cfg.DatabaseURL, nil, reach(ctx, cfg.DatabaseURL, reachTimeout)
+	}
+	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log})
+	if err != nil {
+		return "", nil, fmt.Errorf("start the private PostgreSQL: %w", err)
+	}
+	if err := own.EnsureDatabase(ctx, localpg.Database); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("make the database: %w", err), stopDatabase(ctx, own))
+	}
+	return own.ConnString(localpg.Database), own, nil
+}
+
+// stopDatabase stops the private PostgreSQL, even if ctx has ended.
+func stopDatabase(ctx context.Context, own *localpg.Server) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	return own.Stop(ctx)
+}
+
+// withDatabase calls do with the URL of the database to use.
+func withDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url string) error) (err error) {
+	url, own, err := database(ctx, cfg, logger(cfg, stderr))
+	if err != nil {
+		return err
+	}
+	if own != nil {
+		defer func() { err = errors.Join(err, stopDatabase(ctx, own)) }()
+	}
+	return do(url)
+}
+
+// reach fails unless the operator's PostgreSQL accepts a connection within timeout.
+func reach(ctx context.Context, url string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	cfg, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
+	if err != nil {
+		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil {
+		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
+	}
+	return conn.Close(ctx)
+}

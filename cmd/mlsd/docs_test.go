@@ -1,0 +1,119 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const root = "../.."
+
+// pages returns the documents by their paths from the module's root.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata"):
+			return fs.SkipDir
+		case entry.IsDir() || filepath.Ext(path) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		found[strings.TrimPrefix(filepath.ToSlash(path), root+"/")] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// The page of settings has every setting, in the order of --help, and no other.
+func TestSettingsPage(t *testing.T) {
+	t.Parallel()
+	page := pages(t)["docs/SETTINGS.md"]
+	var want []string
+	for _, s := range settings {
+		want = append(want, s.env)
+	}
+	var got []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(MLSD_[A-Z_]+)` \\|").FindAllStringSubmatch(page, -1) {
+		got = append(got, row[1])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/SETTINGS.md lists other settings (-settings +page):\n%s", diff)
+	}
+}
+
+// Every link of a document leads to a file that exists, and to a heading that exists.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	if len(all) < 15 {
+		t.Fatalf("only %d documents", len(all))
+	}
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for path, text := range all {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(m[1], "https://") {
+				continue
+			}
+			target, heading, _ := strings.Cut(m[1], "#")
+			to := path
+			if target != "" {
+				to = filepath.ToSlash(filepath.Join(filepath.Dir(path), target))
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
+				t.Errorf("%s links to %s: %v", path, m[1], err)
+				continue
+			}
+			if heading != "" && !slices.Contains(headings(all[to]), heading) {
+				t.Errorf("%s links to %s: no such heading", path, m[1])
+			}
+		}
+	}
+}
+
+// Every file that a document names by its path exists.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile("`([a-z][\\w.-]*/[\\w./-]+\\.(?:go|sql|json|md|yml))`")
+	for page, text := range pages(t) {
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+				t.Errorf("%s names %s: %v", page, m[1], err)
+			}
+		}
+	}
+}
+
+// headings returns the anchors of a document's headings.
+func headings(text string) (anchors []string) {
+	dropped := regexp.MustCompile(`[^a-z0-9 _-]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(text, -1) {
+		anchors = append(anchors, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return anchors
+}
+
+// The README and the page of benchmarks keep to their lengths, in words.
+func TestLengths(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	for path, most := range map[string]int{"README.md": 900, "docs/BENCHMARKS.md": 1500} {
+		if n := len(strings.Fields(all[path])); n == 0 || n > most {
+			t.Errorf("%s has %d words, which must be at most %d", path, n, most)
+		}
+	}
+}
