@@ -1,5 +1,5 @@
-// Package migrations holds the database schema as numbered pairs of SQL files and applies them. A pair that has landed is
-// never edited: the next one amends it.
+// Package migrations holds the database schema as numbered pairs of SQL files, and applies them. A
+// released pair never changes. A later pair changes the schema further.
 package migrations
 
 import (
@@ -18,16 +18,17 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-// ErrDirty says that a migration failed half way: a person has to look at the database before mlsd touches it again.
+// ErrDirty means that a migration failed before its end. A person must repair the database before
+// mlsd changes it again.
 var ErrDirty = errors.New("the database schema is dirty: a migration failed half way; repair it, then run mlsd migrate up")
 
-// Up applies every migration that the database does not have yet. Several processes may call it at once: the driver holds an
-// advisory lock.
+// Up applies every migration that the database does not have yet. Several processes can call it at
+// the same time: the driver takes an advisory lock.
 func Up(ctx context.Context, databaseURL string) error {
 	return with(ctx, databaseURL, func(m *migrate.Migrate) error { return m.Up() })
 }
 
-// Down takes back the newest n migrations.
+// Down reverts the newest n migrations.
 func Down(ctx context.Context, databaseURL string, n int) error {
 	if n <= 0 {
 		return fmt.Errorf("migrate down: the number of steps must be positive, not %d", n)
@@ -52,7 +53,8 @@ func Version(ctx context.Context, databaseURL string) (version uint, err error) 
 }
 
 func with(ctx context.Context, databaseURL string, do func(*migrate.Migrate) error) (err error) {
-	cfg, err := pgxpool.ParseConfig(databaseURL) // it knows the pool's settings, which are no concern of the server's
+	// pgxpool accepts the pool's settings in a URL. pgx would send them to the server.
+	cfg, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		return fmt.Errorf("parse the database URL: %w", err)
 	}

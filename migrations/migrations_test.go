@@ -32,7 +32,7 @@ func tables(t *testing.T, url string) (n int) {
 	return n
 }
 
-// pairs is how many migrations there are: their numbers may have gaps.
+// pairs returns the number of migrations. Their version numbers can have gaps.
 func pairs(t *testing.T) int {
 	t.Helper()
 	files, err := filepath.Glob("*.up.sql")
@@ -42,7 +42,7 @@ func pairs(t *testing.T) int {
 	return len(files)
 }
 
-// TestUpDownUp: every migration can be taken back, and leaves nothing behind.
+// TestUpDownUp reverts every migration. No table remains.
 func TestUpDownUp(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyURL(t)
@@ -81,7 +81,8 @@ func TestUpDownUp(t *testing.T) {
 	}
 }
 
-// TestLedgerDown: KeyPackages in states that the first schema does not have get those that it would have given them.
+// TestLedgerDown reverts to the first schema. KeyPackages in states that it does not have get the
+// state that it uses in their case.
 func TestLedgerDown(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -114,7 +115,7 @@ func TestLedgerDown(t *testing.T) {
 	}
 }
 
-// TestUpAtOnce: several nodes may start together on a new database.
+// TestUpAtOnce migrates a new database from several nodes at the same time.
 func TestUpAtOnce(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyURL(t)
@@ -129,7 +130,7 @@ func TestUpAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestPoolSettings: a URL that sizes the pool is as good for migrations.
+// TestPoolSettings migrates with a URL that has settings of the pool.
 func TestPoolSettings(t *testing.T) {
 	t.Parallel()
 	if err := migrations.Up(t.Context(), pgtest.EmptyURL(t)+"&pool_max_conns=3"); err != nil {

@@ -1,0 +1,36 @@
+# The commands that people type. .ci/run is what must pass before a change lands.
+
+.PHONY: help run test short check generate land mutants sim bench tour
+
+help: ## list these commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
+
+run: ## serve on http://127.0.0.1:8080
+	go run ./cmd/mlsd
+
+test: ## all tests
+	go test ./...
+
+short: ## formatting, vet, staticcheck and the fast tests: under 4 minutes
+	.ci/run --short
+
+check: ## everything that must pass before a change lands: under 45 minutes
+	.ci/run
+
+generate: ## write api/mlsapi from the lexicons
+	go generate ./lexicons
+
+land: generate ## record the lexicons as the landed contract
+	go run ./internal/lexgen -land
+
+mutants: ## put known bugs back, and see that tests notice
+	go run ./internal/mutants
+
+sim: ## play every scenario of the simulator
+	go run ./cmd/clientsim
+
+bench: ## measure sending to many convos
+	go run ./cmd/clientsim bench send-spread
+
+tour: ## serve the demo users of the README
+	go run ./cmd/clientsim tour
