@@ -33,7 +33,8 @@ func (f *fixture) outboxed(t *testing.T) (events []string) {
 }
 
 // TestCommitWithoutEvent (commit-without-event): a transaction that changes a convo writes its
-// events, and writes none if it is rolled back.
+// events, and writes none if it is rolled back. With every change of its log or roster the convo's
+// row is updated: messages.Log relies on that.
 func TestCommitWithoutEvent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -53,9 +54,13 @@ func TestCommitWithoutEvent(t *testing.T) {
 		if diff := cmp.Diff(before, f.outboxed(t)); diff != "" {
 			t.Fatalf("a rolled back change left events:\n%s", diff)
 		}
+		place := f.place(t)
 		f.do(t, effect)
 		if diff := cmp.Diff(want, f.outboxed(t)[len(before):]); diff != "" {
 			t.Fatalf("events (-want +got):\n%s", diff)
+		}
+		if moved := f.place(t) != place; moved != (len(want) > 0) {
+			t.Fatalf("the convo's row was updated: %v", moved)
 		}
 	}
 	if diff := cmp.Diff([]string{
@@ -90,4 +95,13 @@ func TestCommitWithoutEvent(t *testing.T) {
 		_, err := convos.Leave(t.Context(), tx, f.removal(4, bob))
 		return err
 	}, "commit at 4")
+}
+
+// place returns where the newest version of the convo's row is stored. An update moves it.
+func (f *fixture) place(t *testing.T) (ctid string) {
+	t.Helper()
+	if err := f.db.QueryRow(t.Context(), `SELECT ctid::text FROM convos WHERE id = $1`, f.id).Scan(&ctid); err != nil {
+		t.Fatal(err)
+	}
+	return ctid
 }

@@ -90,7 +90,8 @@ func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (prese
 }
 
 // removeFromRoster takes did off the roster as of the current end of the log. leaf says whether did
-// possibly still has a leaf in the group. Error: ErrLastMember.
+// possibly still has a leaf in the group. It updates the convo's row, unchanged: messages.Log sees by
+// that row whether the roster changed. Error: ErrLastMember.
 func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax.DID, leaf bool) error {
 	change := outbox.Removed
 	if did == by {
@@ -102,6 +103,8 @@ func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax
 			WHERE convo_id = $1 AND did = $2
 				AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did <> $2 AND left_at IS NULL)
 			RETURNING convo_id, did
+		), updated AS (
+			UPDATE convos SET last_seq = last_seq WHERE id = $1
 		)
 		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
 		SELECT $8, convo_id, $3, did,

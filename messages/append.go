@@ -62,13 +62,10 @@ func (l *Log) count(results []Result) {
 	}
 }
 
-// errMembershipChanged fails a transaction in which a sender joined or left between two statements.
-var errMembershipChanged = errors.New("a membership changed")
-
 // worthAnotherTry reports whether the same transaction may succeed now.
 func worthAnotherTry(err error) bool {
 	code := pgpool.Code(err)
-	return code == "40P01" || code == "40001" || errors.Is(err, errMembershipChanged)
+	return code == "40P01" || code == "40001" || errors.Is(err, errJoined)
 }
 
 // invalidDraft reports whether a single draft can be the reason of err: a parameter or a row cannot
@@ -83,7 +80,7 @@ func invalidDraft(err error) bool {
 // failure is what the failure of a transaction means for its draft d.
 func (l *Log) failure(ctx context.Context, d Draft, err error, wait bool) error {
 	switch {
-	case errors.Is(err, errMembershipChanged), pgpool.LockTimeout(err) && !wait:
+	case errors.Is(err, errJoined), pgpool.LockTimeout(err) && !wait:
 		return ErrBusy
 	case pgpool.LockTimeout(err) && l.running(ctx, d):
 		return idem.ErrInProgress
@@ -111,10 +108,11 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (results 
 		tx = pgpool.NewTransaction(conn, boundLocks, fmt.Sprint(batchLockTimeout.Milliseconds()))
 	}
 	defer l.rollback(ctx, tx)
-	judge, all, err := l.prepare(ctx, tx, drafts, wait)
+	all, at, err := l.prepare(ctx, tx, drafts, wait)
 	if err != nil {
 		return nil, err
 	}
+	judge := newJudge(l.window, at)
 	results = make([]Result, len(drafts))
 	for i := range drafts {
 		results[i] = judge.judge(&drafts[i], &all[i])

@@ -11,16 +11,22 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// facts are what the database knows about one draft. They were read after the transaction locked
-// the draft's convo.
+// facts are what the database knows about one draft. They are true until the transaction ends if
+// it has locked the draft's convo.
 type facts struct {
 	groupID    []byte // of the convo; nil: there is no such convo
 	epoch      int64  // of the convo
 	lastSeq    int64  // of the convo
 	membership membership
+	locked     bool                // the transaction has locked the convo
 	token      serviceauth.TokenID // the draft's, if it has one
+	fresh      bool                // the transaction is the first to use the token
 	recorded   *recorded           // the message that the log has under the draft's key; nil: none
 }
+
+// busy reports whether the draft cannot be judged: it is a member's, and the convo is not locked.
+// Only members can append, so only their drafts need the lock.
+func (f *facts) busy() bool { return f.membership == current && !f.locked }
 
 type membership int
 
@@ -52,44 +58,31 @@ type entry struct {
 type judge struct {
 	at      time.Time                    // created_at of every entry
 	window  int64                        // how many epochs behind the convo's a message may be
-	locked  map[uuid.UUID]bool           // convos whose row the transaction has locked
-	fresh   map[serviceauth.TokenID]bool // tokens that the transaction is the first to use
+	used    map[serviceauth.TokenID]bool // tokens of drafts judged so far
 	lastSeq map[uuid.UUID]int64          // of the convos that got entries
 	written map[requestKey]entry         // entries by key
 	entries []entry                      // in order
 }
 
-// newJudge returns a judge. The caller sets its time.
-func newJudge(window int64, locked []uuid.UUID, fresh []serviceauth.TokenID) *judge {
-	j := &judge{
-		window: window, locked: make(map[uuid.UUID]bool, len(locked)), fresh: make(map[serviceauth.TokenID]bool, len(fresh)),
-		lastSeq: map[uuid.UUID]int64{}, written: map[requestKey]entry{},
+func newJudge(window int64, at time.Time) *judge {
+	return &judge{
+		at: at, window: window,
+		used: map[serviceauth.TokenID]bool{}, lastSeq: map[uuid.UUID]int64{}, written: map[requestKey]entry{},
 	}
-	for _, convo := range locked {
-		j.locked[convo] = true
-	}
-	for _, token := range fresh {
-		j.fresh[token] = true
-	}
-	return j
 }
 
 // judge decides about d. The order of the questions is part of the contract: the token comes first,
 // and the key comes before the membership and the epoch, so that a retry gets its first answer even
-// if these have changed.
-//
-// A member's draft is judged only if the convo is locked. ErrBusy says that it is not locked, and
-// that the draft's token is not used up. Only members can append, so only their drafts need the
-// lock.
+// if these have changed. ErrBusy says that the draft's token is not used up.
 func (j *judge) judge(d *Draft, f *facts) Result {
-	if f.membership == current && !j.locked[d.ConvoID] {
+	if f.busy() {
 		return Result{Err: ErrBusy}
 	}
 	if d.Token != nil {
-		if !j.fresh[f.token] {
+		if !f.fresh || j.used[f.token] { // another draft of the batch may carry the same token
 			return Result{Err: serviceauth.ErrReplayed}
 		}
-		delete(j.fresh, f.token) // another draft of the batch may carry the same token
+		j.used[f.token] = true
 	}
 	key := d.requestKey()
 	if r := f.recorded; r != nil {

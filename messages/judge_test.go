@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 		return d
 	}
 	hash := sha256.Sum256([]byte("x"))
-	here := facts{groupID: group, epoch: 5, lastSeq: 7, membership: current}
+	here := facts{groupID: group, epoch: 5, lastSeq: 7, membership: current, locked: true}
 	with := func(change func(*facts)) facts {
 		f := here
 		change(&f)
@@ -38,7 +38,6 @@ func TestJudge(t *testing.T) {
 	recordedAs := func(hash []byte) *recorded {
 		return &recorded{seq: 3, at: at, hash: hash, epoch: 4, sameBody: func([]byte) bool { return false }}
 	}
-	unlocked := uuid.Must(uuid.NewV7())
 	for name, c := range map[string]struct {
 		draft Draft
 		facts facts
@@ -51,18 +50,17 @@ func TestJudge(t *testing.T) {
 		"former member":               {draft(func(*Draft) {}), with(func(f *facts) { f.membership = former }), 0, ErrNotMember},
 		"former member's retry":       {draft(func(*Draft) {}), with(func(f *facts) { f.membership, f.recorded = former, recordedAs(hash[:]) }), 3, nil},
 		"retry after the epoch moved": {draft(func(*Draft) {}), with(func(f *facts) { f.epoch, f.recorded = 9, recordedAs(hash[:]) }), 3, nil},
-		"busy":                        {draft(func(d *Draft) { d.ConvoID = unlocked }), here, 0, ErrBusy},
-		"busy before the key":         {draft(func(d *Draft) { d.ConvoID = unlocked }), with(func(f *facts) { f.recorded = recordedAs(hash[:]) }), 0, ErrBusy},
+		"busy":                        {draft(func(*Draft) {}), with(func(f *facts) { f.locked = false }), 0, ErrBusy},
+		"busy before the key":         {draft(func(*Draft) {}), with(func(f *facts) { f.locked, f.recorded = false, recordedAs(hash[:]) }), 0, ErrBusy},
 		"former member of an unlocked convo": {
-			draft(func(d *Draft) { d.ConvoID = unlocked }), with(func(f *facts) { f.membership = former }), 0, ErrNotMember},
+			draft(func(*Draft) {}), with(func(f *facts) { f.locked, f.membership = false, former }), 0, ErrNotMember},
 		"wrong group": {draft(func(d *Draft) { d.GroupID, d.Epoch = []byte("other"), 1 }), here, 0, ErrWrongGroup},
 		"stale epoch": {draft(func(d *Draft) { d.Epoch = 3 }), here, 0, &EpochMismatchError{Epoch: 3, Current: 5}},
 		"in the epoch window": {
 			draft(func(d *Draft) { d.Epoch = 4 }), here, 8, nil},
 		"epoch ahead": {draft(func(d *Draft) { d.Epoch = 6 }), here, 0, &EpochMismatchError{Epoch: 6, Current: 5}},
 	} {
-		j := newJudge(1, []uuid.UUID{convo}, nil)
-		j.at = at
+		j := newJudge(1, at)
 		r := j.judge(&c.draft, &c.facts)
 		if r.Seq != c.seq || fmt.Sprint(r.Err) != fmt.Sprint(c.err) {
 			t.Errorf("%s: seq %d, %v; want %d, %v", name, r.Seq, r.Err, c.seq, c.err)
@@ -73,8 +71,7 @@ func TestJudge(t *testing.T) {
 	}
 
 	// Drafts of one transaction, in order: the second request of a key is judged by the first one.
-	j := newJudge(0, []uuid.UUID{convo}, nil)
-	j.at = at
+	j := newJudge(0, at)
 	uri := "at://x"
 	first, other := draft(func(*Draft) {}), draft(func(d *Draft) { d.Body, d.Hash, d.EmbedURI = []byte("y"), sha256.Sum256([]byte("y")), &uri })
 	next := draft(func(d *Draft) { d.Key = "l" })

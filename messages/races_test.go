@@ -16,26 +16,67 @@ import (
 	"mlsd/messages"
 )
 
-// A sender joins between the statement that locks convos and uses up tokens, and the one that reads
-// the facts. Its message is written, with the token that the request carries.
-func TestJoinedBetweenStatements(t *testing.T) {
+// A transaction changes a convo between the snapshot of lockAndRead and its lock. The draft is judged
+// by what that transaction left, and so is its token.
+func TestChangedBetweenSnapshotAndLock(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
-	token := f.mint(t)
-	d := with(token(), f.draft(f.convos[0], carol, "k", "x")) // carol is a former member
-	other := with(token(), f.draft(uuid.New(), mallory, "m", "x"))
-	got := f.sendDuring(t, other, d, `
-		UPDATE members SET left_at = NULL, left_seq = NULL, left_epoch = NULL WHERE convo_id = $1 AND did = $2`)
-	if got.err != nil || got.Replayed {
-		t.Errorf("%+v", got)
+	// Reading the roster waits for an advisory lock. The statement has its snapshot by then.
+	if _, err := f.db.Exec(t.Context(), `
+		CREATE FUNCTION pause() RETURNS boolean LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM pg_advisory_xact_lock_shared(1);
+			RETURN true;
+		END $$;
+		ALTER TABLE members RENAME TO members_rows;
+		CREATE VIEW members AS SELECT * FROM members_rows WHERE pause()`); err != nil {
+		t.Fatal(err)
 	}
-	f.wantUsed(t, 2, d, other)
+	release := f.lock(t, `SELECT pg_advisory_xact_lock(1)`)
+	d := with(f.mint(t)(), f.draft(f.convos[0], alice, "k", "x"))
+	got := f.later(t.Context(), d)
+	f.waitsForLock(t)
+	if _, err := f.db.Exec(t.Context(), `UPDATE convos SET epoch = epoch + 1 WHERE id = $1`, d.ConvoID); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	var mismatch *messages.EpochMismatchError
+	if o := <-got; !errors.As(o.err, &mismatch) || mismatch.Current != d.Epoch+1 {
+		t.Errorf("%+v", o)
+	}
+	f.wantUsed(t, 1, d)
 }
 
-// A sender leaves between the two statements, under the convo's lock. A retry of a stored message,
-// with a token of its own, gets the first answer.
-func TestLeftBetweenStatements(t *testing.T) {
+// A sender joins after the transaction of a busy convo looked for convos to wait for, and another
+// transaction holds the convo. The batch is tried again, and waits for it.
+func TestJoinedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	a, c := f.draft(f.convos[1], alice, "a", "x"), f.draft(f.convos[0], carol, "k", "x") // carol is a former member
+	release := f.lock(t, lockConvo, a.ConvoID)
+	done := make(chan []messages.Result, 1)
+	go func() { done <- f.Write(t.Context(), a, c) }()
+	f.waitsForLock(t)
+	if _, err := f.db.Exec(t.Context(), `
+		UPDATE members SET left_at = NULL, left_seq = NULL, left_epoch = NULL WHERE convo_id = $1 AND did = $2`, c.ConvoID, carol); err != nil {
+		t.Fatal(err)
+	}
+	free := f.lock(t, lockConvo, c.ConvoID)
+	release()
+	// The first try waits for nothing more: what waits now is the second one.
+	f.waitsForLock(t)
+	free()
+	for i, r := range <-done {
+		if r.Err != nil || r.Replayed {
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+}
+
+// A sender leaves while its retry of a stored message, with a token of its own, waits for the convo.
+// The retry gets the first answer.
+func TestLeftWhileWaiting(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
@@ -45,39 +86,24 @@ func TestLeftBetweenStatements(t *testing.T) {
 	if first.Err != nil {
 		t.Fatal(first.Err)
 	}
-	other := with(token(), f.draft(uuid.New(), mallory, "m", "x"))
-	got := f.sendDuring(t, other, with(token(), stored), `
-		WITH c AS (SELECT id FROM convos WHERE id = $1 FOR NO KEY UPDATE)
-		UPDATE members m SET left_at = now(), left_seq = 0, left_epoch = 5 FROM c WHERE m.convo_id = $1 AND m.did = $2`)
-	if got.err != nil || !got.Replayed || got.ID != first.ID {
-		t.Errorf("%+v", got)
-	}
-}
-
-// sendDuring sends other and d in one batch. The transaction waits in its first statement, for the
-// token of other, while change commits. It returns the outcome of d.
-func (f *fixture) sendDuring(t *testing.T, other, d messages.Draft, change string) outcome {
-	t.Helper()
-	held, resume := f.pause(t, f.convos[1])
-	release := f.lockToken(t, other)
 	tx, err := f.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), change, d.ConvoID, d.Sender); err != nil {
+	if _, err := tx.Exec(t.Context(), `
+		WITH c AS (UPDATE convos SET last_seq = last_seq WHERE id = $1 RETURNING id)
+		UPDATE members m SET left_at = now(), left_seq = 1, left_epoch = 5 FROM c WHERE m.convo_id = c.id AND m.did = $2`,
+		stored.ConvoID, bob); err != nil {
 		t.Fatal(err)
 	}
-	o, w := f.later(t.Context(), other), f.later(t.Context(), d)
-	f.queued(t, 2)
-	resume()
-	<-held
+	got := f.later(t.Context(), with(token(), stored))
 	f.waitsForLock(t)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	release()
-	<-o
-	return <-w
+	if got := <-got; got.err != nil || !got.Replayed || got.ID != first.ID {
+		t.Errorf("%+v", got)
+	}
 }
 
 // lockToken has another transaction use up the token of d, until release rolls it back.
@@ -93,29 +119,6 @@ func (f *fixture) waitsForLock(t *testing.T) {
 		return f.count(t, `
 			SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
-}
-
-// A batch that has committed is not tried again: its messages would be found, and their tokens
-// used.
-func TestNoTryAfterCommit(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 0)
-	token := f.mint(t)
-	other := with(token(), f.draft(uuid.New(), mallory, "m", "x"))
-	a := with(token(), f.draft(f.convos[1], alice, "a", "x"))
-	c := f.draft(f.convos[0], carol, "k", "x")
-	release := f.lockToken(t, other)
-	done := make(chan []messages.Result, 1)
-	go func() { done <- f.Write(t.Context(), other, a, c) }()
-	f.waitsForLock(t)
-	if _, err := f.db.Exec(t.Context(), `
-		UPDATE members SET left_at = NULL, left_seq = NULL, left_epoch = NULL WHERE convo_id = $1 AND did = $2`, c.ConvoID, carol); err != nil {
-		t.Fatal(err)
-	}
-	release()
-	if got := <-done; got[1].Err != nil || got[1].Replayed || got[2].Err != nil {
-		t.Errorf("%+v", got)
-	}
 }
 
 // Two requests with one key and different content share a transaction, whose COMMIT is lost and has

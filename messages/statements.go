@@ -5,11 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -33,11 +32,11 @@ const waitForConvos = `
 		) m))
 	ORDER BY id FOR NO KEY UPDATE`
 
-// lockAndUseTokens locks the convos that no other transaction has locked, and then uses up tokens.
-// It returns the locked convos, and the tokens that no request had used before.
+// lockAndRead locks the convos that no other transaction has locked, uses up tokens, and reads what
+// decides about each draft: see judge.go. The first column is the draft's place, from 1.
 //
-// $1 the convo of each draft, $2 its sender, $3 its token, $4 when the token expires,
-// $5 serviceauth.LateUse.
+// $1 the convo of each draft, $2 its sender, $3 its key, $4 its request hash, $5 its token, $6 when
+// the token expires, $7 serviceauth.LateUse.
 //
 // Only the convos of members are locked. So a stranger cannot delay a convo, and cannot learn from
 // a wait that it exists. Convos are locked in the order of their ids, and then tokens are used in
@@ -45,57 +44,48 @@ const waitForConvos = `
 // convos already. The token of a member whose convo is not locked stays unused: another transaction
 // judges that draft.
 //
-// A lateral join with LIMIT, here and below, makes the planner use an index, even if it has no
-// statistics of the table.
-const lockAndUseTokens = `
+// The statement reads from a snapshot that is older than its locks. Every transaction that appends
+// to a convo's log or changes its roster also updates the convo's row, which moves it to another
+// ctid. A convo counts as locked only if the locked version of the row is the one in the snapshot:
+// then all that was read of the convo is still true.
+//
+// A lateral join with LIMIT makes the planner use an index, even if it has no statistics of the
+// table. The columns that show how two requests under one key differ are NULL if the requests are
+// equal.
+const lockAndRead = `
 	WITH draft AS MATERIALIZED (
-		SELECT d.*, m.convo_id IS NOT NULL AS by_member
-		FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::timestamptz[])
-			WITH ORDINALITY AS d (convo_id, sender_did, token, expires_at, ord)
+		SELECT d.*, m.is_former, c.version, c.group_id, c.epoch, c.last_seq
+		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::uuid[], $6::timestamptz[])
+			WITH ORDINALITY AS d (convo_id, sender_did, key, hash, token, expires_at, ord)
 		LEFT JOIN LATERAL (
-			SELECT convo_id FROM members WHERE convo_id = d.convo_id AND did = d.sender_did AND left_at IS NULL LIMIT 1
+			SELECT left_at IS NOT NULL AS is_former FROM members WHERE convo_id = d.convo_id AND did = d.sender_did LIMIT 1
 		) m ON true
+		LEFT JOIN LATERAL (SELECT ctid AS version, group_id, epoch, last_seq FROM convos WHERE id = d.convo_id LIMIT 1) c ON true
 	), locked AS MATERIALIZED (
-		SELECT id FROM convos
-		WHERE id = ANY (ARRAY(SELECT convo_id FROM draft WHERE by_member))
+		SELECT ctid AS version FROM convos
+		WHERE id = ANY (ARRAY(SELECT convo_id FROM draft WHERE NOT is_former))
 		ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 	), fresh AS (
 		INSERT INTO used_tokens (token, expires_at)
 		SELECT token, expires_at FROM draft
-		WHERE expires_at > clock_timestamp() - $5::interval AND (NOT by_member OR convo_id IN (SELECT id FROM locked))
+		WHERE expires_at > clock_timestamp() - $7::interval
+			AND (is_former IS NOT FALSE OR version IN (SELECT version FROM locked))
 		ORDER BY token
 		ON CONFLICT DO NOTHING
 		RETURNING token
 	)
-	SELECT ARRAY(SELECT id FROM locked), ARRAY(SELECT token FROM fresh),
-		ARRAY(SELECT ord FROM draft WHERE by_member AND convo_id NOT IN (SELECT id FROM locked))`
-
-// readFacts reads what decides about each draft, in the order of the drafts: see judge.go.
-//
-// $1 convo, $2 sender, $3 key and $4 request hash of each draft.
-//
-// The columns that show how two requests under one key differ are NULL if the requests are equal.
-const readFacts = `
-	WITH moment AS MATERIALIZED (
-		SELECT date_trunc('milliseconds', clock_timestamp()) AS now
-	)
-	SELECT moment.now, c.group_id, c.epoch, c.last_seq, m.is_former,
+	SELECT d.ord, date_trunc('milliseconds', clock_timestamp()), d.group_id, d.epoch, d.last_seq, d.is_former,
+		d.version IN (SELECT version FROM locked), d.token IN (SELECT token FROM fresh),
 		r.seq, r.created_at, r.request_hash,
 		CASE WHEN r.request_hash <> d.hash THEN r.epoch END,
 		CASE WHEN r.request_hash <> d.hash THEN sha256(r.body) END,
 		CASE WHEN r.request_hash <> d.hash THEN r.embed_type END,
 		CASE WHEN r.request_hash <> d.hash THEN r.embed_uri END
-	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS d (convo_id, sender_did, key, hash, ord)
-	CROSS JOIN moment
-	LEFT JOIN LATERAL (SELECT group_id, epoch, last_seq FROM convos WHERE id = d.convo_id LIMIT 1) c ON true
-	LEFT JOIN LATERAL (
-		SELECT left_at IS NOT NULL AS is_former FROM members WHERE convo_id = d.convo_id AND did = d.sender_did LIMIT 1
-	) m ON true
+	FROM draft d
 	LEFT JOIN LATERAL (
 		SELECT seq, created_at, request_hash, epoch, body, embed_type, embed_uri FROM messages
 		WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
-	) r ON true
-	ORDER BY d.ord`
+	) r ON true`
 
 // appendEntries writes the entries of one transaction to the log. It also writes an event for each
 // entry, and a row of push_convos for each convo and sender of application messages.
@@ -151,16 +141,18 @@ func columnsOf(drafts []Draft) columns {
 	return c
 }
 
+// errJoined fails a transaction of a busy convo whose sender joined after waitForConvos looked.
+var errJoined = errors.New("a sender joined meanwhile")
+
 // prepare locks the convos of drafts, uses up the drafts' tokens and reads the facts of each draft,
-// in one round trip.
-func (l *Log) prepare(ctx context.Context, tx pgx.Tx, drafts []Draft, wait bool) (j *judge, all []facts, err error) {
+// in one round trip. It also returns the time for the entries.
+func (l *Log) prepare(ctx context.Context, tx pgx.Tx, drafts []Draft, wait bool) (all []facts, at time.Time, err error) {
 	c := columnsOf(drafts)
 	batch := &pgx.Batch{}
 	if wait {
 		batch.Queue(waitForConvos, c.convos, c.senders)
 	}
-	batch.Queue(lockAndUseTokens, c.convos, c.senders, c.tokens, c.expiration, serviceauth.LateUse)
-	batch.Queue(readFacts, c.convos, c.senders, c.keys, c.hashes)
+	batch.Queue(lockAndRead, c.convos, c.senders, c.keys, c.hashes, c.tokens, c.expiration, serviceauth.LateUse)
 	results := tx.SendBatch(ctx, batch)
 	defer func() {
 		if closeErr := results.Close(); err == nil {
@@ -169,79 +161,75 @@ func (l *Log) prepare(ctx context.Context, tx pgx.Tx, drafts []Draft, wait bool)
 	}()
 	if wait {
 		if _, err := results.Exec(); err != nil {
-			return nil, nil, fmt.Errorf("wait for the convos: %w", err)
+			return nil, at, fmt.Errorf("wait for the convos: %w", err)
 		}
 	}
-	var locked []uuid.UUID
-	var fresh []serviceauth.TokenID
-	var skipped []int // ordinals of the drafts whose senders were members, and whose convos are not locked
-	if err := results.QueryRow().Scan(&locked, &fresh, &skipped); err != nil {
-		return nil, nil, fmt.Errorf("lock the convos: %w", err)
-	}
-	j = newJudge(l.window, locked, fresh)
 	rows, err := results.Query()
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the facts: %w", err)
+		return nil, at, fmt.Errorf("read the facts: %w", err)
 	}
-	if all, err = collectFacts(rows, &j.at, len(drafts)); err != nil {
-		return nil, nil, fmt.Errorf("read the facts: %w", err)
+	if all, at, err = collectFacts(rows, len(drafts)); err != nil {
+		return nil, at, fmt.Errorf("read the facts: %w", err)
 	}
 	for i := range all {
-		f := &all[i]
-		f.token = serviceauth.TokenID(c.tokens[i])
-		// Where the convo is not locked, the use of the token depends on the membership that the
-		// first statement saw, and the judgement on the one that the second saw.
-		isMember, wasMember := f.membership == current, slices.Contains(skipped, i+1)
-		if !j.locked[drafts[i].ConvoID] && (isMember != wasMember || wait && isMember) {
-			return nil, nil, errMembershipChanged
+		all[i].token = serviceauth.TokenID(c.tokens[i])
+		if wait && all[i].busy() {
+			return nil, at, errJoined
 		}
 	}
-	return j, all, nil
+	return all, at, nil
 }
 
-// Columns of readFacts. The time and the columns of a recorded message are scanned as usual. The
+// Columns of lockAndRead. The time and the columns of a recorded message are scanned as usual. The
 // others are read from the connection's buffer: they are what every message costs.
 const (
-	columnGroup = iota + 1
+	columnPlace = iota
+	columnTime
+	columnGroup
 	columnEpoch
 	columnLastSeq
 	columnIsFormer
+	columnLocked
+	columnFresh
 	columnRecordedSeq
 )
 
-// collectFacts reads the n rows of readFacts, and the time that they all carry.
-func collectFacts(rows pgx.Rows, at *time.Time, n int) ([]facts, error) {
+// collectFacts reads the n rows of lockAndRead, and the time of one of them.
+func collectFacts(rows pgx.Rows, n int) (all []facts, at time.Time, err error) {
 	defer rows.Close()
-	all := make([]facts, 0, n)
-	for rows.Next() {
+	all = make([]facts, n)
+	var group []byte
+	read := 0
+	for ; rows.Next(); read++ {
 		raw := rows.RawValues()
-		f := facts{epoch: bigint(raw[columnEpoch]), lastSeq: bigint(raw[columnLastSeq])}
-		if i := len(all); i > 0 && bytes.Equal(all[i-1].groupID, raw[columnGroup]) {
-			f.groupID = all[i-1].groupID
-		} else {
-			f.groupID = bytes.Clone(raw[columnGroup])
+		f := &all[bigint(raw[columnPlace])-1]
+		f.epoch, f.lastSeq = bigint(raw[columnEpoch]), bigint(raw[columnLastSeq])
+		f.locked, f.fresh = boolean(raw[columnLocked]), boolean(raw[columnFresh])
+		if !bytes.Equal(group, raw[columnGroup]) {
+			group = bytes.Clone(raw[columnGroup])
 		}
-		if isFormer := raw[columnIsFormer]; len(isFormer) == 1 { // NULL: never a member
+		f.groupID = group
+		switch isFormer := raw[columnIsFormer]; {
+		case isFormer == nil:
+			f.membership = never
+		case boolean(isFormer):
+			f.membership = former
+		default:
 			f.membership = current
-			if isFormer[0] != 0 {
-				f.membership = former
+		}
+		if read == 0 || raw[columnRecordedSeq] != nil {
+			if f.recorded, err = scanRecorded(rows, &at); err != nil {
+				return nil, at, err
 			}
 		}
-		if len(all) == 0 || raw[columnRecordedSeq] != nil {
-			var err error
-			if f.recorded, err = scanRecorded(rows, at); err != nil {
-				return nil, err
-			}
-		}
-		all = append(all, f)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, err
+		return nil, at, err
 	}
-	if len(all) != n {
-		return nil, fmt.Errorf("%d rows for %d drafts", len(all), n)
+	if read != n {
+		return nil, at, fmt.Errorf("%d rows for %d drafts", read, n)
 	}
-	return all, nil
+	return all, at, nil
 }
 
 // bigint decodes a bigint in the binary format, which is the driver's for results. NULL is 0.
@@ -252,7 +240,10 @@ func bigint(raw []byte) int64 {
 	return int64(binary.BigEndian.Uint64(raw))
 }
 
-// scanRecorded reads the time of a row of readFacts, and the message that the row has, if any.
+// boolean decodes a boolean in the binary format. NULL is false.
+func boolean(raw []byte) bool { return len(raw) == 1 && raw[0] != 0 }
+
+// scanRecorded reads the time of a row of lockAndRead, and the message that the row has, if any.
 func scanRecorded(rows pgx.Rows, at *time.Time) (*recorded, error) {
 	var (
 		seq, epoch          pgtype.Int8
@@ -260,7 +251,7 @@ func scanRecorded(rows pgx.Rows, at *time.Time) (*recorded, error) {
 		hash, bodyHash      []byte
 		embedType, embedURI *string
 	)
-	err := rows.Scan(at, nil, nil, nil, nil, &seq, &recordedAt, &hash, &epoch, &bodyHash, &embedType, &embedURI)
+	err := rows.Scan(nil, at, nil, nil, nil, nil, nil, nil, &seq, &recordedAt, &hash, &epoch, &bodyHash, &embedType, &embedURI)
 	if err != nil || !seq.Valid {
 		return nil, err
 	}

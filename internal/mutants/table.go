@@ -46,7 +46,7 @@ var mutants = []mutant{
 	{"global-key", "TestGlobalKey", []edit{
 		{"api.handlers.write", `Caller: c.caller`, `Caller: "did:web:everyone.example"`}}},
 	{"global-key (messages)", "TestGlobalKey", []edit{
-		{"messages.readFacts", `sender_did = d.sender_did AND idempotency_key`, `idempotency_key`}}},
+		{"messages.lockAndRead", `sender_did = d.sender_did AND idempotency_key`, `idempotency_key`}}},
 	{"body-ignored", "TestBodyIgnored", []edit{
 		{"idem.record.conflict", `bytes.Equal(r.requestHash, hash[:])`, `bytes.Equal(hash[:], hash[:])`}}},
 	{"body-ignored (messages)", "TestBodyIgnored", []edit{
@@ -155,7 +155,7 @@ var mutants = []mutant{
 		{"convos.locked.checkCommit", `int64(h.Epoch) != c.epoch`, `int64(h.Epoch) > c.epoch`}}},
 	{"max-plus-one", "TestMaxPlusOne", []edit{
 		{"messages.waitForConvos", `FOR NO KEY UPDATE`, ``},
-		{"messages.lockAndUseTokens", `FOR NO KEY UPDATE SKIP LOCKED`, ``}}},
+		{"messages.lockAndRead", `FOR NO KEY UPDATE SKIP LOCKED`, ``}}},
 	{"epoch-zero", "TestEpochZero", []edit{
 		{"convos.NewConvo.judge", `epoch = 1`, `epoch = 0`},
 		{"convos.NewConvo.judge", `epoch == 0 && n.Welcome != nil`, `epoch < 0`}}},
@@ -266,10 +266,13 @@ var mutants = []mutant{
 		{"messages.Log.resolve", `results[i].Err != nil && !(conflict && missing[d.requestKey()])`, `results[i].Replayed && !conflict`}}},
 	{"a lost message conflicts", "messages.TestConflictWithLostMessage", []edit{
 		{"messages.Log.resolve", `!(conflict && missing[d.requestKey()])`, `!(conflict && len(missing) == 0)`}}},
-	{"a sender joins between the statements", "messages.TestJoinedBetweenStatements", []edit{
-		{"messages.Log.prepare", `(isMember != wasMember || wait && isMember)`, `(isMember && !isMember && wasMember || wait && isMember)`}}},
-	{"a sender leaves between the statements", "messages.TestLeftBetweenStatements", []edit{
-		{"messages.Log.prepare", `isMember != wasMember ||`, `isMember && !wasMember ||`}}},
+	{"judged by an old snapshot", "messages.TestChangedBetweenSnapshotAndLock", []edit{
+		{"messages.lockAndRead", `d.version IN (SELECT version FROM locked)`, `d.convo_id IN (SELECT id FROM locked)`},
+		{"messages.lockAndRead", `SELECT ctid AS version FROM convos`, `SELECT id, ctid AS version FROM convos`}}},
+	{"a change of the roster leaves the convo's row alone", "convos.TestCommitWithoutEvent", []edit{
+		{"convos.locked.removeFromRoster", `, updated AS ( … ) INSERT INTO outbox`, ` INSERT INTO outbox`}}},
+	{"a sender joins a busy convo", "messages.TestJoinedMeanwhile", []edit{
+		{"messages.Log.prepare", `wait && all[i].busy()`, `wait && all[i].busy() && at.IsZero()`}}},
 	{"another's row for one's own", "messages.TestLostBatch", []edit{
 		{"messages.Log.lookup", `r.request_hash = d.hash`, `r.request_hash IS NOT NULL`}}},
 	{"answered before the COMMIT", "messages.TestPoisonedDraft", []edit{
@@ -277,7 +280,7 @@ var mutants = []mutant{
 	{"poison for all", "messages.TestPoisonedDraft", []edit{
 		{"messages.Log.write", `n > 0 && invalidDraft(err)`, `n > len(drafts) && invalidDraft(err)`}}},
 	{"appended without the lock", "messages.TestJudge", []edit{
-		{"messages.judge.judge", `if f.membership == current && !j.locked[d.ConvoID] {`, `if f.membership == current && j.locked == nil {`}}},
+		{"messages.facts.busy", `f.membership == current && !f.locked`, `f.membership == current && !f.locked && f.groupID == nil`}}},
 	{"nobody waits for a busy convo", "messages.TestSameKeyRunning", []edit{
 		{"messages.waitForConvos", `FOR NO KEY UPDATE`, `FOR NO KEY UPDATE SKIP LOCKED`}}},
 	{"a former member waits for the convo", "messages.TestStrangersDoNotWait", []edit{
@@ -317,18 +320,18 @@ var mutants = []mutant{
 	{"a token twice in one call", "internal/serviceauth.TestUsesOfOneCall", []edit{
 		{"internal/serviceauth.UsedTokens.record", `delete(first, s.token)`, ``}}},
 	{"a used token sends", "messages.TestTokens", []edit{
-		{"messages.judge.judge", `if !j.fresh[f.token] {`, `if !j.fresh[f.token] && d.Key == "" {`}}},
+		{"messages.judge.judge", `if !f.fresh ||`, `if`}}},
 	{"a used token is fresh again", "messages.TestTokens", []edit{
-		{"messages.lockAndUseTokens", `ARRAY(SELECT token FROM fresh)`, `ARRAY(SELECT token FROM draft)`}}},
+		{"messages.lockAndRead", `d.token IN (SELECT token FROM fresh)`, `d.token IS NOT NULL`}}},
 	{"two messages of one batch have one token", "messages.TestTokens", []edit{
-		{"messages.judge.judge", `delete(j.fresh, f.token)`, ``}}},
+		{"messages.judge.judge", `|| j.used[f.token]`, ``}}},
 	{"a repeated draft keeps its token", "messages.TestFirstRequestHasAUsedToken", []edit{
 		{"messages.judge.judge", `if d.Token != nil {`, `if e, ok := j.written[d.requestKey()]; ok {
 		return j.repetition(d, e.recorded(j.at))
 	}
 	if d.Token != nil {`}}},
 	{"a busy convo's messages are refused for their own tokens", "messages.TestTokenOfBusyConvo", []edit{
-		{"messages.lockAndUseTokens", `AND (NOT by_member OR convo_id IN (SELECT id FROM locked))`, ``}}},
+		{"messages.lockAndRead", `AND (is_former IS NOT FALSE OR version IN (SELECT version FROM locked))`, ``}}},
 	{"a rolled-back draft uses its token", "messages.TestTokenOfBusyConvo", []edit{
 		{"messages.batcher.runOnce", `b.enqueueBusy(batch[i])`, `batch[i].Token = nil; b.enqueueBusy(batch[i])`}}},
 	{"a transaction for each request of a key", "messages.TestManyRefusalsUnderOneKey", []edit{
