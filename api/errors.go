@@ -101,6 +101,8 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrEpochMismatch, status: http.StatusConflict, match: as[*messages.EpochMismatchError](), more: epochMismatch},
 	{name: mlsapi.ErrIdempotencyConflict, status: http.StatusConflict, match: as[*idem.ConflictError](),
 		header: headerConflict, value: "body-mismatch", more: keyUsed},
+	{name: mlsapi.ErrIdempotencyConflict, status: http.StatusConflict, match: is(idem.ErrKeyTaken), message: idem.ErrKeyTaken.Error(),
+		log: "a row has a key that has no record"},
 	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: as[*idem.RunningError](), retryAfter: retrySoon, more: running},
 	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: is(idem.ErrInProgress), retryAfter: retrySoon},
 	{name: mlsapi.ErrAlreadyMember, status: http.StatusConflict, match: as[*convos.AlreadyMemberError]()},

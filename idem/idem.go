@@ -103,6 +103,7 @@ type Store struct {
 	faults  *failpoint.Set
 	metrics Metrics
 	log     *slog.Logger
+	retire  Retire
 	beats   func(every time.Duration) (beat <-chan time.Time, stop func())
 }
 
@@ -116,7 +117,7 @@ func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func
 
 // New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
-	s := &Store{db: db, faults: faults, metrics: metrics, log: log, beats: func(every time.Duration) (<-chan time.Time, func()) {
+	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, beats: func(every time.Duration) (<-chan time.Time, func()) {
 		t := time.NewTicker(every)
 		return t.C, t.Stop
 	}}
@@ -130,8 +131,8 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 // first one if the key has been used for the same input. It is the only place that opens and
 // commits these transactions.
 //
-// Errors besides effect's own: *ConflictError, ErrInProgress, ErrUnknownOutcome, and those of the
-// database. If effect fails, Answer.Expired is still set: it says whether the key had a record
+// Errors besides effect's own: *ConflictError, ErrInProgress, ErrKeyTaken, ErrUnknownOutcome, and
+// those of the database. If effect fails, Answer.Expired is still set: it says whether the key had a record
 // whose lifetime is over.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
 	tx, err := s.begin(ctx, req)
@@ -150,7 +151,9 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 			return *first, nil
 		}
 	}
-	if answer.Body, err = effect(ctx, tx); err != nil {
+	if answer.Body, err = effect(ctx, tx); keyTaken(err) {
+		return Answer{Expired: answer.Expired}, fmt.Errorf("%w: %w", ErrKeyTaken, err)
+	} else if err != nil {
 		return Answer{Expired: answer.Expired}, err
 	}
 	if req.Key != "" {
@@ -186,6 +189,7 @@ func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answe
 		if reserved, err = reclaim(ctx, tx, req); reserved {
 			s.metrics.Expired(req.NSID)
 			expired = true
+			err = s.retire(ctx, tx, []UsedKey{{Caller: req.Caller.String(), NSID: req.NSID, Scope: req.Scope, Key: req.Key}})
 		}
 	}
 	if pgpool.LockTimeout(err) {
