@@ -151,9 +151,10 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 			return *first, nil
 		}
 	}
-	if answer.Body, err = effect(ctx, tx); keyTaken(err) {
-		return Answer{Expired: answer.Expired}, fmt.Errorf("%w: %w", ErrKeyTaken, err)
-	} else if err != nil {
+	if answer.Body, err = effect(ctx, tx); err != nil {
+		if keyTaken(err) {
+			err = fmt.Errorf("%w: %w", ErrKeyTaken, err)
+		}
 		return Answer{Expired: answer.Expired}, err
 	}
 	if req.Key != "" {
