@@ -55,8 +55,10 @@ const timestamp = "2006-01-02T15:04:05.000Z07:00"
 
 // ConflictError says that the key was used before for another request.
 type ConflictError struct {
-	Fields []string  // names of the input fields that differ, sorted; never their values
+	Fields []string  // paths of the input fields that differ, sorted; never their values
 	At     time.Time // when the first request came
+	First  []byte    // hash of the first request
+	Hash   []byte    // hash of this request
 }
 
 func (e *ConflictError) Error() string {
