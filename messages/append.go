@@ -74,7 +74,7 @@ func invalidDraft(err error) bool {
 	if code := pgpool.Code(err); code != "" {
 		return code[:2] == "22" || code[:2] == "23" || code[:2] == "54"
 	}
-	return errors.As(err, new(pgx.ErrPreprocessingBatch)) || errors.Is(err, pgpool.ErrNotSent)
+	return (errors.As(err, new(pgx.ErrPreprocessingBatch)) || errors.Is(err, pgpool.ErrNotSent)) && !pgpool.Unavailable(err)
 }
 
 // failure is what the failure of a transaction means for its draft d.

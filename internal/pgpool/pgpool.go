@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"strings"
@@ -129,6 +130,9 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 			}
 		}
 	}
+	// Statements rely on a snapshot of their own. Neither the URL nor the settings of a database or a
+	// role may change that.
+	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
 	return cfg, nil
 }
 
@@ -184,7 +188,7 @@ func Unavailable(err error) bool {
 	}
 	var netErr net.Error
 	var connectErr *pgconn.ConnectError
-	return errors.As(err, &connectErr) || errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) || errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, puddle.ErrClosedPool) || pgconn.SafeToRetry(err) || pgconn.Timeout(err)
 }
 
