@@ -582,7 +582,7 @@ func TestStrangerPassesTheLane(t *testing.T) {
 	}
 	select {
 	case o := <-member:
-		t.Errorf("the member's message did not wait: %+v", o)
+		t.Fatalf("the member's message did not wait: %+v", o)
 	default:
 	}
 	release()
