@@ -51,6 +51,16 @@ var mutants = []mutant{
 		{"idem.record.conflict", `bytes.Equal(r.requestHash, hash[:])`, `bytes.Equal(hash[:], hash[:])`}}},
 	{"body-ignored (messages)", "TestBodyIgnored", []edit{
 		{"messages.judge.repetition", `bytes.Equal(r.hash, d.Hash[:])`, `bytes.Equal(r.hash, r.hash)`}}},
+	{"hash-changed", "TestRequestHashes", []edit{
+		{"idem.Content.Hash", `h := sha256.New()`, `h := sha256.New()
+	h.Write([]byte("v2"))`},
+		{"api.contentHash", `sha256.Sum256(*buf)`, `sha256.Sum256(append([]byte("v2"), *buf...))`}}},
+	{"hash-changed (bytes with padding)", "TestRequestHashes", []edit{
+		{"api/lexcodec.Bytes.AppendJSON", "return append(dst, `\"}`...)", "return append(dst, `=\"}`...)"}}},
+	{"hash-changed (what is stored)", "TestStoredHashes", []edit{
+		{"api.handlers.write", `Input: input`, `Input: append(input[:len(input):len(input)], idem.Field{Name: "method", JSON: []byte("1")})`}}},
+	{"hash-changed (push)", "push.TestJobHash", []edit{
+		{"push.Job.content", `"job"`, `"id"`}}},
 	{"check-then-run", "TestCheckThenRun", []edit{onlyLooks, recordsLast}},
 	{"record-after", "TestRecordAfter", []edit{onlyLooks, recordsLast,
 		{"idem.Store.Do", `complete(tx, req, answer.Body)`, ``},
