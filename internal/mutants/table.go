@@ -61,6 +61,13 @@ var mutants = []mutant{
 		{"api.handlers.write", `Input: input`, `Input: append(input[:len(input):len(input)], idem.Field{Name: "method", JSON: []byte("1")})`}}},
 	{"hash-changed (push)", "push.TestJobHash", []edit{
 		{"push.Job.content", `"job"`, `"id"`}}},
+	{"no key, no retry", "TestOldClients", []edit{
+		{"api.handlers.AddMembers", `key = input.DerivedKey()`, `key = "any"`},
+		{"api.handlers.AddMembers", `return h.commit(c, convo, key,`, `return h.commit(c, convo, "",`}}},
+	{"silence counts as success", "TestSilenceOfOldClients", []edit{
+		{"welcome.Service.begin", `s.policy.OnExpiry == Consume`, `true`}}},
+	{"a roster without a commit", "TestOldClients", []edit{
+		{"convos.Add", `return Advanced{}, ErrCommitRequired`, `return Advanced{}, nil`}}},
 	{"check-then-run", "TestCheckThenRun", []edit{onlyLooks, recordsLast}},
 	{"record-after", "TestRecordAfter", []edit{onlyLooks, recordsLast,
 		{"idem.Store.Do", `complete(tx, req, answer.Body)`, ``},
