@@ -107,6 +107,12 @@ func (m *Metrics) begin() {
 	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, internalServerError, serviceUnavailable} {
 		m.fetches.WithLabelValues(outcome)
 	}
+	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job"} {
+		m.transitions.WithLabelValues(entity)
+	}
+	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
+		m.pushJobs.WithLabelValues(outcome)
+	}
 	for _, kind := range []string{kindWebSocket, kindServerSent} {
 		m.streams.WithLabelValues(kind)
 		for _, reason := range []string{"client", "too_slow", "no_pong", "protocol", "restart", "error"} {
