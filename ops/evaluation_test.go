@@ -75,7 +75,7 @@ func (e *evaluation) rule(ctx context.Context, r rule, now time.Duration) (firin
 	active := map[string]time.Duration{}
 	for _, sample := range vector {
 		if r.Record != "" {
-			metric := labels.NewBuilder(sample.Metric).Set(labels.MetricName, r.Record).Labels()
+			metric := labels.NewBuilder(sample.Metric).Set(model.MetricNameLabel, r.Record).Labels()
 			e.series = e.series.record(metric, promql.FPoint{T: now.Milliseconds(), F: sample.F})
 			continue
 		}
@@ -102,7 +102,7 @@ func (e *evaluation) rule(ctx context.Context, r rule, now time.Duration) (firin
 
 // alert is what Prometheus sends for a sample of a rule's result.
 func (e *evaluation) alert(ctx context.Context, r rule, sample promql.Sample, now time.Duration) (map[string]string, error) {
-	metric := labels.NewBuilder(sample.Metric).Del(labels.MetricName).Labels().Map()
+	metric := labels.NewBuilder(sample.Metric).Del(model.MetricNameLabel).Labels().Map()
 	data := template.AlertTemplateData(metric, nil, "", sample)
 	query := func(ctx context.Context, expr string, _ time.Time) (promql.Vector, error) {
 		return e.query(ctx, expr, now)

@@ -20,7 +20,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v3"
@@ -354,7 +353,7 @@ func changed(e parser.Expr, do func() bool) parser.Expr {
 		e.Expr = changed(e.Expr, do)
 	case *parser.VectorSelector:
 		for i, m := range e.LabelMatchers {
-			if m.Name != labels.MetricName && do() {
+			if m.Name != model.MetricNameLabel && do() {
 				e.LabelMatchers = slices.Delete(slices.Clone(e.LabelMatchers), i, i+1)
 				break
 			}

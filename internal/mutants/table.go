@@ -440,4 +440,6 @@ var mutants = []mutant{
 		{"push.Worker.take", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
 	{"a lapsed lease is renewed", "push.TestNodeThatSlept", []edit{
 		{"events.Presence.renew", `AND lease_expires_at > clock_timestamp()`, ``}}},
+	{"an alert that misses the first count", "cmd/mlsd.TestSeriesOfAlertsExist", []edit{
+		{"api.Metrics.begin", `m.transitions.WithLabelValues(entity)`, `_ = entity`}}},
 }
