@@ -1,8 +1,8 @@
 // Package ops_test evaluates the Prometheus rules of this folder.
 //
-// The cases of alerts.yml are in alerts_test.yml, in the format of "promtool test rules ops/alerts_test.yml". The test
-// reads them, and evaluates the rules with Prometheus' own engine as Prometheus does. So it needs
-// no program that go test does not have.
+// The cases of alerts.yml are in alerts_test.yml, in the format of promtool. The tests read them.
+// They evaluate the rules with Prometheus' own engine, so that they need no other program. "promtool
+// test rules ops/alerts_test.yml" says the same.
 package ops_test
 
 import (
