@@ -112,6 +112,7 @@ func (r rule) name() string { return r.Alert + r.Record }
 type caseFile struct {
 	RuleFiles          []string       `yaml:"rule_files"`
 	EvaluationInterval model.Duration `yaml:"evaluation_interval"`
+	Fuzzy              bool           `yaml:"fuzzy_compare"` // of values; here always, to six digits
 	Tests              []ruleCase     `yaml:"tests"`
 }
 
