@@ -496,7 +496,7 @@ func TestCleanup(t *testing.T) {
 	if _, err := b.Do(t.Context(), request("young"), effect); err != nil {
 		t.Fatal(err)
 	}
-	cleaner := idem.NewCleaner(b.db)
+	cleaner := idem.NewCleaner(b.db, nil)
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -51,6 +51,16 @@ var mutants = []mutant{
 		{"idem.record.conflict", `bytes.Equal(r.requestHash, hash[:])`, `bytes.Equal(hash[:], hash[:])`}}},
 	{"body-ignored (messages)", "TestBodyIgnored", []edit{
 		{"messages.judge.repetition", `bytes.Equal(r.hash, d.Hash[:])`, `bytes.Equal(r.hash, r.hash)`}}},
+	{"no second guard (convos)", "TestRawSecondInsert", []edit{
+		{"migrations/000010_keys.up.sql", `CREATE UNIQUE INDEX convos_idempotency_key`, `CREATE INDEX convos_idempotency_key`}}},
+	{"no second guard (commits)", "TestRawSecondInsert", []edit{
+		{"migrations/000010_keys.up.sql", `CREATE UNIQUE INDEX messages_commit_idempotency_key`, `CREATE INDEX messages_commit_idempotency_key`}}},
+	{"a key is never free again", "TestKeyIsRetiredWithItsRecord", []edit{
+		{"idem.Store.claim", `err = s.retire(ctx, tx, []UsedKey{{Caller: req.Caller.String(), NSID: req.NSID, Scope: req.Scope, Key: req.Key}})`, ``}}},
+	{"the cleaner leaves keys in use", "TestKeyIsRetiredWithItsRecord", []edit{
+		{"idem.Cleaner.clean", `c.retire(ctx, tx, ended)`, `c.retire(ctx, tx, nil)`}}},
+	{"a taken key is the server's fault", "TestLostRecord", []edit{
+		{"idem.keyTaken", `refused.Code == "23505"`, `refused.Code == "23503"`}}},
 	{"check-then-run", "TestCheckThenRun", []edit{onlyLooks, recordsLast}},
 	{"record-after", "TestRecordAfter", []edit{onlyLooks, recordsLast,
 		{"idem.Store.Do", `complete(tx, req, answer.Body)`, ``},
