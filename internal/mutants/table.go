@@ -87,6 +87,25 @@ var mutants = []mutant{
 		{"idem.Store.Do", `answer.Body, err = effect(ctx, tx); err != nil {`, `answer.Body, err = effect(ctx, tx); err != nil {
 		complete(tx, req, []byte(err.Error()))
 		_ = tx.Commit(ctx)`}}},
+	{"hash-changed", "TestRequestHashes", []edit{
+		{"idem.Content.Hash", `h := sha256.New()`, `h := sha256.New()
+	h.Write([]byte("v2"))`},
+		{"api.contentHash", `sha256.Sum256(*buf)`, `sha256.Sum256(append([]byte("v2"), *buf...))`}}},
+	{"hash-changed (bytes with padding)", "TestRequestHashes", []edit{
+		{"api/lexcodec.Bytes.AppendJSON", "return append(dst, `\"}`...)", "return append(dst, `=\"}`...)"}}},
+	{"hash-changed (what is stored)", "TestStoredHashes", []edit{
+		{"api.handlers.write", `Input: input`, `Input: append(input[:len(input):len(input)], idem.Field{Name: "method", JSON: []byte("1")})`}}},
+	{"hash-changed (push)", "push.TestJobHash", []edit{
+		{"push.Job.content", `"job"`, `"id"`}}},
+	{"no key, no retry", "TestOldClients", []edit{
+		{"api.handlers.AddMembers", `key = input.DerivedKey()`, `key = "any"`},
+		{"api.handlers.AddMembers", `return h.commit(c, convo, key,`, `return h.commit(c, convo, "",`}}},
+	{"silence counts as success", "TestSilenceOfOldClients", []edit{
+		{"welcome.Service.begin", `s.policy.OnExpiry == Consume`, `true`}}},
+	{"a roster without a commit", "TestOldClients", []edit{
+		{"convos.Add", `return Advanced{}, ErrCommitRequired`, `return Advanced{}, nil`}}},
+	{"an alert that misses the first count", "cmd/mlsd.TestSeriesOfAlertsExist", []edit{
+		{"api.Metrics.begin", `m.transitions.WithLabelValues(entity)`, `_ = entity`}}},
 	{"swallowed-insert", "TestSwallowedInsert", []edit{
 		{"idem.reserve", `tag, err := tx.Exec`, `attempt, err := tx.Begin(ctx)
 	if err != nil {
