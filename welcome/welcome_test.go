@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
 	"mlsd/welcome"
@@ -59,7 +61,7 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 	convo, ref := uuid.New(), mls.KeyPackageRef("ref")
 	add(rt, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: ref})
 	join(rt, db, convo, bob)
-	service := welcome.New(db, policy, nil)
+	service := newService(db, policy, nil)
 	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
 	model := expect{state: welcome.Available}
 	var lease time.Time
@@ -131,6 +133,11 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 	})
 }
 
+// newService returns a service that counts and logs nothing.
+func newService(db *pgxpool.Pool, policy welcome.Policy, faults *failpoint.Set) *welcome.Service {
+	return welcome.New(db, policy, func(welcome.Outcome) {}, slog.New(slog.DiscardHandler), faults)
+}
+
 // phone is the device that bob's Welcome is for.
 var phone = welcome.Device{DID: bob, DeviceID: "phone"}
 
@@ -162,7 +169,7 @@ func TestNewerWelcomeSupersedes(t *testing.T) {
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
 	convo := uuid.New()
 	join(t, db, convo, bob)
-	service := welcome.New(db, policy, nil)
+	service := newService(db, policy, nil)
 	one := welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")}
 	laptop := welcome.Recipient{DID: bob, DeviceID: "laptop", Ref: mls.KeyPackageRef("two")}
 	add(t, db, convo, 1, one, laptop)
@@ -193,7 +200,7 @@ func TestRetention(t *testing.T) {
 	db := pgtest.Database(t)
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
 	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
-	service, convo := welcome.New(db, policy, nil), uuid.New()
+	service, convo := newService(db, policy, nil), uuid.New()
 	join(t, db, convo, bob)
 	add(t, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")},
 		welcome.Recipient{DID: "did:plc:carol", DeviceID: "tablet", Ref: mls.KeyPackageRef("two")})
