@@ -123,12 +123,12 @@ var mutants = []mutant{
 	{"second-fetch-410", "TestSecondFetch410", []edit{
 		{"welcome.fetched.delivery", `case *f.state == Consumed:`, `case *f.state == Consumed, *f.state == InFlight:`}}},
 	{"confirmed-nothing", "TestConfirmedNothing", []edit{
-		{"welcome.confirmed.outcome", `case c.before == nil, !*c.fetched:`, `case c.before == nil:
-		return Consumed, nil
+		{"welcome.confirmed.state", `case c.before == nil, !*c.fetched:`, `case c.before == nil:
+		return Consumed, Success, nil
 	case !*c.fetched:`}}},
 	{"confirmed-nothing (unfetched)", "TestConfirmedNothing", []edit{
-		{"welcome.confirmed.outcome", `case c.before == nil, !*c.fetched:`, `case c.before != nil && !*c.fetched:
-		return Consumed, nil
+		{"welcome.confirmed.state", `case c.before == nil, !*c.fetched:`, `case c.before != nil && !*c.fetched:
+		return Consumed, Success, nil
 	case c.before == nil:`}}},
 	{"sliding-grace", "TestSlidingGrace", []edit{
 		{"welcome/openlease.sql", `chosen.state = 'available' AND state = 'available'`, `state IN ('available', 'in_flight')`}}},
