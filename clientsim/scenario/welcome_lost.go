@@ -39,16 +39,39 @@ func WelcomeDamaged(ctx context.Context, w *testbed.World) error {
 	if err := alice.Send(ctx, convo, "nobody who was invited can read this"); err != nil {
 		return err
 	}
+	if err := reportsFailures(ctx, w, convo, lost); err != nil {
+		return err
+	}
+	return comeBack(ctx, w, convo, alice, dave, lost)
+}
+
+// reportsFailures makes phones try to join with a damaged Welcome. A server of our own must count one
+// failed join of each, though each phone tries twice under its lease.
+func reportsFailures(ctx context.Context, w *testbed.World, convo string, lost []*client.Phone) error {
+	count := func() (n int, err error) {
+		if w.Server != nil {
+			n, err = w.Server.FailedJoins(ctx)
+		}
+		return n, err
+	}
+	before, err := count()
+	if err != nil {
+		return err
+	}
 	for _, p := range lost {
 		if err := p.Join(ctx, convo); !errors.Is(err, client.ErrWelcomeLost) {
 			w.Broken("%s joined with a damaged Welcome: %v", p.Name, err)
 		}
 	}
-	return comeBack(ctx, w, convo, alice, dave, lost)
+	after, err := count()
+	if err == nil && w.Server != nil && after != before+len(lost) {
+		w.Broken("the server counted %d failed joins, want %d", after-before, len(lost))
+	}
+	return err
 }
 
 // comeBack lets the phones that lost their Welcomes come back one by one, with a member's help if
-// they need it. A Welcome that was replaced does not come back to the server's answers.
+// they need it.
 func comeBack(ctx context.Context, w *testbed.World, convo string, alice, member *client.Phone, lost []*client.Phone) error {
 	for i, p := range lost {
 		asked := p.Device
