@@ -29,8 +29,27 @@ const grace = 5 * time.Minute
 type expect struct {
 	state   welcome.State
 	fetched bool
-	failed  bool
+	failed  bool          // since the lease was opened
 	left    time.Duration // of the lease
+
+	failures int  // leases with a failure
+	silent   bool // consumed without a confirmation
+}
+
+// confirm is a confirmation of a Welcome that was fetched. Only a Welcome that a device has confirmed
+// takes nothing more.
+func (e *expect) confirm(success bool) {
+	if e.state == welcome.Consumed && !e.silent {
+		return
+	}
+	if success {
+		e.state, e.failed, e.silent = welcome.Consumed, false, false
+		return
+	}
+	if !e.failed {
+		e.failures++
+	}
+	e.failed = true
 }
 
 func (e *expect) endLease(onExpiry welcome.ExpiryPolicy) {
@@ -38,7 +57,7 @@ func (e *expect) endLease(onExpiry welcome.ExpiryPolicy) {
 		return
 	}
 	if onExpiry == welcome.Consume && !e.failed {
-		e.state = welcome.Consumed
+		e.state, e.silent = welcome.Consumed, true
 	} else {
 		e.state = welcome.Available
 	}
@@ -91,21 +110,15 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 			success := rapid.Bool().Draw(rt, "success")
 			model.endLease(policy.OnExpiry)
 			state, err := service.Confirm(ctx, convo, phone, success, "no such key")
-			switch {
-			case !model.fetched:
+			if !model.fetched {
 				if !errors.Is(err, welcome.ErrNotFound) {
 					rt.Fatalf("confirmed what was never fetched: %s, %v", state, err)
 				}
-			case model.state == welcome.Consumed || success:
-				model.state = welcome.Consumed
-				if err != nil || state != welcome.Consumed {
-					rt.Fatalf("confirm: %s, %v", state, err)
-				}
-			default:
-				model.failed = true
-				if err != nil || state != model.state {
-					rt.Fatalf("failed join: %s, %v, want %s", state, err, model.state)
-				}
+				return
+			}
+			model.confirm(success)
+			if err != nil || state != model.state {
+				rt.Fatalf("confirmed with %t: %s, %v, want %s", success, state, err, model.state)
 			}
 		},
 		"wait": func(rt *rapid.T) {
@@ -122,12 +135,13 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 				rt.Fatal(err)
 			}
 			model.endLease(policy.OnExpiry)
-			var state welcome.State
-			if err := db.QueryRow(ctx, `SELECT state FROM welcomes WHERE convo_id = $1`, convo).Scan(&state); err != nil {
+			var got expect
+			if err := db.QueryRow(ctx, `SELECT state, failures, silent FROM welcomes WHERE convo_id = $1`, convo).
+				Scan(&got.state, &got.failures, &got.silent); err != nil {
 				rt.Fatal(err)
 			}
-			if state != model.state {
-				rt.Fatalf("after the reaper: %s, want %s", state, model.state)
+			if got.state != model.state || got.failures != model.failures || got.silent != model.silent {
+				rt.Fatalf("after the reaper: %+v, want %+v", got, model)
 			}
 		},
 	})
