@@ -1,8 +1,13 @@
 package api
 
 import (
+	"errors"
+	"fmt"
+
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/welcome"
 )
 
 // GetWelcome: blue.catbird.mls.getWelcome. A query by its verb, but it opens a lease.
@@ -16,6 +21,13 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 		return err
 	}
 	w, err := h.welcomes.Fetch(c.ctx, convo, device)
+	if errors.Is(err, welcome.ErrConsumed) {
+		way, unknown := convos.WayBackOf(c.ctx, h.db, convo, c.caller)
+		if unknown != nil {
+			return unknown
+		}
+		return fmt.Errorf("%w; %s", err, way)
+	}
 	if err != nil {
 		return err
 	}

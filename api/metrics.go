@@ -21,6 +21,7 @@ type Metrics struct {
 	welcomes    *prometheus.CounterVec
 	keyPackages *prometheus.CounterVec
 	fetches     *prometheus.CounterVec
+	confirms    *prometheus.CounterVec
 	epochs      *prometheus.CounterVec
 	transitions *prometheus.CounterVec
 	rounds      *prometheus.CounterVec
@@ -62,6 +63,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_key_package_reaper_total", Help: "What the KeyPackage reaper did: expired, orphaned, deleted."}, []string{"action"}),
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
+		confirms: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_welcome_confirmations_total", Help: "confirmWelcome by outcome: success, failure (once per lease), unchanged (twice or late), unknown (no fetched Welcome)."}, []string{"outcome"}),
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
 		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -92,7 +95,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.epochs, m.rounds,
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.rounds,
 		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
@@ -112,6 +115,9 @@ func (m *Metrics) begin() {
 	}
 	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, internalServerError, serviceUnavailable} {
 		m.fetches.WithLabelValues(outcome)
+	}
+	for _, outcome := range []welcome.Outcome{welcome.Success, welcome.Failure, welcome.Unchanged, welcome.Unknown} {
+		m.confirms.WithLabelValues(string(outcome))
 	}
 	for _, kind := range []string{kindWebSocket, kindServerSent} {
 		m.streams.WithLabelValues(kind)
@@ -179,6 +185,9 @@ func (m *Metrics) TakenOver(nsid string) { m.idempotency.WithLabelValues(nsid, "
 func (m *Metrics) HeartbeatLost(nsid string) {
 	m.idempotency.WithLabelValues(nsid, "heartbeat_lost").Inc()
 }
+
+// WelcomeConfirmed counts one confirmation of a Welcome.
+func (m *Metrics) WelcomeConfirmed(o welcome.Outcome) { m.confirms.WithLabelValues(string(o)).Inc() }
 
 // Batched counts messages that shared a transaction.
 func (m *Metrics) Batched(messages int) { m.batches.Observe(float64(messages)) }

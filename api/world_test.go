@@ -120,7 +120,7 @@ func (w *world) boot() *api.Server {
 		Writes:   idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys)),
 		Messages: w.messages,
 		Cursors:  convos.NewCursors(w.db, w.faults),
-		Welcomes: welcome.New(w.db, w.policy, w.faults),
+		Welcomes: welcome.New(w.db, w.policy, metrics.WelcomeConfirmed, log, w.faults),
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -3,14 +3,12 @@ package convos
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/outbox"
-	"mlsd/welcome"
 )
 
 // AddMembers is a commit that adds members.
@@ -21,7 +19,8 @@ type AddMembers struct {
 	Proposed
 }
 
-// Add accepts the commit and puts the members on the roster. Errors: ErrNotFound, ErrNotMember,
+// Add accepts the commit and puts the members on the roster. The commit replaces the leaves of those
+// who are on the roster and never joined. Errors: ErrNotFound, ErrNotMember,
 // ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
 // *InvalidObjectError, and those of keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
@@ -44,15 +43,17 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 		return Advanced{}, invalid(Welcome, "the added members need one to join with")
 	}
 	added := distinct(a.DIDs)
-	if err := checkAdditions(ctx, tx, &c, added); err != nil {
-		return Advanced{}, err
-	}
-	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, rights{adds: added})
+	replaced, err := checkAdditions(ctx, tx, &c, a.Caller, added)
 	if err != nil {
 		return Advanced{}, err
 	}
+	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, rights{adds: added, replaces: replaced})
+	if err != nil {
+		return Advanced{}, notReplaced(err, replaced)
+	}
 	// A member that comes back keeps its row, and reads from the commit that added it again. A
-	// member that was on the roster without being in the group goes on reading where it was.
+	// member that was on the roster without being in the group, or whose leaf is replaced, goes on
+	// reading where it was.
 	_, err = tx.Exec(ctx, `
 		WITH joined AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq)
@@ -74,35 +75,22 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 }
 
 // checkAdditions refuses DIDs that are in the group already and a roster that would become too
-// long. A member that Create put on the roster without a Welcome is not in the group yet.
-func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, added []syntax.DID) error {
+// long. It returns those whose leaves the commit has to replace.
+func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID) (replaced []syntax.DID, err error) {
 	var total int
 	var present []syntax.DID
-	err := tx.QueryRow(ctx, `
+	err = tx.QueryRow(ctx, `
 		SELECT count(*), coalesce(array_agg(did ORDER BY did) FILTER (WHERE did = ANY($2)), '{}')
 		FROM members WHERE convo_id = $1 AND left_at IS NULL`,
 		c.id, added).Scan(&total, &present)
 	if err != nil {
-		return fmt.Errorf("read the roster: %w", err)
+		return nil, fmt.Errorf("read the roster: %w", err)
 	}
 	if total-len(present)+len(added) > MaxMembers {
-		return ErrTooManyMembers
+		return nil, ErrTooManyMembers
 	}
 	if len(present) == 0 {
-		return nil
+		return nil, nil
 	}
-	invited, err := welcome.Invited(ctx, tx, c.id, present)
-	if err != nil {
-		return err
-	}
-	group, err := c.publicGroup(ctx, tx)
-	if err != nil {
-		return err
-	}
-	for _, did := range present {
-		if did == c.creator || slices.Contains(invited, did) || group.has(did) {
-			return &AlreadyMemberError{DID: did}
-		}
-	}
-	return nil
+	return c.replaceable(ctx, tx, caller, present)
 }

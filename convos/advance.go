@@ -37,6 +37,9 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 		return Advanced{}, err
 	}
 	v, err := c.judge(ctx, tx, by, p, h, allowed)
+	if err == nil {
+		err = v.checkReplaced(allowed.replaces)
+	}
 	if err != nil {
 		return Advanced{}, err
 	}
@@ -56,11 +59,11 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	if err := keepGroup(ctx, tx, c.id, next, v.group, p.GroupInfo); err != nil {
 		return Advanced{}, err
 	}
-	if err := welcome.Supersede(ctx, tx, c.id, v.superseded()...); err != nil {
+	if err := welcome.Supersede(ctx, tx, c.id, v.superseded(allowed.replaces)...); err != nil {
 		return Advanced{}, err
 	}
 	if p.Welcome != nil {
-		if err := addWelcome(ctx, tx, *c, by, next, p.Welcome, allowed.adds, v); err != nil {
+		if err := addWelcome(ctx, tx, *c, by, next, p.Welcome, allowed, v); err != nil {
 			return Advanced{}, err
 		}
 	}
@@ -96,7 +99,8 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls
 // addWelcome consumes the KeyPackages that a Welcome names and makes the Welcome available to their
 // devices. The Welcome must reach each added member. It can also name other devices of its maker's,
 // and no others. It must fit what is known of the commit.
-func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, added []syntax.DID, v verdict) error {
+func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, allowed rights, v verdict) error {
+	added := allowed.adds
 	w, err := mls.ParseWelcome(body)
 	if err != nil {
 		return invalid(Welcome, "%v", err)
@@ -123,7 +127,7 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 			return invalid(Welcome, "names no KeyPackage of %s", did)
 		}
 	}
-	if err := v.checkRecipients(by, to); err != nil {
+	if err := v.checkRecipients(by, to, allowed.replaces); err != nil {
 		return err
 	}
 	return welcome.Add(ctx, tx, c.id, epoch, body, to)

@@ -36,9 +36,17 @@ var (
 )
 
 // AlreadyMemberError names a DID that a commit adds although it is a member.
-type AlreadyMemberError struct{ DID syntax.DID }
+type AlreadyMemberError struct {
+	DID    syntax.DID
+	Reason string // why the commit cannot replace its leaf; can be empty
+}
 
-func (e *AlreadyMemberError) Error() string { return e.DID.String() + " is a member already" }
+func (e *AlreadyMemberError) Error() string {
+	if e.Reason == "" {
+		return e.DID.String() + " is a member already"
+	}
+	return e.DID.String() + " is a member already: " + e.Reason
+}
 
 // InvalidObjectError says why an MLS object does not fit its request.
 type InvalidObjectError struct {

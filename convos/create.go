@@ -90,7 +90,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	}
 	if n.Welcome != nil {
 		c := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: epoch}
-		if err := addWelcome(ctx, tx, c, n.Creator, epoch, n.Welcome, others, v); err != nil {
+		if err := addWelcome(ctx, tx, c, n.Creator, epoch, n.Welcome, rights{adds: others}, v); err != nil {
 			return Convo{}, err
 		}
 	}

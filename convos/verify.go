@@ -33,9 +33,10 @@ const (
 // add devices of the committer's. It can remove other devices of the committer's, devices of
 // members who have left, and devices that propose their own removal.
 type rights struct {
-	adds    []syntax.DID // the commit must add at least one device of each
-	removes syntax.DID   // the commit must remove all its devices; "" is none
-	joins   bool         // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
+	adds     []syntax.DID // the commit must add at least one device of each
+	replaces []syntax.DID // those of adds whose older leaves the commit must remove
+	removes  syntax.DID   // the commit must remove all its devices; "" is none
+	joins    bool         // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
 }
 
 // verdict is the result of checking a commit.
@@ -316,6 +317,7 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 		case did == by.String():
 		case allowed.joins: // an external commit removes only an older device of its sender (§12.2)
 			return ErrNotPermitted
+		case slices.Contains(allowed.replaces, syntax.DID(did)):
 		case did != allowed.removes.String() && !m.Own:
 			others = append(others, did)
 		}
@@ -349,10 +351,13 @@ func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, erro
 }
 
 // superseded lists the devices whose older Welcomes are of no use after the commit: those that it
-// removes, and the one that joins by it.
-func (v verdict) superseded() (devices []welcome.Device) {
+// removes, the one that joins by it, and all of the people whose leaves it replaces.
+func (v verdict) superseded(replaced []syntax.DID) (devices []welcome.Device) {
+	for _, did := range replaced {
+		devices = append(devices, welcome.Device{DID: did})
+	}
 	if v.change == nil {
-		return nil
+		return devices
 	}
 	for _, m := range v.change.Removes {
 		devices = append(devices, welcome.Device{DID: syntax.DID(m.DID()), DeviceID: m.DeviceID()})
@@ -366,8 +371,9 @@ func (v verdict) superseded() (devices []welcome.Device) {
 }
 
 // checkRecipients checks that a Welcome is for the devices that its commit adds. Only the
-// committer's own devices can join without a KeyPackage that this server knows.
-func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient) error {
+// committer's own devices can join without a KeyPackage that this server knows. Of the people whose
+// leaves the commit replaces, no device remains that the Welcome is not for.
+func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient, replaced []syntax.DID) error {
 	for _, ref := range v.adds {
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return bytes.Equal(r.Ref, ref) }) {
 			return invalid(Welcome, "does not name KeyPackage %s, which the commit adds", ref)
@@ -391,6 +397,11 @@ func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient) error {
 		welcomed[device] = true
 		if !in[device] {
 			return invalid(Welcome, "names KeyPackage %s, whose device is not in the group", r.Ref)
+		}
+	}
+	for m := range v.group.Tree.Members() {
+		if slices.Contains(replaced, syntax.DID(m.DID())) && !welcomed[m.DID()+" "+m.DeviceID()] {
+			return invalid(GroupInfo, "ratchet_tree: leaf %d is of a device that the Welcome is not for, and its owner never joined", m.Leaf)
 		}
 	}
 	if v.change == nil {

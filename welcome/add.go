@@ -50,14 +50,3 @@ func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []by
 	}
 	return nil
 }
-
-// Invited returns those of dids that have ever been sent a Welcome to convo.
-func Invited(ctx context.Context, tx pgx.Tx, convo uuid.UUID, dids []syntax.DID) (invited []syntax.DID, err error) {
-	err = tx.QueryRow(ctx, `
-		SELECT coalesce(array_agg(DISTINCT recipient_did), '{}') FROM welcomes WHERE convo_id = $1 AND recipient_did = ANY($2)`,
-		convo, dids).Scan(&invited)
-	if err != nil {
-		return nil, fmt.Errorf("read who was invited: %w", err)
-	}
-	return invited, nil
-}

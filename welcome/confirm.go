@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,19 @@ import (
 
 // reasonConfirm is the method that confirms, as the audit log names it.
 const reasonConfirm = "confirmWelcome"
+
+// maxDetails bounds what is kept of a device's words about a failed join, in bytes.
+const maxDetails = 1024
+
+// Outcome says what a confirmation did.
+type Outcome string
+
+const (
+	Success   Outcome = "success"   // the device has joined: the Welcome is consumed now
+	Failure   Outcome = "failure"   // the device could not join: recorded, once per lease
+	Unchanged Outcome = "unchanged" // nothing: it came twice, or late
+	Unknown   Outcome = "unknown"   // the caller has fetched no Welcome to confirm
+)
 
 // confirmDelivery makes the transition to consumed, or records that a join has failed.
 //
@@ -28,8 +42,9 @@ type confirmation struct {
 }
 
 // Confirm ends a delivery and returns the Welcome's state. Success consumes the Welcome. A failure
-// is recorded, and the Welcome can be fetched again. A confirmation that comes twice or late
-// changes nothing. Confirmations that arrive at the same time share a transaction.
+// is recorded with its details, of which at most 1,024 bytes are kept, and the Welcome can be
+// fetched again. A confirmation that comes twice or late does not change the state. Confirmations
+// that arrive at the same time share a transaction.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound (also if the Welcome was never fetched),
 // batch.ErrOverloaded, batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
@@ -37,7 +52,7 @@ func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, succe
 	if details == "" {
 		details = "not stated"
 	}
-	c := confirmation{convo, to, success, details}
+	c := confirmation{convo, to, success, cut(details)}
 	var result confirmed
 	err := attempt(ctx, func(wait bool) (busy bool, err error) {
 		if wait {
@@ -50,7 +65,25 @@ func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, succe
 	if err != nil {
 		return "", fmt.Errorf("confirm the Welcome: %w", err)
 	}
-	return result.outcome()
+	state, outcome, err := result.state(success)
+	s.count(outcome)
+	if outcome == Failure { // no DID, and none of the client's words
+		s.log.WarnContext(ctx, "a device could not join with its Welcome",
+			"welcome", *result.id, "convo", convo, "attempts", *result.attempts, "failures", *result.failures)
+	}
+	return state, err
+}
+
+// cut returns the first maxDetails bytes of details, without a part of a character at the end.
+func cut(details string) string {
+	if len(details) <= maxDetails {
+		return details
+	}
+	end := maxDetails
+	for end > 0 && !utf8.RuneStart(details[end]) {
+		end--
+	}
+	return details[:end]
 }
 
 // confirmTogether confirms in one transaction, each in a statement of its own: the audit log names
@@ -77,32 +110,41 @@ func (c confirmation) queue(statements *pgx.Batch, result *confirmed) {
 	statements.Queue(confirmDelivery,
 		c.convo, c.to.DID, c.to.DeviceID, []byte(c.to.KeyPackageRef), reasonConfirm, c.success, c.details).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&result.member, &result.fetched, &result.before, &result.after)
+			return row.Scan(&result.member, &result.fetched, &result.before, &result.after, &result.failed, &result.id, &result.attempts, &result.failures)
 		})
 }
 
 // confirmed is the row of confirmDelivery. Fields besides member are nil if the recipient has no
-// Welcome.
+// Welcome. The last four belong to after.
 type confirmed struct {
-	member  *bool
-	fetched *bool // at any time
-	before  *State
-	after   *State // nil: unchanged
+	member   *bool
+	fetched  *bool // at any time
+	before   *State
+	after    *State // nil: nothing has changed
+	failed   *bool  // the lease's first failure is recorded
+	id       *uuid.UUID
+	attempts *int
+	failures *int
 }
 
 func (c confirmed) busy() bool {
 	return c.before != nil && *c.fetched && (*c.before == Available || *c.before == InFlight) && c.after == nil
 }
 
-func (c confirmed) outcome() (State, error) {
+// state returns the Welcome's state after the confirmation, and what the confirmation did.
+func (c confirmed) state(success bool) (State, Outcome, error) {
 	if err := checkMember(c.member); err != nil {
-		return "", err
+		return "", Unknown, err
 	}
 	switch {
 	case c.before == nil, !*c.fetched:
-		return "", ErrNotFound
+		return "", Unknown, ErrNotFound
 	case c.after == nil:
-		return *c.before, nil
+		return *c.before, Unchanged, nil
+	case success:
+		return *c.after, Success, nil
+	case *c.failed:
+		return *c.after, Failure, nil
 	}
-	return *c.after, nil
+	return *c.after, Unchanged, nil
 }

@@ -4,6 +4,9 @@
 -- $5 method, for the audit log
 -- $6 success, $7 why the join failed
 --
+-- A failure counts once per lease. A retry of it replaces the words only, because a confirmation
+-- has no key. The count, the last words and their time stay on the row across later leases.
+--
 -- The statement does not wait for locks. If another transaction has locked the Welcome, the caller
 -- tries again after waiting in a statement of its own: see Service.
 WITH audit AS MATERIALIZED (
@@ -19,22 +22,31 @@ WITH audit AS MATERIALIZED (
         (attempts > 0) DESC, epoch DESC, created_at DESC
     LIMIT 1
 ), locked AS MATERIALIZED (
-    -- No row if another transaction has locked or changed the Welcome, or if its grace is over.
-    SELECT w.id FROM chosen CROSS JOIN LATERAL (
-        SELECT id FROM welcomes
+    -- No row if another transaction has locked or changed the Welcome, or if its grace is over. A
+    -- Welcome that has ended without the device's success can still be confirmed, or fail once.
+    SELECT w.* FROM chosen CROSS JOIN LATERAL (
+        SELECT id, NOT $6::boolean AND last_error IS NULL AS failed FROM welcomes
         WHERE convo_id = $1 AND id = chosen.id AND chosen.fetched AND state = chosen.state
-            AND (state = 'available' OR state = 'in_flight' AND grace_expires_at > clock_timestamp())
+            AND (state = 'available' OR state = 'in_flight' AND grace_expires_at > clock_timestamp()
+                OR silent AND $6 OR (silent OR state IN ('superseded', 'expired')) AND NOT $6 AND last_error IS NULL)
         FOR UPDATE SKIP LOCKED
     ) w
 ), confirmed AS (
     UPDATE welcomes w
     SET state = CASE WHEN $6 THEN 'consumed' ELSE w.state END,
-        confirmed_at = CASE WHEN $6 THEN clock_timestamp() END,
+        confirmed_at = CASE WHEN $6 THEN clock_timestamp() ELSE w.confirmed_at END,
+        silent = w.silent AND NOT $6,
         last_error = CASE WHEN NOT $6 THEN $7::text END,
+        failures = w.failures + locked.failed::integer,
+        last_failure = CASE WHEN $6 THEN w.last_failure ELSE $7 END,
+        last_failed_at = CASE WHEN $6 THEN w.last_failed_at ELSE clock_timestamp() END,
         version = w.version + 1
     FROM locked
     WHERE w.convo_id = $1 AND w.id = locked.id
-    RETURNING w.state
+    RETURNING w.id, w.state, w.version, w.attempts, w.failures, locked.failed
+), audited AS (
+    INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version, details)
+    SELECT 'welcome', id::text, $2, state, state, $5, version, left($7, 256) FROM confirmed WHERE failed
 )
-SELECT recipient.member, chosen.fetched, chosen.state, confirmed.state
+SELECT recipient.member, chosen.fetched, chosen.state, confirmed.state, confirmed.failed, confirmed.id, confirmed.attempts, confirmed.failures
 FROM (SELECT) one LEFT JOIN recipient ON true LEFT JOIN chosen ON true LEFT JOIN confirmed ON true

@@ -22,6 +22,6 @@ func (s *Service) TryConfirm(ctx context.Context, convo uuid.UUID, to Device, su
 	if err != nil || results[0].busy() {
 		return "", err == nil, err
 	}
-	state, err = results[0].outcome()
+	state, _, err = results[0].state(success)
 	return state, false, err
 }

@@ -44,7 +44,7 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 		args  []any
 	}{
 		{"consume unconfirmed Welcomes", &done.Consumed, `
-			UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp(), version = version + 1
+			UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp(), silent = true, version = version + 1
 			WHERE (convo_id, id) IN (
 				SELECT convo_id, id FROM welcomes
 				WHERE state = 'in_flight' AND grace_expires_at <= now() AND last_error IS NULL AND $2

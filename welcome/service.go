@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,13 +40,16 @@ var errBusy = fmt.Errorf("%w: other transactions keep changing the Welcome", mes
 type Service struct {
 	db       *pgxpool.Pool
 	policy   Policy
+	count    func(Outcome)
+	log      *slog.Logger
 	faults   *failpoint.Set
 	confirms *batch.Batcher[confirmation, confirmed]
 }
 
-// New returns a Service on db, which the caller owns. faults can be nil.
-func New(db *pgxpool.Pool, policy Policy, faults *failpoint.Set) *Service {
-	s := &Service{db: db, policy: policy, faults: faults}
+// New returns a Service on db, which the caller owns. It calls count for every confirmation. faults
+// can be nil.
+func New(db *pgxpool.Pool, policy Policy, count func(Outcome), log *slog.Logger, faults *failpoint.Set) *Service {
+	s := &Service{db: db, policy: policy, count: count, log: log, faults: faults}
 	s.confirms = batch.New(batch.Limits{Batch: confirmsPerBatch, Queue: confirmsWaiting, Timeout: confirmTimeout}, s.confirmTogether)
 	return s
 }
@@ -91,6 +95,7 @@ const endLeases = `
 	UPDATE welcomes w
 	SET state = CASE WHEN succeeded THEN 'consumed' ELSE 'available' END,
 		confirmed_at = CASE WHEN succeeded THEN clock_timestamp() END,
+		silent = succeeded,
 		version = w.version + 1
 	FROM locked
 	WHERE w.convo_id = $1 AND w.id = locked.id AND locked.state = 'in_flight' AND locked.grace_expires_at <= clock_timestamp()`

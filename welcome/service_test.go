@@ -38,7 +38,7 @@ func newBench(t *testing.T, recipients int, fetched bool) *bench {
 	t.Helper()
 	b := &bench{policy: welcome.Policy{Grace: grace, OnExpiry: welcome.Release}, faults: failpoint.New(), convo: uuid.New()}
 	b.db = pgtest.Database(t, pgtest.MaxConns(24), pgtest.CountTrips(&b.trips))
-	b.nodes = [2]*welcome.Service{welcome.New(b.db, b.policy, b.faults), welcome.New(b.db, b.policy, nil)}
+	b.nodes = [2]*welcome.Service{newService(b.db, b.policy, b.faults), newService(b.db, b.policy, nil)}
 	var to []welcome.Recipient
 	for i := range recipients {
 		d := recipient(i)

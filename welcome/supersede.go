@@ -32,3 +32,16 @@ func Supersede(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...Devic
 	}
 	return nil
 }
+
+// Lock waits for the locks of all Welcomes of the people that have not ended with a confirmation,
+// and takes them, in the order of ids. After it, no device can confirm one before tx ends.
+func Lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID, people []syntax.DID) error {
+	_, err := tx.Exec(ctx, `
+		SELECT FROM welcomes
+		WHERE convo_id = $1 AND recipient_did = ANY($2) AND (state IN ('available', 'in_flight') OR silent)
+		ORDER BY id FOR UPDATE`, convo, people)
+	if err != nil {
+		return fmt.Errorf("lock Welcomes: %w", err)
+	}
+	return nil
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
 	"mlsd/welcome"
@@ -27,8 +29,27 @@ const grace = 5 * time.Minute
 type expect struct {
 	state   welcome.State
 	fetched bool
-	failed  bool
+	failed  bool          // since the lease was opened
 	left    time.Duration // of the lease
+
+	failures int  // leases with a failure
+	silent   bool // consumed without a confirmation
+}
+
+// confirm is a confirmation of a Welcome that was fetched. Only a Welcome that a device has confirmed
+// takes nothing more.
+func (e *expect) confirm(success bool) {
+	if e.state == welcome.Consumed && !e.silent {
+		return
+	}
+	if success {
+		e.state, e.failed, e.silent = welcome.Consumed, false, false
+		return
+	}
+	if !e.failed {
+		e.failures++
+	}
+	e.failed = true
 }
 
 func (e *expect) endLease(onExpiry welcome.ExpiryPolicy) {
@@ -36,7 +57,7 @@ func (e *expect) endLease(onExpiry welcome.ExpiryPolicy) {
 		return
 	}
 	if onExpiry == welcome.Consume && !e.failed {
-		e.state = welcome.Consumed
+		e.state, e.silent = welcome.Consumed, true
 	} else {
 		e.state = welcome.Available
 	}
@@ -59,7 +80,7 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 	convo, ref := uuid.New(), mls.KeyPackageRef("ref")
 	add(rt, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: ref})
 	join(rt, db, convo, bob)
-	service := welcome.New(db, policy, nil)
+	service := newService(db, policy, nil)
 	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
 	model := expect{state: welcome.Available}
 	var lease time.Time
@@ -89,21 +110,15 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 			success := rapid.Bool().Draw(rt, "success")
 			model.endLease(policy.OnExpiry)
 			state, err := service.Confirm(ctx, convo, phone, success, "no such key")
-			switch {
-			case !model.fetched:
+			if !model.fetched {
 				if !errors.Is(err, welcome.ErrNotFound) {
 					rt.Fatalf("confirmed what was never fetched: %s, %v", state, err)
 				}
-			case model.state == welcome.Consumed || success:
-				model.state = welcome.Consumed
-				if err != nil || state != welcome.Consumed {
-					rt.Fatalf("confirm: %s, %v", state, err)
-				}
-			default:
-				model.failed = true
-				if err != nil || state != model.state {
-					rt.Fatalf("failed join: %s, %v, want %s", state, err, model.state)
-				}
+				return
+			}
+			model.confirm(success)
+			if err != nil || state != model.state {
+				rt.Fatalf("confirmed with %t: %s, %v, want %s", success, state, err, model.state)
 			}
 		},
 		"wait": func(rt *rapid.T) {
@@ -120,15 +135,21 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 				rt.Fatal(err)
 			}
 			model.endLease(policy.OnExpiry)
-			var state welcome.State
-			if err := db.QueryRow(ctx, `SELECT state FROM welcomes WHERE convo_id = $1`, convo).Scan(&state); err != nil {
+			var got expect
+			if err := db.QueryRow(ctx, `SELECT state, failures, silent FROM welcomes WHERE convo_id = $1`, convo).
+				Scan(&got.state, &got.failures, &got.silent); err != nil {
 				rt.Fatal(err)
 			}
-			if state != model.state {
-				rt.Fatalf("after the reaper: %s, want %s", state, model.state)
+			if got.state != model.state || got.failures != model.failures || got.silent != model.silent {
+				rt.Fatalf("after the reaper: %+v, want %+v", got, model)
 			}
 		},
 	})
+}
+
+// newService returns a service that counts and logs nothing.
+func newService(db *pgxpool.Pool, policy welcome.Policy, faults *failpoint.Set) *welcome.Service {
+	return welcome.New(db, policy, func(welcome.Outcome) {}, slog.New(slog.DiscardHandler), faults)
 }
 
 // phone is the device that bob's Welcome is for.
@@ -162,7 +183,7 @@ func TestNewerWelcomeSupersedes(t *testing.T) {
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
 	convo := uuid.New()
 	join(t, db, convo, bob)
-	service := welcome.New(db, policy, nil)
+	service := newService(db, policy, nil)
 	one := welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")}
 	laptop := welcome.Recipient{DID: bob, DeviceID: "laptop", Ref: mls.KeyPackageRef("two")}
 	add(t, db, convo, 1, one, laptop)
@@ -193,7 +214,7 @@ func TestRetention(t *testing.T) {
 	db := pgtest.Database(t)
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
 	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
-	service, convo := welcome.New(db, policy, nil), uuid.New()
+	service, convo := newService(db, policy, nil), uuid.New()
 	join(t, db, convo, bob)
 	add(t, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")},
 		welcome.Recipient{DID: "did:plc:carol", DeviceID: "tablet", Ref: mls.KeyPackageRef("two")})

@@ -4,7 +4,8 @@ package mlsapi
 
 // Error names that the lexicons declare.
 const (
-	// ErrAlreadyMember: One of the DIDs is a member already.
+	// ErrAlreadyMember: One of the DIDs is a member already, and the commit does
+	// not replace a leaf that never joined; the message says why.
 	ErrAlreadyMember = "AlreadyMember"
 	// ErrCommitRequired: The request changes the group, but has no commit.
 	ErrCommitRequired = "CommitRequired"
@@ -82,8 +83,8 @@ const (
 	ErrTooManyMembers = "TooManyMembers"
 	// ErrTooManyPushTargets: The account has as many push targets as it may have.
 	ErrTooManyPushTargets = "TooManyPushTargets"
-	// ErrWelcomeConsumed: The Welcome was used and confirmed; its bytes are
-	// deleted.
+	// ErrWelcomeConsumed: The Welcome was confirmed, or its grace ended where
+	// silence counts as success; the message says how the device comes back.
 	ErrWelcomeConsumed = "WelcomeConsumed"
 	// ErrWelcomeNotFound: There is no Welcome for the caller's device in this
 	// convo.

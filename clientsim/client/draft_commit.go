@@ -18,6 +18,39 @@ func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte) (*D
 		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.AddCall(convo, dids, staged, key) })
 }
 
+// DraftInviteAgain stages the commit that replaces the leaves of a member that never joined, and
+// journals it. It leaves out KeyPackages of the devices that it removes: they can be those of a
+// device that is gone.
+func (p *Phone) DraftInviteAgain(convo string, did syntax.DID, packages [][]byte) (*Draft, error) {
+	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: []syntax.DID{did}},
+		func(group mlsclient.Group) (*mlsclient.Staged, error) {
+			var change mlsclient.Change
+			gone := map[string]bool{}
+			for _, leaf := range group.Leaves() {
+				if leaf.Identity == did.String() {
+					change.Remove = append(change.Remove, leaf.Index)
+					gone[string(leaf.SignatureKey)] = true
+				}
+			}
+			for _, kp := range packages {
+				leaf, err := mlsclient.PackageLeaf(kp)
+				if err != nil {
+					return nil, err
+				}
+				if !gone[string(leaf.SignatureKey)] {
+					change.Add = append(change.Add, kp)
+				}
+			}
+			if len(change.Add) == 0 {
+				return nil, fmt.Errorf("invite %s again: %w", did, ErrNoPackages)
+			}
+			return group.Stage(change)
+		},
+		func(staged *mlsclient.Staged, key string) xrpc.Call {
+			return xrpc.AddCall(convo, []syntax.DID{did}, staged, key)
+		})
+}
+
 // DraftRemove stages the commit that removes one member, with all its devices,
 // and journals it.
 func (p *Phone) DraftRemove(convo string, did syntax.DID) (*Draft, error) {
@@ -79,6 +112,9 @@ func (p *Phone) PriorLeaf(info *mlsclient.Info) int {
 func (p *Phone) journalCommit(convo string, d *Draft, staged *mlsclient.Staged, call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
 	if p.HidesGroupInfo {
 		staged.GroupInfo = nil
+	}
+	if p.SpoilsWelcomes && staged.Welcome != nil {
+		staged.Welcome = mlsclient.SpoilWelcome(staged.Welcome)
 	}
 	d.Epoch, d.Digest, d.WithInfo = staged.Epoch, history.DigestOf(staged.Commit), staged.GroupInfo != nil
 	d.Call = call(staged, xrpc.NewKey())

@@ -36,6 +36,9 @@ type Phone struct {
 	FormerKey []byte
 	// HidesGroupInfo makes this phone send its commits without a GroupInfo.
 	HidesGroupInfo bool
+	// SpoilsWelcomes makes this phone damage the Welcomes of its commits inside, where only the
+	// invited devices see it.
+	SpoilsWelcomes bool
 
 	// What follows is the app's memory. It is gone when the app is killed.
 	Device  mlsclient.Device

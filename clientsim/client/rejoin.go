@@ -65,6 +65,30 @@ func (p *Phone) Recover(ctx context.Context, keepKey bool) error {
 	return nil
 }
 
+// ComeBack enters a convo whose Welcome is lost (ErrWelcomeLost). If the server has the GroupInfo,
+// the phone makes an external commit. Else it starts again as a new device with fresh KeyPackages,
+// and asks a member to invite its account again. It starts again because many MLS libraries, like
+// the simulator's, refuse to remove and add one signature key in the same commit.
+func (p *Phone) ComeBack(ctx context.Context, convo string, member *Phone) error {
+	err := p.Rejoin(ctx, convo)
+	switch {
+	case err == nil:
+		return p.Save(map[string][]byte{welcomePrefix + convo: nil})
+	case xrpc.ErrorName(err) != mlsapi.ErrGroupInfoNotFound:
+		return err
+	}
+	if err := p.LoseState(false); err != nil {
+		return err
+	}
+	if err := p.Publish(ctx, 2); err != nil {
+		return err
+	}
+	if err := member.InviteAgain(ctx, convo, p.Account.DID); err != nil {
+		return err
+	}
+	return p.Join(ctx, convo)
+}
+
 // Rejoin enters a convo of this account by external commit, until it is acknowledged, and reads on
 // from there.
 func (p *Phone) Rejoin(ctx context.Context, convo string) error {

@@ -103,6 +103,16 @@ func (p *Phone) Add(ctx context.Context, convo string, dids ...syntax.DID) error
 	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftAdd(convo, dids, packages) })
 }
 
+// InviteAgain invites a member again that never joined: one commit removes its leaves and adds its
+// devices anew.
+func (p *Phone) InviteAgain(ctx context.Context, convo string, did syntax.DID) error {
+	packages, err := p.Claim(ctx, convo, []syntax.DID{did})
+	if err != nil {
+		return err
+	}
+	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftInviteAgain(convo, did, packages) })
+}
+
 // Remove removes a member. The phone is the creator, or the member has left before.
 func (p *Phone) Remove(ctx context.Context, convo string, did syntax.DID) error {
 	return p.Commit(ctx, convo, func() (*Draft, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
@@ -80,6 +81,13 @@ func (p *Phone) readWelcome(convo string) (*savedWelcome, error) {
 	return w, nil
 }
 
+// errCannotJoin says that the device cannot join with the bytes of its Welcome.
+var errCannotJoin = errors.New("clientsim: cannot join with the Welcome")
+
+// ErrWelcomeLost says that this device will not join with its Welcome: the bytes are damaged, or
+// they were consumed before the device kept them. The device needs a way back: see ComeBack.
+var ErrWelcomeLost = errors.New("clientsim: the Welcome is lost")
+
 // JoinSaved joins with the Welcome on the disk. Joining a second time changes nothing.
 func (p *Phone) JoinSaved(convo string) error {
 	w, err := p.readWelcome(convo)
@@ -91,7 +99,7 @@ func (p *Phone) JoinSaved(convo string) error {
 	}
 	group, err := p.Device.Join(w.Welcome)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.Name, err)
+		return fmt.Errorf("%s: %w: %w", p.Name, errCannotJoin, err)
 	}
 	w.Joined, w.GroupID = true, group.ID()
 	changes := map[string][]byte{}
@@ -139,22 +147,57 @@ func (p *Phone) ConfirmWith(ctx context.Context, call xrpc.Call) (*mlsapi.Confir
 	return out, nil
 }
 
-// Join enters a convo that this account was added to: fetch, keep, join,
-// confirm, read.
+// Join enters a convo that this account was added to: fetch, keep, join, confirm, read. If joining
+// fails, the phone says so to the server, and tries once more with what the server gives it then.
+// The bytes stay on the disk. Error: ErrWelcomeLost, if that fails too, or if the server has no
+// Welcome any more and the disk has none.
 func (p *Phone) Join(ctx context.Context, convo string) error {
-	out, err := p.FetchWelcome(ctx, convo)
+	var failed error
+	for range 2 {
+		out, err := p.FetchWelcome(ctx, convo)
+		switch {
+		case xrpc.ErrorName(err) == mlsapi.ErrWelcomeConsumed && !p.hasWelcome(convo):
+			return fmt.Errorf("%w: %w", ErrWelcomeLost, err)
+		case xrpc.ErrorName(err) == mlsapi.ErrWelcomeConsumed: // the bytes were kept in time
+		case err != nil:
+			return err
+		default:
+			if err := p.SaveWelcome(out); err != nil {
+				return err
+			}
+		}
+		if failed = p.FinishJoin(ctx, convo); !errors.Is(failed, errCannotJoin) {
+			return failed
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrWelcomeLost, failed)
+}
+
+func (p *Phone) hasWelcome(convo string) bool {
+	_, ok := p.Disk.Read(welcomePrefix + convo)
+	return ok
+}
+
+// mostDetails bounds what a phone says of a failed join, in bytes. The server takes 1,024.
+const mostDetails = 200
+
+// reportFailure tells the server why joining has failed. It returns cause, with the error of the
+// report if that fails.
+func (p *Phone) reportFailure(ctx context.Context, convo string, cause error) error {
+	w, err := p.readWelcome(convo)
 	if err != nil {
-		return err
+		return errors.Join(cause, err)
 	}
-	if err := p.SaveWelcome(out); err != nil {
-		return err
-	}
-	return p.FinishJoin(ctx, convo)
+	details := cause.Error()
+	_, err = p.ConfirmWith(ctx, xrpc.ConfirmCall(convo, w.Ref, false, strings.ToValidUTF8(details[:min(len(details), mostDetails)], "")))
+	return errors.Join(cause, err)
 }
 
 // FinishJoin continues after a kill that left the Welcome on the disk.
 func (p *Phone) FinishJoin(ctx context.Context, convo string) error {
-	if err := p.JoinSaved(convo); err != nil {
+	if err := p.JoinSaved(convo); errors.Is(err, errCannotJoin) {
+		return p.reportFailure(ctx, convo, err)
+	} else if err != nil {
 		return err
 	}
 	if err := p.Confirm(ctx, convo); err != nil {

@@ -64,6 +64,14 @@ func PackageLeaf(message []byte) (Leaf, error) {
 	return Leaf{Identity: string(kp.LeafNode.Credential.Identity), SignatureKey: kp.LeafNode.SignatureKeyBytes}, nil
 }
 
+// SpoilWelcome returns a Welcome whose encrypted_group_info does not decrypt. It ends with the tag of
+// the encryption (RFC 9420 §12.4.3.1).
+func SpoilWelcome(welcome []byte) []byte {
+	spoilt := bytes.Clone(welcome)
+	spoilt[len(spoilt)-1] ^= 1
+	return spoilt
+}
+
 // IsLastResort reports whether a KeyPackage has the last_resort extension.
 func IsLastResort(message []byte) (bool, error) {
 	kp, err := readPackage(message)

@@ -42,6 +42,8 @@ func Scenarios() []Scenario {
 		{Name: "welcome-app-killed", About: "the app dies between fetching its Welcome and joining, within the grace", Run: WelcomeAppKilled},
 		{Name: "welcome-after-grace", About: "the app dies between fetching its Welcome and joining, and the grace runs out", Control: true, Run: WelcomeAfterGrace},
 		{Name: "welcome-silence", About: "silence counts as success: a Welcome is consumed after the grace, or released after a failure", Control: true, Run: WelcomeSilence},
+		{Name: "welcome-damaged", About: "a Welcome is damaged inside: its devices report it, and come back by external commit or a new invitation", Run: WelcomeDamaged},
+		{Name: "welcome-silence-killed", About: "silence counts as success, and the app dies before it keeps its Welcome: it comes back", Control: true, Run: WelcomeSilenceKilled},
 		{Name: "confirm-twice", About: "a Welcome is confirmed twice, late, and first with false", Run: ConfirmTwice},
 		{Name: "two-devices", About: "one DID has two devices, each with its own Welcome", Run: TwoDevices},
 		{Name: "same-epoch", About: "two members commit in the same epoch: one wins, the other learns the epoch", Run: SameEpoch},

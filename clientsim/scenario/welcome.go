@@ -62,6 +62,9 @@ func WelcomeAppKilled(ctx context.Context, w *testbed.World) error {
 // shortGrace is a Welcome grace that a test can wait for.
 const shortGrace = "1s"
 
+// graceLimit is how long a scenario waits for the end of a short grace.
+const graceLimit = 20 * time.Second
+
 // WelcomeAfterGrace kills the app and lets the grace run out. The unconfirmed Welcome is available
 // again, unchanged.
 func WelcomeAfterGrace(ctx context.Context, w *testbed.World) error {
@@ -167,7 +170,7 @@ func silence(ctx context.Context, w *testbed.World) error {
 // does not change the lease. So another lease means that the first one ran out and the Welcome was
 // released.
 func nextLease(ctx context.Context, p *client.Phone, convo string, before *mlsapi.GetWelcomeOutput) (next *mlsapi.GetWelcomeOutput, err error) {
-	err = xrpc.Until(ctx, 20*time.Second, func() (bool, error) {
+	err = xrpc.Until(ctx, graceLimit, func() (bool, error) {
 		next, err = p.FetchWelcome(ctx, convo)
 		return err == nil && !next.GraceExpiresAt.Equal(before.GraceExpiresAt.Time), err
 	})

@@ -15,7 +15,8 @@ import (
 
 // This file reads a server's metrics and memory.
 
-// metrics reads the values of the metrics without labels.
+// metrics reads the values of the metrics, by names with labels. It does not read those whose labels
+// have spaces.
 func (p *Proc) metrics(ctx context.Context) (map[string]float64, error) {
 	p.mu.Lock()
 	admin := p.admin
@@ -46,6 +47,12 @@ func (p *Proc) metrics(ctx context.Context) (map[string]float64, error) {
 func (p *Proc) isLeader(ctx context.Context) (bool, error) {
 	values, err := p.metrics(ctx)
 	return values["mlsd_sequencer_leader"] == 1, err
+}
+
+// FailedJoins returns how many failed joins devices have reported to this node since its start.
+func (p *Proc) FailedJoins(ctx context.Context) (int, error) {
+	values, err := p.metrics(ctx)
+	return int(values[`mlsd_welcome_confirmations_total{outcome="failure"}`]), err
 }
 
 // collectGarbage makes the server free unused memory, so that it can be measured.

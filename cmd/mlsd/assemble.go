@@ -72,7 +72,7 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 		return nil, err
 	}
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved))
-	n.cursors, n.deliveries = convos.NewCursors(db.requests, n.faults), welcome.New(db.requests, cfg.Welcomes, n.faults)
+	n.cursors, n.deliveries = convos.NewCursors(db.requests, n.faults), welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
 	n.api, err = api.New(api.Config{
 		DB: db.requests, Auth: auth, Metrics: metrics, Log: log,
 		Writes:     writes,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v3"
 )
 
 const root = "../.."
@@ -96,6 +98,45 @@ func TestPaths(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Every command that a document tells to type exists, with its subcommands and flags. Words in
+// capitals stand for values.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	tree := map[string]*cli.Command{"inspect": inspectCommand(io.Discard), "migrate": migrateCommand(io.Discard, io.Discard)}
+	typed := regexp.MustCompile("(?:`| {4}|\\t)mlsd (inspect|migrate)( [^`\n#]*)?")
+	word, checked := regexp.MustCompile(`[A-Za-z_-]+`), 0
+	for page, text := range pages(t) {
+		for _, m := range typed.FindAllStringSubmatch(text, -1) {
+			checked++
+			command := tree[m[1]]
+			known := flagNames(command)
+			for _, w := range word.FindAllString(m[2], -1) {
+				sub := command.Command(w)
+				switch {
+				case strings.ToUpper(w) == w && !strings.HasPrefix(w, "-"):
+				case strings.HasPrefix(w, "--") && slices.Contains(known, w[2:]):
+				case sub != nil:
+					known = append(known, flagNames(sub)...)
+				case slices.Contains(welcomeStates(), w): // values of --state
+				default:
+					t.Errorf("%s tells to type %q, and there is no %s", page, strings.TrimSpace(m[0]), w)
+				}
+			}
+		}
+	}
+	if checked < 5 {
+		t.Errorf("only %d commands in the documents", checked)
+	}
+}
+
+// flagNames returns the names of a command's flags.
+func flagNames(c *cli.Command) (names []string) {
+	for _, f := range c.Flags {
+		names = append(names, f.Names()...)
+	}
+	return names
 }
 
 // headings returns the anchors of a document's headings.

@@ -32,6 +32,8 @@ type inspection struct {
 	rows     int    // longest list
 	hours    int    // how far back conflicts are shown
 	entityID string // of audit; can be empty
+	state    string // of the Welcomes that are listed; "" is any
+	failed   bool   // list only Welcomes with a failed join
 }
 
 // subcommand makes one report.
@@ -46,7 +48,7 @@ func subcommands() []subcommand {
 		{"reservations", "work outside the database that is under way or stuck", reportReservations},
 		{"records", "idempotency records by method and state", reportRecords},
 		{"conflicts", "refused requests by the hour", reportConflicts},
-		{"welcomes", "Welcomes by state, and deliveries that failed", reportWelcomes},
+		{"welcomes", "Welcomes by state, and those whose devices have not joined", reportWelcomes},
 		{"keypackages", "KeyPackages by state, and DIDs that are running out", reportKeyPackages},
 		{"lifetimes", "how long records last, and how many there are", reportLifetimes},
 		{"audit", "what was done to the entity ID, or transitions by number", reportAudit},
@@ -75,11 +77,15 @@ func inspectCommand(stdout io.Writer) *cli.Command {
 	}
 	for _, s := range subcommands() {
 		arguments, usage := 0, ""
-		if s.name == "audit" {
+		var flags []cli.Flag
+		switch s.name {
+		case "audit":
 			arguments, usage = 1, "[ID]"
+		case "welcomes":
+			flags = welcomesFlags()
 		}
 		command.Commands = append(command.Commands, &cli.Command{
-			Name: s.name, Usage: s.usage, ArgsUsage: usage, Action: show(arguments, s),
+			Name: s.name, Usage: s.usage, ArgsUsage: usage, Flags: flags, Action: show(arguments, s),
 		})
 	}
 	return command
@@ -101,7 +107,7 @@ func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer
 		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
 			return err
 		}
-		i := inspection{tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), hours: cmd.Int("hours"), entityID: cmd.Args().First()}
+		i := inspection{tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), hours: cmd.Int("hours"), entityID: cmd.Args().First(), state: cmd.String("state"), failed: cmd.Bool("failed")}
 		for n, s := range chosen {
 			if reports[n], err = s.report(ctx, i); err != nil {
 				return fmt.Errorf("inspect %s: %w", s.name, err)

@@ -31,6 +31,7 @@ type transition struct {
 	Version int64     `json:"version"`
 	Actor   string    `json:"actor"`
 	Reason  string    `json:"reason"`
+	Details string    `json:"details,omitempty"` // what the actor said about it
 }
 
 // reportAudit lists the last transitions of one entity. Without an entity, it counts the
@@ -56,20 +57,20 @@ func (r auditReport) print(w io.Writer) {
 // "method key" of a reservation.
 func reportTrail(ctx context.Context, i inspection) (report, error) {
 	found, err := list[transition](ctx, i, `
-		SELECT a.at, a.entity, a.from_state, a.to_state, a.version, a.actor, a.reason
+		SELECT a.at, a.entity, a.from_state, a.to_state, a.version, a.actor, a.reason, coalesce(a.details, '')
 		FROM (SELECT entity FROM transitions UNION VALUES ('convo'), ('record')) e
 		CROSS JOIN LATERAL (
 			SELECT * FROM audit_log WHERE entity = e.entity AND entity_id = $1 ORDER BY at DESC LIMIT $2
 		) a
 		ORDER BY a.at DESC, a.id DESC LIMIT $2`, i.entityID, i.rows)
 	for n := range found {
-		found[n].Actor = i.did(found[n].Actor)
+		found[n].Actor, found[n].Details = i.did(found[n].Actor), i.text(found[n].Details)
 	}
 	return auditTrail{i.entityID, found}, err
 }
 
 func (r auditTrail) print(w io.Writer) {
-	table(w, "at (UTC) | entity | from | to | version | actor | by", r.Transitions, func(t transition) []any {
-		return []any{t.At.UTC().Format("2006-01-02 15:04:05.000"), t.Entity, t.From, t.To, t.Version, t.Actor, t.Reason}
+	table(w, "at (UTC) | entity | from | to | version | actor | by | details", r.Transitions, func(t transition) []any {
+		return []any{t.At.UTC().Format("2006-01-02 15:04:05.000"), t.Entity, t.From, t.To, t.Version, t.Actor, t.Reason, t.Details}
 	})
 }

@@ -144,7 +144,10 @@ func TestEventsArePublished(t *testing.T) {
 		`mlsd_key_packages{state="consumed"}`:                     2,
 		`mlsd_key_packages{state="available"}`:                    1,
 		`mlsd_overdue_rows{worker="welcomes"}`:                    0,
-		`mlsd_audit_rows_last_hour{entity="welcome"}`:             1,
+		`mlsd_audit_rows_last_hour{entity="welcome"}`:             2,
+		`mlsd_welcome_confirmations_total{outcome="failure"}`:     1,
+		`mlsd_welcome_confirmations_total{outcome="success"}`:     0,
+		`mlsd_welcomes_many_attempts`:                             0,
 	})
 
 	reservations := lookJSON[reservationsReport](t, database, "reservations")
@@ -223,6 +226,50 @@ func TestEventsArePublished(t *testing.T) {
 	if regexp.MustCompile(`did:[a-z]+:[A-Za-z0-9]{5}`).MatchString(text) {
 		t.Errorf("a DID is in the summary:\n%s", text)
 	}
+}
+
+// E10, S2. The runbook's way from the alert to the reason: inspect welcomes lists the Welcomes with
+// a failed join, and inspect audit shows what the device said, without its DID.
+func TestRunbookOfFailedWelcomes(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	w := newWorld(t)
+	s := boot(t, nil, w.flags("--database-url", database)...)
+	w.use(s.admin, s.public)
+	causeEverything(t, w, db)
+
+	if n := len(lookJSON[welcomesReport](t, database, "welcomes", "--state", "available").Welcomes); n != 1 {
+		t.Errorf("%d available Welcomes, want 1", n)
+	}
+	if n := len(lookJSON[welcomesReport](t, database, "welcomes", "--state", "consumed", "--failed").Welcomes); n != 0 {
+		t.Errorf("%d consumed Welcomes with a failed join, want none", n)
+	}
+	listed := lookJSON[welcomesReport](t, database, "welcomes", "--failed").Welcomes
+	if len(listed) != 1 {
+		t.Fatalf("listed: %+v", listed)
+	}
+	one := listed[0]
+	if one.State != "in_flight" || one.Attempts != 1 || one.Failures != 1 || one.FetchedSeconds == nil || one.FailedSeconds == nil ||
+		one.Convo == "" || one.LastError != "no such key of did:…" {
+		t.Errorf("the failed Welcome: %+v", one)
+	}
+	if text := look(t, database, "welcomes"); !strings.Contains(text, one.ID) || !strings.Contains(text, one.Convo) {
+		t.Errorf("the Welcome is not listed:\n%s", text)
+	}
+	if n := len(lookJSON[welcomesReport](t, database, "welcomes", "--rows", "1", "--state", "in_flight").Welcomes); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+	trail := lookJSON[auditTrail](t, database, "audit", one.ID).Transitions
+	if len(trail) != 2 || trail[0].Reason != "confirmWelcome" || trail[0].From != "in_flight" || trail[0].To != "in_flight" ||
+		trail[0].Details != "no such key of did:…" || trail[1].Reason != "getWelcome" {
+		t.Errorf("the Welcome's trail: %+v", trail)
+	}
+	launch(t, nil, "--database-url", database, "inspect", "welcomes", "--state", "lost").fails("--state", "in_flight")
 }
 
 // inspect reports push jobs if the database has tables for them.

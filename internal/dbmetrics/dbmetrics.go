@@ -94,6 +94,9 @@ func metrics() []metric {
 		{desc: desc("mlsd_welcome_oldest_in_flight_seconds", "How long ago the Welcome was fetched that has been in flight the longest; 0 if there is none."), sql: `
 			SELECT coalesce((SELECT extract(epoch FROM now() - fetched_at) FROM welcomes
 				WHERE state = 'in_flight' ORDER BY grace_expires_at LIMIT 1), 0)`},
+		{desc: desc("mlsd_welcomes_many_attempts", "Welcomes that were fetched under 5 leases or more and can still be delivered, up to 10000."), sql: `
+			SELECT count(*) FROM (SELECT FROM welcomes
+				WHERE state IN ('available', 'in_flight') AND attempts >= 5 LIMIT $1) many`, args: []any{countLimit}},
 		{desc: desc("mlsd_key_packages", "KeyPackages by state, the available ones without and with (last_resort) those of last resort; estimates if there are many.", "state"), labels: 1,
 			table: "key_packages", zero: []string{"available", "last_resort", "claimed", "consumed", "orphaned", "expired"}, sql: `
 			SELECT CASE WHEN state = 'available' AND last_resort THEN 'last_resort' ELSE state END AS state, round(count(*) / $1::float8)

@@ -67,7 +67,7 @@ func TestFigures(t *testing.T) {
 	want(t, scrape(t, c), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_reservations processing": 0, "mlsd_reservations_stuck": 0, "mlsd_records_expired": 0,
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
-		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0,
+		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0, "mlsd_welcomes_many_attempts": 0,
 	})
 	execute(t, db, `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, started_at, lease_expires_at)
@@ -81,6 +81,10 @@ func TestFigures(t *testing.T) {
 		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:a', '', '', 1, 'in_flight', now() - n * interval '10 minutes',
 			now() - n * interval '10 minutes' + interval '5 minutes', now()
 		FROM generate_series(0, 3) n`, `
+		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, attempts, confirmed_at, created_at)
+		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:b', '', '', 1, CASE WHEN n < 7 THEN 'available' ELSE 'consumed' END, n,
+			CASE WHEN n >= 7 THEN now() END, now()
+		FROM generate_series(3, 8) n`, `
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
 		SELECT 'did:plc:a', n::text::bytea, '', 1, '', now(), n > 7, 'available', now() FROM generate_series(1, 9) n`, `
 		INSERT INTO key_package_signals VALUES ('did:plc:a', '', 1, 'low', 7, now())`, `
@@ -89,7 +93,7 @@ func TestFigures(t *testing.T) {
 	got := scrape(t, c)
 	want(t, got, map[string]float64{
 		"mlsd_reservations processing": 5, "mlsd_reservations_stuck": 3, "mlsd_records push": 5, "mlsd_records add": 6,
-		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 0, "mlsd_key_packages available": 7,
+		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 4, "mlsd_welcomes_many_attempts": 2, "mlsd_key_packages available": 7,
 		"mlsd_key_packages last_resort": 2, "mlsd_key_package_signals low": 1, "mlsd_audit_rows_last_hour welcome": 3,
 		"mlsd_overdue_rows welcomes": 3, "mlsd_overdue_rows records": 2, "mlsd_overdue_rows key_packages": 0,
 	})

@@ -168,6 +168,11 @@ var globalChecks = []check{
 			OR (state = 'consumed' AND claimed_by IS NULL)
 			OR (state = 'consumed') <> (consumed_at IS NOT NULL)
 			OR (last_resort AND state NOT IN ('available', 'expired'))`},
+	{"a Welcome's failures and its columns agree", `
+		SELECT format('Welcome %s is %s: %s failures in %s leases, the last at %s, silent: %s', id, state, failures, attempts, last_failed_at, silent)
+		FROM welcomes
+		WHERE (failures > 0) <> (last_failure IS NOT NULL) OR (failures > 0) <> (last_failed_at IS NOT NULL) OR failures > attempts
+			OR (silent AND state <> 'consumed')`},
 	{"a one-time KeyPackage has one claimer", `
 		WITH answered AS (
 			SELECT k.caller_did, p ->> 'did' AS did, p ->> 'keyPackageRef' AS ref

@@ -250,6 +250,10 @@ func TestBrokenPromises(t *testing.T) {
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET state = 'claimed', consumed_at = NULL, claim_expires_at = NULL`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET state = 'expired', consumed_at = NULL`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET last_resort = true`, nil},
+		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET failures = 1`, nil},
+		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET last_failure = 'no such key'`, nil},
+		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET failures = 9, last_failure = 'no such key', last_failed_at = now()`, nil},
+		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET silent = true`, nil},
 		{"a one-time KeyPackage has one claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
 		{"a one-time KeyPackage has one claimer", `
 			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)

@@ -142,12 +142,12 @@ var mutants = []mutant{
 	{"second-fetch-410", "TestSecondFetch410", []edit{
 		{"welcome.fetched.delivery", `case *f.state == Consumed:`, `case *f.state == Consumed, *f.state == InFlight:`}}},
 	{"confirmed-nothing", "TestConfirmedNothing", []edit{
-		{"welcome.confirmed.outcome", `case c.before == nil, !*c.fetched:`, `case c.before == nil:
-		return Consumed, nil
+		{"welcome.confirmed.state", `case c.before == nil, !*c.fetched:`, `case c.before == nil:
+		return Consumed, Success, nil
 	case !*c.fetched:`}}},
 	{"confirmed-nothing (unfetched)", "TestConfirmedNothing", []edit{
-		{"welcome.confirmed.outcome", `case c.before == nil, !*c.fetched:`, `case c.before != nil && !*c.fetched:
-		return Consumed, nil
+		{"welcome.confirmed.state", `case c.before == nil, !*c.fetched:`, `case c.before != nil && !*c.fetched:
+		return Consumed, Success, nil
 	case c.before == nil:`}}},
 	{"sliding-grace", "TestSlidingGrace", []edit{
 		{"welcome/openlease.sql", `chosen.state = 'available' AND state = 'available'`, `state IN ('available', 'in_flight')`}}},
@@ -173,6 +173,25 @@ var mutants = []mutant{
 		{"welcome/confirm.sql", `AND grace_expires_at > clock_timestamp()`, ``}}},
 	{"poison for all (Welcomes)", "welcome.TestPoisonedConfirmation", []edit{
 		{"welcome.attempt", `case n > 1:`, `case n > 0:`}}},
+	{"failures forgotten", "welcome.TestFailuresStay", []edit{ // E10, S2
+		{"welcome/openlease.sql", `last_error = NULL`, `last_error = NULL, failures = 0, last_failure = NULL, last_failed_at = NULL`}}},
+	{"failures not audited", "welcome.TestFailuresStay", []edit{ // S2
+		{"welcome/confirm.sql", `FROM confirmed WHERE failed`, `FROM confirmed WHERE false`}}},
+	{"a failure's retry is counted", "welcome.TestFailuresStay", []edit{ // S2
+		{"welcome/confirm.sql", `NOT $6::boolean AND last_error IS NULL AS failed`, `NOT $6::boolean AS failed`}}},
+	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
+		{"convos/standing.sql", `AND NOT w.silent`, ``}}},
+	{"an invited member is lost for good", "TestReplacedLeaf", []edit{ // S6
+		{"convos.locked.replaceable", `case p.Joined || !p.Invited`, `case p.Joined || !p.Invited || p.DID != ""`}}},
+	{"a joined member is replaced", "TestNotReplaced", []edit{ // S6
+		{"convos.locked.replaceable", `case p.Joined || !p.Invited`, `case !p.Invited`}}},
+	{"a leaf stays beside its replacement", "TestNotReplaced", []edit{ // S6
+		{"convos.verdict.checkReplaced", `m.DID() == did.String() && !fresh`, `m.DID() == "" && !fresh`}}},
+	{"the old Welcome outlives its leaf", "TestReplacedLeaf", []edit{ // S6
+		{"convos.verdict.superseded", `for _, did := range replaced {`, `for _, did := range replaced[:0] {`},
+		{"convos.verdict.superseded", `for _, m := range v.change.Removes {`, `for _, m := range v.change.Removes[:0] {`}}},
+	{"confirmed while it is replaced", "convos.TestConfirmedWhileReplaced", []edit{ // S6
+		{"welcome.Lock", `FOR UPDATE`, ``}}},
 	{"stale-welcome", "TestStaleWelcome", []edit{
 		{"welcome.Add", `AS r (id, did, device_id, ref)`, `AS r (id, did, device_id, ref)
 		WHERE NOT EXISTS (SELECT FROM welcomes w WHERE w.convo_id = $1 AND w.recipient_did = r.did)`}}},

@@ -7,68 +7,6 @@ import (
 	"mlsd/keypackages"
 )
 
-type welcomesReport struct {
-	States                  []welcomeCount `json:"states"`
-	OldestInFlightSeconds   *float64       `json:"oldestInFlightSeconds"` // since it was fetched
-	FetchedAndNotConfirmed  int64          `json:"fetchedAndNotConfirmed"`
-	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed"`  // the sum of their attempts
-	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased"` // the reaper's next work
-	LastErrors              []lastError    `json:"lastErrors"`              // of deliveries under way
-}
-
-type welcomeCount struct {
-	State         string  `json:"state"`
-	Count         int64   `json:"count"`
-	OldestSeconds float64 `json:"oldestSeconds"`
-	Attempts      int64   `json:"attempts"`
-}
-
-type lastError struct {
-	Error string `json:"error"`
-	Count int64  `json:"count"`
-}
-
-// reportWelcomes reads the whole table.
-func reportWelcomes(ctx context.Context, i inspection) (report, error) {
-	var r welcomesReport
-	var err error
-	r.States, err = list[welcomeCount](ctx, i, `
-		SELECT state, count(*), extract(epoch FROM now() - min(created_at))::float8, sum(attempts)
-		FROM welcomes GROUP BY state ORDER BY state`)
-	if err != nil {
-		return nil, err
-	}
-	err = i.tx.QueryRow(ctx, `
-		SELECT extract(epoch FROM now() - min(fetched_at) FILTER (WHERE state = 'in_flight'))::float8,
-			count(*) FILTER (WHERE attempts > 0), coalesce(sum(attempts), 0),
-			count(*) FILTER (WHERE state = 'in_flight' AND grace_expires_at <= now())
-		FROM welcomes WHERE state <> 'consumed'`).
-		Scan(&r.OldestInFlightSeconds, &r.FetchedAndNotConfirmed, &r.DeliveriesNotConfirmed, &r.GraceOverAndNotReleased)
-	if err != nil {
-		return nil, err
-	}
-	r.LastErrors, err = list[lastError](ctx, i, `
-		SELECT left(last_error, 80), count(*) FROM welcomes WHERE last_error IS NOT NULL
-		GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $1`, i.rows)
-	for n := range r.LastErrors {
-		r.LastErrors[n].Error = i.text(r.LastErrors[n].Error)
-	}
-	return r, err
-}
-
-func (r welcomesReport) print(w io.Writer) {
-	table(w, "state | Welcomes | oldest | attempts", r.States, func(c welcomeCount) []any {
-		return []any{c.State, c.Count, seconds(c.OldestSeconds), c.Attempts}
-	})
-	line(w, "fetched, not confirmed", r.FetchedAndNotConfirmed)
-	line(w, "their attempts", r.DeliveriesNotConfirmed)
-	line(w, "oldest in flight", age(r.OldestInFlightSeconds))
-	line(w, "grace over, not released", r.GraceOverAndNotReleased)
-	if len(r.LastErrors) > 0 {
-		table(w, "count | last error", r.LastErrors, func(e lastError) []any { return []any{e.Count, e.Error} })
-	}
-}
-
 type keyPackagesReport struct {
 	States    []stateCount `json:"states"`
 	Signals   []stateCount `json:"signals"`

@@ -1,0 +1,154 @@
+package convos
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/mls"
+	"mlsd/welcome"
+)
+
+// A member of the roster is in the group once a device of its has joined. If its Welcome was
+// damaged, lost or never read, no device ever joins, and its leaf is of no use to anybody. Any
+// member can then replace the leaf: one commit removes every leaf of the person and adds its
+// devices anew, and the old Welcomes are superseded with it.
+//
+// This takes nothing from the person that it has: it has never read a message here. It takes
+// nothing that a member could not take before: who makes a commit can always leave a device out of
+// the ciphertexts of its path. A person that was seen in the group is never replaced.
+
+// standing is what is known of a person on the roster since it is on it.
+type standing struct {
+	DID     syntax.DID
+	Invited bool // a Welcome was sent to it
+	// Joined is set if a device has confirmed a Welcome, or the person has written to the log or
+	// moved its cursor. A Welcome that was consumed because of silence is no confirmation.
+	Joined       bool
+	JoiningUntil *time.Time // a device has fetched its Welcome, and its grace is not over
+}
+
+// readStanding reads the standing of those of dids who are on the roster, in the order of DIDs.
+//
+//go:embed standing.sql
+var readStanding string
+
+func standings(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, dids []syntax.DID) ([]standing, error) {
+	rows, err := q.Query(ctx, readStanding, convo, dids)
+	if err != nil {
+		return nil, fmt.Errorf("read who has joined: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[standing])
+	if err != nil {
+		return nil, fmt.Errorf("read who has joined: %w", err)
+	}
+	return found, nil
+}
+
+// replaceable returns those of dids whose leaves a commit of caller's has to replace, because they
+// were invited before and no device of theirs has joined. dids are on the roster. A person whom
+// Create put there without a Welcome has nothing to replace. Error: *AlreadyMemberError.
+func (c *locked) replaceable(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID) (replaced []syntax.DID, err error) {
+	// The next statement sees what the holders of these locks have done.
+	if err := welcome.Lock(ctx, tx, c.id, dids); err != nil {
+		return nil, err
+	}
+	people, err := standings(ctx, tx, c.id, dids)
+	if err != nil {
+		return nil, err
+	}
+	group, err := c.publicGroup(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range people {
+		refused := &AlreadyMemberError{DID: p.DID}
+		switch {
+		case p.DID == c.creator:
+			return nil, refused
+		case !p.Invited && !group.has(p.DID):
+			continue
+		case p.Joined || !p.Invited || p.DID == caller:
+			refused.Reason = "one of its devices has joined; another one comes back with processExternalCommit"
+			return nil, refused
+		case p.JoiningUntil != nil:
+			refused.Reason = "its device has fetched its Welcome and can join until " + p.JoiningUntil.UTC().Format(time.RFC3339)
+			return nil, refused
+		}
+		replaced = append(replaced, p.DID)
+	}
+	return replaced, nil
+}
+
+// checkReplaced checks that the commit leaves no old leaf of the people whose leaves it replaces,
+// and that the server can see it. Error: *AlreadyMemberError.
+func (v verdict) checkReplaced(dids []syntax.DID) error {
+	for _, did := range dids {
+		if v.group.Group == nil {
+			return &AlreadyMemberError{did, "no device of its has joined; to replace its leaf, send the new epoch's GroupInfo"}
+		}
+		if v.change == nil {
+			continue // the tree before is not known: checkRecipients compares the leaves with the Welcome
+		}
+		for m := range v.group.Tree.Members() {
+			fresh := slices.ContainsFunc(v.change.Adds, func(a mls.Addition) bool { return a.Leaf == m.Leaf })
+			if m.DID() == did.String() && !fresh {
+				return &AlreadyMemberError{did, fmt.Sprintf("no device of its has joined; to replace it, remove its leaf %d in the same commit", m.Leaf)}
+			}
+		}
+	}
+	return nil
+}
+
+// notReplaced turns the refusal of a commit that adds a person on the roster into the answer that
+// such an addition gets: the commit is not one that replaces its leaf.
+func notReplaced(err error, dids []syntax.DID) error {
+	var object *InvalidObjectError
+	if len(dids) > 0 && errors.As(err, &object) && object.Object != Welcome {
+		return &AlreadyMemberError{dids[0], "the commit does not replace its leaf: " + object.Error()}
+	}
+	return err
+}
+
+// WayBack says how a member whose Welcome is gone gets into the group.
+type WayBack string
+
+const (
+	// BackByExternalCommit: the GroupInfo of the current epoch is known.
+	BackByExternalCommit WayBack = "to come back, call getGroupInfo, make an external commit and send it with processExternalCommit"
+	// BackByInvitation: no GroupInfo is known, and no device of the member's has joined.
+	BackByInvitation WayBack = "to come back, publish a KeyPackage and ask a member to add this account again with addMembers"
+	// BackAfterCommit: no GroupInfo is known. A device of the member's has joined, so that it
+	// cannot be added.
+	BackAfterCommit WayBack = "to come back, ask a member to send the GroupInfo of its next commit, then call getGroupInfo and processExternalCommit"
+)
+
+// WayBackOf returns the way back of a current member.
+func WayBackOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (WayBack, error) {
+	var known bool
+	err := q.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM convos c JOIN public_groups g ON g.convo_id = c.id AND g.epoch = c.epoch
+			WHERE c.id = $1 AND g.group_info IS NOT NULL)`, convo).Scan(&known)
+	if err != nil {
+		return "", fmt.Errorf("look for a GroupInfo: %w", err)
+	}
+	if known {
+		return BackByExternalCommit, nil
+	}
+	people, err := standings(ctx, q, convo, []syntax.DID{did})
+	if err != nil {
+		return "", err
+	}
+	if len(people) == 1 && people[0].Invited && !people[0].Joined {
+		return BackByInvitation, nil
+	}
+	return BackAfterCommit, nil
+}

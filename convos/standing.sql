@@ -1,0 +1,25 @@
+-- What is known of people on the roster since they are on it.
+--
+-- $1 convo, $2 DIDs
+--
+-- A Welcome belongs to this stay if it leads into the epoch of the commit that added the person, or
+-- into a later one. Only the last commit that added the person set joined_seq.
+SELECT m.did,
+    EXISTS (SELECT FROM welcomes w
+        WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.epoch >= stay.epoch) AS invited,
+    EXISTS (SELECT FROM welcomes w
+        WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.epoch >= stay.epoch AND w.state = 'consumed' AND NOT w.silent)
+    OR m.cursor_seq > m.joined_seq
+    OR EXISTS (SELECT FROM messages e
+        WHERE e.convo_id = $1 AND e.sender_did = m.did AND e.kind <> 3 AND e.seq > m.joined_seq)
+    OR EXISTS (SELECT FROM messages e
+        WHERE e.convo_id = $1 AND e.sender_did = m.did AND e.kind = 3 AND e.epoch > stay.epoch) AS joined,
+    (SELECT max(w.grace_expires_at) FROM welcomes w
+        WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.state = 'in_flight' AND w.last_error IS NULL
+            AND w.grace_expires_at > clock_timestamp()) AS joining_until
+FROM members m
+CROSS JOIN LATERAL (
+    SELECT coalesce((SELECT e.epoch FROM messages e WHERE e.convo_id = $1 AND e.seq = m.joined_seq), 0) AS epoch
+) stay
+WHERE m.convo_id = $1 AND m.did = ANY($2) AND m.left_at IS NULL
+ORDER BY m.did
