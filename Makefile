@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate land mutants sim bench tour
+.PHONY: help run test short check generate land mutants sim libraries bench tour
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -28,6 +28,11 @@ mutants: ## put known bugs back, and see that tests notice
 
 sim: ## play every scenario of the simulator
 	go run ./cmd/clientsim
+
+agents ?= $(HOME)/.cache/mlsd/agents
+libraries: ## play groups of several MLS libraries: needs cargo, node, npm
+	clientsim/agents/build.sh $(agents)
+	go run ./cmd/clientsim --scenario mls-libraries --agents $(agents)
 
 bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread

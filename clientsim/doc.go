@@ -3,6 +3,7 @@
 // HTTP. Only a server of its own can be killed, also exactly at a COMMIT, and have time pass in its
 // database.
 //
+//	agents      programs in Rust and TypeScript that hold devices of other MLS libraries
 //	mlsclient   real MLS behind two interfaces, Device and Group; the only importer of an MLS library
 //	xrpc        accounts and tokens, a call per method, the retry rule, the events of the streams
 //	history     what must be true: Model, History, Ledger and Observer, and the checks that compare
