@@ -1,9 +1,9 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate land mutants sim bench tour
+.PHONY: help run test short check generate generate-clients land mutants sim libraries bench tour
 
 help: ## list these commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
 
 run: ## serve on http://127.0.0.1:8080
 	go run ./cmd/mlsd
@@ -20,6 +20,9 @@ check: ## everything that must pass before a change lands: under 45 minutes
 generate: ## write api/mlsapi from the lexicons
 	go generate ./lexicons
 
+generate-clients: ## generate clients with three generators, and call every method with them
+	clientsim/generators/check.sh
+
 land: generate ## record the lexicons as the landed contract
 	go run ./internal/lexgen -land
 
@@ -28,6 +31,11 @@ mutants: ## put known bugs back, and see that tests notice
 
 sim: ## play every scenario of the simulator
 	go run ./cmd/clientsim
+
+agents ?= $(HOME)/.cache/mlsd/agents
+libraries: ## play groups of several MLS libraries: needs cargo, node, npm
+	clientsim/agents/build.sh $(agents)
+	go run ./cmd/clientsim --scenario mls-libraries --agents $(agents)
 
 bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread

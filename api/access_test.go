@@ -22,7 +22,7 @@ func (u *user) calls(c *convo) map[string]answer {
 	return map[string]answer{
 		"getConvo":               u.get(mlsapi.NSIDGetConvo, "convoId", c.id),
 		"getEpoch":               u.get(mlsapi.NSIDGetEpoch, "convoId", c.id),
-		"getMessages":            u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "type", "all"),
+		"getMessages":            u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "messageType", "all"),
 		"getMessages, cursor":    u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceMessage", uuid.NewString()),
 		"getCommits":             u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "0"),
 		"getCommits, far":        u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1000"),
@@ -105,7 +105,7 @@ func TestRemovedMemberReadsNothing(t *testing.T) {
 		}
 	}
 	alice.add(c, bob)
-	page := bob.page(c, "type", "all")
+	page := bob.page(c, "messageType", "all")
 	if len(page.Messages) != 1 || page.Messages[0].Epoch != c.epoch-1 || *page.Messages[0].MessageType != "commit" {
 		t.Fatalf("once he is back in epoch %d, bob reads %+v", c.epoch, page.Messages)
 	}

@@ -31,10 +31,10 @@ func TestConversation(t *testing.T) {
 	if sent := bob.send(c, "hello carol"); *sent.Seq != 3 || *sent.Epoch != 2 {
 		t.Fatalf("the message after the commit is at seq %d, epoch %d", *sent.Seq, *sent.Epoch)
 	}
-	if page := bob.page(c, "type", "all"); len(page.Messages) != 3 || *page.LastSeq != 3 || page.Cursor != nil {
+	if page := bob.page(c, "messageType", "all"); len(page.Messages) != 3 || *page.LastSeq != 3 || page.Cursor != nil {
 		t.Fatalf("bob reads %+v", page)
 	}
-	if page := carol.page(c, "type", "all"); len(page.Messages) != 2 || page.Messages[0].Seq != 2 {
+	if page := carol.page(c, "messageType", "all"); len(page.Messages) != 2 || page.Messages[0].Seq != 2 {
 		t.Fatalf("carol reads what was before her: %+v", page)
 	}
 	commits := read[mlsapi.GetCommitsOutput](t, bob.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "2").ok())

@@ -268,7 +268,7 @@ func (s *Server) call(cl *call, body []byte) error {
 			cl.reserved.release()
 		}
 	}()
-	err = cl.route.Serve(&s.handlers, cl, params(cl.http.Request()), body)
+	err = cl.route.Serve(&s.handlers, cl, params(cl), body)
 	if cl.expired {
 		cl.http.Response().Header().Set(headerExpired, "true")
 	}
@@ -286,15 +286,23 @@ func (s *Server) call(cl *call, body []byte) error {
 // stream calls the handler of a method whose answer is a stream of events. It has no deadline and
 // no memory reservation.
 func (s *Server) stream(cl *call) error {
-	return s.declared(cl.route, cl.route.Serve(&s.handlers, cl, params(cl.http.Request()), nil))
+	return s.declared(cl.route, cl.route.Serve(&s.handlers, cl, params(cl), nil))
 }
 
-// params are the request's query parameters, nil if there are none.
-func params(r *http.Request) url.Values {
+// params are the request's query parameters, nil if there are none. A former name of a parameter
+// counts if the present one is missing.
+func params(cl *call) url.Values {
+	r := cl.http.Request()
 	if r.URL.RawQuery == "" {
 		return nil
 	}
-	return r.URL.Query()
+	query := r.URL.Query()
+	for former, present := range cl.route.formerNames {
+		if !query.Has(present) && query.Has(former) {
+			query[present] = query[former]
+		}
+	}
+	return query
 }
 
 // key returns the idempotency key of a request. field is the key in its input. Direct clients may

@@ -11,13 +11,13 @@ import (
 	"mlsd/mls"
 )
 
-// selections are the log entries that each value of the type parameter selects. Proposals come with
+// selections are the log entries that each value of the messageType parameter selects. Proposals come with
 // the application messages: a client that does not use the parameter needs them, because commits
 // refer to them.
 var selections = map[string]messages.Selection{
-	mlsapi.GetMessagesParamsTypeApplication: messages.NoCommits,
-	mlsapi.GetMessagesParamsTypeCommit:      messages.CommitsOnly,
-	mlsapi.GetMessagesParamsTypeAll:         messages.Everything,
+	mlsapi.GetMessagesParamsMessageTypeApplication: messages.NoCommits,
+	mlsapi.GetMessagesParamsMessageTypeCommit:      messages.CommitsOnly,
+	mlsapi.GetMessagesParamsMessageTypeAll:         messages.Everything,
 }
 
 // GetMessages: blue.catbird.mls.getMessages.
@@ -26,7 +26,7 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	if err != nil {
 		return err
 	}
-	page := messages.Page{ConvoID: convo, Reader: c.caller, Entries: selections[p.Type], Limit: int(p.Limit), MaxBytes: maxPageBytes}
+	page := messages.Page{ConvoID: convo, Reader: c.caller, Entries: selections[p.MessageType], Limit: int(p.Limit), MaxBytes: maxPageBytes}
 	if p.SinceSeq != nil {
 		page.After = *p.SinceSeq
 	}

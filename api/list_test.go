@@ -26,8 +26,8 @@ func TestListsAreCanonical(t *testing.T) {
 		want   int // elements
 		more   bool
 	}{
-		{mlsapi.NSIDGetMessages, []string{"convoId", c.id, "type", "all"}, 2, false},
-		{mlsapi.NSIDGetMessages, []string{"convoId", c.id, "type", "all", "limit", "1"}, 1, true},
+		{mlsapi.NSIDGetMessages, []string{"convoId", c.id, "messageType", "all"}, 2, false},
+		{mlsapi.NSIDGetMessages, []string{"convoId", c.id, "messageType", "all", "limit", "1"}, 1, true},
 		{mlsapi.NSIDGetMessages, []string{"convoId", c.id, "sinceSeq", "2"}, 0, false},
 		{mlsapi.NSIDGetConvos, nil, 2, false},
 		{mlsapi.NSIDGetConvos, []string{"limit", "1"}, 1, true},

@@ -23,6 +23,9 @@ type policy struct {
 	recordLife time.Duration
 	// violations are the rules of the lexicon whose violation has an error name of its own.
 	violations []violation
+	// formerNames are parameters that had another name once: the former name, and the present one.
+	// A request may still use the former.
+	formerNames map[string]string
 	// countOutcomes says that mlsd_welcome_fetches_total counts the method's answers.
 	countOutcomes bool
 }
@@ -92,7 +95,7 @@ var methods = map[string]policy{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
 		}},
-	nsid.GetMessages:           {answerMemory: answerPage},
+	nsid.GetMessages:           {answerMemory: answerPage, formerNames: map[string]string{"type": "messageType"}},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
 	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife},

@@ -132,7 +132,7 @@ func TestStreamOfAConvo(t *testing.T) {
 	alice.send(c, "hello")
 	carol := w.user()
 	alice.add(c, carol)
-	log := bob.page(c, "type", "all").Messages
+	log := bob.page(c, "messageType", "all").Messages
 	commits := read[mlsapi.GetCommitsOutput](t, bob.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1").ok()).Commits
 	seen := map[string]int{}
 	for seen["membershipEvent"] < 2 || seen["messageEvent"] < 1 || seen["commitEvent"] < 1 || seen["welcomeEvent"] < 1 {

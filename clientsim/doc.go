@@ -3,6 +3,7 @@
 // HTTP. Only a server of its own can be killed, also exactly at a COMMIT, and have time pass in its
 // database.
 //
+//	agents      programs in Rust and TypeScript that hold devices of other MLS libraries
 //	mlsclient   real MLS behind two interfaces, Device and Group; the only importer of an MLS library
 //	xrpc        accounts and tokens, a call per method, the retry rule, the events of the streams
 //	history     what must be true: Model, History, Ledger and Observer, and the checks that compare
@@ -10,8 +11,9 @@
 //	testbed     servers, databases, faults, the PLC directory, and World: what scenarios share
 //	scenario    one file per family of scenarios; Run plays them and reports
 //	bench       the load benchmark and its report
+//	generators  the test that others can generate clients from the lexicons
 //	demo        two demo users for a person with curl (clientsim tour)
 //
-// Each package imports only those above it in this list, except that bench and demo do not use
-// scenario.
+// Each package imports only those above it in this list, except that bench, generators and
+// demo do not use scenario.
 package clientsim

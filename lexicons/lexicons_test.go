@@ -3,6 +3,7 @@ package lexicons_test
 import (
 	"encoding/json"
 	"io/fs"
+	"os"
 	"strings"
 	"testing"
 
@@ -105,6 +106,25 @@ func TestCatalogLoads(t *testing.T) {
 				t.Errorf("%s: %v", nsid, err)
 			}
 		})
+	}
+}
+
+// M7: tools such as goat lex lint take every JSON file below the folder for a lexicon.
+func TestOnlyLexicons(t *testing.T) {
+	t.Parallel()
+	all := files(t)
+	err := fs.WalkDir(os.DirFS("."), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".json") {
+			return err
+		}
+		nsid := strings.ReplaceAll(strings.TrimSuffix(path, ".json"), "/", ".")
+		if all[nsid] == nil {
+			t.Errorf("%s is no lexicon at its place", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -20,20 +20,20 @@ type GetMessagesParams struct {
 	ConvoID string
 	// Most entries to return.
 	Limit int64
+	// Which entries to return. Proposals come with the application messages.
+	MessageType string
 	// Id of a message, or a cursor: return the entries after it.
 	SinceMessage *string
 	// Log position: return the entries after it. With sinceMessage as well, the
 	// later position counts.
 	SinceSeq *int64
-	// Which entries to return. Proposals come with the application messages.
-	Type string
 }
 
-// Known values of GetMessagesParams.Type.
+// Known values of GetMessagesParams.MessageType.
 const (
-	GetMessagesParamsTypeApplication = "application"
-	GetMessagesParamsTypeCommit      = "commit"
-	GetMessagesParamsTypeAll         = "all"
+	GetMessagesParamsMessageTypeApplication = "application"
+	GetMessagesParamsMessageTypeCommit      = "commit"
+	GetMessagesParamsMessageTypeAll         = "all"
 )
 
 // DecodeGetMessagesParams reads and checks query parameters.
@@ -48,15 +48,15 @@ func DecodeGetMessagesParams(query url.Values) (*GetMessagesParams, error) {
 	if s, ok := p.One("limit", false); ok {
 		v.Limit = p.Integer(s, 1, 100)
 	}
+	v.MessageType = "application"
+	if s, ok := p.One("messageType", false); ok {
+		v.MessageType = p.Enum(s, "application", "commit", "all")
+	}
 	if s, ok := p.One("sinceMessage", false); ok {
 		v.SinceMessage = lexcodec.Pointer(p.Text(s, 0, lexcodec.NoLimit))
 	}
 	if s, ok := p.One("sinceSeq", false); ok {
 		v.SinceSeq = lexcodec.Pointer(p.Integer(s, 0, lexcodec.MaxInteger))
-	}
-	v.Type = "application"
-	if s, ok := p.One("type", false); ok {
-		v.Type = p.Enum(s, "application", "commit", "all")
 	}
 	if p.Err != nil {
 		return nil, p.Err

@@ -60,18 +60,20 @@ type Thread struct {
 // ErrKilled is returned by every method of a phone whose app is not running.
 var ErrKilled = errors.New("clientsim: the app is not running")
 
-// NewPhone makes a phone with a device of its own and launches it.
+// NewPhone makes a phone with a new device of the usual library.
 func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xrpc.Client, model *history.Model) (*Phone, error) {
 	device, err := mlsclient.NewDevice(account.DID.String(), suite)
 	if err != nil {
 		return nil, err
 	}
+	return NewPhoneWith(name, account, suite, device, net, model)
+}
+
+// NewPhoneWith makes a phone with a given new device. Its app runs.
+func NewPhoneWith(name string, account *xrpc.Account, suite mlsclient.Suite, device mlsclient.Device, net *xrpc.Client, model *history.Model) (*Phone, error) {
 	p := &Phone{Name: name, Account: account, Net: net, Model: model, stats: net.Stats, Suite: suite, Disk: NewDisk()}
-	p.Device = device
-	if err := p.Save(nil); err != nil {
-		return nil, err
-	}
-	return p, p.Launch()
+	p.Device, p.Threads = device, map[string]*Thread{}
+	return p, p.Save(nil)
 }
 
 // Kill ends the app without warning, as a phone's system does.

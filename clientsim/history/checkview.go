@@ -15,8 +15,8 @@ import (
 type View struct {
 	Who     string
 	DID     syntax.DID
-	Log     []mlsapi.MessageView // type=all, by seq
-	Apps    []mlsapi.MessageView // the default type, by cursor
+	Log     []mlsapi.MessageView // messageType=all, by seq
+	Apps    []mlsapi.MessageView // the default messageType, by cursor
 	Commits []mlsapi.CommitView
 	LastSeq int64
 	Epoch   int64
@@ -218,12 +218,12 @@ func (k *checker) applications() {
 	}
 	for i := range k.view.Apps {
 		if i >= len(want) || k.view.Apps[i].ID != want[i] {
-			k.report(Broken, "getMessages without a type shows %s at place %d", k.view.Apps[i].ID, i)
+			k.report(Broken, "getMessages without a messageType shows %s at place %d", k.view.Apps[i].ID, i)
 			return
 		}
 	}
 	if len(k.view.Apps) < len(want) {
-		k.report(Lost, "getMessages without a type shows %d messages of %d", len(k.view.Apps), len(want))
+		k.report(Lost, "getMessages without a messageType shows %d messages of %d", len(k.view.Apps), len(want))
 	}
 }
 

@@ -1,10 +1,11 @@
 // Package mlsclient is the simulator's MLS client: real objects by an MLS library, forged ones that
 // a server must refuse, and cheap fake ones for load. It is the only package that imports an MLS
-// library, because the server's verdict must not rest on the code that made the object.
+// library, because the server's verdict must not rest on the code that made the object. Agents are
+// processes with devices of other libraries.
 package mlsclient
 
 // This file is all that the simulator knows about MLS: two small interfaces and a few plain types.
-// mlsgo_*.go implement them. Only they import an MLS library, so another library can replace it.
+// mlsgo_*.go implement them by the library of this process, agent*.go by agents.
 
 // Suite is an MLS cipher suite by its IANA number (RFC 9420 §17.1).
 type Suite uint16
@@ -69,7 +70,8 @@ type Device interface {
 	// Reborn returns the device that replaces this one after its state was lost: no groups, no
 	// private halves of KeyPackages, and the same signature key or a new one.
 	Reborn(keepKey bool) (Device, error)
-	// Export serialises the device, staged commits included. ImportDevice continues from there.
+	// Export serialises the device, staged commits included. ImportDevice continues from there. The
+	// device of an agent cannot be imported.
 	Export() ([]byte, error)
 }
 

@@ -122,16 +122,22 @@ func (g *goGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {
 }
 
 func (g *goGroup) StageRemove(identities ...string) (*Staged, error) {
-	var gone []uint32
-	for _, leaf := range g.Leaves() {
-		if slices.Contains(identities, leaf.Identity) {
-			gone = append(gone, leaf.Index)
-		}
-	}
+	gone := leavesWith(g.Leaves(), identities)
 	if len(gone) == 0 {
 		return nil, errors.New("stage: no leaf to remove")
 	}
 	return g.Stage(Change{Remove: gone})
+}
+
+// leavesWith returns the indexes of the leaves with one of the identities.
+func leavesWith(leaves []Leaf, identities []string) []uint32 {
+	var found []uint32
+	for _, leaf := range leaves {
+		if slices.Contains(identities, leaf.Identity) {
+			found = append(found, leaf.Index)
+		}
+	}
+	return found
 }
 
 // StageUpdate commits only a new path. The library's own SelfUpdate is an Update proposal by the

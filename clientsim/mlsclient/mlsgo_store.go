@@ -18,6 +18,7 @@ import (
 // deviceFile is a device on a phone's disk. Its private keys are not encrypted, because the people
 // are simulated.
 type deviceFile struct {
+	Agent    string                 `json:"agent,omitempty"` // the agent that holds the device, with nothing else
 	Identity string                 `json:"identity"`
 	Suite    uint16                 `json:"suite"`
 	Signer   []byte                 `json:"signer"` // Ed25519 seed, or P-256 scalar
@@ -90,11 +91,17 @@ func (f *pendingFile) restore() (*pendingCommit, error) {
 	return &pendingCommit{Staged: f.Staged, next: next}, err
 }
 
-// ImportDevice restores what Export wrote.
+// ErrInAgent is returned for a device whose state is in an agent's process.
+var ErrInAgent = errors.New("the device cannot be copied")
+
+// ImportDevice restores what Export wrote. For a device of an agent it returns ErrInAgent.
 func ImportDevice(data []byte) (Device, error) {
 	var file deviceFile
 	if err := json.Unmarshal(data, &file); err != nil {
 		return nil, fmt.Errorf("import device: %w", err)
+	}
+	if file.Agent != "" {
+		return nil, fmt.Errorf("import device: agent %s: %w", file.Agent, ErrInAgent)
 	}
 	cs := ciphersuite.CipherSuite(file.Suite)
 	cred, signer, err := restoreSigner(file.Identity, cs, file.Signer)

@@ -101,6 +101,10 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 		result.Skipped = "needs a server of its own"
 		return result
 	}
+	if s.Agents && c.Agents == "" {
+		result.Skipped = "needs --agents, a folder of other MLS libraries: clientsim/agents/README.md"
+		return result
+	}
 	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For)
 	defer cancel()
 	start := time.Now()
@@ -109,6 +113,9 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 		w.Broken("%v", err)
 	}
 	w.Check(ctx)
+	if err := w.Close(); err != nil {
+		w.Broken("%v", err)
+	}
 	if to.Server != nil && len(w.Found()) > 0 {
 		// After a failure, the next scenario gets a running server with the usual settings and no
 		// armed failpoint.

@@ -15,7 +15,9 @@ type Scenario struct {
 	// Control is set for a scenario that kills or restarts the server, receives its pushes, or
 	// makes time pass. These need a server of our own.
 	Control bool
-	Run     func(context.Context, *testbed.World) error
+	// Agents is set for a scenario that needs agents of other MLS libraries.
+	Agents bool
+	Run    func(context.Context, *testbed.World) error
 }
 
 // Scenarios lists every scenario, in the order in which they run.
@@ -53,6 +55,7 @@ func Scenarios() []Scenario {
 		{Name: "own-device", About: "a member adds a second device of its own, and a third one joins by external commit", Run: OwnDevice},
 		{Name: "removed-cannot-return", About: "a removed member and a stranger try external commits and GroupInfos", Run: RemovedCannotReturn},
 		{Name: "hidden-handshakes", About: "encrypted and readable commits, with and without GroupInfo: what the server could check", Run: HiddenHandshakes},
+		{Name: "mls-libraries", About: "groups whose members use different MLS libraries, with readable, encrypted and mixed handshakes", Agents: true, Run: Libraries},
 		{Name: "malicious-commit", About: "a member submits commits of another time, group or member, damaged, or beyond its rights", Run: MaliciousCommit},
 		{Name: "malicious-add", About: "a member adds accounts that it does not name, with wrong KeyPackages and Welcomes", Run: MaliciousAdd},
 		{Name: "malicious-group-info", About: "a member sends GroupInfos that are forged, damaged or of another epoch", Run: MaliciousGroupInfo},

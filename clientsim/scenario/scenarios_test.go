@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"mlsd/clientsim/testbed"
@@ -68,6 +69,9 @@ func TestScenarios(t *testing.T) {
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			result := playNamed(t, s.Name, to, testbed.Options{Seed: 1, Clients: 6, Messages: 40})
+			if result.Skipped != "" {
+				t.Skip(result.Skipped)
+			}
 			for i, v := range result.Violations {
 				if i == maxListed {
 					t.Errorf("and %d more", len(result.Violations)-i)
@@ -76,6 +80,19 @@ func TestScenarios(t *testing.T) {
 				t.Error(v)
 			}
 		})
+	}
+}
+
+// Without agents, the scenario of other MLS libraries is skipped and says what it needs. A folder
+// without agents is a broken promise: somebody asked for them.
+func TestLibrariesWithoutAgents(t *testing.T) {
+	t.Parallel()
+	if got := playNamed(t, "mls-libraries", testbed.Target{}, testbed.Options{}); !strings.Contains(got.Skipped, "--agents") {
+		t.Errorf("played without agents: %+v", got)
+	}
+	w := testbed.NewWorld(testbed.Target{}, testbed.Options{Agents: t.TempDir()}, 1, func(string) {})
+	if err := Libraries(t.Context(), w); err == nil || !strings.Contains(err.Error(), "no agent in") {
+		t.Errorf("an empty folder of agents: %v", err)
 	}
 }
 

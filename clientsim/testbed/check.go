@@ -101,7 +101,7 @@ func (w *World) checkConvo(ctx context.Context, c *history.ConvoModel) map[synta
 	}
 	if len(members) > 0 {
 		w.checkAgreement(c, members)
-		w.checkOutsiders(ctx, c, members[0])
+		w.checkOutsiders(ctx, c, members)
 	}
 	return views
 }

@@ -16,13 +16,13 @@ import (
 
 // checkOutsiders checks that a stranger gets from every method the same answer as for a convo that
 // does not exist. A former member gets NotMember.
-func (w *World) checkOutsiders(ctx context.Context, c *history.ConvoModel, member *client.Phone) {
+func (w *World) checkOutsiders(ctx context.Context, c *history.ConvoModel, members []*client.Phone) {
 	stranger, err := w.Account()
 	if err != nil {
 		w.Broken("%v", err)
 		return
 	}
-	objects, err := w.objects(c, member, stranger)
+	objects, err := w.objects(c, members, stranger)
 	if err != nil {
 		w.Broken("%v", err)
 		return
@@ -63,12 +63,24 @@ type objects struct {
 	external   *mlsclient.Staged // by the stranger's own device
 }
 
-func (w *World) objects(c *history.ConvoModel, member *client.Phone, stranger *xrpc.Account) (*objects, error) {
-	data, err := member.Device.Export()
-	if err != nil {
-		return nil, err
+// copyOfMember copies the device of a member, so that the real group is not changed. Devices in
+// agents cannot be copied.
+func copyOfMember(members []*client.Phone) (member *client.Phone, copied mlsclient.Device, err error) {
+	for _, p := range members {
+		data, err := p.Device.Export()
+		if err != nil {
+			return nil, nil, err
+		}
+		copied, err := mlsclient.ImportDevice(data)
+		if !errors.Is(err, mlsclient.ErrInAgent) {
+			return p, copied, err
+		}
 	}
-	copied, err := mlsclient.ImportDevice(data) // the real group is not changed
+	return nil, nil, errors.New("no member's device can be copied")
+}
+
+func (w *World) objects(c *history.ConvoModel, members []*client.Phone, stranger *xrpc.Account) (*objects, error) {
+	member, copied, err := copyOfMember(members)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +100,7 @@ func (w *World) objects(c *history.ConvoModel, member *client.Phone, stranger *x
 	if err != nil {
 		return nil, err
 	}
-	device, err := mlsclient.NewDevice(stranger.DID.String(), w.Suite)
+	device, err := mlsclient.NewDevice(stranger.DID.String(), member.Suite)
 	if err != nil {
 		return nil, err
 	}

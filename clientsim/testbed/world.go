@@ -44,6 +44,7 @@ type World struct {
 	mu    sync.Mutex // guards what follows
 	found []history.Violation
 	notes []string
+	atEnd []func() error
 }
 
 // Options say how large the scenarios are.
@@ -63,6 +64,8 @@ type Options struct {
 	Calm        bool          // nothing goes wrong in live, and no roster changes
 	Idle        int           // subscribers without a convo in live-idle
 	Audience    int           // subscribers of one message in live-idle
+
+	Agents string // folder with agents of other MLS libraries, or ""
 }
 
 // Target is the server that a run talks to.
@@ -117,6 +120,25 @@ func (w *World) Notes() []string {
 	return slices.Clone(w.notes)
 }
 
+// AtEnd keeps what is to be closed after the final checks.
+func (w *World) AtEnd(f func() error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.atEnd = append(w.atEnd, f)
+}
+
+// Close closes what AtEnd kept, the last first.
+func (w *World) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var errs []error
+	for _, f := range slices.Backward(w.atEnd) {
+		errs = append(errs, f())
+	}
+	w.atEnd = nil
+	return errors.Join(errs...)
+}
+
 // Found returns the broken promises so far.
 func (w *World) Found() []history.Violation {
 	w.mu.Lock()
@@ -134,17 +156,25 @@ func (w *World) Account() (*xrpc.Account, error) {
 }
 
 // Phone makes a phone with an account of its own.
-func (w *World) Phone(name string) (*client.Phone, error) {
+func (w *World) Phone(name string) (*client.Phone, error) { return w.PhoneOf(name, mlsclient.Go()) }
+
+// PhoneOf makes a phone that uses an MLS library.
+func (w *World) PhoneOf(name string, library mlsclient.Library) (*client.Phone, error) {
 	account, err := w.Account()
 	if err != nil {
 		return nil, err
 	}
-	return w.newPhone(name, account)
+	return w.newPhone(name, account, library)
 }
 
 // SecondDevice makes another phone for the account of p.
 func (w *World) SecondDevice(p *client.Phone, name string) (*client.Phone, error) {
-	second, err := w.newPhone(name, p.Account)
+	return w.SecondDeviceOf(p, name, mlsclient.Go())
+}
+
+// SecondDeviceOf makes another phone for the account of p that uses an MLS library.
+func (w *World) SecondDeviceOf(p *client.Phone, name string, library mlsclient.Library) (*client.Phone, error) {
+	second, err := w.newPhone(name, p.Account, library)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +189,12 @@ func (w *World) Retire(p *client.Phone) {
 
 // newPhone makes a phone. The seed decides whether its commits are PublicMessages or
 // PrivateMessages.
-func (w *World) newPhone(name string, account *xrpc.Account) (*client.Phone, error) {
-	p, err := client.NewPhone(name, account, w.Suite, w.Net, w.Model)
+func (w *World) newPhone(name string, account *xrpc.Account, library mlsclient.Library) (*client.Phone, error) {
+	device, err := library.NewDevice(account.DID.String(), w.Suite)
+	if err != nil {
+		return nil, err
+	}
+	p, err := client.NewPhoneWith(name, account, w.Suite, device, w.Net, w.Model)
 	if err != nil {
 		return nil, err
 	}

@@ -159,12 +159,12 @@ func ClaimCall(dids []syntax.DID, suite mlsclient.Suite, convo, key string) Call
 // MessagesCall reads the log after a seq. kind is "all", "" and so on, as the contract has it.
 func MessagesCall(convo, kind string, sinceSeq int64, limit int) Call {
 	return query(mlsapi.NSIDGetMessages, convo, "",
-		"type", kind, "sinceSeq", strconv.FormatInt(sinceSeq, 10), "limit", strconv.Itoa(limit))
+		"messageType", kind, "sinceSeq", strconv.FormatInt(sinceSeq, 10), "limit", strconv.Itoa(limit))
 }
 
 // MessagesSinceCall reads the log after a message's id.
 func MessagesSinceCall(convo, kind, cursor string, limit int) Call {
-	return query(mlsapi.NSIDGetMessages, convo, "", "type", kind, "sinceMessage", cursor, "limit", strconv.Itoa(limit))
+	return query(mlsapi.NSIDGetMessages, convo, "", "messageType", kind, "sinceMessage", cursor, "limit", strconv.Itoa(limit))
 }
 
 // ConvosCall lists the caller's convos after a cursor.

@@ -473,4 +473,10 @@ var mutants = []mutant{
 		{"push.Worker.take", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
 	{"a lapsed lease is renewed", "push.TestNodeThatSlept", []edit{
 		{"events.Presence.renew", `AND lease_expires_at > clock_timestamp()`, ``}}},
+
+	// Clients
+	{"a parameter's former name is not read", "TestFormerNameOfMessageType", []edit{
+		{"api.params", `!query.Has(present) && query.Has(former)`, `present == former`}}},
+	{"a parameter's former name comes first", "TestFormerNameOfMessageType", []edit{
+		{"api.params", `!query.Has(present) && query.Has(former)`, `query.Has(former)`}}},
 }

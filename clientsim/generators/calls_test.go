@@ -1,0 +1,231 @@
+package generators_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atdata"
+	"github.com/bluesky-social/indigo/atproto/lexicon"
+	"github.com/coder/websocket"
+	"github.com/fxamacker/cbor/v2"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+	"mlsd/lexicons"
+)
+
+// call is a call that a generated client makes, or an event of a stream that it validates.
+type call struct {
+	NSID string `json:"nsid"`
+	// Kind is "query", "procedure" or "event".
+	Kind   string          `json:"kind"`
+	Params map[string]any  `json:"params,omitempty"`
+	Body   json.RawMessage `json:"body,omitempty"`
+	Token  string          `json:"token,omitempty"`
+	// Event is the name of the event's definition. Body is the event.
+	Event string `json:"event,omitempty"`
+}
+
+// tokenLife is as long as a slow program takes.
+const tokenLife = 10 * time.Minute
+
+// caller makes the calls of one world.
+type caller struct {
+	t     *testing.T
+	w     *testbed.World
+	base  string
+	calls []call
+}
+
+// makeCalls makes a world and one call of each method that must succeed in it, in this order.
+func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
+	t.Helper()
+	c := &caller{t: t, w: testbed.NewWorld(to, testbed.Options{Seed: serial}, 1, func(string) {}), base: to.Base}
+	ctx := t.Context()
+	phones, convo, err := c.w.Convo(ctx, 3)
+	c.must(err)
+	alice, bob, carol := phones[0], phones[1], phones[2]
+	others, err := c.w.Phones(ctx, 4)
+	c.must(err)
+	dave, erin, frank, grace := others[0], others[1], others[2], others[3]
+	c.must(alice.Send(ctx, convo, "hello"))
+	quiet := c.convo(bob, carol)  // for a commit
+	rejoin := c.convo(carol, bob) // for an external commit
+	c.must(bob.Join(ctx, rejoin))
+	invited := c.convo(alice, frank) // for a Welcome
+
+	c.add(alice, xrpc.ConvoCall(convo))
+	c.add(alice, xrpc.ConvosCall("", 10))
+	c.add(alice, xrpc.EpochCall(convo))
+	c.add(alice, xrpc.GroupInfoCall(convo))
+	c.add(alice, xrpc.MessagesCall(convo, "all", 0, 10))
+	c.add(alice, xrpc.CommitsCall(convo, 1))
+	c.add(alice, xrpc.CursorCall(convo, 1))
+	c.add(alice, c.draft(alice.DraftSend(convo, "by a generated client")))
+	c.add(alice, xrpc.ClaimCall(testbed.DIDs(others[3:]), c.w.Suite, convo, xrpc.NewKey()))
+	c.add(grace, xrpc.StatsCall())
+	packages := c.claim(alice, "", dave)
+	c.add(alice, c.draft(alice.DraftCreate(testbed.DIDs(others[:1]), packages)))
+	packages = c.claim(alice, convo, erin)
+	c.add(alice, c.draft(alice.DraftAdd(convo, testbed.DIDs(others[1:2]), packages)))
+	c.add(bob, c.draft(bob.DraftCommit(quiet, mlsclient.Change{})))
+	tablet, err := c.w.SecondDevice(carol, "tablet")
+	c.must(err)
+	info, err := tablet.GroupInfo(ctx, rejoin)
+	c.must(err)
+	c.add(carol, c.draft(tablet.DraftRejoin(rejoin, info)))
+	c.add(bob, c.draft(bob.DraftLeave(rejoin)))
+	c.add(frank, xrpc.WelcomeCall(invited, ""))
+	c.add(frank, xrpc.ConfirmCall(invited, "", true, ""))
+	c.add(grace, c.draft(grace.DraftPublish()))
+	one, err := grace.Device.KeyPackage()
+	c.must(err)
+	c.add(grace, xrpc.PublishManyCall([]mlsclient.KeyPackage{one}, c.w.Suite, xrpc.NewKey()))
+	c.add(grace, xrpc.RegisterCall("phone", "https://push.example.com/hook", xrpc.NewKey()))
+	c.add(grace, xrpc.UnregisterCall("phone", xrpc.NewKey()))
+	c.add(grace, xrpc.Call{Method: mlsapi.NSIDGetSubscriptionTicket, Body: []byte{}})
+	c.serverSentEvent(alice)
+	c.frame(alice)
+	return c.calls
+}
+
+func (c *caller) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *caller) convo(by, member *client.Phone) string {
+	c.t.Helper()
+	c.must(member.Publish(c.t.Context(), 1))
+	id, err := by.Create(c.t.Context(), member.Account.DID)
+	c.must(err)
+	return id
+}
+
+func (c *caller) claim(by *client.Phone, convo string, of *client.Phone) [][]byte {
+	c.t.Helper()
+	packages, err := by.Claim(c.t.Context(), convo, testbed.DIDs([]*client.Phone{of}))
+	c.must(err)
+	return packages
+}
+
+func (c *caller) draft(d *client.Draft, err error) xrpc.Call {
+	c.t.Helper()
+	c.must(err)
+	return d.Call
+}
+
+// add adds a call, with a token of its own.
+func (c *caller) add(p *client.Phone, made xrpc.Call) {
+	c.t.Helper()
+	token, err := p.Account.TokenFor(xrpc.DefaultServiceDID, made.Method, tokenLife)
+	c.must(err)
+	out := call{NSID: made.Method.String(), Kind: "procedure", Token: token}
+	if made.Body == nil {
+		out.Kind, out.Params = "query", c.params(made.Method.String(), made.Query)
+	} else if len(made.Body) > 0 {
+		out.Body = made.Body
+	}
+	c.calls = append(c.calls, out)
+}
+
+// params gives parameters the types that the lexicon says.
+func (c *caller) params(nsid string, query url.Values) map[string]any {
+	c.t.Helper()
+	data, err := lexicons.Files.ReadFile(lexicons.Path(nsid))
+	c.must(err)
+	sf := new(lexicon.SchemaFile)
+	c.must(json.Unmarshal(data, sf))
+	out := map[string]any{}
+	for name, values := range query {
+		method, ok := sf.Defs["main"].Inner.(lexicon.SchemaQuery)
+		if !ok || method.Parameters == nil {
+			c.t.Fatalf("%s takes no %s", nsid, name)
+		}
+		switch method.Parameters.Properties[name].Inner.(type) {
+		case lexicon.SchemaInteger:
+			n, err := strconv.Atoi(values[0])
+			c.must(err)
+			out[name] = n
+		case lexicon.SchemaArray:
+			out[name] = values
+		case lexicon.SchemaString:
+			out[name] = values[0]
+		default:
+			c.t.Fatalf("%s has no parameter %s", nsid, name)
+		}
+	}
+	return out
+}
+
+// event adds an event for validation.
+func (c *caller) event(nsid, name string, body []byte) {
+	c.calls = append(c.calls, call{NSID: nsid, Kind: "event", Event: name, Body: body})
+}
+
+// serverSentEvent reads the first event of streamConvoEvents.
+func (c *caller) serverSentEvent(p *client.Phone) {
+	c.t.Helper()
+	token, err := p.Account.TokenFor(xrpc.DefaultServiceDID, mlsapi.NSIDStreamConvoEvents, tokenLife)
+	c.must(err)
+	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?cursor=0", nil)
+	c.must(err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	c.must(err)
+	defer resp.Body.Close()
+	name := ""
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if text, ok := strings.CutPrefix(lines.Text(), "event:"); ok {
+			name = strings.TrimSpace(text)
+		}
+		if text, ok := strings.CutPrefix(lines.Text(), "data:"); ok && name != "" {
+			c.event(mlsapi.NSIDStreamConvoEvents, name, []byte(strings.TrimSpace(text)))
+			return
+		}
+	}
+	c.t.Fatalf("the stream has no event: %s", resp.Status)
+}
+
+// frame reads the first event of subscribeConvoEvents.
+func (c *caller) frame(p *client.Phone) {
+	c.t.Helper()
+	out, err := client.Ticket(c.t.Context(), c.w.Net, p.Account)
+	c.must(err)
+	address := strings.Replace(c.base, "http", "ws", 1) + "/xrpc/" + mlsapi.NSIDSubscribeConvoEvents + "?cursor=0&ticket=" + url.QueryEscape(out.Ticket)
+	conn, resp, err := websocket.Dial(c.t.Context(), address, nil)
+	c.must(err)
+	if resp.Body != nil {
+		defer resp.Body.Close()
+	}
+	defer conn.CloseNow()
+	_, frame, err := conn.Read(c.t.Context())
+	c.must(err)
+	var header struct {
+		Op int    `cbor:"op"`
+		T  string `cbor:"t"`
+	}
+	rest, err := cbor.UnmarshalFirst(frame, &header)
+	c.must(err)
+	name, ok := strings.CutPrefix(header.T, "#")
+	if header.Op != 1 || !ok {
+		c.t.Fatalf("frame %+v", header)
+	}
+	body, err := atdata.UnmarshalCBOR(rest)
+	c.must(err)
+	var text bytes.Buffer
+	c.must(json.NewEncoder(&text).Encode(body))
+	c.event(mlsapi.NSIDSubscribeConvoEvents, name, text.Bytes())
+}

@@ -1,0 +1,302 @@
+package mlsclient
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/thomas-vilte/mls-go/group"
+)
+
+// agentDevice implements Device by an agent. Its state lives as long as the agent, so it cannot be
+// exported: an app with such a device cannot be killed.
+type agentDevice struct {
+	agent    *Agent
+	name     string // within the agent
+	identity string
+	suite    Suite
+	key      []byte
+	hidden   bool                   // see HideHandshakes
+	waiting  map[string]bool        // KeyPackageRefs in hex
+	groups   map[string]*agentGroup // by group_id
+}
+
+// NewDevice makes a device of the agent's library.
+func (a *Agent) NewDevice(identity string, suite Suite) (Device, error) {
+	return a.newDevice(identity, suite, "")
+}
+
+func (a *Agent) newDevice(identity string, suite Suite, former string) (*agentDevice, error) {
+	d := &agentDevice{
+		agent: a, name: a.nextName(), identity: identity, suite: suite, waiting: map[string]bool{}, groups: map[string]*agentGroup{},
+	}
+	answer, err := d.do(agentRequest{Op: "device", Former: former, Identity: identity, Suite: suite})
+	if err != nil {
+		return nil, err
+	}
+	d.key = answer.SignatureKey
+	return d, nil
+}
+
+func (d *agentDevice) do(request agentRequest) (*agentAnswer, error) {
+	request.Device = d.name
+	return d.agent.do(request)
+}
+
+func (d *agentDevice) Identity() string { return d.identity }
+
+func (d *agentDevice) SignatureKey() []byte { return bytes.Clone(d.key) }
+
+func (d *agentDevice) HideHandshakes(hide bool) { d.hidden = hide }
+
+func (d *agentDevice) Reborn(keepKey bool) (Device, error) {
+	former := ""
+	if keepKey {
+		former = d.name
+	}
+	reborn, err := d.agent.newDevice(d.identity, d.suite, former)
+	if err != nil {
+		return nil, err
+	}
+	reborn.hidden = d.hidden
+	return reborn, nil
+}
+
+func (d *agentDevice) KeyPackage() (KeyPackage, error) {
+	answer, err := d.do(agentRequest{Op: "keyPackage"})
+	if err != nil {
+		return KeyPackage{}, err
+	}
+	ref, err := PackageRef(answer.Output)
+	if err != nil {
+		return KeyPackage{}, err
+	}
+	kp := KeyPackage{Message: answer.Output, Ref: hex.EncodeToString(ref)}
+	d.waiting[kp.Ref] = true
+	return kp, nil
+}
+
+func (d *agentDevice) LastResort() (KeyPackage, error) {
+	return KeyPackage{}, fmt.Errorf("agent %s makes no last-resort KeyPackages", d.agent.name)
+}
+
+func (d *agentDevice) Refs() []string { return slices.Sorted(maps.Keys(d.waiting)) }
+
+func (d *agentDevice) Create(groupID []byte) (Group, error) {
+	answer, err := d.do(agentRequest{Op: "create", Group: groupID})
+	if err != nil {
+		return nil, err
+	}
+	return d.adopt(answer)
+}
+
+func (d *agentDevice) Join(welcome []byte) (Group, error) {
+	raw, err := unwrap(formatWelcome, welcome)
+	if err != nil {
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	parsed, err := group.UnmarshalWelcome(raw)
+	if err != nil {
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	answer, err := d.do(agentRequest{Op: "join", Input: welcome})
+	if err != nil {
+		return nil, err
+	}
+	for _, secret := range parsed.Secrets {
+		delete(d.waiting, hex.EncodeToString(secret.NewMember))
+	}
+	return d.adopt(answer)
+}
+
+// JoinExternal can only replace the leaf with the device's own signature key. The libraries decide
+// that themselves.
+func (d *agentDevice) JoinExternal(groupInfo []byte, prior int) (*Staged, error) {
+	info, err := ReadInfo(groupInfo)
+	if err != nil {
+		return nil, err
+	}
+	own := slices.IndexFunc(info.Leaves, func(l Leaf) bool { return bytes.Equal(l.SignatureKey, d.key) })
+	replaced := NoLeaf
+	if own >= 0 {
+		replaced = int(info.Leaves[own].Index)
+	}
+	if replaced != prior {
+		return nil, fmt.Errorf("agent %s: an external commit would remove leaf %d, not %d", d.agent.name, replaced, prior)
+	}
+	answer, err := d.do(agentRequest{Op: "joinExternal", Input: groupInfo})
+	if err != nil {
+		return nil, err
+	}
+	if answer.Staged == nil {
+		return nil, fmt.Errorf("agent %s: nothing was staged", d.agent.name)
+	}
+	return answer.Staged.staged(), nil
+}
+
+func (d *agentDevice) ConfirmJoin(groupID []byte) (Group, error) {
+	answer, err := d.do(agentRequest{Op: "confirmJoin", Group: groupID})
+	if err != nil {
+		return nil, err
+	}
+	return d.adopt(answer)
+}
+
+// DiscardJoin cannot fail: a join that the agent does not know is forgotten already.
+func (d *agentDevice) DiscardJoin(groupID []byte) {
+	_, _ = d.do(agentRequest{Op: "discardJoin", Group: groupID})
+}
+
+func (d *agentDevice) adopt(answer *agentAnswer) (Group, error) {
+	if answer.State == nil {
+		return nil, fmt.Errorf("agent %s: no state of the group", d.agent.name)
+	}
+	g := &agentGroup{device: d, state: answer.State}
+	d.groups[string(g.state.Group)] = g
+	return g, nil
+}
+
+func (d *agentDevice) Group(groupID []byte) (Group, bool) {
+	g, ok := d.groups[string(groupID)]
+	if !ok {
+		return nil, false
+	}
+	return g, true
+}
+
+// Forget cannot fail, as DiscardJoin.
+func (d *agentDevice) Forget(groupID []byte) {
+	delete(d.groups, string(groupID))
+	_, _ = d.do(agentRequest{Op: "forget", Group: groupID})
+}
+
+// Export names the agent only. ImportDevice refuses it.
+func (d *agentDevice) Export() ([]byte, error) {
+	data, err := json.Marshal(deviceFile{Agent: d.agent.name})
+	if err != nil {
+		return nil, fmt.Errorf("export device: %w", err)
+	}
+	return data, nil
+}
+
+// agentGroup implements Group by an agent.
+type agentGroup struct {
+	device  *agentDevice
+	state   *agentState
+	pending *Staged
+}
+
+func (g *agentGroup) ID() []byte            { return bytes.Clone(g.state.Group) }
+func (g *agentGroup) Epoch() uint64         { return g.state.Epoch }
+func (g *agentGroup) Authenticator() []byte { return bytes.Clone(g.state.Authenticator) }
+func (g *agentGroup) Own() uint32           { return g.state.Own }
+func (g *agentGroup) Pending() *Staged      { return g.pending }
+
+func (g *agentGroup) Members() []string {
+	ids := make([]string, len(g.state.Leaves))
+	for i, leaf := range g.state.Leaves {
+		ids[i] = leaf.Identity
+	}
+	return ids
+}
+
+func (g *agentGroup) Leaves() []Leaf {
+	leaves := make([]Leaf, len(g.state.Leaves))
+	for i, leaf := range g.state.Leaves {
+		leaves[i] = Leaf{Index: leaf.Index, Identity: leaf.Identity, SignatureKey: bytes.Clone(leaf.SignatureKey)}
+	}
+	return leaves
+}
+
+// do sends a request about the group, and keeps the state that the answer has.
+func (g *agentGroup) do(request agentRequest) (*agentAnswer, error) {
+	request.Group = g.state.Group
+	answer, err := g.device.do(request)
+	if err == nil && answer.State != nil {
+		g.state = answer.State
+	}
+	return answer, err
+}
+
+func (g *agentGroup) GroupInfo() ([]byte, error) {
+	answer, err := g.do(agentRequest{Op: "groupInfo"})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Output, nil
+}
+
+func (g *agentGroup) Encrypt(plaintext []byte) ([]byte, error) {
+	answer, err := g.do(agentRequest{Op: "encrypt", Input: plaintext})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Output, nil
+}
+
+func (g *agentGroup) Process(message []byte) (Received, error) {
+	epoch := g.Epoch()
+	if g.pending != nil && bytes.Equal(message, g.pending.Commit) {
+		return Received{Commit: true, Own: true, Epoch: epoch, Sender: g.device.identity}, g.Confirm()
+	}
+	answer, err := g.do(agentRequest{Op: "process", Input: message})
+	if err != nil {
+		return Received{}, err
+	}
+	got := answer.Received
+	if got == nil {
+		return Received{}, fmt.Errorf("agent %s: nothing was received", g.device.agent.name)
+	}
+	if got.Commit {
+		g.pending = nil
+	}
+	return Received{Commit: got.Commit, Epoch: epoch, Sender: got.Sender, Plaintext: got.Plaintext}, nil
+}
+
+func (g *agentGroup) Stage(change Change) (*Staged, error) {
+	g.Discard()
+	answer, err := g.do(agentRequest{Op: "stage", Add: change.Add, Remove: change.Remove, Hidden: g.device.hidden})
+	if err != nil {
+		return nil, err
+	}
+	if answer.Staged == nil {
+		return nil, fmt.Errorf("agent %s: nothing was staged", g.device.agent.name)
+	}
+	g.pending = answer.Staged.staged()
+	return g.pending, nil
+}
+
+func (g *agentGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {
+	return g.Stage(Change{Add: keyPackages})
+}
+
+func (g *agentGroup) StageRemove(identities ...string) (*Staged, error) {
+	gone := leavesWith(g.Leaves(), identities)
+	if len(gone) == 0 {
+		return nil, errors.New("stage: no leaf to remove")
+	}
+	return g.Stage(Change{Remove: gone})
+}
+
+func (g *agentGroup) StageUpdate() (*Staged, error) { return g.Stage(Change{}) }
+
+func (g *agentGroup) Confirm() error {
+	if g.pending == nil {
+		return errors.New("confirm: no commit is staged")
+	}
+	g.pending = nil
+	_, err := g.do(agentRequest{Op: "confirm"})
+	return err
+}
+
+// Discard cannot fail: the agent forgets what it has staged.
+func (g *agentGroup) Discard() {
+	if g.pending != nil {
+		g.pending = nil
+		_, _ = g.do(agentRequest{Op: "discard"})
+	}
+}
