@@ -135,7 +135,7 @@ func (a *applier) checkSignature() error {
 func (g *Group) verifyHandshake(parts *handshake, key, context []byte) error {
 	verify := g.CipherSuite.verifier(key)
 	if verify == nil {
-		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", g.CipherSuite.wrongSignatureKey(key))
 	}
 	if !verify(signContent("FramedContentTBS", parts.tbs(context)...), parts.signature) {
 		return refuseCommit(ErrBadSignature, "FramedContentAuthData.signature", "6.1", "")

@@ -14,7 +14,7 @@ func contextProposal(exts ...[]byte) []byte { return byValue(cat(u16(7), vec(ext
 
 func TestApply(t *testing.T) {
 	t.Parallel()
-	for _, suite := range []CipherSuite{SuiteX25519AES128, SuiteP256AES128, SuiteX25519ChaCha20} {
+	for _, suite := range supportedSuites {
 		t.Run(suite.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, n := range []int{1, 2, 3, 4, 5, 8, 9} {
@@ -49,7 +49,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 	}
 	g.members[n], g.members[n+1] = carol, dave
 	apply("from a new member", &commitSpec{sender: n})
-	apply("psk alone", &commitSpec{noPath: true, proposals: [][]byte{pskProposal(32, "id")}})
+	apply("psk alone", &commitSpec{noPath: true, proposals: [][]byte{pskProposal(g.suite.hashSize(), "id")}})
 	// The external committer takes the leaf of a member that the same commit removes.
 	joiner := *carol
 	externalInit := byValue(cat(u16(6), vec(newHPKEKey(t, g.suite))))
@@ -59,7 +59,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 		t.Errorf("resync: %+v", c)
 	}
 	g.members[n+2] = erin
-	if c := apply("join", &commitSpec{external: erin, proposals: [][]byte{externalInit, pskProposal(32, "id")}}); c.Committer != n+2 {
+	if c := apply("join", &commitSpec{external: erin, proposals: [][]byte{externalInit, pskProposal(g.suite.hashSize(), "id")}}); c.Committer != n+2 {
 		t.Errorf("join at %d", c.Committer)
 	}
 	c = apply("two removes and context", &commitSpec{proposals: [][]byte{removeOf(n + 2), contextProposal(), removeOf(n + 1)}})

@@ -2,16 +2,14 @@ package mls
 
 import (
 	"crypto"
-	"crypto/ecdh"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/cloudflare/circl/sign/ed448"
 	"golang.org/x/crypto/cryptobyte"
 )
 
@@ -83,8 +81,8 @@ func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
 		leafExts:    ext(0x2a2a, 1, 2, 3),
 		packageExts: ext(0x4a4a),
 	}
-	if suite == SuiteP256AES128 {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if p := suite.params(); p.sign.curve != nil {
+		key, err := ecdsa.GenerateKey(p.sign.curve, rand.Reader)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,6 +90,13 @@ func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
 		if s.sigKey, err = key.PublicKey.Bytes(); err != nil {
 			t.Fatal(err)
 		}
+		return s
+	} else if p.sign.keySize == ed448.PublicKeySize {
+		pub, key, err := ed448.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.signer, s.sigKey = key, pub
 		return s
 	}
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
@@ -104,11 +109,13 @@ func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
 
 func newHPKEKey(t testing.TB, suite CipherSuite) []byte {
 	t.Helper()
-	curve := ecdh.X25519()
-	if suite == SuiteP256AES128 {
-		curve = ecdh.P256()
+	form := suite.params().kem
+	if form.curve == nil { // X448: every key of 56 bytes is one
+		key := make([]byte, form.size)
+		rand.Read(key)
+		return key
 	}
-	key, err := curve.GenerateKey(rand.Reader)
+	key, err := form.curve.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,9 +129,10 @@ func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte
 	t.Helper()
 	message := cat(vec([]byte("MLS 1.0 "+label)), vec(content))
 	opts := crypto.Hash(0)
-	if s.suite == uint16(SuiteP256AES128) {
-		sum := sha256.Sum256(message)
-		message, opts = sum[:], crypto.SHA256
+	if p := CipherSuite(s.suite).params(); p != nil && p.sign.curve != nil {
+		h := p.hash.New()
+		h.Write(message)
+		message, opts = h.Sum(nil), p.hash
 	}
 	sig, err := s.signer.Sign(rand.Reader, message, opts)
 	if err != nil {

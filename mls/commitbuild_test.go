@@ -1,7 +1,6 @@
 package mls
 
 import (
-	"crypto/sha256"
 	"strconv"
 	"testing"
 )
@@ -33,9 +32,9 @@ func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *gr
 		CipherSuite:             suite,
 		GroupID:                 []byte(testGroup),
 		Epoch:                   5,
-		ConfirmedTranscriptHash: make([]byte, sha256.Size),
+		ConfirmedTranscriptHash: make([]byte, suite.hashSize()),
 		ContextExtensions:       cat(context...),
-		ConfirmationTag:         make([]byte, sha256.Size),
+		ConfirmationTag:         make([]byte, suite.hashSize()),
 		Tree:                    tree,
 	}
 	return g
@@ -97,9 +96,9 @@ func (c *commitSpec) build(t testing.TB, g *groupSpec) []byte {
 		signer = c.signer
 	}
 	tbs := cat(u16(1, 1), framedContent, g.group.Context())
-	tags := vec(make([]byte, 32))
+	tags := vec(make([]byte, g.suite.hashSize()))
 	if c.external == nil {
-		tags = cat(tags, vec(make([]byte, 32)))
+		tags = cat(tags, tags)
 	}
 	return framed(1, cat(framedContent, vec(signer.sign(t, "FramedContentTBS", tbs)), tags))
 }
@@ -142,7 +141,7 @@ func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []
 		var secrets [][]byte
 		a.tree.resolve(steps[i].copath, func(x nodeIndex) bool {
 			if !x.isLeaf() || !contains(a.added, x.leaf()) {
-				secrets = append(secrets, cat(vec(newHPKEKey(t, g.suite)), vec(make([]byte, 48))))
+				secrets = append(secrets, cat(vec(newHPKEKey(t, g.suite)), vec(make([]byte, g.suite.hashSize()+16))))
 			}
 			return true
 		})

@@ -2,7 +2,6 @@ package mls
 
 import (
 	"bytes"
-	"crypto/ecdh"
 	"strconv"
 	"time"
 )
@@ -45,13 +44,13 @@ func (k *KeyPackage) Check(now time.Time) error {
 
 func (k *KeyPackage) checkKeys() error {
 	if !k.CipherSuite.validHPKEKey(k.InitKey) {
-		return k.refuse(ErrMalformed, "init_key", "5.1.1", "not a public key of the cipher suite")
+		return k.refuse(ErrMalformed, "init_key", "5.1.1", k.CipherSuite.wrongHPKEKey(k.InitKey))
 	}
 	if !k.CipherSuite.validHPKEKey(k.EncryptionKey) {
-		return k.refuse(ErrMalformed, "LeafNode.encryption_key", "5.1.1", "not a public key of the cipher suite")
+		return k.refuse(ErrMalformed, "LeafNode.encryption_key", "5.1.1", k.CipherSuite.wrongHPKEKey(k.EncryptionKey))
 	}
 	if k.CipherSuite.verifier(k.SignatureKey) == nil {
-		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", k.CipherSuite.wrongSignatureKey(k.SignatureKey))
 	}
 	if bytes.Equal(k.InitKey, k.EncryptionKey) {
 		return k.refuse(ErrMalformed, "init_key", "10.1", "equal to encryption_key")
@@ -102,15 +101,4 @@ func (k *KeyPackage) checkLifetime(now time.Time) error {
 
 func (k *KeyPackage) refuse(kind error, field, section, reason string) error {
 	return &ParseError{Object: "KeyPackage", Field: field, Section: section, Reason: reason, Kind: kind}
-}
-
-// validHPKEKey reports whether key has the form of a public key of the suite's
-// KEM (RFC 9180 §7.1.1): 32 bytes, or an uncompressed point on P-256.
-func (c CipherSuite) validHPKEKey(key []byte) bool {
-	curve := ecdh.X25519()
-	if c == SuiteP256AES128 {
-		curve = ecdh.P256()
-	}
-	_, err := curve.NewPublicKey(key)
-	return err == nil
 }
