@@ -70,7 +70,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 	if c := apply("no path", &commitSpec{noPath: true, proposals: [][]byte{addOf(t, newSpec(t, g.suite))}}); len(c.Updates) != 0 {
 		t.Errorf("updates: %+v", c.Updates)
 	}
-	if c := apply("reinit", &commitSpec{noPath: true, proposals: [][]byte{reInitProposal}}); !c.ReInit {
+	if c := apply("reinit", &commitSpec{noPath: true, proposals: [][]byte{reInitProposal}}); c.ReInit == nil || string(c.ReInit.GroupID) != "next" {
 		t.Error("the change does not report ReInit")
 	}
 }
@@ -126,7 +126,7 @@ func TestApplyRefuses(t *testing.T) {
 		"external, two inits":     {join(external, external), ErrMalformed, list},
 		"external, two removes":   {join(external, removeOf(1), removeOf(2)), ErrMalformed, list},
 		"external, add":           {join(external, addOf(t, other)), ErrMalformed, list},
-		"external, reference":     {join(external, cat(u8(2), vec(make([]byte, 32)))), ErrMalformed, list},
+		"external, reference":     {join(external, cat(u8(2), vec(make([]byte, 32)))), ErrUnsupported, list},
 		"external, bad init":      {join(byValue(cat(u16(6), vec(make([]byte, 31))))), ErrMalformed, "ExternalInit.kem_output"},
 		"external, removes blank": {join(external, removeOf(7)), ErrMalformed, "Remove.removed"},
 		"leaf of an update":       {commitSpec{source: 2}, ErrMalformed, "LeafNode.leaf_node_source"},
@@ -140,7 +140,11 @@ func TestApplyRefuses(t *testing.T) {
 		"a ciphertext too short": {commitSpec{secrets: func(s [][]byte) [][]byte {
 			return append(s[1:], cat(vec(make([]byte, 32)), vec(make([]byte, 47))))
 		}}, ErrMalformed, "UpdatePathNode.encrypted_path_secret"},
-		"parent hash": {commitSpec{hash: func(b []byte) []byte { b[0] ^= 1; return b }}, ErrMalformed, "LeafNode.parent_hash"},
+		"parent hash":         {commitSpec{hash: func(b []byte) []byte { b[0] ^= 1; return b }}, ErrMalformed, "LeafNode.parent_hash"},
+		"unsupported context": {with(contextProposal(ext(0x7777))), ErrMalformed, "Capabilities.extensions"}, // M5
+		"supported context":   {with(contextProposal(ext(0x2a2a))), nil, ""},
+		"custom by value":     {with(byValue(cat(u16(0xf001), []byte("anything")))), ErrUnsupported, list}, // M2
+		"custom, forged":      {commitSpec{proposals: [][]byte{byValue(u16(0xf001))}, signer: stranger}, ErrBadSignature, "FramedContentAuthData.signature"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

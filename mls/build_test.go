@@ -58,6 +58,7 @@ type keyPackageSpec struct {
 	credential            []byte
 	versions, suites      []uint16
 	capExts, credentials  []uint16
+	capProposals          []uint16
 	source                uint8
 	notBefore, notAfter   uint64
 	leafExts, packageExts []byte
@@ -144,7 +145,7 @@ func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte
 func (s *keyPackageSpec) leaf(t testing.TB) []byte {
 	t.Helper()
 	tbs := cat(vec(s.encKey), vec(s.sigKey), s.credential,
-		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(), vec(u16(s.credentials...)),
+		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)), vec(u16(s.credentials...)),
 		u8(s.source))
 	switch s.source {
 	case 1:
@@ -183,19 +184,25 @@ func testProposals(t testing.TB) map[string][]byte {
 		"reinit":                   cat(u16(5), vec([]byte("new group")), u16(2, 0xf000), vec(ext(9))),
 		"external_init":            cat(u16(6), vec([]byte("kem output"))),
 		"group_context_extensions": cat(u16(7), vec(ext(3, 0, 0, 0), ext(5))),
+		"self_remove":              u16(10),
+		"custom":                   cat(u16(0xf001), []byte("of any content")),
 	}
 }
 
-// testCommit returns a Commit with a proposal of every type by value, two by reference, and a path.
+// testCommit returns a Commit with a proposal of every type that can be in one by value, two by
+// reference, and a path. The opaque proposal comes last, because it hides what follows.
 func testCommit(t testing.TB) []byte {
 	t.Helper()
 	var proposals []byte
-	for _, p := range testProposals(t) {
-		proposals = cat(proposals, u8(1), p)
+	all := testProposals(t)
+	for name, p := range all {
+		if name != "custom" && name != "self_remove" {
+			proposals = cat(proposals, u8(1), p)
+		}
 	}
 	ref := cat(u8(2), vec(make([]byte, 32)))
 	node := cat(vec(make([]byte, 32)), vec(vec(make([]byte, 32)), vec(make([]byte, 48)), vec([]byte{1}), vec([]byte{2})))
-	return cat(vec(proposals, ref, ref), u8(1), leafOf(t, 3), vec(node, node))
+	return cat(vec(proposals, ref, ref, u8(1), all["custom"]), u8(1), leafOf(t, 3), vec(node, node))
 }
 
 const testGroup = "group-0123456789"

@@ -14,12 +14,20 @@ type groupSpec struct {
 
 // newGroupSpec returns a group of n members. All its parents are blank, as just after the Adds.
 func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *groupSpec {
+	return newGroupSpecWith(t, suite, n, nil, context...)
+}
+
+// newGroupSpecWith is newGroupSpec. edit, unless nil, changes each member before it is in the tree.
+func newGroupSpecWith(t testing.TB, suite CipherSuite, n int, edit func(i int, s *keyPackageSpec), context ...[]byte) *groupSpec {
 	t.Helper()
 	g := &groupSpec{suite: suite, members: map[uint32]*keyPackageSpec{}}
 	tree := &Tree{suite: suite, leaves: make([]*leafNode, 1)}
 	for i := range n {
 		s := newSpec(t, suite)
 		s.credential = basic("did:plc:member" + strconv.Itoa(i))
+		if edit != nil {
+			edit(i, s)
+		}
 		leaf, err := tree.blankLeaf(i)
 		if err != nil {
 			t.Fatal(err)
@@ -170,7 +178,7 @@ func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []
 func (s *keyPackageSpec) leafIn(t testing.TB, group []byte, index uint32, parentHash []byte) []byte {
 	t.Helper()
 	tbs := cat(vec(s.encKey), vec(s.sigKey), s.credential,
-		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(), vec(u16(s.credentials...)),
+		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)), vec(u16(s.credentials...)),
 		u8(s.source))
 	if s.source == 3 {
 		tbs = cat(tbs, vec(parentHash))

@@ -89,8 +89,11 @@ func (k *KeyPackage) checkLifetime(now time.Time) error {
 	case k.NotAfter.Before(k.NotBefore):
 		return k.refuse(ErrMalformed, "Lifetime", "7.2", "not_after is before not_before")
 	case k.NotAfter.Sub(k.NotBefore) > MaxLifetime:
-		return k.refuse(ErrLifetimeTooLong, "Lifetime", "7.2",
-			"more than "+strconv.Itoa(int(MaxLifetime/time.Second))+" seconds")
+		reason := "more than " + strconv.Itoa(int(MaxLifetime/time.Second)) + " seconds (84 days and one hour) from not_before to not_after"
+		if k.NotAfter.Equal(unixTime(endOf9999)) {
+			reason += ": it has no end, which is ts-mls's default; set a lifetime"
+		}
+		return k.refuse(ErrLifetimeTooLong, "Lifetime", "7.2", reason)
 	case k.NotBefore.After(now.Add(ClockSkew)):
 		return k.refuse(ErrExpired, "Lifetime.not_before", "7.3", "in the future")
 	case !k.NotAfter.After(now):
