@@ -22,7 +22,7 @@ type AddMembers struct {
 }
 
 // Add accepts the commit and puts the members on the roster. Errors: ErrNotFound, ErrNotMember,
-// ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
+// ErrConvoClosed, ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
 // *InvalidObjectError, and those of keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, a.ConvoID, a.Caller)
@@ -31,6 +31,9 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	}
 	if c.leftEpoch != nil {
 		return Advanced{}, ErrNotMember
+	}
+	if c.closed {
+		return Advanced{}, ErrConvoClosed
 	}
 	if a.Commit == nil {
 		return Advanced{}, ErrCommitRequired

@@ -153,6 +153,19 @@ func (g *Group) ExternalProposer(m *ProposalMessage) (did string, err error) {
 	return Member{Identity: string(sender.identity)}.DID(), nil
 }
 
+// ExternalSenders returns the accounts of the group's external senders (§12.1.8.1), as Member.DID
+// does, in the order of the extension. It is empty if the extension is malformed.
+func (g *Group) ExternalSenders() (dids []string) {
+	all, err := g.externalSenders()
+	if err != nil {
+		return nil
+	}
+	for _, s := range all {
+		dids = append(dids, Member{Identity: string(s.identity)}.DID())
+	}
+	return dids
+}
+
 // externalSenders returns the group's external senders (§12.1.8.1).
 func (g *Group) externalSenders() (all []externalSender, err error) {
 	data, ok := g.ContextExtensions.Get(ExtensionExternalSenders)
