@@ -233,7 +233,7 @@ func running(f *failure, err error) {
 
 func tokenReason(f *failure, err error) {
 	invalid, _ := find[*serviceauth.InvalidError](err)
-	f.message = invalid.Reason
+	f.message = invalid.Message()
 }
 
 func limitedAfter(f *failure, err error) {
