@@ -211,6 +211,23 @@ func (alice *user) isClosed(c knownGroup, bob *user) {
 	bob.post(mlsapi.NSIDSendMessage, bob.message(c.convo, "x")).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 }
 
+// M3: who leaves with the commit that closes the convo leaves nothing for the others to commit.
+func TestLeaveWithReInit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.knows(bob, nil)
+	alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
+		ConvoID: c.id, Commit: alice.Device.PublicCommit(t, c.info, 0, false, mlstest.ByValue(mlstest.ReInit(newGroup(t)))),
+	}).ok()
+	if n := w.count(`
+		SELECT count(*) FROM (SELECT kind, convo_id, detail FROM outbox UNION ALL SELECT kind, convo_id, detail FROM events) e
+		WHERE kind = 4 AND convo_id = $1 AND detail ->> 'change' = 'left' AND detail ->> 'commitNeeded' = 'false'`, c.id); n != 1 {
+		t.Errorf("%d events say that alice left and nobody need commit it", n)
+	}
+	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 2}, "x")).fails(http.StatusConflict, mlsapi.ErrConvoClosed)
+}
+
 // M3: a successor whose group_id no convo can have is refused.
 func TestReInitSuccessor(t *testing.T) {
 	t.Parallel()

@@ -72,7 +72,7 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 			return Advanced{}, err
 		}
 	}
-	c.epoch, c.lastSeq = next, seq
+	c.epoch, c.lastSeq, c.closed = next, seq, successor != nil
 	return Advanced{Epoch: next, Seq: seq}, nil
 }
 

@@ -60,9 +60,9 @@ type ConvoView struct {
 	ClosedAt *lexcodec.Datetime `json:"closedAt,omitzero"`
 	// What the server could check of the commit that made the current epoch.
 	// verified: all public parts, against the group's tree. structure: its form and
-	// the KeyPackages that it adds, because the tree is not known. header: its
-	// group and epoch, because the rest is encrypted; also before the first commit,
-	// unless the creator sent a GroupInfo.
+	// the KeyPackages that it adds, because the tree or a proposal is not known.
+	// header: its group and epoch, because the rest is encrypted; also before the
+	// first commit, unless the creator sent a GroupInfo.
 	CommitLevel *string `json:"commitLevel,omitzero"`
 	// When the server recorded the convo.
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
