@@ -120,8 +120,10 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrInvalidGroupInfo, status: http.StatusBadRequest, match: invalidObject(convos.GroupInfo)},
 	{name: mlsapi.ErrConvoNotFound, status: http.StatusNotFound, match: is(messages.ErrConvoNotFound)},
 	{name: mlsapi.ErrNotMember, status: http.StatusForbidden, match: is(messages.ErrNotMember)},
+	{name: mlsapi.ErrConvoClosed, status: http.StatusConflict, match: is(messages.ErrConvoClosed)},
 	{name: mlsapi.ErrInvalidCursor, status: http.StatusBadRequest, match: is(messages.ErrInvalidCursor)},
-	{name: mlsapi.ErrInvalidMessage, status: http.StatusBadRequest, match: is(messages.ErrWrongGroup)},
+	{name: mlsapi.ErrInvalidMessage, status: http.StatusBadRequest, match: is(messages.ErrWrongGroup, convos.ErrNotExternalSender)},
+	{name: mlsapi.ErrInvalidMessage, status: http.StatusBadRequest, match: as[*convos.InvalidProposalError]()},
 	{name: mlsapi.ErrGroupAlreadyExists, status: http.StatusConflict, match: is(convos.ErrGroupAlreadyExists)},
 	{name: mlsapi.ErrTooManyMembers, status: http.StatusBadRequest, match: is(convos.ErrTooManyMembers)},
 	{name: mlsapi.ErrLastMember, status: http.StatusConflict, match: is(convos.ErrLastMember)},
@@ -241,7 +243,7 @@ func running(f *failure, err error) {
 
 func tokenReason(f *failure, err error) {
 	invalid, _ := find[*serviceauth.InvalidError](err)
-	f.message = invalid.Reason
+	f.message = invalid.Message()
 }
 
 func limitedAfter(f *failure, err error) {

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -55,7 +56,7 @@ func TestErrorStatuses(t *testing.T) {
 		"NotMember": 403, "NotPermitted": 403, "SenderMismatch": 403,
 		"ConvoNotFound": 404, "WelcomeNotFound": 404, "KeyPackageNotFound": 404, "GroupInfoNotFound": 404,
 		"EpochMismatch": 409, "GroupAlreadyExists": 409, "AlreadyMember": 409, "LastMember": 409, "IdempotencyConflict": 409,
-		"RequestInProgress": 409, "WelcomeConsumed": 410, "MessageTooLarge": 413,
+		"RequestInProgress": 409, "ConvoClosed": 409, "WelcomeConsumed": 410, "MessageTooLarge": 413,
 	}
 	for _, m := range mlsapi.Methods() {
 		for _, name := range m.Errors {
@@ -75,7 +76,7 @@ func TestErrorStatuses(t *testing.T) {
 func TestDomainErrorsHaveAnswers(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
-		messages.ErrConvoNotFound, messages.ErrNotMember, messages.ErrInvalidCursor, messages.ErrWrongGroup, &messages.EpochMismatchError{},
+		messages.ErrConvoNotFound, messages.ErrNotMember, messages.ErrInvalidCursor, messages.ErrWrongGroup, messages.ErrConvoClosed, &messages.EpochMismatchError{}, convos.ErrNotExternalSender, &convos.InvalidProposalError{Err: errors.New("x")},
 		convos.ErrNotFound, convos.ErrNotMember, convos.ErrGroupAlreadyExists, convos.ErrTooManyMembers, convos.ErrLastMember,
 		convos.ErrCommitRequired, convos.ErrNotPermitted, convos.ErrTargetNotMember, convos.ErrSeqAhead, &convos.AlreadyMemberError{},
 		&convos.InvalidObjectError{Object: convos.Commit}, &convos.InvalidObjectError{Object: convos.Welcome},

@@ -41,7 +41,7 @@ func message(e *events.Event) lexcodec.Message {
 		m := e.Message()
 		return &mlsapi.CommitEvent{
 			Cursor: e.StreamSeq, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
-			CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
+			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
 		}
 	case outbox.Membership:
 		return &mlsapi.MembershipEvent{
@@ -70,7 +70,8 @@ func serverSentEvent(e *events.Event) lexcodec.ServerSentEvent {
 		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message}
 	case *mlsapi.CommitEvent:
 		return &mlsapi.StreamConvoEventsCommitEvent{
-			Cursor: cursor, ConvoID: m.ConvoID, Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.CommitData, CreatedAt: m.CreatedAt,
+			Cursor: cursor, ConvoID: m.ConvoID, Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.CommitData,
+			SuccessorGroupID: m.SuccessorGroupID, CreatedAt: m.CreatedAt,
 		}
 	case *mlsapi.MembershipEvent:
 		return &mlsapi.StreamConvoEventsMembershipEvent{

@@ -51,6 +51,13 @@ func showConvo(v *mlsapi.ConvoView, c *convos.Convo) {
 		at := lexcodec.NewDatetime(*c.LastMessageAt)
 		v.LastMessageAt = &at
 	}
+	if c.ClosedAt != nil {
+		at := lexcodec.NewDatetime(*c.ClosedAt)
+		v.ClosedAt = &at
+	}
+	if c.Successor != nil {
+		v.SuccessorGroupID = lexcodec.Pointer(hex.EncodeToString(c.Successor))
+	}
 	if c.Name != nil || c.Description != nil {
 		v.Metadata = &mlsapi.ConvoMetadata{Name: c.Name, Description: c.Description}
 	}

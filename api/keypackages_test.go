@@ -185,7 +185,7 @@ func TestPublishRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) { a.fails(http.StatusBadRequest, mlsapi.ErrInvalidKeyPackage) })
 	}
 	publish(good, suite, 91*day).fails(http.StatusBadRequest, mlsapi.ErrExpirationTooFar)
-	for _, suite := range []string{"MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", "none"} {
+	for _, suite := range []string{"MLS_256_DHKEMX25519_AES256GCM_SHA512_Ed25519", "none"} {
 		publish(good, suite, 0).fails(http.StatusBadRequest, mlsapi.ErrInvalidCipherSuite)
 	}
 	w.exec(`

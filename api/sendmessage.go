@@ -1,12 +1,19 @@
 package api
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/idem"
+	"mlsd/internal/pgpool"
 	"mlsd/messages"
 	"mlsd/mls"
 )
@@ -33,7 +40,11 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		sum := sha256.Sum256(in.Ciphertext)
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
-	sent, err := h.messages.Send(c.ctx, messages.Draft{
+	send := h.messages.Send
+	if header.SenderType == mls.SenderTypeExternal {
+		send = h.sendExternal
+	}
+	sent, err := send(c.ctx, messages.Draft{
 		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
 	})
@@ -47,6 +58,25 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	})
 }
 
+// sendExternal sends a proposal of an external sender: a caller that is no member, but that the group
+// names. It is rare, and has a transaction of its own.
+func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent messages.Receipt, err error) {
+	if d.Token != nil {
+		if err := d.Token.Use(ctx); err != nil {
+			return sent, err
+		}
+	}
+	var failure error // before the COMMIT
+	err = pgx.BeginFunc(ctx, h.db, func(tx pgx.Tx) error {
+		sent, failure = convos.ProposeExternally(ctx, tx, d)
+		return failure
+	})
+	if err != nil && failure == nil && pgpool.OutcomeUnknown(err) {
+		return sent, fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)
+	}
+	return sent, err
+}
+
 // contentHash equals content(in.Fields()).Hash(). It does not copy each field.
 func contentHash(in mlsapi.SendMessageInput) [sha256.Size]byte {
 	in.IdempotencyKey = nil
@@ -57,8 +87,8 @@ func contentHash(in mlsapi.SendMessageInput) [sha256.Size]byte {
 }
 
 // messageHeader reads the header of the ciphertext. The request's epoch must equal the header's.
-// Application data is always a PrivateMessage (RFC 9420 §6). A proposal may be public. Commits have
-// methods of their own.
+// Application data is always a PrivateMessage (RFC 9420 §6). A proposal may be public, and then its
+// sender may be external. Commits have methods of their own.
 func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
 	h, err := mls.ParseHeader(in.Ciphertext)
 	switch {
@@ -70,8 +100,9 @@ func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
 		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: a commit is sent with addMembers, leaveConvo, submitCommit or processExternalCommit")
 	case h.ContentType == mls.ContentTypeApplication && h.WireFormat != mls.WireFormatPrivateMessage:
 		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: application data must be a PrivateMessage (RFC 9420 §6)")
-	case h.WireFormat == mls.WireFormatPublicMessage && h.SenderType != mls.SenderTypeMember:
-		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: its sender is not a member")
+	case h.SenderType == mls.SenderTypeNewMemberProposal:
+		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: sender_type new_member_proposal: nobody can propose to add itself here; "+
+			"a member adds others with addMembers, and a member's own device joins with processExternalCommit (RFC 9420 §12.1.8.2)")
 	case int64(h.Epoch) != in.Epoch:
 		return h, named(mlsapi.ErrInvalidMessage, "epoch differs from the ciphertext's own")
 	}

@@ -50,7 +50,8 @@ type locked struct {
 	cipherSuite int32
 	epoch       int64
 	lastSeq     int64
-	leftEpoch   *int64         // in which the caller left; nil for a current member
+	leftEpoch   *int64 // in which the caller left; nil for a current member
+	closed      bool
 	reserved    *time.Duration // how much longer the next commit is reserved for another member
 }
 
@@ -70,11 +71,11 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(`
-		SELECT group_id, creator_did, cipher_suite, epoch, last_seq,
+		SELECT group_id, creator_did, cipher_suite, epoch, last_seq, closed_at IS NOT NULL,
 			CASE WHEN reserved_for <> $2 AND reserved_until > clock_timestamp() THEN reserved_until - clock_timestamp() END
 		FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo, caller).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq, &c.reserved)
+			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq, &c.closed, &c.reserved)
 		})
 	batch.Queue(`SELECT left_epoch FROM members WHERE convo_id = $1 AND did = $2`, convo, caller).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })

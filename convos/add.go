@@ -20,7 +20,7 @@ type AddMembers struct {
 }
 
 // Add accepts the commit and puts the members on the roster. The commit replaces the leaves of those
-// who are on the roster and never joined. Errors: ErrNotFound, ErrNotMember,
+// who are on the roster and never joined. Errors: ErrNotFound, ErrNotMember, ErrConvoClosed,
 // ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
 // *InvalidObjectError, and those of keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
@@ -30,6 +30,9 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	}
 	if c.leftEpoch != nil {
 		return Advanced{}, ErrNotMember
+	}
+	if c.closed {
+		return Advanced{}, ErrConvoClosed
 	}
 	if a.Commit == nil {
 		return Advanced{}, ErrCommitRequired

@@ -30,7 +30,8 @@ type Proposed struct {
 
 // advance accepts a commit and moves the convo to the next epoch. The epoch in the commit's own
 // header must be the current one: this is the compare-and-swap of promise 3, under the row lock
-// that c holds. It does not change the roster.
+// that c holds. It does not change the roster. A commit with ReInit closes the convo. The caller has
+// checked that the convo is open.
 func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, allowed rights) (Advanced, error) {
 	h, err := c.checkCommit(ctx, tx, p.Commit)
 	if err != nil {
@@ -43,15 +44,22 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	if err != nil {
 		return Advanced{}, err
 	}
+	successor, err := v.successor(allowed)
+	if err != nil {
+		return Advanced{}, err
+	}
 	next := c.epoch + 1
 	seq, _, err := messages.AppendCommit(ctx, tx, messages.CommitEntry{
-		ConvoID: c.id, Sender: by, Key: p.Key, Hash: p.Hash, Epoch: next, Body: p.Commit,
+		ConvoID: c.id, Sender: by, Key: p.Key, Hash: p.Hash, Epoch: next, Body: p.Commit, Successor: successor,
 	})
 	if err != nil {
 		return Advanced{}, fmt.Errorf("append the commit: %w", err)
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(`UPDATE convos SET epoch = $2, commit_level = $3 WHERE id = $1`, c.id, next, v.level)
+	batch.Queue(`
+		UPDATE convos SET epoch = $2, commit_level = $3, successor_group_id = $4,
+			closed_at = CASE WHEN $4::bytea IS NOT NULL THEN clock_timestamp() END
+		WHERE id = $1`, c.id, next, v.level, successor)
 	c.recordAccepted(batch, by)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return Advanced{}, fmt.Errorf("advance the epoch: %w", err)
@@ -67,7 +75,7 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 			return Advanced{}, err
 		}
 	}
-	c.epoch, c.lastSeq = next, seq
+	c.epoch, c.lastSeq, c.closed = next, seq, successor != nil
 	return Advanced{Epoch: next, Seq: seq}, nil
 }
 

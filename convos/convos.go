@@ -21,10 +21,12 @@ import (
 // MaxMembers bounds the members of one convo.
 const MaxMembers = 1000
 
-// Errors of access and of commits. ErrNotFound and ErrNotMember are those of the message log.
+// Errors of access and of commits. ErrNotFound, ErrNotMember and ErrConvoClosed are
+// those of the message log.
 var (
 	ErrNotFound           = messages.ErrConvoNotFound
 	ErrNotMember          = messages.ErrNotMember
+	ErrConvoClosed        = messages.ErrConvoClosed
 	ErrGroupAlreadyExists = errors.New("a convo with this groupId exists already")
 	ErrTooManyMembers     = fmt.Errorf("a convo has at most %d members", MaxMembers)
 	ErrLastMember         = errors.New("the last member cannot leave")
@@ -83,7 +85,9 @@ type Convo struct {
 	Name          *string
 	Description   *string
 	LastSeq       int64
-	Unread        int64 // application messages by others after the reader's cursor, counted up to 100 among the next 1,000 entries
+	ClosedAt      *time.Time // nil: it is open
+	Successor     []byte     // group_id of the group that replaces this one; nil: not known, or the convo is open
+	Unread        int64      // application messages by others after the reader's cursor, counted up to 100 among the next 1,000 entries
 }
 
 // Member is one person in a convo.

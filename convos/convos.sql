@@ -6,7 +6,7 @@
 -- would cost more. Unread messages are counted up to 100 among the next 1,000 entries, so that the
 -- cost does not grow with the log.
 SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.commit_level, c.last_message_at, c.name, c.description,
-    c.last_seq, unread.n, roster.dids, roster.joined, me.more
+    c.last_seq, c.closed_at, c.successor_group_id, unread.n, roster.dids, roster.joined, me.more
 FROM (
     SELECT convo_id, cursor_seq, joined_seq, lead(true) OVER (ORDER BY convo_id DESC) IS NOT NULL AS more
     FROM members

@@ -24,9 +24,10 @@ type Departure struct {
 // Leave takes Target off the roster. Leaving needs no commit and does not change the epoch, because
 // a member cannot commit its own removal (RFC 9420 §12.2). Leaving again gives the same answer.
 // Only the creator can remove another member, with a commit. Any member can commit the removal of a
-// member who has left already, which removes the leaves from the tree.
+// member who has left already, which removes the leaves from the tree. A closed convo can be left
+// without a commit, and takes none.
 //
-// Errors: ErrNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired,
+// Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrLastMember, ErrNotPermitted, ErrCommitRequired,
 // ErrTargetNotMember, *messages.EpochMismatchError, *InvalidObjectError.
 func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, d.ConvoID, d.Caller)
@@ -39,6 +40,9 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 			return Advanced{Epoch: *c.leftEpoch}, nil
 		}
 		return Advanced{}, ErrNotMember
+	}
+	if c.closed && (!self || d.Commit != nil) {
+		return Advanced{}, ErrConvoClosed
 	}
 	present, err := c.isMember(ctx, tx, d.Target)
 	if err != nil {
@@ -64,7 +68,7 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 		return advanced, nil
 	}
 	leaf := false // the member has left, and others have to commit its removal
-	if self {
+	if self && !c.closed {
 		group, err := c.publicGroup(ctx, tx)
 		if err != nil {
 			return Advanced{}, err

@@ -100,7 +100,7 @@ func (s *scan) row(row pgx.CollectableRow) error {
 		dids  string
 	)
 	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt, &s.Name,
-		&s.Description, &s.LastSeq, &s.Unread, &dids, &s.joined, &s.more)
+		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.Unread, &dids, &s.joined, &s.more)
 	if err != nil {
 		return err
 	}

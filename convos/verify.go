@@ -21,8 +21,9 @@ type Level string
 const (
 	// LevelHeader: a PrivateMessage. Only group and epoch can be read.
 	LevelHeader Level = "header"
-	// LevelStructure: a PublicMessage, but the server does not know the group's tree or a proposal
-	// that the commit refers to. The commit's form and the KeyPackages that it adds were checked.
+	// LevelStructure: a PublicMessage, but the server does not know the group's tree, or a proposal
+	// that the commit refers to, or the type of a proposal. The commit's form and the KeyPackages that
+	// it adds were checked, and its sender's signature if the tree is known.
 	LevelStructure Level = "structure"
 	// LevelVerified: a PublicMessage in a group whose tree is known. The roster was checked, and
 	// everything that RFC 9420 lets a server without the group's secrets check.
@@ -46,6 +47,7 @@ type verdict struct {
 	group  publicGroup         // of the epoch it creates
 	adds   []mls.KeyPackageRef // KeyPackages that it adds
 	all    bool                // adds is complete
+	reInit *mls.ReInit         // another group replaces this one; nil: none that is known
 }
 
 // judge checks a commit, whose header is h, and its GroupInfo, as far as the known state of the
@@ -83,15 +85,15 @@ func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != allowed.joins {
 		return verdict{}, invalid(Commit, "sender is %s, which is for another method (RFC 9420 §12.4)", commit.SenderType)
 	}
-	if before.Group == nil {
-		return c.judgeStructure(ctx, tx, by, commit, before, allowed)
-	}
 	var pending []*mls.ProposalMessage
-	if slices.ContainsFunc(commit.Proposals, func(p mls.Proposal) bool { return p.Reference != nil }) {
+	if commit.HasReferences() {
 		var err error
 		if pending, err = messages.Proposals(ctx, tx, c.id, c.epoch, c.lastSeq); err != nil {
 			return verdict{}, err
 		}
+	}
+	if before.Group == nil {
+		return c.judgeStructure(ctx, tx, by, commit, pending, before, allowed)
 	}
 	err := checkSender(commit, before, by)
 	var change *mls.Change
@@ -100,18 +102,18 @@ func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, mls.ErrUnsupported): // it refers to an encrypted proposal
-		return c.judgeStructure(ctx, tx, by, commit, before, allowed)
+	case errors.Is(err, mls.ErrUnsupported): // a proposal is encrypted, or of a type that is not known
+		return c.judgeStructure(ctx, tx, by, commit, pending, before, allowed)
 	case before.vouchedBy != "" && before.vouchedBy != by && !allowed.joins:
 		// The commit contradicts the state that another member vouched for. The server cannot know
 		// which of them is right.
-		return c.judgeStructure(ctx, tx, by, commit, publicGroup{}, allowed)
+		return c.judgeStructure(ctx, tx, by, commit, pending, publicGroup{}, allowed)
 	case errors.As(err, new(*InvalidObjectError)):
 		return verdict{}, err
 	default:
 		return verdict{}, invalid(Commit, "%v", err)
 	}
-	v := verdict{level: LevelVerified, change: change, group: publicGroup{change.Next, before.vouchedBy}, all: true}
+	v := verdict{level: LevelVerified, change: change, group: publicGroup{change.Next, before.vouchedBy}, all: true, reInit: change.ReInit}
 	if !allowed.joins && by != before.vouchedBy { // a device that joins got the group from the same GroupInfo
 		v.group.vouchedBy = ""
 	}
@@ -133,12 +135,14 @@ func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
 }
 
 // judgeStructure checks a commit by its own content, and by the tree if that is known.
-func (c *locked) judgeStructure(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights) (verdict, error) {
-	v := verdict{level: LevelStructure, all: true}
+func (c *locked) judgeStructure(
+	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, pending []*mls.ProposalMessage, before publicGroup, allowed rights,
+) (verdict, error) {
+	v := verdict{level: LevelStructure, all: true, reInit: commit.ReInit(mls.CipherSuite(c.cipherSuite), pending...)}
 	var removes []mls.Removal
 	for _, p := range commit.Proposals {
 		switch {
-		case p.Reference != nil:
+		case p.Reference != nil, p.Opaque:
 			v.all = false
 		case p.KeyPackage != nil:
 			v.adds = append(v.adds, p.KeyPackage.Ref)
@@ -154,6 +158,20 @@ func (c *locked) judgeStructure(ctx context.Context, tx pgx.Tx, by syntax.DID, c
 	return v, c.permitRemoves(ctx, tx, by, removes, allowed)
 }
 
+// successor returns the group_id of the group that replaces this one, or nil if none does. A convo of
+// that group must be possible.
+func (v *verdict) successor(allowed rights) ([]byte, error) {
+	switch {
+	case v.reInit == nil:
+		return nil, nil
+	case len(allowed.adds) > 0 || allowed.removes != "" || allowed.joins:
+		return nil, invalid(Commit, "ReInit beside another change; submitCommit takes it (RFC 9420 §12.2)")
+	case len(v.reInit.GroupID) == 0 || len(v.reInit.GroupID) > mls.MaxGroupIDSize:
+		return nil, invalid(Commit, "ReInit.group_id: must have 1 to %d bytes, as the groupId of a convo (RFC 9420 §12.1.5)", mls.MaxGroupIDSize)
+	}
+	return v.reInit.GroupID, nil
+}
+
 // cannotJoin returns the reason to refuse an external commit that could not be verified.
 func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 	switch {
@@ -162,7 +180,7 @@ func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 	case before.Group == nil:
 		return ErrNoGroupInfo
 	}
-	return invalid(Commit, "refers to what only members can read (RFC 9420 §12.4.3.2)")
+	return invalid(Commit, "contains or refers to a proposal that the server cannot read, and an external commit must be verifiable (RFC 9420 §12.4.3.2)")
 }
 
 // judgeGroupInfo checks the GroupInfo that came with a commit. If the commit could not be verified,
@@ -314,11 +332,11 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 	var others []string
 	for _, m := range removes {
 		switch did := m.DID(); {
-		case did == by.String():
-		case allowed.joins: // an external commit removes only an older device of its sender (§12.2)
+		case did == by.String(), m.Own:
+		case allowed.joins: // besides, an external commit removes only an older device of its sender (§12.2)
 			return ErrNotPermitted
 		case slices.Contains(allowed.replaces, syntax.DID(did)):
-		case did != allowed.removes.String() && !m.Own:
+		case did != allowed.removes.String():
 			others = append(others, did)
 		}
 	}

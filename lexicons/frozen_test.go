@@ -96,17 +96,17 @@ streamConvoEvents#infoEvent | cursor! string..32, info! string..1024
 // is not dropped or misspelt before anything has landed.
 const added = `
 createConvo | GroupAlreadyExists, InvalidWelcome, InvalidGroupInfo, IdempotencyConflict, RequestInProgress
-addMembers | CommitRequired, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress
-leaveConvo | NotPermitted, CommitRequired, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress
-sendMessage | InvalidMessage, SenderMismatch, IdempotencyConflict, RequestInProgress
+addMembers | CommitRequired, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
+leaveConvo | NotPermitted, CommitRequired, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
+sendMessage | InvalidMessage, SenderMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
 publishKeyPackage | IdempotencyConflict, RequestInProgress
 getKeyPackages | InvalidCipherSuite, IdempotencyConflict, RequestInProgress
 getWelcome | WelcomeConsumed
 confirmWelcome | WelcomeNotFound
 getConvo | ConvoNotFound, NotMember
 updateCursor | ConvoNotFound, NotMember
-submitCommit | ConvoNotFound, NotMember, NotPermitted, KeyPackageNotFound, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress
-processExternalCommit | ConvoNotFound, NotMember, NotPermitted, GroupInfoNotFound, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress
+submitCommit | ConvoNotFound, NotMember, NotPermitted, KeyPackageNotFound, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
+processExternalCommit | ConvoNotFound, NotMember, NotPermitted, GroupInfoNotFound, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
 getGroupInfo | ConvoNotFound, NotMember, GroupInfoNotFound
 publishKeyPackages | TooManyKeyPackages, IdempotencyConflict, RequestInProgress
 getKeyPackageStats | InvalidCipherSuite

@@ -20,6 +20,8 @@ type CommitEntry struct {
 	Hash    [sha256.Size]byte
 	Epoch   int64 // that the commit creates
 	Body    []byte
+
+	Successor []byte // group_id of the group that replaces this one, if the commit closes the convo
 }
 
 // AppendCommit writes e as the next entry of the log and returns its seq. The caller's transaction
@@ -34,10 +36,12 @@ func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at 
 			SELECT $1::uuid, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
 			RETURNING convo_id, seq, kind, octet_length(body) AS size, created_at
 		), outboxed AS (
-			INSERT INTO outbox (kind, convo_id, seq, size, created_at)
-			SELECT kind, convo_id, seq, size, created_at FROM appended
+			INSERT INTO outbox (kind, convo_id, seq, size, detail, created_at)
+			SELECT kind, convo_id, seq, size,
+				CASE WHEN $8::bytea IS NOT NULL THEN jsonb_build_object('epoch', $4::bigint, 'successorGroupId', encode($8, 'hex')) END, created_at
+			FROM appended
 		)
 		SELECT seq, created_at FROM appended`,
-		e.ConvoID, int16(mls.ContentTypeCommit), e.Sender, e.Epoch, e.Body, e.Key, e.Hash[:]).Scan(&seq, &at)
+		e.ConvoID, int16(mls.ContentTypeCommit), e.Sender, e.Epoch, e.Body, e.Key, e.Hash[:], e.Successor).Scan(&seq, &at)
 	return seq, at, err
 }

@@ -17,6 +17,7 @@ type facts struct {
 	groupID    []byte // of the convo; nil: there is no such convo
 	epoch      int64  // of the convo
 	lastSeq    int64  // of the convo
+	closed     bool   // the convo
 	membership membership
 	locked     bool                // the transaction has locked the convo
 	token      serviceauth.TokenID // the draft's, if it has one
@@ -73,7 +74,7 @@ func newJudge(window int64, at time.Time) *judge {
 
 // judge decides about d. The order of the questions is part of the contract: the token comes first,
 // and the key comes before the membership and the epoch, so that a retry gets its first answer even
-// if these have changed. ErrBusy says that the draft's token is not used up.
+// if these have changed, or the convo was closed. ErrBusy says that the draft's token is not used up.
 func (j *judge) judge(d *Draft, f *facts) Result {
 	if f.busy() {
 		return Result{Err: ErrBusy}
@@ -96,6 +97,8 @@ func (j *judge) judge(d *Draft, f *facts) Result {
 		return Result{Err: ErrConvoNotFound}
 	case f.membership == former:
 		return Result{Err: ErrNotMember}
+	case f.closed:
+		return Result{Err: ErrConvoClosed}
 	case !bytes.Equal(f.groupID, d.GroupID):
 		return Result{Err: ErrWrongGroup}
 	case d.Epoch > f.epoch, d.Epoch < f.epoch-j.window:
@@ -154,6 +157,6 @@ func refusal(err error) bool {
 		mismatch *EpochMismatchError
 		conflict *idem.ConflictError
 	)
-	return errors.Is(err, ErrConvoNotFound) || errors.Is(err, ErrNotMember) || errors.Is(err, ErrWrongGroup) ||
+	return errors.Is(err, ErrConvoNotFound) || errors.Is(err, ErrNotMember) || errors.Is(err, ErrWrongGroup) || errors.Is(err, ErrConvoClosed) ||
 		errors.Is(err, serviceauth.ErrReplayed) || errors.As(err, &mismatch) || errors.As(err, &conflict)
 }

@@ -54,8 +54,13 @@ func TestJudge(t *testing.T) {
 		"busy before the key":         {draft(func(*Draft) {}), with(func(f *facts) { f.locked, f.recorded = false, recordedAs(hash[:]) }), 0, ErrBusy},
 		"former member of an unlocked convo": {
 			draft(func(*Draft) {}), with(func(f *facts) { f.locked, f.membership = false, former }), 0, ErrNotMember},
-		"wrong group": {draft(func(d *Draft) { d.GroupID, d.Epoch = []byte("other"), 1 }), here, 0, ErrWrongGroup},
-		"stale epoch": {draft(func(d *Draft) { d.Epoch = 3 }), here, 0, &EpochMismatchError{Epoch: 3, Current: 5}},
+		// M3
+		"closed": {draft(func(d *Draft) { d.GroupID, d.Epoch = []byte("other"), 1 }), with(func(f *facts) { f.closed = true }), 0, ErrConvoClosed},
+		"former member of a closed convo": {
+			draft(func(*Draft) {}), with(func(f *facts) { f.closed, f.membership = true, former }), 0, ErrNotMember},
+		"retry after the closing": {draft(func(*Draft) {}), with(func(f *facts) { f.closed, f.recorded = true, recordedAs(hash[:]) }), 3, nil},
+		"wrong group":             {draft(func(d *Draft) { d.GroupID, d.Epoch = []byte("other"), 1 }), here, 0, ErrWrongGroup},
+		"stale epoch":             {draft(func(d *Draft) { d.Epoch = 3 }), here, 0, &EpochMismatchError{Epoch: 3, Current: 5}},
 		"in the epoch window": {
 			draft(func(d *Draft) { d.Epoch = 4 }), here, 8, nil},
 		"epoch ahead": {draft(func(d *Draft) { d.Epoch = 6 }), here, 0, &EpochMismatchError{Epoch: 6, Current: 5}},

@@ -21,6 +21,7 @@ var (
 	ErrNotMember     = errors.New("the caller is no longer a member of the convo")
 	ErrInvalidCursor = errors.New("the cursor is not a message of this convo")
 	ErrWrongGroup    = errors.New("the ciphertext belongs to another group")
+	ErrConvoClosed   = errors.New("the convo is closed, and takes no more messages and commits; getConvo names its successorGroupId if it has one")
 )
 
 // EpochMismatchError says that an object was made in another epoch than the convo's.

@@ -59,7 +59,7 @@ type Receipt struct {
 }
 
 // Result is the outcome of one draft. Err is nil, one of the refusals ErrConvoNotFound,
-// ErrNotMember, ErrWrongGroup, *EpochMismatchError, *idem.ConflictError and
+// ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError, *idem.ConflictError and
 // serviceauth.ErrReplayed, or the reason why the draft was not judged: ErrBusy, idem.ErrInProgress,
 // idem.ErrUnknownOutcome, an error of the database.
 type Result struct {

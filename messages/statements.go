@@ -54,13 +54,15 @@ const waitForConvos = `
 // equal.
 const lockAndRead = `
 	WITH draft AS MATERIALIZED (
-		SELECT d.*, m.is_former, c.version, c.group_id, c.epoch, c.last_seq
+		SELECT d.*, m.is_former, c.version, c.group_id, c.epoch, c.last_seq, c.closed
 		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::uuid[], $6::timestamptz[])
 			WITH ORDINALITY AS d (convo_id, sender_did, key, hash, token, expires_at, ord)
 		LEFT JOIN LATERAL (
 			SELECT left_at IS NOT NULL AS is_former FROM members WHERE convo_id = d.convo_id AND did = d.sender_did LIMIT 1
 		) m ON true
-		LEFT JOIN LATERAL (SELECT ctid AS version, group_id, epoch, last_seq FROM convos WHERE id = d.convo_id LIMIT 1) c ON true
+		LEFT JOIN LATERAL (
+			SELECT ctid AS version, group_id, epoch, last_seq, closed_at IS NOT NULL AS closed FROM convos WHERE id = d.convo_id LIMIT 1
+		) c ON true
 	), locked AS MATERIALIZED (
 		SELECT ctid AS version FROM convos
 		WHERE id = ANY (ARRAY(SELECT convo_id FROM draft WHERE NOT is_former))
@@ -74,7 +76,7 @@ const lockAndRead = `
 		ON CONFLICT DO NOTHING
 		RETURNING token
 	)
-	SELECT d.ord, date_trunc('milliseconds', clock_timestamp()), d.group_id, d.epoch, d.last_seq, d.is_former,
+	SELECT d.ord, date_trunc('milliseconds', clock_timestamp()), d.group_id, d.epoch, d.last_seq, d.closed, d.is_former,
 		d.version IN (SELECT version FROM locked), d.token IN (SELECT token FROM fresh),
 		r.seq, r.created_at, r.request_hash,
 		CASE WHEN r.request_hash <> d.hash THEN r.epoch END,
@@ -188,6 +190,7 @@ const (
 	columnGroup
 	columnEpoch
 	columnLastSeq
+	columnClosed
 	columnIsFormer
 	columnLocked
 	columnFresh
@@ -204,6 +207,7 @@ func collectFacts(rows pgx.Rows, n int) (all []facts, at time.Time, err error) {
 		raw := rows.RawValues()
 		f := &all[bigint(raw[columnPlace])-1]
 		f.epoch, f.lastSeq = bigint(raw[columnEpoch]), bigint(raw[columnLastSeq])
+		f.closed = boolean(raw[columnClosed])
 		f.locked, f.fresh = boolean(raw[columnLocked]), boolean(raw[columnFresh])
 		if !bytes.Equal(group, raw[columnGroup]) {
 			group = bytes.Clone(raw[columnGroup])
@@ -251,7 +255,7 @@ func scanRecorded(rows pgx.Rows, at *time.Time) (*recorded, error) {
 		hash, bodyHash      []byte
 		embedType, embedURI *string
 	)
-	err := rows.Scan(nil, at, nil, nil, nil, nil, nil, nil, &seq, &recordedAt, &hash, &epoch, &bodyHash, &embedType, &embedURI)
+	err := rows.Scan(nil, at, nil, nil, nil, nil, nil, nil, nil, &seq, &recordedAt, &hash, &epoch, &bodyHash, &embedType, &embedURI)
 	if err != nil || !seq.Valid {
 		return nil, err
 	}

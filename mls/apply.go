@@ -9,8 +9,8 @@ type Change struct {
 	Updates []Update // leaves with new content, the committer's last
 	// Committer is the sender's leaf, in the next epoch.
 	Committer uint32
-	External  bool // the committer was not a member: it is among Adds
-	ReInit    bool // another group replaces this one (§11.2)
+	External  bool    // the committer was not a member: it is among Adds
+	ReInit    *ReInit // another group replaces this one (§11.2); nil: none does
 	Next      *Group
 }
 
@@ -25,7 +25,7 @@ type Addition struct {
 // Removal is a former member, with its last leaf.
 type Removal struct {
 	Member
-	Own bool // the member proposed it itself (§12.1.3)
+	Own bool // the member proposed it itself, by Remove (§12.1.3) or SelfRemove
 }
 
 // Update says how a member's leaf changed. Leaf is the same in both.
@@ -37,8 +37,7 @@ type applier struct {
 	c         *Commit
 	tree      *Tree // becomes the tree of the next epoch
 	context   Extensions
-	signed    []byte   // the GroupContext of this epoch, which members sign
-	senders   [][]byte // signature keys of the external senders; parsed when needed
+	verifier  proposalVerifier
 	proposals []sentProposal
 	added     []uint32 // leaves of those added by proposals
 	change    *Change
@@ -60,14 +59,15 @@ type sentProposal struct {
 // and PSKs. It does not check lifetimes, nor whether the application allows the change.
 //
 // Proposals that the commit refers to must be among pending, in any order. Apply verifies their
-// signatures.
+// signatures, also of opaque ones.
 //
 // The cost is linear in the commit and the tree. Signatures are most of it: one for the commit, one
 // for each new leaf, two for each Add, and one over the whole GroupContext for each proposal by
 // reference. A caller that stores proposals must therefore limit their number per epoch.
 //
-// Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for a reference to a proposal that is
-// not among pending. In that case only the header of the commit is known.
+// Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for an opaque proposal and for a
+// reference to a proposal that is not among pending. In that case the sender's signature is
+// verified, and what the commit changes is not known.
 func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 	a := &applier{g: g, c: c, tree: g.Tree.clone(), context: g.ContextExtensions, change: &Change{}}
 	for _, step := range []func() error{
@@ -127,20 +127,22 @@ func (a *applier) checkSignature() error {
 	default:
 		signer = &a.c.parts.path.leaf
 	}
-	a.signed = a.g.Context()
-	return a.g.verifyHandshake(&a.c.parts, signer.signatureKey, a.signed)
+	a.verifier = proposalVerifier{Group: a.g, signed: a.g.Context()}
+	return a.g.verifyHandshake(&a.c.parts, a.c.SenderType, signer.signatureKey, a.verifier.signed)
 }
 
 // verifyHandshake verifies the signature of a PublicMessage.
-func (g *Group) verifyHandshake(parts *handshake, key, context []byte) error {
+func (g *Group) verifyHandshake(parts *handshake, sender SenderType, key, context []byte) error {
 	verify := g.CipherSuite.verifier(key)
 	if verify == nil {
-		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+		return refuseCommit(ErrMalformed, "LeafNode.signature_key", "5.1.1", g.CipherSuite.wrongSignatureKey(key))
 	}
-	if !verify(signContent("FramedContentTBS", parts.tbs(context)...), parts.signature) {
-		return refuseCommit(ErrBadSignature, "FramedContentAuthData.signature", "6.1", "")
+	for _, p := range parts.readings(g.CipherSuite, sender) {
+		if verify(signContent("FramedContentTBS", p.tbs(context)...), p.signature) {
+			return nil
+		}
 	}
-	return nil
+	return refuseCommit(ErrBadSignature, "FramedContentAuthData.signature", "6.1", "")
 }
 
 // checkTree checks what all leaves of the next epoch must support (§7.3), and that no key occurs
@@ -152,7 +154,7 @@ func (a *applier) checkTree() error {
 			return err
 		}
 	}
-	return a.tree.checkRequired(a.context)
+	return a.tree.checkContext(a.context)
 }
 
 // next returns the group of the next epoch, with its transcript hash (§8.2).

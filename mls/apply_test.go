@@ -14,7 +14,7 @@ func contextProposal(exts ...[]byte) []byte { return byValue(cat(u16(7), vec(ext
 
 func TestApply(t *testing.T) {
 	t.Parallel()
-	for _, suite := range []CipherSuite{SuiteX25519AES128, SuiteP256AES128, SuiteX25519ChaCha20} {
+	for _, suite := range supportedSuites {
 		t.Run(suite.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, n := range []int{1, 2, 3, 4, 5, 8, 9} {
@@ -49,7 +49,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 	}
 	g.members[n], g.members[n+1] = carol, dave
 	apply("from a new member", &commitSpec{sender: n})
-	apply("psk alone", &commitSpec{noPath: true, proposals: [][]byte{pskProposal(32, "id")}})
+	apply("psk alone", &commitSpec{noPath: true, proposals: [][]byte{pskProposal(g.suite.hashSize(), "id")}})
 	// The external committer takes the leaf of a member that the same commit removes.
 	joiner := *carol
 	externalInit := byValue(cat(u16(6), vec(newHPKEKey(t, g.suite))))
@@ -59,7 +59,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 		t.Errorf("resync: %+v", c)
 	}
 	g.members[n+2] = erin
-	if c := apply("join", &commitSpec{external: erin, proposals: [][]byte{externalInit, pskProposal(32, "id")}}); c.Committer != n+2 {
+	if c := apply("join", &commitSpec{external: erin, proposals: [][]byte{externalInit, pskProposal(g.suite.hashSize(), "id")}}); c.Committer != n+2 {
 		t.Errorf("join at %d", c.Committer)
 	}
 	c = apply("two removes and context", &commitSpec{proposals: [][]byte{removeOf(n + 2), contextProposal(), removeOf(n + 1)}})
@@ -70,7 +70,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 	if c := apply("no path", &commitSpec{noPath: true, proposals: [][]byte{addOf(t, newSpec(t, g.suite))}}); len(c.Updates) != 0 {
 		t.Errorf("updates: %+v", c.Updates)
 	}
-	if c := apply("reinit", &commitSpec{noPath: true, proposals: [][]byte{reInitProposal}}); !c.ReInit {
+	if c := apply("reinit", &commitSpec{noPath: true, proposals: [][]byte{reInitProposal}}); c.ReInit == nil || string(c.ReInit.GroupID) != "next" {
 		t.Error("the change does not report ReInit")
 	}
 }
@@ -126,7 +126,7 @@ func TestApplyRefuses(t *testing.T) {
 		"external, two inits":     {join(external, external), ErrMalformed, list},
 		"external, two removes":   {join(external, removeOf(1), removeOf(2)), ErrMalformed, list},
 		"external, add":           {join(external, addOf(t, other)), ErrMalformed, list},
-		"external, reference":     {join(external, cat(u8(2), vec(make([]byte, 32)))), ErrMalformed, list},
+		"external, reference":     {join(external, cat(u8(2), vec(make([]byte, 32)))), ErrUnsupported, list},
 		"external, bad init":      {join(byValue(cat(u16(6), vec(make([]byte, 31))))), ErrMalformed, "ExternalInit.kem_output"},
 		"external, removes blank": {join(external, removeOf(7)), ErrMalformed, "Remove.removed"},
 		"leaf of an update":       {commitSpec{source: 2}, ErrMalformed, "LeafNode.leaf_node_source"},
@@ -140,7 +140,11 @@ func TestApplyRefuses(t *testing.T) {
 		"a ciphertext too short": {commitSpec{secrets: func(s [][]byte) [][]byte {
 			return append(s[1:], cat(vec(make([]byte, 32)), vec(make([]byte, 47))))
 		}}, ErrMalformed, "UpdatePathNode.encrypted_path_secret"},
-		"parent hash": {commitSpec{hash: func(b []byte) []byte { b[0] ^= 1; return b }}, ErrMalformed, "LeafNode.parent_hash"},
+		"parent hash":         {commitSpec{hash: func(b []byte) []byte { b[0] ^= 1; return b }}, ErrMalformed, "LeafNode.parent_hash"},
+		"unsupported context": {with(contextProposal(ext(0x7777))), ErrMalformed, "Capabilities.extensions"}, // M5
+		"supported context":   {with(contextProposal(ext(0x2a2a))), nil, ""},
+		"custom by value":     {with(byValue(cat(u16(0xf001), []byte("anything")))), ErrUnsupported, list}, // M2
+		"custom, forged":      {commitSpec{proposals: [][]byte{byValue(u16(0xf001))}, signer: stranger}, ErrBadSignature, "FramedContentAuthData.signature"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,11 +21,11 @@ func (a *applier) applyProposals() error {
 		}
 	}
 	for _, p := range a.proposals {
-		if p.Type == ProposalRemove {
-			gone, _ := a.tree.Member(p.Removed)
-			a.tree.leaves[p.Removed] = nil
-			a.tree.blankPath(p.Removed)
-			a.change.Removes = append(a.change.Removes, Removal{gone, p.member && p.leaf == p.Removed})
+		if leaf, ok := p.removes(); ok {
+			gone, _ := a.tree.Member(leaf)
+			a.tree.leaves[leaf] = nil
+			a.tree.blankPath(leaf)
+			a.change.Removes = append(a.change.Removes, Removal{gone, p.member && p.leaf == leaf})
 		}
 	}
 	a.tree.truncate()
@@ -52,6 +52,14 @@ func (a *applier) applyProposals() error {
 	}
 	a.tree.rehash()
 	return nil
+}
+
+// removes returns the leaf that a Remove or a SelfRemove removes.
+func (p *sentProposal) removes() (leaf uint32, ok bool) {
+	if p.Type == ProposalSelfRemove {
+		return p.leaf, true
+	}
+	return p.Removed, p.Type == ProposalRemove
 }
 
 // blankPath blanks every parent above a leaf.

@@ -2,16 +2,14 @@ package mls
 
 import (
 	"crypto"
-	"crypto/ecdh"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/cloudflare/circl/sign/ed448"
 	"golang.org/x/crypto/cryptobyte"
 )
 
@@ -60,6 +58,7 @@ type keyPackageSpec struct {
 	credential            []byte
 	versions, suites      []uint16
 	capExts, credentials  []uint16
+	capProposals          []uint16
 	source                uint8
 	notBefore, notAfter   uint64
 	leafExts, packageExts []byte
@@ -83,8 +82,8 @@ func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
 		leafExts:    ext(0x2a2a, 1, 2, 3),
 		packageExts: ext(0x4a4a),
 	}
-	if suite == SuiteP256AES128 {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if p := suite.params(); p.sign.curve != nil {
+		key, err := ecdsa.GenerateKey(p.sign.curve, rand.Reader)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,6 +91,13 @@ func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
 		if s.sigKey, err = key.PublicKey.Bytes(); err != nil {
 			t.Fatal(err)
 		}
+		return s
+	} else if p.sign.keySize == ed448.PublicKeySize {
+		pub, key, err := ed448.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.signer, s.sigKey = key, pub
 		return s
 	}
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
@@ -104,11 +110,13 @@ func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
 
 func newHPKEKey(t testing.TB, suite CipherSuite) []byte {
 	t.Helper()
-	curve := ecdh.X25519()
-	if suite == SuiteP256AES128 {
-		curve = ecdh.P256()
+	form := suite.params().kem
+	if form.curve == nil { // X448: every key of 56 bytes is one
+		key := make([]byte, form.size)
+		rand.Read(key)
+		return key
 	}
-	key, err := curve.GenerateKey(rand.Reader)
+	key, err := form.curve.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,9 +130,10 @@ func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte
 	t.Helper()
 	message := cat(vec([]byte("MLS 1.0 "+label)), vec(content))
 	opts := crypto.Hash(0)
-	if s.suite == uint16(SuiteP256AES128) {
-		sum := sha256.Sum256(message)
-		message, opts = sum[:], crypto.SHA256
+	if p := CipherSuite(s.suite).params(); p != nil && p.sign.curve != nil {
+		h := p.hash.New()
+		h.Write(message)
+		message, opts = h.Sum(nil), p.hash
 	}
 	sig, err := s.signer.Sign(rand.Reader, message, opts)
 	if err != nil {
@@ -136,7 +145,7 @@ func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte
 func (s *keyPackageSpec) leaf(t testing.TB) []byte {
 	t.Helper()
 	tbs := cat(vec(s.encKey), vec(s.sigKey), s.credential,
-		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(), vec(u16(s.credentials...)),
+		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)), vec(u16(s.credentials...)),
 		u8(s.source))
 	switch s.source {
 	case 1:
@@ -175,19 +184,25 @@ func testProposals(t testing.TB) map[string][]byte {
 		"reinit":                   cat(u16(5), vec([]byte("new group")), u16(2, 0xf000), vec(ext(9))),
 		"external_init":            cat(u16(6), vec([]byte("kem output"))),
 		"group_context_extensions": cat(u16(7), vec(ext(3, 0, 0, 0), ext(5))),
+		"self_remove":              u16(10),
+		"custom":                   cat(u16(0xf001), []byte("of any content")),
 	}
 }
 
-// testCommit returns a Commit with a proposal of every type by value, two by reference, and a path.
+// testCommit returns a Commit with a proposal of every type that can be in one by value, two by
+// reference, and a path. The opaque proposal comes last, because it hides what follows.
 func testCommit(t testing.TB) []byte {
 	t.Helper()
 	var proposals []byte
-	for _, p := range testProposals(t) {
-		proposals = cat(proposals, u8(1), p)
+	all := testProposals(t)
+	for name, p := range all {
+		if name != "custom" && name != "self_remove" {
+			proposals = cat(proposals, u8(1), p)
+		}
 	}
 	ref := cat(u8(2), vec(make([]byte, 32)))
 	node := cat(vec(make([]byte, 32)), vec(vec(make([]byte, 32)), vec(make([]byte, 48)), vec([]byte{1}), vec([]byte{2})))
-	return cat(vec(proposals, ref, ref), u8(1), leafOf(t, 3), vec(node, node))
+	return cat(vec(proposals, ref, ref, u8(1), all["custom"]), u8(1), leafOf(t, 3), vec(node, node))
 }
 
 const testGroup = "group-0123456789"

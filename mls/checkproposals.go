@@ -1,16 +1,16 @@
 package mls
 
-import "bytes"
-
-// counts are the numbers of proposals, by type.
-type counts [ProposalGroupContextExtensions + 1]int
+import (
+	"bytes"
+	"strconv"
+)
 
 // checkProposals checks the list by §12.2, and whether a path is required by §12.4.
 func (a *applier) checkProposals() error {
 	refuse := func(reason string) error {
 		return refuseCommit(ErrMalformed, "Commit.proposals", "12.2", reason)
 	}
-	var n counts
+	n := map[ProposalType]int{}
 	for _, p := range a.proposals {
 		n[p.Type]++
 	}
@@ -20,7 +20,7 @@ func (a *applier) checkProposals() error {
 		return refuse("an external commit without exactly one external_init")
 	case a.change.External && n[ProposalRemove] > 1:
 		return refuse("an external commit with two removes")
-	case a.change.External && all != 1+n[ProposalRemove]+n[ProposalPSK]:
+	case a.change.External && all != 1+n[ProposalRemove]+n[ProposalPSK]+n[ProposalSelfRemove]:
 		return refuse("an external commit with a proposal of another type")
 	case !a.change.External && n[ProposalExternalInit] > 0:
 		return refuse("external_init in a commit that is not external")
@@ -33,12 +33,32 @@ func (a *applier) checkProposals() error {
 	if !optional && !a.c.HasPath {
 		return refuseCommit(ErrMalformed, "Commit.path", "12.4", "missing")
 	}
-	a.change.ReInit = n[ProposalReInit] > 0
 	touched := make(map[uint32]struct{})
 	psks := make(map[string]struct{})
 	for _, p := range a.proposals {
 		if err := a.checkProposal(p, touched, psks); err != nil {
 			return err
+		}
+	}
+	if n[ProposalSelfRemove] > 0 {
+		return a.checkSupport(ProposalSelfRemove)
+	}
+	return nil
+}
+
+// checkSupport checks that every member lists a type of proposals that is not a default one (§12.2).
+// Members that the commit removes need not, because they do not process it.
+func (a *applier) checkSupport(t ProposalType) error {
+	gone := make(map[uint32]struct{})
+	for _, p := range a.proposals {
+		if leaf, ok := p.removes(); ok {
+			gone[leaf] = struct{}{}
+		}
+	}
+	for i, l := range a.g.Tree.leaves {
+		if _, removed := gone[uint32(i)]; l != nil && !removed && !l.capabilities.proposals.contains(uint16(t)) {
+			return refuseCommit(ErrMalformed, "Capabilities.proposals", "12.2",
+				"leaf "+strconv.Itoa(i)+" does not list proposal type "+strconv.Itoa(int(t)))
 		}
 	}
 	return nil
@@ -78,6 +98,17 @@ func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psk
 		case !touch(p.Removed):
 			return refuse("Remove.removed", "12.2", "another proposal for the same leaf")
 		}
+	case ProposalSelfRemove:
+		switch {
+		case !p.member || a.g.Tree.leaf(p.leaf) == nil:
+			return refuse("SelfRemove", "12.2", "not from a member")
+		case byCommitter(p.leaf):
+			return refuse("SelfRemove", "12.2", "of the committer")
+		case !touch(p.leaf):
+			return refuse("SelfRemove", "12.2", "another proposal for the same leaf")
+		}
+	case ProposalReInit:
+		a.change.ReInit = p.ReInit
 	case ProposalPSK:
 		switch {
 		case len(p.psk.nonce) != a.g.CipherSuite.hashSize():

@@ -5,6 +5,7 @@ import "strconv"
 // ProposalType is a code point of RFC 9420 §17.4.
 type ProposalType uint16
 
+// The proposal types that this package knows. SelfRemove is from draft-ietf-mls-extensions.
 const (
 	ProposalAdd                    ProposalType = 1
 	ProposalUpdate                 ProposalType = 2
@@ -13,7 +14,13 @@ const (
 	ProposalReInit                 ProposalType = 5
 	ProposalExternalInit           ProposalType = 6
 	ProposalGroupContextExtensions ProposalType = 7
+	ProposalSelfRemove             ProposalType = 0x000A
 )
+
+// isDefault reports whether every client supports t without listing it (§7.2).
+func (t ProposalType) isDefault() bool {
+	return t >= ProposalAdd && t <= ProposalGroupContextExtensions
+}
 
 // Proposal is one entry of a Commit, or the content of a ProposalMessage (RFC 9420 §12.1, §12.4).
 // Only the fields of its type are set. Slices alias the message.
@@ -22,11 +29,25 @@ type Proposal struct {
 	Reference  []byte       // ProposalRef, by reference only
 	KeyPackage *KeyPackage  // ProposalAdd; parsing does not verify it
 	Removed    uint32       // ProposalRemove: leaf index
+	ReInit     *ReInit      // ProposalReInit
 	Extensions Extensions   // ProposalGroupContextExtensions
 
+	// Opaque says that this package does not know the type. Of such a proposal only Type is known.
+	// One in a commit hides all that come after it in the list.
+	Opaque bool
+
+	unread    []byte    // of an opaque proposal in a commit: the rest of the list
 	leaf      *leafNode // ProposalUpdate
 	psk       *pskID    // ProposalPSK
 	kemOutput []byte    // ProposalExternalInit
+}
+
+// ReInit asks to replace the group by another one (RFC 9420 §12.1.5).
+type ReInit struct {
+	GroupID     []byte // of the other group; of any size
+	Version     ProtocolVersion
+	CipherSuite CipherSuite
+	Extensions  Extensions // of the other group's GroupContext
 }
 
 // pskID is a PreSharedKeyID (§8.4).
@@ -68,7 +89,14 @@ func (r *reader) commit() {
 func (r *reader) proposalOrRef() {
 	switch t := r.u8("proposals.type"); t {
 	case 1:
-		r.proposal()
+		switch t, opaque := r.proposal(); {
+		case opaque:
+			r.hideRest()
+		case t == ProposalSelfRemove:
+			r.in.section = "12.2"
+			r.malformed("proposals", "SelfRemove by value, which would remove the committer; "+
+				"send it as a proposal, and let another member's commit refer to it")
+		}
 	case 2:
 		ref := r.opaque("proposals.reference")
 		if r.into != nil {
@@ -79,9 +107,17 @@ func (r *reader) proposalOrRef() {
 	}
 }
 
-// proposal reads a Proposal (§12.1), into r.into unless that is nil. It refuses a type that the RFC
-// does not define, because nothing says where such a proposal ends. §13.5 allows no GREASE here.
-func (r *reader) proposal() ProposalType {
+// hideRest takes the rest of a commit's list of proposals, after the type of an opaque one.
+func (r *reader) hideRest() {
+	if r.into != nil {
+		r.into.proposals[len(r.into.proposals)-1].unread = r.s
+	}
+	r.s = nil
+}
+
+// proposal reads a Proposal (§12.1), into r.into unless that is nil. Of an opaque one it reads the
+// type only.
+func (r *reader) proposal() (t ProposalType, opaque bool) {
 	prev := r.enter("Proposal", "12.1")
 	p := Proposal{Type: ProposalType(r.u16("proposal_type"))}
 	switch p.Type {
@@ -107,19 +143,26 @@ func (r *reader) proposal() ProposalType {
 			p.psk = &stored
 		}
 	case ProposalReInit:
-		r.reInit()
+		re := r.reInit()
+		if r.into != nil {
+			stored := re
+			p.ReInit = &stored
+		}
 	case ProposalExternalInit:
 		p.kemOutput = r.opaque("external_init.kem_output")
 	case ProposalGroupContextExtensions:
 		p.Extensions = r.contextExtensions("group_context_extensions.extensions")
+	case ProposalSelfRemove: // it has no content
+	case 0: // reserved, and the type of no proposal here
+		r.malformed("proposal_type", "0")
 	default:
-		r.fail(ErrUnsupported, "proposal_type", "unknown value "+strconv.Itoa(int(p.Type)))
+		p.Opaque = true
 	}
 	if r.into != nil {
 		r.into.proposals = append(r.into.proposals, p)
 	}
 	r.in = prev
-	return p.Type
+	return p.Type, p.Opaque
 }
 
 // preSharedKeyID reads a PreSharedKeyID (§8.4).
@@ -144,14 +187,18 @@ func (r *reader) preSharedKeyID() (id pskID) {
 	return id
 }
 
-// reInit reads a ReInit (§12.1.5) without storing it. It may have any version and suite.
-func (r *reader) reInit() {
+// reInit reads a ReInit (§12.1.5). It may have any suite, and any version that is not lower than
+// the group's, which is mls10.
+func (r *reader) reInit() (re ReInit) {
 	prev := r.enter("ReInit", "12.1.5")
-	r.opaque("group_id")
-	r.u16("version")
-	r.u16("cipher_suite")
-	r.extensions("extensions")
+	re.GroupID = r.opaque("group_id")
+	if re.Version = ProtocolVersion(r.u16("version")); r.err == nil && re.Version < VersionMLS10 {
+		r.malformed("version", strconv.Itoa(int(re.Version))+", lower than the group's")
+	}
+	re.CipherSuite = CipherSuite(r.u16("cipher_suite"))
+	re.Extensions = r.extensions("extensions")
 	r.in = prev
+	return re
 }
 
 // maxPathNodes is the most parents above a leaf. Leaf indices have 32 bits.

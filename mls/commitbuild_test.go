@@ -1,7 +1,6 @@
 package mls
 
 import (
-	"crypto/sha256"
 	"strconv"
 	"testing"
 )
@@ -15,12 +14,20 @@ type groupSpec struct {
 
 // newGroupSpec returns a group of n members. All its parents are blank, as just after the Adds.
 func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *groupSpec {
+	return newGroupSpecWith(t, suite, n, nil, context...)
+}
+
+// newGroupSpecWith is newGroupSpec. edit, unless nil, changes each member before it is in the tree.
+func newGroupSpecWith(t testing.TB, suite CipherSuite, n int, edit func(i int, s *keyPackageSpec), context ...[]byte) *groupSpec {
 	t.Helper()
 	g := &groupSpec{suite: suite, members: map[uint32]*keyPackageSpec{}}
 	tree := &Tree{suite: suite, leaves: make([]*leafNode, 1)}
 	for i := range n {
 		s := newSpec(t, suite)
 		s.credential = basic("did:plc:member" + strconv.Itoa(i))
+		if edit != nil {
+			edit(i, s)
+		}
 		leaf, err := tree.blankLeaf(i)
 		if err != nil {
 			t.Fatal(err)
@@ -33,9 +40,9 @@ func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *gr
 		CipherSuite:             suite,
 		GroupID:                 []byte(testGroup),
 		Epoch:                   5,
-		ConfirmedTranscriptHash: make([]byte, sha256.Size),
+		ConfirmedTranscriptHash: make([]byte, suite.hashSize()),
 		ContextExtensions:       cat(context...),
-		ConfirmationTag:         make([]byte, sha256.Size),
+		ConfirmationTag:         make([]byte, suite.hashSize()),
 		Tree:                    tree,
 	}
 	return g
@@ -97,9 +104,9 @@ func (c *commitSpec) build(t testing.TB, g *groupSpec) []byte {
 		signer = c.signer
 	}
 	tbs := cat(u16(1, 1), framedContent, g.group.Context())
-	tags := vec(make([]byte, 32))
+	tags := vec(make([]byte, g.suite.hashSize()))
 	if c.external == nil {
-		tags = cat(tags, vec(make([]byte, 32)))
+		tags = cat(tags, tags)
 	}
 	return framed(1, cat(framedContent, vec(signer.sign(t, "FramedContentTBS", tbs)), tags))
 }
@@ -142,7 +149,7 @@ func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []
 		var secrets [][]byte
 		a.tree.resolve(steps[i].copath, func(x nodeIndex) bool {
 			if !x.isLeaf() || !contains(a.added, x.leaf()) {
-				secrets = append(secrets, cat(vec(newHPKEKey(t, g.suite)), vec(make([]byte, 48))))
+				secrets = append(secrets, cat(vec(newHPKEKey(t, g.suite)), vec(make([]byte, g.suite.hashSize()+16))))
 			}
 			return true
 		})
@@ -171,7 +178,7 @@ func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []
 func (s *keyPackageSpec) leafIn(t testing.TB, group []byte, index uint32, parentHash []byte) []byte {
 	t.Helper()
 	tbs := cat(vec(s.encKey), vec(s.sigKey), s.credential,
-		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(), vec(u16(s.credentials...)),
+		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)), vec(u16(s.credentials...)),
 		u8(s.source))
 	if s.source == 3 {
 		tbs = cat(tbs, vec(parentHash))

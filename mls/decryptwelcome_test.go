@@ -4,10 +4,10 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
-	"crypto/hpke"
-	"crypto/sha256"
+	"hash"
 	"testing"
 
+	"github.com/cloudflare/circl/hpke"
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
@@ -36,16 +36,43 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-func extract(t testing.TB, salt, secret []byte) []byte {
-	return must(hkdf.Extract(sha256.New, secret, salt))(t)
+// testSuite is a suite's algorithms that need secrets.
+type testSuite struct {
+	CipherSuite
+	kem     hpke.KEM
+	kdf     hpke.KDF
+	aead    hpke.AEAD
+	keySize int // of the AEAD
 }
 
-func expandWithLabel(t testing.TB, secret []byte, label string, context []byte, n int) []byte {
+func algorithmsOf(c CipherSuite) testSuite {
+	switch c {
+	case SuiteX25519AES128:
+		return testSuite{c, hpke.KEM_X25519_HKDF_SHA256, hpke.KDF_HKDF_SHA256, hpke.AEAD_AES128GCM, 16}
+	case SuiteP256AES128:
+		return testSuite{c, hpke.KEM_P256_HKDF_SHA256, hpke.KDF_HKDF_SHA256, hpke.AEAD_AES128GCM, 16}
+	case SuiteX25519ChaCha20:
+		return testSuite{c, hpke.KEM_X25519_HKDF_SHA256, hpke.KDF_HKDF_SHA256, hpke.AEAD_ChaCha20Poly1305, 32}
+	case SuiteX448AES256:
+		return testSuite{c, hpke.KEM_X448_HKDF_SHA512, hpke.KDF_HKDF_SHA512, hpke.AEAD_AES256GCM, 32}
+	case SuiteP521AES256:
+		return testSuite{c, hpke.KEM_P521_HKDF_SHA512, hpke.KDF_HKDF_SHA512, hpke.AEAD_AES256GCM, 32}
+	case SuiteX448ChaCha20:
+		return testSuite{c, hpke.KEM_X448_HKDF_SHA512, hpke.KDF_HKDF_SHA512, hpke.AEAD_ChaCha20Poly1305, 32}
+	}
+	return testSuite{c, hpke.KEM_P384_HKDF_SHA384, hpke.KDF_HKDF_SHA384, hpke.AEAD_AES256GCM, 32}
+}
+
+func (s testSuite) extract(t testing.TB, salt, secret []byte) []byte {
+	return must(hkdf.Extract(func() hash.Hash { return s.newHash() }, secret, salt))(t)
+}
+
+func (s testSuite) expandWithLabel(t testing.TB, secret []byte, label string, context []byte, n int) []byte {
 	info := cat(u16(uint16(n)), vec([]byte("MLS 1.0 "+label)), vec(context))
-	return must(hkdf.Expand(sha256.New, secret, string(info), n))(t)
+	return must(hkdf.Expand(func() hash.Hash { return s.newHash() }, secret, string(info), n))(t)
 }
 
-// decryptGroupInfo returns the bare GroupInfo of a vector's Welcome. The suite must be 1, 2 or 3.
+// decryptGroupInfo returns the bare GroupInfo of a vector's Welcome.
 func (v *joinVector) decryptGroupInfo(t testing.TB) []byte {
 	t.Helper()
 	k := mustParse(t, v.KeyPackage)
@@ -62,17 +89,13 @@ func (v *joinVector) decryptGroupInfo(t testing.TB) []byte {
 	if err := r.finish(); err != nil {
 		t.Fatal(err)
 	}
-	aead := hpke.AES128GCM()
-	kemID := uint16(0x0020)
-	if v.CipherSuite == SuiteP256AES128 {
-		kemID = 0x0010
-	}
-	if v.CipherSuite == SuiteX25519ChaCha20 {
-		aead = hpke.ChaCha20Poly1305()
-	}
-	priv := must(must(hpke.NewKEM(kemID))(t).NewPrivateKey(v.InitPriv))(t)
-	recipient := must(hpke.NewRecipient(kem, priv, hpke.HKDFSHA256(), aead, cat(vec([]byte("MLS 1.0 Welcome")), vec(info))))(t)
-	return v.decryptWith(t, must(recipient.Open(nil, ciphertext))(t), info)
+	suite := algorithmsOf(v.CipherSuite)
+	scheme := suite.kem.Scheme()
+	key := make([]byte, max(0, scheme.PrivateKeySize()-len(v.InitPriv))) // some of P-521 lack their first zeros
+	priv := must(scheme.UnmarshalBinaryPrivateKey(append(key, v.InitPriv...)))(t)
+	recipient := must(hpke.NewSuite(suite.kem, suite.kdf, suite.aead).NewReceiver(priv, cat(vec([]byte("MLS 1.0 Welcome")), vec(info))))(t)
+	opener := must(recipient.Setup(kem))(t)
+	return v.decryptWith(t, must(opener.Open(ciphertext, nil))(t), info)
 }
 
 // decryptWith decrypts an encrypted_group_info with a GroupSecrets.
@@ -99,19 +122,22 @@ func (v *joinVector) decryptWith(t testing.TB, secrets, info []byte) []byte {
 	if err := r.finish(); err != nil {
 		t.Fatal(err)
 	}
-	psk := make([]byte, sha256.Size)
+	suite := algorithmsOf(v.CipherSuite)
+	size := suite.hashSize()
+	psk := make([]byte, size)
 	for i, id := range ids {
 		label := cat(id, u16(uint16(i), uint16(len(ids))))
-		input := expandWithLabel(t, extract(t, make([]byte, sha256.Size), psks[i]), "derived psk", label, sha256.Size)
-		psk = extract(t, input, psk)
+		input := suite.expandWithLabel(t, suite.extract(t, make([]byte, size), psks[i]), "derived psk", label, size)
+		psk = suite.extract(t, input, psk)
 	}
-	welcome := expandWithLabel(t, extract(t, joiner, psk), "welcome", nil, sha256.Size)
-	nonce := expandWithLabel(t, welcome, "nonce", nil, 12)
+	welcome := suite.expandWithLabel(t, suite.extract(t, joiner, psk), "welcome", nil, size)
+	nonce := suite.expandWithLabel(t, welcome, "nonce", nil, 12)
+	key := suite.expandWithLabel(t, welcome, "key", nil, suite.keySize)
 	var aead cipher.AEAD
-	if v.CipherSuite == SuiteX25519ChaCha20 {
-		aead = must(chacha20poly1305.New(expandWithLabel(t, welcome, "key", nil, 32)))(t)
+	if suite.aead == hpke.AEAD_ChaCha20Poly1305 {
+		aead = must(chacha20poly1305.New(key))(t)
 	} else {
-		aead = must(cipher.NewGCM(must(aes.NewCipher(expandWithLabel(t, welcome, "key", nil, 16)))(t)))(t)
+		aead = must(cipher.NewGCM(must(aes.NewCipher(key))(t)))(t)
 	}
 	return must(aead.Open(nil, nonce, info, nil))(t)
 }

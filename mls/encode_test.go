@@ -139,6 +139,10 @@ func (e *encoder) commit(c *Commit) {
 func (e *encoder) proposalMessage(m *ProposalMessage) {
 	e.framedContent(m.Header, m.AuthenticatedData)
 	e.proposal(&m.Proposal)
+	if m.Proposal.Opaque {
+		e.put(m.parts.opaque[m.parts.typeEnd:])
+		return
+	}
 	e.put(vec(m.parts.signature))
 	if m.SenderType == SenderTypeMember {
 		e.put(vec(m.parts.membershipTag))
@@ -166,19 +170,14 @@ func (e *encoder) proposal(p *Proposal) {
 	case ProposalPSK:
 		e.psk(p.psk)
 	case ProposalReInit:
-		e.unstored(1)
-		e.unstoredBytes(4)
-		e.list(func(e *encoder) {
-			for len(e.src) > 0 {
-				e.unstoredBytes(2)
-				e.unstored(1)
-			}
-		})
+		e.put(vec(p.ReInit.GroupID), u16(uint16(p.ReInit.Version), uint16(p.ReInit.CipherSuite)))
+		e.extensions(p.ReInit.Extensions)
 	case ProposalExternalInit:
 		e.put(vec(p.kemOutput))
 	case ProposalGroupContextExtensions:
 		e.extensions(p.Extensions)
 	}
+	e.put(p.unread)
 }
 
 func (e *encoder) psk(id *pskID) {

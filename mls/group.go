@@ -30,7 +30,8 @@ func (g *GroupInfo) Tree() (*Tree, error) {
 
 // Verify makes every check of a joiner that needs no secret (RFC 9420 §12.4.3.1). The tree has the
 // hash in the GroupInfo and is valid (Tree.Verify). A member signed the GroupInfo. Every member has
-// the capabilities that the group requires (§11.1). The tree is usually that of the GroupInfo
+// the capabilities that the group requires (§11.1), and supports the extensions of its GroupContext
+// (§13.4). The tree is usually that of the GroupInfo
 // itself.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
@@ -52,7 +53,7 @@ func (g *GroupInfo) verify(t, known *Tree) (*Group, error) {
 	if err := t.verify(g.GroupID, known); err != nil {
 		return nil, err
 	}
-	if err := t.checkRequired(g.ContextExtensions); err != nil {
+	if err := t.checkContext(g.ContextExtensions); err != nil {
 		return nil, err
 	}
 	return group, nil

@@ -32,7 +32,7 @@ func FuzzTree(f *testing.F) {
 			checkKind(t, tree.checkParentHashes())
 			checkKind(t, tree.checkCapabilities())
 		}
-		checkKind(t, tree.checkRequired(ext(ExtensionRequiredCapabilities, data...)))
+		checkKind(t, tree.checkContext(ext(ExtensionRequiredCapabilities, data...)))
 	})
 }
 

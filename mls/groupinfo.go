@@ -50,7 +50,7 @@ func ParseGroupInfo(msg []byte) (GroupInfo, error) {
 	}
 	if pub, ok := g.Extensions.Get(ExtensionExternalPub); ok {
 		g.HasExternalPub = true
-		if err := checkExternalPub(pub); err != nil {
+		if err := checkExternalPub(g.CipherSuite, pub); err != nil {
 			return GroupInfo{}, err
 		}
 	}
@@ -92,12 +92,23 @@ func (r *reader) contextExtensions(field string) Extensions {
 	return e
 }
 
-// checkExternalPub checks the form of an external_pub extension (§12.4.3.2).
-func checkExternalPub(data []byte) error {
+// checkExternalPub checks the form of an external_pub extension (§12.4.3.2). Its own error names
+// the form that a known library writes.
+func checkExternalPub(suite CipherSuite, data []byte) error {
 	r := newReader("GroupInfo", data)
 	r.in = place{"ExternalPub", "12.4.3.2"}
 	r.opaque("external_pub")
-	return r.finish()
+	if r.err == nil && len(r.s) == 0 {
+		return nil
+	}
+	reason := "cut short"
+	if r.err == nil {
+		reason = strconv.Itoa(len(r.s)) + " bytes after the key"
+	}
+	if p := suite.params(); p != nil && len(data) == p.kem.size {
+		reason = strconv.Itoa(len(data)) + " bytes without their length, as ts-mls writes them; write opaque external_pub<V>: the length, then the key"
+	}
+	return refuseInfo(ErrMalformed, "ExternalPub.external_pub", "12.4.3.2", reason)
 }
 
 // checkRatchetTree checks the form of a ratchet_tree extension (§12.4.3.3). Leaves are at even

@@ -85,6 +85,9 @@ func TestParseGroupInfoRefuses(t *testing.T) {
 		"leaf second":        {func(s *groupInfoSpec) { s.own = tree(leaf(1), leaf(1)) }, ErrMalformed, "ratchet_tree.node_type"},
 		"odd unmerged":       {func(s *groupInfoSpec) { s.own = tree(u8(0), cat(u8(1), u8(2), vec(), vec(), vec(u8(1)))) }, ErrMalformed, "ParentNode.unmerged_leaves"},
 		"after the tree":     {func(s *groupInfoSpec) { s.own = ext(ExtensionRatchetTree, cat(vec(leaf(1)), u8(0))...) }, ErrMalformed, "GroupInfo"},
+		"external_pub bare":  {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, make([]byte, 32)...) }, ErrMalformed, "ExternalPub.external_pub"},
+		"external_pub long":  {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, cat(vec(make([]byte, 32)), u8(0))...) }, ErrMalformed, "ExternalPub.external_pub"},
+		"external_pub":       {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, vec(make([]byte, 32))...) }, nil, ""},
 		"external_pub short": {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, 5, 1) }, ErrMalformed, "ExternalPub.external_pub"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,12 @@ type handshake struct {
 	membershipTag     []byte // members only; verifying it takes a secret
 	proposals         []Proposal
 	path              *updatePath
+
+	// Of a message with an opaque proposal, content, signed, signature and membershipTag are not
+	// set: see readings. opaque is the message from its FramedContent on. typeEnd is where the
+	// proposal's type ends in it.
+	opaque  []byte
+	typeEnd int
 }
 
 // Commit is a commit sent as a PublicMessage (RFC 9420 §12.4), which is not encrypted. It aliases

@@ -1,6 +1,10 @@
 package mls
 
-import "strconv"
+import (
+	"strconv"
+
+	"golang.org/x/crypto/cryptobyte"
+)
 
 // Header is the part of a message, proposal or commit that is never encrypted (RFC 9420 §6). The
 // server takes epoch and group from here, never from the parameters of a request.
@@ -85,7 +89,22 @@ func (r *reader) publicMessage(h *Header) {
 	var parts handshake
 	r.object = "PublicMessage"
 	start := r.s
-	parts.authenticatedData = r.framedContent(h)
+	var opaque bool
+	parts.authenticatedData, opaque = r.framedContent(h)
+	if opaque {
+		r.opaqueProposal(h, start, &parts)
+	} else {
+		r.authData(h, start, &parts)
+	}
+	if r.into != nil {
+		parts.proposals, parts.path = r.into.proposals, r.into.path
+		*r.into = parts
+	}
+}
+
+// authData reads what follows a FramedContent in a PublicMessage (§6.1, §6.2). start is where the
+// FramedContent began.
+func (r *reader) authData(h *Header, start cryptobyte.String, parts *handshake) {
 	parts.content = r.since(start)
 	r.in = place{"FramedContentAuthData", "6.1"}
 	parts.signature = r.opaque("signature")
@@ -97,15 +116,11 @@ func (r *reader) publicMessage(h *Header) {
 	if h.SenderType == SenderTypeMember {
 		parts.membershipTag = r.opaque("membership_tag")
 	}
-	if r.into != nil {
-		parts.proposals, parts.path = r.into.proposals, r.into.path
-		*r.into = parts
-	}
 }
 
-// framedContent reads a FramedContent (§6) into h and returns its
-// authenticated_data.
-func (r *reader) framedContent(h *Header) (authenticatedData []byte) {
+// framedContent reads a FramedContent (§6) into h and returns its authenticated_data. It reports
+// whether the content is an opaque proposal. Of that it reads the type only.
+func (r *reader) framedContent(h *Header) (authenticatedData []byte, opaque bool) {
 	r.in = place{"FramedContent", "6"}
 	h.GroupID = r.groupID()
 	h.Epoch = r.epoch()
@@ -114,18 +129,19 @@ func (r *reader) framedContent(h *Header) (authenticatedData []byte) {
 	h.ContentType = r.contentType()
 	r.checkSender(h)
 	if r.err != nil {
-		return nil
+		return nil, false
 	}
 	switch h.ContentType {
 	case ContentTypeApplication:
 		r.opaque("application_data")
 	case ContentTypeProposal:
-		t := r.proposal()
+		var t ProposalType
+		t, opaque = r.proposal()
 		r.checkProposer(h.SenderType, t)
 	case ContentTypeCommit:
 		r.commit()
 	}
-	return authenticatedData
+	return authenticatedData, opaque && r.err == nil
 }
 
 // sender reads a Sender (§6) into h.
@@ -167,7 +183,7 @@ func (r *reader) checkProposer(s SenderType, t ProposalType) {
 	case SenderTypeNewMemberProposal:
 		ok = t == ProposalAdd
 	case SenderTypeExternal:
-		ok = t != ProposalUpdate && t != ProposalExternalInit
+		ok = t != ProposalUpdate && t != ProposalExternalInit && t != ProposalSelfRemove
 	}
 	if r.err == nil && !ok {
 		r.in.section = "12.1.8"

@@ -104,10 +104,12 @@ func (k *KeyPackage) BelongsTo(did string) bool {
 	return ok && (rest == "" || rest[0] == '#')
 }
 
-// unixTime converts seconds since the Unix epoch. The result is at most the end of the year 9999,
-// the last year of RFC 3339.
+// endOf9999 is the last second of the year 9999, the last year of RFC 3339, in seconds since the Unix
+// epoch.
+const endOf9999 = 253402300799
+
+// unixTime converts seconds since the Unix epoch. The result is at most the end of the year 9999.
 func unixTime(seconds uint64) time.Time {
-	const endOf9999 = 253402300799
 	return time.Unix(int64(min(seconds, endOf9999)), 0).UTC()
 }
 

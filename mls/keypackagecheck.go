@@ -2,7 +2,6 @@ package mls
 
 import (
 	"bytes"
-	"crypto/ecdh"
 	"strconv"
 	"time"
 )
@@ -45,13 +44,13 @@ func (k *KeyPackage) Check(now time.Time) error {
 
 func (k *KeyPackage) checkKeys() error {
 	if !k.CipherSuite.validHPKEKey(k.InitKey) {
-		return k.refuse(ErrMalformed, "init_key", "5.1.1", "not a public key of the cipher suite")
+		return k.refuse(ErrMalformed, "init_key", "5.1.1", k.CipherSuite.wrongHPKEKey(k.InitKey))
 	}
 	if !k.CipherSuite.validHPKEKey(k.EncryptionKey) {
-		return k.refuse(ErrMalformed, "LeafNode.encryption_key", "5.1.1", "not a public key of the cipher suite")
+		return k.refuse(ErrMalformed, "LeafNode.encryption_key", "5.1.1", k.CipherSuite.wrongHPKEKey(k.EncryptionKey))
 	}
 	if k.CipherSuite.verifier(k.SignatureKey) == nil {
-		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", k.CipherSuite.wrongSignatureKey(k.SignatureKey))
 	}
 	if bytes.Equal(k.InitKey, k.EncryptionKey) {
 		return k.refuse(ErrMalformed, "init_key", "10.1", "equal to encryption_key")
@@ -90,8 +89,11 @@ func (k *KeyPackage) checkLifetime(now time.Time) error {
 	case k.NotAfter.Before(k.NotBefore):
 		return k.refuse(ErrMalformed, "Lifetime", "7.2", "not_after is before not_before")
 	case k.NotAfter.Sub(k.NotBefore) > MaxLifetime:
-		return k.refuse(ErrLifetimeTooLong, "Lifetime", "7.2",
-			"more than "+strconv.Itoa(int(MaxLifetime/time.Second))+" seconds")
+		reason := "more than " + strconv.Itoa(int(MaxLifetime/time.Second)) + " seconds (84 days and one hour) from not_before to not_after"
+		if k.NotAfter.Equal(unixTime(endOf9999)) {
+			reason += ": it has no end, which is ts-mls's default; set a lifetime"
+		}
+		return k.refuse(ErrLifetimeTooLong, "Lifetime", "7.2", reason)
 	case k.NotBefore.After(now.Add(ClockSkew)):
 		return k.refuse(ErrExpired, "Lifetime.not_before", "7.3", "in the future")
 	case !k.NotAfter.After(now):
@@ -102,15 +104,4 @@ func (k *KeyPackage) checkLifetime(now time.Time) error {
 
 func (k *KeyPackage) refuse(kind error, field, section, reason string) error {
 	return &ParseError{Object: "KeyPackage", Field: field, Section: section, Reason: reason, Kind: kind}
-}
-
-// validHPKEKey reports whether key has the form of a public key of the suite's
-// KEM (RFC 9180 §7.1.1): 32 bytes, or an uncompressed point on P-256.
-func (c CipherSuite) validHPKEKey(key []byte) bool {
-	curve := ecdh.X25519()
-	if c == SuiteP256AES128 {
-		curve = ecdh.P256()
-	}
-	_, err := curve.NewPublicKey(key)
-	return err == nil
 }

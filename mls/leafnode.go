@@ -101,7 +101,7 @@ func (r *reader) capabilities() (c capabilities) {
 func (c CipherSuite) verifyLeaf(l *leafNode, groupID []byte, index uint32) error {
 	verify := c.verifier(l.signatureKey)
 	if verify == nil {
-		return refuseTree(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+		return refuseTree(ErrMalformed, "LeafNode.signature_key", "5.1.1", c.wrongSignatureKey(l.signatureKey))
 	}
 	if !verify(signContent("LeafNodeTBS", l.tbsAt(groupID, index)), l.signature) {
 		return refuseTree(ErrBadSignature, "LeafNode.signature", "7.2", "")

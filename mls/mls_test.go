@@ -15,15 +15,21 @@ func TestCipherSuiteNames(t *testing.T) {
 		"MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448",
 		"MLS_256_DHKEMP521_AES256GCM_SHA512_P521",
 		"MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448",
+		"MLS_256_DHKEMP384_AES256GCM_SHA384_P384",
 	} {
 		c, ok := ParseCipherSuite(name)
-		if !ok || c != CipherSuite(i+1) || c.String() != name || c.Supported() != (i < 3) {
+		if !ok || c != CipherSuite(i+1) || c.String() != name || !c.Supported() {
 			t.Errorf("%s: %d %v", name, c, ok)
 		}
 	}
-	for _, name := range []string{"", "0x7", "MLS_256_DHKEMP384_AES256GCM_SHA384_P384", "mls_128_dhkemp256_aes128gcm_sha256_p256"} {
+	for _, name := range []string{"", "0x7", "0x8", "mls_128_dhkemp256_aes128gcm_sha256_p256"} {
 		if c, ok := ParseCipherSuite(name); ok {
 			t.Errorf("%q is suite %d", name, c)
+		}
+	}
+	for _, c := range []CipherSuite{0, 8, 0x0a0a} {
+		if c.Supported() || c.hashSize() != 0 || c.newHash() != nil || c.verifier(nil) != nil || c.validHPKEKey(nil) {
+			t.Errorf("suite %d is supported", c)
 		}
 	}
 	if s := CipherSuite(0x0a0a).String(); s != "0xa0a" {

@@ -56,7 +56,9 @@ func FuzzApply(f *testing.F) {
 	signer := newSpec(f, SuiteX25519AES128)
 	joiner := newSpec(f, SuiteX25519AES128)
 	senders := ext(ExtensionExternalSenders, vec(vec(signer.sigKey), basic("did:web:service"))...)
-	g := newGroupSpec(f, SuiteX25519AES128, 5, senders)
+	g := newGroupSpecWith(f, SuiteX25519AES128, 5, func(_ int, s *keyPackageSpec) {
+		s.capProposals = []uint16{uint16(ProposalSelfRemove)}
+	}, senders)
 	byRef := cat(u8(2), vec(make([]byte, 32)))
 	keys := []*keyPackageSpec{signer, joiner}
 	for _, s := range g.members {
@@ -67,6 +69,8 @@ func FuzzApply(f *testing.F) {
 		proposeAs(f, g, g.members[1], member(1), cat(u16(3), u32(3))),
 		proposeAs(f, g, g.members[1], member(1), pskProposal(32, "id")[1:]),
 		proposeAs(f, g, g.members[1], member(1), reInitProposal[1:]),
+		proposeAs(f, g, g.members[2], member(2), u16(10)),
+		proposeAs(f, g, g.members[2], member(2), cat(u16(0xf001), []byte("anything"))),
 		proposeAs(f, g, signer, cat(u8(2), u32(0)), cat(u16(3), u32(4))),
 		proposeAs(f, g, signer, cat(u8(2), u32(0)), contextProposal()[1:]),
 		proposeAs(f, g, joiner, u8(3), addOf(f, joiner)[1:]),
@@ -120,7 +124,7 @@ func resign(t testing.TB, g *groupSpec, keys []*keyPackageSpec, msg []byte, h He
 		context = g.group.Context()
 	case SenderTypeExternal:
 		if keys := must(g.group.externalSenders())(t); int(h.Sender) < len(keys) {
-			key = keys[h.Sender]
+			key = keys[h.Sender].key
 		}
 	case SenderTypeNewMemberProposal:
 		key = parts.proposals[0].KeyPackage.SignatureKey
@@ -129,6 +133,11 @@ func resign(t testing.TB, g *groupSpec, keys []*keyPackageSpec, msg []byte, h He
 			key = parts.path.leaf.signatureKey
 		}
 		context = g.group.Context()
+	}
+	if readings := parts.readings(g.suite, h.SenderType); len(readings) > 0 {
+		parts = &readings[0]
+	} else {
+		return msg
 	}
 	for _, s := range keys {
 		if bytes.Equal(s.sigKey, key) {

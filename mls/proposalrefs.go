@@ -3,74 +3,171 @@ package mls
 import "bytes"
 
 // resolve finds the proposals that the commit refers to, and verifies their senders (RFC 9420
-// §6.1). It lists them with the proposals that the commit contains.
+// §6.1). It lists them with the proposals that the commit contains. It refuses a commit with an
+// opaque proposal, or with a reference to one that is not known here, only after it has verified
+// all that are known.
 func (a *applier) resolve(pending []*ProposalMessage) error {
-	var byRef map[string]*ProposalMessage
+	byRef := a.c.byRef(a.g.CipherSuite, pending)
 	a.proposals = make([]sentProposal, 0, len(a.c.Proposals))
+	var unknown error
 	for i := range a.c.Proposals {
 		p := &a.c.Proposals[i]
-		if p.Type != 0 {
-			a.proposals = append(a.proposals, sentProposal{p, a.c.Sender, !a.change.External})
+		sent := sentProposal{p, a.c.Sender, !a.change.External}
+		if p.Reference != nil {
+			m := byRef[string(p.Reference)]
+			if m == nil {
+				unknown = refuseCommit(ErrUnsupported, "Commit.proposals", "12.4", "a reference to a proposal that is not known here, or two to one")
+				continue
+			}
+			delete(byRef, string(p.Reference))
+			if a.change.External && m.Proposal.Type != ProposalSelfRemove {
+				return refuseCommit(ErrMalformed, "Commit.proposals", "12.4.3.2", "an external commit with a proposal by reference other than SelfRemove")
+			}
+			if err := a.verifier.verify(m); err != nil {
+				return err
+			}
+			sent = sentProposal{&m.Proposal, m.Sender, m.SenderType == SenderTypeMember}
+		}
+		if sent.Opaque {
+			unknown = refuseCommit(ErrUnsupported, "Commit.proposals", "12.1", "a proposal of a type that is not known here")
 			continue
 		}
-		if a.change.External {
-			return refuseCommit(ErrMalformed, "Commit.proposals", "12.4.3.2", "an external commit with a proposal by reference")
+		a.proposals = append(a.proposals, sent)
+	}
+	return unknown
+}
+
+// byRef returns the pending proposals by their references, if the commit refers to any.
+func (c *Commit) byRef(suite CipherSuite, pending []*ProposalMessage) map[string]*ProposalMessage {
+	if !c.HasReferences() {
+		return nil
+	}
+	all := make(map[string]*ProposalMessage, len(pending))
+	for _, m := range pending {
+		if ref := m.ref(suite); ref != nil {
+			all[string(ref)] = m
 		}
-		if byRef == nil {
-			byRef = make(map[string]*ProposalMessage, len(pending))
-			for _, m := range pending {
-				byRef[string(m.ref(a.g.CipherSuite))] = m
-			}
+	}
+	return all
+}
+
+// HasReferences reports whether the commit refers to proposals.
+func (c *Commit) HasReferences() bool {
+	for _, p := range c.Proposals {
+		if p.Reference != nil {
+			return true
 		}
-		m := byRef[string(p.Reference)]
-		if m == nil {
-			return refuseCommit(ErrUnsupported, "Commit.proposals", "12.4", "a reference to a proposal that is not known here, or two to one")
+	}
+	return false
+}
+
+// ReInit returns the ReInit that the commit contains, or refers to if it is among pending. nil:
+// none. It verifies no signature: Apply does. It is for commits that Apply cannot judge.
+func (c *Commit) ReInit(suite CipherSuite, pending ...*ProposalMessage) *ReInit {
+	byRef := c.byRef(suite, pending)
+	for i := range c.Proposals {
+		p := &c.Proposals[i]
+		if m := byRef[string(p.Reference)]; p.Reference != nil && m != nil {
+			p = &m.Proposal
 		}
-		delete(byRef, string(p.Reference))
-		if err := a.verifyProposal(m); err != nil {
-			return err
+		if p.ReInit != nil {
+			return p.ReInit
 		}
-		a.proposals = append(a.proposals, sentProposal{&m.Proposal, m.Sender, m.SenderType == SenderTypeMember})
 	}
 	return nil
 }
 
-// ref returns the ProposalRef (§5.2).
+// ref returns the ProposalRef (§5.2). It is nil if the message cannot be one of the suite.
 func (m *ProposalMessage) ref(suite CipherSuite) []byte {
-	return suite.refHash("MLS 1.0 Proposal Reference", m.parts.authenticated())
+	readings := m.parts.readings(suite, m.SenderType)
+	if len(readings) == 0 {
+		return nil
+	}
+	return suite.refHash("MLS 1.0 Proposal Reference", readings[0].authenticated())
 }
 
-// verifyProposal verifies that a proposal is of this epoch and that its sender signed it (§6.1).
-func (a *applier) verifyProposal(m *ProposalMessage) error {
-	g := a.g
-	if !bytes.Equal(m.GroupID, g.GroupID) || m.Epoch != g.Epoch {
+// proposalVerifier verifies proposals of one epoch.
+type proposalVerifier struct {
+	*Group
+	signed  []byte           // the GroupContext, which members sign
+	senders []externalSender // parsed when needed
+}
+
+// externalSender is an entry of the external_senders extension (§12.1.8.1).
+type externalSender struct {
+	key      []byte // signature key
+	identity []byte // of a basic credential
+}
+
+// verify verifies that a proposal is of the group and the epoch, and that its sender signed it
+// (§6.1).
+func (v *proposalVerifier) verify(m *ProposalMessage) error {
+	if !bytes.Equal(m.GroupID, v.GroupID) || m.Epoch != v.Epoch {
 		return refuseCommit(ErrMalformed, "Commit.proposals", "12.1", "a proposal of another epoch")
 	}
 	switch m.SenderType {
 	case SenderTypeMember:
-		l := g.Tree.leaf(m.Sender)
+		l := v.Tree.leaf(m.Sender)
 		if l == nil {
 			return refuseCommit(ErrMalformed, "Commit.proposals", "6.1", "a proposal from a blank leaf")
 		}
-		return g.verifyHandshake(&m.parts, l.signatureKey, a.signed)
+		return v.verifyHandshake(&m.parts, m.SenderType, l.signatureKey, v.signed)
 	case SenderTypeExternal:
-		if a.senders == nil {
-			var err error
-			if a.senders, err = g.externalSenders(); err != nil {
-				return err
-			}
+		sender, err := v.sender(m.Sender)
+		if err != nil {
+			return err
 		}
-		if int64(m.Sender) >= int64(len(a.senders)) {
-			return refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1", "a proposal from an external sender that the group does not list")
-		}
-		return g.verifyHandshake(&m.parts, a.senders[m.Sender], nil)
+		return v.verifyHandshake(&m.parts, m.SenderType, sender.key, nil)
 	}
-	return g.verifyHandshake(&m.parts, m.Proposal.KeyPackage.SignatureKey, nil)
+	return v.verifyHandshake(&m.parts, m.SenderType, m.Proposal.KeyPackage.SignatureKey, nil)
 }
 
-// externalSenders returns the signature keys of the group's external senders
-// (§12.1.8.1).
-func (g *Group) externalSenders() (keys [][]byte, err error) {
+// sender returns the external sender with this index.
+func (v *proposalVerifier) sender(index uint32) (externalSender, error) {
+	if v.senders == nil {
+		var err error
+		if v.senders, err = v.externalSenders(); err != nil {
+			return externalSender{}, err
+		}
+	}
+	if int64(index) >= int64(len(v.senders)) {
+		return externalSender{}, refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1", "a proposal from an external sender that the group does not list")
+	}
+	return v.senders[index], nil
+}
+
+// ExternalProposer verifies a proposal of an external sender (§12.1.8.1): it is of the group and the
+// epoch, and a sender that the group lists has signed it. It returns the sender's account, as
+// Member.DID does.
+//
+// Errors: ErrMalformed, ErrBadSignature.
+func (g *Group) ExternalProposer(m *ProposalMessage) (did string, err error) {
+	v := proposalVerifier{Group: g}
+	sender, err := v.sender(m.Sender)
+	if err == nil {
+		err = v.verify(m)
+	}
+	if err != nil {
+		return "", err
+	}
+	return Member{Identity: string(sender.identity)}.DID(), nil
+}
+
+// ExternalSenders returns the accounts of the group's external senders (§12.1.8.1), as Member.DID
+// does, in the order of the extension. It is empty if the extension is malformed.
+func (g *Group) ExternalSenders() (dids []string) {
+	all, err := g.externalSenders()
+	if err != nil {
+		return nil
+	}
+	for _, s := range all {
+		dids = append(dids, Member{Identity: string(s.identity)}.DID())
+	}
+	return dids
+}
+
+// externalSenders returns the group's external senders (§12.1.8.1).
+func (g *Group) externalSenders() (all []externalSender, err error) {
 	data, ok := g.ContextExtensions.Get(ExtensionExternalSenders)
 	if !ok {
 		return nil, nil
@@ -78,8 +175,9 @@ func (g *Group) externalSenders() (keys [][]byte, err error) {
 	r := newReader("GroupContext", data)
 	r.in = place{"ExternalSender", "12.1.8.1"}
 	r.vector("external_senders", func(r *reader) {
-		keys = append(keys, r.opaque("signature_key"))
-		r.credential()
+		key := r.opaque("signature_key")
+		_, identity := r.credential()
+		all = append(all, externalSender{key, identity})
 	})
-	return keys, r.finish()
+	return all, r.finish()
 }

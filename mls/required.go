@@ -1,40 +1,56 @@
 package mls
 
-// checkRequired checks that every member has the capabilities that the GroupContext's
-// required_capabilities extension requires (RFC 9420 §7.3, §11.1). A member need not list default
-// extension and proposal types, but must list credential types. The time is linear in the sum of
-// the lists, not in their product.
-func (t *Tree) checkRequired(context Extensions) error {
-	data, ok := context.Get(ExtensionRequiredCapabilities)
-	if !ok {
-		return nil
-	}
-	r := newReader("GroupContext", data)
-	r.in = place{"RequiredCapabilities", "11.1"}
-	extensions, proposals, credentials := r.u16s("extension_types"), r.u16s("proposal_types"), r.u16s("credential_types")
-	if err := r.finish(); err != nil {
+import "strconv"
+
+// checkContext checks that every member supports the extensions of the GroupContext (RFC 9420
+// §13.4), and what the required_capabilities extension among them requires (§7.3, §11.1). A member
+// need not list default extension and proposal types, but must list credential types. The time is
+// linear in the sum of the lists, not in their product.
+func (t *Tree) checkContext(context Extensions) error {
+	required, err := requiredOf(context)
+	if err != nil {
 		return err
+	}
+	var types u16List
+	for e := range context.All() {
+		types = append(types, byte(e>>8), byte(e))
 	}
 	var scratch typeSet
 	isDefault := func(v uint16) bool { return ExtensionType(v).isDefault() }
-	wantExtensions := scratch.distinct(extensions, isDefault)
-	isDefault = func(v uint16) bool {
-		return ProposalType(v) >= ProposalAdd && ProposalType(v) <= ProposalGroupContextExtensions
-	}
-	wantProposals := scratch.distinct(proposals, isDefault)
-	wantCredentials := scratch.distinct(credentials, func(uint16) bool { return false })
-	for _, l := range t.leaves {
+	inUse := scratch.distinct(types, isDefault)
+	wantExtensions := scratch.distinct(required.extensions, isDefault)
+	isDefault = func(v uint16) bool { return ProposalType(v).isDefault() }
+	wantProposals := scratch.distinct(required.proposals, isDefault)
+	wantCredentials := scratch.distinct(required.credentials, func(uint16) bool { return false })
+	for i, l := range t.leaves {
 		if l == nil {
 			continue
 		}
 		c := &l.capabilities
+		if !scratch.covers(c.extensions, inUse) {
+			return refuseTree(ErrMalformed, "Capabilities.extensions", "13.4",
+				"leaf "+strconv.Itoa(i)+" does not list an extension of the GroupContext")
+		}
 		if !scratch.covers(c.extensions, wantExtensions) ||
 			!scratch.covers(c.proposals, wantProposals) ||
 			!scratch.covers(c.credentials, wantCredentials) {
-			return refuseTree(ErrMalformed, "Capabilities", "7.3", "a required capability is not listed")
+			return refuseTree(ErrMalformed, "Capabilities", "7.3", "leaf "+strconv.Itoa(i)+" does not list a required capability")
 		}
 	}
 	return nil
+}
+
+// requiredOf returns what the required_capabilities extension requires (§11.1): nothing if there is
+// none.
+func requiredOf(context Extensions) (c capabilities, err error) {
+	data, ok := context.Get(ExtensionRequiredCapabilities)
+	if !ok {
+		return c, nil
+	}
+	r := newReader("GroupContext", data)
+	r.in = place{"RequiredCapabilities", "11.1"}
+	c.extensions, c.proposals, c.credentials = r.u16s("extension_types"), r.u16s("proposal_types"), r.u16s("credential_types")
+	return c, r.finish()
 }
 
 // distinct returns the code points of list for which leaveOut is false, each once. s is scratch,

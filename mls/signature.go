@@ -1,16 +1,9 @@
 package mls
 
-import (
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/sha256"
-)
-
 // VerifySignatures verifies both signatures of a KeyPackage with the leaf's signature key: the
 // leaf's own (RFC 9420 §7.2) and the KeyPackage's (§10).
 //
-// Errors: ErrUnsupported for a suite other than 1, 2 and 3; ErrMalformed for a key not of the
+// Errors: ErrUnsupported for a suite that the RFC does not define; ErrMalformed for a key not of the
 // suite's form, or a leaf not made for a KeyPackage; ErrBadSignature.
 func (k *KeyPackage) VerifySignatures() error {
 	if !k.CipherSuite.Supported() {
@@ -21,38 +14,13 @@ func (k *KeyPackage) VerifySignatures() error {
 	}
 	verify := k.CipherSuite.verifier(k.SignatureKey)
 	if verify == nil {
-		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", "not a public key of the cipher suite")
+		return k.refuse(ErrMalformed, "LeafNode.signature_key", "5.1.1", k.CipherSuite.wrongSignatureKey(k.SignatureKey))
 	}
 	if !verify(signContent("LeafNodeTBS", k.leaf.tbs), k.leaf.signature) {
 		return k.refuse(ErrBadSignature, "LeafNode.signature", "7.2", "")
 	}
 	if !verify(signContent("KeyPackageTBS", k.tbs), k.signature) {
 		return k.refuse(ErrBadSignature, "signature", "10", "")
-	}
-	return nil
-}
-
-// verifier returns a function that verifies signatures of key with the suite's algorithm (RFC 9420
-// §5.1.2). It returns nil if key is not a public key of the algorithm. That is Ed25519 with
-// signatures R ‖ S, or P-256 with an uncompressed point as key and DER signatures over SHA-256.
-func (c CipherSuite) verifier(key []byte) func(content, signature []byte) bool {
-	switch c {
-	case SuiteX25519AES128, SuiteX25519ChaCha20:
-		if len(key) != ed25519.PublicKeySize {
-			return nil
-		}
-		return func(content, signature []byte) bool {
-			return ed25519.Verify(key, content, signature)
-		}
-	case SuiteP256AES128:
-		pub, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), key)
-		if err != nil {
-			return nil
-		}
-		return func(content, signature []byte) bool {
-			sum := sha256.Sum256(content)
-			return ecdsa.VerifyASN1(pub, sum[:], signature)
-		}
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 //
 // The cost is n log n for n nodes, and one signature for each member. Signatures come last.
 //
-// Errors: ErrUnsupported (a suite other than 1, 2 and 3), ErrMalformed,
+// Errors: ErrUnsupported (a suite that the RFC does not define), ErrMalformed,
 // ErrBadSignature.
 func (t *Tree) Verify(groupID []byte) error { return t.verify(groupID, &Tree{}) }
 
@@ -57,7 +57,7 @@ func (t *Tree) checkKeys() error {
 		case l == nil:
 			continue
 		case !t.suite.validHPKEKey(l.encryptionKey):
-			return refuseTree(ErrMalformed, "LeafNode.encryption_key", "5.1.1", "not a public key of the cipher suite")
+			return refuseTree(ErrMalformed, "LeafNode.encryption_key", "5.1.1", t.suite.wrongHPKEKey(l.encryptionKey))
 		case !addKey(encryption, l.encryptionKey):
 			return refuseTree(ErrMalformed, "LeafNode.encryption_key", "7.3", "one key twice")
 		case !addKey(signature, l.signatureKey):
@@ -69,7 +69,7 @@ func (t *Tree) checkKeys() error {
 		case p == nil:
 			continue
 		case !t.suite.validHPKEKey(p.encryptionKey):
-			return refuseTree(ErrMalformed, "ParentNode.encryption_key", "5.1.1", "not a public key of the cipher suite")
+			return refuseTree(ErrMalformed, "ParentNode.encryption_key", "5.1.1", t.suite.wrongHPKEKey(p.encryptionKey))
 		case !addKey(encryption, p.encryptionKey):
 			return refuseTree(ErrMalformed, "ParentNode.encryption_key", "12.4.3.1", "one key twice")
 		}

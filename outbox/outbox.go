@@ -39,11 +39,14 @@ type Detail struct {
 	Change string `json:"change,omitzero"`
 	// By is who changed a Membership.
 	By syntax.DID `json:"by,omitzero"`
-	// Epoch is the convo's epoch after a change of Membership, and the epoch that a Welcome leads
-	// into.
+	// Epoch is the convo's epoch after a change of Membership or a closing Commit, and the epoch that
+	// a Welcome leads into.
 	Epoch int64 `json:"epoch"`
 	// CommitNeeded says that a member who left still has a leaf.
 	CommitNeeded bool `json:"commitNeeded,omitzero"`
+	// SuccessorGroupID is, for a Commit that closes its convo, the group_id of the group that replaces
+	// it, in hexadecimal.
+	SuccessorGroupID string `json:"successorGroupId,omitzero"`
 	// DeviceID is the device of a Welcome, and the device of KeyPackages.
 	DeviceID string `json:"deviceId,omitzero"`
 	// KeyPackageRef is that of a Welcome, in hexadecimal.

@@ -55,11 +55,14 @@ func (v *ConvoMetadata) AppendJSON(dst []byte) []byte {
 type ConvoView struct {
 	// The group's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
+	// When the convo was closed; absent while it is open. A closed convo can be
+	// read and left, and takes no more messages and commits.
+	ClosedAt *lexcodec.Datetime `json:"closedAt,omitzero"`
 	// What the server could check of the commit that made the current epoch.
 	// verified: all public parts, against the group's tree. structure: its form and
-	// the KeyPackages that it adds, because the tree is not known. header: its
-	// group and epoch, because the rest is encrypted; also before the first commit,
-	// unless the creator sent a GroupInfo.
+	// the KeyPackages that it adds, because the tree or a proposal is not known.
+	// header: its group and epoch, because the rest is encrypted; also before the
+	// first commit, unless the creator sent a GroupInfo.
 	CommitLevel *string `json:"commitLevel,omitzero"`
 	// When the server recorded the convo.
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
@@ -79,6 +82,9 @@ type ConvoView struct {
 	Members []MemberView `json:"members"`
 	// The creator's name and purpose for the convo. Not encrypted.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
+	// MLS group_id, as lower-case hex, of the group that replaces this one by
+	// ReInit. Its convo may not exist yet.
+	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
 	// Application messages by others beyond the caller's cursor, counted up to 100
 	// among the next 1,000 entries.
 	Unread *int64 `json:"unread,omitzero"`
@@ -101,50 +107,56 @@ func (v *ConvoView) decode(d *lexcodec.Decoder) {
 		case "cipherSuite":
 			d.Field(&o, 0, "cipherSuite")
 			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
+		case "closedAt":
+			d.Field(&o, 1, "closedAt")
+			v.ClosedAt = lexcodec.Pointer(d.Datetime())
 		case "commitLevel":
-			d.Field(&o, 1, "commitLevel")
+			d.Field(&o, 2, "commitLevel")
 			v.CommitLevel = lexcodec.Pointer(d.Text(0, 64))
 		case "createdAt":
-			d.Field(&o, 2, "createdAt")
+			d.Field(&o, 3, "createdAt")
 			v.CreatedAt = d.Datetime()
 		case "creator":
-			d.Field(&o, 3, "creator")
+			d.Field(&o, 4, "creator")
 			v.Creator = d.DID()
 		case "epoch":
-			d.Field(&o, 4, "epoch")
+			d.Field(&o, 5, "epoch")
 			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "groupId":
-			d.Field(&o, 5, "groupId")
+			d.Field(&o, 6, "groupId")
 			v.GroupID = d.Text(0, 128)
 		case "id":
-			d.Field(&o, 6, "id")
+			d.Field(&o, 7, "id")
 			v.ID = d.Text(0, lexcodec.NoLimit)
 		case "lastMessageAt":
-			d.Field(&o, 7, "lastMessageAt")
+			d.Field(&o, 8, "lastMessageAt")
 			v.LastMessageAt = lexcodec.Pointer(d.Datetime())
 		case "lastSeq":
-			d.Field(&o, 8, "lastSeq")
+			d.Field(&o, 9, "lastSeq")
 			v.LastSeq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "members":
-			d.Field(&o, 9, "members")
+			d.Field(&o, 10, "members")
 			v.Members = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) MemberView { return lexcodec.Nested(d, (*MemberView).decode) })
 		case "metadata":
-			d.Field(&o, 10, "metadata")
+			d.Field(&o, 11, "metadata")
 			v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
+		case "successorGroupId":
+			d.Field(&o, 12, "successorGroupId")
+			v.SuccessorGroupID = lexcodec.Pointer(d.Text(0, 128))
 		case "unread":
-			d.Field(&o, 11, "unread")
+			d.Field(&o, 13, "unread")
 			v.Unread = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		default:
 			d.Skip(&o)
 		}
 	}
 	d.Require(&o, 0, "cipherSuite")
-	d.Require(&o, 2, "createdAt")
-	d.Require(&o, 3, "creator")
-	d.Require(&o, 4, "epoch")
-	d.Require(&o, 5, "groupId")
-	d.Require(&o, 6, "id")
-	d.Require(&o, 9, "members")
+	d.Require(&o, 3, "createdAt")
+	d.Require(&o, 4, "creator")
+	d.Require(&o, 5, "epoch")
+	d.Require(&o, 6, "groupId")
+	d.Require(&o, 7, "id")
+	d.Require(&o, 10, "members")
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -152,6 +164,10 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cipherSuite\":"...)
 	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
+	if v.ClosedAt != nil {
+		dst = append(dst, "\"closedAt\":"...)
+		dst = append(v.ClosedAt.AppendJSON(dst), ',')
+	}
 	if v.CommitLevel != nil {
 		dst = append(dst, "\"commitLevel\":"...)
 		dst = append(lexcodec.AppendString(dst, *v.CommitLevel), ',')
@@ -179,6 +195,10 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	if v.Metadata != nil {
 		dst = append(dst, "\"metadata\":"...)
 		dst = append(v.Metadata.AppendJSON(dst), ',')
+	}
+	if v.SuccessorGroupID != nil {
+		dst = append(dst, "\"successorGroupId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorGroupID), ',')
 	}
 	if v.Unread != nil {
 		dst = append(dst, "\"unread\":"...)

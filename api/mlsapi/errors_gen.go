@@ -12,6 +12,9 @@ const (
 	// ErrConsumerTooSlow: The client does not read as fast as events come. Connect
 	// again from the last cursor.
 	ErrConsumerTooSlow = "ConsumerTooSlow"
+	// ErrConvoClosed: The convo takes no more messages and commits: a commit with
+	// ReInit replaced its group. getConvo names the successor.
+	ErrConvoClosed = "ConvoClosed"
 	// ErrConvoNotFound: The convo does not exist, or the caller may not know of it.
 	ErrConvoNotFound = "ConvoNotFound"
 	// ErrEpochMismatch: The epoch is not the convo's current one; the message holds

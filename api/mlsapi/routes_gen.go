@@ -44,7 +44,7 @@ type Route[C any] struct {
 // Methods returns the methods of the lexicons by NSID.
 func Methods() []Method {
 	return []Method{
-		{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
 		{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDGetCommits, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}},
@@ -57,14 +57,14 @@ func Methods() []Method {
 		{NSID: NSIDGetMessages, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
 		{NSID: NSIDGetSubscriptionTicket, Kind: Procedure, HasInput: false, Streams: false, Errors: []string{}},
 		{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
-		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
+		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDStreamConvoEvents, Kind: Query, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor}},
-		{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDSubscribeConvoEvents, Kind: Subscription, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor, ErrConsumerTooSlow, ErrInvalidTicket}},
 		{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},

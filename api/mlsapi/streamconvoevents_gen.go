@@ -63,6 +63,9 @@ type StreamConvoEventsCommitEvent struct {
 	Sender syntax.DID `json:"sender"`
 	// Its position in the convo's log.
 	Seq int64 `json:"seq"`
+	// MLS group_id, as lower-case hex, of the group that replaces the convo's by
+	// ReInit: the commit closed the convo. Absent for every other commit.
+	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -82,6 +85,10 @@ func (v *StreamConvoEventsCommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	if v.SuccessorGroupID != nil {
+		dst = append(dst, "\"successorGroupId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorGroupID), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 

@@ -75,6 +75,9 @@ type CommitEvent struct {
 	Sender syntax.DID `json:"sender"`
 	// Its position in the convo's log.
 	Seq int64 `json:"seq"`
+	// MLS group_id, as lower-case hex, of the group that replaces the convo's by
+	// ReInit: the commit closed the convo. Absent for every other commit.
+	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -94,13 +97,21 @@ func (v *CommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	if v.SuccessorGroupID != nil {
+		dst = append(dst, "\"successorGroupId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorGroupID), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
 // absent, and no $type.
 func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
-	dst = lexcodec.AppendCBORMap(dst, 7)
+	n := 7
+	if v.SuccessorGroupID != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
 	dst = lexcodec.AppendCBORText(dst, "seq")
 	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
 	dst = lexcodec.AppendCBORText(dst, "epoch")
@@ -115,6 +126,10 @@ func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 	dst = v.CreatedAt.AppendCBOR(dst)
 	dst = lexcodec.AppendCBORText(dst, "commitData")
 	dst = v.CommitData.AppendCBOR(dst)
+	if v.SuccessorGroupID != nil {
+		dst = lexcodec.AppendCBORText(dst, "successorGroupId")
+		dst = lexcodec.AppendCBORText(dst, *v.SuccessorGroupID)
+	}
 	return dst
 }
 

@@ -479,7 +479,7 @@ func (j *judge) compare(c *mls.Change, before, after map[uint32]string, committe
 	if diff := cmp.Diff(after, before); diff != "" {
 		j.t.Errorf("step %d: members (-library +mls): %s", j.steps, diff)
 	}
-	if c.Committer != committer || c.External != external || c.ReInit {
+	if c.Committer != committer || c.External != external || c.ReInit != nil {
 		j.t.Errorf("step %d: committer %d, external %v; want %d, %v", j.steps, c.Committer, c.External, committer, external)
 	}
 }

@@ -50,7 +50,16 @@ var convoChecks = []check{
 		SELECT c.id, format('entry %s is by a stranger', m.seq)
 		FROM convos c JOIN messages m ON m.convo_id = c.id
 		WHERE ($1::uuid IS NULL OR c.id = $1)
-			AND NOT EXISTS (SELECT FROM members WHERE convo_id = c.id AND did = m.sender_did)`},
+			AND NOT EXISTS (SELECT FROM members WHERE convo_id = c.id AND did = m.sender_did)
+			-- A proposal of an external sender (RFC 9420 §12.1.8.1): a PublicMessage with sender_type 2
+			-- behind the group_id, whose length has two bytes if it is 64, and the epoch.
+			AND NOT CASE WHEN m.kind = 2 AND octet_length(m.body) > 78 AND substr(m.body, 1, 4) = '\x00010001'
+				THEN get_byte(m.body, CASE WHEN get_byte(m.body, 4) < 64 THEN 13 + get_byte(m.body, 4) ELSE 78 END) = 2
+				ELSE false END`},
+	{"a closed convo ends with its commit", `
+		SELECT c.id, format('closed at %s, and its last entry is of kind %s', c.closed_at, m.kind)
+		FROM convos c JOIN messages m ON m.convo_id = c.id AND m.seq = c.last_seq
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.successor_group_id IS NOT NULL AND m.kind <> 3`},
 	{"every log entry has its event", `
 		SELECT id, format('entry %s has %s', seq, published)
 		FROM (

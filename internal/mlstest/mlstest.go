@@ -136,7 +136,7 @@ func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySour
 		vector(b, d.key.Public().(ed25519.PublicKey))
 		b.AddUint16(uint16(mls.CredentialTypeBasic))
 		vector(b, []byte(identity))
-		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {}, {}, {uint16(mls.CredentialTypeBasic)}} {
+		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {}, {uint16(mls.ProposalSelfRemove)}, {uint16(mls.CredentialTypeBasic)}} {
 			vector(b, u16s(capability...))
 		}
 		b.AddUint8(source)
@@ -215,6 +215,12 @@ func Welcome(t testing.TB, refs ...mls.KeyPackageRef) []byte {
 // every parent is blank.
 func GroupInfo(t testing.TB, group []byte, epoch int64, members ...*Device) []byte {
 	t.Helper()
+	return GroupInfoWith(t, nil, group, epoch, members...)
+}
+
+// GroupInfoWith is GroupInfo with extensions in the GroupContext.
+func GroupInfoWith(t testing.TB, context, group []byte, epoch int64, members ...*Device) []byte {
+	t.Helper()
 	var nodes []byte
 	for i, m := range members {
 		if i > 0 {
@@ -237,7 +243,7 @@ func GroupInfo(t testing.TB, group []byte, epoch int64, members ...*Device) []by
 		b.AddUint64(uint64(epoch))
 		vector(b, parsed.Hash())
 		vector(b, make([]byte, 32))
-		vector(b, nil)
+		vector(b, context)
 		vector(b, encode(func(b *cryptobyte.Builder) {
 			b.AddUint16(uint16(mls.ExtensionRatchetTree))
 			vector(b, tree)

@@ -1,6 +1,7 @@
 package mlstest
 
 import (
+	"crypto/ed25519"
 	"crypto/sha256"
 	"slices"
 	"testing"
@@ -28,7 +29,7 @@ func ByReference(ref []byte) []byte  { return append([]byte{2}, opaque(ref)...) 
 // PublicProposal returns a member's proposal in the group of a GroupInfo, and its ProposalRef.
 func (d *Device) PublicProposal(t testing.TB, groupInfo []byte, leaf uint32, proposal []byte) (message, ref []byte) {
 	t.Helper()
-	signed := d.signed(t, groupInfo, leaf, mls.ContentTypeProposal, proposal)
+	signed := d.signedAs(t, groupInfo, mls.SenderTypeMember, leaf, mls.ContentTypeProposal, proposal)
 	sum := sha256.Sum256(slices.Concat(opaque([]byte("MLS 1.0 Proposal Reference")), opaque(slices.Concat(u16s(uint16(mls.WireFormatPublicMessage)), signed))))
 	return publicMessage(signed, 1), sum[:]
 }
@@ -44,11 +45,14 @@ func (d *Device) PublicCommit(t testing.TB, groupInfo []byte, leaf uint32, path 
 	} else {
 		commit = append(commit, 0)
 	}
-	return publicMessage(d.signed(t, groupInfo, leaf, mls.ContentTypeCommit, commit), 2)
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeMember, leaf, mls.ContentTypeCommit, commit), 2)
 }
 
-// signed returns a FramedContent and its signature.
-func (d *Device) signed(t testing.TB, groupInfo []byte, leaf uint32, kind mls.ContentType, body []byte) []byte {
+// signedAs returns a FramedContent of a kind of sender, and its signature. index is the leaf of a
+// member, or the index of an external sender.
+func (d *Device) signedAs(
+	t testing.TB, groupInfo []byte, sender mls.SenderType, index uint32, kind mls.ContentType, body []byte,
+) []byte {
 	t.Helper()
 	info := parse(t, groupInfo)
 	tree, err := info.Tree()
@@ -62,13 +66,18 @@ func (d *Device) signed(t testing.TB, groupInfo []byte, leaf uint32, kind mls.Co
 	content := encode(func(b *cryptobyte.Builder) {
 		vector(b, info.GroupID)
 		b.AddUint64(info.Epoch)
-		b.AddUint8(uint8(mls.SenderTypeMember))
-		b.AddUint32(leaf)
+		b.AddUint8(uint8(sender))
+		if sender == mls.SenderTypeMember || sender == mls.SenderTypeExternal {
+			b.AddUint32(index)
+		}
 		vector(b, nil)
 		b.AddUint8(uint8(kind))
 		b.AddBytes(body)
 	})
-	tbs := slices.Concat(u16s(uint16(mls.VersionMLS10), uint16(mls.WireFormatPublicMessage)), content, group.Context())
+	tbs := slices.Concat(u16s(uint16(mls.VersionMLS10), uint16(mls.WireFormatPublicMessage)), content)
+	if sender == mls.SenderTypeMember || sender == mls.SenderTypeNewMemberCommit {
+		tbs = append(tbs, group.Context()...)
+	}
 	return slices.Concat(content, opaque(d.sign("FramedContentTBS", tbs)))
 }
 
@@ -84,4 +93,71 @@ func parse(t testing.TB, groupInfo []byte) mls.GroupInfo {
 		t.Fatal(err)
 	}
 	return info
+}
+
+// SelfRemove returns a SelfRemove proposal (draft-ietf-mls-extensions).
+func SelfRemove() []byte { return u16s(uint16(mls.ProposalSelfRemove)) }
+
+// Custom returns a proposal of a type that the RFC does not define.
+func Custom(content string) []byte { return append(u16s(0xf001), content...) }
+
+// ReInit returns a proposal to replace the group by another one.
+func ReInit(group []byte) []byte {
+	return encode(func(b *cryptobyte.Builder) {
+		b.AddUint16(uint16(mls.ProposalReInit))
+		vector(b, group)
+		b.AddUint16(uint16(mls.VersionMLS10))
+		b.AddUint16(uint16(Suite))
+		vector(b, nil)
+	})
+}
+
+// ExternalSenders returns a GroupContext extension that lists the devices as external senders.
+func ExternalSenders(devices ...*Device) []byte {
+	return encode(func(b *cryptobyte.Builder) {
+		b.AddUint16(uint16(mls.ExtensionExternalSenders))
+		vector(b, opaque(encode(func(b *cryptobyte.Builder) {
+			for _, d := range devices {
+				vector(b, d.key.Public().(ed25519.PublicKey))
+				b.AddUint16(uint16(mls.CredentialTypeBasic))
+				vector(b, []byte(d.DID))
+			}
+		})))
+	})
+}
+
+// ExternalProposal returns a proposal of an external sender: the one with the index in the group's
+// list.
+func (d *Device) ExternalProposal(t testing.TB, groupInfo []byte, index uint32, proposal []byte) []byte {
+	t.Helper()
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeExternal, index, mls.ContentTypeProposal, proposal), 0)
+}
+
+// NewMemberProposal returns a proposal of a device to add itself.
+func (d *Device) NewMemberProposal(t testing.TB, groupInfo []byte) []byte {
+	t.Helper()
+	keyPackage, _ := d.KeyPackage(t)
+	add := append(u16s(uint16(mls.ProposalAdd)), keyPackage[4:]...)
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberProposal, 0, mls.ContentTypeProposal, add), 0)
+}
+
+// ExternalCommit returns an external commit to the group of a GroupInfo with two members, of which
+// first is the first one. The proposals must remove the second member, whose place the device takes.
+func (d *Device) ExternalCommit(t testing.TB, groupInfo []byte, first *Device, proposals ...[]byte) []byte {
+	t.Helper()
+	info := parse(t, groupInfo)
+	init := encode(func(b *cryptobyte.Builder) {
+		b.AddUint16(uint16(mls.ProposalExternalInit))
+		vector(b, hpkeKey(t))
+	})
+	rootKey := hpkeKey(t)
+	sibling := sha256.Sum256(slices.Concat([]byte{1, 0, 0, 0, 0, 1}, first.place))
+	parentHash := sha256.Sum256(slices.Concat(opaque(rootKey), opaque(nil), opaque(sibling[:])))
+	leaf := d.leafContent(t, d.DID, leafFromCommit, func(b *cryptobyte.Builder) { vector(b, parentHash[:]) })
+	place := append(opaque(info.GroupID), 0, 0, 0, 1)
+	leaf = append(leaf, opaque(d.sign("LeafNodeTBS", slices.Concat(leaf, place)))...)
+	secrets := opaque(slices.Concat(opaque(hpkeKey(t)), opaque(make([]byte, 48))))
+	path := slices.Concat([]byte{1}, leaf, opaque(slices.Concat(opaque(rootKey), secrets)))
+	list := opaque(slices.Concat(ByValue(init), slices.Concat(proposals...)))
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberCommit, 0, mls.ContentTypeCommit, slices.Concat(list, path)), 1)
 }

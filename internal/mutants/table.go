@@ -239,6 +239,38 @@ var mutants = []mutant{
 		{"convos.verdict.checkRecipients", `a.DID() != by.String() && !welcomed`, `a.DID() == "" && !welcomed`}}},
 	{"starvation", "TestNobodyStarves", []edit{
 		{"convos.lockConvo", `reserved_for <> $2`, `reserved_for = $2`}}},
+
+	// What real clients send (M1, M2, M3)
+	{"SelfRemove is opaque (M1)", "TestSelfRemove", []edit{
+		{"mls.reader.proposal", `case ProposalSelfRemove:`, `case 0xffff:`}}},
+	{"SelfRemove by value (M1)", "TestSelfRemove", []edit{
+		{"mls.reader.proposalOrRef", `case t == ProposalSelfRemove:`, `case t == 0xffff:`}}},
+	{"no SelfRemove in external commits (M1)", "TestSelfRemoveInExternalCommit", []edit{
+		{"convos.locked.permitRemoves", `case did == by.String(), m.Own:`, `case did == by.String():`}}},
+	{"a member that does not know SelfRemove (M1)", "mls.TestSelfRemoveSupport", []edit{
+		{"mls.applier.checkProposals", `if n[ProposalSelfRemove] > 0 {`, `if n[ProposalSelfRemove] > all {`}}},
+	{"custom proposals refused (M2)", "TestCustomProposal", []edit{
+		{"mls.reader.proposal", `p.Opaque = true`, `r.fail(ErrUnsupported, "proposal_type", "unknown")`}}},
+	{"a custom proposal's signature unchecked (M2)", "TestCustomProposal", []edit{
+		{"mls.applier.resolve", `if err := a.verifier.verify(m); err != nil {`, `if err := a.verifier.verify(m); err != nil && !m.Proposal.Opaque {`}}},
+	{"a custom proposal is ignored (M2)", "TestCustomProposal", []edit{
+		{"mls.applier.resolve", `if sent.Opaque {`, `if sent.Opaque {
+			continue
+		}
+		if sent.Opaque {`}}},
+	{"ReInit closes nothing (M3)", "TestReInitCloses", []edit{
+		{"convos.locked.advance", `closed_at = CASE WHEN $4::bytea IS NOT NULL THEN clock_timestamp() END`, `closed_at = NULL`}}},
+	{"messages in a closed convo (M3)", "TestReInitCloses", []edit{
+		{"messages.judge.judge", `case f.closed:`, `case f.closed && f.epoch < 0:`}}},
+	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
+		{"convos.submit", `if c.closed {`, `if c.closed && c.epoch < 0 {`}}},
+	{"closed before the key (M3)", "TestReInitCloses", []edit{
+		{"messages.judge.judge", `key := d.requestKey()`, `if f.closed {
+		return Result{Err: ErrConvoClosed}
+	}
+	key := d.requestKey()`}}},
+	{"anyone is an external sender (M5)", "TestExternalProposal", []edit{
+		{"convos.checkExternalSender", `case did != d.Sender.String():`, `case did == "":`}}},
 	{"member-list-leak", "TestMemberListLeak", []edit{
 		{"convos.Create", `if !inserted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
 		var existing uuid.UUID

@@ -25,6 +25,9 @@ type InvalidError struct {
 	// Reason is one of a fixed set of texts. They repeat nothing of the token, so that they are
 	// safe to send to the client and to use as a metric label.
 	Reason string
+	// Detail goes to the client after Reason. It may repeat a part of the client's own token, so it
+	// is no metric label. May be "".
+	Detail string
 	// Err is the cause, for the log only. May be nil.
 	Err error
 }
@@ -32,9 +35,17 @@ type InvalidError struct {
 // Error returns a text for the log. It includes the cause.
 func (e *InvalidError) Error() string {
 	if e.Err != nil {
-		return "serviceauth: invalid token: " + e.Reason + ": " + e.Err.Error()
+		return "serviceauth: invalid token: " + e.Message() + ": " + e.Err.Error()
 	}
-	return "serviceauth: invalid token: " + e.Reason
+	return "serviceauth: invalid token: " + e.Message()
+}
+
+// Message is the text for the client.
+func (e *InvalidError) Message() string {
+	if e.Detail != "" {
+		return e.Reason + ": " + e.Detail
+	}
+	return e.Reason
 }
 
 // Unwrap returns the cause.
@@ -69,5 +80,6 @@ const (
 	reasonIssuer    = "iss has no usable signing key"
 	reasonKey       = "alg does not match the key of iss"
 	reasonSignature = "signature does not verify"
+	reasonHighS     = "signature is High-S: normalise it (replace s by n - s where s is above n/2), as AT Protocol requires; Node and WebCrypto do not"
 	reasonReplay    = "token was used before"
 )

@@ -182,7 +182,8 @@ func TestAlgConfusion(t *testing.T) {
 	f.wantRefused(t, forge(t, p, k, f), send, wrongKey)
 }
 
-// The high-S form of a signature also verifies by the mathematics. It would be a second token.
+// The high-S form of a signature also verifies by the mathematics. It would be a second token. The
+// refusal says what to do (M8).
 func TestHighSIsRefused(t *testing.T) {
 	t.Parallel()
 	for order, id := range map[string]*authtest.Identity{
@@ -202,7 +203,7 @@ func TestHighSIsRefused(t *testing.T) {
 		if err := key.HashAndVerifyLenient([]byte(token[:dot]), sig); err != nil {
 			t.Fatalf("the high-S form should verify: %v", err)
 		}
-		f.wantRefused(t, "Bearer "+token[:dot+1]+base64.RawURLEncoding.EncodeToString(sig), send, badSignature)
+		f.wantRefused(t, "Bearer "+token[:dot+1]+base64.RawURLEncoding.EncodeToString(sig), send, "signature is High-S: normalise it (replace s by n - s where s is above n/2), as AT Protocol requires; Node and WebCrypto do not")
 		f.wantCaller(t, "Bearer "+token, send, id.DID)
 	}
 }

@@ -2,7 +2,9 @@ package serviceauth
 
 import (
 	"encoding/base64"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,6 +129,9 @@ func parseToken(raw string) (token, error) {
 	if len(parts[2]) != signatureSize {
 		return token{}, invalid(reasonSignature)
 	}
+	if highS(alg, parts[2]) {
+		return token{}, invalid(reasonHighS)
+	}
 	return token{alg: alg, claims: c, signed: raw[:len(head)+1+len(body)], signature: parts[2]}, nil
 }
 
@@ -199,7 +204,7 @@ func parseClaims(b []byte) (claims, error) {
 // every request, even if the token was verified before.
 func (c *claims) check(audiences map[string]struct{}, nsid syntax.NSID, now time.Time) error {
 	if _, ok := audiences[c.aud]; !ok {
-		return invalid(reasonAud)
+		return wrongAudience(c.aud, audiences)
 	}
 	if c.lxm == "" || c.lxm != string(nsid) {
 		return invalid(reasonLxm)
@@ -216,6 +221,17 @@ func (c *claims) check(audiences map[string]struct{}, nsid syntax.NSID, now time
 		return invalid(reasonLifetime)
 	}
 	return nil
+}
+
+// wrongAudience returns the error that names the token's aud and those that are accepted.
+func wrongAudience(aud string, audiences map[string]struct{}) error {
+	const longest = 256 // bytes of aud that are repeated
+	named := strconv.QuoteToASCII(aud)
+	if len(aud) > longest {
+		named = strconv.QuoteToASCII(aud[:longest]) + "…"
+	}
+	accepted := strings.Join(slices.Sorted(maps.Keys(audiences)), " or ")
+	return &InvalidError{Reason: reasonAud, Detail: named + " instead of " + accepted}
 }
 
 // expires returns the time from which check refuses the token.
@@ -246,6 +262,25 @@ func parseIssuer(s string) (syntax.DID, bool) {
 	}
 	_, err := syntax.ParseHandle(host)
 	return syntax.DID(s), err == nil && host == strings.ToLower(host)
+}
+
+// Half of the order of each curve's group, rounded down: the largest low s (SEC 2, sections 2.4.1 and
+// 2.4.2).
+const (
+	halfOrderP256 = "\x7f\xff\xff\xff\x80\x00\x00\x00\x7f\xff\xff\xff\xff\xff\xff\xff" +
+		"\xde\x73\x7d\x56\xd3\x8b\xcf\x42\x79\xdc\xe5\x61\x7e\x31\x92\xa8"
+	halfOrderK256 = "\x7f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff" +
+		"\x5d\x57\x6e\x73\x57\xa4\x50\x1d\xdf\xe9\x2f\x46\x68\x1b\x20\xa0"
+)
+
+// highS reports whether a signature has a high s. Then it never verifies, and no look-up is needed to
+// say so.
+func highS(alg string, signature []byte) bool {
+	half := halfOrderP256
+	if alg == algES256K {
+		half = halfOrderK256
+	}
+	return string(signature[signatureSize/2:]) > half
 }
 
 // verify checks alg and signature against key. The signature must have a low s, as AT Protocol

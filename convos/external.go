@@ -1,0 +1,101 @@
+package convos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/messages"
+	"mlsd/mls"
+)
+
+// ErrNotExternalSender says that a member sends a proposal as an external sender, and the group does
+// not list it as one.
+var ErrNotExternalSender = errors.New(
+	"ciphertext: its sender is external, and the group's external_senders do not name the caller (RFC 9420 §12.1.8.1)")
+
+// ProposeExternally appends a proposal whose sender is not a member but one of the group's external
+// senders (RFC 9420 §12.1.8.1). The group must be known. The credential of the sender that the
+// message names must be the caller's, and the signature must be the sender's. Anyone else gets what a
+// stranger gets. A repeated request gets its first answer.
+//
+// It must be of the convo's epoch, because a later commit could not refer to it. Errors: ErrNotFound,
+// ErrNotExternalSender, *InvalidProposalError, and those of messages.AppendLocked.
+func ProposeExternally(ctx context.Context, tx pgx.Tx, d messages.Draft) (messages.Receipt, error) {
+	known, err := messages.HasKey(ctx, tx, d)
+	if err != nil {
+		return messages.Receipt{}, err
+	}
+	if !known {
+		if err := checkExternalSender(ctx, tx, d); err != nil {
+			return messages.Receipt{}, err
+		}
+	}
+	state := messages.LockedConvo{}
+	err = tx.QueryRow(ctx, `
+		SELECT group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos WHERE id = $1 FOR NO KEY UPDATE`, d.ConvoID).
+		Scan(&state.GroupID, &state.Epoch, &state.LastSeq, &state.Closed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return messages.Receipt{}, ErrNotFound
+	}
+	if err != nil {
+		return messages.Receipt{}, fmt.Errorf("lock the convo: %w", err)
+	}
+	return messages.AppendLocked(ctx, tx, d, state)
+}
+
+// InvalidProposalError says why a proposal of an external sender is refused.
+type InvalidProposalError struct{ Err error }
+
+func (e *InvalidProposalError) Error() string { return "ciphertext: " + e.Err.Error() }
+func (e *InvalidProposalError) Unwrap() error { return e.Err }
+
+// checkExternalSender checks that the group lists the caller as the external sender that signed the
+// proposal. It takes no lock, so that a stranger cannot delay the convo.
+func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error {
+	var (
+		c       = locked{id: d.ConvoID}
+		groupID []byte
+		member  bool
+	)
+	err := tx.QueryRow(ctx, `
+		SELECT epoch, group_id, EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2) FROM convos WHERE id = $1`, d.ConvoID, d.Sender).
+		Scan(&c.epoch, &groupID, &member)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("read the convo: %w", err)
+	}
+	stranger := ErrNotFound
+	if member {
+		stranger = ErrNotExternalSender
+	}
+	group, err := c.publicGroup(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if group.Group == nil || !slices.Contains(group.ExternalSenders(), d.Sender.String()) {
+		return stranger
+	}
+	m, err := mls.ParseProposal(d.Body)
+	switch {
+	case err != nil:
+		return &InvalidProposalError{err}
+	case !bytes.Equal(m.GroupID, groupID):
+		return messages.ErrWrongGroup
+	case int64(m.Epoch) != c.epoch:
+		return &messages.EpochMismatchError{Epoch: int64(m.Epoch), Current: c.epoch}
+	}
+	switch did, err := group.ExternalProposer(m); {
+	case err != nil:
+		return &InvalidProposalError{err}
+	case did != d.Sender.String():
+		return stranger
+	}
+	return nil
+}

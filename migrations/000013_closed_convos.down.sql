@@ -1,0 +1,3 @@
+ALTER TABLE convos
+    DROP COLUMN closed_at,
+    DROP COLUMN successor_group_id;
