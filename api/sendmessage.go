@@ -33,6 +33,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		sum := sha256.Sum256(in.Ciphertext)
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
+	c.usedKey = key
 	sent, err := h.messages.Send(c.ctx, messages.Draft{
 		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,

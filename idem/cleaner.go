@@ -21,10 +21,13 @@ const (
 
 // Cleaner removes records whose lifetime is over, and old rows of the audit log. One node at a time
 // cleans a database.
-type Cleaner struct{ db *pgxpool.Pool }
+type Cleaner struct {
+	db      *pgxpool.Pool
+	cleaned func(Cleaned)
+}
 
-// NewCleaner returns a cleaner.
-func NewCleaner(db *pgxpool.Pool) *Cleaner { return &Cleaner{db: db} }
+// NewCleaner returns a cleaner. It calls cleaned after each round, failed ones included.
+func NewCleaner(db *pgxpool.Pool, cleaned func(Cleaned)) *Cleaner { return &Cleaner{db, cleaned} }
 
 // Cleaned counts what one round removed.
 type Cleaned struct{ Records, Audit int64 }
@@ -32,6 +35,7 @@ type Cleaned struct{ Records, Audit int64 }
 // RunOnce removes everything that is due, in batches. Each batch is a transaction. If another node
 // is cleaning, it does nothing.
 func (c *Cleaner) RunOnce(ctx context.Context) (total Cleaned, err error) {
+	defer func() { c.cleaned(total) }()
 	for {
 		var done Cleaned
 		err := pgx.BeginFunc(ctx, c.db, func(tx pgx.Tx) (err error) {

@@ -89,6 +89,7 @@ type Effect func(ctx context.Context, tx pgx.Tx) (response []byte, err error)
 
 // Metrics counts what happens to keys. Methods are safe for concurrent use.
 type Metrics interface {
+	First(nsid string) // a write under a new key took effect
 	Replayed(nsid string)
 	Conflicted(nsid string)
 	InProgress(nsid string)
@@ -163,7 +164,12 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	if err := s.commit(ctx, tx, req.NSID); err != nil {
-		return s.resolve(ctx, req, err)
+		if answer, err = s.resolve(ctx, req, answer, err); err != nil {
+			return Answer{}, err
+		}
+	}
+	if req.Key != "" && !answer.Expired {
+		s.metrics.First(req.NSID)
 	}
 	return answer, nil
 }
@@ -239,8 +245,9 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 }
 
 // resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the
-// transaction was committed. If it is not there, the outcome is unknown.
-func (s *Store) resolve(ctx context.Context, req Request, cause error) (Answer, error) {
+// transaction was committed, and resolve returns the answer. If it is not there, the outcome is
+// unknown.
+func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)
 	}
@@ -259,7 +266,8 @@ func (s *Store) resolve(ctx context.Context, req Request, cause error) (Answer, 
 		return Answer{}, err
 	}
 	s.log.WarnContext(ctx, "a lost commit was found committed", "nsid", req.NSID)
-	return Answer{Body: rec.response, Outcome: rec.outcome}, nil
+	answer.Body, answer.Outcome = rec.response, rec.outcome
+	return answer, nil
 }
 
 // lookupCommitted is lookup in a transaction of its own.

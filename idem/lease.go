@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,12 +69,16 @@ func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error)
 		return Answer{}, ErrLeaseLost
 	}
 	if err != nil {
-		return Answer{}, errors.Join(err, s.release(ctx, req, fence))
+		return Answer{}, errors.Join(err, s.release(ctx, req, fence, err))
 	}
 	if err := s.faults.Hit(ctx, failpoint.AfterWork, req.NSID); err != nil {
 		return Answer{}, err
 	}
-	return s.finish(ctx, req, fence, done)
+	answer, err := s.finish(ctx, req, fence, done)
+	if err == nil {
+		s.metrics.First(req.NSID)
+	}
+	return answer, err
 }
 
 // acquire reserves the key, or takes over a reservation that was released or whose lease has
@@ -137,7 +142,8 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 		UPDATE idempotency_keys k
 		SET state = 'processing', outcome = '', response = '', fence = k.fence + 1, request_hash = $5, field_hashes = $6,
 			started_at = clock_timestamp(), lease_expires_at = clock_timestamp() + $8::interval, completed_at = NULL,
-			expires_at = clock_timestamp() + $7::interval
+			expires_at = clock_timestamp() + $7::interval,
+			last_error = CASE previous.state WHEN 'processing' THEN 'its lease was over' ELSE k.last_error END
 		FROM previous
 		WHERE (k.caller_did, k.nsid, k.scope, k.key) = ($1, $2, $3, $4)
 		RETURNING k.fence, previous.state = 'processing'`,
@@ -225,9 +231,12 @@ func (s *Store) extend(ctx context.Context, req Request, fence int64) (ours bool
 	return tag.RowsAffected() == 1, tx.Commit(ctx)
 }
 
-// release ends the reservation after an attempt without a final outcome. If another attempt has
-// taken over, it does nothing.
-func (s *Store) release(ctx context.Context, req Request, fence int64) error {
+// maxLastError bounds the text of last_error, in characters.
+const maxLastError = 200
+
+// release ends the reservation after an attempt without a final outcome, and records why. If
+// another attempt has taken over, it does nothing.
+func (s *Store) release(ctx context.Context, req Request, fence int64, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	tx, err := s.begin(ctx, req)
@@ -236,9 +245,10 @@ func (s *Store) release(ctx context.Context, req Request, fence int64) error {
 	}
 	defer s.rollback(ctx, tx)
 	_, err = tx.Exec(ctx, `
-		UPDATE idempotency_keys SET state = 'released', outcome = 'failure', completed_at = clock_timestamp()
+		UPDATE idempotency_keys
+		SET state = 'released', outcome = 'failure', completed_at = clock_timestamp(), last_error = left($6, $7)
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, fence)
+		req.Caller, req.NSID, req.Scope, req.Key, fence, storable(cause.Error()), maxLastError)
 	if err != nil {
 		return fmt.Errorf("release the reservation: %w", err)
 	}
@@ -247,6 +257,11 @@ func (s *Store) release(ctx context.Context, req Request, fence int64) error {
 	}
 	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", "none")
 	return nil
+}
+
+// storable returns text without what PostgreSQL does not store.
+func storable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }
 
 // finish records the outcome in one transaction with its effect. It checks the fence first: a
