@@ -51,6 +51,8 @@ type Config struct {
 	Events   *events.Hub
 	Tickets  *events.Tickets
 	Metrics  *Metrics
+	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
+	Lifetimes idem.Lifetimes
 	// Committed is called after each committed write. It must not block. Default: nothing is
 	// called.
 	Committed func()
@@ -89,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg:    cfg,
-		routes: routes(),
+		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
 			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
 			push: cfg.Push, committed: cfg.Committed,

@@ -14,6 +14,7 @@
 package idem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ type Request struct {
 	Input  Content // what was asked, without the key
 
 	Life  time.Duration // lifetime of the record; 0: DefaultLife
-	Lease time.Duration // lifetime of the reservation, for Run; 0: DefaultLease
+	Lease time.Duration // lifetime of the reservation, for Run; 0: that of the Store
 }
 
 // Answer is what the caller gets.
@@ -104,6 +105,7 @@ type Store struct {
 	faults  *failpoint.Set
 	metrics Metrics
 	log     *slog.Logger
+	lease   time.Duration // of requests that state none
 	beats   func(every time.Duration) (beat <-chan time.Time, stop func())
 }
 
@@ -115,9 +117,14 @@ func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func
 	return func(s *Store) { s.beats = beats }
 }
 
+// WithLease sets the lease of requests that state none. 0 is DefaultLease.
+func WithLease(lease time.Duration) Option {
+	return func(s *Store) { s.lease = cmp.Or(lease, DefaultLease) }
+}
+
 // New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
-	s := &Store{db: db, faults: faults, metrics: metrics, log: log, beats: func(every time.Duration) (<-chan time.Time, func()) {
+	s := &Store{db: db, faults: faults, metrics: metrics, log: log, lease: DefaultLease, beats: func(every time.Duration) (<-chan time.Time, func()) {
 		t := time.NewTicker(every)
 		return t.C, t.Stop
 	}}

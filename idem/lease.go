@@ -52,6 +52,9 @@ type Work func(ctx context.Context, fence int64) (Done, error)
 // Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
 // and those of the database.
 func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error) {
+	if req.Lease == 0 {
+		req.Lease = s.lease
+	}
 	fence, first, err := s.acquire(ctx, req)
 	if err != nil {
 		return Answer{}, err
@@ -96,7 +99,7 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval,
 			'processing', '', clock_timestamp(), clock_timestamp() + $8::interval)
 		ON CONFLICT DO NOTHING`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.lease())
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.Lease)
 	if pgpool.LockTimeout(err) { // another transaction is reserving the key
 		s.metrics.InProgress(req.NSID)
 		return 0, nil, ErrInProgress
@@ -147,7 +150,7 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 		FROM previous
 		WHERE (k.caller_did, k.nsid, k.scope, k.key) = ($1, $2, $3, $4)
 		RETURNING k.fence, previous.state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.lease()).Scan(&fence, &expired)
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.Lease).Scan(&fence, &expired)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
@@ -169,7 +172,7 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 // ErrLeaseLost when another attempt has taken over, or when no heartbeat was written for the length
 // of a lease.
 func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
-	lease := req.lease()
+	lease := req.Lease
 	working, cancel := context.WithCancelCause(ctx)
 	beat, stop := s.beats(lease / 3)
 	ended := make(chan struct{})
@@ -224,7 +227,7 @@ func (s *Store) extend(ctx context.Context, req Request, fence int64) (ours bool
 	tag, err := tx.Exec(ctx, `
 		UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + $6::interval
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, fence, req.lease())
+		req.Caller, req.NSID, req.Scope, req.Key, fence, req.Lease)
 	if err != nil {
 		return false, fmt.Errorf("extend the lease: %w", err)
 	}

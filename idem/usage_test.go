@@ -144,3 +144,31 @@ func TestLastError(t *testing.T) {
 		t.Errorf("after a takeover: %q", got)
 	}
 }
+
+// Finding S5: a store holds reservations that state no lease for the lease that it was given.
+func TestLeaseOfTheStore(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[time.Duration]time.Duration{0: idem.DefaultLease, 2 * time.Minute: 2 * time.Minute} {
+		b := newBench(t, idem.WithLease(given))
+		h, work := b.blocked(t, "done")
+		req := outside("k")
+		req.Lease = 0
+		ended := make(chan error, 1)
+		go func() {
+			_, err := b.Run(t.Context(), req, work)
+			ended <- err
+		}()
+		<-h.begun
+		var lease time.Duration
+		if err := b.db.QueryRow(t.Context(), `SELECT lease_expires_at - started_at FROM idempotency_keys`).Scan(&lease); err != nil {
+			t.Fatal(err)
+		}
+		if (lease - want).Abs() > time.Second {
+			t.Errorf("the lease is %s, want %s", lease, want)
+		}
+		close(h.goOn)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -68,7 +68,7 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	}
 	metrics := api.NewMetrics(n.reg)
 	n.assembleMaintenance(cfg, metrics, log)
-	writes := idem.New(db.requests, metrics, log, n.faults)
+	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
 	n.assembleEvents(cfg, log)
 	if n.push, err = pushWorker(cfg, db, writes, metrics, log, n.faults); err != nil {
 		return nil, err
@@ -78,6 +78,7 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	n.api, err = api.New(api.Config{
 		DB: db.requests, Auth: auth, Metrics: metrics, Log: log,
 		Writes:     writes,
+		Lifetimes:  cfg.Lifetimes,
 		Committed:  n.sequencer.Wake,
 		Served:     n.usage.Add,
 		Events:     n.hub,
@@ -146,7 +147,7 @@ func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
 // pushWorker makes the worker that pushes to devices, with the providers that the operator has set
 // up.
 func pushWorker(cfg Config, db pools, writes *idem.Store, metrics *api.Metrics, log *slog.Logger, faults *failpoint.Set) (*push.Worker, error) {
-	c := push.Config{DB: db.requests, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
+	c := push.Config{Operation: cfg.Lifetimes[idem.NSIDPush], DB: db.requests, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
 	if cfg.APNs != (push.APNsKey{}) {
 		var err error
 		if c.APNs, err = push.NewAPNs(cfg.APNs, cfg.APNsHost, nil); err != nil {

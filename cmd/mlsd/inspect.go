@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/idem"
 	"mlsd/internal/localpg"
 )
 
@@ -32,6 +33,8 @@ type inspection struct {
 	rows     int    // longest list
 	entityID string // of audit; can be empty
 	byCaller bool   // list callers
+
+	lifetimes idem.Lifetimes // as this command's settings say
 
 	since time.Duration // how far back, in the reports that can say; 0: not asked
 }
@@ -113,7 +116,7 @@ func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer
 		}
 		i := inspection{
 			tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), entityID: cmd.Args().First(),
-			byCaller: cmd.Bool(byCaller), since: cmd.Duration("since"),
+			byCaller: cmd.Bool(byCaller), since: cmd.Duration("since"), lifetimes: cfg.Lifetimes,
 		}
 		for n, s := range chosen {
 			if reports[n], err = s.report(ctx, i); err != nil {

@@ -6,8 +6,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"mlsd/api"
 )
 
 type reservationsReport struct {
@@ -120,16 +118,18 @@ type lifetimesReport struct {
 type lifetime struct {
 	Method       string   `json:"method"`
 	LifeSeconds  float64  `json:"lifeSeconds"`
-	LeaseSeconds float64  `json:"leaseSeconds"` // of work outside the database
+	LeastSeconds float64  `json:"leastLifeSeconds"` // that MLSD_IDEMPOTENCY_TTL can set
+	LeaseSeconds float64  `json:"leaseSeconds"`     // of work outside the database; else 0
 	Records      int64    `json:"records"`
 	Expired      int64    `json:"expired"` // not removed yet
 	NextSeconds  *float64 `json:"nextSeconds"`
 }
 
-// defaultMethods names the methods that have no lifetime of their own and no records.
+// defaultMethods names the operations that state no lifetimes.
 const defaultMethods = "(every other)"
 
-// reportLifetimes lists the methods that have a lifetime of their own, and those that have records.
+// reportLifetimes lists the lifetimes of records and leases as the settings of this command say,
+// and how many records there are.
 func reportLifetimes(ctx context.Context, i inspection) (report, error) {
 	counts, err := list[struct {
 		Method           string
@@ -142,10 +142,10 @@ func reportLifetimes(ctx context.Context, i inspection) (report, error) {
 	if err != nil {
 		return nil, err
 	}
-	operations := api.Operations()
+	operations := i.lifetimes.All()
 	all := make([]lifetime, len(operations))
 	for n, o := range operations {
-		all[n] = lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), LeaseSeconds: o.Lease.Seconds()}
+		all[n] = lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), LeastSeconds: o.Least.Life.Seconds(), LeaseSeconds: o.Lease.Seconds()}
 	}
 	for _, c := range counts {
 		n := slices.IndexFunc(all, func(l lifetime) bool { return l.Method == c.Method })
@@ -160,8 +160,14 @@ func reportLifetimes(ctx context.Context, i inspection) (report, error) {
 }
 
 func (r lifetimesReport) print(w io.Writer) {
-	table(w, "method | life | lease | records | expired, kept | next expires in", r.Lifetimes, func(l lifetime) []any {
-		return []any{l.Method, seconds(l.LifeSeconds), seconds(l.LeaseSeconds), l.Records, l.Expired, age(l.NextSeconds)}
+	span := func(n float64) string {
+		if n == 0 {
+			return "-"
+		}
+		return seconds(n)
+	}
+	table(w, "method | life | at least | lease | records | expired, kept | next expires in", r.Lifetimes, func(l lifetime) []any {
+		return []any{l.Method, seconds(l.LifeSeconds), span(l.LeastSeconds), span(l.LeaseSeconds), l.Records, l.Expired, age(l.NextSeconds)}
 	})
 }
 

@@ -163,3 +163,51 @@ func TestInspectReservations(t *testing.T) {
 		}
 	}
 }
+
+// Finding S5: the lifetimes that are set are those of new records, and inspect prints them.
+func TestLifetimesAreSet(t *testing.T) {
+	t.Parallel()
+	database, db := inspected(t)
+	lifetimes := []string{"--idempotency-ttl", "createConvo=2h,getKeyPackages=45m", "--idempotency-lease", "push=30s"}
+	w := newWorld(t)
+	s := boot(t, nil, w.flags(append(lifetimes, "--database-url", database)...)...)
+	w.use(s.admin, s.public)
+	alice, bob := w.user(), w.user()
+	alice.create(bob)
+	bob.publication().must().ok()
+	s.stop()
+	for method, want := range map[string]time.Duration{mlsapi.NSIDCreateConvo: 2 * time.Hour, mlsapi.NSIDPublishKeyPackage: 24 * time.Hour} {
+		var life time.Duration
+		if err := db.QueryRow(t.Context(), `SELECT max(expires_at - created_at) FROM idempotency_keys WHERE nsid = $1`, method).Scan(&life); err != nil {
+			t.Fatal(err)
+		}
+		if off := (life - want).Abs(); off > time.Second {
+			t.Errorf("a record of %s lasts %s, want %s", method, life, want)
+		}
+	}
+	if _, err := db.Exec(t.Context(), `DELETE FROM idempotency_keys`); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"method | life | at least | lease | records | expired, kept | next expires in",
+		"(every other) | 7d0h | - | 5m0s | 0 | 0 | -",
+		"blue.catbird.mls.addMembers | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.createConvo | 2h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.getKeyPackages | 45m0s | 30m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.leaveConvo | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.processExternalCommit | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.publishKeyPackage | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.publishKeyPackages | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.registerPushTarget | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.submitCommit | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.unregisterPushTarget | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"mlsd.push | 24h0m0s | 2h0m0s | 30s | 0 | 0 | -",
+	}
+	stdout := launch(t, nil, append(lifetimes, "--database-url", database, "inspect", "lifetimes")...)
+	if err := stdout.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, lines(stdout.stdout.String())); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
