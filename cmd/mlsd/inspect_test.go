@@ -62,6 +62,14 @@ func wantCallers(t *testing.T, database string, bob *user) {
 	}, refused); diff != "" {
 		t.Errorf("conflicts by caller (-want +got):\n%s", diff)
 	}
+	counted := lookJSON[auditReport](t, database, "audit").Transitions // finding S4
+	for _, want := range []transitionCount{
+		{"record", "completed", "conflict", "used for another request", 1}, {"record", "expired", "reused", "publishKeyPackage", 1},
+	} {
+		if !slices.Contains(counted, want) {
+			t.Errorf("the audit log lacks %+v: %+v", want, counted)
+		}
+	}
 }
 
 // inspected is a database whose rows a test writes itself.

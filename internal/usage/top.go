@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -23,7 +24,7 @@ type entry struct {
 	caller
 	sum           // since the caller got its entry
 	weight int64  // sum.n, and the weight of the entry that gave way to this one
-	key    string // of the last request
+	key    string // that was given to add last
 	place  int    // in the heap
 }
 
@@ -45,15 +46,18 @@ func newTop(limit int) *top {
 	return &top{limit: limit, entries: map[caller]*entry{}, others: map[string]sum{}}
 }
 
+// add counts a request of c. key is what the entry remembers of it, or "".
 func (t *top) add(c caller, took time.Duration, key string) {
 	e := t.entries[c]
 	switch {
 	case e != nil:
 	case len(t.entries) < t.limit:
+		c.did = strings.Clone(c.did) // keeps nothing else of the request in memory
 		e = &entry{caller: c}
 		t.entries[c] = e
 		heap.Push(&t.lowest, e)
 	default:
+		c.did = strings.Clone(c.did)
 		e = t.lowest[0]
 		t.others[e.nsid] = t.others[e.nsid].plus(e.sum)
 		delete(t.entries, e.caller)
@@ -62,7 +66,7 @@ func (t *top) add(c caller, took time.Duration, key string) {
 	}
 	e.sum = e.plus(sum{1, took})
 	e.weight++
-	e.key = key
+	e.key = strings.Clone(key)
 	heap.Fix(&t.lowest, e.place)
 }
 

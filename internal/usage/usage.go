@@ -124,7 +124,11 @@ func (c *Counter) Add(r Request) {
 		t = newTop(tracked)
 		c.callers[kind] = t
 	}
-	t.add(caller{r.Caller, r.NSID}, r.Took, r.Key)
+	key := ""
+	if kind == c.keyConflict { // the audit log records it
+		key = r.Key
+	}
+	t.add(caller{r.Caller, r.NSID}, r.Took, key)
 }
 
 // Run flushes after every interval until ctx ends, and then once more.
