@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -80,12 +79,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// proposed is the commit of a request, with the Welcome and the GroupInfo that came with it. In the
-// log entry the key follows the method's own name, because each method has its own keys.
+// proposed is the commit of a request, with the Welcome and the GroupInfo that came with it.
 func (c *call) proposed(key string, input idem.Content, commit, welcome, groupInfo []byte) convos.Proposed {
-	nsid := c.route.Method.NSID
-	method := nsid[strings.LastIndexByte(nsid, '.')+1:]
 	return convos.Proposed{
-		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Key: method + ":" + key, Hash: input.Hash(),
+		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Key: messages.CommitKey(c.route.Method.NSID, key), Hash: input.Hash(),
 	}
 }

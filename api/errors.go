@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"slices"
@@ -59,7 +60,12 @@ type more struct {
 	CurrentEpoch        *int64  `json:"currentEpoch,omitempty"`
 	Seq                 *int64  `json:"seq,omitempty"`                 // of the accepted commit
 	ProcessingStartedAt *string `json:"processingStartedAt,omitempty"` // of the running request
-	FirstUsedAt         *string `json:"firstUsedAt,omitempty"`         // of the key
+	// Of a conflict: the paths of the fields that differ, when the key was first used, and the
+	// hexadecimal hashes of the first request and of this one.
+	Fields           []string `json:"fields,omitempty"`
+	FirstUsedAt      *string  `json:"firstUsedAt,omitempty"`
+	FirstRequestHash string   `json:"firstRequestHash,omitempty"`
+	RequestHash      string   `json:"requestHash,omitempty"`
 }
 
 func (f failure) Error() string { return f.name + ": " + f.message }
@@ -101,6 +107,8 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrEpochMismatch, status: http.StatusConflict, match: as[*messages.EpochMismatchError](), more: epochMismatch},
 	{name: mlsapi.ErrIdempotencyConflict, status: http.StatusConflict, match: as[*idem.ConflictError](),
 		header: headerConflict, value: "body-mismatch", more: keyUsed},
+	{name: mlsapi.ErrIdempotencyConflict, status: http.StatusConflict, match: is(idem.ErrKeyTaken), message: idem.ErrKeyTaken.Error(),
+		log: "a row has a key that has no record"},
 	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: as[*idem.RunningError](), retryAfter: retrySoon, more: running},
 	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: is(idem.ErrInProgress), retryAfter: retrySoon},
 	{name: mlsapi.ErrAlreadyMember, status: http.StatusConflict, match: as[*convos.AlreadyMemberError]()},
@@ -220,7 +228,9 @@ func epochMismatch(f *failure, err error) {
 
 func keyUsed(f *failure, err error) {
 	conflict, _ := find[*idem.ConflictError](err)
+	f.more.Fields = conflict.Fields
 	f.more.FirstUsedAt = lexcodec.Pointer(lexcodec.NewDatetime(conflict.At).String())
+	f.more.FirstRequestHash, f.more.RequestHash = hex.EncodeToString(conflict.First), hex.EncodeToString(conflict.Hash)
 }
 
 func running(f *failure, err error) {

@@ -89,8 +89,9 @@ func (h *hostile) judge(what string, q url.Values, body []byte) (status int, nam
 		return a.status, "", ""
 	}
 	var e struct { // and what some say to those who call directly
-		Error, Message, FirstUsedAt, ProcessingStartedAt string
-		CurrentEpoch, Seq                                int64
+		Error, Message, FirstUsedAt, FirstRequestHash, RequestHash, ProcessingStartedAt string
+		Fields                                                                          []string
+		CurrentEpoch, Seq                                                               int64
 	}
 	decoder := json.NewDecoder(bytes.NewReader(a.body))
 	decoder.DisallowUnknownFields()

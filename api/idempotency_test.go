@@ -1,10 +1,14 @@
 package api_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api"
 	"mlsd/api/lexcodec"
@@ -97,6 +101,12 @@ func TestBodyIgnored(t *testing.T) {
 	creation := alice.creation(group)
 	named := *creation
 	named.Metadata = &mlsapi.ConvoMetadata{Name: text("secret name")}
+	renamed, called := *alice.creation(newGroup(t)), mlsapi.CreateConvoInput{}
+	renamed.IdempotencyKey = newKey()
+	renamed.Metadata = &mlsapi.ConvoMetadata{Name: text("secret name"), Description: text("of us")}
+	called = renamed
+	called.Metadata = &mlsapi.ConvoMetadata{Name: text("another name"), Description: text("of us")}
+	called.InitialMembers = []syntax.DID{bob.did()}
 	for _, test := range []struct {
 		name          string
 		nsid          string
@@ -107,6 +117,7 @@ func TestBodyIgnored(t *testing.T) {
 		{"embedType", mlsapi.NSIDSendMessage, message("one", nil), message("one", text("secret")), "embedType"},
 		{"two fields", mlsapi.NSIDSendMessage, message("one", nil), message("two", text("secret")), "ciphertext, embedType"},
 		{"metadata", mlsapi.NSIDCreateConvo, creation, &named, "metadata"},
+		{"metadata.name", mlsapi.NSIDCreateConvo, &renamed, &called, "initialMembers, metadata.name"},
 		{"commit", mlsapi.NSIDAddMembers, addition, &other, "commit, welcomeMessage"},
 		{"keyPackage", mlsapi.NSIDPublishKeyPackage,
 			&mlsapi.PublishKeyPackageInput{KeyPackage: kp1, CipherSuite: suite, IdempotencyKey: key},
@@ -126,6 +137,22 @@ func TestBodyIgnored(t *testing.T) {
 			want := "the idempotency key was used for another request; differing fields: " + test.differing + "; first used at 20"
 			if !strings.HasPrefix(message, want) {
 				t.Fatalf("the conflict says %q, want %q", message, want)
+			}
+			// S9: what the message says is there for programs too.
+			var body struct {
+				Fields                        []string
+				FirstUsedAt                   time.Time
+				FirstRequestHash, RequestHash string
+			}
+			if err := json.Unmarshal(conflict.body, &body); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(body.Fields, ", "); got != test.differing || body.FirstUsedAt.IsZero() ||
+				len(body.FirstRequestHash) != 64 || len(body.RequestHash) != 64 || body.FirstRequestHash == body.RequestHash {
+				t.Fatalf("the conflict's body is %s", conflict.body)
+			}
+			if bytes.Contains(conflict.body, []byte("secret")) {
+				t.Fatalf("the conflict shows a value: %s", conflict.body)
 			}
 			if h := conflict.header.Get("X-Idempotency-Conflict"); h != "body-mismatch" {
 				t.Fatalf("X-Idempotency-Conflict is %q", h)

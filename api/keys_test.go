@@ -1,196 +1,172 @@
 package api_test
 
 import (
-	"encoding/base64"
-	"fmt"
+	"errors"
 	"net/http"
-	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/idem"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 )
 
-// A key belongs to its caller, method and convo. With another of these it is another key.
-func TestKeyScopes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	alice := w.user()
-	key := newKey()
-	creation := alice.creation(newGroup(t))
-	creation.IdempotencyKey = key
-	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, creation).ok())
-	kp, _ := alice.KeyPackage(t)
-	alice.post(mlsapi.NSIDPublishKeyPackage,
-		&mlsapi.PublishKeyPackageInput{KeyPackage: kp, CipherSuite: mlstest.Suite.String(), IdempotencyKey: key}).ok()
-
-	bob := w.user()
-	first := &convo{id: view.ID, group: unhex(t, view.GroupID)}
-	for i, c := range []*convo{first, alice.create()} {
-		message := alice.message(c, "hello")
-		message.IdempotencyKey = key
-		if sent := read[mlsapi.SendMessageOutput](t, alice.post(mlsapi.NSIDSendMessage, message).ok()); *sent.Seq != 1 {
-			t.Fatalf("convo %d: the message is at seq %d", i, *sent.Seq)
-		}
-		addition := alice.addition(c, bob)
-		addition.IdempotencyKey = key
-		if added := read[mlsapi.AddMembersOutput](t, alice.post(mlsapi.NSIDAddMembers, addition).ok()); *added.Seq != 2 {
-			t.Fatalf("convo %d: the commit is at seq %d", i, *added.Seq)
-		}
-		removed := read[mlsapi.LeaveConvoOutput](t, alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
-			ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: mlstest.Commit(c.group, 1, "remove bob"), IdempotencyKey: key}).ok())
-		if *removed.Seq != 3 || removed.NewEpoch != 2 {
-			t.Fatalf("convo %d: the removal is %+v", i, removed)
-		}
-	}
-}
-
-// Direct clients may send the key as a header. Both together must agree.
-func TestKeyHeader(t *testing.T) {
-	t.Parallel()
-	const name = "Idempotency-Key"
-	w := newWorld(t)
-	alice := w.user()
-	c := alice.create()
-	in := alice.message(c, "hello")
-	key := *in.IdempotencyKey
-
-	in.IdempotencyKey = nil
-	first := alice.post(mlsapi.NSIDSendMessage, in, name, key)
-	first.ok()
-	alice.post(mlsapi.NSIDSendMessage, in, name, key).replays(first)
-	in.IdempotencyKey = &key
-	alice.post(mlsapi.NSIDSendMessage, in).replays(first)
-	alice.post(mlsapi.NSIDSendMessage, in, name, key).replays(first)
-	message := alice.post(mlsapi.NSIDSendMessage, in, name, "another").fails(http.StatusBadRequest, "InvalidRequest")
-	if !strings.Contains(message, "idempotencyKey") || !strings.Contains(message, name) || strings.Contains(message, key) {
-		t.Fatalf("the refusal says %q", message)
-	}
-	for _, bad := range []string{strings.Repeat("k", 129), "clé", "a\tb"} {
-		alice.post(mlsapi.NSIDSendMessage, alice.message(c, "x"), name, bad).fails(http.StatusBadRequest, "InvalidRequest")
-	}
-	two := w.request(http.MethodPost, mlsapi.NSIDSendMessage, nil, in.AppendJSON(nil), alice.authorization(mlsapi.NSIDSendMessage))
-	two.Header[name] = []string{key, "another"}
-	w.answer(w.server, two).fails(http.StatusBadRequest, "InvalidRequest")
-	if n := w.count(`SELECT count(*) FROM messages`); n != 1 {
-		t.Fatalf("%d messages are stored", n)
-	}
-
-	t.Run("query", func(t *testing.T) {
-		bob := w.user()
-		bob.publish()
-		bob.publish()
-		q := query("dids", bob.did().String())
-		claim := func(headers ...string) answer {
-			return w.do(http.MethodGet, mlsapi.NSIDGetKeyPackages, q, nil, alice.authorization(mlsapi.NSIDGetKeyPackages), headers...)
-		}
-		first := claim(name, "k")
-		first.ok()
-		claim(name, "k").replays(first)
-		q.Set("idempotencyKey", "k")
-		claim().replays(first)
-		claim(name, "l").fails(http.StatusBadRequest, "InvalidRequest")
-	})
-}
-
-// Client libraries spell base64 and JSON differently. The request is the same.
-func TestSpellingsOfOneRequest(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	alice := w.user()
-	c := alice.create()
-	ciphertext := mlstest.Message(c.group, 0, "hello")
-	for len(ciphertext)%3 == 0 { // padding must make a difference
-		ciphertext = mlstest.Message(c.group, 0, fmt.Sprint("hello", len(ciphertext)))
-	}
-	send := func(enc *base64.Encoding, format string) answer {
-		body := fmt.Sprintf(format, enc.EncodeToString(ciphertext), c.id, alice.did())
-		return w.do(http.MethodPost, mlsapi.NSIDSendMessage, nil, []byte(body), alice.authorization(mlsapi.NSIDSendMessage))
-	}
-	const plain = `{"ciphertext":{"$bytes":%q},"convoId":%q,"senderDid":%q,"epoch":0,"idempotencyKey":"k"}`
-	first := send(base64.RawStdEncoding, plain)
-	first.ok()
-	send(base64.StdEncoding, plain).replays(first)
-	send(base64.StdEncoding, ` { "epoch" : 0, "unknown": [], "ciphertext":{"$bytes":%q},"convoId":%q,`+
-		`"idempotencyKey":"\u006b", "senderDid":%q}`).replays(first)
-
-	kp, _ := alice.KeyPackage(t)
-	for i := 0; len(kp)%3 == 0; i++ {
-		kp, _ = alice.KeyPackage(t, mlstest.Identity(fmt.Sprintf("%s#%d", alice.did(), i)))
-	}
-	var published answer
-	for i, enc := range []*base64.Encoding{base64.RawURLEncoding, base64.URLEncoding, base64.StdEncoding, base64.RawStdEncoding} {
-		body := fmt.Sprintf(`{"keyPackage":%q,"cipherSuite":%q,"idempotencyKey":"k"}`, enc.EncodeToString(kp), mlstest.Suite)
-		a := w.do(http.MethodPost, mlsapi.NSIDPublishKeyPackage, nil, []byte(body), alice.authorization(mlsapi.NSIDPublishKeyPackage))
-		if i == 0 {
-			published = a
-			a.ok()
-			continue
-		}
-		a.replays(published)
-	}
-}
-
-// Without a key, an MLS object is its own key: the same bytes are the same write, even if other
-// fields differ.
-func TestNaturalGuards(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	alice, bob := w.user(), w.user()
-	t.Run("group_id", func(t *testing.T) {
-		group := newGroup(t)
-		alice.post(mlsapi.NSIDCreateConvo, alice.creation(group)).ok()
-		alice.post(mlsapi.NSIDCreateConvo, alice.creation(group)).fails(http.StatusConflict, mlsapi.ErrGroupAlreadyExists)
-	})
-	t.Run("KeyPackageRef", func(t *testing.T) {
-		kp, ref := alice.KeyPackage(t)
-		for _, key := range []*string{nil, newKey(), newKey()} {
-			out := read[mlsapi.PublishKeyPackageOutput](t, alice.post(mlsapi.NSIDPublishKeyPackage,
-				&mlsapi.PublishKeyPackageInput{KeyPackage: kp, CipherSuite: mlstest.Suite.String(), IdempotencyKey: key}).ok())
-			if *out.KeyPackageRef != ref.String() {
-				t.Fatalf("the ref is %s, want %s", *out.KeyPackageRef, ref)
+// keyedRows are writes that store their key with a row. Each call of write is a new request, so
+// that it is refused under a key that is in use.
+var keyedRows = []struct {
+	name string
+	// writes returns what sends another request with the given key each time.
+	writes func(w *world, alice *user) (write func(key *string) answer)
+	// copied inserts the newest row again, under another identity.
+	copied string
+	index  string // that refuses it
+}{
+	{
+		name: "createConvo",
+		writes: func(w *world, alice *user) func(*string) answer {
+			return func(key *string) answer {
+				in := alice.creation(newGroup(w.t))
+				in.IdempotencyKey = key
+				return alice.post(mlsapi.NSIDCreateConvo, in)
 			}
-		}
-		if n := w.count(`SELECT count(*) FROM key_packages WHERE ref = $1`, []byte(ref)); n != 1 {
-			t.Fatalf("the KeyPackage is stored %d times", n)
-		}
-	})
-	t.Run("left_at", func(t *testing.T) {
-		c := alice.create(bob)
-		var answers []string
-		for _, key := range []*string{newKey(), nil, newKey()} {
-			answers = append(answers, string(bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: key}).ok()))
-		}
-		alice.add(c, w.user())
-		answers = append(answers, string(bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()))
-		for _, a := range answers {
-			if a != `{"newEpoch":1,"success":true}` {
-				t.Fatalf("leaving is answered with %q", answers)
+		},
+		copied: `
+			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, idempotency_key, request_hash, created_at)
+			SELECT gen_random_uuid(), '\x01', creator_did, cipher_suite, epoch, idempotency_key, request_hash, now()
+			FROM convos WHERE idempotency_key = $1`,
+		index: "convos_idempotency_key",
+	},
+	{
+		name: "submitCommit",
+		writes: func(_ *world, alice *user) func(*string) answer {
+			c := alice.create()
+			return func(key *string) answer {
+				in := alice.rotation(c)
+				in.IdempotencyKey = key
+				a := alice.post(mlsapi.NSIDSubmitCommit, in)
+				if a.status == http.StatusOK {
+					c.epoch++
+				}
+				return a
 			}
+		},
+		copied: `
+			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+			SELECT convo_id, seq + 1, kind, sender_did, epoch + 1, body, idempotency_key, request_hash, now()
+			FROM messages WHERE idempotency_key = 'submitCommit:' || $1`,
+		index: "messages_commit_idempotency_key",
+	},
+	{
+		name: "publishKeyPackage",
+		writes: func(w *world, alice *user) func(*string) answer {
+			return func(key *string) answer {
+				body, _ := alice.KeyPackage(w.t)
+				return alice.post(mlsapi.NSIDPublishKeyPackage, &mlsapi.PublishKeyPackageInput{
+					KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: key})
+			}
+		},
+		copied: `
+			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key, request_hash, created_at)
+			SELECT did, '\x01', device_id, cipher_suite, body, not_after, last_resort, idempotency_key, request_hash, now()
+			FROM key_packages WHERE idempotency_key = $1`,
+		index: "key_packages_idempotency_key",
+	},
+}
+
+// S1: PostgreSQL refuses a second row with the same owner and key. The record is not needed for
+// that.
+func TestRawSecondInsert(t *testing.T) {
+	t.Parallel()
+	refused := func(t *testing.T, w *world, index, sql string, args ...any) {
+		t.Helper()
+		_, err := w.db.Exec(t.Context(), sql, args...)
+		var pgErr *pgconn.PgError
+		if !errors.As(err, &pgErr) || pgErr.Code != "23505" || pgErr.ConstraintName != index {
+			t.Errorf("got %v, want a violation of %s", err, index)
 		}
-	})
-	t.Run("leaving twice, being back in between", func(t *testing.T) {
-		c := alice.create(bob)
-		bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
-		alice.add(c, bob)
-		out := read[mlsapi.LeaveConvoOutput](t, bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok())
-		if out.NewEpoch != 2 {
-			t.Fatalf("the second departure is in epoch %d, want 2", out.NewEpoch)
-		}
-		bob.get(mlsapi.NSIDGetEpoch, "convoId", c.id).fails(http.StatusForbidden, mlsapi.ErrNotMember)
-	})
-	t.Run("cursor", func(t *testing.T) {
+	}
+	for _, kind := range keyedRows {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			key := newKey()
+			kind.writes(w, w.user())(key).ok()
+			refused(t, w, kind.index, kind.copied, *key)
+		})
+	}
+	t.Run("sendMessage", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		alice := w.user()
 		c := alice.create()
-		for _, body := range []string{"a", "b", "c"} {
-			alice.send(c, body)
+		alice.send(c, "x")
+		for _, kind := range []int{1, 2} { // application messages and proposals
+			refused(t, w, "messages_idempotency_key", `
+				INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+				SELECT convo_id, seq + 1, $1, sender_did, epoch, body, idempotency_key, request_hash, now() FROM messages`, kind)
 		}
-		for _, step := range []struct{ seq, want int64 }{{2, 2}, {1, 2}, {3, 3}, {2, 3}} {
-			out := read[mlsapi.UpdateCursorOutput](t,
-				alice.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: step.seq}).ok())
-			if out.Seq != step.want {
-				t.Fatalf("after %d the cursor is at %d, want %d", step.seq, out.Seq, step.want)
-			}
-		}
-		alice.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 4}).fails(http.StatusBadRequest, "InvalidRequest")
 	})
+}
+
+// S1: a key can be used again once its record has ended, whether the record is still there or the
+// cleaner has removed it. The old row keeps the key, as a retired one.
+func TestKeyIsRetiredWithItsRecord(t *testing.T) {
+	t.Parallel()
+	for _, kind := range keyedRows {
+		for _, cleaned := range []bool{false, true} {
+			name := kind.name
+			if cleaned {
+				name += " after the cleaner"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				write, key := kind.writes(w, w.user()), newKey()
+				write(key).ok()
+				write(key).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+				pgtest.Age(t, w.db, "idempotency_keys", 400*24*time.Hour, "expires_at", "created_at")
+				pgtest.Age(t, w.db, "messages", 400*24*time.Hour)
+				if cleaned {
+					if done, err := idem.NewCleaner(w.db, api.RetireKeys, func(idem.Cleaned) {}).RunOnce(t.Context()); err != nil || done.Records == 0 {
+						t.Fatalf("%+v, %v", done, err)
+					}
+				}
+				write(key).ok()
+				write(key).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+				n := 0
+				for _, table := range []string{"convos", "messages", "key_packages"} {
+					n += w.count(`SELECT count(*) FROM `+table+` WHERE idempotency_key IN ($1, 'submitCommit:' || $1)`, *key)
+				}
+				if n != 2 {
+					t.Errorf("%d rows show the key, want the old one and the new one", n)
+				}
+			})
+		}
+	}
+}
+
+// S1: if a record is lost before its time, the row refuses another request with its key. The answer
+// says what happened, and nothing is written.
+func TestLostRecord(t *testing.T) {
+	t.Parallel()
+	for _, kind := range keyedRows {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			write, key := kind.writes(w, w.user()), newKey()
+			write(key).ok()
+			w.exec(`DELETE FROM idempotency_keys`)
+			pgtest.Age(t, w.db, "messages", 400*24*time.Hour) // the checker does not miss the record of an old commit
+			before := w.count(`SELECT (SELECT count(*) FROM convos) + (SELECT count(*) FROM messages) + (SELECT count(*) FROM key_packages)`)
+			write(key).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+			after := w.count(`SELECT (SELECT count(*) FROM convos) + (SELECT count(*) FROM messages) + (SELECT count(*) FROM key_packages)`)
+			if after != before {
+				t.Errorf("%d rows, then %d", before, after)
+			}
+		})
+	}
 }

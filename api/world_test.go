@@ -141,7 +141,7 @@ func (w *world) boot() *api.Server {
 		Tickets: w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
-		Writes:   idem.New(w.db, metrics, log, w.faults),
+		Writes:   idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys)),
 		Messages: w.messages,
 		Cursors:  convos.NewCursors(w.db, w.faults),
 		Welcomes: welcome.New(w.db, w.policy, w.faults),

@@ -53,7 +53,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 				idempotency_key, request_hash, created_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
 				date_trunc('milliseconds', clock_timestamp()))
-			ON CONFLICT DO NOTHING
+			ON CONFLICT (group_id) DO NOTHING
 			RETURNING id, created_at
 		), roster AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)

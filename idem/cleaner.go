@@ -15,19 +15,27 @@ const (
 	keepExpired = 24 * time.Hour
 	// keepAudit is how long a row of the audit log stays.
 	keepAudit = 90 * 24 * time.Hour
-	// cleanBatch bounds the rows of one transaction.
-	cleanBatch = 1000
+	// cleanBatch bounds the rows of one transaction. It holds locks of the convos whose keys it
+	// retires.
+	cleanBatch = 100
 )
 
 // Cleaner removes records whose lifetime is over, and old rows of the audit log. One node at a time
 // cleans a database.
 type Cleaner struct {
 	db      *pgxpool.Pool
+	retire  Retire
 	cleaned func(Cleaned)
 }
 
-// NewCleaner returns a cleaner. It calls cleaned after each round, failed ones included.
-func NewCleaner(db *pgxpool.Pool, cleaned func(Cleaned)) *Cleaner { return &Cleaner{db, cleaned} }
+// NewCleaner returns a cleaner. It calls cleaned after each round, failed ones included. retire can
+// be nil.
+func NewCleaner(db *pgxpool.Pool, retire Retire, cleaned func(Cleaned)) *Cleaner {
+	if retire == nil {
+		retire = noRows
+	}
+	return &Cleaner{db: db, retire: retire, cleaned: cleaned}
+}
 
 // Cleaned counts what one round removed.
 type Cleaned struct{ Records, Audit int64 }
@@ -39,7 +47,7 @@ func (c *Cleaner) RunOnce(ctx context.Context) (total Cleaned, err error) {
 	for {
 		var done Cleaned
 		err := pgx.BeginFunc(ctx, c.db, func(tx pgx.Tx) (err error) {
-			done, err = clean(ctx, tx)
+			done, err = c.clean(ctx, tx)
 			return err
 		})
 		if err != nil {
@@ -53,9 +61,9 @@ func (c *Cleaner) RunOnce(ctx context.Context) (total Cleaned, err error) {
 	}
 }
 
-// clean removes one batch. The audit log gets one row for each method, with the number of its
-// removed records.
-func clean(ctx context.Context, tx pgx.Tx) (done Cleaned, err error) {
+// clean removes one batch, and retires the keys of its records. The audit log gets one row for each
+// method, with the number of its removed records.
+func (c *Cleaner) clean(ctx context.Context, tx pgx.Tx) (done Cleaned, err error) {
 	var mine bool
 	err = tx.QueryRow(ctx, `
 		SELECT pg_try_advisory_xact_lock(hashtextextended('mlsd.cleaner', 0))
@@ -63,7 +71,7 @@ func clean(ctx context.Context, tx pgx.Tx) (done Cleaned, err error) {
 	if err != nil || !mine {
 		return done, err
 	}
-	err = tx.QueryRow(ctx, `
+	rows, err := tx.Query(ctx, `
 		WITH gone AS (
 			DELETE FROM idempotency_keys
 			WHERE (caller_did, nsid, scope, key) IN (
@@ -71,14 +79,22 @@ func clean(ctx context.Context, tx pgx.Tx) (done Cleaned, err error) {
 				WHERE expires_at <= clock_timestamp() - $1::interval
 					AND (state <> 'processing' OR lease_expires_at <= clock_timestamp())
 				ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-			RETURNING nsid
+			RETURNING caller_did, nsid, scope, key
 		), audited AS (
 			INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
 			SELECT 'record', nsid, 'mlsd', 'expired', 'removed', 'lifetime over', count(*) FROM gone GROUP BY nsid
 		)
-		SELECT count(*) FROM gone`, keepExpired, cleanBatch).Scan(&done.Records)
+		SELECT caller_did, nsid, scope, key FROM gone`, keepExpired, cleanBatch)
 	if err != nil {
 		return done, err
+	}
+	ended, err := pgx.CollectRows(rows, pgx.RowToStructByPos[UsedKey])
+	if err != nil {
+		return done, err
+	}
+	done.Records = int64(len(ended))
+	if err := c.retire(ctx, tx, ended); err != nil {
+		return done, fmt.Errorf("retire keys: %w", err)
 	}
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM audit_log

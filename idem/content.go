@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"sort"
+	"encoding/json"
+	"slices"
+	"strings"
 )
 
 // Field is one top-level field of a request's input, as canonical JSON of its decoded value.
@@ -43,32 +45,71 @@ func (c Content) DerivedKey() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// fieldHashes returns the hex SHA-256 of each field, by name. It shows which fields differ, but not
-// their values.
+// fieldHashes returns the hex SHA-256 of each field, by path. The path of a field inside an object
+// follows the object's, as in metadata.name. The hashes show which fields differ, but not their
+// values.
 func (c Content) fieldHashes() map[string]string {
 	hashes := make(map[string]string, len(c))
 	for _, f := range c {
-		sum := sha256.Sum256(f.JSON)
-		hashes[f.Name] = hex.EncodeToString(sum[:])
+		addHashes(hashes, f.Name, f.JSON)
 	}
 	return hashes
 }
 
-// differing returns the names of the fields whose values are not the same in a and b, sorted.
+// addHashes adds the hash of a value and, if it is an object, those of the fields inside it.
+func addHashes(hashes map[string]string, path string, value []byte) {
+	sum := sha256.Sum256(value)
+	hashes[path] = hex.EncodeToString(sum[:])
+	if !bytes.HasPrefix(value, []byte("{")) || bytes.HasPrefix(value, []byte(`{"$bytes":`)) {
+		return // bytes are one value, as a client sees them
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(value, &fields) != nil {
+		return // a canonical value is valid JSON; the object's own hash is there in any case
+	}
+	for name, inner := range fields {
+		addHashes(hashes, path+"."+name, inner)
+	}
+}
+
+// differing returns the paths of the fields whose values are not the same in a and b, sorted. If
+// fields inside an object differ, it returns their paths, and not the object's.
 func differing(a, b map[string]string) []string {
-	var names []string
-	for name, hash := range a {
-		if b[name] != hash {
-			names = append(names, name)
+	paths := differingIn("", a, b)
+	slices.Sort(paths)
+	return paths
+}
+
+// differingIn is differing for the fields whose paths are prefix and a name.
+func differingIn(prefix string, a, b map[string]string) (paths []string) {
+	seen := map[string]bool{}
+	for _, hashes := range []map[string]string{a, b} {
+		for path := range hashes {
+			name, inside := strings.CutPrefix(path, prefix)
+			if !inside || strings.Contains(name, ".") || seen[path] {
+				continue
+			}
+			seen[path] = true
+			if a[path] == b[path] {
+				continue
+			}
+			if inner := path + "."; hasInside(a, inner) && hasInside(b, inner) {
+				paths = append(paths, differingIn(inner, a, b)...)
+			} else {
+				paths = append(paths, path)
+			}
 		}
 	}
-	for name := range b {
-		if _, ok := a[name]; !ok {
-			names = append(names, name)
+	return paths
+}
+
+func hasInside(hashes map[string]string, prefix string) bool {
+	for path := range hashes {
+		if strings.HasPrefix(path, prefix) {
+			return true
 		}
 	}
-	sort.Strings(names)
-	return names
+	return false
 }
 
 // conflict returns a *ConflictError if r records another request than req.
@@ -77,5 +118,7 @@ func (r record) conflict(req Request) error {
 	if bytes.Equal(r.requestHash, hash[:]) {
 		return nil
 	}
-	return &ConflictError{Fields: differing(r.fieldHashes, req.Input.fieldHashes()), At: r.createdAt}
+	return &ConflictError{
+		Fields: differing(r.fieldHashes, req.Input.fieldHashes()), At: r.createdAt, First: r.requestHash, Hash: hash[:],
+	}
 }

@@ -56,8 +56,10 @@ const timestamp = "2006-01-02T15:04:05.000Z07:00"
 
 // ConflictError says that the key was used before for another request.
 type ConflictError struct {
-	Fields []string  // names of the input fields that differ, sorted; never their values
+	Fields []string  // paths of the input fields that differ, sorted; never their values
 	At     time.Time // when the first request came
+	First  []byte    // hash of the first request
+	Hash   []byte    // hash of this request
 }
 
 func (e *ConflictError) Error() string {
@@ -106,6 +108,7 @@ type Store struct {
 	metrics Metrics
 	log     *slog.Logger
 	lease   time.Duration // of requests that state none
+	retire  Retire
 	beats   func(every time.Duration) (beat <-chan time.Time, stop func())
 }
 
@@ -124,7 +127,7 @@ func WithLease(lease time.Duration) Option {
 
 // New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
-	s := &Store{db: db, faults: faults, metrics: metrics, log: log, lease: DefaultLease, beats: func(every time.Duration) (<-chan time.Time, func()) {
+	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, lease: DefaultLease, beats: func(every time.Duration) (<-chan time.Time, func()) {
 		t := time.NewTicker(every)
 		return t.C, t.Stop
 	}}
@@ -138,8 +141,8 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 // first one if the key has been used for the same input. It is the only place that opens and
 // commits these transactions.
 //
-// Errors besides effect's own: *ConflictError, ErrInProgress, ErrUnknownOutcome, and those of the
-// database. If effect fails, Answer.Expired is still set: it says whether the key had a record
+// Errors besides effect's own: *ConflictError, ErrInProgress, ErrKeyTaken, ErrUnknownOutcome, and
+// those of the database. If effect fails, Answer.Expired is still set: it says whether the key had a record
 // whose lifetime is over.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
 	tx, err := s.begin(ctx, req)
@@ -159,6 +162,9 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 		}
 	}
 	if answer.Body, err = effect(ctx, tx); err != nil {
+		if keyTaken(err) {
+			err = fmt.Errorf("%w: %w", ErrKeyTaken, err)
+		}
 		return Answer{Expired: answer.Expired}, err
 	}
 	if req.Key != "" {
@@ -199,6 +205,7 @@ func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answe
 		if reserved, err = reclaim(ctx, tx, req); reserved {
 			s.metrics.Expired(req.NSID)
 			expired = true
+			err = s.retire(ctx, tx, []UsedKey{{Caller: req.Caller.String(), NSID: req.NSID, Scope: req.Scope, Key: req.Key}})
 		}
 	}
 	if pgpool.LockTimeout(err) {

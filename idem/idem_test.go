@@ -1,6 +1,7 @@
 package idem_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,51 @@ func TestReplayIsTheFirstAnswer(t *testing.T) {
 	}
 	if n := b.effects(t); n != 1 {
 		t.Fatalf("%d effects", n)
+	}
+}
+
+// S9: a field inside an object is named by its path. A record of an earlier version has no hashes of
+// such fields; then the object is named.
+func TestConflictNamesFieldsInside(t *testing.T) {
+	t.Parallel()
+	first := []string{"m", `{"a":1,"b":{"c":2,"d":3}}`, "z", `[{"x":1}]`}
+	for name, test := range map[string]struct {
+		second []string
+		want   []string
+		old    bool // the record is of an earlier version
+	}{
+		"inside":           {[]string{"m", `{"a":1,"b":{"c":2,"d":4}}`, "z", `[{"x":1}]`}, []string{"m.b.d"}, false},
+		"inside and array": {[]string{"m", `{"a":2,"b":{"c":2,"d":3}}`, "z", `[{"x":2}]`}, []string{"m.a", "z"}, false},
+		"gone":             {[]string{"m", `{"a":1}`, "z", `[{"x":1}]`}, []string{"m.b"}, false},
+		"bytes":            {[]string{"m", `{"a":1,"b":{"c":2,"d":3}}`, "z", `{"$bytes":"AAAA"}`}, []string{"z"}, false},
+		"all gone":         {[]string{"z", `[{"x":1}]`}, []string{"m"}, false},
+		"empty":            {[]string{"m", `{}`, "z", `[{"x":1}]`}, []string{"m"}, false},
+		"old record":       {[]string{"m", `{"a":2,"b":{"c":2,"d":3}}`, "z", `[{"x":1}]`}, []string{"m"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			if _, err := b.Do(t.Context(), request("k", first...), effect); err != nil {
+				t.Fatal(err)
+			}
+			if test.old {
+				if _, err := b.db.Exec(t.Context(), `
+					UPDATE idempotency_keys SET field_hashes = field_hashes - '{m.a,m.b,m.b.c,m.b.d}'::text[]`); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := b.Do(t.Context(), request("k", test.second...), effect)
+			var conflict *idem.ConflictError
+			if !errors.As(err, &conflict) {
+				t.Fatalf("got %v", err)
+			}
+			if diff := cmp.Diff(test.want, conflict.Fields); diff != "" {
+				t.Fatalf("differing fields (-want +got):\n%s", diff)
+			}
+			if len(conflict.First) != 32 || len(conflict.Hash) != 32 || bytes.Equal(conflict.First, conflict.Hash) {
+				t.Fatalf("hashes %x and %x", conflict.First, conflict.Hash)
+			}
+		})
 	}
 }
 

@@ -498,7 +498,7 @@ func TestCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rounds []int64 // the records that each removed
-	cleaner := idem.NewCleaner(b.db, func(c idem.Cleaned) { rounds = append(rounds, c.Records) })
+	cleaner := idem.NewCleaner(b.db, nil, func(c idem.Cleaned) { rounds = append(rounds, c.Records) })
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -76,7 +76,7 @@ func invalidDraft(err error) bool {
 	if code := pgpool.Code(err); code != "" {
 		return code[:2] == "22" || code[:2] == "23" || code[:2] == "54"
 	}
-	return errors.As(err, new(pgx.ErrPreprocessingBatch)) || errors.Is(err, pgpool.ErrNotSent)
+	return (errors.As(err, new(pgx.ErrPreprocessingBatch)) || errors.Is(err, pgpool.ErrNotSent)) && !pgpool.Unavailable(err)
 }
 
 // failure is what the failure of a transaction means for its draft d.
@@ -132,7 +132,9 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (results 
 func (l *Log) commit(ctx context.Context, tx *pgpool.Transaction, j *judge) (err error) {
 	before := func() error { return l.faults.Hit(ctx, failpoint.BeforeCommit, nsid.SendMessage) }
 	if len(j.entries) > 0 {
-		err = tx.CommitAfter(ctx, before, appendEntries, entryParams(j.entries, j.at)...)
+		statement := &pgx.Batch{}
+		statement.Queue(appendEntries, entryParams(j.entries, j.at)...)
+		err = tx.CommitAfter(ctx, statement, before)
 	} else if err = before(); err == nil {
 		err = tx.Commit(ctx)
 	}

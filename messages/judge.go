@@ -114,7 +114,7 @@ func (j *judge) repetition(d *Draft, r *recorded) Result {
 	if bytes.Equal(r.hash, d.Hash[:]) {
 		return Result{Receipt: receipt(d, r.seq, r.at, true)}
 	}
-	return Result{Err: &idem.ConflictError{Fields: r.differing(d), At: r.at}}
+	return Result{Err: &idem.ConflictError{Fields: r.differing(d), At: r.at, First: r.hash, Hash: d.Hash[:]}}
 }
 
 // recorded is what the log will have of e.

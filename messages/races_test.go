@@ -106,12 +106,6 @@ func TestLeftWhileWaiting(t *testing.T) {
 	}
 }
 
-// lockToken has another transaction use up the token of d, until release rolls it back.
-func (f *fixture) lockToken(t *testing.T, d messages.Draft) (release func()) {
-	t.Helper()
-	return f.lock(t, `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`, uuid.UUID(d.Token.ID()), d.Token.Expires())
-}
-
 // waitsForLock waits until a session waits for a lock.
 func (f *fixture) waitsForLock(t *testing.T) {
 	t.Helper()

@@ -68,7 +68,8 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	}
 	metrics := api.NewMetrics(n.reg)
 	n.assembleMaintenance(cfg, metrics, log)
-	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
+	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
+		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
 	n.assembleEvents(cfg, log)
 	if n.push, err = pushWorker(cfg, db, writes, metrics, log, n.faults); err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.L
 	n.reg.MustRegister(dbmetrics.New(db, log, scrapeInterval))
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
-	n.cleaner = idem.NewCleaner(db, metrics.RecordsCleaned)
+	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
 	n.reaperFailed = metrics.ReaperFailed
 	if cfg.MessageRetention > 0 {
 		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, metrics.MessagesExpired)

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"strings"
@@ -24,13 +25,18 @@ import (
 	"github.com/jackc/puddle/v2"
 )
 
-// limits bound what one session can cost. Times are milliseconds.
+// limits bound what one session can cost. Times are milliseconds, unless said.
 var limits = map[string]string{
 	"lock_timeout":                        "2000",  // a duplicate request waits this long for the first one
 	"statement_timeout":                   "15000", // no statement of ours needs a tenth of it
 	"idle_in_transaction_session_timeout": "15000", // a stopped node must not hold locks
-	"timezone":                            "UTC",
-	"application_name":                    "mlsd",
+	// A node that the network has cut off must not hold locks either: the server ends its sessions
+	// half a minute later. Seconds.
+	"tcp_keepalives_idle":     "15",
+	"tcp_keepalives_interval": "5",
+	"tcp_keepalives_count":    "3",
+	"timezone":                "UTC",
+	"application_name":        "mlsd",
 }
 
 // lookups are the planner settings of the pools that requests use. A request is a handful of index
@@ -124,6 +130,9 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 			}
 		}
 	}
+	// Statements rely on a snapshot of their own. Neither the URL nor the settings of a database or a
+	// role may change that.
+	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
 	return cfg, nil
 }
 
@@ -179,7 +188,7 @@ func Unavailable(err error) bool {
 	}
 	var netErr net.Error
 	var connectErr *pgconn.ConnectError
-	return errors.As(err, &connectErr) || errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) || errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, puddle.ErrClosedPool) || pgconn.SafeToRetry(err) || pgconn.Timeout(err)
 }
 

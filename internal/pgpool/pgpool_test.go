@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
@@ -17,6 +20,7 @@ import (
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyURL(t)
+	repeatableRead(t, url)
 	for _, c := range []struct {
 		name         string
 		open         func(context.Context, string) (*pgxpool.Pool, error)
@@ -28,6 +32,10 @@ func TestSettings(t *testing.T) {
 		{"requests", pgpool.Open, url, "lock_timeout", "2s", 0},
 		{"requests", pgpool.Open, url, "enable_seqscan", "off", 0},
 		{"requests", pgpool.Open, url + "&enable_seqscan=on", "enable_seqscan", "on", 0},
+		// X5: with another level a former member's commit was accepted.
+		{"requests", pgpool.Open, url + "&default_transaction_isolation=serializable", "transaction_isolation", "read committed", 0},
+		{"requests", pgpool.Open, url, "transaction_isolation", "read committed", 0},
+		{"reserved", pgpool.OpenReserved, url, "transaction_isolation", "read committed", 13},
 		{"requests", pgpool.Open, url + "&lock_timeout=7000&pool_max_conns=3", "lock_timeout", "7s", 3},
 		{"reserved", pgpool.OpenReserved, url, "plan_cache_mode", "force_generic_plan", 13},
 		{"reserved", pgpool.OpenReserved, url + "&pool_max_conns=3", "lock_timeout", "2s", 13},
@@ -53,6 +61,69 @@ func TestSettings(t *testing.T) {
 			t.Error("an invalid URL was accepted")
 		}
 	}
+}
+
+// repeatableRead makes that level the default of the database.
+func repeatableRead(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `
+		DO $$ BEGIN
+			EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read');
+		END $$`); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// X2: the end of a connection while a statement is prepared is not the statement's fault.
+func TestEOFWhilePreparing(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), dyingServer(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT $1::int`, 1)
+	err = conn.SendBatch(t.Context(), batch).Close()
+	if !errors.As(err, new(pgx.ErrPreprocessingBatch)) || !pgpool.Unavailable(err) {
+		t.Errorf("%v: unavailable %v", err, pgpool.Unavailable(err))
+	}
+}
+
+// dyingServer is the URL of a server that ends a connection when it gets the first statement.
+func dyingServer(t *testing.T) (url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return // the test is over
+		}
+		backend := pgproto3.NewBackend(conn, conn)
+		if _, err := backend.ReceiveStartupMessage(); err == nil {
+			backend.Send(&pgproto3.AuthenticationOk{})
+			backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+			if err = backend.Flush(); err == nil {
+				_, _ = backend.Receive()
+			}
+		}
+		_ = conn.Close() // what the client sees is what the test is about
+	}()
+	return fmt.Sprintf("postgres://mlsd@%s/mlsd?sslmode=disable", listener.Addr())
 }
 
 // Unavailable reports the errors after which a request can succeed later. The errors are those of a
@@ -102,6 +173,7 @@ func TestUnavailable(t *testing.T) {
 		"read-only standby":  {exec(`SET transaction_read_only = on; CREATE TABLE x ()`), true},
 		"unique violation":   {exec(`CREATE TABLE y (a int PRIMARY KEY); INSERT INTO y VALUES (1), (1)`), false},
 		"syntax error":       {exec(`SELEC`), false},
+		"end of connection":  {fmt.Errorf("append: %w", io.ErrUnexpectedEOF), true},
 		"our own":            {errors.New("no"), false},
 		"none":               {nil, false},
 	} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -37,7 +38,10 @@ func NewTransaction(conn *pgxpool.Conn, opening string, args ...any) *Transactio
 
 // begin sends BEGIN in a round trip of its own, unless the transaction has begun.
 func (t *Transaction) begin(ctx context.Context) error {
-	if t.tx != nil || t.ended {
+	switch {
+	case t.ended:
+		return pgx.ErrTxClosed
+	case t.tx != nil:
 		return nil
 	}
 	return t.SendBatch(ctx, &pgx.Batch{}).Close()
@@ -70,7 +74,7 @@ func (t *Transaction) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResu
 
 // Exec implements pgx.Tx.
 func (t *Transaction) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	if t.tx != nil {
+	if t.tx != nil && !t.ended {
 		return t.tx.Exec(ctx, sql, args...)
 	}
 	b := &pgx.Batch{}
@@ -89,15 +93,12 @@ func (t *Transaction) Query(ctx context.Context, sql string, args ...any) (pgx.R
 	if err := t.begin(ctx); err != nil {
 		return nil, err
 	}
-	if t.ended {
-		return nil, pgx.ErrTxClosed
-	}
 	return t.tx.Query(ctx, sql, args...)
 }
 
 // QueryRow implements pgx.Tx.
 func (t *Transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if t.tx != nil {
+	if t.tx != nil && !t.ended {
 		return t.tx.QueryRow(ctx, sql, args...)
 	}
 	b := &pgx.Batch{}
@@ -149,14 +150,25 @@ func (t *Transaction) Commit(ctx context.Context) error {
 	return err
 }
 
-// CommitAfter sends one last statement, calls before, and sends COMMIT. It waits for the server
-// only once, after that: the server works on the statement while before runs. An error of before or
-// of the statement rolls the transaction back. The transaction must have begun.
-func (t *Transaction) CommitAfter(ctx context.Context, before func() error, sql string, args ...any) error {
-	if t.tx == nil || t.ended {
+// CommitAfter sends the queries of batch, calls before, and sends COMMIT. It waits for the server
+// only once, after that: the server works on the queries while before runs. In between the session
+// is idle in a transaction, and idle_in_transaction_session_timeout holds, should this process stop
+// there. An error of before or of a query rolls the transaction back. The functions of the queries are called after COMMIT was sent,
+// so they must only read results: their errors come too late to roll anything back. If the
+// transaction has not begun, BEGIN goes along with the queries.
+func (t *Transaction) CommitAfter(ctx context.Context, batch *pgx.Batch, before func() error) error {
+	if t.ended {
 		return pgx.ErrTxClosed
 	}
-	err := t.sendAndCommit(ctx, before, sql, args)
+	queries := batch.QueuedQueries
+	if t.tx == nil {
+		opening := []*pgx.QueuedQuery{{SQL: "begin"}}
+		if t.opening != nil {
+			opening = append(opening, t.opening)
+		}
+		queries = append(opening, queries...)
+	}
+	err := t.sendAndCommit(ctx, queries, before)
 	if err == nil {
 		t.end()
 	} else {
@@ -165,19 +177,18 @@ func (t *Transaction) CommitAfter(ctx context.Context, before func() error, sql 
 	return err
 }
 
-func (t *Transaction) sendAndCommit(ctx context.Context, before func() error, sql string, args []any) error {
+func (t *Transaction) sendAndCommit(ctx context.Context, queries []*pgx.QueuedQuery, before func() error) error {
 	conn := t.conn.Conn()
-	statement, err := conn.Prepare(ctx, sql, sql) // once for each connection
-	if err != nil {
-		return err
-	}
-	var values pgx.ExtendedQueryBuilder
-	if err := values.Build(conn.TypeMap(), statement, args); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotSent, err)
+	statements := make([]*pgconn.StatementDescription, len(queries))
+	for i, q := range queries {
+		var err error
+		if statements[i], err = conn.Prepare(ctx, q.SQL, q.SQL); err != nil { // once for each connection
+			return err
+		}
 	}
 	pipeline := conn.PgConn().StartPipeline(ctx)
-	pipeline.SendQueryStatement(statement, values.ParamValues, values.ParamFormats, values.ResultFormats)
-	if err = pipeline.Flush(); err == nil {
+	err := send(conn, pipeline, queries, statements)
+	if err == nil {
 		err = before()
 	}
 	if err == nil {
@@ -187,13 +198,7 @@ func (t *Transaction) sendAndCommit(ctx context.Context, before func() error, sq
 		err = syncErr
 	}
 	if err == nil {
-		_, err = readTag(pipeline)
-	}
-	if err == nil {
-		var tag pgconn.CommandTag
-		if tag, err = readTag(pipeline); err == nil && tag.String() != "COMMIT" {
-			err = pgx.ErrTxCommitRollback
-		}
+		err = receive(&pipelineResults{conn.TypeMap(), pipeline}, queries)
 	}
 	if closeErr := pipeline.Close(); err == nil {
 		err = closeErr
@@ -201,17 +206,113 @@ func (t *Transaction) sendAndCommit(ctx context.Context, before func() error, sq
 	return err
 }
 
-// readTag reads the results of the next statement of a pipeline.
-func readTag(pipeline *pgconn.Pipeline) (pgconn.CommandTag, error) {
-	results, err := pipeline.GetResults()
+// send sends the queries, without COMMIT.
+func send(conn *pgx.Conn, pipeline *pgconn.Pipeline, queries []*pgx.QueuedQuery, statements []*pgconn.StatementDescription) error {
+	var values pgx.ExtendedQueryBuilder
+	for i, q := range queries {
+		if err := values.Build(conn.TypeMap(), statements[i], q.Arguments); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotSent, err)
+		}
+		pipeline.SendQueryStatement(statements[i], values.ParamValues, values.ParamFormats, values.ResultFormats)
+	}
+	return pipeline.Sync()
+}
+
+// receive reads the results of the queries and of COMMIT.
+func receive(results *pipelineResults, queries []*pgx.QueuedQuery) error {
+	for _, q := range queries {
+		if q.Fn != nil {
+			if err := q.Fn(results); err != nil {
+				return err
+			}
+		} else if _, err := results.Exec(); err != nil {
+			return err
+		}
+	}
+	if _, err := results.pipeline.GetResults(); err != nil { // of the first Sync
+		return err
+	}
+	tag, err := results.Exec()
+	if err == nil && tag.String() != "COMMIT" {
+		err = pgx.ErrTxCommitRollback
+	}
+	return err
+}
+
+// pipelineResults are the results of the queries of a pipeline, for the functions of queued queries.
+type pipelineResults struct {
+	types    *pgtype.Map
+	pipeline *pgconn.Pipeline
+}
+
+func (r *pipelineResults) next() (*pgconn.ResultReader, error) {
+	results, err := r.pipeline.GetResults()
 	if err != nil {
-		return pgconn.CommandTag{}, err
+		return nil, err
 	}
 	rows, ok := results.(*pgconn.ResultReader)
 	if !ok {
-		return pgconn.CommandTag{}, fmt.Errorf("the server answered with %T", results)
+		return nil, fmt.Errorf("the server answered with %T", results)
+	}
+	return rows, nil
+}
+
+// Exec implements pgx.BatchResults.
+func (r *pipelineResults) Exec() (pgconn.CommandTag, error) {
+	rows, err := r.next()
+	if err != nil {
+		return pgconn.CommandTag{}, err
 	}
 	return rows.Close()
+}
+
+// Query implements pgx.BatchResults. The rows are never nil.
+func (r *pipelineResults) Query() (pgx.Rows, error) {
+	reader, err := r.next()
+	if err != nil {
+		return failedRows{err: err}, err
+	}
+	return pgx.RowsFromResultReader(r.types, reader), nil
+}
+
+// QueryRow implements pgx.BatchResults.
+func (r *pipelineResults) QueryRow() pgx.Row {
+	rows, _ := r.Query() // Scan returns the error
+	return oneRow{rows}
+}
+
+// Close implements pgx.BatchResults. The transaction closes the pipeline.
+func (r *pipelineResults) Close() error { return nil }
+
+// Tx implements pgx.BatchResults.
+func (r *pipelineResults) Tx() pgx.Tx { return nil }
+
+// failedRows are the rows of a query that failed.
+type failedRows struct {
+	pgx.Rows // nil
+	err      error
+}
+
+func (failedRows) Next() bool   { return false }
+func (failedRows) Close()       {}
+func (f failedRows) Err() error { return f.err }
+
+// oneRow is the only row of rows.
+type oneRow struct{ rows pgx.Rows }
+
+func (r oneRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
 }
 
 // Rollback implements pgx.Tx.
@@ -220,8 +321,12 @@ func (t *Transaction) Rollback(ctx context.Context) error {
 		return pgx.ErrTxClosed
 	}
 	defer t.end()
-	if t.tx == nil || t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
-		return nil // the server has ended the transaction already
+	if t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil // not begun, or the server has ended it already
+	}
+	if t.tx == nil {
+		_, err := t.conn.Exec(ctx, "rollback")
+		return err
 	}
 	return t.tx.Rollback(ctx)
 }
@@ -262,21 +367,12 @@ func (t *Transaction) LargeObjects() pgx.LargeObjects { return pgx.LargeObjects{
 // Conn implements pgx.Tx.
 func (t *Transaction) Conn() *pgx.Conn { return t.conn.Conn() }
 
-// SendTx runs the queries of batch in one transaction, in two round trips: BEGIN with the batch,
-// and then COMMIT. In between it calls beforeCommit. An error of beforeCommit or of a query rolls
-// the transaction back.
-func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, beforeCommit func() error) error {
+// SendTx runs the queries of batch in one transaction and one round trip. Before COMMIT is sent, it
+// calls before. See [Transaction.CommitAfter].
+func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, before func() error) error {
 	conn, err := db.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	tx := NewTransaction(conn, "")
-	if err = tx.SendBatch(ctx, batch).Close(); err == nil {
-		err = beforeCommit()
-	}
-	if err != nil {
-		_ = tx.Rollback(ctx) // the pool closes a connection that cannot roll back
-		return err
-	}
-	return tx.Commit(ctx)
+	return NewTransaction(conn, "").CommitAfter(ctx, batch, before)
 }

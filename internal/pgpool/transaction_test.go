@@ -1,0 +1,94 @@
+package pgpool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+)
+
+// CommitAfter commits all of its queries or none, calls their functions, and leaves a connection
+// that can be used.
+func TestCommitAfter(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("refused")
+	for name, c := range map[string]struct {
+		second string // SQL, after a first insert
+		args   []any
+		before error
+		fn     error // of the second query
+		code   string
+		want   error
+		rows   int // of x, afterwards
+	}{
+		"committed":        {second: `INSERT INTO x VALUES (2) RETURNING a`, rows: 2},
+		"refused before":   {second: `INSERT INTO x VALUES (2) RETURNING a`, before: refused, want: refused},
+		"function failed":  {second: `INSERT INTO x VALUES (2) RETURNING a`, fn: refused, want: refused, rows: 2},
+		"failed":           {second: `INSERT INTO x VALUES (1) RETURNING a`, code: "23505"},
+		"failed at COMMIT": {second: `INSERT INTO y VALUES (7) RETURNING a`, code: "23503"},
+		"not encoded":      {second: `INSERT INTO x VALUES ($1) RETURNING a`, args: []any{struct{}{}}, want: pgpool.ErrNotSent},
+		"no row":           {second: `SELECT a FROM x WHERE a = 9`, want: pgx.ErrNoRows, rows: 1},
+	} {
+		for _, begun := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, begun %v", name, begun), func(t *testing.T) {
+				t.Parallel()
+				db := pgtest.Empty(t, pgtest.MaxConns(1))
+				if _, err := db.Exec(t.Context(), `
+					CREATE TABLE x (a int PRIMARY KEY);
+					CREATE TABLE y (a int REFERENCES x DEFERRABLE INITIALLY DEFERRED)`); err != nil {
+					t.Fatal(err)
+				}
+				tx := newTransaction(t, db)
+				if begun {
+					if err := tx.QueryRow(t.Context(), `SELECT 1`).Scan(new(int)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				pid := tx.Conn().PgConn().PID()
+				batch := &pgx.Batch{}
+				batch.Queue(`INSERT INTO x VALUES (1)`)
+				read := 0
+				batch.Queue(c.second, c.args...).QueryRow(func(row pgx.Row) error {
+					if err := row.Scan(&read); err != nil {
+						return err
+					}
+					return c.fn
+				})
+				err := tx.CommitAfter(t.Context(), batch, func() error { return c.before })
+				failed := c.want != nil || c.code != ""
+				switch {
+				case pgpool.Code(err) != c.code, !errors.Is(err, c.want) && c.want != nil, (err != nil) != failed:
+					t.Errorf("got %v", err)
+				case !failed && read != 2:
+					t.Errorf("read %d", read)
+				}
+				var rows int
+				var after uint32
+				if err := db.QueryRow(t.Context(), `SELECT count(*), pg_backend_pid() FROM x`).Scan(&rows, &after); err != nil {
+					t.Fatal(err)
+				}
+				if rows != c.rows || after != pid {
+					t.Errorf("%d rows, want %d; backend %d, then %d", rows, c.rows, pid, after)
+				}
+				if err := tx.CommitAfter(t.Context(), &pgx.Batch{}, func() error { return nil }); !errors.Is(err, pgx.ErrTxClosed) {
+					t.Errorf("used again: %v", err)
+				}
+			})
+		}
+	}
+}
+
+func newTransaction(t *testing.T, db *pgxpool.Pool) *pgpool.Transaction {
+	t.Helper()
+	conn, err := db.Acquire(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pgpool.NewTransaction(conn, "")
+}
