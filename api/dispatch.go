@@ -19,6 +19,7 @@ import (
 	"mlsd/events"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/usage"
 )
 
 // Headers of idempotency. A PDS strips them all, so nothing depends on them.
@@ -39,6 +40,7 @@ type call struct {
 	token  *serviceauth.Verified // for a handler that uses it up itself
 
 	answer   []byte
+	usedKey  string // the key of the write's record; "": it has none
 	replayed bool
 	expired  bool        // the key had been used, and the lifetime of its record is over
 	reserved reservation // of the answer, until it is written
@@ -46,7 +48,10 @@ type call struct {
 
 // serve answers one XRPC request. handle says what happens to it, in order.
 func (s *Server) serve(c echo.Context) error {
-	cl, err := s.handle(c)
+	begun := time.Now()
+	cl := &call{ctx: c.Request().Context(), http: c, header: c.Request().Header.Get(headerKey)}
+	err := s.handle(cl)
+	s.count(cl, err, processingTime(c, begun))
 	if err != nil {
 		if !c.Response().Committed {
 			drain(c.Request().Body)
@@ -64,12 +69,11 @@ func (s *Server) serve(c echo.Context) error {
 }
 
 // handle takes a request through all checks to its handler.
-func (s *Server) handle(c echo.Context) (*call, error) {
+func (s *Server) handle(cl *call) error {
+	c := cl.http
 	if err := s.byIP.check(c, c.RealIP()); err != nil {
-		return nil, err
+		return err
 	}
-	r := c.Request()
-	cl := &call{ctx: r.Context(), http: c, header: r.Header.Get(headerKey)}
 	err := s.admit(cl)
 	subscription := err == nil && cl.route.Method.Kind == mlsapi.Subscription
 	if subscription {
@@ -79,26 +83,49 @@ func (s *Server) handle(c echo.Context) (*call, error) {
 		if cl.caller == "" && chargesAddress(err) {
 			s.byIP.charge(c.RealIP())
 		}
-		return nil, err
+		return err
 	}
 	if subscription {
-		return cl, nil
+		return nil
 	}
 	if cl.header != "" && !lexcodec.ValidIdempotencyKey(cl.header) {
-		return nil, badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
+		return badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
 	}
 	var body []byte
 	if cl.route.Method.HasInput {
 		var reserved reservation
 		if body, reserved, err = s.readBody(cl); err != nil {
-			return nil, err
+			return err
 		}
 		defer reserved.release()
 	}
 	if cl.route.Method.Streams {
-		return cl, s.stream(cl)
+		return s.stream(cl)
 	}
-	return cl, s.call(cl, body)
+	return s.call(cl, body)
+}
+
+// count counts a request of a verified caller. Everybody else's are only in the metrics.
+func (s *Server) count(cl *call, err error, took time.Duration) {
+	if cl.caller == "" {
+		return
+	}
+	r := usage.Request{
+		Caller: cl.caller.String(), NSID: cl.route.Method.NSID, Key: cl.usedKey, Replayed: cl.replayed, Expired: cl.expired,
+		Failed: err != nil, Took: took,
+	}
+	if err != nil {
+		if f, _, ok := answerTo(err); ok && conflicts(f.name) {
+			r.Conflict = f.name
+		}
+	}
+	s.cfg.Served(r)
+}
+
+// conflicts reports whether the error's name says that a request was refused because of another
+// one.
+func conflicts(name string) bool {
+	return name == mlsapi.ErrEpochMismatch || name == mlsapi.ErrIdempotencyConflict || name == mlsapi.ErrRequestInProgress
 }
 
 // admit finds the route, checks the form of the request, and authenticates the caller. The handler

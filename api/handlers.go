@@ -85,7 +85,7 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 		}
 		return out.AppendJSON(nil), nil
 	})
-	c.expired = answer.Expired
+	c.usedKey, c.expired = key, answer.Expired
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func TestKeyIsRetiredWithItsRecord(t *testing.T) {
 				pgtest.Age(t, w.db, "idempotency_keys", 400*24*time.Hour, "expires_at", "created_at")
 				pgtest.Age(t, w.db, "messages", 400*24*time.Hour)
 				if cleaned {
-					if done, err := idem.NewCleaner(w.db, api.RetireKeys).RunOnce(t.Context()); err != nil || done.Records == 0 {
+					if done, err := idem.NewCleaner(w.db, api.RetireKeys, func(idem.Cleaned) {}).RunOnce(t.Context()); err != nil || done.Records == 0 {
 						t.Fatalf("%+v, %v", done, err)
 					}
 				}

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,8 +17,10 @@ type policy struct {
 	// answerMemory is the memory reserved for the answer and for what it is made from, in bytes.
 	answerMemory int64
 	token        tokenUse
-	// recordLife is the lifetime of the method's idempotency records. 0: it writes none.
+	// recordLife is the lifetime of the method's idempotency records, unless the operator sets
+	// another. 0: it writes none.
 	recordLife time.Duration
+	leastLife  idem.Floor
 	// violations are the rules of the lexicon whose violation has an error name of its own.
 	violations []violation
 	// formerNames are parameters that had another name once: the former name, and the present one.
@@ -76,13 +76,24 @@ const (
 	recordClaim = 30 * time.Minute // as long as the claim of a KeyPackage
 )
 
+// Floors of lifetimes that an operator can set.
+var (
+	// leastAnswer is for writes whose own check prevents a second effect at any time, but answers
+	// a repetition with an error.
+	leastAnswer = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must get its first answer"}
+	// leastTarget is for writes whose repetition undoes a later one.
+	leastTarget = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must not undo a later one"}
+	// leastClaim is for getKeyPackages: without its record a repetition claims other KeyPackages.
+	leastClaim = idem.Floor{Life: recordClaim, Because: "without its record a repetition claims other KeyPackages while the first claim still lasts"}
+)
+
 // methods are all methods of the lexicons by NSID. A method's NSID is also its label in the
 // metrics. sendMessage has no record: the message itself is its record, and lasts as long.
 var methods = map[string]policy{
-	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife,
+	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, token: usedByDispatch, recordLife: idem.DefaultLife,
+	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	nsid.GetCommits:         {answerMemory: answerPage},
 	nsid.GetConvo:           {answerMemory: answerRoster},
@@ -90,7 +101,7 @@ var methods = map[string]policy{
 	nsid.GetEpoch:           {answerMemory: answerSmall},
 	nsid.GetGroupInfo:       {answerMemory: answerObject},
 	nsid.GetKeyPackageStats: {answerMemory: answerCounts},
-	nsid.GetKeyPackages: {answerMemory: answerObject, recordLife: recordClaim,
+	nsid.GetKeyPackages: {answerMemory: answerObject, recordLife: recordClaim, leastLife: leastClaim,
 		violations: []violation{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
@@ -98,16 +109,16 @@ var methods = map[string]policy{
 	nsid.GetMessages:           {answerMemory: answerPage, formerNames: map[string]string{"type": "messageType"}},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
-	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife},
-	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife},
-	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
+	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{
 			{"keyPackage", lexcodec.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
 			{"keyPackage", lexcodec.RuleFormat, mlsapi.ErrInvalidKeyPackage},
 		}},
-	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, token: usedByDispatch, recordLife: recordDay,
+	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
-	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
+	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget,
 		violations: []violation{
 			{"url", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 			{"token", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
@@ -120,9 +131,9 @@ var methods = map[string]policy{
 			{"embedType", lexcodec.RuleMaxLength, mlsapi.ErrInvalidAsset},
 		}},
 	nsid.StreamConvoEvents:    {},
-	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife},
+	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
 	nsid.SubscribeConvoEvents: {},
-	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay},
+	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.UpdateCursor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 }
 
@@ -132,11 +143,15 @@ type route struct {
 	policy
 }
 
-// routes returns the routes by NSID.
-func routes() map[string]*route {
+// routes returns the routes by NSID, with the lifetimes that are set.
+func routes(lifetimes idem.Lifetimes) map[string]*route {
 	all := map[string]*route{}
 	for _, r := range mlsapi.Routes[*call]() {
-		all[r.Method.NSID] = &route{r, methods[r.Method.NSID]}
+		p := methods[r.Method.NSID]
+		if o, set := lifetimes[r.Method.NSID]; set {
+			p.recordLife = o.Life
+		}
+		all[r.Method.NSID] = &route{r, p}
 	}
 	return all
 }
@@ -152,15 +167,14 @@ func (p *policy) nameOf(v *lexcodec.Violation) string {
 	return ""
 }
 
-// Operations returns the lifetimes of idempotency records: first the default, whose NSID is "",
-// then the operations that differ from it, by NSID.
-func Operations() []idem.Operation {
-	all := []idem.Operation{{Life: idem.DefaultLife, Lease: idem.DefaultLease}, idem.Push}
+// Lifetimes returns the lifetimes of all operations as they are unless the operator sets others:
+// the default, the methods that write records, and push jobs.
+func Lifetimes() idem.Lifetimes {
+	operations := []idem.Operation{idem.Default, idem.Push}
 	for name, p := range methods {
-		if p.recordLife != 0 && p.recordLife != idem.DefaultLife {
-			all = append(all, idem.Operation{NSID: name, Life: p.recordLife, Lease: idem.DefaultLease})
+		if p.recordLife != 0 {
+			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife})
 		}
 	}
-	slices.SortFunc(all, func(a, b idem.Operation) int { return cmp.Compare(a.NSID, b.NSID) })
-	return all
+	return idem.NewLifetimes(operations...)
 }

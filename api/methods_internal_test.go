@@ -23,6 +23,10 @@ func TestMethods(t *testing.T) {
 		if (p.answerMemory != 0) == m.Streams {
 			t.Errorf("%s: answer memory of %d bytes, but streams is %t", m.NSID, p.answerMemory, m.Streams)
 		}
+		// Finding S5: a lifetime that can be set has a floor, and the floor has a reason.
+		if least := p.leastLife; (p.recordLife != 0) != (least.Life != 0 && least.Because != "") || p.recordLife < least.Life {
+			t.Errorf("%s: a record lasts %s, and at least %+v", m.NSID, p.recordLife, least)
+		}
 		if (p.token != reusable) != (m.Kind == mlsapi.Procedure) { // a PDS can send a GET again
 			t.Errorf("%s: token use %d does not fit its kind", m.NSID, p.token)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
+	"mlsd/internal/nsid"
 	"mlsd/keypackages"
 	"mlsd/push"
 	"mlsd/welcome"
@@ -25,7 +26,8 @@ type Metrics struct {
 	epochs      *prometheus.CounterVec
 	transitions *prometheus.CounterVec
 	rounds      *prometheus.CounterVec
-	refused     func(name, nsid string) // called for each conflict, if not nil
+	failures    *prometheus.CounterVec
+	records     *prometheus.CounterVec
 
 	batches      prometheus.Histogram
 	expired      prometheus.Counter
@@ -39,6 +41,13 @@ type Metrics struct {
 	streamsEvents *prometheus.CounterVec
 	streamsBytes  *prometheus.CounterVec
 }
+
+// Reapers, in metrics.
+const (
+	ReaperWelcomes    = "welcomes"
+	ReaperKeyPackages = "key_packages"
+	ReaperRecords     = "records"
+)
 
 // Kinds of streams, in metrics.
 const (
@@ -55,7 +64,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_request_seconds", Help: "Time to answer, by method.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"nsid"}),
 		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_idempotency_total", Help: "Repeated keys by method and what became of them: replay, conflict, in_progress, expired; and of work outside the database: takeover, heartbeat_lost."},
+			Name: "mlsd_idempotency_total", Help: "Uses of idempotency keys by method and what became of them: first, replay, conflict, in_progress, expired; and of work outside the database: takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
 		welcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_reaper_total", Help: "What the Welcome reaper did: released, consumed, expired, erased."}, []string{"action"}),
@@ -68,7 +77,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
 		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included."}, []string{"reaper"}),
+			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included: welcomes, key_packages, records."}, []string{"reaper"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_reaper_failures_total", Help: "Rounds of the reapers of this node that failed: welcomes, key_packages, records."}, []string{"reaper"}),
+		records: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_record_cleaner_total", Help: "Rows that the idempotency record cleaner of this node has removed: records, audit (rows of the audit log)."}, []string{"removed"}),
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
@@ -96,10 +109,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.rounds,
+		m.failures, m.records,
 		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
 }
+
+// KeyOutcomes are what mlsd_idempotency_total says about the keys of a method.
+func KeyOutcomes() []string { return []string{"first", "replay", "conflict", "in_progress", "expired"} }
 
 // begin makes series before their first count: a rate does not see the count that a series begins
 // with.
@@ -127,8 +144,17 @@ func (m *Metrics) begin() {
 		m.streamsEvents.WithLabelValues(kind)
 		m.streamsBytes.WithLabelValues(kind)
 	}
-	for _, reaper := range []string{"welcomes", "key_packages"} {
+	for _, reaper := range []string{ReaperWelcomes, ReaperKeyPackages, ReaperRecords} {
 		m.rounds.WithLabelValues(reaper)
+		m.failures.WithLabelValues(reaper)
+	}
+	for name, p := range methods {
+		if p.recordLife == 0 && name != nsid.SendMessage {
+			continue
+		}
+		for _, outcome := range KeyOutcomes() {
+			m.idempotency.WithLabelValues(name, outcome)
+		}
 	}
 }
 
@@ -147,12 +173,6 @@ func (m *Metrics) observe(route *route, status int, failed string, took time.Dur
 	if failed == mlsapi.ErrEpochMismatch {
 		m.epochs.WithLabelValues(label).Inc()
 	}
-	switch failed {
-	case mlsapi.ErrEpochMismatch, mlsapi.ErrIdempotencyConflict, mlsapi.ErrRequestInProgress:
-		if m.refused != nil {
-			m.refused(failed, label)
-		}
-	}
 	if route != nil && route.countOutcomes {
 		outcome := failed
 		if outcome == "" {
@@ -162,9 +182,8 @@ func (m *Metrics) observe(route *route, status int, failed string, took time.Dur
 	}
 }
 
-// OnConflict sets a function that is called for every request that was refused because of another
-// one, with the error's name and the method. Call it before the first request.
-func (m *Metrics) OnConflict(count func(name, nsid string)) { m.refused = count }
+// First implements idem.Metrics.
+func (m *Metrics) First(nsid string) { m.idempotency.WithLabelValues(nsid, "first").Inc() }
 
 // Replayed implements idem.Metrics.
 func (m *Metrics) Replayed(nsid string) { m.idempotency.WithLabelValues(nsid, "replay").Inc() }
@@ -227,9 +246,19 @@ func (m *Metrics) streamSent(kind string, bytes int) {
 // MessagesExpired counts n messages that the expirer has deleted.
 func (m *Metrics) MessagesExpired(n int64) { m.expired.Add(float64(n)) }
 
+// ReaperFailed counts a round of a reaper that failed.
+func (m *Metrics) ReaperFailed(reaper string) { m.failures.WithLabelValues(reaper).Inc() }
+
+// RecordsCleaned counts a round of the idempotency record cleaner.
+func (m *Metrics) RecordsCleaned(c idem.Cleaned) {
+	m.rounds.WithLabelValues(ReaperRecords).Inc()
+	m.records.WithLabelValues("records").Add(float64(c.Records))
+	m.records.WithLabelValues("audit").Add(float64(c.Audit))
+}
+
 // KeyPackagesReaped counts a round of the KeyPackage reaper.
 func (m *Metrics) KeyPackagesReaped(r keypackages.Reaped) {
-	m.rounds.WithLabelValues("key_packages").Inc()
+	m.rounds.WithLabelValues(ReaperKeyPackages).Inc()
 	m.keyPackages.WithLabelValues("expired").Add(float64(r.Expired))
 	m.keyPackages.WithLabelValues("orphaned").Add(float64(r.Orphaned))
 	m.keyPackages.WithLabelValues("deleted").Add(float64(r.Deleted))
@@ -237,7 +266,7 @@ func (m *Metrics) KeyPackagesReaped(r keypackages.Reaped) {
 
 // Reaped counts a round of the Welcome reaper.
 func (m *Metrics) Reaped(r welcome.Reaped) {
-	m.rounds.WithLabelValues("welcomes").Inc()
+	m.rounds.WithLabelValues(ReaperWelcomes).Inc()
 	m.welcomes.WithLabelValues("released").Add(float64(r.Released))
 	m.welcomes.WithLabelValues("consumed").Add(float64(r.Consumed))
 	m.welcomes.WithLabelValues("expired").Add(float64(r.Expired))

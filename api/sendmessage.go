@@ -40,6 +40,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		sum := sha256.Sum256(in.Ciphertext)
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
+	c.usedKey = key
 	send := h.messages.Send
 	if header.SenderType == mls.SenderTypeExternal {
 		send = h.sendExternal

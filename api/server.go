@@ -28,6 +28,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/push"
 	"mlsd/welcome"
@@ -50,10 +51,15 @@ type Config struct {
 	Events   *events.Hub
 	Tickets  *events.Tickets
 	Metrics  *Metrics
+	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
+	Lifetimes idem.Lifetimes
 	// Committed is called after each committed write. It must not block. Default: nothing is
 	// called.
 	Committed func()
-	Log       *slog.Logger
+	// Served is called for each request of a verified caller, when its answer is known. It must not
+	// block. Default: nothing is called.
+	Served func(usage.Request)
+	Log    *slog.Logger
 
 	ServiceDID syntax.DID
 	PublicURL  string // where clients reach the service, as did.json and tickets state it
@@ -80,9 +86,12 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Committed == nil {
 		cfg.Committed = func() {}
 	}
+	if cfg.Served == nil {
+		cfg.Served = func(usage.Request) {}
+	}
 	s := &Server{
 		cfg:    cfg,
-		routes: routes(),
+		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
 			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
 			push: cfg.Push, committed: cfg.Committed,
@@ -177,6 +186,14 @@ func (s *Server) writeError(err error, c echo.Context) {
 // a request ends there: the client decides how long a stream lasts.
 const answeredAt = "answered"
 
+// processingTime is the time since begun. That of a stream ends where the stream began.
+func processingTime(c echo.Context, begun time.Time) time.Duration {
+	if at, streamed := c.Get(answeredAt).(time.Time); streamed {
+		return at.Sub(begun)
+	}
+	return time.Since(begun)
+}
+
 // identify names each request in the log and in its answer: X-Request-Id is the client's, or made
 // here.
 func identify() echo.MiddlewareFunc {
@@ -204,10 +221,7 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			failed = f.name
 			c.Error(f)
 		}
-		took := time.Since(begun)
-		if at, streamed := c.Get(answeredAt).(time.Time); streamed {
-			took = at.Sub(begun)
-		}
+		took := processingTime(c, begun)
 		route := s.routes[c.Param("nsid")]
 		s.cfg.Metrics.observe(route, c.Response().Status, failed, took)
 		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {

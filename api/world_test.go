@@ -36,6 +36,7 @@ import (
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
+	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/push"
@@ -63,12 +64,34 @@ type world struct {
 	registry  *prometheus.Registry
 	server    *api.Server
 	ctx       context.Context // of the requests; nil is one that does not end
+	served    *served
+}
+
+// served are the requests that a world's nodes have served.
+type served struct {
+	mu  sync.Mutex // guards all
+	all []usage.Request
+}
+
+func (s *served) add(r usage.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, r)
+}
+
+// take returns the requests since the last time.
+func (s *served) take() []usage.Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.all
+	s.all = nil
+	return all
 }
 
 func newWorld(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
 	w := &world{
-		t: t, faults: failpoint.New(), directory: authtest.NewDirectory(t),
+		t: t, faults: failpoint.New(), served: &served{}, directory: authtest.NewDirectory(t),
 		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release},
 		rates:  api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 	}
@@ -114,6 +137,7 @@ func (w *world) boot() *api.Server {
 	w.hub, committed = w.events()
 	w.messages = messages.NewLog(w.db, 0, metrics, log, w.faults)
 	server, err := api.New(api.Config{
+		Served:  w.served.add,
 		Tickets: w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",

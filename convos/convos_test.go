@@ -159,6 +159,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 
 type uncounted struct{}
 
+func (uncounted) First(string)         {}
 func (uncounted) Replayed(string)      {}
 func (uncounted) Conflicted(string)    {}
 func (uncounted) InProgress(string)    {}

@@ -62,6 +62,7 @@ func (c *counts) FellBehind() {
 
 type uncounted struct{}
 
+func (uncounted) First(string)         {}
 func (uncounted) Replayed(string)      {}
 func (uncounted) Conflicted(string)    {}
 func (uncounted) InProgress(string)    {}

@@ -23,16 +23,18 @@ const (
 // Cleaner removes records whose lifetime is over, and old rows of the audit log. One node at a time
 // cleans a database.
 type Cleaner struct {
-	db     *pgxpool.Pool
-	retire Retire
+	db      *pgxpool.Pool
+	retire  Retire
+	cleaned func(Cleaned)
 }
 
-// NewCleaner returns a cleaner. retire can be nil.
-func NewCleaner(db *pgxpool.Pool, retire Retire) *Cleaner {
+// NewCleaner returns a cleaner. It calls cleaned after each round, failed ones included. retire can
+// be nil.
+func NewCleaner(db *pgxpool.Pool, retire Retire, cleaned func(Cleaned)) *Cleaner {
 	if retire == nil {
 		retire = noRows
 	}
-	return &Cleaner{db: db, retire: retire}
+	return &Cleaner{db: db, retire: retire, cleaned: cleaned}
 }
 
 // Cleaned counts what one round removed.
@@ -41,6 +43,7 @@ type Cleaned struct{ Records, Audit int64 }
 // RunOnce removes everything that is due, in batches. Each batch is a transaction. If another node
 // is cleaning, it does nothing.
 func (c *Cleaner) RunOnce(ctx context.Context) (total Cleaned, err error) {
+	defer func() { c.cleaned(total) }()
 	for {
 		var done Cleaned
 		err := pgx.BeginFunc(ctx, c.db, func(tx pgx.Tx) (err error) {

@@ -14,6 +14,7 @@
 package idem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,7 @@ type Request struct {
 	Input  Content // what was asked, without the key
 
 	Life  time.Duration // lifetime of the record; 0: DefaultLife
-	Lease time.Duration // lifetime of the reservation, for Run; 0: DefaultLease
+	Lease time.Duration // lifetime of the reservation, for Run; 0: that of the Store
 }
 
 // Answer is what the caller gets.
@@ -91,6 +92,7 @@ type Effect func(ctx context.Context, tx pgx.Tx) (response []byte, err error)
 
 // Metrics counts what happens to keys. Methods are safe for concurrent use.
 type Metrics interface {
+	First(nsid string) // a write under a new key took effect
 	Replayed(nsid string)
 	Conflicted(nsid string)
 	InProgress(nsid string)
@@ -105,6 +107,7 @@ type Store struct {
 	faults  *failpoint.Set
 	metrics Metrics
 	log     *slog.Logger
+	lease   time.Duration // of requests that state none
 	retire  Retire
 	beats   func(every time.Duration) (beat <-chan time.Time, stop func())
 }
@@ -117,9 +120,14 @@ func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func
 	return func(s *Store) { s.beats = beats }
 }
 
+// WithLease sets the lease of requests that state none. 0 is DefaultLease.
+func WithLease(lease time.Duration) Option {
+	return func(s *Store) { s.lease = cmp.Or(lease, DefaultLease) }
+}
+
 // New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
-	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, beats: func(every time.Duration) (<-chan time.Time, func()) {
+	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, lease: DefaultLease, beats: func(every time.Duration) (<-chan time.Time, func()) {
 		t := time.NewTicker(every)
 		return t.C, t.Stop
 	}}
@@ -169,7 +177,12 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	if err := s.commit(ctx, tx, req.NSID); err != nil {
-		return s.resolve(ctx, req, err)
+		if answer, err = s.resolve(ctx, req, answer, err); err != nil {
+			return Answer{}, err
+		}
+	}
+	if req.Key != "" && !answer.Expired {
+		s.metrics.First(req.NSID)
 	}
 	return answer, nil
 }
@@ -246,8 +259,9 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 }
 
 // resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the
-// transaction was committed. If it is not there, the outcome is unknown.
-func (s *Store) resolve(ctx context.Context, req Request, cause error) (Answer, error) {
+// transaction was committed, and resolve returns the answer. If it is not there, the outcome is
+// unknown.
+func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)
 	}
@@ -266,7 +280,8 @@ func (s *Store) resolve(ctx context.Context, req Request, cause error) (Answer, 
 		return Answer{}, err
 	}
 	s.log.WarnContext(ctx, "a lost commit was found committed", "nsid", req.NSID)
-	return Answer{Body: rec.response, Outcome: rec.outcome}, nil
+	answer.Body, answer.Outcome = rec.response, rec.outcome
+	return answer, nil
 }
 
 // lookupCommitted is lookup in a transaction of its own.

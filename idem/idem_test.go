@@ -29,8 +29,9 @@ type bench struct {
 	counts counts
 }
 
-type counts struct{ replayed, conflicted, inProgress, expired, takenOver, heartbeatLost atomic.Int64 }
+type counts struct{ first, replayed, conflicted, inProgress, expired, takenOver, heartbeatLost atomic.Int64 }
 
+func (c *counts) First(string)         { c.first.Add(1) }
 func (c *counts) Replayed(string)      { c.replayed.Add(1) }
 func (c *counts) Conflicted(string)    { c.conflicted.Add(1) }
 func (c *counts) InProgress(string)    { c.inProgress.Add(1) }

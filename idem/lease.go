@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,6 +52,9 @@ type Work func(ctx context.Context, fence int64) (Done, error)
 // Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
 // and those of the database.
 func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error) {
+	if req.Lease == 0 {
+		req.Lease = s.lease
+	}
 	fence, first, err := s.acquire(ctx, req)
 	if err != nil {
 		return Answer{}, err
@@ -68,12 +72,16 @@ func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error)
 		return Answer{}, ErrLeaseLost
 	}
 	if err != nil {
-		return Answer{}, errors.Join(err, s.release(ctx, req, fence))
+		return Answer{}, errors.Join(err, s.release(ctx, req, fence, err))
 	}
 	if err := s.faults.Hit(ctx, failpoint.AfterWork, req.NSID); err != nil {
 		return Answer{}, err
 	}
-	return s.finish(ctx, req, fence, done)
+	answer, err := s.finish(ctx, req, fence, done)
+	if err == nil {
+		s.metrics.First(req.NSID)
+	}
+	return answer, err
 }
 
 // acquire reserves the key, or takes over a reservation that was released or whose lease has
@@ -91,7 +99,7 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval,
 			'processing', '', clock_timestamp(), clock_timestamp() + $8::interval)
 		ON CONFLICT DO NOTHING`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.lease())
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.Lease)
 	if pgpool.LockTimeout(err) { // another transaction is reserving the key
 		s.metrics.InProgress(req.NSID)
 		return 0, nil, ErrInProgress
@@ -137,11 +145,12 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 		UPDATE idempotency_keys k
 		SET state = 'processing', outcome = '', response = '', fence = k.fence + 1, request_hash = $5, field_hashes = $6,
 			started_at = clock_timestamp(), lease_expires_at = clock_timestamp() + $8::interval, completed_at = NULL,
-			expires_at = clock_timestamp() + $7::interval
+			expires_at = clock_timestamp() + $7::interval,
+			last_error = CASE previous.state WHEN 'processing' THEN 'its lease was over' ELSE k.last_error END
 		FROM previous
 		WHERE (k.caller_did, k.nsid, k.scope, k.key) = ($1, $2, $3, $4)
 		RETURNING k.fence, previous.state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.lease()).Scan(&fence, &expired)
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.Lease).Scan(&fence, &expired)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
@@ -163,7 +172,7 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 // ErrLeaseLost when another attempt has taken over, or when no heartbeat was written for the length
 // of a lease.
 func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
-	lease := req.lease()
+	lease := req.Lease
 	working, cancel := context.WithCancelCause(ctx)
 	beat, stop := s.beats(lease / 3)
 	ended := make(chan struct{})
@@ -218,16 +227,19 @@ func (s *Store) extend(ctx context.Context, req Request, fence int64) (ours bool
 	tag, err := tx.Exec(ctx, `
 		UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + $6::interval
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, fence, req.lease())
+		req.Caller, req.NSID, req.Scope, req.Key, fence, req.Lease)
 	if err != nil {
 		return false, fmt.Errorf("extend the lease: %w", err)
 	}
 	return tag.RowsAffected() == 1, tx.Commit(ctx)
 }
 
-// release ends the reservation after an attempt without a final outcome. If another attempt has
-// taken over, it does nothing.
-func (s *Store) release(ctx context.Context, req Request, fence int64) error {
+// maxLastError bounds the text of last_error, in characters.
+const maxLastError = 200
+
+// release ends the reservation after an attempt without a final outcome, and records why. If
+// another attempt has taken over, it does nothing.
+func (s *Store) release(ctx context.Context, req Request, fence int64, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	tx, err := s.begin(ctx, req)
@@ -236,9 +248,10 @@ func (s *Store) release(ctx context.Context, req Request, fence int64) error {
 	}
 	defer s.rollback(ctx, tx)
 	_, err = tx.Exec(ctx, `
-		UPDATE idempotency_keys SET state = 'released', outcome = 'failure', completed_at = clock_timestamp()
+		UPDATE idempotency_keys
+		SET state = 'released', outcome = 'failure', completed_at = clock_timestamp(), last_error = left($6, $7)
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, fence)
+		req.Caller, req.NSID, req.Scope, req.Key, fence, storable(cause.Error()), maxLastError)
 	if err != nil {
 		return fmt.Errorf("release the reservation: %w", err)
 	}
@@ -247,6 +260,11 @@ func (s *Store) release(ctx context.Context, req Request, fence int64) error {
 	}
 	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", "none")
 	return nil
+}
+
+// storable returns text without what PostgreSQL does not store.
+func storable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }
 
 // finish records the outcome in one transaction with its effect. It checks the fence first: a

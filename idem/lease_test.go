@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/idem"
@@ -496,7 +497,8 @@ func TestCleanup(t *testing.T) {
 	if _, err := b.Do(t.Context(), request("young"), effect); err != nil {
 		t.Fatal(err)
 	}
-	cleaner := idem.NewCleaner(b.db, nil)
+	var rounds []int64 // the records that each removed
+	cleaner := idem.NewCleaner(b.db, nil, func(c idem.Cleaned) { rounds = append(rounds, c.Records) })
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -519,6 +521,15 @@ func TestCleanup(t *testing.T) {
 		SELECT (SELECT version FROM audit_log WHERE entity = 'record'), (SELECT count(*) FROM idempotency_keys)`).Scan(&logged, &left)
 	if err != nil || logged != 2 || left != 1 {
 		t.Fatalf("%d logged, %d left, %v", logged, left, err)
+	}
+	// Finding S3: rounds are reported, those that fail included.
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := cleaner.RunOnce(ended); err == nil {
+		t.Error("a round with an ended context succeeded")
+	}
+	if diff := cmp.Diff([]int64{0, 2, 0}, rounds); diff != "" {
+		t.Errorf("rounds (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,18 +1,45 @@
 package idem
 
-import "time"
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
 
 // Operation says how long the keys of one operation last. An operation is a method, or work of the
 // server's own.
 type Operation struct {
 	NSID string
 	// Life is the lifetime of a record: within it a repeated request gets the first answer. After
-	// it the key is new again.
+	// it the key is new again. 0: the operation has no records.
 	Life time.Duration
-	// Lease is the lifetime of a reservation that its holder does not extend. Only work outside the
-	// database has one.
+	// Least is the shortest Life that an operator can set.
+	Least Floor
+	// Lease is the lifetime of a reservation that its holder does not extend. 0: the operation is
+	// not work outside the database, and has none.
 	Lease time.Duration
 }
+
+// Floor is the shortest lifetime of a record, and the reason: what the guard behind the record does
+// not cover. The zero Floor allows every lifetime.
+type Floor struct {
+	Life    time.Duration
+	Because string
+}
+
+// Name is how settings name the operation: the last part of its NSID.
+func (o Operation) Name() string {
+	if o.NSID == "" {
+		return defaultName
+	}
+	return o.NSID[strings.LastIndexByte(o.NSID, '.')+1:]
+}
+
+// defaultName names the operation without an NSID.
+const defaultName = "default"
 
 // The lifetimes of a [Request] that states none.
 const (
@@ -20,11 +47,122 @@ const (
 	DefaultLease = 5 * time.Minute
 )
 
+// Limits of what an operator can set.
+const (
+	// MostLife bounds the lifetime of a record, because it bounds the table.
+	MostLife = 90 * 24 * time.Hour
+	// LeastLease is long enough for a call of 10 s between two heartbeats. A holder that misses
+	// heartbeats for a lease loses its work.
+	LeastLease = 15 * time.Second
+	// MostLease bounds how long the work of a dead holder waits.
+	MostLease = time.Hour
+)
+
+// Default stands for the requests that state no lifetimes.
+var Default = Operation{Life: DefaultLife, Lease: DefaultLease}
+
 // NSIDPush names the operation of push jobs.
 const NSIDPush = "mlsd.push"
 
 // Push is the operation of push jobs (package push): work outside the database, not a method.
-var Push = Operation{NSID: NSIDPush, Life: 24 * time.Hour, Lease: time.Minute}
+var Push = Operation{NSID: NSIDPush, Life: 24 * time.Hour, Lease: time.Minute,
+	Least: Floor{2 * time.Hour, "the next attempt at a job can be an hour away, and its record has the fence"}}
+
+// Lifetimes are the operations that have lifetimes, by NSID.
+type Lifetimes map[string]Operation
+
+// NewLifetimes returns the lifetimes of operations. Each NSID must be there once.
+func NewLifetimes(operations ...Operation) Lifetimes {
+	l := Lifetimes{}
+	for _, o := range operations {
+		l[o.NSID] = o
+	}
+	return l
+}
+
+// All returns the operations by NSID. The default, whose NSID is "", is the first.
+func (l Lifetimes) All() []Operation {
+	return slices.SortedFunc(maps.Values(l), func(a, b Operation) int { return cmp.Compare(a.NSID, b.NSID) })
+}
+
+// WithLives returns lifetimes in which the records of some operations last as long as text says:
+// pairs of a name and a duration, such as "createConvo=48h,addMembers=24h". The error says which
+// operation is not known or which duration is not allowed.
+func (l Lifetimes) WithLives(text string) (Lifetimes, error) {
+	known := func(o Operation) bool { return o.NSID != "" && o.Life != 0 }
+	return l.with(text, known, func(o *Operation, d time.Duration) error {
+		switch {
+		case d < o.Least.Life:
+			return fmt.Errorf("must be at least %s: %s", o.Least.Life, o.Least.Because)
+		case d > MostLife:
+			return fmt.Errorf("must be at most %s", MostLife)
+		}
+		o.Life = d
+		return nil
+	})
+}
+
+// WithLeases is WithLives for the leases of work outside the database. The name of the operations
+// that are not named is default.
+func (l Lifetimes) WithLeases(text string) (Lifetimes, error) {
+	known := func(o Operation) bool { return o.Lease != 0 }
+	return l.with(text, known, func(o *Operation, d time.Duration) error {
+		if d < LeastLease || d > MostLease {
+			return fmt.Errorf("must be from %s to %s", LeastLease, MostLease)
+		}
+		o.Lease = d
+		return nil
+	})
+}
+
+// with returns lifetimes in which the pairs of text are set.
+func (l Lifetimes) with(text string, known func(Operation) bool, set func(*Operation, time.Duration) error) (Lifetimes, error) {
+	changed, given := maps.Clone(l), map[string]bool{}
+	for _, pair := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not a pair such as %s=24h", pair, l.names(known)[0])
+		}
+		o, err := l.named(name, known)
+		if err != nil {
+			return nil, err
+		}
+		if given[o.NSID] {
+			return nil, fmt.Errorf("%s is given twice", name)
+		}
+		given[o.NSID] = true
+		d, err := time.ParseDuration(value)
+		if err == nil {
+			err = set(&o, d)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", pair, err)
+		}
+		changed[o.NSID] = o
+	}
+	return changed, nil
+}
+
+// named returns the known operation that a setting names.
+func (l Lifetimes) named(name string, known func(Operation) bool) (Operation, error) {
+	for _, o := range l {
+		if o.Name() == name && known(o) {
+			return o, nil
+		}
+	}
+	return Operation{}, fmt.Errorf("unknown operation %q: must be one of %s", name, strings.Join(l.names(known), ", "))
+}
+
+// names returns how settings name the known operations.
+func (l Lifetimes) names(known func(Operation) bool) (names []string) {
+	for _, o := range l.All() {
+		if known(o) {
+			names = append(names, o.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
 
 // life is the lifetime of the request's record.
 func (r *Request) life() time.Duration {
@@ -32,12 +170,4 @@ func (r *Request) life() time.Duration {
 		return DefaultLife
 	}
 	return r.Life
-}
-
-// lease is the lifetime of the request's reservation.
-func (r *Request) lease() time.Duration {
-	if r.Lease == 0 {
-		return DefaultLease
-	}
-	return r.Lease
 }

@@ -51,14 +51,20 @@ func reserve(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	return err == nil && tag.RowsAffected() == 1, err
 }
 
-// reclaim takes over the key's record if its lifetime is over, and reports whether it did.
+// reclaim takes over the key's record if its lifetime is over, and reports whether it did. The audit
+// log gets a row. If the new request rolls back, so does the row.
 func reclaim(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
-		UPDATE idempotency_keys
-		SET request_hash = $5, field_hashes = $6, response = '', created_at = clock_timestamp(), completed_at = NULL,
-			expires_at = clock_timestamp() + $7::interval
-		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND state = 'completed' AND expires_at <= clock_timestamp()`,
+		WITH reused AS (
+			UPDATE idempotency_keys
+			SET request_hash = $5, field_hashes = $6, response = '', created_at = clock_timestamp(), completed_at = NULL,
+				expires_at = clock_timestamp() + $7::interval
+			WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND state = 'completed' AND expires_at <= clock_timestamp()
+			RETURNING caller_did, nsid, key, fence
+		)
+		INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
+		SELECT 'record', nsid || ' ' || key, caller_did, 'expired', 'reused', current_setting('mlsd.reason'), fence FROM reused`,
 		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life())
 	return err == nil && tag.RowsAffected() == 1, err
 }

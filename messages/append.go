@@ -52,6 +52,8 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 func (l *Log) count(results []Result) {
 	for _, r := range results {
 		switch {
+		case r.Err == nil && !r.Replayed:
+			l.metrics.First(nsid.SendMessage)
 		case r.Replayed:
 			l.metrics.Replayed(nsid.SendMessage)
 		case errors.As(r.Err, new(*idem.ConflictError)):

@@ -22,6 +22,7 @@ import (
 
 type uncounted struct{}
 
+func (uncounted) First(string)         {}
 func (uncounted) Replayed(string)      {}
 func (uncounted) Conflicted(string)    {}
 func (uncounted) InProgress(string)    {}

@@ -63,7 +63,7 @@ func (w *Worker) attempt(ctx context.Context, j Job) {
 	err := w.faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
 	if err == nil {
 		_, err = w.writes.Run(ctx, idem.Request{
-			Caller: "mlsd", NSID: idem.NSIDPush, Key: j.ID.String(), Life: idem.Push.Life, Lease: idem.Push.Lease,
+			Caller: "mlsd", NSID: w.operation.NSID, Key: j.ID.String(), Life: w.operation.Life, Lease: w.operation.Lease,
 			Input: j.content(),
 		}, func(ctx context.Context, _ int64) (idem.Done, error) { return w.work(ctx, j) })
 	}

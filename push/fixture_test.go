@@ -35,6 +35,7 @@ const (
 
 type uncounted struct{}
 
+func (uncounted) First(string)                     {}
 func (uncounted) Replayed(string)                  {}
 func (uncounted) Conflicted(string)                {}
 func (uncounted) InProgress(string)                {}

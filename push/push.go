@@ -37,9 +37,8 @@ const (
 	callTimeout = 10 * time.Second // of one call, in total
 	maxAttempts = 10
 
-	// takeOver is the time after which another worker takes a job. It is a little more than the
-	// lease of idem.NSIDPush.
-	takeOver = time.Minute + time.Second
+	// takeOverAfterLease is how long after the end of its lease another worker takes a job.
+	takeOverAfterLease = time.Second
 
 	firstDelay = time.Second        // the longest delay before attempt 2; it triples each time
 	lastDelay  = time.Hour          // the longest delay of all

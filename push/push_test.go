@@ -2,6 +2,7 @@ package push_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -428,5 +429,32 @@ func TestSweep(t *testing.T) {
 	}
 	if j := b.only(); j.State != "pending" {
 		t.Fatalf("%+v", j)
+	}
+}
+
+// Finding S5: the lifetimes that the worker is given are those of a job's record and lease. Another
+// worker takes the job a second after the lease.
+func TestLifetimes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *push.Config) {
+		c.Operation = idem.Operation{NSID: idem.NSIDPush, Life: 3 * time.Hour, Lease: 20 * time.Second}
+	})
+	var life, lease, taken time.Duration
+	b.phone.answers(func(http.ResponseWriter, *http.Request) {
+		err := b.db.QueryRow(context.Background(), `
+			SELECT expires_at - started_at, lease_expires_at - started_at, next_attempt_at - started_at
+			FROM idempotency_keys k JOIN push_jobs j ON k.key = j.id::text WHERE k.nsid = 'mlsd.push'`).Scan(&life, &lease, &taken)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	b.send("hello")
+	b.run()
+	for what, of := range map[string]struct{ got, want time.Duration }{
+		"the record's lifetime": {life, 3 * time.Hour}, "the lease": {lease, 20 * time.Second}, "until another takes over": {taken, 21 * time.Second},
+	} {
+		if (of.got - of.want).Abs() > time.Second/2 {
+			t.Errorf("%s: %s, want %s", what, of.got, of.want)
+		}
 	}
 }

@@ -34,6 +34,8 @@ type Config struct {
 	Log      *slog.Logger
 	Faults   *failpoint.Set // nil: none
 	Timeout  time.Duration  // of one call, in total; default: 10 s
+	// Operation has the lifetimes of jobs' records and leases. Default: idem.Push.
+	Operation idem.Operation
 	// Jitter picks a delay up to longest. The default picks at random.
 	Jitter func(longest time.Duration) time.Duration
 }
@@ -48,6 +50,7 @@ type Worker struct {
 	faults    *failpoint.Set
 	timeout   time.Duration
 	jitter    func(time.Duration) time.Duration
+	operation idem.Operation
 
 	slots   chan struct{} // one for each running call
 	freed   chan struct{} // a call has ended
@@ -57,11 +60,14 @@ type Worker struct {
 // NewWorker returns a worker.
 func NewWorker(c Config) *Worker {
 	w := &Worker{
-		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, metrics: c.Metrics, log: c.Log, faults: c.Faults, timeout: c.Timeout, jitter: c.Jitter,
+		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, metrics: c.Metrics, log: c.Log, faults: c.Faults, timeout: c.Timeout, jitter: c.Jitter, operation: c.Operation,
 		slots: make(chan struct{}, inFlight), freed: make(chan struct{}, 1),
 	}
 	if w.timeout == 0 {
 		w.timeout = callTimeout
+	}
+	if w.operation.NSID == "" {
+		w.operation = idem.Push
 	}
 	if w.jitter == nil {
 		w.jitter = rand.N[time.Duration]
@@ -135,7 +141,7 @@ func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
 		) due
 		WHERE j.did = due.did AND j.id = due.id
 		RETURNING j.id, j.did, j.device_id, j.reason, j.attempts, j.version`,
-		n, takeOver, reportWithin, catchUpWithin).
+		n, w.operation.Lease+takeOverAfterLease, reportWithin, catchUpWithin).
 		Query(func(rows pgx.Rows) (err error) {
 			jobs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
 				err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version)

@@ -20,6 +20,7 @@ func (n *node) admin(log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", n.readiness(log))
 	mux.Handle("GET /check", newChecker(n.db.maintenance, log))
+	mux.HandleFunc("GET /check/clients", clientFaults(n.db.maintenance, log))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

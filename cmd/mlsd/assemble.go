@@ -12,14 +12,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"mlsd/api"
+	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
-	"mlsd/internal/conflicts"
 	"mlsd/internal/dbmetrics"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/usage"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/push"
@@ -31,23 +32,24 @@ const scrapeInterval = 15 * time.Second
 
 // node is the parts of the server, connected to each other. None of them runs yet.
 type node struct {
-	db          pools
-	reg         *prometheus.Registry
-	ready       atomic.Bool
-	faults      *failpoint.Set // nil unless Config.Failpoints
-	api         *api.Server
-	messages    *messages.Log
-	cursors     *convos.Cursors
-	deliveries  *welcome.Service
-	sequencer   *events.Sequencer
-	hub         *events.Hub
-	presence    *events.Presence
-	push        *push.Worker
-	conflicts   *conflicts.Counter
-	welcomes    *welcome.Reaper
-	keyPackages *keypackages.Reaper
-	cleaner     *idem.Cleaner
-	expirer     *messages.Expirer // nil if messages are kept for ever
+	db           pools
+	reg          *prometheus.Registry
+	ready        atomic.Bool
+	faults       *failpoint.Set // nil unless Config.Failpoints
+	api          *api.Server
+	messages     *messages.Log
+	cursors      *convos.Cursors
+	deliveries   *welcome.Service
+	sequencer    *events.Sequencer
+	hub          *events.Hub
+	presence     *events.Presence
+	push         *push.Worker
+	usage        *usage.Counter
+	welcomes     *welcome.Reaper
+	keyPackages  *keypackages.Reaper
+	cleaner      *idem.Cleaner
+	reaperFailed func(reaper string) // counts a failed round
+	expirer      *messages.Expirer   // nil if messages are kept for ever
 }
 
 // assemble makes a node that listens on addr.
@@ -66,7 +68,8 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	}
 	metrics := api.NewMetrics(n.reg)
 	n.assembleMaintenance(cfg, metrics, log)
-	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys))
+	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
+		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
 	n.assembleEvents(cfg, log)
 	if n.push, err = pushWorker(cfg, db, writes, metrics, log, n.faults); err != nil {
 		return nil, err
@@ -76,7 +79,9 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	n.api, err = api.New(api.Config{
 		DB: db.requests, Auth: auth, Metrics: metrics, Log: log,
 		Writes:     writes,
+		Lifetimes:  cfg.Lifetimes,
 		Committed:  n.sequencer.Wake,
+		Served:     n.usage.Add,
 		Events:     n.hub,
 		Tickets:    events.NewTickets(db.requests),
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
@@ -119,12 +124,12 @@ func authenticator(cfg Config, db pools) (*serviceauth.Validator, error) {
 // assembleMaintenance makes the workers that count and clean up.
 func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.Logger) {
 	db := n.db.maintenance
-	n.conflicts = conflicts.New(db, log)
-	metrics.OnConflict(n.conflicts.Add)
+	n.usage = usage.New(db, log, mlsapi.ErrIdempotencyConflict)
 	n.reg.MustRegister(dbmetrics.New(db, log, scrapeInterval))
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
-	n.cleaner = idem.NewCleaner(db, api.RetireKeys)
+	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
+	n.reaperFailed = metrics.ReaperFailed
 	if cfg.MessageRetention > 0 {
 		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, metrics.MessagesExpired)
 	}
@@ -143,7 +148,7 @@ func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
 // pushWorker makes the worker that pushes to devices, with the providers that the operator has set
 // up.
 func pushWorker(cfg Config, db pools, writes *idem.Store, metrics *api.Metrics, log *slog.Logger, faults *failpoint.Set) (*push.Worker, error) {
-	c := push.Config{DB: db.requests, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
+	c := push.Config{Operation: cfg.Lifetimes[idem.NSIDPush], DB: db.requests, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
 	if cfg.APNs != (push.APNsKey{}) {
 		var err error
 		if c.APNs, err = push.NewAPNs(cfg.APNs, cfg.APNsHost, nil); err != nil {

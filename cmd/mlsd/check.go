@@ -45,34 +45,65 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := control.SetWriteDeadline(time.Now().Add(checkAnswerTimeout)); err != nil {
 		c.log.Warn("the answer of a check may be cut off", "error", err)
 	}
+	writeFindings(w, c.log, violations, err)
+}
+
+// writeFindings answers with the findings of a check as a JSON array, or with its error.
+func writeFindings(w http.ResponseWriter, log *slog.Logger, findings []string, err error) {
 	switch {
 	case errors.Is(err, errNotUUID):
-		writeText(w, c.log, http.StatusBadRequest, err.Error())
+		writeText(w, log, http.StatusBadRequest, err.Error())
 		return
 	case err != nil:
-		c.log.Error("the check failed", "error", err)
-		writeText(w, c.log, http.StatusInternalServerError, "the check could not be made")
+		log.Error("the check failed", "error", err)
+		writeText(w, log, http.StatusInternalServerError, "the check could not be made")
 		return
 	}
-	if violations == nil {
-		violations = []string{}
+	if findings == nil {
+		findings = []string{}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(violations); err != nil {
-		c.log.Debug("the answer could not be written", "error", err)
+	if err := json.NewEncoder(w).Encode(findings); err != nil {
+		log.Debug("the answer could not be written", "error", err)
+	}
+}
+
+// clientFaults answers with what clients have done wrong in one convo (?convo=ID) or anywhere, as
+// a JSON array of texts. It is no check of the whole database, so it waits for none.
+func clientFaults(db *pgxpool.Pool, log *slog.Logger) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		convo, err := convoOf(r)
+		var faults []string
+		if err == nil {
+			faults, err = invariants.ClientFaults(r.Context(), db, convo)
+		}
+		writeFindings(w, log, faults, err)
 	}
 }
 
 var errNotUUID = errors.New("convo must be a UUID")
 
+// convoOf returns the convo that a request names, or nil.
+func convoOf(r *http.Request) (*uuid.UUID, error) {
+	text := r.URL.Query().Get("convo")
+	if text == "" {
+		return nil, nil
+	}
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return nil, errNotUUID
+	}
+	return &id, nil
+}
+
 // violations makes the check that a request asks for.
 func (c *checker) violations(r *http.Request) ([]string, error) {
-	if text := r.URL.Query().Get("convo"); text != "" {
-		id, err := uuid.Parse(text)
-		if err != nil {
-			return nil, errNotUUID
-		}
-		return invariants.CheckConvo(r.Context(), c.db, id)
+	convo, err := convoOf(r)
+	if err != nil {
+		return nil, err
+	}
+	if convo != nil {
+		return invariants.CheckConvo(r.Context(), c.db, *convo)
 	}
 	select {
 	case c.running <- struct{}{}:

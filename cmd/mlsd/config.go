@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
+	"mlsd/idem"
 	"mlsd/internal/localpg"
 	"mlsd/push"
 	"mlsd/welcome"
@@ -58,6 +59,9 @@ type Config struct {
 	// MessageRetention (MLSD_MESSAGE_RETENTION) is how long application messages are kept. 0: for
 	// ever.
 	MessageRetention time.Duration
+	// Lifetimes of idempotency records (MLSD_IDEMPOTENCY_TTL) and of leases
+	// (MLSD_IDEMPOTENCY_LEASE), by operation.
+	Lifetimes idem.Lifetimes
 	// Rates: DID (MLSD_RATE_DID, MLSD_RATE_DID_BURST) and IP (MLSD_RATE_IP, MLSD_RATE_IP_BURST), in
 	// requests.
 	Rates api.Rates
@@ -118,7 +122,7 @@ const (
 
 // configure reads the configuration from the flags.
 func configure(cmd *cli.Command) (Config, error) {
-	var c Config
+	c := Config{Lifetimes: api.Lifetimes()}
 	for _, s := range settings {
 		if err := s.parse(&c, cmd.String(s.flag())); err != nil {
 			return c, fmt.Errorf("--%s (%s): %w", s.flag(), s.env, err)

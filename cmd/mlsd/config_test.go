@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/idem"
+	"mlsd/internal/nsid"
 	"mlsd/welcome"
 )
 
@@ -56,6 +58,17 @@ func settingCases() map[string]struct {
 			[]string{"", "7", "0s", "-1h"}},
 		"MLSD_MESSAGE_RETENTION": {"2160h", "192h", func(c Config) any { return c.MessageRetention }, 90 * 24 * time.Hour, 8 * 24 * time.Hour,
 			time.Duration(0), []string{"", "90", "-1h", "191h"}}, // the default of MLSD_EVENT_RETENTION and a day
+		// Finding S5
+		"MLSD_IDEMPOTENCY_TTL": {"createConvo=48h,push=2h", "createConvo=1h, getKeyPackages=2160h", func(c Config) any { return lives(c.Lifetimes) },
+			[]string{"createConvo=48h0m0s", "push=2h0m0s", "getKeyPackages=30m0s", "addMembers=168h0m0s"},
+			[]string{"createConvo=1h0m0s", "push=24h0m0s", "getKeyPackages=2160h0m0s", "addMembers=168h0m0s"},
+			[]string{"createConvo=168h0m0s", "push=24h0m0s", "getKeyPackages=30m0s", "addMembers=168h0m0s"},
+			[]string{"48h", "createConvo", "createConvo=", "createConvo=2", "createConvo=59m", "createConvo=-1h", "createConvo=2161h", "createconvo=48h",
+				"blue.catbird.mls.createConvo=48h", "sendMessage=48h", "default=48h", "getEpoch=48h", "getKeyPackages=29m", "push=1h", "push=2h,push=3h"}},
+		"MLSD_IDEMPOTENCY_LEASE": {"push=15s", "push=1h default=2m", func(c Config) any {
+			return []time.Duration{c.Lifetimes[idem.NSIDPush].Lease, c.Lifetimes[""].Lease}
+		}, []time.Duration{15 * time.Second, 5 * time.Minute}, []time.Duration{time.Hour, 2 * time.Minute}, []time.Duration{time.Minute, 5 * time.Minute},
+			[]string{"5m", "push=14s", "push=61m", "default=0s", "createConvo=5m", "push=1m,push=1m", "push=soon"}},
 		"MLSD_APNS_KEY_FILE": {"/a.p8", "/b.p8", func(c Config) any { return c.APNs.File }, "/a.p8", "/b.p8", "", nil},
 		"MLSD_APNS_KEY_ID":   {"a", "b", func(c Config) any { return c.APNs.KeyID }, "a", "b", "", nil},
 		"MLSD_APNS_TEAM_ID":  {"a", "b", func(c Config) any { return c.APNs.TeamID }, "a", "b", "", nil},
@@ -77,6 +90,33 @@ func settingCases() map[string]struct {
 		"MLSD_LOG_FORMAT": {"text", "json", func(c Config) any { return c.LogFormat }, "text", "json", "json", []string{"", "xml"}},
 		"MLSD_FAILPOINTS": {"true", "false", func(c Config) any { return c.Failpoints }, true, false, false, []string{"", "on"}},
 	}
+}
+
+// lives returns some lifetimes as the setting writes them.
+func lives(l idem.Lifetimes) (pairs []string) {
+	for _, name := range []string{nsid.CreateConvo, idem.NSIDPush, nsid.GetKeyPackages, nsid.AddMembers} {
+		pairs = append(pairs, l[name].Name()+"="+l[name].Life.String())
+	}
+	return pairs
+}
+
+// A lifetime that is not allowed is refused with the reason. Finding S5.
+func TestLifetimeMessages(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[string]string{
+		"MLSD_IDEMPOTENCY_TTL=getKeyPackages=29m": "--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): getKeyPackages=29m: must be at least 30m0s: without its record a repetition claims other KeyPackages while the first claim still lasts",
+		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): unknown operation "sendMessage": must be one of addMembers, createConvo, getKeyPackages, leaveConvo, ` +
+			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, submitCommit, unregisterPushTarget`,
+		"MLSD_IDEMPOTENCY_TTL=2h":              `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): "2h" is not a pair such as addMembers=24h`,
+		"MLSD_IDEMPOTENCY_LEASE=default=2h":    "--idempotency-lease (MLSD_IDEMPOTENCY_LEASE): default=2h: must be from 15s to 1h0m0s",
+		"MLSD_IDEMPOTENCY_LEASE=addMembers=1m": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE): unknown operation "addMembers": must be one of default, push`,
+	} {
+		if _, err := parse(t, []string{setting}); err == nil || err.Error() != want {
+			t.Errorf("%s:\n%v, want\n%s", setting, err, want)
+		}
+	}
+	s := launch(t, []string{"MLSD_IDEMPOTENCY_TTL=createConvo=1m", "MLSD_DATA_DIR=" + dataDir(t)})
+	s.fails("MLSD_IDEMPOTENCY_TTL", "createConvo=1m", "at least 1h")
 }
 
 // parse parses a command line and its environment as run does.

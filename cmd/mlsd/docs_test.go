@@ -9,9 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
+
+	"mlsd/api"
 )
 
 const root = "../.."
@@ -55,6 +58,26 @@ func TestSettingsPage(t *testing.T) {
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("docs/SETTINGS.md lists other settings (-settings +page):\n%s", diff)
+	}
+}
+
+// The page for operators has the lifetime and the floor of every operation. Finding S5.
+func TestLifetimesPage(t *testing.T) {
+	t.Parallel()
+	page := pages(t)["docs/OPERATING.md"]
+	rows := regexp.MustCompile("(?m)^\\| (`.+) \\| `(\\w+)` \\| `(\\w+)` \\| .+ \\|$").FindAllStringSubmatch(page, -1)
+	for _, o := range api.Lifetimes().All() {
+		if o.NSID == "" {
+			continue
+		}
+		found := slices.ContainsFunc(rows, func(row []string) bool {
+			life, err := time.ParseDuration(row[2])
+			least, failed := time.ParseDuration(row[3])
+			return err == nil && failed == nil && strings.Contains(row[1], "`"+o.Name()+"`") && life == o.Life && least == o.Least.Life
+		})
+		if !found {
+			t.Errorf("docs/OPERATING.md does not say that a record of %s lasts %s, and at least %s", o.Name(), o.Life, o.Least.Life)
+		}
 	}
 }
 

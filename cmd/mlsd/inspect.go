@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/idem"
 	"mlsd/internal/localpg"
 )
 
@@ -30,29 +31,37 @@ type inspection struct {
 	tx       pgx.Tx
 	dids     bool   // show DIDs in full
 	rows     int    // longest list
-	hours    int    // how far back conflicts are shown
 	entityID string // of audit; can be empty
 	state    string // of the Welcomes that are listed; "" is any
 	failed   bool   // list only Welcomes with a failed join
+	byCaller bool   // list callers
+
+	lifetimes idem.Lifetimes // as this command's settings say
+
+	since time.Duration // how far back, in the reports that can say; 0: not asked
 }
 
 // subcommand makes one report.
 type subcommand struct {
 	name, usage string
 	report      func(ctx context.Context, i inspection) (report, error)
+	argument    string // as its usage shows it; "": none
+	flags       []cli.Flag
 }
 
 // subcommands are in the order in which "all" prints them.
 func subcommands() []subcommand {
 	return []subcommand{
-		{"reservations", "work outside the database that is under way or stuck", reportReservations},
-		{"records", "idempotency records by method and state", reportRecords},
-		{"conflicts", "refused requests by the hour", reportConflicts},
-		{"welcomes", "Welcomes by state, and those whose devices have not joined", reportWelcomes},
-		{"keypackages", "KeyPackages by state, and DIDs that are running out", reportKeyPackages},
-		{"lifetimes", "how long records last, and how many there are", reportLifetimes},
-		{"audit", "what was done to the entity ID, or transitions by number", reportAudit},
-		{"push", "push jobs that wait", reportPush},
+		{name: "reservations", usage: "work outside the database that is under way, stuck or failed", report: reportReservations},
+		{name: "records", usage: "idempotency records by method and state", report: reportRecords,
+			flags: callersFlag("list the callers with the most requests, and what became of their keys")},
+		{name: "conflicts", usage: "refused requests by the hour", report: reportConflicts,
+			flags: callersFlag("list the callers with the most refused requests")},
+		{name: "welcomes", usage: "Welcomes by state, and those whose devices have not joined", report: reportWelcomes, flags: welcomesFlags()},
+		{name: "keypackages", usage: "KeyPackages by state, and DIDs that are running out", report: reportKeyPackages},
+		{name: "lifetimes", usage: "how long records last, and how many there are", report: reportLifetimes},
+		{name: "audit", usage: "what was done to the entity ID, or transitions by number", report: reportAudit, argument: "[ID]"},
+		{name: "push", usage: "push jobs that wait", report: reportPush},
 	}
 }
 
@@ -70,31 +79,34 @@ func inspectCommand(stdout io.Writer) *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "as JSON"},
 			&cli.BoolFlag{Name: "dids", Usage: "tell DIDs in full"},
 			&cli.IntFlag{Name: "rows", Usage: "list at most so many rows", Value: 20},
-			&cli.IntFlag{Name: "hours", Usage: "how many hours of conflicts are shown", Value: 24},
+			&cli.DurationFlag{Name: "since", Usage: "how far back: conflicts and callers in whole hours (default 24h), records by when they were made (default: all)"},
 			&cli.DurationFlag{Name: "timeout", Usage: "time limit of one query", Value: 30 * time.Second},
 		},
 		Commands: []*cli.Command{{Name: "all", Usage: "everything below (the default)", Action: all}},
 	}
 	for _, s := range subcommands() {
-		arguments, usage := 0, ""
-		var flags []cli.Flag
-		switch s.name {
-		case "audit":
-			arguments, usage = 1, "[ID]"
-		case "welcomes":
-			flags = welcomesFlags()
+		arguments := 0
+		if s.argument != "" {
+			arguments = 1
 		}
 		command.Commands = append(command.Commands, &cli.Command{
-			Name: s.name, Usage: s.usage, ArgsUsage: usage, Flags: flags, Action: show(arguments, s),
+			Name: s.name, Usage: s.usage, ArgsUsage: s.argument, Flags: s.flags, Action: show(arguments, s),
 		})
 	}
 	return command
 }
 
+// byCaller is the flag of subcommands that can list callers.
+const byCaller = "by-caller"
+
+func callersFlag(usage string) []cli.Flag {
+	return []cli.Flag{&cli.BoolFlag{Name: byCaller, Usage: usage}}
+}
+
 // inspect makes the reports of the chosen subcommands and writes them.
 func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer, chosen []subcommand) (err error) {
-	if cmd.Int("rows") <= 0 || cmd.Int("hours") <= 0 || cmd.Duration("timeout") <= 0 {
-		return errors.New("inspect: --rows, --hours and --timeout must be positive")
+	if cmd.Int("rows") <= 0 || cmd.Duration("timeout") <= 0 || cmd.IsSet("since") && cmd.Duration("since") <= 0 {
+		return errors.New("inspect: --rows, --since and --timeout must be positive")
 	}
 	conn, err := connectToInspect(ctx, cfg, cmd.Duration("timeout"))
 	if err != nil {
@@ -107,7 +119,11 @@ func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer
 		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
 			return err
 		}
-		i := inspection{tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), hours: cmd.Int("hours"), entityID: cmd.Args().First(), state: cmd.String("state"), failed: cmd.Bool("failed")}
+		i := inspection{
+			tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), entityID: cmd.Args().First(),
+			state: cmd.String("state"), failed: cmd.Bool("failed"),
+			byCaller: cmd.Bool(byCaller), since: cmd.Duration("since"), lifetimes: cfg.Lifetimes,
+		}
 		for n, s := range chosen {
 			if reports[n], err = s.report(ctx, i); err != nil {
 				return fmt.Errorf("inspect %s: %w", s.name, err)

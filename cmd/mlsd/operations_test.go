@@ -125,6 +125,11 @@ func TestEventsArePublished(t *testing.T) {
 	wantFigures(t, scrape(t, s), map[string]float64{
 		`mlsd_idempotency_total{nsid="blue.catbird.mls.sendMessage",outcome="replay"}`:                      1,
 		`mlsd_idempotency_total{nsid="blue.catbird.mls.sendMessage",outcome="conflict"}`:                    1,
+		`mlsd_idempotency_total{nsid="blue.catbird.mls.sendMessage",outcome="first"}`:                       1,
+		`mlsd_idempotency_total{nsid="blue.catbird.mls.createConvo",outcome="first"}`:                       2,
+		`mlsd_idempotency_total{nsid="blue.catbird.mls.addMembers",outcome="replay"}`:                       0,
+		`mlsd_reaper_failures_total{reaper="records"}`:                                                      0,
+		`mlsd_record_cleaner_total{removed="records"}`:                                                      0,
 		`mlsd_idempotency_total{nsid="blue.catbird.mls.createConvo",outcome="in_progress"}`:                 1,
 		`mlsd_idempotency_total{nsid="blue.catbird.mls.publishKeyPackage",outcome="expired"}`:               1,
 		`mlsd_idempotency_total{nsid="mlsd.push",outcome="takeover"}`:                                       0,
@@ -151,7 +156,7 @@ func TestEventsArePublished(t *testing.T) {
 	})
 
 	reservations := lookJSON[reservationsReport](t, database, "reservations")
-	if len(reservations.Reservations) != 1 || reservations.Stuck != 1 || reservations.Processing != 1 {
+	if len(reservations.Reservations) != 1 || reservations.Stuck != 1 || reservations.Processing != 1 || reservations.Released != 0 {
 		t.Fatalf("reservations: %+v", reservations)
 	}
 	one := reservations.Reservations[0]
@@ -204,6 +209,7 @@ func TestEventsArePublished(t *testing.T) {
 	}
 
 	s.stop() // the server writes the last counts at its end
+	wantCallers(t, database, bob)
 	var written []conflict
 	for _, c := range lookJSON[conflictsReport](t, database, "conflicts").Conflicts {
 		written = append(written, conflict{Error: c.Error, Method: c.Method, Count: c.Count})

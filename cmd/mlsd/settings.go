@@ -89,6 +89,14 @@ var settings = []setting{
 		}
 		return err
 	}},
+	{"MLSD_IDEMPOTENCY_TTL", "how long idempotency records last, by operation, comma separated: createConvo=48h,addMembers=24h", "", func(c *Config, v string) (err error) {
+		c.Lifetimes, err = c.Lifetimes.WithLives(v)
+		return err
+	}},
+	{"MLSD_IDEMPOTENCY_LEASE", "how long work outside the database is trusted without a heartbeat, by operation: push=1m,default=5m", "", func(c *Config, v string) (err error) {
+		c.Lifetimes, err = c.Lifetimes.WithLeases(v)
+		return err
+	}},
 	{"MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; empty: none", "", func(c *Config, v string) error {
 		c.APNs.File = v
 		return nil

@@ -27,6 +27,8 @@ const (
 	pageSize = 8192
 	// countLimit is where the counting of rows that are due ends.
 	countLimit = 10000
+	// newestEvents is how many events are searched for repeated messages: each costs a look-up.
+	newestEvents = 2000
 	// readTimeout bounds one reading, including the wait for a connection.
 	readTimeout = 5 * time.Second
 	// overdueAfter is how long a row may be due before its worker counts as failing. It is many of
@@ -111,6 +113,18 @@ func metrics() []metric {
 				SELECT CASE WHEN count(*) < $1 THEN 1 ELSE 3600 / greatest(extract(epoch FROM now() - min(at)), 1) END AS scale FROM newest
 			)
 			SELECT entity, round(count(*) * scale) FROM newest, span GROUP BY entity, scale`, args: []any{countLimit}},
+		// As repeatedMessages of package invariants, which explains how equal messages are recognised.
+		{desc: desc("mlsd_messages_repeated", "Application messages among the newest 2000 events whose bytes their sender had sent to the convo before: a client has lost its idempotency keys."), sql: `
+			SELECT coalesce(sum(copies - 1), 0) FROM (
+				SELECT count(*) AS copies
+				FROM (SELECT kind, convo_id, seq FROM events ORDER BY stream_seq DESC LIMIT $1) n
+				CROSS JOIN LATERAL (
+					SELECT sender_did, epoch, octet_length(body) AS length, substring(body FROM greatest(octet_length(body) - 31, 1)) AS tag
+					FROM messages WHERE convo_id = n.convo_id AND seq = n.seq LIMIT 1
+				) m
+				WHERE n.kind = 1
+				GROUP BY n.convo_id, m.sender_did, m.epoch, m.length, m.tag HAVING count(*) > 1
+			) repeated`, args: []any{newestEvents}},
 		{desc: desc("mlsd_outbox_events", "Events that wait for their place in the stream, up to 10000."), sql: `
 			SELECT count(*) FROM (SELECT FROM outbox ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_outbox_oldest_seconds", "Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `

@@ -106,6 +106,26 @@ func TestFigures(t *testing.T) {
 	}
 }
 
+// Finding S8: messages whose bytes were sent before are counted, the first one is not. Those of
+// other senders, convos and epochs are others.
+func TestRepeatedMessages(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	want(t, scrape(t, c), map[string]float64{"mlsd_messages_repeated": 0})
+	execute(t, db, `CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')`, `
+		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+		SELECT lpad(convo::text, 32, '0')::uuid, seq, kind, sender, epoch, body::bytea, seq::text, '', now()
+		FROM (VALUES
+			(1, 1, 1, 'a', 1, 'same'), (1, 2, 1, 'a', 1, 'same'), (1, 3, 1, 'a', 1, 'same'), (1, 4, 1, 'b', 1, 'same'), (1, 5, 1, 'a', 2, 'same'),
+			(1, 6, 1, 'a', 1, 'other'), (1, 7, 2, 'a', 1, 'proposal'), (1, 8, 2, 'a', 1, 'proposal'), (2, 1, 1, 'a', 1, 'same'),
+			(2, 2, 1, 'c', 1, repeat('x', 3000)), (2, 3, 1, 'c', 1, repeat('x', 3000)), (2, 4, 1, 'c', 1, repeat('x', 2999))
+		) AS m (convo, seq, kind, sender, epoch, body)`, `
+		INSERT INTO events (stream_seq, day, kind, convo_id, seq, size, created_at)
+		SELECT row_number() OVER (), '2020-01-01', kind, convo_id, seq, 0, now() FROM messages`)
+	want(t, scrape(t, c), map[string]float64{"mlsd_messages_repeated": 3})
+}
+
 // The records of all callers are counted, even if row-level security applies to the server's
 // account.
 func TestUnderRowSecurity(t *testing.T) {

@@ -26,8 +26,8 @@ func allowed() map[string][]string {
 	return map[string][]string{
 		"cmd/mlsd": {
 			"internal/nsid", "api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
-			"internal/conflicts", "internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
-			"internal/serviceauth", "internal/worker",
+			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
+			"internal/serviceauth", "internal/usage", "internal/worker",
 		},
 		"cmd/clientsim": {
 			"clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc",
@@ -48,7 +48,7 @@ func allowed() map[string][]string {
 		"clientsim/bench/report": {},
 		"clientsim/generators":   {}, // its tests import the packages above
 		"api": domain("api/lexcodec", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/batch", "internal/serviceauth"),
+			"push", "internal/batch", "internal/serviceauth", "internal/usage"),
 		"convos":               domain("internal/nsid", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch"),
 		"messages":             domain("internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/serviceauth"),
 		"welcome":              domain("internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint"),
@@ -63,7 +63,7 @@ func allowed() map[string][]string {
 		"api/lexcodec":         {},
 		"lexicons":             {},
 		"internal/failpoint":   {},
-		"internal/conflicts":   {"internal/worker"},
+		"internal/usage":       {"internal/worker"},
 		"internal/dbmetrics":   {},
 		"internal/ssrf":        {},
 		"internal/worker":      {},

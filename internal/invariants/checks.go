@@ -150,9 +150,10 @@ var convoChecks = []check{
 			SELECT FROM messages m WHERE m.convo_id = c.id AND m.kind = 3 AND m.sender_did = k.caller_did
 				AND m.idempotency_key = split_part(k.nsid, '.', 4) || ':' || k.key AND m.request_hash = k.request_hash)
 		UNION ALL
+		-- A commit's record lasts an hour at least (MLSD_IDEMPOTENCY_TTL), and stays for a day after that.
 		SELECT c.id, format('the commit at %s has no record', m.seq)
 		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '6 days' AND NOT EXISTS (
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '1 day' AND NOT EXISTS (
 			SELECT FROM idempotency_keys k
 			WHERE k.caller_did = m.sender_did AND k.scope = c.id::text AND k.request_hash = m.request_hash
 				AND k.nsid = 'blue.catbird.mls.' || split_part(m.idempotency_key, ':', 1)

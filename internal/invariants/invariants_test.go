@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
@@ -33,6 +34,7 @@ const (
 
 type uncounted struct{}
 
+func (uncounted) First(string)         {}
 func (uncounted) Replayed(string)      {}
 func (uncounted) Conflicted(string)    {}
 func (uncounted) InProgress(string)    {}
@@ -186,6 +188,22 @@ func TestExpiredEvents(t *testing.T) {
 	for _, id := range ids {
 		wantAlone(t, db, id, violations)
 	}
+}
+
+// Finding S5: a record that was deleted after the shortest lifetime that an operator can set is no
+// violation.
+func TestShortLifetime(t *testing.T) {
+	t.Parallel()
+	db, ids := validDatabase(t)
+	pgtest.Age(t, db, "messages", 25*time.Hour)
+	if _, err := db.Exec(t.Context(), `DELETE FROM idempotency_keys`); err != nil {
+		t.Fatal(err)
+	}
+	violations, err := invariants.Check(t.Context(), db)
+	if err != nil || len(violations) > 0 {
+		t.Fatalf("%q, %v", violations, err)
+	}
+	wantAlone(t, db, ids[0], violations)
 }
 
 // TestBrokenPromises breaks each promise in the database. The check must find each violation.

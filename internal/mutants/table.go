@@ -138,6 +138,28 @@ var mutants = []mutant{
 	{"epoch-in-replay", "TestEpochInReplay", []edit{
 		{"idem.Store.replay", `Body: rec.response`, `Body: []byte("{\"success\":true}")`}}},
 
+	// Usage of keys, and lifetimes that are set
+	{"callers without bound in memory", "internal/usage.TestMemoryIsBounded", []edit{
+		{"internal/usage.top.add", `case len(t.entries) < t.limit:`, `case true:`}}},
+	{"callers without bound in the table", "internal/usage.TestManyCallers", []edit{
+		{"internal/usage/trim_callers.sql", `r.place > $2`, `r.place > 1000 * $2`}}},
+	{"the newest callers win", "internal/usage.TestManyCallers", []edit{
+		{"internal/usage.top.add", `e.caller, e.sum = c, sum{}`, `e.caller, e.sum, e.weight = c, sum{}, 1<<40`}}},
+	{"many callers hide a steady one", "internal/usage.TestSteadyCaller", []edit{
+		{"internal/usage/write_callers.sql", `coalesce(given_up.weight, 0)`, `0 * coalesce(given_up.weight, 0)`}}},
+	{"requests of others are not counted", "internal/usage.TestManyCallers", []edit{
+		{"internal/usage.top.add", `t.others[e.nsid] = t.others[e.nsid].plus(e.sum)`, ``}}},
+	{"a row of the audit log for each conflict", "internal/usage.TestConflictsAreAudited", []edit{
+		{"internal/usage.Counter.newConflicts", `c.audited[e.caller] || len(c.audited) == auditedPerHour`, `false`}}},
+	{"a reused key leaves no trace", "idem.TestReuseIsAudited", []edit{
+		{"idem.reclaim", `fence FROM reused`, `fence FROM reused WHERE false`}}},
+	{"a lost key goes unnoticed", "internal/invariants.TestRepeatedMessages", []edit{
+		{"internal/invariants.repeatedMessages", `HAVING count(*) > 1`, `HAVING count(*) > 2`}}},
+	{"a lifetime below its floor", "cmd/mlsd.TestSettings", []edit{
+		{"idem.Lifetimes.WithLives", `case d < o.Least.Life:`, `case d <= 0:`}}},
+	{"a lifetime that is set and not used", "cmd/mlsd.TestLifetimesAreSet", []edit{
+		{"api.routes", `p.recordLife = o.Life`, `_ = o`}}},
+
 	// Welcomes
 	{"second-fetch-410", "TestSecondFetch410", []edit{
 		{"welcome.fetched.delivery", `case *f.state == Consumed:`, `case *f.state == Consumed, *f.state == InFlight:`}}},

@@ -1,4 +1,4 @@
-package conflicts_test
+package usage_test
 
 import (
 	"context"
@@ -9,9 +9,18 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/internal/conflicts"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/usage"
 )
+
+func newCounter(db *pgxpool.Pool) *usage.Counter {
+	return usage.New(db, slog.New(slog.DiscardHandler), "IdempotencyConflict")
+}
+
+// refused is a request of alice that was refused because of another one.
+func refused(conflict, nsid string) usage.Request {
+	return usage.Request{Caller: "did:plc:alice", NSID: nsid, Key: "k", Failed: true, Conflict: conflict, Took: time.Second}
+}
 
 // total returns the sum of one kind and how many hours it is spread over.
 func total(t *testing.T, db *pgxpool.Pool, kind string) (n, hours int) {
@@ -24,7 +33,7 @@ func total(t *testing.T, db *pgxpool.Pool, kind string) (n, hours int) {
 	return n, hours
 }
 
-func flush(t *testing.T, cs ...*conflicts.Counter) {
+func flush(t *testing.T, cs ...*usage.Counter) {
 	t.Helper()
 	for _, c := range cs {
 		if err := c.Flush(t.Context()); err != nil {
@@ -37,14 +46,14 @@ func flush(t *testing.T, cs ...*conflicts.Counter) {
 func TestNodesAddUp(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	a, b := conflicts.New(db, slog.New(slog.DiscardHandler)), conflicts.New(db, slog.New(slog.DiscardHandler))
+	a, b := newCounter(db), newCounter(db)
 	var wg sync.WaitGroup
-	for _, node := range []*conflicts.Counter{a, b} {
+	for _, node := range []*usage.Counter{a, b} {
 		for range 4 {
 			wg.Go(func() {
 				for range 50 {
-					node.Add("EpochMismatch", "addMembers")
-					node.Add("EpochMismatch", "sendMessage")
+					node.Add(refused("EpochMismatch", "addMembers"))
+					node.Add(refused("EpochMismatch", "sendMessage"))
 				}
 				if err := node.Flush(t.Context()); err != nil {
 					t.Error(err)
@@ -65,11 +74,11 @@ func TestNodesAddUp(t *testing.T) {
 func TestHoursAreKeptForAMonth(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := conflicts.New(db, slog.New(slog.DiscardHandler))
-	c.Add("EpochMismatch", "addMembers")
+	c := newCounter(db)
+	c.Add(refused("EpochMismatch", "addMembers"))
 	flush(t, c)
 	pgtest.Age(t, db, "conflict_counts", 29*24*time.Hour)
-	c.Add("EpochMismatch", "addMembers")
+	c.Add(refused("EpochMismatch", "addMembers"))
 	flush(t, c)
 	if n, hours := total(t, db, "EpochMismatch"); n != 2 || hours != 2 {
 		t.Errorf("after 29 days: %d in %d hours", n, hours)
@@ -85,8 +94,8 @@ func TestHoursAreKeptForAMonth(t *testing.T) {
 func TestLastFlush(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := conflicts.New(db, slog.New(slog.DiscardHandler))
-	c.Add("RequestInProgress", "createConvo")
+	c := newCounter(db)
+	c.Add(refused("RequestInProgress", "createConvo"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.Run(ctx, time.Hour)
@@ -99,8 +108,8 @@ func TestLastFlush(t *testing.T) {
 func TestLostFlush(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := conflicts.New(db, slog.New(slog.DiscardHandler))
-	c.Add("EpochMismatch", "addMembers")
+	c := newCounter(db)
+	c.Add(refused("EpochMismatch", "addMembers"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := c.Flush(ctx); err == nil {

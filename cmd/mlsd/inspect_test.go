@@ -1,0 +1,221 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+)
+
+// lines returns what inspect prints, without the padding of its columns.
+func lines(text string) []string {
+	return strings.Split(regexp.MustCompile(`  +`).ReplaceAllString(strings.TrimSpace(text), " | "), "\n")
+}
+
+// wantCallers wants the counts of causeEverything by caller. Finding S3.
+func wantCallers(t *testing.T, database string, bob *user) {
+	t.Helper()
+	var got []callerUse
+	for _, c := range lookJSON[callersReport](t, database, "records", "--by-caller", "--since", "1h", "--dids").Callers {
+		if c.MeanSeconds <= 0 || c.Seconds < c.MeanSeconds {
+			t.Errorf("times of %+v", c)
+		}
+		c.Seconds, c.MeanSeconds = 0, 0
+		if c.Caller == bob.did().String() && c.Method == mlsapi.NSIDPublishKeyPackage {
+			got = append(got, c)
+		}
+		if c.Method == mlsapi.NSIDSendMessage || c.Method == mlsapi.NSIDCreateConvo {
+			c.Caller = "alice" // nobody else does
+			got = append(got, c)
+		}
+	}
+	want := []callerUse{
+		{Caller: "alice", Method: mlsapi.NSIDSendMessage, Requests: 4, First: 1, Replayed: 1, Conflicts: 1, Epoch: 1},
+		{Caller: "alice", Method: mlsapi.NSIDCreateConvo, Requests: 3, First: 2, InProgress: 1},
+		{Caller: bob.did().String(), Method: mlsapi.NSIDPublishKeyPackage, Requests: 4, First: 3, Expired: 1},
+	}
+	byMethod := func(a, b callerUse) int { return strings.Compare(a.Method, b.Method) }
+	slices.SortFunc(got, byMethod)
+	slices.SortFunc(want, byMethod)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("records by caller (-want +got):\n%s", diff)
+	}
+	var refused []refusedUse
+	for _, c := range lookJSON[refusedReport](t, database, "conflicts", "--by-caller").Callers {
+		if !strings.HasSuffix(c.Caller, "…") {
+			t.Errorf("a caller in full: %s", c.Caller)
+		}
+		refused = append(refused, refusedUse{Error: c.Error, Method: c.Method, Count: c.Count})
+	}
+	if diff := cmp.Diff([]refusedUse{
+		{Error: "EpochMismatch", Method: mlsapi.NSIDSendMessage, Count: 1},
+		{Error: "IdempotencyConflict", Method: mlsapi.NSIDSendMessage, Count: 1},
+		{Error: "RequestInProgress", Method: mlsapi.NSIDCreateConvo, Count: 1},
+	}, refused); diff != "" {
+		t.Errorf("conflicts by caller (-want +got):\n%s", diff)
+	}
+	counted := lookJSON[auditReport](t, database, "audit").Transitions // finding S4
+	for _, want := range []transitionCount{
+		{"record", "completed", "conflict", "used for another request", 1}, {"record", "expired", "reused", "publishKeyPackage", 1},
+	} {
+		if !slices.Contains(counted, want) {
+			t.Errorf("the audit log lacks %+v: %+v", want, counted)
+		}
+	}
+}
+
+// inspected is a database whose rows a test writes itself.
+func inspected(t *testing.T, statements ...string) (database string, db *pgxpool.Pool) {
+	t.Helper()
+	database = pgtest.URL(t)
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	for _, sql := range statements {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	return database, db
+}
+
+// Finding S3: inspect prints callers in windows of time.
+func TestInspectCallers(t *testing.T) {
+	t.Parallel()
+	database, _ := inspected(t, `
+		INSERT INTO caller_counts (hour, kind, caller_did, nsid, n, seconds, weight)
+		SELECT date_trunc('hour', now(), 'UTC') - age * interval '1 hour', kind, did, nsid, n, n * 0.25, n
+		FROM (VALUES
+			(0, 'first', 'did:plc:alicealice', 'createConvo', 3), (2, 'replay', 'did:plc:alicealice', 'createConvo', 2),
+			(0, 'IdempotencyConflict', 'did:plc:alicealice', 'createConvo', 4), (30, 'EpochMismatch', 'did:plc:alicealice', 'createConvo', 90),
+			(0, 'other', '', 'getEpoch', 5), (0, 'RequestInProgress', '', 'addMembers', 1), (1, 'expired', 'did:plc:bobbobbob', 'addMembers', 1)
+		) AS counted (age, kind, did, nsid, n)`)
+	thisHour := hour(time.Now())
+	for args, want := range map[string][]string{
+		"records --by-caller": {
+			"caller | method | requests | first | replayed | expired | conflicts | in progress | wrong epoch | mean time | total time",
+			"did:plc:alic… | createConvo | 9 | 3 | 2 | 0 | 4 | 0 | 0 | 250ms | 2.25s",
+			"(all others) | getEpoch | 5 | 0 | 0 | 0 | 0 | 0 | 0 | 250ms | 1.25s",
+			"(all others) | addMembers | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 250ms | 250ms",
+			"did:plc:bobb… | addMembers | 1 | 0 | 0 | 1 | 0 | 0 | 0 | 250ms | 250ms",
+		},
+		"records --by-caller --since 1s --rows 1": {
+			"caller | method | requests | first | replayed | expired | conflicts | in progress | wrong epoch | mean time | total time",
+			"did:plc:alic… | createConvo | 7 | 3 | 0 | 0 | 4 | 0 | 0 | 250ms | 1.75s",
+		},
+		"conflicts --by-caller --since 1s --dids": {
+			"caller | error | method | count | last hour (UTC)",
+			"did:plc:alicealice | IdempotencyConflict | createConvo | 4 | " + thisHour,
+			"(all others) | RequestInProgress | addMembers | 1 | " + thisHour,
+		},
+		"conflicts --by-caller --since 48h --rows 1": {
+			"caller | error | method | count | last hour (UTC)",
+			"did:plc:alic… | EpochMismatch | createConvo | 90 | " + hour(time.Now().Add(-30*time.Hour)),
+		},
+		"conflicts --since 1h": {"none"},
+	} {
+		if diff := cmp.Diff(want, lines(look(t, database, strings.Fields(args)...))); diff != "" && hour(time.Now()) == thisHour {
+			t.Errorf("%s (-want +got):\n%s", args, diff)
+		}
+	}
+	launch(t, nil, "--database-url", database, "inspect", "records", "--since", "0s").fails("--since", "must be positive")
+	launch(t, nil, "--database-url", database, "inspect", "push", "--by-caller").fails("by-caller")
+}
+
+// Finding S3: inspect prints reservations with their scope and last error, and the records of a
+// window.
+func TestInspectReservations(t *testing.T) {
+	t.Parallel()
+	database, _ := inspected(t, `
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, outcome,
+			fence, started_at, lease_expires_at, last_error)
+		VALUES ('did:plc:alicealice', 'work', 'convo', 'k1', '', '{}', '', now() - interval '2 hours', now() + interval '1 day', 'released', 'failure',
+				2, now() - interval '1 hour', now(), 'no route to did:plc:bobbobbob'),
+			('mlsd', 'mlsd.push', '', 'k2', '', '{}', '', now(), now() + interval '1 day', 'processing', '',
+				1, now(), now() + interval '1 day', NULL),
+			('mlsd', 'mlsd.push', '', 'k3', '', '{}', '', now(), now() + interval '1 day', 'completed', 'success', 1, now(), now(), NULL)`)
+	r := lookJSON[reservationsReport](t, database, "reservations")
+	for n := range r.Reservations {
+		r.Reservations[n].AgeSeconds, r.Reservations[n].LeaseSeconds = 0, 0
+	}
+	want := reservationsReport{Processing: 1, Released: 1, Reservations: []reservation{
+		{Method: "mlsd.push", Key: "k2", Caller: "mlsd", State: "processing", Fence: 1},
+		{Method: "work", Scope: "convo", Key: "k1", Caller: "did:plc:alic…", State: "released", Fence: 2, LastError: "no route to did:…"},
+	}}
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	text := look(t, database, "reservations")
+	for _, part := range []string{
+		`processing +1\n`, `stuck +0\n`, `released +1\n`, `method +scope +key +caller +age +fence +lease +last error\n`,
+		`mlsd\.push +- +k2 +mlsd +[0-9]+s +1 +held, 2[34]h[0-9ms]+ left +-\n`,
+		`work +convo +k1 +did:plc:alic… +1h0m[0-9]+s +2 +released +no route to did:…\n`,
+	} {
+		if !regexp.MustCompile(part).MatchString(text) {
+			t.Errorf("%s is not in\n%s", part, text)
+		}
+	}
+	for since, want := range map[string]int{"1h": 2, "3h": 3} {
+		if n := len(lookJSON[recordsReport](t, database, "records", "--since", since).Records); n != want {
+			t.Errorf("records since %s: %d rows, want %d", since, n, want)
+		}
+	}
+}
+
+// Finding S5: the lifetimes that are set are those of new records, and inspect prints them.
+func TestLifetimesAreSet(t *testing.T) {
+	t.Parallel()
+	database, db := inspected(t)
+	lifetimes := []string{"--idempotency-ttl", "createConvo=2h,getKeyPackages=45m", "--idempotency-lease", "push=30s"}
+	w := newWorld(t)
+	s := boot(t, nil, w.flags(append(lifetimes, "--database-url", database)...)...)
+	w.use(s.admin, s.public)
+	alice, bob := w.user(), w.user()
+	alice.create(bob)
+	bob.publication().must().ok()
+	s.stop()
+	for method, want := range map[string]time.Duration{mlsapi.NSIDCreateConvo: 2 * time.Hour, mlsapi.NSIDPublishKeyPackage: 24 * time.Hour} {
+		var life time.Duration
+		if err := db.QueryRow(t.Context(), `SELECT max(expires_at - created_at) FROM idempotency_keys WHERE nsid = $1`, method).Scan(&life); err != nil {
+			t.Fatal(err)
+		}
+		if off := (life - want).Abs(); off > time.Second {
+			t.Errorf("a record of %s lasts %s, want %s", method, life, want)
+		}
+	}
+	if _, err := db.Exec(t.Context(), `DELETE FROM idempotency_keys`); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"method | life | at least | lease | records | expired, kept | next expires in",
+		"(every other) | 7d0h | - | 5m0s | 0 | 0 | -",
+		"blue.catbird.mls.addMembers | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.createConvo | 2h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.getKeyPackages | 45m0s | 30m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.leaveConvo | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.processExternalCommit | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.publishKeyPackage | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.publishKeyPackages | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.registerPushTarget | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.submitCommit | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.unregisterPushTarget | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"mlsd.push | 24h0m0s | 2h0m0s | 30s | 0 | 0 | -",
+	}
+	stdout := launch(t, nil, append(lifetimes, "--database-url", database, "inspect", "lifetimes")...)
+	if err := stdout.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, lines(stdout.stdout.String())); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

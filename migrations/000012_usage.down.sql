@@ -1,0 +1,2 @@
+ALTER TABLE idempotency_keys DROP COLUMN last_error;
+DROP TABLE caller_counts;
