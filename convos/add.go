@@ -19,8 +19,8 @@ type AddMembers struct {
 	Proposed
 }
 
-// Add accepts the commit and puts the members on the roster. The commit replaces the leaves of those
-// who are on the roster and never joined. Errors: ErrNotFound, ErrNotMember,
+// Add accepts the commit and puts the members on the roster. The commit replaces the leaves of
+// those who are on the roster and never joined. Errors: ErrNotFound, ErrNotMember,
 // ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
 // *InvalidObjectError, and those of keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
