@@ -104,6 +104,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // begin makes series before their first count: a rate does not see the count that a series begins
 // with.
 func (m *Metrics) begin() {
+	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job"} {
+		m.transitions.WithLabelValues(entity)
+	}
+	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
+		m.pushJobs.WithLabelValues(outcome)
+	}
 	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
 		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
 	}

@@ -15,8 +15,9 @@ const (
 	keepExpired = 24 * time.Hour
 	// keepAudit is how long a row of the audit log stays.
 	keepAudit = 90 * 24 * time.Hour
-	// cleanBatch bounds the rows of one transaction.
-	cleanBatch = 1000
+	// cleanBatch bounds the rows of one transaction. It holds locks of the convos whose keys it
+	// retires.
+	cleanBatch = 100
 )
 
 // Cleaner removes records whose lifetime is over, and old rows of the audit log. One node at a time

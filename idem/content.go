@@ -60,8 +60,8 @@ func (c Content) fieldHashes() map[string]string {
 func addHashes(hashes map[string]string, path string, value []byte) {
 	sum := sha256.Sum256(value)
 	hashes[path] = hex.EncodeToString(sum[:])
-	if len(value) == 0 || value[0] != '{' {
-		return
+	if !bytes.HasPrefix(value, []byte("{")) || bytes.HasPrefix(value, []byte(`{"$bytes":`)) {
+		return // bytes are one value, as a client sees them
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(value, &fields) != nil {

@@ -103,6 +103,7 @@ func TestConflictNamesFieldsInside(t *testing.T) {
 		"inside":           {[]string{"m", `{"a":1,"b":{"c":2,"d":4}}`, "z", `[{"x":1}]`}, []string{"m.b.d"}, false},
 		"inside and array": {[]string{"m", `{"a":2,"b":{"c":2,"d":3}}`, "z", `[{"x":2}]`}, []string{"m.a", "z"}, false},
 		"gone":             {[]string{"m", `{"a":1}`, "z", `[{"x":1}]`}, []string{"m.b"}, false},
+		"bytes":            {[]string{"m", `{"a":1,"b":{"c":2,"d":3}}`, "z", `{"$bytes":"AAAA"}`}, []string{"z"}, false},
 		"all gone":         {[]string{"z", `[{"x":1}]`}, []string{"m"}, false},
 		"empty":            {[]string{"m", `{}`, "z", `[{"x":1}]`}, []string{"m"}, false},
 		"old record":       {[]string{"m", `{"a":2,"b":{"c":2,"d":3}}`, "z", `[{"x":1}]`}, []string{"m"}, true},

@@ -29,9 +29,11 @@ const (
 // written in the order in which they arrive, unless the convo is busy.
 //
 // A transaction of a shard skips convos that others have locked, so that they do not delay other
-// convos. The skipped messages of such a busy convo, and those that arrive later, get a lane of
-// their own, which waits for the lock. Messages that were in the shard's queue by then may overtake
-// them. The lane ends when its queue is empty.
+// convos. The skipped messages of such a busy convo get a lane of their own, which waits for the
+// lock. Messages that arrive later may overtake them. The lane ends when its queue is empty.
+//
+// Every message passes a shard first, also if its convo has a lane: only members' messages are
+// skipped, so nobody else waits with them, or learns from a wait that the convo exists.
 type batcher struct {
 	write   func(ctx context.Context, drafts []Draft, wait bool) []Result
 	onBatch func(drafts int)
@@ -92,15 +94,16 @@ func (b *batcher) enqueue(s *send) (duplicate bool, err error) {
 	if b.queued > 0 && (b.queued >= queueDrafts || b.bytes+len(s.Body) > queueBytes) {
 		return false, ErrOverloaded
 	}
-	ln := b.laneOf(s.ConvoID)
+	ln := b.shardOf(s.ConvoID)
 	b.push(ln, s)
-	return slices.ContainsFunc(ln.writing, func(w *send) bool { return w.repeats(&s.Draft) }), nil
+	writing := ln.writing
+	if busy := b.busy[s.ConvoID]; busy != nil {
+		writing = append(slices.Clip(writing), busy.writing...)
+	}
+	return slices.ContainsFunc(writing, func(w *send) bool { return w.repeats(&s.Draft) }), nil
 }
 
-func (b *batcher) laneOf(convo uuid.UUID) *lane {
-	if ln, busy := b.busy[convo]; busy {
-		return ln
-	}
+func (b *batcher) shardOf(convo uuid.UUID) *lane {
 	return b.shards[maphash.Bytes(b.seed, convo[:])%uint64(len(b.shards))]
 }
 

@@ -567,3 +567,26 @@ func TestOnBatch(t *testing.T) {
 		t.Errorf("%d messages in %d batches", sends.Load(), batches.Load())
 	}
 }
+
+// A stranger's message to a convo that has a lane of its own is refused at once. In the lane it would
+// wait with the members' messages, and the wait would show that the convo exists.
+func TestStrangerPassesTheLane(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	release := f.lock(t, lockConvo, f.convos[0])
+	member := f.later(t.Context(), f.draft(f.convos[0], alice, "a", "x"))
+	eventually(t, func() bool { return f.Busy(f.convos[0]) })
+	f.waitsForLock(t)
+	if _, err := f.Send(t.Context(), f.draft(f.convos[0], mallory, "m", "x")); !errors.Is(err, messages.ErrConvoNotFound) {
+		t.Errorf("the stranger: %v", err)
+	}
+	select {
+	case o := <-member:
+		t.Fatalf("the member's message did not wait: %+v", o)
+	default:
+	}
+	release()
+	if o := <-member; o.err != nil {
+		t.Errorf("the member: %v", o.err)
+	}
+}

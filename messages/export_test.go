@@ -43,7 +43,7 @@ func (l *Log) Busy(convo uuid.UUID) bool {
 func (l *Log) SameShard(a, b uuid.UUID) bool {
 	l.batcher.mu.Lock()
 	defer l.batcher.mu.Unlock()
-	return l.batcher.laneOf(a) == l.batcher.laneOf(b)
+	return l.batcher.shardOf(a) == l.batcher.shardOf(b)
 }
 
 // Bounds of expiry.

@@ -51,6 +51,12 @@ const (
 	dead = "dead"
 )
 
+// content is what the job's record is compared by. It is the same in every version of the server,
+// because another version may make the next attempt.
+func (j Job) content() idem.Content {
+	return idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}}
+}
+
 // attempt makes one attempt at a job that this worker has taken. An error other than the call's
 // leaves the job as it is. Another worker takes it once it is overdue.
 func (w *Worker) attempt(ctx context.Context, j Job) {
@@ -58,7 +64,7 @@ func (w *Worker) attempt(ctx context.Context, j Job) {
 	if err == nil {
 		_, err = w.writes.Run(ctx, idem.Request{
 			Caller: "mlsd", NSID: idem.NSIDPush, Key: j.ID.String(), Life: idem.Push.Life, Lease: idem.Push.Lease,
-			Input: idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}},
+			Input: j.content(),
 		}, func(ctx context.Context, _ int64) (idem.Done, error) { return w.work(ctx, j) })
 	}
 	var retry *retryError

@@ -94,14 +94,16 @@ func (s *Service) confirmTogether(ctx context.Context, all []confirmation) ([]co
 	for i, c := range all {
 		c.queue(statements, &results[i])
 	}
-	return results, s.transact(ctx, nsid.ConfirmWelcome, statements)
+	err := s.transact(ctx, nsid.ConfirmWelcome, statements)
+	return results, err
 }
 
 // confirmAlone confirms in a transaction that waits for the locks of the recipient's Welcomes.
 func (s *Service) confirmAlone(ctx context.Context, c confirmation) (result confirmed, err error) {
 	statements := s.begin(true, c.convo, c.to, reasonConfirm)
 	c.queue(statements, &result)
-	return result, s.transact(ctx, nsid.ConfirmWelcome, statements)
+	err = s.transact(ctx, nsid.ConfirmWelcome, statements)
+	return result, err
 }
 
 func (c confirmation) queue(statements *pgx.Batch, result *confirmed) {

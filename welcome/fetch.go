@@ -43,7 +43,8 @@ func (s *Service) fetchOnce(ctx context.Context, convo uuid.UUID, to Device, wai
 		QueryRow(func(row pgx.Row) error {
 			return row.Scan(&f.member, &f.state, &f.leased, &f.ref, &f.epoch, &f.graceExpiresAt, &f.body)
 		})
-	return f, s.transact(ctx, nsid.GetWelcome, statements)
+	err = s.transact(ctx, nsid.GetWelcome, statements)
+	return f, err
 }
 
 // fetched is the row of openLease. Fields besides member are nil if the recipient has no Welcome.

@@ -52,9 +52,9 @@ var mutants = []mutant{
 	{"body-ignored (messages)", "TestBodyIgnored", []edit{
 		{"messages.judge.repetition", `bytes.Equal(r.hash, d.Hash[:])`, `bytes.Equal(r.hash, r.hash)`}}},
 	{"no second guard (convos)", "TestRawSecondInsert", []edit{
-		{"migrations/000010_keys.up.sql", `CREATE UNIQUE INDEX convos_idempotency_key`, `CREATE INDEX convos_idempotency_key`}}},
+		{"migrations/000014_key_indexes.up.sql", `CREATE UNIQUE INDEX convos_idempotency_key`, `CREATE INDEX convos_idempotency_key`}}},
 	{"no second guard (commits)", "TestRawSecondInsert", []edit{
-		{"migrations/000010_keys.up.sql", `CREATE UNIQUE INDEX messages_commit_idempotency_key`, `CREATE INDEX messages_commit_idempotency_key`}}},
+		{"migrations/000014_key_indexes.up.sql", `CREATE UNIQUE INDEX messages_commit_idempotency_key`, `CREATE INDEX messages_commit_idempotency_key`}}},
 	{"a key is never free again", "TestKeyIsRetiredWithItsRecord", []edit{
 		{"idem.Store.claim", `err = s.retire(ctx, tx, []UsedKey{{Caller: req.Caller.String(), NSID: req.NSID, Scope: req.Scope, Key: req.Key}})`, ``}}},
 	{"the cleaner leaves keys in use", "TestKeyIsRetiredWithItsRecord", []edit{
@@ -87,6 +87,25 @@ var mutants = []mutant{
 		{"idem.Store.Do", `answer.Body, err = effect(ctx, tx); err != nil {`, `answer.Body, err = effect(ctx, tx); err != nil {
 		complete(tx, req, []byte(err.Error()))
 		_ = tx.Commit(ctx)`}}},
+	{"hash-changed", "TestRequestHashes", []edit{
+		{"idem.Content.Hash", `h := sha256.New()`, `h := sha256.New()
+	h.Write([]byte("v2"))`},
+		{"api.contentHash", `sha256.Sum256(*buf)`, `sha256.Sum256(append([]byte("v2"), *buf...))`}}},
+	{"hash-changed (bytes with padding)", "TestRequestHashes", []edit{
+		{"api/lexcodec.Bytes.AppendJSON", "return append(dst, `\"}`...)", "return append(dst, `=\"}`...)"}}},
+	{"hash-changed (what is stored)", "TestStoredHashes", []edit{
+		{"api.handlers.write", `Input: input`, `Input: append(input[:len(input):len(input)], idem.Field{Name: "method", JSON: []byte("1")})`}}},
+	{"hash-changed (push)", "push.TestJobHash", []edit{
+		{"push.Job.content", `"job"`, `"id"`}}},
+	{"no key, no retry", "TestOldClients", []edit{
+		{"api.handlers.AddMembers", `key = input.DerivedKey()`, `key = "any"`},
+		{"api.handlers.AddMembers", `return h.commit(c, convo, key,`, `return h.commit(c, convo, "",`}}},
+	{"silence counts as success", "TestSilenceOfOldClients", []edit{
+		{"welcome.Service.begin", `s.policy.OnExpiry == Consume`, `true`}}},
+	{"a roster without a commit", "TestOldClients", []edit{
+		{"convos.Add", `return Advanced{}, ErrCommitRequired`, `return Advanced{}, nil`}}},
+	{"an alert that misses the first count", "cmd/mlsd.TestSeriesOfAlertsExist", []edit{
+		{"api.Metrics.begin", `m.transitions.WithLabelValues(entity)`, `_ = entity`}}},
 	{"swallowed-insert", "TestSwallowedInsert", []edit{
 		{"idem.reserve", `tag, err := tx.Exec`, `attempt, err := tx.Begin(ctx)
 	if err != nil {
@@ -334,8 +353,10 @@ var mutants = []mutant{
 		{"messages.batcher.cancel", `slices.Index(ln.queue, s); i >= 0`, `slices.Index(ln.queue, s); i > len(ln.queue)`}}},
 	{"unbounded queue", "messages.TestQueueIsBounded", []edit{
 		{"messages.batcher.enqueue", `if b.queued > 0 &&`, `if b.queued < 0 &&`}}},
+	{"a stranger waits in the lane", "messages.TestStrangerPassesTheLane", []edit{
+		{"messages.batcher.enqueue", `b.push(ln, s)`, `if busy := b.busy[s.ConvoID]; busy != nil { ln = busy }; b.push(ln, s)`}}},
 	{"one shard", "messages.TestOtherShardGoesOn", []edit{
-		{"messages.batcher.laneOf", `uint64(len(b.shards))`, `uint64(len(b.shards)/2)`}}},
+		{"messages.batcher.shardOf", `uint64(len(b.shards))`, `uint64(len(b.shards)/2)`}}},
 	{"commits expire", "messages.TestExpiry", []edit{
 		{"messages/expire_batch.sql", `AND m.seq <= p.upto AND m.kind = 1`, `AND m.seq <= p.upto`}}},
 	{"a hole in the log", "messages.TestExpiryInOrder", []edit{

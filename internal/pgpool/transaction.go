@@ -38,7 +38,10 @@ func NewTransaction(conn *pgxpool.Conn, opening string, args ...any) *Transactio
 
 // begin sends BEGIN in a round trip of its own, unless the transaction has begun.
 func (t *Transaction) begin(ctx context.Context) error {
-	if t.tx != nil || t.ended {
+	switch {
+	case t.ended:
+		return pgx.ErrTxClosed
+	case t.tx != nil:
 		return nil
 	}
 	return t.SendBatch(ctx, &pgx.Batch{}).Close()
@@ -71,7 +74,7 @@ func (t *Transaction) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResu
 
 // Exec implements pgx.Tx.
 func (t *Transaction) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	if t.tx != nil {
+	if t.tx != nil && !t.ended {
 		return t.tx.Exec(ctx, sql, args...)
 	}
 	b := &pgx.Batch{}
@@ -90,15 +93,12 @@ func (t *Transaction) Query(ctx context.Context, sql string, args ...any) (pgx.R
 	if err := t.begin(ctx); err != nil {
 		return nil, err
 	}
-	if t.ended {
-		return nil, pgx.ErrTxClosed
-	}
 	return t.tx.Query(ctx, sql, args...)
 }
 
 // QueryRow implements pgx.Tx.
 func (t *Transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if t.tx != nil {
+	if t.tx != nil && !t.ended {
 		return t.tx.QueryRow(ctx, sql, args...)
 	}
 	b := &pgx.Batch{}
@@ -151,8 +151,9 @@ func (t *Transaction) Commit(ctx context.Context) error {
 }
 
 // CommitAfter sends the queries of batch, calls before, and sends COMMIT. It waits for the server
-// only once, after that: the server works on the queries while before runs. An error of before or of
-// a query rolls the transaction back. The functions of the queries are called after COMMIT was sent,
+// only once, after that: the server works on the queries while before runs. In between the session
+// is idle in a transaction, and idle_in_transaction_session_timeout holds, should this process stop
+// there. An error of before or of a query rolls the transaction back. The functions of the queries are called after COMMIT was sent,
 // so they must only read results: their errors come too late to roll anything back. If the
 // transaction has not begun, BEGIN goes along with the queries.
 func (t *Transaction) CommitAfter(ctx context.Context, batch *pgx.Batch, before func() error) error {
@@ -214,7 +215,7 @@ func send(conn *pgx.Conn, pipeline *pgconn.Pipeline, queries []*pgx.QueuedQuery,
 		}
 		pipeline.SendQueryStatement(statements[i], values.ParamValues, values.ParamFormats, values.ResultFormats)
 	}
-	return pipeline.Flush()
+	return pipeline.Sync()
 }
 
 // receive reads the results of the queries and of COMMIT.
@@ -227,6 +228,9 @@ func receive(results *pipelineResults, queries []*pgx.QueuedQuery) error {
 		} else if _, err := results.Exec(); err != nil {
 			return err
 		}
+	}
+	if _, err := results.pipeline.GetResults(); err != nil { // of the first Sync
+		return err
 	}
 	tag, err := results.Exec()
 	if err == nil && tag.String() != "COMMIT" {

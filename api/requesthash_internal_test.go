@@ -1,0 +1,172 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/internal/nsid"
+	"mlsd/lexicons"
+)
+
+// hashVector is a request with its hash, in testdata/request-hashes.json.
+type hashVector struct {
+	Method, Name string
+	Body         json.RawMessage // of a procedure
+	Query        string          // of a query
+	// Also and AlsoQuery are other spellings of the same request.
+	Also      []json.RawMessage
+	AlsoQuery []string
+	// Canonical is what is hashed, and Hash its SHA-256 in hexadecimal.
+	Canonical, Hash string
+}
+
+// input is a decoded request whose content can be hashed.
+type input interface{ Fields() []lexcodec.Field }
+
+// keyedInputs decode the requests of the methods that take a key.
+var keyedInputs = map[string]func(query url.Values, body []byte) (input, error){
+	nsid.AddMembers:            ofBody(mlsapi.DecodeAddMembersInput),
+	nsid.CreateConvo:           ofBody(mlsapi.DecodeCreateConvoInput),
+	nsid.GetKeyPackages:        ofQuery(mlsapi.DecodeGetKeyPackagesParams),
+	nsid.LeaveConvo:            ofBody(mlsapi.DecodeLeaveConvoInput),
+	nsid.ProcessExternalCommit: ofBody(mlsapi.DecodeProcessExternalCommitInput),
+	nsid.PublishKeyPackage:     ofBody(mlsapi.DecodePublishKeyPackageInput),
+	nsid.PublishKeyPackages:    ofBody(mlsapi.DecodePublishKeyPackagesInput),
+	nsid.RegisterPushTarget:    ofBody(mlsapi.DecodeRegisterPushTargetInput),
+	nsid.SendMessage:           ofBody(mlsapi.DecodeSendMessageInput),
+	nsid.SubmitCommit:          ofBody(mlsapi.DecodeSubmitCommitInput),
+	nsid.UnregisterPushTarget:  ofBody(mlsapi.DecodeUnregisterPushTargetInput),
+}
+
+func ofBody[T input](decode func([]byte) (T, error)) func(url.Values, []byte) (input, error) {
+	return func(_ url.Values, body []byte) (input, error) { return decode(body) }
+}
+
+func ofQuery[T input](decode func(url.Values) (T, error)) func(url.Values, []byte) (input, error) {
+	return func(query url.Values, _ []byte) (input, error) { return decode(query) }
+}
+
+// S10: the hash of a request is the same in every version of the server. A record may outlive
+// versions, and a message's lasts as long as the message. With another hash the retry of a stored
+// write would be a conflict. So a vector is never changed. A new optional field gets a vector of
+// its own, and leaves those of requests without it as they are.
+func TestRequestHashes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/request-hashes.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []hashVector
+	if err := json.Unmarshal(text, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string][]string{} // the fields that vectors have, by method
+	for _, v := range vectors {
+		t.Run(v.Method+" "+v.Name, func(t *testing.T) {
+			for _, query := range append([]string{v.Query}, v.AlsoQuery...) {
+				for _, body := range append([]json.RawMessage{v.Body}, v.Also...) {
+					in := v.decode(t, query, body)
+					if got := canonical(in); got != v.Canonical {
+						t.Errorf("%s%s\n is hashed as %s\n    instead of %s", query, body, got, v.Canonical)
+					}
+					for way, hash := range hashes(in) {
+						if got := hex.EncodeToString(hash[:]); got != v.Hash {
+							t.Errorf("%s%s\n has the hash %s (%s); the hashes of stored requests are %s", query, body, got, way, v.Hash)
+						}
+					}
+					for _, f := range in.Fields() {
+						seen[v.Method] = append(seen[v.Method], f.Name)
+					}
+				}
+			}
+		})
+	}
+	for _, m := range mlsapi.Methods() {
+		_, name, _ := strings.Cut(m.NSID, "blue.catbird.mls.")
+		for _, field := range fieldsOfKeyed(t, m.NSID) {
+			if !slices.Contains(seen[name], field) {
+				t.Errorf("%s takes a key, and no vector in testdata/request-hashes.json has its field %s", name, field)
+			}
+		}
+	}
+}
+
+// decode decodes the request as the server does.
+func (v hashVector) decode(t *testing.T, query string, body []byte) input {
+	t.Helper()
+	decode := keyedInputs["blue.catbird.mls."+v.Method]
+	if decode == nil {
+		t.Fatalf("keyedInputs lacks %s", v.Method)
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := decode(values, body)
+	if err != nil {
+		t.Fatalf("decode %s%s: %v", query, body, err)
+	}
+	return in
+}
+
+// canonical is the text that is hashed: the fields as one JSON object.
+func canonical(in input) string {
+	var fields []string
+	for _, f := range in.Fields() {
+		fields = append(fields, `"`+f.Name+`":`+string(f.JSON))
+	}
+	return "{" + strings.Join(fields, ",") + "}"
+}
+
+// hashes are the request's hash by each way in which the server computes it.
+func hashes(in input) map[string][sha256.Size]byte {
+	all := map[string][sha256.Size]byte{"as any request": content(in.Fields()).Hash()}
+	if message, ok := in.(*mlsapi.SendMessageInput); ok {
+		all["as a message"] = contentHash(*message)
+	}
+	return all
+}
+
+// fieldsOfKeyed returns the names of the input's fields, without the key, if the method takes one.
+func fieldsOfKeyed(t *testing.T, nsid string) (names []string) {
+	t.Helper()
+	text, err := lexicons.Files.ReadFile(lexicons.Path(nsid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type object struct{ Properties map[string]any }
+	var lexicon struct {
+		Defs struct {
+			Main struct {
+				Input      struct{ Schema object }
+				Parameters object
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &lexicon); err != nil {
+		t.Fatal(err)
+	}
+	main := lexicon.Defs.Main
+	for _, properties := range []map[string]any{main.Input.Schema.Properties, main.Parameters.Properties} {
+		if _, keyed := properties["idempotencyKey"]; !keyed {
+			continue
+		}
+		for name := range properties {
+			if name != "idempotencyKey" {
+				names = append(names, name)
+			}
+		}
+	}
+	if methods[nsid].recordLife != 0 && len(names) == 0 {
+		t.Errorf("%s has records, but its lexicon has no idempotencyKey", nsid)
+	}
+	return names
+}

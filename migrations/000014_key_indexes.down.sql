@@ -1,0 +1,3 @@
+DROP INDEX key_packages_idempotency_key;
+DROP INDEX messages_commit_idempotency_key;
+DROP INDEX convos_idempotency_key;
