@@ -31,8 +31,9 @@ func (p *phone) leaves(others ...*phone) (found []uint32) {
 	return found
 }
 
-// replacement stages a commit that replaces the leaves of again's owner. again has another signature
-// key than the device that was invited: the library refuses to remove and add a key in one commit.
+// replacement stages a commit that replaces the leaves of again's owner. again has another
+// signature key than the device that was invited: the library refuses to remove and add a key in
+// one commit.
 func (p *phone) replacement(again *phone) *mlsclient.Staged {
 	p.w.t.Helper()
 	return must(p.group.Stage(mlsclient.Change{Remove: p.leaves(again), Add: p.fetch(again)}))(p.w)
@@ -60,8 +61,8 @@ func (p *phone) comeBack(c *convo) {
 	p.group = must(p.mls.ConfirmJoin(c.group))(p.w)
 }
 
-// S6. A device that could not join with its Welcome comes back by itself, without any member's help.
-// Its leaf from the failed invitation goes, and its Welcome is superseded.
+// S6. A device that could not join with its Welcome comes back by itself. Its leaf from the failed
+// invitation goes, and its Welcome is superseded.
 func TestComesBackByItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -83,9 +84,9 @@ func TestComesBackByItself(t *testing.T) {
 	carol.send(c, "by myself")
 }
 
-// S6. A member whose device could not join comes back by one commit of any member, which removes its
-// leaf and adds its new KeyPackage. The old Welcome is superseded with it. The server sees it in a
-// commit in clear, and by the GroupInfo of an encrypted one.
+// S6. A member whose device could not join comes back by one commit of any member, which removes
+// its leaf and adds its new KeyPackage. The old Welcome is superseded with it. The server sees it
+// in a commit in clear, and by the GroupInfo of an encrypted one.
 func TestReplacedLeaf(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -151,7 +152,7 @@ func TestReplacedLeaf(t *testing.T) {
 	}
 }
 
-// S6. Nobody replaces the leaf of a person that was seen in the group, or that can join now. A
+// S6. The leaf of a person that was seen in the group, or that can join now, is not replaced. A
 // commit that does not replace the leaf gets the answer that it always got.
 func TestNotReplaced(t *testing.T) {
 	t.Parallel()
@@ -225,8 +226,8 @@ func TestNotReplaced(t *testing.T) {
 	}
 }
 
-// S6. A device that kept its signature key is replaced by itself, if the member's MLS library can do
-// that. The group is known before, or the GroupInfo of the commit is the first one.
+// S6. A device that kept its signature key is replaced by itself, if the member's MLS library can
+// do that. The group is known before, or the GroupInfo of the commit is the first one.
 func TestReplacedWithItsOwnKey(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{true, false} {

@@ -12,8 +12,8 @@ import (
 )
 
 // TestConfirmedWhileReplaced: S6. A device confirms its Welcome while another member replaces its
-// leaf. Whoever locks the Welcome first decides: the addition waits, and then sees that the device
-// has joined.
+// leaf. The first to lock the Welcome decides: the addition waits, and then sees that the
+// device has joined.
 func TestConfirmedWhileReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -64,8 +64,8 @@ func PackageLeaf(message []byte) (Leaf, error) {
 	return Leaf{Identity: string(kp.LeafNode.Credential.Identity), SignatureKey: kp.LeafNode.SignatureKeyBytes}, nil
 }
 
-// SpoilWelcome returns a Welcome whose encrypted_group_info does not decrypt. It ends with the tag of
-// the encryption (RFC 9420 §12.4.3.1).
+// SpoilWelcome returns a Welcome whose encrypted_group_info does not decrypt. A Welcome ends with
+// the tag of that encryption (RFC 9420 §12.4.3.1).
 func SpoilWelcome(welcome []byte) []byte {
 	spoilt := bytes.Clone(welcome)
 	spoilt[len(spoilt)-1] ^= 1

@@ -45,8 +45,8 @@ func WelcomeDamaged(ctx context.Context, w *testbed.World) error {
 	return comeBack(ctx, w, convo, alice, dave, lost)
 }
 
-// reportsFailures makes phones try to join with a damaged Welcome. A server of our own must count one
-// failed join of each, though each phone tries twice under its lease.
+// reportsFailures makes phones try to join with a damaged Welcome. A server of our own must count
+// one failed join of each, though each phone tries twice under its lease.
 func reportsFailures(ctx context.Context, w *testbed.World, convo string, lost []*client.Phone) error {
 	count := func() (n int, err error) {
 		if w.Server != nil {
@@ -117,10 +117,10 @@ func refusesInvitation(ctx context.Context, w *testbed.World, convo string, memb
 	return nil
 }
 
-// WelcomeSilenceKilled uses a server that treats silence as success. Two apps are killed before they
-// keep their Welcomes, and after the grace the Welcomes are consumed. The server says to each which
-// way back it has: the first one needs a new invitation, because no GroupInfo is known; the second
-// one an external commit.
+// WelcomeSilenceKilled uses a server that treats silence as success. Two apps are killed before
+// they keep their Welcomes, and after the grace the Welcomes are consumed. The server says to each
+// which way back it has: the first one needs a new invitation, because no GroupInfo is known; the
+// second one an external commit.
 func WelcomeSilenceKilled(ctx context.Context, w *testbed.World) error {
 	if err := w.Restart(ctx, map[string]string{
 		"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume",

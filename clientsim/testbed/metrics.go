@@ -15,8 +15,8 @@ import (
 
 // This file reads a server's metrics and memory.
 
-// metrics reads the values of the metrics, by names with labels. It does not read those whose labels
-// have spaces.
+// metrics reads the values of the metrics, by names with labels. It does not read those whose
+// labels have spaces.
 func (p *Proc) metrics(ctx context.Context) (map[string]float64, error) {
 	p.mu.Lock()
 	admin := p.admin
