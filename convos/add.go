@@ -22,8 +22,8 @@ type AddMembers struct {
 }
 
 // Add accepts the commit and puts the members on the roster. Errors: ErrNotFound, ErrNotMember,
-// ErrConvoClosed, ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
-// *InvalidObjectError, and those of keypackages.Consume.
+// ErrConvoClosed, ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers,
+// *messages.EpochMismatchError, *InvalidObjectError, and those of keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, a.ConvoID, a.Caller)
 	if err != nil {
