@@ -67,7 +67,7 @@ func TestSelfRemove(t *testing.T) {
 		t.Errorf("the level is %s", level)
 	}
 	if n := len(alice.convo(c.convo).Members); n != 2 {
-		t.Errorf("%d members: whoever removes a device stays on the roster", n)
+		t.Errorf("%d members: the owner of the removed device stays on the roster", n)
 	}
 }
 
@@ -174,13 +174,13 @@ func TestReInitCloses(t *testing.T) {
 			bob.post(mlsapi.NSIDSendMessage, before).replays(sent)
 			alice.post(mlsapi.NSIDSubmitCommit, in).replays(closing)
 			c.epoch = 2
-			alice.isClosed(c, bob)
+			isClosed(c, alice, bob)
 		}
 	}
 }
 
 // isClosed checks that the convo of alice and bob takes nothing more, and can be read and left.
-func (alice *user) isClosed(c knownGroup, bob *user) {
+func isClosed(c knownGroup, alice, bob *user) {
 	t, w := alice.w.t, alice.w
 	t.Helper()
 	refused := func(a answer) {
@@ -279,7 +279,8 @@ func TestExternalProposal(t *testing.T) {
 	if !strings.Contains(message, "new_member_proposal") || !strings.Contains(message, "addMembers") {
 		t.Error(message)
 	}
-	// The epoch moves. The retry still gets its first answer, and another proposal of the old epoch none.
+	// The epoch moves. The retry still gets its first answer, and another proposal of the old epoch
+	// none.
 	alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: c.id, Commit: mlstest.Commit(c.group, 1, "x"),
 		GroupInfo: mlstest.GroupInfoWith(t, mlstest.ExternalSenders(service.Device, other.Device), c.group, 2, alice.Device, bob.Device)}).ok()
 	service.post(mlsapi.NSIDSendMessage, in).replays(sent)

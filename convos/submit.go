@@ -17,8 +17,8 @@ type Submission struct {
 
 // Submit accepts a commit that rotates keys, removes devices of the caller's own or of people who
 // have left, or adds devices of the caller's own with a Welcome. One with ReInit closes the convo.
-// Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrNotPermitted, *ReservedError, *messages.EpochMismatchError, *InvalidObjectError, and those of
-// keypackages.Consume.
+// Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrNotPermitted, *ReservedError,
+// *messages.EpochMismatchError, *InvalidObjectError, and those of keypackages.Consume.
 func Submit(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 	return submit(ctx, tx, s, rights{})
 }

@@ -42,9 +42,10 @@
 // # Rules
 //
 // Length prefixes must be minimal (§2.1.2). Nothing may follow the object. Unknown code points are
-// accepted wherever §13.5 allows GREASE. A proposal of an unknown type is opaque: opaque.go. No extension type may appear twice in a list (§13.4).
-// Epochs above [MaxEpoch] and group ids above [MaxGroupIDSize] are valid MLS but refused. Every
-// parser takes linear time, does not recurse, and allocates at most a small multiple of its input.
+// accepted wherever §13.5 allows GREASE. A proposal of an unknown type is opaque: opaque.go. No
+// extension type may appear twice in a list (§13.4). Epochs above [MaxEpoch] and group ids above
+// [MaxGroupIDSize] are valid MLS but refused. Every parser takes linear time, does not recurse, and
+// allocates at most a small multiple of its input.
 //
 // Results alias the bytes they were parsed from. Neither may be modified.
 //
