@@ -129,7 +129,7 @@ func TestCommands(t *testing.T) {
 	t.Parallel()
 	tree := map[string]*cli.Command{"inspect": inspectCommand(io.Discard), "migrate": migrateCommand(io.Discard, io.Discard)}
 	typed := regexp.MustCompile("(?:`| {4}|\\t)mlsd (inspect|migrate)( [^`\n#]*)?")
-	word, checked := regexp.MustCompile(`[A-Za-z_-]+`), 0
+	word, checked := regexp.MustCompile(`[0-9A-Za-z_-]+`), 0
 	for page, text := range pages(t) {
 		for _, m := range typed.FindAllStringSubmatch(text, -1) {
 			checked++
@@ -138,7 +138,7 @@ func TestCommands(t *testing.T) {
 			for _, w := range word.FindAllString(m[2], -1) {
 				sub := command.Command(w)
 				switch {
-				case strings.ToUpper(w) == w && !strings.HasPrefix(w, "-"):
+				case strings.ToUpper(w) == w && !strings.HasPrefix(w, "-"), '0' <= w[0] && w[0] <= '9': // a value, such as 24h
 				case strings.HasPrefix(w, "--") && slices.Contains(known, w[2:]):
 				case sub != nil:
 					known = append(known, flagNames(sub)...)
