@@ -136,7 +136,7 @@ func TestCheckerSeesSeededViolations(t *testing.T) {
 		"a missing commit":            {func(_ *ConvoModel, v *View) { v.Commits = nil }, Broken, "getCommits has 0"},
 		"a renumbered commit":         {func(_ *ConvoModel, v *View) { v.Commits[0].Epoch = 0 }, Broken, "getCommits and seq 3 differ"},
 		"a message hidden by default": {func(_ *ConvoModel, v *View) { v.Apps = v.Apps[:2] }, Lost, "shows 2 messages of 3"},
-		"a commit shown by default":   {func(_ *ConvoModel, v *View) { v.Apps[1] = v.Log[2] }, Broken, "without a type shows"},
+		"a commit shown by default":   {func(_ *ConvoModel, v *View) { v.Apps[1] = v.Log[2] }, Broken, "without a messageType shows"},
 		"an unread message":           {func(_ *ConvoModel, v *View) { v.Inbox = v.Inbox[:3] }, Lost, `"three", acknowledged at seq 4, was never read`},
 		"a message read twice":        {func(_ *ConvoModel, v *View) { v.Inbox = append(v.Inbox, v.Inbox[0]) }, Duplicated, `"one" was read at seq 1 and at 1`},
 		"a stranger's view":           {func(_ *ConvoModel, v *View) { v.DID = mallory }, Broken, "is no member"},
