@@ -1,0 +1,30 @@
+package mlsclient
+
+// Proposal is a kind of proposal that only some libraries make.
+type Proposal string
+
+const (
+	// SelfRemove asks for the removal of the device itself (0x000A, draft-ietf-mls-extensions).
+	SelfRemove Proposal = "selfRemove"
+	// Custom is a proposal of type 0xF001, whose content the application defines. The argument is
+	// that content.
+	Custom Proposal = "custom"
+	// PSK brings an external PSK into the group (RFC 9420 §12.1.4). The argument is its id.
+	PSK Proposal = "psk"
+	// ReInit closes the group (RFC 9420 §12.1.5). The argument is the successor's group_id.
+	ReInit Proposal = "reInit"
+)
+
+// Proposer is a group whose library makes some of these proposals.
+type Proposer interface {
+	// Propose returns an MLSMessage holding a proposal in clear. The device's next commit refers to
+	// it, and so do those of members that processed it. It is an error if the library does not make
+	// such a proposal.
+	Propose(kind Proposal, argument []byte) ([]byte, error)
+}
+
+// PSKKeeper is a device whose library takes external PSKs.
+type PSKKeeper interface {
+	// KeepPSK stores an external PSK under its id.
+	KeepPSK(id, secret []byte) error
+}

@@ -1,0 +1,118 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// playObjects sends objects that only some libraries make, or understand, through the server. Each
+// group has members of one library. agents are the libraries to choose from.
+func playObjects(ctx context.Context, w *testbed.World, agents []mlsclient.Library) error {
+	w.Suite = mlsclient.SuiteX25519
+	o := &objects{libraryGroup: libraryGroup{w: w}}
+	for _, library := range agents {
+		var err error
+		switch library.Name {
+		case "openmls":
+			err = o.openMLS(ctx, library)
+		}
+		if err != nil {
+			return fmt.Errorf("objects of %s: %w", library.Name, err)
+		}
+	}
+	if len(o.accepted) > 0 {
+		w.Note("objects: %s: accepted, members agree", strings.Join(o.accepted, ", "))
+	}
+	return nil
+}
+
+// objects is a group of one library.
+type objects struct {
+	libraryGroup
+	accepted []string // what the server accepted and all members understood
+}
+
+// found makes a group of n phones of the library.
+func (o *objects) found(ctx context.Context, library mlsclient.Library, n int) error {
+	o.first = nil
+	for i := range n {
+		p, err := o.phone(ctx, fmt.Sprintf("%s-objects-%d", library.Name, i), library)
+		if err != nil {
+			return err
+		}
+		p.Device.HideHandshakes(false)
+		o.first = append(o.first, p)
+	}
+	if err := o.create(ctx); err != nil {
+		return err
+	}
+	return o.agree(ctx)
+}
+
+// openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove.
+func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error {
+	if err := o.found(ctx, library, 4); err != nil {
+		return err
+	}
+	alice, bob, leaver := o.first[0], o.first[1], o.first[3]
+	if err := o.selfRemove(ctx, leaver, alice); err != nil {
+		return fmt.Errorf("SelfRemove: %w", err)
+	}
+	// Another library accepts the leaves. Its device is also the one that the final checks copy.
+	guest, err := o.phone(ctx, library.Name+"-objects-guest", mlsclient.Go())
+	if err != nil {
+		return err
+	}
+	if err := o.adds(bob, guest)(ctx); err != nil {
+		return err
+	}
+	return o.agree(ctx)
+}
+
+// selfRemove makes a member ask for its removal, and another member commit it by reference. The
+// owner stays on the roster until it leaves.
+func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) error {
+	if err := leaver.Propose(ctx, o.convo, mlsclient.SelfRemove, nil); err != nil {
+		return err
+	}
+	o.members = slices.DeleteFunc(o.members, func(p *client.Phone) bool { return p == leaver })
+	if err := o.commits(ctx, "SelfRemove", by, mlsapi.ConvoViewCommitLevelVerified); err != nil {
+		return err
+	}
+	group, err := by.Group(o.convo)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(group.Members(), leaver.Account.DID.String()) {
+		return fmt.Errorf("the device is still in the group")
+	}
+	return leaver.Leave(ctx, o.convo)
+}
+
+// commits makes a member commit the proposal that was sent. Then all members must agree, and the
+// server must have checked the commit at the given level.
+func (o *objects) commits(ctx context.Context, what string, by *client.Phone, level string) error {
+	if err := by.Rotate(ctx, o.convo); err != nil {
+		return err
+	}
+	if err := o.agree(ctx); err != nil {
+		return err
+	}
+	view, err := by.Convo(ctx, o.convo)
+	if err != nil {
+		return err
+	}
+	if xrpc.Show(view.CommitLevel) != xrpc.Show(&level) {
+		return fmt.Errorf("the commit level is %s, want %s", xrpc.Show(view.CommitLevel), level)
+	}
+	o.accepted = append(o.accepted, what)
+	return nil
+}
