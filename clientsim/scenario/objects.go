@@ -66,6 +66,13 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error 
 	if err := o.selfRemove(ctx, leaver, alice); err != nil {
 		return fmt.Errorf("SelfRemove: %w", err)
 	}
+	carol := o.first[2]
+	if err := o.custom(ctx, bob, carol); err != nil {
+		return fmt.Errorf("custom proposal: %w", err)
+	}
+	if err := o.psk(ctx, carol, bob); err != nil {
+		return fmt.Errorf("PSK: %w", err)
+	}
 	// Another library accepts the leaves. Its device is also the one that the final checks copy.
 	guest, err := o.phone(ctx, library.Name+"-objects-guest", mlsclient.Go())
 	if err != nil {
@@ -95,6 +102,34 @@ func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) erro
 		return fmt.Errorf("the device is still in the group")
 	}
 	return leaver.Leave(ctx, o.convo)
+}
+
+// custom makes a member propose what only the application knows, and another member commit it by
+// reference. The server does not know what the commit does.
+func (o *objects) custom(ctx context.Context, from, by *client.Phone) error {
+	if err := from.Propose(ctx, o.convo, mlsclient.Custom, []byte("a receipt")); err != nil {
+		return err
+	}
+	return o.commits(ctx, "custom proposal", by, mlsapi.ConvoViewCommitLevelStructure)
+}
+
+// psk gives all members a PSK by another way than the server. A member proposes it, and another
+// member commits it by reference.
+func (o *objects) psk(ctx context.Context, from, by *client.Phone) error {
+	id, secret := []byte("shown on a screen"), []byte("a secret of thirty-two bytes ....")
+	for _, p := range o.members {
+		keeper, ok := p.Device.(mlsclient.PSKKeeper)
+		if !ok {
+			return fmt.Errorf("the library of %s takes no PSK", p.Name)
+		}
+		if err := keeper.KeepPSK(id, secret); err != nil {
+			return err
+		}
+	}
+	if err := from.Propose(ctx, o.convo, mlsclient.PSK, id); err != nil {
+		return err
+	}
+	return o.commits(ctx, "PSK by reference", by, mlsapi.ConvoViewCommitLevelVerified)
 }
 
 // commits makes a member commit the proposal that was sent. Then all members must agree, and the
