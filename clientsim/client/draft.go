@@ -110,25 +110,25 @@ func (p *Phone) DraftSend(convo, text string) (*Draft, error) {
 }
 
 // DraftProposal makes a proposal in clear and journals it. Its text is ProposalText.
-func (p *Phone) DraftProposal(convo string, kind mlsclient.Proposal, argument []byte) (*Draft, error) {
+func (p *Phone) DraftProposal(convo string, kind mlsclient.Proposal, argument []byte) (_ *Draft, message []byte, err error) {
 	_, group, err := p.Open(convo)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	proposer, ok := group.(mlsclient.Proposer)
 	if !ok {
-		return nil, fmt.Errorf("%s: the library makes no proposals", p.Name)
+		return nil, nil, fmt.Errorf("%s: the library makes no proposals", p.Name)
 	}
-	message, err := proposer.Propose(kind, argument)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	if message, err = proposer.Propose(kind, argument); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", p.Name, err)
 	}
 	d := &Draft{
 		Kind: kindSend, Text: ProposalText(message), Epoch: group.Epoch(), Digest: sha256.Sum256(message),
 		Call: xrpc.SendCall(convo, p.Account.DID, group.Epoch(), message, xrpc.NewKey()),
 	}
 	p.Model.Attempted(convo, d.Text, d.Digest)
-	return p.Journal(d, map[string][]byte{ownName(d.Digest): []byte(d.Text)})
+	d, err = p.Journal(d, map[string][]byte{ownName(d.Digest): []byte(d.Text)})
+	return d, message, err
 }
 
 // ProposalText stands for a proposal in the model and in inboxes, where messages have their text.

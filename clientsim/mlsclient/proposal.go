@@ -1,5 +1,11 @@
 package mlsclient
 
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+)
+
 // Proposal is a kind of proposal that only some libraries make.
 type Proposal string
 
@@ -27,4 +33,18 @@ type Proposer interface {
 type PSKKeeper interface {
 	// KeepPSK stores an external PSK under its id.
 	KeepPSK(id, secret []byte) error
+}
+
+// RefersTo reports whether a commit in clear refers to a member's proposal in clear, in a cipher
+// suite with SHA-256. The ProposalRef (RFC 9420 §5.2) is the hash of the proposal's
+// AuthenticatedContent: the MLSMessage without its version and its membership_tag.
+func RefersTo(commit, proposal []byte) (bool, error) {
+	const versionSize, tagSize = 2, 1 + sha256.Size
+	if len(proposal) < versionSize+tagSize || !IsPublic(proposal) || !IsPublic(commit) {
+		return false, errors.New("not a commit and a proposal in clear")
+	}
+	input := appendVector(nil, []byte("MLS 1.0 Proposal Reference"))
+	input = appendVector(input, proposal[versionSize:len(proposal)-tagSize])
+	ref := sha256.Sum256(input)
+	return bytes.Contains(commit, appendVector([]byte{2}, ref[:])), nil // ProposalOrRef, type reference
 }

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,11 +88,12 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error 
 // selfRemove makes a member ask for its removal, and another member commit it by reference. The
 // owner stays on the roster until it leaves.
 func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) error {
-	if err := leaver.Propose(ctx, o.convo, mlsclient.SelfRemove, nil); err != nil {
+	proposal, err := leaver.Propose(ctx, o.convo, mlsclient.SelfRemove, nil)
+	if err != nil {
 		return err
 	}
 	o.members = slices.DeleteFunc(o.members, func(p *client.Phone) bool { return p == leaver })
-	if err := o.commits(ctx, "SelfRemove", by, mlsapi.ConvoViewCommitLevelVerified); err != nil {
+	if err := o.commits(ctx, "SelfRemove", proposal, by, mlsapi.ConvoViewCommitLevelVerified); err != nil {
 		return err
 	}
 	group, err := by.Group(o.convo)
@@ -99,7 +101,7 @@ func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) erro
 		return err
 	}
 	if slices.Contains(group.Members(), leaver.Account.DID.String()) {
-		return fmt.Errorf("the device is still in the group")
+		return errors.New("the device is still in the group")
 	}
 	return leaver.Leave(ctx, o.convo)
 }
@@ -107,10 +109,11 @@ func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) erro
 // custom makes a member propose what only the application knows, and another member commit it by
 // reference. The server does not know what the commit does.
 func (o *objects) custom(ctx context.Context, from, by *client.Phone) error {
-	if err := from.Propose(ctx, o.convo, mlsclient.Custom, []byte("a receipt")); err != nil {
+	proposal, err := from.Propose(ctx, o.convo, mlsclient.Custom, []byte("a receipt"))
+	if err != nil {
 		return err
 	}
-	return o.commits(ctx, "custom proposal", by, mlsapi.ConvoViewCommitLevelStructure)
+	return o.commits(ctx, "custom proposal", proposal, by, mlsapi.ConvoViewCommitLevelStructure)
 }
 
 // psk gives all members a PSK by another way than the server. A member proposes it, and another
@@ -126,15 +129,16 @@ func (o *objects) psk(ctx context.Context, from, by *client.Phone) error {
 			return err
 		}
 	}
-	if err := from.Propose(ctx, o.convo, mlsclient.PSK, id); err != nil {
+	proposal, err := from.Propose(ctx, o.convo, mlsclient.PSK, id)
+	if err != nil {
 		return err
 	}
-	return o.commits(ctx, "PSK by reference", by, mlsapi.ConvoViewCommitLevelVerified)
+	return o.commits(ctx, "PSK by reference", proposal, by, mlsapi.ConvoViewCommitLevelVerified)
 }
 
-// commits makes a member commit the proposal that was sent. Then all members must agree, and the
-// server must have checked the commit at the given level.
-func (o *objects) commits(ctx context.Context, what string, by *client.Phone, level string) error {
+// commits makes a member commit a proposal that was sent, by reference. Then all members must
+// agree, and the server must have checked the commit at the given level.
+func (o *objects) commits(ctx context.Context, what string, proposal []byte, by *client.Phone, level string) error {
 	if err := by.Rotate(ctx, o.convo); err != nil {
 		return err
 	}
@@ -148,6 +152,24 @@ func (o *objects) commits(ctx context.Context, what string, by *client.Phone, le
 	if xrpc.Show(view.CommitLevel) != xrpc.Show(&level) {
 		return fmt.Errorf("the commit level is %s, want %s", xrpc.Show(view.CommitLevel), level)
 	}
-	o.accepted = append(o.accepted, what)
+	answer, err := o.w.Net.Do(ctx, by.Account, xrpc.CommitsCall(o.convo, uint64(view.Epoch)))
+	if err != nil {
+		return err
+	}
+	log, err := mlsapi.DecodeGetCommitsOutput(answer.Body)
+	if err != nil {
+		return err
+	}
+	if len(log.Commits) != 1 {
+		return fmt.Errorf("%d commits create epoch %d", len(log.Commits), view.Epoch)
+	}
+	refers, err := mlsclient.RefersTo(log.Commits[0].CommitData, proposal)
+	if err != nil {
+		return err
+	}
+	if !refers {
+		return errors.New("the commit does not refer to the proposal")
+	}
+	o.accepted = append(o.accepted, fmt.Sprintf("%s (%s)", what, level))
 	return nil
 }
