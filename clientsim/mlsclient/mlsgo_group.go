@@ -107,11 +107,7 @@ func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error
 	if message.Content.Epoch != g.Epoch() {
 		return Received{}, fmt.Errorf("process: commit of epoch %d in epoch %d", message.Content.Epoch, g.Epoch())
 	}
-	switch message.Content.ContentType() {
-	case framing.ContentTypeCommit:
-	case framing.ContentTypeProposal:
-		return g.processProposal(message)
-	default:
+	if message.Content.ContentType() != framing.ContentTypeCommit {
 		return Received{}, fmt.Errorf("process: unexpected public content type %d", message.Content.ContentType())
 	}
 	g.Discard()
@@ -119,17 +115,6 @@ func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error
 		return Received{}, fmt.Errorf("process commit of epoch %d: %w", message.Content.Epoch, err)
 	}
 	return Received{Commit: true, Epoch: message.Content.Epoch}, nil
-}
-
-func (g *goGroup) processProposal(message *framing.PublicMessage) (Received, error) {
-	if err := g.state.ProcessPublicMessage(message); err != nil {
-		return Received{}, fmt.Errorf("process proposal of epoch %d: %w", message.Content.Epoch, err)
-	}
-	member, ok := g.state.GetMember(group.LeafNodeIndex(message.Content.Sender.LeafIndex))
-	if !ok {
-		return Received{}, fmt.Errorf("process: sender %d is no member", message.Content.Sender.LeafIndex)
-	}
-	return Received{Proposal: true, Epoch: message.Content.Epoch, Sender: string(member.Credential.Identity)}, nil
 }
 
 func (g *goGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {

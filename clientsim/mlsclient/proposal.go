@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
+	"slices"
 )
 
 // Proposal is a kind of proposal that only some libraries make.
@@ -48,3 +50,28 @@ func RefersTo(commit, proposal []byte) (bool, error) {
 	ref := sha256.Sum256(input)
 	return bytes.Contains(commit, appendVector([]byte{2}, ref[:])), nil // ProposalOrRef, type reference
 }
+
+// CheckGrease checks that a framed KeyPackage has a GREASE value (RFC 9420 §13.5) in each list of
+// its capabilities that can have one.
+func CheckGrease(message []byte) error {
+	kp, err := readPackage(message)
+	if err != nil {
+		return err
+	}
+	listed := kp.LeafNode.Capabilities
+	suites := make([]uint16, len(listed.CipherSuites))
+	for i, suite := range listed.CipherSuites {
+		suites[i] = uint16(suite)
+	}
+	for list, values := range map[string][]uint16{
+		"cipher_suites": suites, "extensions": listed.Extensions, "proposals": listed.Proposals, "credentials": listed.Credentials,
+	} {
+		if !slices.ContainsFunc(values, isGrease) {
+			return fmt.Errorf("capabilities.%s has no GREASE value: %04x", list, values)
+		}
+	}
+	return nil
+}
+
+// isGrease reports whether a value is 0x0A0A, 0x1A1A, … 0xEAEA.
+func isGrease(v uint16) bool { return v>>8 == v&0xff && v&0x0f == 0x0a && v != 0xfafa }

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,8 @@ func playObjects(ctx context.Context, w *testbed.World, agents []mlsclient.Libra
 		switch library.Name {
 		case "openmls":
 			err = o.openMLS(ctx, library)
+		case "ts-mls":
+			err = o.tsMLS(ctx, library)
 		}
 		if err != nil {
 			return fmt.Errorf("objects of %s: %w", library.Name, err)
@@ -63,6 +66,9 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error 
 	if err := o.found(ctx, library, 4); err != nil {
 		return err
 	}
+	if err := o.grease(ctx); err != nil {
+		return fmt.Errorf("GREASE: %w", err)
+	}
 	alice, bob, leaver := o.first[0], o.first[1], o.first[3]
 	if err := o.selfRemove(ctx, leaver, alice); err != nil {
 		return fmt.Errorf("SelfRemove: %w", err)
@@ -83,6 +89,27 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error 
 		return err
 	}
 	return o.agree(ctx)
+}
+
+// grease checks that every member has GREASE values in its capabilities, and that the server hands
+// out such KeyPackages.
+func (o *objects) grease(ctx context.Context) error {
+	for _, p := range o.members {
+		if err := p.Publish(ctx, 1); err != nil {
+			return err
+		}
+	}
+	packages, err := o.first[0].Claim(ctx, o.convo, testbed.DIDs(o.first))
+	if err != nil {
+		return err
+	}
+	for _, message := range packages {
+		if err := mlsclient.CheckGrease(message); err != nil {
+			return err
+		}
+	}
+	o.accepted = append(o.accepted, "GREASE")
+	return nil
 }
 
 // selfRemove makes a member ask for its removal, and another member commit it by reference. The
@@ -134,6 +161,46 @@ func (o *objects) psk(ctx context.Context, from, by *client.Phone) error {
 		return err
 	}
 	return o.commits(ctx, "PSK by reference", proposal, by, mlsapi.ConvoViewCommitLevelVerified)
+}
+
+// tsMLS plays a group of ts-mls. OpenMLS 0.9.2 leaves ReInit out of its commits, and mls-go 1.6.0
+// cannot store a closed group.
+func (o *objects) tsMLS(ctx context.Context, library mlsclient.Library) error {
+	if err := o.found(ctx, library, 3); err != nil {
+		return err
+	}
+	if err := o.reInit(ctx, o.first[0], o.first[1]); err != nil {
+		return fmt.Errorf("ReInit: %w", err)
+	}
+	return nil
+}
+
+// reInit makes a member propose to close the group, and another member commit it by reference.
+// Then the convo takes no messages, and names the successor.
+func (o *objects) reInit(ctx context.Context, from, by *client.Phone) error {
+	successor := mlsclient.RandomBytes(16)
+	proposal, err := from.Propose(ctx, o.convo, mlsclient.ReInit, successor)
+	if err != nil {
+		return err
+	}
+	if err := o.commits(ctx, "ReInit", proposal, by, mlsapi.ConvoViewCommitLevelVerified); err != nil {
+		return err
+	}
+	for _, p := range o.members {
+		view, err := p.Convo(ctx, o.convo)
+		if err != nil {
+			return err
+		}
+		if view.ClosedAt == nil || view.SuccessorGroupID == nil || *view.SuccessorGroupID != hex.EncodeToString(successor) {
+			return fmt.Errorf("%s is told that the successor is %s", p.Name, xrpc.Show(view.SuccessorGroupID))
+		}
+		late := mlsclient.FakeMessage(p.Threads[o.convo].GroupID, uint64(view.Epoch), 100)
+		call := xrpc.SendCall(o.convo, p.Account.DID, uint64(view.Epoch), late, xrpc.NewKey())
+		if _, err := o.w.Net.Do(ctx, p.Account, call); xrpc.ErrorName(err) != mlsapi.ErrConvoClosed {
+			return fmt.Errorf("a message of %s to the closed convo: %w", p.Name, err)
+		}
+	}
+	return nil
 }
 
 // commits makes a member commit a proposal that was sent, by reference. Then all members must

@@ -8,8 +8,8 @@
 
 import { createInterface } from "node:readline"
 import {
-  acceptAll, createApplicationMessage, createCommit, createGroup, decodeMlsMessage, defaultCapabilities,
-  encodeMlsMessage, generateKeyPackageWithKey, getCiphersuiteFromName, getCiphersuiteImpl, joinGroup,
+  acceptAll, createApplicationMessage, createCommit, createGroup, createProposal, decodeMlsMessage,
+  defaultCapabilities, encodeMlsMessage, generateKeyPackageWithKey, getCiphersuiteFromName, getCiphersuiteImpl, joinGroup,
   joinGroupExternal, makePskIndex, nobleCryptoProvider, processMessage,
 } from "ts-mls"
 import { p256 } from "@noble/curves/nist.js"
@@ -175,15 +175,30 @@ class Device {
     const sender = await this.sender(group.state, message)
     const result = await processMessage(message, group.state, makePskIndex(group.state, {}), acceptAll, this.cs)
     group.state = result.newState
-    const commit = result.kind === "newState"
+    const { contentType } = message.publicMessage?.content ?? message.privateMessage
+    const [commit, proposal] = [contentType === "commit", contentType === "proposal"]
     if (commit) group.pending = undefined
-    const plaintext = commit ? "" : base64(result.message)
-    return { received: { commit, sender, plaintext }, state: stateOf(group.state) }
+    const plaintext = commit || proposal ? "" : base64(result.message)
+    return { received: { commit, proposal, sender, plaintext }, state: stateOf(group.state) }
   }
 
-  // sender finds who sent a PrivateMessage, which the library does not say.
+  // propose proposes to the group in clear. The next commit of this device refers to the proposal.
+  async propose(request) {
+    if (request.proposal !== "reInit") throw new Error(`ts-mls makes no proposal ${request.proposal}`)
+    const group = this.group(request.group)
+    const { version, cipherSuite, extensions } = group.state.groupContext
+    const reinit = { groupId: bytes(request.input), version, cipherSuite, extensions }
+    const { newState, message } = await createProposal(group.state, true, { proposalType: "reinit", reinit }, this.cs)
+    group.state = newState
+    return encodeMlsMessage(message)
+  }
+
+  // sender finds who sent a message, which the library does not say.
   async sender(state, message) {
-    if (message.wireformat === "mls_public_message") return ""
+    if (message.wireformat === "mls_public_message") {
+      const { sender } = message.publicMessage.content
+      return sender.senderType === "member" ? identityOf(state.ratchetTree[2 * sender.leafIndex].leaf) : ""
+    }
     const data = await decryptSenderData(message.privateMessage, state.keySchedule.senderDataSecret, this.cs)
     const node = data && state.ratchetTree[2 * data.leafIndex]
     return node ? identityOf(node.leaf) : ""
@@ -247,6 +262,7 @@ const operations = {
     group.state = newState
     return { output: base64(frame("mls_private_message", "privateMessage", privateMessage)) }
   },
+  propose: async (d, r) => ({ output: base64(await d.propose(r)) }),
   process: (d, r) => d.process(r.group, bytes(r.input)),
   forget: async (d, r) => {
     d.groups.delete(r.group)
