@@ -174,6 +174,12 @@ func (d *agentDevice) Forget(groupID []byte) {
 	_, _ = d.do(agentRequest{Op: "forget", Group: groupID})
 }
 
+// Grease implements Greaser.
+func (d *agentDevice) Grease() error {
+	_, err := d.do(agentRequest{Op: "grease"})
+	return err
+}
+
 // KeepPSK implements PSKKeeper.
 func (d *agentDevice) KeepPSK(id, secret []byte) error {
 	_, err := d.do(agentRequest{Op: "keepPsk", Input: id, Secret: secret})

@@ -31,6 +31,12 @@ type Proposer interface {
 	Propose(kind Proposal, argument []byte) ([]byte, error)
 }
 
+// Greaser is a device whose library makes GREASE extensions (RFC 9420 §13.5).
+type Greaser interface {
+	// Grease gives the device's coming KeyPackages and their leaves a GREASE extension.
+	Grease() error
+}
+
 // PSKKeeper is a device whose library takes external PSKs.
 type PSKKeeper interface {
 	// KeepPSK stores an external PSK under its id.

@@ -44,12 +44,25 @@ type objects struct {
 	accepted []string // what the server accepted and all members understood
 }
 
-// found makes a group of n phones of the library.
-func (o *objects) found(ctx context.Context, library mlsclient.Library, n int) error {
+// found makes a group of n phones of the library. With grease their KeyPackages and leaves have
+// GREASE extensions.
+func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, grease bool) error {
 	o.first = nil
 	for i := range n {
-		p, err := o.phone(ctx, fmt.Sprintf("%s-objects-%d", library.Name, i), library)
+		p, err := o.w.PhoneOf(fmt.Sprintf("%s-objects-%d", library.Name, i), library)
 		if err != nil {
+			return err
+		}
+		if grease {
+			greaser, ok := p.Device.(mlsclient.Greaser)
+			if !ok {
+				return fmt.Errorf("the library of %s makes no GREASE extensions", p.Name)
+			}
+			if err := greaser.Grease(); err != nil {
+				return err
+			}
+		}
+		if err := p.Publish(ctx, 1); err != nil {
 			return err
 		}
 		p.Device.HideHandshakes(false)
@@ -63,7 +76,7 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int) e
 
 // openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove.
 func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error {
-	if err := o.found(ctx, library, 4); err != nil {
+	if err := o.found(ctx, library, 4, false); err != nil {
 		return err
 	}
 	if err := o.grease(ctx); err != nil {
@@ -166,9 +179,10 @@ func (o *objects) psk(ctx context.Context, from, by *client.Phone) error {
 // tsMLS plays a group of ts-mls. OpenMLS 0.9.2 leaves ReInit out of its commits, and mls-go 1.6.0
 // cannot store a closed group.
 func (o *objects) tsMLS(ctx context.Context, library mlsclient.Library) error {
-	if err := o.found(ctx, library, 3); err != nil {
+	if err := o.found(ctx, library, 3, true); err != nil {
 		return err
 	}
+	o.accepted = append(o.accepted, "GREASE extensions")
 	if err := o.reInit(ctx, o.first[0], o.first[1]); err != nil {
 		return fmt.Errorf("ReInit: %w", err)
 	}

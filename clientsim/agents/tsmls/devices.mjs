@@ -24,6 +24,9 @@ const suites = {
   3: "MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519",
 }
 
+// A GREASE value (RFC 9420 §13.5), for an extension that no one understands.
+const grease = { extensionType: 0x0a0a, extensionData: new TextEncoder().encode("grease") }
+
 // A KeyPackage's lifetime, in seconds: from an hour ago, for 84 days.
 const lifetimeBack = 3600
 const lifetimeAhead = 84 * 24 * 3600
@@ -67,6 +70,7 @@ function stateOf(state) {
 class Device {
   packages = [] // with their private halves, until a Welcome used them
   groups = new Map() // by group_id in base64: {state, pending}
+  extensions = [] // of its KeyPackages and leaves
   joining = new Map() // states after an external commit that the server has not accepted yet
 
   static async make(identity, suite, former) {
@@ -82,7 +86,10 @@ class Device {
   fresh() {
     const now = Math.floor(Date.now() / 1000)
     const lifetime = { notBefore: BigInt(now - lifetimeBack), notAfter: BigInt(now + lifetimeAhead) }
-    return generateKeyPackageWithKey(this.credential, defaultCapabilities(), lifetime, [], this.keys, this.cs)
+    const capabilities = defaultCapabilities()
+    capabilities.extensions.push(...this.extensions.map((extension) => extension.extensionType))
+    return generateKeyPackageWithKey(
+      this.credential, capabilities, lifetime, this.extensions, this.keys, this.cs, this.extensions)
   }
 
   async keyPackage() {
@@ -261,6 +268,10 @@ const operations = {
     const { newState, privateMessage } = await createApplicationMessage(group.state, bytes(r.input), d.cs)
     group.state = newState
     return { output: base64(frame("mls_private_message", "privateMessage", privateMessage)) }
+  },
+  grease: async (d) => {
+    d.extensions = [grease]
+    return {}
   },
   propose: async (d, r) => ({ output: base64(await d.propose(r)) }),
   process: (d, r) => d.process(r.group, bytes(r.input)),
