@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/thomas-vilte/mls-go/keypackages"
 )
 
 // Proposal is a kind of proposal that only some libraries make.
@@ -31,9 +33,10 @@ type Proposer interface {
 	Propose(kind Proposal, argument []byte) ([]byte, error)
 }
 
-// Greaser is a device whose library makes GREASE extensions (RFC 9420 §13.5).
+// Greaser is a device that may make GREASE extensions (RFC 9420 §13.5).
 type Greaser interface {
-	// Grease gives the device's coming KeyPackages and their leaves a GREASE extension.
+	// Grease gives the device's coming KeyPackages and their leaves a GREASE extension, if its
+	// library takes one.
 	Grease() error
 }
 
@@ -75,6 +78,19 @@ func CheckGrease(message []byte) error {
 		if !slices.ContainsFunc(values, isGrease) {
 			return fmt.Errorf("capabilities.%s has no GREASE value: %04x", list, values)
 		}
+	}
+	return nil
+}
+
+// CheckGreaseExtensions checks that a framed KeyPackage and its leaf have a GREASE extension each.
+func CheckGreaseExtensions(message []byte) error {
+	kp, err := readPackage(message)
+	if err != nil {
+		return err
+	}
+	grease := func(e keypackages.Extension) bool { return isGrease(uint16(e.Type)) }
+	if !slices.ContainsFunc(kp.Extensions, grease) || !slices.ContainsFunc(kp.LeafNode.Extensions, grease) {
+		return errors.New("no GREASE extension in the KeyPackage or in its leaf")
 	}
 	return nil
 }

@@ -59,6 +59,9 @@ func TestCheckGrease(t *testing.T) {
 	if err := CheckGrease(mustPackage(t, alice).Message); err == nil || !strings.Contains(err.Error(), "no GREASE value") {
 		t.Errorf("a KeyPackage of mls-go: %v", err)
 	}
+	if err := CheckGreaseExtensions(mustPackage(t, alice).Message); err == nil {
+		t.Error("a KeyPackage without extensions has GREASE extensions")
+	}
 	var grease []uint16
 	for v := range 1 << 16 {
 		if isGrease(uint16(v)) {

@@ -44,28 +44,34 @@ type objects struct {
 	accepted []string // what the server accepted and all members understood
 }
 
-// found makes a group of n phones of the library. With grease their KeyPackages and leaves have
-// GREASE extensions.
-func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, grease bool) error {
+// found makes a group of n phones of the library. Their KeyPackages must pass a check.
+func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, check func(message []byte) error) error {
 	o.first = nil
 	for i := range n {
 		p, err := o.w.PhoneOf(fmt.Sprintf("%s-objects-%d", library.Name, i), library)
 		if err != nil {
 			return err
 		}
-		if grease {
-			greaser, ok := p.Device.(mlsclient.Greaser)
-			if !ok {
-				return fmt.Errorf("the library of %s makes no GREASE extensions", p.Name)
-			}
+		p.Device.HideHandshakes(false)
+		if greaser, ok := p.Device.(mlsclient.Greaser); ok {
 			if err := greaser.Grease(); err != nil {
 				return err
 			}
 		}
-		if err := p.Publish(ctx, 1); err != nil {
+		kp, err := p.Device.KeyPackage()
+		if err != nil {
 			return err
 		}
-		p.Device.HideHandshakes(false)
+		if err := check(kp.Message); err != nil {
+			return fmt.Errorf("the KeyPackage of %s: %w", p.Name, err)
+		}
+		draft, err := p.DraftPackage(kp)
+		if err != nil {
+			return err
+		}
+		if _, err := p.Deliver(ctx, draft); err != nil {
+			return err
+		}
 		o.first = append(o.first, p)
 	}
 	if err := o.create(ctx); err != nil {
@@ -76,12 +82,10 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, g
 
 // openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove.
 func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error {
-	if err := o.found(ctx, library, 4, false); err != nil {
+	if err := o.found(ctx, library, 4, mlsclient.CheckGrease); err != nil {
 		return err
 	}
-	if err := o.grease(ctx); err != nil {
-		return fmt.Errorf("GREASE: %w", err)
-	}
+	o.accepted = append(o.accepted, "GREASE capabilities")
 	alice, bob, leaver := o.first[0], o.first[1], o.first[3]
 	if err := o.selfRemove(ctx, leaver, alice); err != nil {
 		return fmt.Errorf("SelfRemove: %w", err)
@@ -102,27 +106,6 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error 
 		return err
 	}
 	return o.agree(ctx)
-}
-
-// grease checks that every member has GREASE values in its capabilities, and that the server hands
-// out such KeyPackages.
-func (o *objects) grease(ctx context.Context) error {
-	for _, p := range o.members {
-		if err := p.Publish(ctx, 1); err != nil {
-			return err
-		}
-	}
-	packages, err := o.first[0].Claim(ctx, o.convo, testbed.DIDs(o.first))
-	if err != nil {
-		return err
-	}
-	for _, message := range packages {
-		if err := mlsclient.CheckGrease(message); err != nil {
-			return err
-		}
-	}
-	o.accepted = append(o.accepted, "GREASE")
-	return nil
 }
 
 // selfRemove makes a member ask for its removal, and another member commit it by reference. The
@@ -179,7 +162,7 @@ func (o *objects) psk(ctx context.Context, from, by *client.Phone) error {
 // tsMLS plays a group of ts-mls. OpenMLS 0.9.2 leaves ReInit out of its commits, and mls-go 1.6.0
 // cannot store a closed group.
 func (o *objects) tsMLS(ctx context.Context, library mlsclient.Library) error {
-	if err := o.found(ctx, library, 3, true); err != nil {
+	if err := o.found(ctx, library, 3, mlsclient.CheckGreaseExtensions); err != nil {
 		return err
 	}
 	o.accepted = append(o.accepted, "GREASE extensions")

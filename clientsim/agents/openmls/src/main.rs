@@ -395,6 +395,7 @@ fn serve(devices: &mut HashMap<String, Device>, request: &Request) -> Result<Ans
             let message = group?.create_message(&device.provider, &device.signer, &request.input.0)?;
             answer.output = Some(Bytes(message.to_bytes()?));
         }
+        "grease" => {} // see Device::capabilities
         "propose" => answer.output = Some(device.propose(request)?),
         "keepPsk" => device.keep_psk(&request.input, &request.secret)?,
         "process" => {
