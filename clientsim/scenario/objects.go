@@ -16,7 +16,8 @@ import (
 )
 
 // playObjects sends objects that only some libraries make, or understand, through the server. Each
-// group has members of one library. agents are the libraries to choose from.
+// group has members of one library, until the objects are committed. agents are the libraries to
+// choose from.
 func playObjects(ctx context.Context, w *testbed.World, agents []mlsclient.Library) error {
 	w.Suite = mlsclient.SuiteX25519
 	o := &objects{libraryGroup: libraryGroup{w: w}}
@@ -53,6 +54,7 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, c
 			return err
 		}
 		p.Device.HideHandshakes(false)
+		// OpenMLS takes no GREASE extensions. Its capabilities have GREASE values anyway.
 		if greaser, ok := p.Device.(mlsclient.Greaser); ok {
 			if err := greaser.Grease(); err != nil {
 				return err
@@ -80,7 +82,8 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, c
 	return o.agree(ctx)
 }
 
-// openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove.
+// openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove, and mls-go cannot read
+// custom proposals.
 func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) error {
 	if err := o.found(ctx, library, 4, mlsclient.CheckGrease); err != nil {
 		return err
@@ -142,7 +145,7 @@ func (o *objects) custom(ctx context.Context, from, by *client.Phone) error {
 // psk gives all members a PSK by another way than the server. A member proposes it, and another
 // member commits it by reference.
 func (o *objects) psk(ctx context.Context, from, by *client.Phone) error {
-	id, secret := []byte("shown on a screen"), []byte("a secret of thirty-two bytes ....")
+	id, secret := []byte("shown on a screen"), mlsclient.RandomBytes(32)
 	for _, p := range o.members {
 		keeper, ok := p.Device.(mlsclient.PSKKeeper)
 		if !ok {
@@ -193,8 +196,8 @@ func (o *objects) reInit(ctx context.Context, from, by *client.Phone) error {
 		}
 		late := mlsclient.FakeMessage(p.Threads[o.convo].GroupID, uint64(view.Epoch), 100)
 		call := xrpc.SendCall(o.convo, p.Account.DID, uint64(view.Epoch), late, xrpc.NewKey())
-		if _, err := o.w.Net.Do(ctx, p.Account, call); xrpc.ErrorName(err) != mlsapi.ErrConvoClosed {
-			return fmt.Errorf("a message of %s to the closed convo: %w", p.Name, err)
+		if got := o.w.Refusal(ctx, p.Account, call); got.Name != mlsapi.ErrConvoClosed {
+			return fmt.Errorf("a message of %s to the closed convo: %w", p.Name, got)
 		}
 	}
 	return nil
