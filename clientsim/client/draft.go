@@ -109,6 +109,33 @@ func (p *Phone) DraftSend(convo, text string) (*Draft, error) {
 	return p.Journal(d, map[string][]byte{ownName(d.Digest): []byte(text)})
 }
 
+// DraftProposal makes a proposal in clear and journals it. Its text is ProposalText.
+func (p *Phone) DraftProposal(convo string, kind mlsclient.Proposal, argument []byte) (_ *Draft, message []byte, err error) {
+	_, group, err := p.Open(convo)
+	if err != nil {
+		return nil, nil, err
+	}
+	proposer, ok := group.(mlsclient.Proposer)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s: the library makes no proposals", p.Name)
+	}
+	if message, err = proposer.Propose(kind, argument); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	d := &Draft{
+		Kind: kindSend, Text: ProposalText(message), Epoch: group.Epoch(), Digest: sha256.Sum256(message),
+		Call: xrpc.SendCall(convo, p.Account.DID, group.Epoch(), message, xrpc.NewKey()),
+	}
+	p.Model.Attempted(convo, d.Text, d.Digest)
+	d, err = p.Journal(d, map[string][]byte{ownName(d.Digest): []byte(d.Text)})
+	return d, message, err
+}
+
+// ProposalText stands for a proposal in the model and in inboxes, where messages have their text.
+func ProposalText(message []byte) string {
+	return fmt.Sprintf("proposal %x", sha256.Sum256(message))
+}
+
 // ownName names the file that holds the text of this phone's own ciphertext. No MLS client can
 // decrypt its own messages.
 func ownName(d history.Digest) string { return fmt.Sprintf("%s%x", ownPrefix, d[:]) }

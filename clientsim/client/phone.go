@@ -181,6 +181,16 @@ func (p *Phone) Send(ctx context.Context, convo, text string) error {
 	return fmt.Errorf("%s: %q met another epoch %d times", p.Name, text, mostEpochRaces)
 }
 
+// Propose sends one proposal in clear, and returns it. The epoch must not move meanwhile.
+func (p *Phone) Propose(ctx context.Context, convo string, kind mlsclient.Proposal, argument []byte) ([]byte, error) {
+	draft, message, err := p.DraftProposal(convo, kind, argument)
+	if err != nil {
+		return nil, err
+	}
+	_, err = p.Deliver(ctx, draft)
+	return message, err
+}
+
 // mostEpochRaces is how often a write may lose its epoch to another commit.
 const mostEpochRaces = 50
 

@@ -102,6 +102,9 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView) (history.Item, er
 		return history.Item{}, err
 	}
 	item.Commit, item.Own, item.Text = got.Commit, got.Own, string(got.Plaintext)
+	if got.Proposal {
+		item.Text = ProposalText(view.Ciphertext)
+	}
 	if !got.Commit {
 		item.Sender = syntax.DID(got.Sender)
 		p.stats.Delivered.Add(1)

@@ -75,10 +75,10 @@ func CheckList(who string, did syntax.DID, got []mlsapi.ConvoView, want map[stri
 // mostUnread is the largest count of unread messages that the server gives.
 const mostUnread = 100
 
-// unread counts the messages of others after a cursor.
+// unread counts the application messages of others after a cursor.
 func (v *View) unread(cursor int64) (n int64) {
 	for i := range v.Log {
-		if entry := &v.Log[i]; entry.Seq > cursor && !xrpc.IsCommit(entry) && entry.Sender != v.DID {
+		if entry := &v.Log[i]; entry.Seq > cursor && !xrpc.IsHandshake(entry) && entry.Sender != v.DID {
 			n++
 		}
 	}

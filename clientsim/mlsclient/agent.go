@@ -117,6 +117,8 @@ type agentRequest struct {
 	Add      [][]byte `json:"add,omitempty"`
 	Remove   []uint32 `json:"remove,omitempty"`
 	Hidden   bool     `json:"hidden,omitempty"`
+	Proposal Proposal `json:"proposal,omitempty"`
+	Secret   []byte   `json:"secret,omitempty"`
 }
 
 // agentAnswer is its answer.
@@ -127,6 +129,7 @@ type agentAnswer struct {
 	Staged       *agentStage `json:"staged"`
 	Received     *struct {
 		Commit    bool   `json:"commit"`
+		Proposal  bool   `json:"proposal"`
 		Sender    string `json:"sender"`
 		Plaintext []byte `json:"plaintext"`
 	} `json:"received"`

@@ -174,6 +174,18 @@ func (d *agentDevice) Forget(groupID []byte) {
 	_, _ = d.do(agentRequest{Op: "forget", Group: groupID})
 }
 
+// Grease implements Greaser.
+func (d *agentDevice) Grease() error {
+	_, err := d.do(agentRequest{Op: "grease"})
+	return err
+}
+
+// KeepPSK implements PSKKeeper.
+func (d *agentDevice) KeepPSK(id, secret []byte) error {
+	_, err := d.do(agentRequest{Op: "keepPsk", Input: id, Secret: secret})
+	return err
+}
+
 // Export names the agent only. ImportDevice refuses it.
 func (d *agentDevice) Export() ([]byte, error) {
 	data, err := json.Marshal(deviceFile{Agent: d.agent.name})
@@ -254,7 +266,16 @@ func (g *agentGroup) Process(message []byte) (Received, error) {
 	if got.Commit {
 		g.pending = nil
 	}
-	return Received{Commit: got.Commit, Epoch: epoch, Sender: got.Sender, Plaintext: got.Plaintext}, nil
+	return Received{Commit: got.Commit, Proposal: got.Proposal, Epoch: epoch, Sender: got.Sender, Plaintext: got.Plaintext}, nil
+}
+
+// Propose implements Proposer.
+func (g *agentGroup) Propose(kind Proposal, argument []byte) ([]byte, error) {
+	answer, err := g.do(agentRequest{Op: "propose", Proposal: kind, Input: argument})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Output, nil
 }
 
 func (g *agentGroup) Stage(change Change) (*Staged, error) {

@@ -160,13 +160,13 @@ type Staged struct {
 
 // Received is what Process found in one message.
 type Received struct {
-	// Commit tells a commit from an application message.
-	Commit bool
+	// Commit and Proposal tell a commit and a proposal from an application message.
+	Commit, Proposal bool
 	// Own is set for the device's own staged commit, now confirmed.
 	Own bool
 	// Epoch is the epoch named in the message's header.
 	Epoch uint64
-	// Sender is the identity of the leaf that sent an application message.
+	// Sender is the identity of the leaf that sent an application message or a proposal.
 	Sender    string
 	Plaintext []byte
 }

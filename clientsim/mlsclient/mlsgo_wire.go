@@ -2,6 +2,7 @@ package mlsclient
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/thomas-vilte/mls-go/ciphersuite"
 	mlsext "github.com/thomas-vilte/mls-go/extensions"
-	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
 	"github.com/thomas-vilte/mls-go/treesync"
@@ -27,9 +27,10 @@ func copyGroup(g *group.Group) (*group.Group, error) {
 
 // MLSMessage wire formats (RFC 9420 §6).
 const (
-	formatWelcome    = 3
-	formatGroupInfo  = 4
-	formatKeyPackage = 5
+	formatPrivateMessage = 2
+	formatWelcome        = 3
+	formatGroupInfo      = 4
+	formatKeyPackage     = 5
 )
 
 // wrap puts the MLSMessage header, version mls10 and the wire format, before an object. The library
@@ -148,16 +149,36 @@ func IsPublic(message []byte) bool { return bytes.HasPrefix(message, []byte{0, 1
 
 // HeaderEpoch reads the epoch from a message's own header. The checks use it instead of the epoch
 // that the server states.
+//
+// It reads no further, because the library cannot read every proposal.
 func HeaderEpoch(message []byte) (uint64, error) {
-	parsed, err := framing.UnmarshalMLSMessage(message)
+	if !IsPublic(message) && !bytes.HasPrefix(message, []byte{0, 1, 0, formatPrivateMessage}) {
+		return 0, errors.New("header: neither a PublicMessage nor a PrivateMessage")
+	}
+	_, rest, err := cutVector(message[4:])
 	if err != nil {
-		return 0, fmt.Errorf("header: %w", err)
+		return 0, fmt.Errorf("header: group_id: %w", err)
 	}
-	if public, ok := parsed.AsPublic(); ok {
-		return public.Content.Epoch, nil
+	if len(rest) < 8 {
+		return 0, errors.New("header: no epoch")
 	}
-	if private, ok := parsed.AsPrivate(); ok {
-		return private.Epoch, nil
+	return binary.BigEndian.Uint64(rest), nil
+}
+
+// cutVector splits a vector with its length (RFC 9420 §2.1.2) from what follows it.
+func cutVector(b []byte) (content, rest []byte, err error) {
+	if len(b) == 0 {
+		return nil, nil, errors.New("no vector")
 	}
-	return 0, fmt.Errorf("header: wire format %d has no epoch", parsed.WireFormat())
+	size, n := 1<<(b[0]>>6), uint64(b[0]&0x3f)
+	if size > 4 || len(b) < size {
+		return nil, nil, errors.New("no length of a vector")
+	}
+	for _, next := range b[1:size] {
+		n = n<<8 | uint64(next)
+	}
+	if n > uint64(len(b)-size) {
+		return nil, nil, errors.New("a vector that is cut off")
+	}
+	return b[size : size+int(n)], b[size+int(n):], nil
 }

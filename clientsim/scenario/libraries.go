@@ -47,7 +47,7 @@ func Libraries(ctx context.Context, w *testbed.World) error {
 		}
 	}
 	w.Note("%d libraries, %d groups, %d steps: the members agree after each", len(all), groups, steps)
-	return nil
+	return playObjects(ctx, w, all[1:])
 }
 
 // handshakes says how the members of a group frame their commits. External commits are always

@@ -206,3 +206,8 @@ func Show[T any](field *T) string {
 func IsCommit(entry *mlsapi.MessageView) bool {
 	return entry.MessageType != nil && *entry.MessageType == "commit"
 }
+
+// IsHandshake reports whether an entry of the log is a commit or a proposal.
+func IsHandshake(entry *mlsapi.MessageView) bool {
+	return IsCommit(entry) || entry.MessageType != nil && *entry.MessageType == mlsapi.MessageViewMessageTypeProposal
+}

@@ -8,8 +8,8 @@
 
 import { createInterface } from "node:readline"
 import {
-  acceptAll, createApplicationMessage, createCommit, createGroup, decodeMlsMessage, defaultCapabilities,
-  encodeMlsMessage, generateKeyPackageWithKey, getCiphersuiteFromName, getCiphersuiteImpl, joinGroup,
+  acceptAll, createApplicationMessage, createCommit, createGroup, createProposal, decodeMlsMessage,
+  defaultCapabilities, encodeMlsMessage, generateKeyPackageWithKey, getCiphersuiteFromName, getCiphersuiteImpl, joinGroup,
   joinGroupExternal, makePskIndex, nobleCryptoProvider, processMessage,
 } from "ts-mls"
 import { p256 } from "@noble/curves/nist.js"
@@ -23,6 +23,9 @@ const suites = {
   2: "MLS_128_DHKEMP256_AES128GCM_SHA256_P256",
   3: "MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519",
 }
+
+// A GREASE value (RFC 9420 §13.5), for an extension that no one understands.
+const grease = { extensionType: 0x0a0a, extensionData: new TextEncoder().encode("grease") }
 
 // A KeyPackage's lifetime, in seconds: from an hour ago, for 84 days.
 const lifetimeBack = 3600
@@ -67,6 +70,7 @@ function stateOf(state) {
 class Device {
   packages = [] // with their private halves, until a Welcome used them
   groups = new Map() // by group_id in base64: {state, pending}
+  extensions = [] // of its KeyPackages and leaves
   joining = new Map() // states after an external commit that the server has not accepted yet
 
   static async make(identity, suite, former) {
@@ -82,7 +86,10 @@ class Device {
   fresh() {
     const now = Math.floor(Date.now() / 1000)
     const lifetime = { notBefore: BigInt(now - lifetimeBack), notAfter: BigInt(now + lifetimeAhead) }
-    return generateKeyPackageWithKey(this.credential, defaultCapabilities(), lifetime, [], this.keys, this.cs)
+    const capabilities = defaultCapabilities()
+    capabilities.extensions.push(...this.extensions.map((extension) => extension.extensionType))
+    return generateKeyPackageWithKey(
+      this.credential, capabilities, lifetime, this.extensions, this.keys, this.cs, this.extensions)
   }
 
   async keyPackage() {
@@ -175,15 +182,30 @@ class Device {
     const sender = await this.sender(group.state, message)
     const result = await processMessage(message, group.state, makePskIndex(group.state, {}), acceptAll, this.cs)
     group.state = result.newState
-    const commit = result.kind === "newState"
+    const { contentType } = message.publicMessage?.content ?? message.privateMessage
+    const [commit, proposal] = [contentType === "commit", contentType === "proposal"]
     if (commit) group.pending = undefined
-    const plaintext = commit ? "" : base64(result.message)
-    return { received: { commit, sender, plaintext }, state: stateOf(group.state) }
+    const plaintext = commit || proposal ? "" : base64(result.message)
+    return { received: { commit, proposal, sender, plaintext }, state: stateOf(group.state) }
   }
 
-  // sender finds who sent a PrivateMessage, which the library does not say.
+  // propose proposes to the group in clear. The next commit of this device refers to the proposal.
+  async propose(request) {
+    if (request.proposal !== "reInit") throw new Error(`ts-mls makes no proposal ${request.proposal}`)
+    const group = this.group(request.group)
+    const { version, cipherSuite, extensions } = group.state.groupContext
+    const reinit = { groupId: bytes(request.input), version, cipherSuite, extensions }
+    const { newState, message } = await createProposal(group.state, true, { proposalType: "reinit", reinit }, this.cs)
+    group.state = newState
+    return encodeMlsMessage(message)
+  }
+
+  // sender finds who sent a message, which the library does not say.
   async sender(state, message) {
-    if (message.wireformat === "mls_public_message") return ""
+    if (message.wireformat === "mls_public_message") {
+      const { sender } = message.publicMessage.content
+      return sender.senderType === "member" ? identityOf(state.ratchetTree[2 * sender.leafIndex].leaf) : ""
+    }
     const data = await decryptSenderData(message.privateMessage, state.keySchedule.senderDataSecret, this.cs)
     const node = data && state.ratchetTree[2 * data.leafIndex]
     return node ? identityOf(node.leaf) : ""
@@ -247,6 +269,11 @@ const operations = {
     group.state = newState
     return { output: base64(frame("mls_private_message", "privateMessage", privateMessage)) }
   },
+  grease: async (d) => {
+    d.extensions = [grease]
+    return {}
+  },
+  propose: async (d, r) => ({ output: base64(await d.propose(r)) }),
   process: (d, r) => d.process(r.group, bytes(r.input)),
   forget: async (d, r) => {
     d.groups.delete(r.group)

@@ -7,10 +7,16 @@ use std::{
 };
 
 use base64::{engine::general_purpose::STANDARD, Engine as _};
-use openmls::prelude::{tls_codec::Deserialize as _, *};
+use openmls::{
+    prelude::{tls_codec::Deserialize as _, *},
+    schedule::{ExternalPsk, PreSharedKeyId, Psk},
+};
 use openmls_basic_credential::SignatureKeyPair;
 use openmls_rust_crypto::OpenMlsRustCrypto;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The type of the proposals that an application defines for itself. Private use (RFC 9420 §17.4).
+const CUSTOM_PROPOSAL: u16 = 0xF001;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -57,6 +63,12 @@ struct Request {
     /// Commits are PrivateMessages.
     #[serde(default)]
     hidden: bool,
+    /// For `propose`: the kind of proposal.
+    #[serde(default)]
+    proposal: String,
+    /// For `keepPsk`: the external PSK with the id `input`.
+    #[serde(default)]
+    secret: Bytes,
 }
 
 /// An answer. Absent fields have no meaning for the operation.
@@ -94,6 +106,7 @@ struct Staged {
 #[derive(Serialize)]
 struct Received {
     commit: bool,
+    proposal: bool,
     sender: String,
     plaintext: Bytes,
 }
@@ -122,6 +135,9 @@ struct Device {
     identity: String,
     suite: Ciphersuite,
     signer: SignatureKeyPair,
+    /// What the leaf lists as understood, with a GREASE value (RFC 9420 §13.5) in each list. No
+    /// extension has such a type: OpenMLS 0.9.2 refuses a leaf or a KeyPackage with one.
+    capabilities: Capabilities,
     groups: HashMap<Bytes, MlsGroup>,
     /// Groups after an external commit that the server has not accepted yet.
     joining: HashMap<Bytes, MlsGroup>,
@@ -137,8 +153,12 @@ impl Device {
         let provider = OpenMlsRustCrypto::default();
         signer.store(provider.storage())?;
         let identity = identity.to_owned();
+        let capabilities = Capabilities::builder()
+            .proposals(vec![ProposalType::SelfRemove, ProposalType::Custom(CUSTOM_PROPOSAL)])
+            .with_grease(provider.rand())
+            .build();
         let (groups, joining) = (HashMap::new(), HashMap::new());
-        Ok(Device { provider, identity, suite, signer, groups, joining })
+        Ok(Device { provider, identity, suite, signer, capabilities, groups, joining })
     }
 
     fn credential(&self) -> CredentialWithKey {
@@ -149,7 +169,9 @@ impl Device {
     }
 
     fn key_package(&self) -> Result<Bytes, Failure> {
-        let bundle = KeyPackage::builder().build(self.suite, &self.provider, &self.signer, self.credential())?;
+        let bundle = KeyPackage::builder()
+            .leaf_node_capabilities(self.capabilities.clone())
+            .build(self.suite, &self.provider, &self.signer, self.credential())?;
         Ok(Bytes(MlsMessageOut::from(bundle.into_key_package()).to_bytes()?))
     }
 
@@ -158,6 +180,7 @@ impl Device {
             .ciphersuite(self.suite)
             .use_ratchet_tree_extension(true)
             .wire_format_policy(MIXED_PLAINTEXT_WIRE_FORMAT_POLICY)
+            .capabilities(self.capabilities.clone())
             .build();
         let group_id = GroupId::from_slice(&id.0);
         let group = MlsGroup::new_with_group_id(&self.provider, &self.signer, &config, group_id, self.credential())?;
@@ -210,9 +233,13 @@ impl Device {
         let MlsMessageBodyIn::GroupInfo(info) = read(message)? else {
             return Err("not a GroupInfo".into());
         };
+        let leaf = LeafNodeParameters::builder()
+            .with_capabilities(self.capabilities.clone())
+            .build();
         let (group, bundle) = MlsGroup::external_commit_builder()
             .with_config(join_config(false))
             .build_group(&self.provider, info, self.credential())?
+            .leaf_node_parameters(leaf)
             .load_psks(self.provider.storage())?
             .build(self.provider.rand(), self.provider.crypto(), &self.signer, |_| true)?
             .finalize(&self.provider)?;
@@ -220,6 +247,33 @@ impl Device {
         let epoch = group.epoch().as_u64();
         self.joining.insert(id.clone(), group);
         staged(id, epoch, bundle)
+    }
+
+    /// Proposes to the group in clear. The next commit of this device refers to the proposal.
+    fn propose(&mut self, request: &Request) -> Result<Bytes, Failure> {
+        let group = self.groups.get_mut(&request.group).ok_or("no such group")?;
+        group.set_configuration(self.provider.storage(), &join_config(false))?;
+        let message = match request.proposal.as_str() {
+            "selfRemove" => group.leave_group_via_self_remove(&self.provider, &self.signer)?,
+            "custom" => {
+                let custom = CustomProposal::new(CUSTOM_PROPOSAL, request.input.0.clone());
+                group.propose_custom_proposal_by_reference(&self.provider, &self.signer, custom)?.0
+            }
+            "psk" => {
+                let psk = Psk::External(ExternalPsk::new(request.input.0.clone()));
+                let psk = PreSharedKeyId::new(self.suite, self.provider.rand(), psk)?;
+                group.propose_pre_shared_key(&self.provider, &self.signer, psk)?.0
+            }
+            other => return Err(format!("OpenMLS makes no proposal {other}").into()),
+        };
+        Ok(Bytes(message.to_bytes()?))
+    }
+
+    /// Keeps an external PSK for the proposals that name its id.
+    fn keep_psk(&self, id: &Bytes, secret: &Bytes) -> Result<(), Failure> {
+        let psk = Psk::External(ExternalPsk::new(id.0.clone()));
+        PreSharedKeyId::new(self.suite, self.provider.rand(), psk)?.store(&self.provider, &secret.0)?;
+        Ok(())
     }
 
     fn process(&mut self, id: &Bytes, message: &Bytes) -> Result<(Received, State), Failure> {
@@ -233,14 +287,18 @@ impl Device {
         let sender = identity(processed.credential())?;
         let received = match processed.into_content() {
             ProcessedMessageContent::ApplicationMessage(message) => {
-                Received { commit: false, sender, plaintext: Bytes(message.into_bytes()) }
+                Received { commit: false, proposal: false, sender, plaintext: Bytes(message.into_bytes()) }
             }
             ProcessedMessageContent::StagedCommitMessage(commit) => {
                 group.clear_pending_commit(self.provider.storage())?;
                 group.merge_staged_commit(&self.provider, *commit)?;
-                Received { commit: true, sender, plaintext: Bytes::default() }
+                Received { commit: true, proposal: false, sender, plaintext: Bytes::default() }
             }
-            _ => return Err("neither a commit of another member nor a message".into()),
+            ProcessedMessageContent::ProposalMessage(proposal) => {
+                group.store_pending_proposal(self.provider.storage(), *proposal)?;
+                Received { commit: false, proposal: true, sender, plaintext: Bytes::default() }
+            }
+            _ => return Err("neither a message, nor a commit or proposal of another member".into()),
         };
         Ok((received, state(group)?))
     }
@@ -337,6 +395,9 @@ fn serve(devices: &mut HashMap<String, Device>, request: &Request) -> Result<Ans
             let message = group?.create_message(&device.provider, &device.signer, &request.input.0)?;
             answer.output = Some(Bytes(message.to_bytes()?));
         }
+        "grease" => {} // see Device::capabilities
+        "propose" => answer.output = Some(device.propose(request)?),
+        "keepPsk" => device.keep_psk(&request.input, &request.secret)?,
         "process" => {
             let (received, state) = device.process(&request.group, &request.input)?;
             (answer.received, answer.state) = (Some(received), Some(state));
