@@ -94,19 +94,30 @@ func TestOneCommitPerEpoch(t *testing.T) {
 	added[loser].fetched(c)
 }
 
-// max-plus-one: MAX(seq)+1 gave numbers twice. Two nodes send messages at once, many times, because
-// messages at the same moment share a transaction. seq is 1, 2, 3 … without a gap, and every
-// message has its own.
+// max-plus-one: MAX(seq)+1 gave numbers twice. One node is about to commit a message when another one
+// sends; then both send at once, many times, because messages at the same moment share a transaction.
+// seq is 1, 2, 3 … without a gap, and every message has its own.
 func TestMaxPlusOne(t *testing.T) {
 	t.Parallel()
 	const rounds, each = 20, 4
-	const n = rounds * each
+	const n = rounds*each + 2
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	by := []*user{alice, bob.on(w.boot())}
 	seqs := map[int64]bool{}
-	var answers []answer
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	pair := make(chan answer, 2)
+	go func() { pair <- by[0].post(mlsapi.NSIDSendMessage, by[0].message(c, "in COMMIT")) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
+	go func() { pair <- by[1].post(mlsapi.NSIDSendMessage, by[1].message(c, "beside it")) }()
+	for len(pair) == 0 && w.count(`
+		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	}
+	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
+	answers := []answer{<-pair, <-pair}
 	for round := range rounds {
 		answers = append(answers, together(each, func(i int) answer {
 			return by[i%2].post(mlsapi.NSIDSendMessage, by[i%2].message(c, fmt.Sprint("message ", round, i)))

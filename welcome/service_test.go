@@ -116,6 +116,37 @@ func TestHundredFetches(t *testing.T) {
 	}
 }
 
+// TestFetchAfterAWait: a fetch meets another one that has opened the lease and not committed yet. It
+// waits, and then gets the same lease.
+func TestFetchAfterAWait(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1, false)
+	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	given := make(chan welcome.Delivery, 2)
+	fetch := func(node int) {
+		d, err := b.nodes[node].Fetch(t.Context(), b.convo, recipient(0))
+		if err != nil {
+			t.Error(err)
+		}
+		given <- d
+	}
+	go fetch(0)
+	<-b.faults.Reached(failpoint.BeforeCommit, nsid.GetWelcome)
+	go fetch(1)
+	for len(given) == 0 && b.count(t, `
+		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	}
+	b.faults.Resume(failpoint.BeforeCommit, nsid.GetWelcome)
+	if one, other := <-given, <-given; !one.GraceExpiresAt.Equal(other.GraceExpiresAt) {
+		t.Errorf("%+v and %+v", one, other)
+	}
+	if n := b.count(t, `SELECT sum(attempts) FROM welcomes`); n != 1 {
+		t.Errorf("%d leases", n)
+	}
+}
+
 // TestConfirmedTogether: each confirmation of a transaction changes its own Welcome, and the audit
 // log names its own recipient.
 func TestConfirmedTogether(t *testing.T) {

@@ -173,7 +173,7 @@ var mutants = []mutant{
 	case c.before == nil:`}}},
 	{"sliding-grace", "TestSlidingGrace", []edit{
 		{"welcome/openlease.sql", `chosen.state = 'available' AND state = 'available'`, `state IN ('available', 'in_flight')`}}},
-	{"sliding-grace (after a wait)", "welcome.TestHundredFetches", []edit{
+	{"sliding-grace (after a wait)", "welcome.TestFetchAfterAWait", []edit{
 		{"welcome.endLeases", `AND locked.grace_expires_at <= clock_timestamp()`, ``}}},
 	{"a lease that is over is given again", "welcome.TestMachineFollowsTheModel", []edit{
 		{"welcome/openlease.sql", `state = 'in_flight' AND grace_expires_at > clock_timestamp() AS leased`, `state = 'in_flight' AS leased`}}},
