@@ -149,9 +149,7 @@ func (c *Cursors) move(ctx context.Context, statements *pgx.Batch, moves []move)
 		})
 		return err
 	})
-	err = pgpool.SendTx(ctx, c.db, statements, func() error {
-		return c.faults.Hit(ctx, failpoint.BeforeCommit, nsid.UpdateCursor)
-	})
+	err = pgpool.SendTx(ctx, c.db, statements, c.faults.Hook(ctx, failpoint.BeforeCommit, nsid.UpdateCursor))
 	if err == nil {
 		err = c.faults.Hit(ctx, failpoint.AfterCommit, nsid.UpdateCursor)
 	}

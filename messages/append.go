@@ -130,12 +130,11 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (results 
 // commit writes the judge's entries, if there are any, and commits. The failpoint before the COMMIT
 // is between the two, in the same round trip.
 func (l *Log) commit(ctx context.Context, tx *pgpool.Transaction, j *judge) (err error) {
-	before := func() error { return l.faults.Hit(ctx, failpoint.BeforeCommit, nsid.SendMessage) }
 	if len(j.entries) > 0 {
 		statement := &pgx.Batch{}
 		statement.Queue(appendEntries, entryParams(j.entries, j.at)...)
-		err = tx.CommitAfter(ctx, statement, before)
-	} else if err = before(); err == nil {
+		err = tx.CommitAfter(ctx, statement, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	} else if err = l.faults.Hit(ctx, failpoint.BeforeCommit, nsid.SendMessage); err == nil {
 		err = tx.Commit(ctx)
 	}
 	if err != nil {

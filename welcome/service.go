@@ -112,7 +112,7 @@ func (s *Service) begin(wait bool, convo uuid.UUID, to Device, reason string) *p
 
 // transact runs statements in a transaction of the method nsid.
 func (s *Service) transact(ctx context.Context, nsid string, statements *pgx.Batch) error {
-	err := pgpool.SendTx(ctx, s.db, statements, func() error { return s.faults.Hit(ctx, failpoint.BeforeCommit, nsid) })
+	err := pgpool.SendTx(ctx, s.db, statements, s.faults.Hook(ctx, failpoint.BeforeCommit, nsid))
 	if err != nil {
 		return err
 	}

@@ -85,6 +85,14 @@ func (s *Set) Resume(name, method string) {
 	delete(s.pauses, p)
 }
 
+// Hook returns what hits a point, or nil if there is no set: then no point can be armed.
+func (s *Set) Hook(ctx context.Context, name, method string) func() error {
+	if s == nil {
+		return nil
+	}
+	return func() error { return s.Hit(ctx, name, method) }
+}
+
 // Hit performs the action of a point. A write of method calls it when it reaches name.
 func (s *Set) Hit(ctx context.Context, name, method string) error {
 	if s == nil {

@@ -150,12 +150,12 @@ func (t *Transaction) Commit(ctx context.Context) error {
 	return err
 }
 
-// CommitAfter sends the queries of batch, calls before, and sends COMMIT. It waits for the server
-// only once, after that: the server works on the queries while before runs. In between the session
-// is idle in a transaction, and idle_in_transaction_session_timeout holds, should this process stop
-// there. An error of before or of a query rolls the transaction back. The functions of the queries are called after COMMIT was sent,
-// so they must only read results: their errors come too late to roll anything back. If the
-// transaction has not begun, BEGIN goes along with the queries.
+// CommitAfter sends the queries of batch and COMMIT, and waits for the server once. If before is not
+// nil, it is called between the two, while the server works on the queries. In between the session is
+// then idle in a transaction, and idle_in_transaction_session_timeout holds, should this process stop
+// there. An error of before or of a query rolls the transaction back. The functions of the queries
+// are called after COMMIT was sent, so they must only read results: their errors come too late to
+// roll anything back. If the transaction has not begun, BEGIN goes along with the queries.
 func (t *Transaction) CommitAfter(ctx context.Context, batch *pgx.Batch, before func() error) error {
 	if t.ended {
 		return pgx.ErrTxClosed
@@ -187,9 +187,11 @@ func (t *Transaction) sendAndCommit(ctx context.Context, queries []*pgx.QueuedQu
 		}
 	}
 	pipeline := conn.PgConn().StartPipeline(ctx)
-	err := send(conn, pipeline, queries, statements)
-	if err == nil {
-		err = before()
+	err := queue(conn, pipeline, queries, statements)
+	if err == nil && before != nil {
+		if err = pipeline.Sync(); err == nil {
+			err = before()
+		}
 	}
 	if err == nil {
 		pipeline.SendQueryParams("commit", nil, nil, nil, nil)
@@ -198,7 +200,7 @@ func (t *Transaction) sendAndCommit(ctx context.Context, queries []*pgx.QueuedQu
 		err = syncErr
 	}
 	if err == nil {
-		err = receive(&pipelineResults{conn.TypeMap(), pipeline}, queries)
+		err = receive(&pipelineResults{conn.TypeMap(), pipeline}, queries, before != nil)
 	}
 	if closeErr := pipeline.Close(); err == nil {
 		err = closeErr
@@ -206,8 +208,8 @@ func (t *Transaction) sendAndCommit(ctx context.Context, queries []*pgx.QueuedQu
 	return err
 }
 
-// send sends the queries, without COMMIT.
-func send(conn *pgx.Conn, pipeline *pgconn.Pipeline, queries []*pgx.QueuedQuery, statements []*pgconn.StatementDescription) error {
+// queue queues the queries, without COMMIT.
+func queue(conn *pgx.Conn, pipeline *pgconn.Pipeline, queries []*pgx.QueuedQuery, statements []*pgconn.StatementDescription) error {
 	var values pgx.ExtendedQueryBuilder
 	for i, q := range queries {
 		if err := values.Build(conn.TypeMap(), statements[i], q.Arguments); err != nil {
@@ -215,11 +217,11 @@ func send(conn *pgx.Conn, pipeline *pgconn.Pipeline, queries []*pgx.QueuedQuery,
 		}
 		pipeline.SendQueryStatement(statements[i], values.ParamValues, values.ParamFormats, values.ResultFormats)
 	}
-	return pipeline.Sync()
+	return nil
 }
 
-// receive reads the results of the queries and of COMMIT.
-func receive(results *pipelineResults, queries []*pgx.QueuedQuery) error {
+// receive reads the results of the queries and of COMMIT. synced says that there is a Sync between.
+func receive(results *pipelineResults, queries []*pgx.QueuedQuery, synced bool) error {
 	for _, q := range queries {
 		if q.Fn != nil {
 			if err := q.Fn(results); err != nil {
@@ -229,8 +231,10 @@ func receive(results *pipelineResults, queries []*pgx.QueuedQuery) error {
 			return err
 		}
 	}
-	if _, err := results.pipeline.GetResults(); err != nil { // of the first Sync
-		return err
+	if synced {
+		if _, err := results.pipeline.GetResults(); err != nil {
+			return err
+		}
 	}
 	tag, err := results.Exec()
 	if err == nil && tag.String() != "COMMIT" {
@@ -367,8 +371,8 @@ func (t *Transaction) LargeObjects() pgx.LargeObjects { return pgx.LargeObjects{
 // Conn implements pgx.Tx.
 func (t *Transaction) Conn() *pgx.Conn { return t.conn.Conn() }
 
-// SendTx runs the queries of batch in one transaction and one round trip. Before COMMIT is sent, it
-// calls before. See [Transaction.CommitAfter].
+// SendTx runs the queries of batch in one transaction and one round trip, with before as in
+// [Transaction.CommitAfter].
 func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, before func() error) error {
 	conn, err := db.Acquire(ctx)
 	if err != nil {

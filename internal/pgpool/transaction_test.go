@@ -35,8 +35,12 @@ func TestCommitAfter(t *testing.T) {
 		"not encoded":      {second: `INSERT INTO x VALUES ($1) RETURNING a`, args: []any{struct{}{}}, want: pgpool.ErrNotSent},
 		"no row":           {second: `SELECT a FROM x WHERE a = 9`, want: pgx.ErrNoRows, rows: 1},
 	} {
-		for _, begun := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, begun %v", name, begun), func(t *testing.T) {
+		for i := range 4 {
+			begun, direct := i%2 == 0, i/2 == 0
+			if direct && c.before != nil {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, begun %v, direct %v", name, begun, direct), func(t *testing.T) {
 				t.Parallel()
 				db := pgtest.Empty(t, pgtest.MaxConns(1))
 				if _, err := db.Exec(t.Context(), `
@@ -60,7 +64,11 @@ func TestCommitAfter(t *testing.T) {
 					}
 					return c.fn
 				})
-				err := tx.CommitAfter(t.Context(), batch, func() error { return c.before })
+				before := func() error { return c.before }
+				if direct {
+					before = nil
+				}
+				err := tx.CommitAfter(t.Context(), batch, before)
 				failed := c.want != nil || c.code != ""
 				switch {
 				case pgpool.Code(err) != c.code, !errors.Is(err, c.want) && c.want != nil, (err != nil) != failed:
@@ -76,7 +84,7 @@ func TestCommitAfter(t *testing.T) {
 				if rows != c.rows || after != pid {
 					t.Errorf("%d rows, want %d; backend %d, then %d", rows, c.rows, pid, after)
 				}
-				if err := tx.CommitAfter(t.Context(), &pgx.Batch{}, func() error { return nil }); !errors.Is(err, pgx.ErrTxClosed) {
+				if err := tx.CommitAfter(t.Context(), &pgx.Batch{}, nil); !errors.Is(err, pgx.ErrTxClosed) {
 					t.Errorf("used again: %v", err)
 				}
 			})
