@@ -11,9 +11,9 @@ import (
 	"mlsd/mls"
 )
 
-// selections are the log entries that each value of the messageType parameter selects. Proposals come with
-// the application messages: a client that does not use the parameter needs them, because commits
-// refer to them.
+// selections are the log entries that each value of the messageType parameter selects. Proposals
+// come with the application messages: a client that does not use the parameter needs them, because
+// commits refer to them.
 var selections = map[string]messages.Selection{
 	mlsapi.GetMessagesParamsMessageTypeApplication: messages.NoCommits,
 	mlsapi.GetMessagesParamsMessageTypeCommit:      messages.CommitsOnly,

@@ -142,8 +142,8 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 // commits these transactions.
 //
 // Errors besides effect's own: *ConflictError, ErrInProgress, ErrKeyTaken, ErrUnknownOutcome, and
-// those of the database. If effect fails, Answer.Expired is still set: it says whether the key had a record
-// whose lifetime is over.
+// those of the database. If effect fails, Answer.Expired is still set: it says whether the key had a
+// record whose lifetime is over.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
