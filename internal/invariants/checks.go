@@ -51,6 +51,7 @@ var convoChecks = []check{
 		FROM convos c JOIN messages m ON m.convo_id = c.id
 		WHERE ($1::uuid IS NULL OR c.id = $1)
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = c.id AND did = m.sender_did)
+			AND m.sender_did NOT LIKE 'did:erased:%' -- while an erasure runs, the roster still has its DID
 			-- A proposal of an external sender (RFC 9420 §12.1.8.1): a PublicMessage with sender_type 2
 			-- behind the group_id, whose length has two bytes if it is 64, and the epoch.
 			AND NOT CASE WHEN m.kind = 2 AND octet_length(m.body) > 78 AND substr(m.body, 1, 4) = '\x00010001'
@@ -153,7 +154,8 @@ var convoChecks = []check{
 		-- A commit's record lasts an hour at least (MLSD_IDEMPOTENCY_TTL), and stays for a day after that.
 		SELECT c.id, format('the commit at %s has no record', m.seq)
 		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '1 day' AND NOT EXISTS (
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '1 day'
+			AND m.sender_did NOT LIKE 'did:erased:%' AND NOT EXISTS (
 			SELECT FROM idempotency_keys k
 			WHERE k.caller_did = m.sender_did AND k.scope = c.id::text AND k.request_hash = m.request_hash
 				AND k.nsid = 'blue.catbird.mls.' || split_part(m.idempotency_key, ':', 1)
@@ -174,7 +176,8 @@ var globalChecks = []check{
 			claimed_by, claimed_at, claim_expires_at, consumed_at, last_resort)
 		FROM key_packages
 		WHERE (state IN ('claimed', 'orphaned') AND (claimed_by IS NULL OR claimed_at IS NULL OR claim_expires_at IS NULL))
-			OR (state IN ('available', 'expired') AND (claimed_by IS NOT NULL OR claimed_at IS NOT NULL))
+			OR (state IN ('available', 'expired') AND withdrawn_at IS NULL AND (claimed_by IS NOT NULL OR claimed_at IS NOT NULL))
+			OR (withdrawn_at IS NOT NULL AND state <> 'expired')
 			OR (state = 'consumed' AND claimed_by IS NULL)
 			OR (state = 'consumed') <> (consumed_at IS NOT NULL)
 			OR (last_resort AND state NOT IN ('available', 'expired'))`},
@@ -217,6 +220,12 @@ var globalChecks = []check{
 		SELECT format('push job %s is %s after %s attempts, ended at %s', id, state, attempts, ended_at) FROM push_jobs
 		WHERE (state IN ('done', 'dead')) <> (ended_at IS NOT NULL) OR (state IN ('sending', 'dead') AND heard_by IS NOT NULL)
 			OR (state <> 'pending' AND attempts = 0 AND heard_by IS NULL)`},
+	{"nobody is pushed to for requests alone", `
+		SELECT format('push job %s of %s waits, and the person has accepted no convo', j.id, j.reason)
+		FROM push_jobs j
+		WHERE j.state = 'pending' AND NOT EXISTS (SELECT FROM members m WHERE m.did = j.did AND m.requested_at IS NULL)
+			-- A job from before the last request may be for a convo that has become one again.
+			AND j.created_at > (SELECT max(m.requested_at) FROM members m WHERE m.did = j.did)`},
 	{"a push job's record and its effect are one", `
 		SELECT format('push job %s is %s, and its record says that it has ended', j.id, j.state)
 		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key = j.id::text

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +22,10 @@ import (
 // Limit is the longest time of a check, also if its context allows more. Most of the time goes into
 // reading every message once.
 const Limit = 10 * time.Minute
+
+// erasedPrefix begins the names of members who were erased. Their leaves stay in the group until a
+// member removes them.
+const erasedPrefix = "did:erased:"
 
 // mostListed is how many violations of one promise get a text. Further violations are only counted.
 const mostListed = 100
@@ -152,8 +157,17 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 		if !bytes.Equal(group.GroupID, groupID) || int64(group.Epoch) != epoch {
 			found.add("convo %s: the public group is of epoch %d, or another group's", convo, group.Epoch)
 		}
+		erased, strangers := 0, map[string]bool{}
+		for _, did := range people {
+			if strings.HasPrefix(did, erasedPrefix) {
+				erased++
+			}
+		}
 		for m := range group.Tree.Members() {
-			if _, known := slices.BinarySearch(people, m.DID()); !known {
+			if _, known := slices.BinarySearch(people, m.DID()); known {
+				continue
+			}
+			if strangers[m.DID()] = true; len(strangers) > erased {
 				found.add("convo %s: leaf %d of the public group is a stranger's", convo, m.Leaf)
 			}
 		}

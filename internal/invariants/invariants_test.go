@@ -288,6 +288,11 @@ func TestBrokenPromises(t *testing.T) {
 			DROP INDEX push_jobs_pending;
 			INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
 			SELECT 'did:plc:bob', gen_random_uuid(), 'phone', 'message', now(), now() FROM generate_series(1, 2)`, nil},
+		{"nobody is pushed to for requests alone", `
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at)
+			SELECT id, 'did:plc:eve', 'member', now(), 0, now() - interval '1 minute' FROM convos LIMIT 1;
+			INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
+			VALUES ('did:plc:eve', gen_random_uuid(), 'phone', 'message', now(), now())`, nil},
 		{"a push job's state and its columns agree", `
 			INSERT INTO push_jobs (did, id, device_id, reason, state, next_attempt_at, created_at, ended_at)
 			SELECT 'did:plc:bob', gen_random_uuid(), 'phone', 'message', 'done', now(), now(), now()`, nil},

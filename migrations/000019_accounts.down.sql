@@ -1,0 +1,3 @@
+DROP TABLE relay_cursors;
+DROP TABLE account_clock;
+DROP TABLE accounts;

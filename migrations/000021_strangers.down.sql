@@ -1,0 +1,1 @@
+ALTER TABLE key_packages DROP COLUMN claimed_by_stranger;

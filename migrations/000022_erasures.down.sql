@@ -1,0 +1,2 @@
+ALTER TABLE accounts DROP COLUMN erasing_at;
+DROP TABLE erasures;
