@@ -10,7 +10,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -19,12 +18,22 @@ type account struct {
 	name     string
 	uid, gid uint32
 	cred     *syscall.Credential // nil: the account of this process
+	unnamed  bool                // the user database has no line for uid
 }
+
+// Uids of which root takes an unused one if the system has no account for the server. No standard
+// gives this range to anybody: it is between those of systemd, and small enough for containers that
+// have 65,536 uids.
+const (
+	firstOwnUID = 60600
+	lastOwnUID  = 60699
+)
 
 // chooseAccount returns the account to run the server as. It is this process's own account, unless
 // that is root: PostgreSQL refuses to run as root. Root runs the server as the owner of the
 // cluster, so that a new account does not change the choice. If there is no cluster, it takes the
-// first account that exists of mlsd, postgres and nobody.
+// account mlsd or postgres. If neither exists, it takes a uid that nobody else has. It does not
+// take the account nobody: other programs that run as nobody could read the cluster and its socket.
 func chooseAccount(clusterDir string, exists bool) (*account, error) {
 	var owner *syscall.Stat_t
 	if exists {
@@ -44,10 +53,9 @@ func chooseAccount(clusterDir string, exists bool) (*account, error) {
 	case owner != nil && owner.Uid == 0:
 		return nil, fmt.Errorf("cluster %s belongs to root, and PostgreSQL does not run as root: give it to another account (chown -R)", clusterDir)
 	case owner != nil:
-		return lookupAccount(func() (*user.User, error) { return user.LookupId(strconv.Itoa(int(owner.Uid))) })
+		return accountOf(owner.Uid, owner.Gid)
 	}
-	names := []string{"mlsd", "postgres", "nobody"}
-	for _, name := range names {
+	for _, name := range []string{"mlsd", "postgres"} {
 		a, err := lookupAccount(func() (*user.User, error) { return user.Lookup(name) })
 		var unknown user.UnknownUserError
 		switch {
@@ -59,7 +67,39 @@ func chooseAccount(clusterDir string, exists bool) (*account, error) {
 			return a, nil
 		}
 	}
-	return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no account to run it as: make one of %s", strings.Join(names, ", "))
+	return ownAccount()
+}
+
+// ownAccount returns a uid and gid that have no name, so that no other program runs as it.
+func ownAccount() (*account, error) {
+	for id := firstOwnUID; id <= lastOwnUID; id++ {
+		var noUser user.UnknownUserIdError
+		var noGroup user.UnknownGroupIdError
+		_, userErr := user.LookupId(strconv.Itoa(id))
+		_, groupErr := user.LookupGroupId(strconv.Itoa(id))
+		if errors.As(userErr, &noUser) && errors.As(groupErr, &noGroup) {
+			return unnamedAccount(uint32(id), uint32(id)), nil
+		}
+	}
+	return nil, fmt.Errorf("PostgreSQL does not run as root, there is no account mlsd or postgres to run it as, and all uids from %d to %d "+
+		"are taken: make an account (useradd --system mlsd)", firstOwnUID, lastOwnUID)
+}
+
+// accountOf returns the account of the owner of a cluster, which possibly has no name.
+func accountOf(uid, gid uint32) (*account, error) {
+	a, err := lookupAccount(func() (*user.User, error) { return user.LookupId(strconv.Itoa(int(uid))) })
+	var unknown user.UnknownUserIdError
+	if errors.As(err, &unknown) {
+		return unnamedAccount(uid, gid), nil
+	}
+	return a, err
+}
+
+func unnamedAccount(uid, gid uint32) *account {
+	return &account{
+		name: fmt.Sprintf("uid %d", uid), uid: uid, gid: gid, unnamed: true,
+		cred: &syscall.Credential{Uid: uid, Gid: gid, Groups: []uint32{}},
+	}
 }
 
 // currentAccount returns the account of this process. It must be in the user database, because
@@ -119,6 +159,16 @@ func (a *account) own(dir string) error {
 		}
 	}
 	return os.Chmod(dir, 0o700)
+}
+
+// ownAll makes the account the owner of a directory and all in it.
+func (a *account) ownAll(dir string) error {
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(a.uid), int(a.gid))
+	})
 }
 
 // checkAccess checks that the account can work below dir, by running a command there. Permission

@@ -136,6 +136,68 @@ func TestRootStepsDown(t *testing.T) {
 	}
 }
 
+// H12: root takes no account that other programs have. The server runs under a uid without a name,
+// and only this process's account can connect. The cluster keeps its owner.
+func TestServerWithoutAccount(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	a, err := ownAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := dataDir(t)
+	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := finder(t)
+	f.account, f.cfg = a, Config{}
+	b, err := f.find(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{dir: filepath.Join(dir, "postgres"), log: discard(), settings: map[string]string{"fsync": "off"}, account: a, bin: b}
+	if err := c.initialise(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Config{DataDir: dir})
+	mustStore(t, s)
+	status, err := os.ReadFile(filepath.Join("/proc", itoa(s.PID()), "status"))
+	if err != nil {
+		t.Skip(err)
+	}
+	if want := "Uid:\t" + itoa(int(a.uid)); !strings.Contains(string(status), want) {
+		t.Errorf("the server does not run as %d: %s", a.uid, status)
+	}
+}
+
+// H12: of the processes that can open the socket, only those of the server's account and of this
+// one's are accepted.
+func TestPeer(t *testing.T) {
+	t.Parallel()
+	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	if err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root and the account nobody:", err)
+	}
+	s := start(t, Config{DataDir: dataDir(t)})
+	mustStore(t, s)
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, open := range []error{os.Chmod(s.socketDir, 0o777), os.Chmod(filepath.Join(s.socketDir, socketName), 0o777)} {
+		if open != nil {
+			t.Fatal(open)
+		}
+	}
+	cmd := exec.Command(psql, "-h", s.socketDir, "-U", superuser, "postgres", "-c", "SELECT 1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody.cred}
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "authentication failed") {
+		t.Errorf("nobody has connected: %v: %s", err, out)
+	}
+}
+
 func TestDirectoryThatTheServerCannotEnter(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -69,25 +71,63 @@ func (c *cluster) initialise(ctx context.Context) (err error) {
 	if err := c.account.own(tmp); err != nil {
 		return fmt.Errorf("make cluster: %w", err)
 	}
-	args := []string{"-D", tmp, "--username=" + superuser, "--auth-local=trust", "--auth-host=reject",
+	args := []string{"-D", tmp, "--username=" + superuser, "--auth-local=peer", "--auth-host=reject",
 		"--encoding=UTF8", "--locale=C", "--data-checksums", "--no-instructions"}
 	if c.settings["fsync"] == "off" {
 		args = append(args, "--no-sync")
 	}
-	cmd := c.account.command(ctx, c.bin.initdb(), tmp, args...)
-	// After SIGINT initdb removes its files.
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	cmd.WaitDelay = 10 * time.Second
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
 	c.log.Info("making a new PostgreSQL cluster", "dir", c.dir, "version", c.bin.major)
-	if err := runChild(cmd); err != nil {
-		return fmt.Errorf("initdb: %w\n%s", err, bytes.TrimSpace(out.Bytes()))
+	if err := c.initdb(ctx, tmp, args); err != nil {
+		return err
 	}
 	if err := os.Rename(tmp, c.dir); err != nil {
 		return fmt.Errorf("make cluster: %w", err)
 	}
 	return syncDir(parent)
+}
+
+// initdb runs initdb as the server's account. initdb needs a name for its uid. If the account has
+// none, it borrows one in a user namespace. If the system refuses that, initdb runs as nobody, and
+// the new files are then given to the account. The server itself never runs as nobody.
+func (c *cluster) initdb(ctx context.Context, tmp string, args []string) error {
+	cmd := c.account.command(ctx, c.bin.initdb(), tmp, args...)
+	if !c.account.unnamed {
+		return runInitdb(cmd)
+	}
+	if borrowName(cmd.SysProcAttr, c.account) {
+		err := runInitdb(cmd)
+		var ended *exec.ExitError
+		if err == nil || errors.As(err, &ended) || ctx.Err() != nil {
+			return err
+		}
+		c.log.Debug("initdb cannot run in a user namespace", "error", err)
+	}
+	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	if err != nil || nobody.uid == 0 {
+		return errors.Join(errors.New("initdb: this process is root, and there is no account to run PostgreSQL as: "+
+			"make one (useradd --system mlsd), or set a database URL"), err)
+	}
+	c.log.Warn("initdb runs as nobody, because there is no account mlsd or postgres and no user namespace; "+
+		"until it ends, other programs that run as nobody can change the new cluster", "dir", tmp)
+	if err := nobody.own(tmp); err != nil {
+		return fmt.Errorf("initdb: %w", err)
+	}
+	if err := runInitdb(nobody.command(ctx, c.bin.initdb(), tmp, args...)); err != nil {
+		return err
+	}
+	return c.account.ownAll(tmp)
+}
+
+func runInitdb(cmd *exec.Cmd) error {
+	// After SIGINT initdb removes its files.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 10 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := runChild(cmd); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, bytes.TrimSpace(out.Bytes()))
+	}
+	return nil
 }
 
 // syncDir makes a rename in dir durable.

@@ -1,13 +1,20 @@
 package localpg
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,9 +36,9 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	if major == 0 {
 		major = newestMajor
 	}
-	fetch := f.cfg.Download
-	if fetch == nil {
-		fetch = downloader(mavenCentral)
+	install := f.cfg.Download
+	if install == nil {
+		install = downloader(mavenCentral, pinned)
 	}
 	defer func() {
 		if err != nil {
@@ -60,7 +67,7 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 
 	f.log.Warn("no PostgreSQL is installed: downloading one", "version", major, "into", f.dir)
-	if err := fetch(ctx, major, tmp); err != nil {
+	if err := install(ctx, major, tmp); err != nil {
 		return binaries{}, err
 	}
 	if err := readableByAll(tmp); err != nil {
@@ -129,48 +136,112 @@ func readableByAll(dir string) error {
 	})
 }
 
-// downloader returns a Download that uses the embedded-postgres library. It fetches zonky's
-// binaries from a Maven repository, and compares their checksum if the repository has it.
-//
-// Only the library's fetching and unpacking is wanted. After that its Start deletes the data
-// directory, runs initdb, and starts a server on TCP. To prevent this, the data directory is a path
-// that ends in ".": os.RemoveAll fails with EINVAL for it, and Start stops there. So the error of
-// Start does not tell success or failure. The presence of the binaries does.
-func downloader(repository string) func(ctx context.Context, major int, dir string) error {
+// maxArchive is the largest archive that is downloaded, in bytes. The largest known one has 33 MB.
+const maxArchive = 128 << 20
+
+// downloader returns a Download that fetches zonky's archives from a Maven repository. It unpacks
+// an archive only if its checksum is the one in pins.
+func downloader(repository string, pins map[archive]string) func(ctx context.Context, major int, dir string) error {
 	return func(ctx context.Context, major int, dir string) error {
-		version, ok := map[int]embeddedpostgres.PostgresVersion{
-			15: embeddedpostgres.V15,
-			16: embeddedpostgres.V16,
-			17: embeddedpostgres.V17,
-			18: embeddedpostgres.V18,
-		}[major]
-		if !ok {
-			return fmt.Errorf("no download of PostgreSQL %d is known", major)
+		a, sum, err := pin(pins, major)
+		if err != nil {
+			return err
 		}
-		work := filepath.Join(dir, "fetch")
-		cfg := embeddedpostgres.DefaultConfig().
-			Version(version).
-			BinaryRepositoryURL(repository).
-			Port(0).
-			CachePath(filepath.Join(work, "cache")).
-			RuntimePath(filepath.Join(work, "runtime")).
-			BinariesPath(dir).
-			DataPath(filepath.Join(work, "none") + "/.").
-			Logger(nil)
-		done := make(chan error, 1)
-		go func() { done <- embeddedpostgres.NewDatabase(cfg).Start() }()
-		var err error
-		select {
-		case err = <-done:
-		case <-ctx.Done():
-			// The library takes no context and may still write, but only below the temporary name.
-			return context.Cause(ctx)
+		jar, err := fetch(ctx, repository+"/io/zonky/test/postgres/embedded-postgres-binaries-"+a.platform+"/"+a.version+
+			"/embedded-postgres-binaries-"+a.platform+"-"+a.version+".jar")
+		if err != nil {
+			return err
 		}
-		for _, name := range []string{"postgres", "initdb"} {
-			if _, statErr := os.Stat(filepath.Join(dir, "bin", name)); statErr != nil {
-				return errors.Join(err, statErr)
-			}
+		if got := sha256.Sum256(jar); hex.EncodeToString(got[:]) != sum {
+			return fmt.Errorf("the archive %s-%s has the SHA-256 %x, want %s: it was not unpacked", a.platform, a.version, got, sum)
 		}
-		return os.RemoveAll(work)
+		return unpack(ctx, a, jar, dir)
 	}
+}
+
+// fetch gets an archive into memory.
+func fetch(ctx context.Context, url string) (_ []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: status %d", url, resp.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxArchive+1))
+	if err == nil && len(body) > maxArchive {
+		err = fmt.Errorf("%s is larger than %d bytes", url, maxArchive)
+	}
+	return body, err
+}
+
+// unpack unpacks a verified archive with the embedded-postgres library.
+//
+// Only the library's unpacking is wanted. It takes the archive's content from its cache, so it
+// fetches nothing. After that its Start deletes the data directory, runs initdb, and starts a
+// server on TCP. To prevent this, the data directory is a path that ends in ".": os.RemoveAll fails
+// with EINVAL for it, and Start stops there. So the error of Start does not tell success or
+// failure. The presence of the binaries does.
+func unpack(ctx context.Context, a archive, jar []byte, dir string) error {
+	work := filepath.Join(dir, "fetch")
+	cache := filepath.Join(work, "cache")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return err
+	}
+	if err := extract(jar, filepath.Join(cache, "embedded-postgres-binaries-"+a.platform+"-"+a.version+".txz")); err != nil {
+		return err
+	}
+	cfg := embeddedpostgres.DefaultConfig().
+		Version(embeddedpostgres.PostgresVersion(a.version)).
+		BinaryRepositoryURL("http://127.0.0.1:0"). // it must not fetch
+		Port(0).
+		CachePath(cache).
+		RuntimePath(filepath.Join(work, "runtime")).
+		BinariesPath(dir).
+		DataPath(filepath.Join(work, "none") + "/.").
+		Logger(nil)
+	done := make(chan error, 1)
+	go func() { done <- embeddedpostgres.NewDatabase(cfg).Start() }()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		// The library takes no context and may still write, but only below the temporary name.
+		return context.Cause(ctx)
+	}
+	for _, name := range []string{"postgres", "initdb"} {
+		if _, statErr := os.Stat(filepath.Join(dir, "bin", name)); statErr != nil {
+			return errors.Join(err, statErr)
+		}
+	}
+	return os.RemoveAll(work)
+}
+
+// extract writes the tar file in a jar to path.
+func extract(jar []byte, path string) (err error) {
+	z, err := zip.NewReader(bytes.NewReader(jar), int64(len(jar)))
+	if err != nil {
+		return fmt.Errorf("the archive: %w", err)
+	}
+	for _, entry := range z.File {
+		if !strings.HasSuffix(entry.Name, ".txz") {
+			continue
+		}
+		from, err := entry.Open()
+		if err != nil {
+			return fmt.Errorf("the archive: %w", err)
+		}
+		to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return errors.Join(err, from.Close())
+		}
+		_, err = io.Copy(to, io.LimitReader(from, maxArchive))
+		return errors.Join(err, to.Close(), from.Close())
+	}
+	return errors.New("the archive contains no .txz")
 }

@@ -6,11 +6,14 @@ import (
 	"context"
 	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +27,7 @@ import (
 //	tar -cJf testdata/postgres.txz --owner=0 --group=0 -C <dir> bin share
 //
 //go:embed testdata/postgres.txz
-var archive []byte
+var txz []byte
 
 func TestDownloadWhenNothingIsInstalled(t *testing.T) {
 	t.Parallel()
@@ -100,8 +103,9 @@ func TestDownloadOnceForAll(t *testing.T) {
 	}
 }
 
-// repository serves one jar and its checksum, as Maven Central does.
-func repository(t *testing.T, sum func(jar []byte) string) string {
+// repository serves one jar, as Maven Central does. It returns the checksum by which the jar is
+// known for every version.
+func repository(t *testing.T) (url string, pins map[archive]string) {
 	t.Helper()
 	var jar bytes.Buffer
 	z := zip.NewWriter(&jar)
@@ -109,36 +113,34 @@ func repository(t *testing.T, sum func(jar []byte) string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(archive); err != nil {
+	if _, err := w.Write(txz); err != nil {
 		t.Fatal(err)
 	}
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := jar.Bytes()
-		switch {
-		case !strings.Contains(r.URL.Path, "/18."):
+		if !strings.HasSuffix(r.URL.Path, "-18.3.0.jar") {
 			http.NotFound(w, r)
 			return
-		case strings.HasSuffix(r.URL.Path, ".sha256"):
-			body = []byte(sum(body))
 		}
-		if _, err := w.Write(body); err != nil {
+		if _, err := w.Write(jar.Bytes()); err != nil {
 			t.Error(err)
 		}
 	}))
 	t.Cleanup(srv.Close)
-	return srv.URL
+	pins = map[archive]string{}
+	for _, version := range versions {
+		pins[archive{version, platform()}] = fmt.Sprintf("%x", sha256.Sum256(jar.Bytes()))
+	}
+	return srv.URL, pins
 }
 
-func sha256Hex(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
-
-// The library must fetch and unpack only. It must not run initdb or a server.
+// The library must unpack only. It must not run initdb or a server.
 func TestDownloader(t *testing.T) {
 	t.Parallel()
 	f := finder(t)
-	f.cfg.Download = downloader(repository(t, sha256Hex))
+	f.cfg.Download = downloader(repository(t))
 	dir := t.TempDir()
 	if err := f.cfg.Download(t.Context(), 18, dir); err != nil {
 		t.Fatal(err)
@@ -159,28 +161,55 @@ func TestDownloader(t *testing.T) {
 	}
 }
 
+// H12: an archive whose checksum is not the one in the source is not unpacked, whatever the
+// repository says. One that the source does not know is not downloaded.
 func TestDownloaderFailures(t *testing.T) {
 	t.Parallel()
-	url := repository(t, sha256Hex)
-	bad := repository(t, func([]byte) string { return sha256Hex(nil) })
+	url, pins := repository(t)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tc := range map[string]struct {
 		ctx   context.Context
 		url   string
+		pins  map[archive]string
 		major int
 		want  string
 	}{
-		"not there":      {t.Context(), url, 17, "no version found"},
-		"unknown":        {t.Context(), url, 14, "no download of PostgreSQL 14"},
-		"wrong checksum": {t.Context(), bad, 18, "checksums do not match"},
-		"cancelled":      {cancelled, "http://192.0.2.1", 18, "canceled"},
+		"not there":            {t.Context(), url, pins, 17, "status 404"},
+		"unknown":              {t.Context(), url, pins, 14, "no download of PostgreSQL 14"},
+		"wrong checksum":       {t.Context(), url, pinned, 18, "it was not unpacked"},
+		"a platform of nobody": {t.Context(), url, map[archive]string{}, 18, "whose content can be verified"},
+		"cancelled":            {cancelled, "http://192.0.2.1", pins, 18, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := downloader(tc.url)(tc.ctx, tc.major, t.TempDir()); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if name == "wrong checksum" && pinned[archive{versions[18], platform()}] == "" {
+				t.Skip("no checksum is known for this system")
+			}
+			dir := t.TempDir()
+			if err := downloader(tc.url, tc.pins)(tc.ctx, tc.major, dir); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %s", err, tc.want)
 			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
 		})
+	}
+}
+
+// Each version that can be downloaded has checksums for the common systems.
+func TestPins(t *testing.T) {
+	t.Parallel()
+	for major, version := range versions {
+		for _, platform := range []string{"linux-amd64", "linux-amd64-alpine", "darwin-amd64"} {
+			if len(pinned[archive{version, platform}]) != 64 {
+				t.Errorf("PostgreSQL %d for %s has no checksum", major, platform)
+			}
+		}
+	}
+	for a, sum := range pinned {
+		if _, err := hex.DecodeString(sum); err != nil || !slices.Contains(slices.Collect(maps.Values(versions)), a.version) {
+			t.Errorf("%v: %s", a, sum)
+		}
 	}
 }

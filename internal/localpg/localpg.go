@@ -13,11 +13,20 @@
 //
 // # Who may connect
 //
-// Every process that can open the socket may connect (pg_hba "local all all trust"). TCP is off,
-// and pg_hba refuses it too. The socket's directory has mode 0700 and belongs to the account that
-// the server runs as. So only that account and root can open the socket. Both can read, change and
-// signal the cluster anyway: a password stored beside it would not protect it. "peer" is not
-// possible, because mlsd can run as root while the server cannot.
+// Only root and the account that the server runs as can open the socket: its directory has mode
+// 0700. The server also asks the operating system whose process has connected ("peer"), and accepts
+// the account of this process and its own. TCP is off, and pg_hba refuses it too. Start writes the
+// rules anew each time (mlsd_hba.conf and mlsd_ident.conf in the cluster), also for a cluster of an
+// earlier version, which trusted every process at the socket.
+//
+// # Root
+//
+// PostgreSQL does not run as root. If this process is root, the server runs as the account mlsd or
+// postgres, whichever exists first, else under a uid that has no account, so that no other program
+// has it. initdb needs a name for its uid, and then runs in a user namespace. If the system refuses
+// the namespace, as some containers do, initdb runs as nobody, and its files are given to the uid
+// before they are used. An existing cluster keeps its owner, also if that is the account nobody,
+// which earlier versions took: give it to another account with chown -R.
 package localpg
 
 import (
@@ -155,6 +164,9 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	s := &Server{log: log, socketDir: socketDir}
 	if s.service, err = writeServiceFile(socketDir); err != nil {
 		return nil, err
+	}
+	if err := c.writeAuth(); err != nil {
+		return nil, errors.Join(err, removeSocketDir(socketDir))
 	}
 	if s.child, err = c.run(ctx, socketDir); err != nil {
 		return nil, errors.Join(err, removeSocketDir(socketDir))

@@ -28,6 +28,8 @@ func (c *cluster) serverArgs(socketDir string) []string {
 		"port=" + port,
 		"unix_socket_directories=" + quoteListItem(socketDir),
 		"unix_socket_permissions=0700",
+		"hba_file=" + c.hbaFile(),
+		"ident_file=" + c.identFile(),
 		// logSink parses this format. It is terse and without statements: details contain keys and
 		// values of rows, which must not be in logs.
 		"log_destination=stderr",
@@ -40,6 +42,11 @@ func (c *cluster) serverArgs(socketDir string) []string {
 		args = append(args, "-c", s)
 	}
 	return args
+}
+
+// quoteHBA quotes one word of pg_hba.conf or pg_ident.conf.
+func quoteHBA(s string) string {
+	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
 // quoteListItem quotes one item of a comma-separated setting.

@@ -62,7 +62,7 @@ func TestServerIsPrivate(t *testing.T) {
 	}
 	want := map[string]string{
 		"listen_addresses": "", "port": port, "server_encoding": "UTF8", "data_checksums": "on", "collate": "C",
-		"hba local": "trust", "hba host": "reject",
+		"hba local": "peer", "hba host": "reject",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

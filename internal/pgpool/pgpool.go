@@ -54,7 +54,7 @@ var lookups = map[string]string{
 }
 
 // batchLimits bound a session whose transaction holds the locks of many convos: a node that stops
-// between the two round trips of a batch delays the senders of other nodes no longer than this.
+// before it has sent COMMIT delays the senders of other nodes no longer than this.
 var batchLimits = map[string]string{"idle_in_transaction_session_timeout": "5000"}
 
 const (
@@ -148,6 +148,12 @@ func open(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 type Queryer interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Storable returns text without what PostgreSQL does not store: NUL is left out, and bytes that are not
+// UTF-8 become U+FFFD.
+func Storable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }
 
 // Code returns the SQLSTATE of err, or "" if the server did not send one.

@@ -151,11 +151,12 @@ func (t *Transaction) Commit(ctx context.Context) error {
 }
 
 // CommitAfter sends the queries of batch and COMMIT, and waits for the server once. If before is not
-// nil, it is called between the two, while the server works on the queries. In between the session is
-// then idle in a transaction, and idle_in_transaction_session_timeout holds, should this process stop
-// there. An error of before or of a query rolls the transaction back. The functions of the queries
-// are called after COMMIT was sent, so they must only read results: their errors come too late to
-// roll anything back. If the transaction has not begun, BEGIN goes along with the queries.
+// nil, it is called between the two, once the server has run the queries, and the server is waited
+// for twice. In between the session is then idle in a transaction, and
+// idle_in_transaction_session_timeout holds, should this process stop there. An error of before or of
+// a query rolls the transaction back. The functions of the queries are called after COMMIT was sent,
+// so they must only read results: their errors come too late to roll anything back. If the
+// transaction has not begun, BEGIN goes along with the queries.
 func (t *Transaction) CommitAfter(ctx context.Context, batch *pgx.Batch, before func() error) error {
 	if t.ended {
 		return pgx.ErrTxClosed
@@ -187,11 +188,14 @@ func (t *Transaction) sendAndCommit(ctx context.Context, queries []*pgx.QueuedQu
 		}
 	}
 	pipeline := conn.PgConn().StartPipeline(ctx)
+	results := &pipelineResults{conn.TypeMap(), pipeline}
 	err := queue(conn, pipeline, queries, statements)
 	if err == nil && before != nil {
-		if err = pipeline.Sync(); err == nil {
+		err = results.wait(queries)
+		if err == nil {
 			err = before()
 		}
+		queries = nil
 	}
 	if err == nil {
 		pipeline.SendQueryParams("commit", nil, nil, nil, nil)
@@ -200,7 +204,10 @@ func (t *Transaction) sendAndCommit(ctx context.Context, queries []*pgx.QueuedQu
 		err = syncErr
 	}
 	if err == nil {
-		err = receive(&pipelineResults{conn.TypeMap(), pipeline}, queries, before != nil)
+		err = results.receive(queries)
+	}
+	if err == nil {
+		err = results.committed()
 	}
 	if closeErr := pipeline.Close(); err == nil {
 		err = closeErr
@@ -220,33 +227,45 @@ func queue(conn *pgx.Conn, pipeline *pgconn.Pipeline, queries []*pgx.QueuedQuery
 	return nil
 }
 
-// receive reads the results of the queries and of COMMIT. synced says that there is a Sync between.
-func receive(results *pipelineResults, queries []*pgx.QueuedQuery, synced bool) error {
-	for _, q := range queries {
-		if q.Fn != nil {
-			if err := q.Fn(results); err != nil {
-				return err
-			}
-		} else if _, err := results.Exec(); err != nil {
-			return err
-		}
-	}
-	if synced {
-		if _, err := results.pipeline.GetResults(); err != nil {
-			return err
-		}
-	}
-	tag, err := results.Exec()
-	if err == nil && tag.String() != "COMMIT" {
-		err = pgx.ErrTxCommitRollback
-	}
-	return err
-}
-
 // pipelineResults are the results of the queries of a pipeline, for the functions of queued queries.
 type pipelineResults struct {
 	types    *pgtype.Map
 	pipeline *pgconn.Pipeline
+}
+
+// wait waits until the server has run the queries, and reads their results.
+func (r *pipelineResults) wait(queries []*pgx.QueuedQuery) error {
+	if err := r.pipeline.Sync(); err != nil {
+		return err
+	}
+	if err := r.receive(queries); err != nil {
+		return err
+	}
+	_, err := r.pipeline.GetResults() // of the Sync
+	return err
+}
+
+// receive reads the results of the queries.
+func (r *pipelineResults) receive(queries []*pgx.QueuedQuery) error {
+	for _, q := range queries {
+		if q.Fn != nil {
+			if err := q.Fn(r); err != nil {
+				return err
+			}
+		} else if _, err := r.Exec(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// committed reads the result of COMMIT.
+func (r *pipelineResults) committed() error {
+	tag, err := r.Exec()
+	if err == nil && tag.String() != "COMMIT" {
+		err = pgx.ErrTxCommitRollback
+	}
+	return err
 }
 
 func (r *pipelineResults) next() (*pgconn.ResultReader, error) {

@@ -1,0 +1,316 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// subjectKind is whose quota it is.
+type subjectKind uint8
+
+const (
+	didSubject subjectKind = iota
+	addressSubject
+	convoSubject
+	kinds
+)
+
+// subject is who or what is counted, on one day.
+type subject struct {
+	kind subjectKind
+	name string // the DID; the address or network; the 16 bytes of the convo's id
+	day  int64  // since 1970, in UTC
+}
+
+// String is the subject as it is stored.
+func (s subject) String() string {
+	switch s.kind {
+	case didSubject:
+		return s.name
+	case addressSubject:
+		return "ip:" + s.name
+	}
+	return "convo:" + uuid.UUID([]byte(s.name)).String()
+}
+
+const secondsOfDay = 24 * 60 * 60
+
+func dayOf(t time.Time) int64 { return t.Unix() / secondsOfDay }
+
+// startOf is the beginning of a day.
+func startOf(day int64) time.Time { return time.Unix(day*secondsOfDay, 0).UTC() }
+
+// count is what a subject has used of one resource: written, the sum over all nodes as this node read
+// it last, and fresh, what this node has not written yet.
+type count struct{ written, fresh atomic.Int64 }
+
+func (c *count) used() int64 { return c.written.Load() + c.fresh.Load() }
+
+// account is what one subject has used.
+type account struct {
+	counts [resources]count
+	active atomic.Bool  // since the last flush
+	since  atomic.Int64 // Unix time in seconds of the first count that is not written; 0: none
+}
+
+// take counts n of r, or refuses if the limit would be exceeded. Two calls at once that exceed the
+// limit together can both be refused.
+func (a *account) take(r Resource, n, limit, now int64) (used int64, ok bool) {
+	c := &a.counts[r]
+	fresh := c.fresh.Add(n)
+	if total := c.written.Load() + fresh; total > limit && n > 0 {
+		c.fresh.Add(-n)
+		return total - n, false
+	}
+	a.unwritten(now)
+	return 0, true
+}
+
+// count counts n of r, without a limit. n can be negative.
+func (a *account) count(r Resource, n, now int64) {
+	a.counts[r].fresh.Add(n)
+	a.unwritten(now)
+}
+
+// unwritten records that there are counts to be written.
+func (a *account) unwritten(now int64) {
+	if a.since.Load() == 0 {
+		a.since.CompareAndSwap(0, now)
+	}
+}
+
+const (
+	// maxAccounts bounds the subjects that a node remembers, of some 300 bytes each.
+	maxAccounts = 100_000
+	shards      = 64
+)
+
+// shard is a part of the accounts. There are many, so that requests seldom meet.
+type shard struct {
+	mu       sync.RWMutex // guards accounts
+	accounts map[subject]*account
+}
+
+// Counter counts and checks what callers use. Methods are safe for concurrent use.
+//
+// On one node no quota is exceeded, however many requests arrive at once. Several nodes can exceed
+// it together, each by what it admits before it reads the sum of the others: within one
+// FlushInterval, and by one per cent of the limit that each of the others holds back.
+//
+// If a node ends without a last flush, what it had not written is forgotten, in the user's favour:
+// of each subject the counts of the last flush interval, or up to one per cent of a limit from the
+// last minute.
+type Counter struct {
+	db      *pgxpool.Pool
+	log     *slog.Logger
+	now     func() time.Time
+	use     func(quota string, share float64)
+	limits  [kinds][resources]int64
+	names   [kinds][resources]string
+	open    int64 // limit of open invitations
+	limited bool  // any limit by day is set
+
+	seed    maphash.Seed
+	shards  [shards]shard
+	most    int           // accounts in a shard
+	crowded atomic.Bool   // many accounts wait to be written
+	wake    chan struct{} // asks for a flush, when crowded
+
+	flushing sync.Mutex // held during a flush; guards trimmed
+	trimmed  time.Time  // when old days were deleted
+}
+
+// Option changes a Counter.
+type Option func(*Counter)
+
+// WithClock replaces time.Now.
+func WithClock(now func() time.Time) Option { return func(c *Counter) { c.now = now } }
+
+// WithAccounts bounds the subjects that the counter remembers.
+func WithAccounts(n int) Option { return func(c *Counter) { c.most = max(n/shards, 1) } }
+
+// OnUse calls f at every flush with the highest share of each quota that a subject has used: 1 is all
+// of it.
+func OnUse(f func(quota string, share float64)) Option { return func(c *Counter) { c.use = f } }
+
+// New returns a counter on db.
+func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *Counter {
+	c := &Counter{
+		db: db, log: log, now: time.Now, use: func(string, float64) {}, names: storedNames(), open: limits[OpenInvitations],
+		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: make(chan struct{}, 1),
+	}
+	for k := range c.limits {
+		for r := range c.limits[k] {
+			c.limits[k][r] = limits.of(subjectKind(k), Resource(r))
+			c.limited = c.limited || c.limits[k][r] != 0
+		}
+	}
+	for i := range c.shards {
+		c.shards[i].accounts = map[subject]*account{}
+	}
+	for _, o := range options {
+		o(c)
+	}
+	return c
+}
+
+// Open prepares the counting of one request of did from address. It reads what both have used if the
+// node does not know it. The error is one of the database.
+func (c *Counter) Open(ctx context.Context, did syntax.DID, address string) (*Spending, error) {
+	now := c.now()
+	s := &Spending{c: c, now: now.Unix(), day: dayOf(now)}
+	if !c.limited {
+		return s, nil
+	}
+	both := [...]subject{{didSubject, did.String(), s.day}, {addressSubject, address, s.day}}
+	var missing []subject
+	for _, who := range both {
+		if s.accounts[who.kind] = c.find(who); s.accounts[who.kind] == nil {
+			missing = append(missing, who)
+		}
+	}
+	if len(missing) == 0 {
+		return s, nil
+	}
+	return s, c.remember(ctx, s, both[:], missing)
+}
+
+// openAttempts is how often remember makes the accounts of a request, if one gives way for another.
+const openAttempts = 4
+
+// remember makes the accounts that are missing, until all of the request's are remembered at the same
+// time: what is counted in an account that was forgotten is lost.
+func (c *Counter) remember(ctx context.Context, s *Spending, all, missing []subject) error {
+	for attempt := 0; len(missing) > 0 && attempt < openAttempts; attempt++ {
+		if err := c.addMissing(ctx, s, missing); err != nil {
+			return err
+		}
+		missing = slices.DeleteFunc(slices.Clone(all), func(who subject) bool { return c.find(who) == s.accounts[who.kind] })
+	}
+	return nil
+}
+
+// addMissing makes the accounts of missing from what the database has of them.
+func (c *Counter) addMissing(ctx context.Context, s *Spending, missing []subject) error {
+	sums, err := c.read(ctx, s.day, missing)
+	if err != nil {
+		return fmt.Errorf("read what the caller has used: %w", err)
+	}
+	for _, who := range missing {
+		who.name = strings.Clone(who.name) // keeps nothing else of the request in memory
+		if s.accounts[who.kind], err = c.add(ctx, who, sums); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Counter) shardOf(who subject) *shard {
+	return &c.shards[maphash.String(c.seed, who.name)%shards]
+}
+
+// find returns the subject's account, or nil.
+func (c *Counter) find(who subject) *account {
+	sh := c.shardOf(who)
+	sh.mu.RLock()
+	a := sh.accounts[who]
+	sh.mu.RUnlock()
+	if a != nil && !a.active.Load() {
+		a.active.Store(true)
+	}
+	return a
+}
+
+// add makes an account of what was read. If every account has counts that are not written, it writes
+// them first, so that no count is lost for want of memory.
+func (c *Counter) add(ctx context.Context, who subject, sums map[row]int64) (*account, error) {
+	a := &account{}
+	a.active.Store(true)
+	for r, name := range c.names[who.kind] {
+		if name != "" {
+			a.counts[r].written.Store(sums[row{who.String(), name}])
+		}
+	}
+	if kept := c.keep(who, a); kept != nil {
+		return kept, nil
+	}
+	if err := c.FlushAll(ctx); err != nil {
+		return nil, err
+	}
+	if kept := c.keep(who, a); kept != nil {
+		return kept, nil
+	}
+	return a, nil // others took the place at once: the request is checked, and not counted
+}
+
+// keep remembers a, unless there is another account of the subject. It returns the one that is
+// remembered, or nil if there is no place.
+func (c *Counter) keep(who subject, a *account) *account {
+	sh := c.shardOf(who)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if other := sh.accounts[who]; other != nil {
+		return other
+	}
+	if len(sh.accounts) >= c.most && !c.evict(sh) {
+		return nil
+	}
+	sh.accounts[who] = a
+	return a
+}
+
+// evict forgets an account of which everything is written: its next request reads it again. Accounts
+// in use give way after others, and those that have used up a quota last. So nobody gains anything by
+// filling the memory with other DIDs. evict reports whether there was one.
+func (c *Counter) evict(sh *shard) bool {
+	var active, usedUp *subject
+	unwritten := 0
+	for who, a := range sh.accounts { // in random order
+		switch {
+		case a.since.Load() != 0:
+			unwritten++
+		case c.usedUp(who.kind, a):
+			usedUp = &who
+		case a.active.Load():
+			active = &who
+		default:
+			delete(sh.accounts, who)
+			return true
+		}
+	}
+	if 2*unwritten > len(sh.accounts) {
+		c.crowded.Store(true)
+		select {
+		case c.wake <- struct{}{}:
+		default: // it is asked for already
+		}
+	}
+	for _, who := range []*subject{active, usedUp} {
+		if who != nil {
+			delete(sh.accounts, *who)
+			return true
+		}
+	}
+	return false
+}
+
+// usedUp reports whether the subject has used up a quota.
+func (c *Counter) usedUp(k subjectKind, a *account) bool {
+	for r := range a.counts {
+		if limit := c.limits[k][r]; limit != 0 && a.counts[r].used() >= limit {
+			return true
+		}
+	}
+	return false
+}

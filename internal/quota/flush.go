@@ -1,0 +1,254 @@
+package quota
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
+)
+
+const (
+	// FlushInterval is how often a node writes its counts and reads those of the others.
+	FlushInterval = 5 * time.Second
+	// heldBack is how long counts of less than one per cent of their limit can wait, so that the many
+	// who send little cost few rows.
+	heldBack = time.Minute
+	// batchRows bounds the rows of one statement.
+	batchRows = 5000
+	// keepDays is how many days are kept, today included.
+	keepDays = 2
+	// trimInterval is how often old days are deleted, trimRows how many rows of them at once.
+	trimInterval = time.Minute
+	trimRows     = 10_000
+)
+
+// row names a row of one day.
+type row struct{ subject, quota string }
+
+// pending is a count that is to be written.
+type pending struct {
+	row
+	day   int64
+	n     int64
+	count *count
+	of    *account
+}
+
+// known is an account whose sums are to be read.
+type known struct {
+	subject
+	*account
+}
+
+// Run flushes after every FlushInterval until ctx ends, and then writes everything.
+func (c *Counter) Run(ctx context.Context) {
+	worker.Every("quota counter", FlushInterval, c.log, c.flushDue, worker.AfterInterval(), worker.AtEnd(c.FlushAll),
+		worker.Wake(c.wake, 0)).Run(ctx)
+}
+
+// flushDue writes everything if many accounts wait to be written, else what is due.
+func (c *Counter) flushDue(ctx context.Context) error { return c.flush(ctx, c.crowded.Swap(false)) }
+
+// FlushAll writes all counts, and reads the sums of all subjects that were in use since the last flush.
+func (c *Counter) FlushAll(ctx context.Context) error { return c.flush(ctx, true) }
+
+func (c *Counter) flush(ctx context.Context, all bool) error {
+	c.flushing.Lock()
+	defer c.flushing.Unlock()
+	now := c.now()
+	writes, reads := c.collect(now, all)
+	for i := 0; i < len(writes); i += batchRows {
+		if err := c.write(ctx, writes[i:min(i+batchRows, len(writes))]); err != nil {
+			for _, p := range writes[i:] {
+				p.of.unwritten(now.Unix())
+			}
+			return fmt.Errorf("write what callers have used: %w", err)
+		}
+	}
+	for batch := range slices.Chunk(reads, batchRows) {
+		if err := c.refresh(ctx, dayOf(now), batch); err != nil {
+			return fmt.Errorf("read what callers have used: %w", err)
+		}
+	}
+	c.settle(dayOf(now))
+	if now.Sub(c.trimmed) < trimInterval {
+		return nil
+	}
+	c.trimmed = now
+	return c.trim(ctx, dayOf(now))
+}
+
+// collect returns the counts to be written, in the order in which all nodes write them, and the
+// accounts of today that were in use since the last flush.
+func (c *Counter) collect(now time.Time, all bool) (writes []pending, reads []known) {
+	today := dayOf(now)
+	for i := range c.shards {
+		sh := &c.shards[i]
+		sh.mu.RLock()
+		for who, a := range sh.accounts {
+			if since := a.since.Load(); since != 0 && (all || who.day < today || now.Unix()-since >= int64(heldBack.Seconds()) || c.many(who.kind, a)) {
+				writes = append(writes, c.pending(who, a)...)
+			}
+			if a.active.Swap(false) && who.day == today {
+				reads = append(reads, known{who, a})
+			}
+		}
+		sh.mu.RUnlock()
+	}
+	slices.SortFunc(writes, func(a, b pending) int {
+		return cmp.Or(cmp.Compare(a.day, b.day), cmp.Compare(a.subject, b.subject), cmp.Compare(a.quota, b.quota))
+	})
+	return writes, reads
+}
+
+// many reports whether the subject's counts are too large to wait.
+func (c *Counter) many(k subjectKind, a *account) bool {
+	for r := range a.counts {
+		if limit := c.limits[k][r]; limit != 0 && a.counts[r].fresh.Load() >= max(limit/100, 1) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Counter) pending(who subject, a *account) (writes []pending) {
+	a.since.Store(0) // before the counts are read: a count that is made meanwhile sets it again
+	for r := range a.counts {
+		if n := a.counts[r].fresh.Load(); n != 0 {
+			writes = append(writes, pending{row{who.String(), c.names[who.kind][r]}, who.day, n, &a.counts[r], a})
+		}
+	}
+	return writes
+}
+
+var (
+	//go:embed write.sql
+	writeSQL string
+	//go:embed read.sql
+	readSQL string
+)
+
+// asMaintenance lets a transaction see the table, which belongs to no caller.
+const asMaintenance = `SELECT set_config('mlsd.maintenance', 'on', true)`
+
+// write adds counts to their rows. If it is not known whether they were added, they count as added on
+// this node, until it reads the rows again.
+func (c *Counter) write(ctx context.Context, batch []pending) error {
+	n := len(batch)
+	days, subjects, quotas, ns := make([]time.Time, n), make([]string, n), make([]string, n), make([]int64, n)
+	for i, p := range batch {
+		days[i], subjects[i], quotas[i], ns[i] = startOf(p.day), p.subject, p.quota, p.n
+	}
+	sums := map[row]int64{}
+	err := pgx.BeginFunc(ctx, c.db, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(asMaintenance)
+		b.Queue(writeSQL, days, subjects, quotas, ns).Query(collectInto(sums))
+		return tx.SendBatch(ctx, b).Close()
+	})
+	for _, p := range batch {
+		switch {
+		case err == nil:
+			p.count.fresh.Add(-p.n) // for a moment too little is counted, and never too much
+			p.count.written.Store(sums[p.row])
+		case pgpool.OutcomeUnknown(err):
+			p.count.fresh.Add(-p.n)
+			p.count.written.Add(p.n)
+		}
+	}
+	return err
+}
+
+// refresh reads the sums of accounts.
+func (c *Counter) refresh(ctx context.Context, day int64, batch []known) error {
+	subjects := make([]subject, len(batch))
+	for i, k := range batch {
+		subjects[i] = k.subject
+	}
+	sums, err := c.read(ctx, day, subjects)
+	if err != nil {
+		return err
+	}
+	for _, k := range batch {
+		for r, name := range c.names[k.kind] {
+			k.counts[r].written.Store(sums[row{k.String(), name}])
+		}
+	}
+	return nil
+}
+
+// read returns the sums of subjects on a day, in one round trip. A row that does not exist is 0.
+func (c *Counter) read(ctx context.Context, day int64, subjects []subject) (map[row]int64, error) {
+	names := make([]string, len(subjects))
+	for i, who := range subjects {
+		names[i] = who.String()
+	}
+	sums := map[row]int64{}
+	b := &pgx.Batch{}
+	b.Queue(asMaintenance)
+	b.Queue(readSQL, startOf(day), names).Query(collectInto(sums))
+	return sums, c.db.SendBatch(ctx, b).Close()
+}
+
+func collectInto(sums map[row]int64) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var at row
+		var n int64
+		_, err := pgx.ForEachRow(rows, []any{&at.subject, &at.quota, &n}, func() error {
+			sums[at] = n
+			return nil
+		})
+		return err
+	}
+}
+
+// settle forgets accounts of past days that are written, and reports the highest uses.
+func (c *Counter) settle(today int64) {
+	highest := map[string]float64{}
+	for i := range c.shards {
+		sh := &c.shards[i]
+		sh.mu.Lock()
+		for who, a := range sh.accounts {
+			if who.day < today {
+				if a.since.Load() == 0 {
+					delete(sh.accounts, who)
+				}
+				continue
+			}
+			for r, name := range c.names[who.kind] {
+				if limit := c.limits[who.kind][r]; limit != 0 {
+					highest[name] = max(highest[name], float64(a.counts[r].used())/float64(limit))
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
+	for k := range c.names {
+		for r, name := range c.names[k] {
+			if c.limits[k][r] != 0 {
+				c.use(name, highest[name])
+			}
+		}
+	}
+}
+
+// trim deletes days that are not kept.
+func (c *Counter) trim(ctx context.Context, today int64) error {
+	b := &pgx.Batch{}
+	b.Queue(asMaintenance)
+	b.Queue(`
+		DELETE FROM quota_counts WHERE (day, subject, quota) IN (
+			SELECT day, subject, quota FROM quota_counts WHERE day < $1 ORDER BY day LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+		startOf(today-keepDays+1), trimRows)
+	if err := c.db.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("delete old days: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+// Package quota bounds what one DID, one address and one convo can store and do in a day. A day is a
+// day of UTC. docs/QUOTAS.md tells operators and clients the same.
+//
+// Requests are counted in memory and written every few seconds, so a check costs no round trip. The
+// row in the table quota_counts is the sum over all nodes. A node reads it before the first request
+// of a subject, and again every few seconds while the subject is in use. So a node knows of all but
+// the last seconds of the other nodes: counter.go states the bound.
+package quota
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Resource is what a quota counts.
+type Resource int
+
+// Resources that are counted by day.
+const (
+	Messages    Resource = iota // entries of logs: messages, proposals, commits
+	Bytes                       // of stored MLS objects and idempotency records
+	Convos                      // that were created
+	Strangers                   // that were invited: they share no convo with the inviter
+	Records                     // idempotency records
+	KeyPackages                 // that were published
+	resources
+)
+
+// Names of the quotas that are no resource of a DID and day.
+const (
+	ConvoBytes      = "convo-bytes-per-day"
+	OpenInvitations = "open-invitations"
+	// AddressShare is how many times the quotas of a DID one address has.
+	AddressShare = "address-share"
+)
+
+// addressPrefix makes the name of an address's quota from that of a DID's.
+const addressPrefix = "address-"
+
+// Quota is one row of the table of quotas.
+type Quota struct {
+	Name    string // in errors, metrics and mlsd inspect
+	Setting string // its environment variable
+	Default int64
+	Bytes   bool   // the unit is bytes
+	Counts  string // what it counts, for --help
+}
+
+// All returns the table of quotas. Those of resources come first, in the order of the resources.
+func All() []Quota {
+	return []Quota{
+		Messages:    {"messages-per-day", "MLSD_QUOTA_MESSAGES", 50_000, false, "messages, proposals and commits of one DID in a day"},
+		Bytes:       {"bytes-per-day", "MLSD_QUOTA_BYTES", 512 << 20, true, "bytes of MLS objects and idempotency records that one DID stores in a day"},
+		Convos:      {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
+		Strangers:   {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false, "people that one DID invites in a day and shares no convo with"},
+		Records:     {"records-per-day", "MLSD_QUOTA_RECORDS", 50_000, false, "idempotency records of one DID in a day"},
+		KeyPackages: {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false, "KeyPackages that one DID publishes in a day"},
+		{ConvoBytes, "MLSD_QUOTA_CONVO_BYTES", 4 << 30, true, "bytes of messages in one convo in a day"},
+		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false, "invitations that one person has not accepted, when a stranger invites it"},
+		{AddressShare, "MLSD_QUOTA_ADDRESS_SHARE", 200, false, "how many times the daily quotas of a DID one address has (IPv6: its /64)"},
+	}
+}
+
+// Limits are the limits by the quota's name. 0, or no entry, is no limit.
+type Limits map[string]int64
+
+// Defaults returns the limits as they are unless the operator sets others.
+func Defaults() Limits {
+	l := Limits{}
+	for _, q := range All() {
+		l[q.Name] = q.Default
+	}
+	return l
+}
+
+// ofAddress is the limit of an address for what DIDs have limit of.
+func (l Limits) ofAddress(limit int64) int64 {
+	share := l[AddressShare]
+	if share != 0 && limit > math.MaxInt64/share {
+		return math.MaxInt64
+	}
+	return limit * share
+}
+
+// ByDay returns the limits of all quotas that are counted by day, under the names with which they
+// are stored. Those without a limit are missing.
+func (l Limits) ByDay() Limits {
+	out := Limits{}
+	for k, names := range storedNames() {
+		for r, name := range names {
+			if limit := l.of(subjectKind(k), Resource(r)); limit != 0 {
+				out[name] = limit
+			}
+		}
+	}
+	return out
+}
+
+// of is the limit of a kind of subject for a resource.
+func (l Limits) of(k subjectKind, r Resource) int64 {
+	switch k {
+	case didSubject:
+		return l[All()[r].Name]
+	case addressSubject:
+		return l.ofAddress(l[All()[r].Name])
+	}
+	if r == Bytes {
+		return l[ConvoBytes]
+	}
+	return 0
+}
+
+// storedNames returns the names of the quotas by kind of subject and resource. "": there is none.
+func storedNames() (names [kinds][resources]string) {
+	for r, q := range All()[:resources] {
+		names[didSubject][r], names[addressSubject][r] = q.Name, addressPrefix+q.Name
+	}
+	names[convoSubject][Bytes] = ConvoBytes
+	return names
+}
+
+// Names returns the names that an ExceededError can have.
+func Names() (names []string) {
+	for _, ofKind := range storedNames() {
+		for _, name := range ofKind {
+			if name != "" {
+				names = append(names, name)
+			}
+		}
+	}
+	return append(names, OpenInvitations)
+}
+
+// ExceededError says that a quota is used up.
+type ExceededError struct {
+	Quota       string
+	Used, Limit int64
+	Resets      time.Time     // zero: at no set time
+	After       time.Duration // until a client should try again
+}
+
+// Error has a fixed form, because a PDS passes nothing else on: docs/CLIENTS.md.
+func (e *ExceededError) Error() string {
+	if e.Resets.IsZero() {
+		return fmt.Sprintf("quota %s is used up: %d of %d", e.Quota, e.Used, e.Limit)
+	}
+	return fmt.Sprintf("quota %s is used up: %d of %d; resets at %s", e.Quota, e.Used, e.Limit, e.Resets.UTC().Format(time.RFC3339))
+}
+
+// invitationsRetry is how long the inviter of somebody with too many open invitations waits.
+const invitationsRetry = time.Hour
+
+// TooManyInvitations is the error for a person with open invitations.
+func TooManyInvitations(open, limit int64) *ExceededError {
+	return &ExceededError{Quota: OpenInvitations, Used: open, Limit: limit, After: invitationsRetry}
+}

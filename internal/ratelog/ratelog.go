@@ -1,0 +1,104 @@
+// Package ratelog bounds the log lines that strangers can cause.
+package ratelog
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// Lines is how many records with the same message are written in each Every.
+	Lines = 10
+	// Every is the time after which as many may be written again.
+	Every = 10 * time.Second
+
+	// maxMessages bounds the messages that are counted apart. All others are counted together.
+	maxMessages = 256
+)
+
+// New returns a logger that writes to log, but at most Lines records with the same message in each
+// Every. If it left some out, it writes one more record with that message at the end, whose
+// attribute left_out is their number. Attributes do not count: only the message's text does.
+func New(log *slog.Logger) *slog.Logger {
+	return slog.New(&handler{next: log.Handler(), counts: &counts{next: log.Handler(), byMessage: map[string]*count{}}})
+}
+
+// handler is a slog.Handler that leaves records out.
+type handler struct {
+	next   slog.Handler
+	counts *counts // shared with the handlers that WithAttrs and WithGroup return
+}
+
+// counts are the records of the last Every, by message. Each message has an Every of its own, which
+// begins with its first record.
+type counts struct {
+	next slog.Handler // gets the numbers of those left out, without attributes of single records
+
+	mu        sync.Mutex // guards what follows
+	byMessage map[string]*count
+}
+
+// count counts the records with one message.
+type count struct{ written, leftOut int }
+
+// Enabled implements slog.Handler.
+func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if !h.counts.add(r.Level, r.Message) {
+		return nil
+	}
+	return h.next.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{next: h.next.WithAttrs(attrs), counts: h.counts}
+}
+
+// WithGroup implements slog.Handler.
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{next: h.next.WithGroup(name), counts: h.counts}
+}
+
+// add counts a record and reports whether it may be written.
+func (c *counts) add(level slog.Level, message string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.byMessage[message]
+	if n == nil && len(c.byMessage) >= maxMessages {
+		message = "other messages"
+		n = c.byMessage[message]
+	}
+	if n == nil {
+		n = &count{}
+		c.byMessage[message] = n
+		time.AfterFunc(Every, func() { c.end(level, message) })
+	}
+	if n.written < Lines {
+		n.written++
+		return true
+	}
+	n.leftOut++
+	return false
+}
+
+// end forgets the records with a message and writes how many were left out, if any. An error of the
+// log has nowhere to go.
+func (c *counts) end(level slog.Level, message string) {
+	c.mu.Lock()
+	leftOut := c.byMessage[message].leftOut
+	delete(c.byMessage, message)
+	c.mu.Unlock()
+	if leftOut == 0 {
+		return
+	}
+	r := slog.NewRecord(time.Now(), level, message, 0)
+	r.AddAttrs(slog.Int("left_out", leftOut))
+	_ = c.next.Handle(context.Background(), r)
+}

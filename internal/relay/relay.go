@@ -1,0 +1,350 @@
+// Package relay follows what the network says of accounts: events #account and #identity of a
+// relay, a PDS or a Jetstream.
+//
+//	relay ──WebSocket──▶ receive (receive.go) ──▶ lead (relay.go) ──▶ PostgreSQL: accounts, cursor
+//	                       reads frames (message.go)     └──▶ Config.Forget: keys of accounts
+//
+// One node follows at a time. It writes in the session that holds an advisory lock, so a node that
+// has lost the session can write nothing. What a frame says and the cursor after it are committed
+// together, or the cursor later. So after a crash frames are read again, and none is left out.
+//
+// A relay can state what it likes. What it says of an account that this service does not know has no
+// effect. An account has one row, however much a relay says of it.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/time/rate"
+
+	"mlsd/accounts"
+)
+
+const (
+	// The follower holds this advisory lock. Its first number is "mlsd"; events and messages use
+	// other second numbers.
+	lockSpace, lockFollower = 0x6d6c7364, 3
+	electEvery              = 2 * time.Second  // how often another node tries to follow
+	idleLimit               = "30s"            // after which the database ends the session of a follower that has stopped
+	cursorEvery             = time.Second      // how often the cursor is stored
+	applyTimeout            = 10 * time.Second // of one transaction
+
+	queued     = 1000 // messages that wait for the database
+	maxBatch   = 500  // messages of one transaction
+	firstDelay = time.Second
+	lastDelay  = time.Minute
+	// forgetRate and forgetBurst limit the keys that are forgotten, per second and at once. Each
+	// costs a look-up later. An honest relay stays far below, because it counts accounts that this
+	// service knows. Package serviceauth forgets all keys if there are more than 4,096 in 30 s.
+	forgetRate, forgetBurst = 50, 500
+	// jetstreamKeeps is how long a Jetstream keeps events by default. It does not say so if its
+	// events have been lost.
+	jetstreamKeeps = 24 * time.Hour
+)
+
+// Config configures a Follower. All fields without a default are required.
+type Config struct {
+	DB     *pgxpool.Pool
+	Source Source
+	Store  *accounts.Store
+	// Forget drops the keys of an account on every node.
+	Forget func(context.Context, syntax.DID) error
+	// Stored is called after statuses were stored. It must not block. Default: nothing is called.
+	Stored  func()
+	Metrics *Metrics
+	Log     *slog.Logger
+	// Delay is how long to wait before the connection after the attempt-th failure. Default: random,
+	// up to a second at first and up to a minute later.
+	Delay func(attempt int) time.Duration
+	// ElectEvery is how often a node that does not follow tries to. Default: 2 s.
+	ElectEvery time.Duration
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+}
+
+// Follower follows a relay. Every node runs one, and one of them follows.
+type Follower struct {
+	db         *pgxpool.Pool
+	source     Source
+	store      *accounts.Store
+	forget     func(context.Context, syntax.DID) error
+	forgetting *rate.Limiter
+	stored     func()
+	metrics    *Metrics
+	log        *slog.Logger
+	delay      func(int) time.Duration
+	electEvery time.Duration
+	now        func() time.Time
+	decoder    *decoder
+}
+
+// New returns a follower.
+func New(c Config) (*Follower, error) {
+	f := &Follower{
+		db: c.DB, source: c.Source, store: c.Store, forget: c.Forget, forgetting: rate.NewLimiter(forgetRate, forgetBurst),
+		stored: c.Stored, metrics: c.Metrics, log: c.Log, delay: c.Delay, electEvery: c.ElectEvery, now: c.Now,
+	}
+	if f.stored == nil {
+		f.stored = func() {}
+	}
+	if f.delay == nil {
+		f.delay = backOff
+	}
+	if f.electEvery == 0 {
+		f.electEvery = electEvery
+	}
+	if f.now == nil {
+		f.now = time.Now
+	}
+	var err error
+	f.decoder, err = newDecoder(f.source.kind, f.now)
+	f.metrics.configured.Set(1)
+	return f, err
+}
+
+// backOff is a random delay, longer after more failures.
+func backOff(attempt int) time.Duration {
+	longest := min(firstDelay<<min(attempt, 10), lastDelay)
+	return longest/4 + rand.N(longest*3/4)
+}
+
+// Run follows, or tries to, until ctx ends.
+//
+// It is not a worker.Every: it ends when its session does, and not after a round.
+func (f *Follower) Run(ctx context.Context) {
+	if f.source.Exposed() {
+		f.log.WarnContext(ctx, "the relay is asked without TLS: others on the way can state that accounts are deleted", "relay", f.source.String())
+	}
+	for ctx.Err() == nil {
+		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
+			f.log.WarnContext(ctx, "the relay is not followed", "error", err)
+		}
+		pause(ctx, f.electEvery)
+	}
+}
+
+// follow follows if no other node does.
+func (f *Follower) follow(ctx context.Context) (err error) {
+	conn, err := f.elect(ctx)
+	if conn == nil || err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		err = errors.Join(err, conn.Close(closing)) // which frees the lock
+	}()
+	f.log.InfoContext(ctx, "this node follows the relay", "relay", f.source.String())
+	f.metrics.following.Set(1)
+	defer f.metrics.following.Set(0)
+	return f.lead(ctx, conn)
+}
+
+// elect takes the lock if it is free, and returns the session that holds it. nil: another node
+// follows. If this process stops without losing its connection, the database ends the session.
+func (f *Follower) elect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	pooled, err := f.db.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reach the database: %w", err)
+	}
+	var leads bool
+	if err := pooled.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockSpace, lockFollower).Scan(&leads); err != nil || !leads {
+		pooled.Release()
+		return nil, err
+	}
+	conn := pooled.Hijack() // its session holds the lock, so it must not return to the pool
+	if _, err := conn.Exec(ctx, `SELECT set_config('idle_session_timeout', $1, false)`, idleLimit); err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return conn, nil
+}
+
+// lead stores what the relay says until ctx ends or the session fails.
+func (f *Follower) lead(ctx context.Context, conn *pgx.Conn) error {
+	cursor, err := f.readCursor(ctx, conn)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	in, received := make(chan message, queued), make(chan struct{})
+	go func() {
+		defer close(received)
+		f.receive(ctx, cursor, in)
+	}()
+	defer func() {
+		cancel()
+		<-received
+	}()
+	tick := time.NewTicker(cursorEvery)
+	defer tick.Stop()
+	position := cursor // all up to here has been stored
+	for {
+		select {
+		case m := <-in:
+			if position, err = f.apply(ctx, conn, position, collect(m, in)); err != nil {
+				return err
+			}
+		case <-tick.C:
+			if err := f.writeCursor(ctx, conn, position); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// collect returns the first message and those that have come meanwhile.
+func collect(first message, in <-chan message) []message {
+	all := []message{first}
+	for len(all) < maxBatch {
+		select {
+		case m := <-in:
+			all = append(all, m)
+		default:
+			return all
+		}
+	}
+	return all
+}
+
+// apply stores what messages say, and returns the cursor after them. If it fails, they are read
+// again.
+func (f *Follower) apply(ctx context.Context, conn *pgx.Conn, position int64, all []message) (int64, error) {
+	changes, identities := map[syntax.DID]accounts.Change{}, map[syntax.DID]bool{}
+	for _, m := range all {
+		switch {
+		case m.reset:
+			position = 0
+		case m.kind == kindAccount:
+			changes[m.change.DID] = m.change // the last one of each account counts
+		case m.kind == kindIdentity:
+			identities[m.identity] = true
+		}
+		if m.cursor > 0 {
+			position = m.cursor
+		}
+	}
+	if len(changes)+len(identities) == 0 {
+		return position, nil
+	}
+	if err := f.forgetKnown(ctx, conn, identities); err != nil {
+		return position, err
+	}
+	return position, f.setStatus(ctx, conn, position, changes)
+}
+
+// forgetKnown forgets the keys of those accounts that this service knows.
+func (f *Follower) forgetKnown(ctx context.Context, conn *pgx.Conn, identities map[syntax.DID]bool) error {
+	if len(identities) == 0 {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	dids := make([]syntax.DID, 0, len(identities))
+	for did := range identities {
+		dids = append(dids, did)
+	}
+	known, err := f.store.Known(limited, conn, dids)
+	if err != nil {
+		return err
+	}
+	for _, did := range known {
+		if err := f.forgetting.Wait(ctx); err != nil {
+			return err
+		}
+		forgetting, cancel := context.WithTimeout(ctx, applyTimeout)
+		err := f.forget(forgetting, did)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("forget the keys of an account: %w", err)
+		}
+		f.metrics.forgotten.Inc()
+	}
+	return nil
+}
+
+// setStatus stores changes, and the cursor after them, in one transaction.
+func (f *Follower) setStatus(ctx context.Context, conn *pgx.Conn, position int64, changes map[syntax.DID]accounts.Change) error {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	all := make([]accounts.Change, 0, len(changes))
+	for _, c := range changes {
+		all = append(all, c)
+	}
+	var stored []accounts.Change
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+		if len(all) > 0 {
+			if stored, err = f.store.SetStatus(ctx, tx, f.source.String(), all); err != nil {
+				return err
+			}
+		}
+		return f.storeCursor(ctx, tx, position)
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range stored {
+		f.metrics.statuses.WithLabelValues(string(c.Status)).Inc()
+		f.log.InfoContext(ctx, "the network states the state of an account", "did", c.DID, "status", c.Status, "seq", c.Seq)
+	}
+	if len(stored) > 0 {
+		f.stored()
+	}
+	return nil
+}
+
+// readCursor returns the cursor to begin after. 0: with what happens from now on.
+func (f *Follower) readCursor(ctx context.Context, conn *pgx.Conn) (cursor int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	var age time.Duration
+	err = conn.QueryRow(ctx, `SELECT cursor, clock_timestamp() - updated_at FROM relay_cursors WHERE source = $1`, f.source.String()).
+		Scan(&cursor, &age)
+	if errors.Is(err, pgx.ErrNoRows) {
+		f.log.InfoContext(ctx, "the relay is followed for the first time: what it said before is not known", "relay", f.source.String())
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the cursor: %w", err)
+	}
+	if f.source.kind == Jetstream && age > jetstreamKeeps {
+		f.gap(ctx, "the Jetstream was not followed for longer than it keeps events", cursor)
+	}
+	return cursor, nil
+}
+
+// writeCursor stores the cursor. It also shows the database that the session is alive.
+func (f *Follower) writeCursor(ctx context.Context, conn *pgx.Conn, cursor int64) error {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	return f.storeCursor(ctx, conn, cursor)
+}
+
+// storeCursor stores the cursor, unless the relay has sent none yet.
+func (f *Follower) storeCursor(ctx context.Context, db accounts.DB, cursor int64) error {
+	_, err := db.Exec(ctx, `
+		INSERT INTO relay_cursors (source, cursor, updated_at) SELECT $1::text, $2::bigint, clock_timestamp() WHERE $2 > 0
+		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.source.String(), cursor)
+	if err != nil {
+		return fmt.Errorf("store the cursor: %w", err)
+	}
+	return nil
+}
+
+// gap says that events of the relay are lost. What they said of accounts is not known here until the
+// relay says it again.
+func (f *Follower) gap(ctx context.Context, why string, cursor int64) {
+	f.metrics.gaps.Inc()
+	f.log.ErrorContext(ctx, "events of the relay are lost", "why", why, "cursor", cursor)
+}

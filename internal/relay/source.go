@@ -1,0 +1,94 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Kind is the protocol of a source.
+type Kind string
+
+// The kinds.
+const (
+	Repos     Kind = "repos"     // com.atproto.sync.subscribeRepos, of a relay or a PDS
+	Jetstream Kind = "jetstream" // https://github.com/bluesky-social/jetstream
+)
+
+const (
+	reposPath     = "/xrpc/com.atproto.sync.subscribeRepos"
+	jetstreamPath = "/subscribe"
+	// noCollection is a collection without records. Jetstream then sends events of accounts and
+	// identities only, which it sends whatever is wanted.
+	noCollection = "blue.catbird.mls.none"
+)
+
+// Source is where the events come from.
+type Source struct {
+	kind Kind
+	url  url.URL // ws or wss, with the path of the subscription
+}
+
+// ParseSource reads the address of a relay, a PDS or a Jetstream. Its scheme is wss, https, ws or
+// http. Without a path it gets that of its kind. An empty kind is Jetstream if the path ends with
+// /subscribe, and Repos otherwise.
+func ParseSource(address string, kind Kind) (Source, error) {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return Source{}, errors.New("is not a URL") // the error of url.Parse quotes it, with a password
+	case u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return Source{}, errors.New("must have a scheme, a host, and nothing more than a port and a path")
+	}
+	switch u.Scheme {
+	case "https", "wss":
+		u.Scheme = "wss"
+	case "http", "ws":
+		u.Scheme = "ws"
+	default:
+		return Source{}, errors.New("must be a wss, https, ws or http URL")
+	}
+	path := strings.TrimRight(u.Path, "/")
+	if kind == "" {
+		kind = Repos
+		if strings.HasSuffix(path, jetstreamPath) {
+			kind = Jetstream
+		}
+	}
+	switch {
+	case kind != Repos && kind != Jetstream:
+		return Source{}, fmt.Errorf("must be %s or %s", Repos, Jetstream)
+	case path == "" && kind == Jetstream:
+		path = jetstreamPath
+	case path == "":
+		path = reposPath
+	}
+	u.Path = path
+	return Source{kind: kind, url: *u}, nil
+}
+
+// String names the source in the database and in the log.
+func (s Source) String() string { return string(s.kind) + " " + s.url.String() }
+
+// Exposed reports whether others could change the events on their way: they come without TLS from
+// another machine.
+func (s Source) Exposed() bool {
+	ip := net.ParseIP(s.url.Hostname())
+	return s.url.Scheme == "ws" && s.url.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback())
+}
+
+// from is the URL of the events after cursor. 0: those that happen from now on.
+func (s Source) from(cursor int64) string {
+	u, q := s.url, url.Values{}
+	if s.kind == Jetstream {
+		q.Set("wantedCollections", noCollection)
+	}
+	if cursor > 0 {
+		q.Set("cursor", strconv.FormatInt(cursor, 10))
+	}
+	u.RawQuery = q.Encode()
+	return u.String()
+}
