@@ -13,25 +13,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/sync/singleflight"
-)
-
-const (
-	// cachedKeys and cachedFailures are how many keys and failures are remembered.
-	cachedKeys, cachedFailures = 65_536, 16_384
-	// keyFresh is how long a key is used without a new look-up. For as long, a key that its owner
-	// replaced can still sign. The new key is found at once, by a refresh.
-	keyFresh = time.Hour
-	// keyStale is how long a key is used while its DID document cannot be fetched.
-	keyStale = 24 * time.Hour
-	// noKeyFor is how long a DID without a usable key is refused without a look-up.
-	noKeyFor = 2 * time.Minute
-	// failedFor is how long a DID is refused without a look-up after a look-up that failed.
-	failedFor = 5 * time.Second
-	// lookupTimeout is the longest time of one look-up, waiting included. A request makes at most
-	// two (resolve, refresh), and a PDS gives up after 10 s.
-	lookupTimeout = 4 * time.Second
+	"golang.org/x/net/publicsuffix"
 )
 
 // DirectoryConfig says where DID documents are.
@@ -44,6 +26,9 @@ type DirectoryConfig struct {
 	// did:web:localhost%3APORT over http. It is for development only: callers then choose which
 	// local ports get a request.
 	AllowLoopback bool
+	// DB shares keys between nodes and across restarts, in the table identity_keys. nil: keys are
+	// only in memory, and a Forget concerns this node only.
+	DB Database
 	// Now is the clock of the cache. Default: time.Now.
 	Now func() time.Time
 
@@ -51,10 +36,10 @@ type DirectoryConfig struct {
 	resolver *net.Resolver
 }
 
-// NewDirectory returns a Directory that fetches DID documents from the PLC directory (did:plc) and
+// NewDirectory returns a directory that fetches DID documents from the PLC directory (did:plc) and
 // from /.well-known/did.json of a host (did:web). It remembers keys for an hour. A stranger chooses
 // the host of a did:web, so [publicClient] asks it.
-func NewDirectory(cfg DirectoryConfig) (Directory, error) {
+func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 	if cfg.PLCURL == "" {
 		cfg.PLCURL = identity.DefaultPLCURL
 	}
@@ -72,11 +57,11 @@ func NewDirectory(cfg DirectoryConfig) (Directory, error) {
 	// not delay callers with a did:plc.
 	r := &resolver{
 		plcURL:        plc.Scheme + "://" + plc.Host,
-		plc:           newSource(plainClient(), lookups{perSecond: 100, burst: 1000, inFlight: 32}),
-		web:           newSource(publicClient(cfg.AllowLoopback, cfg.resolver), lookups{perSecond: 20, burst: 200, inFlight: 32}),
+		plc:           newSource(plainClient(), plcLookups()),
+		web:           newSource(publicClient(cfg.AllowLoopback, cfg.resolver), webLookups()),
 		allowLoopback: cfg.AllowLoopback,
 	}
-	return newKeyCache(cfg.Now, r.key)
+	return newCachedDirectory(cfg.Now, r.key, cfg.DB), nil
 }
 
 // checkPLCURL refuses a URL that is unsafe or ambiguous. Over plain http, anyone between the two
@@ -93,119 +78,6 @@ func checkPLCURL(u *url.URL) error {
 	return errors.New("want https, or http on loopback")
 }
 
-// keyCache is a Directory that remembers what fetch returns. indigo's CacheDirectory does not do,
-// for three reasons. First, a request that goes away fails the look-up that it started, and the
-// failure is cached for everyone: any stranger could lock out any caller. Second, failures and keys
-// share one LRU, so that made-up DIDs push out real ones. Third, a purged key is gone even if the
-// next look-up fails.
-type keyCache struct {
-	fetch    func(context.Context, syntax.DID) (atcrypto.PublicKey, error)
-	now      func() time.Time
-	keys     *lru.Cache[syntax.DID, cachedKey]
-	failures *lru.Cache[syntax.DID, cachedFailure]
-	flight   singleflight.Group // by DID
-}
-
-type cachedKey struct {
-	key     atcrypto.PublicKey
-	fetched time.Time
-}
-
-type cachedFailure struct {
-	err   error
-	until time.Time
-}
-
-func newKeyCache(now func() time.Time, fetch func(context.Context, syntax.DID) (atcrypto.PublicKey, error)) (*keyCache, error) {
-	keys, err := lru.New[syntax.DID, cachedKey](cachedKeys)
-	if err != nil {
-		return nil, fmt.Errorf("serviceauth: %w", err)
-	}
-	failures, err := lru.New[syntax.DID, cachedFailure](cachedFailures)
-	if err != nil {
-		return nil, fmt.Errorf("serviceauth: %w", err)
-	}
-	return &keyCache{fetch: fetch, now: now, keys: keys, failures: failures}, nil
-}
-
-// Resolve implements [Directory].
-func (c *keyCache) Resolve(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
-	known, ok := c.keys.Get(did)
-	if ok && c.now().Sub(known.fetched) < keyFresh {
-		return known.key, nil
-	}
-	err := c.recentFailure(did)
-	if err == nil {
-		var key atcrypto.PublicKey
-		if key, err = c.lookup(ctx, did); err == nil {
-			return key, nil
-		}
-	}
-	if ok && !errors.Is(err, ErrIssuer) && c.now().Sub(known.fetched) < keyStale {
-		return known.key, nil
-	}
-	return nil, err
-}
-
-// Refresh implements [Directory].
-func (c *keyCache) Refresh(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
-	return c.lookup(ctx, did)
-}
-
-// recentFailure returns the error of the last look-up of did, if it still applies.
-func (c *keyCache) recentFailure(did syntax.DID) error {
-	f, ok := c.failures.Get(did)
-	if !ok || !c.now().Before(f.until) {
-		return nil
-	}
-	return f.err
-}
-
-// lookup fetches the key of did and remembers the outcome. Simultaneous calls share one fetch. The
-// fetch continues if a caller goes away.
-func (c *keyCache) lookup(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
-	return shareFetch(ctx, &c.flight, did, func(ctx context.Context) (atcrypto.PublicKey, error) {
-		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-		defer cancel()
-		key, err := c.fetch(ctx, did)
-		c.remember(did, key, err)
-		return key, err
-	})
-}
-
-// shareFetch returns the result of fetch. Simultaneous calls for one DID share one fetch. A call
-// returns when its ctx ends; the fetch continues for the others.
-func shareFetch(
-	ctx context.Context, flight *singleflight.Group, did syntax.DID,
-	fetch func(context.Context) (atcrypto.PublicKey, error),
-) (atcrypto.PublicKey, error) {
-	detached := context.WithoutCancel(ctx)
-	result := flight.DoChan(did.String(), func() (any, error) { return fetch(detached) })
-	select {
-	case r := <-result:
-		key, _ := r.Val.(atcrypto.PublicKey)
-		return key, r.Err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// remember stores the outcome of a fetch. Only a new key or [ErrIssuer] replaces a remembered key.
-func (c *keyCache) remember(did syntax.DID, key atcrypto.PublicKey, err error) {
-	switch {
-	case err == nil:
-		c.keys.Add(did, cachedKey{key: key, fetched: c.now()})
-		c.failures.Remove(did)
-	case errors.Is(err, ErrIssuer):
-		c.keys.Remove(did)
-		c.failures.Add(did, cachedFailure{err: err, until: c.now().Add(noKeyFor)})
-	case errors.Is(err, ErrBusy):
-		// No source was asked.
-	default:
-		c.failures.Add(did, cachedFailure{err: err, until: c.now().Add(failedFor)})
-	}
-}
-
 // resolver fetches DID documents and reads their keys.
 type resolver struct {
 	plcURL        string
@@ -219,18 +91,23 @@ type document struct {
 	VerificationMethod []identity.DocVerificationMethod `json:"verificationMethod"`
 }
 
-// key fetches the #atproto key of did. It returns ErrIssuer where the document
-// was found and is of no use, or does not exist.
-func (r *resolver) key(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
+// key fetches the #atproto key of did. known says that a token of did has verified before. The
+// error is ErrIssuer if the document was found and is of no use, or does not exist; ErrHost if the
+// host of a did:web failed; ErrBusy if a limit is reached.
+func (r *resolver) key(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error) {
 	var body []byte
 	var err error
 	switch did.Method() {
 	case "plc":
-		body, err = r.plc.get(ctx, r.plcURL+"/"+did.String())
+		body, err = r.plc.get(ctx, lookup{url: r.plcURL + "/" + did.String(), known: known})
 	case "web":
-		var u string
-		if u, err = r.webURL(did.Identifier()); err == nil {
-			body, err = r.web.get(ctx, u)
+		var l lookup
+		if l, err = r.webLookup(did.Identifier()); err == nil {
+			l.known = known
+			body, err = r.web.get(ctx, l)
+		}
+		if err != nil && !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrBusy) {
+			err = fmt.Errorf("%w: %w", ErrHost, err)
 		}
 	default:
 		err = fmt.Errorf("%w: DID method %q", ErrIssuer, did.Method())
@@ -259,15 +136,26 @@ func parseDocument(body []byte, did syntax.DID) (atcrypto.PublicKey, error) {
 	return key, nil
 }
 
-// webURL returns the URL of the document of did:web:id. AT Protocol allows a bare hostname, and
-// localhost with a port for development.
-func (r *resolver) webURL(id string) (string, error) {
+// webLookup returns the look-up of the document of did:web:id. AT Protocol allows a bare hostname,
+// and localhost with a port for development.
+func (r *resolver) webLookup(id string) (lookup, error) {
 	if port, ok := strings.CutPrefix(id, "localhost%3A"); ok && r.allowLoopback {
-		return "http://localhost:" + port + "/.well-known/did.json", nil
+		return lookup{url: "http://localhost:" + port + "/.well-known/did.json", domain: "localhost:" + port}, nil
 	}
 	host, err := syntax.ParseHandle(id)
 	if err != nil || !host.AllowedTLD() {
-		return "", fmt.Errorf("%w: did:web host is not allowed", ErrIssuer)
+		return lookup{}, fmt.Errorf("%w: did:web host is not allowed", ErrIssuer)
 	}
-	return "https://" + id + "/.well-known/did.json", nil
+	return lookup{url: "https://" + id + "/.well-known/did.json", domain: registrable(id)}, nil
+}
+
+// registrable returns the domain of host that somebody registered. Who registered it has any number
+// of hosts in it.
+func registrable(host string) string {
+	host = strings.ToLower(host)
+	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
+	if err != nil { // host is a public suffix itself
+		return host
+	}
+	return domain
 }

@@ -14,9 +14,9 @@ import (
 
 const alice = syntax.DID("did:plc:aaaaaaaaaaaaaaaaaaaaaaaa")
 
-// cacheFixture is a keyCache whose fetches return what the test sets.
+// cacheFixture is a CachedDirectory whose fetches return what the test sets.
 type cacheFixture struct {
-	*keyCache
+	*CachedDirectory
 	now     time.Time
 	key     atcrypto.PublicKey
 	err     error
@@ -26,14 +26,10 @@ type cacheFixture struct {
 func newCacheFixture(t *testing.T) *cacheFixture {
 	t.Helper()
 	f := &cacheFixture{now: time.Unix(1_800_000_000, 0), key: publicKey(t)}
-	c, err := newKeyCache(func() time.Time { return f.now }, func(context.Context, syntax.DID) (atcrypto.PublicKey, error) {
+	f.CachedDirectory = newCachedDirectory(func() time.Time { return f.now }, func(context.Context, syntax.DID, bool) (atcrypto.PublicKey, error) {
 		f.fetches++
 		return f.key, f.err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.keyCache = c
+	}, nil)
 	return f
 }
 
@@ -120,7 +116,7 @@ func TestKeyCacheCoalesces(t *testing.T) {
 	key := publicKey(t)
 	started, finish := make(chan struct{}), make(chan struct{})
 	var fetches atomic.Int32
-	c, err := newKeyCache(time.Now, func(ctx context.Context, _ syntax.DID) (atcrypto.PublicKey, error) {
+	c := newCachedDirectory(time.Now, func(ctx context.Context, _ syntax.DID, _ bool) (atcrypto.PublicKey, error) {
 		fetches.Add(1)
 		close(started)
 		select {
@@ -129,10 +125,7 @@ func TestKeyCacheCoalesces(t *testing.T) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	leader := make(chan error)
 	go func() {

@@ -1,6 +1,9 @@
 package serviceauth
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // ErrMissing means that a request has no Authorization header (AuthMissing, status 401).
 var ErrMissing = errors.New("serviceauth: no authorization")
@@ -9,9 +12,18 @@ var ErrMissing = errors.New("serviceauth: no authorization")
 // used tokens could not be reached (ServiceUnavailable, status 503). The token may be valid.
 var ErrUnavailable = errors.New("serviceauth: cannot check the token now")
 
-// ErrBusy means that the limit of look-ups of DID documents is reached (ServiceUnavailable or
-// RateLimitExceeded with Retry-After). The token may be valid.
+// ErrBusy means that a limit of look-ups of DID documents is reached (ServiceUnavailable with
+// Retry-After). The token may be valid.
 var ErrBusy = errors.New("serviceauth: too many identity look-ups")
+
+// ErrSpent is the [ErrBusy] of one address: tokens from it caused too many look-ups that led to no
+// verified caller (RateLimitExceeded with Retry-After). Other addresses are not concerned.
+var ErrSpent = fmt.Errorf("%w from one address", ErrBusy)
+
+// ErrHost means that the host of a did:web account failed to serve its DID document. The caller
+// chose the host, so the caller is at fault. [ErrUnavailable] without ErrHost means that the PLC
+// directory or our database failed. Validate reports ErrHost together with ErrUnavailable.
+var ErrHost = errors.New("serviceauth: the host of the DID document failed")
 
 // ErrIssuer means that a DID certainly has no usable signing key. It does not exist, was deleted,
 // declares no #atproto key, or its document is at an address that this server does not connect to.

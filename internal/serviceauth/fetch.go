@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -20,40 +21,148 @@ const (
 	// maxResponseHeader is the most bytes of a response's header.
 	maxResponseHeader = 16 << 10
 	// connectTimeout is the longest time to connect, and the longest time of the TLS handshake.
-	// lookupTimeout applies to the whole look-up.
-	connectTimeout = 3 * time.Second
+	// requestTimeout applies to the whole request.
+	connectTimeout = 2 * time.Second
+	// slotWait is the longest time that a look-up waits for a slot, and requestTimeout the longest
+	// time of its request. Together they are less than lookupTimeout.
+	slotWait, requestTimeout = 1200 * time.Millisecond, 2500 * time.Millisecond
+	// failuresOfOutage are the failed requests in a row after which the PLC directory is down.
+	failuresOfOutage = 8
 )
+
+var errDown = errors.New("the PLC directory fails")
 
 // lookups are the limits of look-ups of DIDs that are not in the cache.
 type lookups struct {
-	perSecond rate.Limit
-	burst     int // at once, before perSecond applies
+	perSecond rate.Limit // of accounts none of whose tokens has verified; of the others as many again
+	burst     int        // at once, before perSecond applies
 	inFlight  int
+	strangers int // of inFlight, for accounts none of whose tokens has verified
+	domain    domainLimits
+}
+
+// plcLookups are the limits for the PLC directory.
+func plcLookups() lookups {
+	return lookups{perSecond: 100, burst: 1000, inFlight: 32, strangers: 24}
+}
+
+// webLookups are the limits for the hosts of did:web accounts.
+func webLookups() lookups {
+	return lookups{
+		perSecond: 20, burst: 200, inFlight: 32, strangers: 24,
+		// Above the rate of one address, so that a forger does not use up a domain of others.
+		domain: domainLimits{perSecond: 2 * addressRate, burst: 2 * addressBurst, inFlight: 4},
+	}
+}
+
+// lookup is one request for a DID document.
+type lookup struct {
+	url    string
+	domain string // of a did:web's host, as it is registered; "": the PLC directory
+	known  bool   // a token of the account has verified before
 }
 
 // source fetches DID documents within limits.
+//
+// Anybody can name any number of accounts, and answer slowly for accounts of their own. Accounts
+// that verified before therefore have a rate of their own, and slots that no other account takes.
+// The accounts of one registered domain share few slots.
 type source struct {
-	client  *http.Client
-	limiter *rate.Limiter
-	slots   chan struct{}
+	client    *http.Client
+	known     *rate.Limiter
+	unknown   *rate.Limiter
+	domains   *domains
+	strangers chan struct{}
+	slots     chan struct{}
+	failed    atomic.Int32 // requests in a row that failed
 }
 
 func newSource(client *http.Client, l lookups) *source {
-	return &source{client: client, limiter: rate.NewLimiter(l.perSecond, l.burst), slots: make(chan struct{}, l.inFlight)}
+	return &source{
+		client:    client,
+		known:     rate.NewLimiter(l.perSecond, l.burst),
+		unknown:   rate.NewLimiter(l.perSecond, l.burst),
+		domains:   newDomains(l.domain),
+		strangers: make(chan struct{}, l.strangers),
+		slots:     make(chan struct{}, l.inFlight),
+	}
 }
 
-// get returns the body at url. It returns ErrBusy if the rate limit is reached, or if no slot
-// becomes free before ctx ends.
-func (s *source) get(ctx context.Context, url string) ([]byte, error) {
-	if !s.limiter.Allow() {
-		return nil, ErrBusy
+// get returns the body at l.url. It returns ErrBusy if a rate limit is reached, or if no slot
+// becomes free in time.
+func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
+	waiting, cancel := context.WithTimeout(ctx, slotWait)
+	defer cancel()
+	release, err := s.admit(waiting, l)
+	if err != nil {
+		return nil, err
 	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
-		return nil, ErrBusy
+	defer release()
+	// Its time does not depend on how long it waited. So a request that runs out of time says
+	// something about the host, and nothing about this server.
+	ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	body, err := s.request(ctx, l.url)
+	if err == nil || !outage(err) {
+		s.failed.Store(0)
+	} else {
+		s.failed.Add(1)
 	}
+	return body, err
+}
+
+// down reports whether the source fails as a whole. Only the PLC directory can: hosts of did:web
+// accounts fail for reasons of their own.
+func (s *source) down() bool { return s.domains.inFlight == 0 && s.failed.Load() >= failuresOfOutage }
+
+// busy is the error of a look-up for which there is no place. While the source is down, requests
+// that run out of time keep the places, and known keys stay in use.
+func (s *source) busy() error {
+	if s.down() {
+		return errDown
+	}
+	return ErrBusy
+}
+
+// admit waits for the slots that l needs. A slot that all need is taken last, so that nobody keeps
+// it while waiting for another.
+func (s *source) admit(ctx context.Context, l lookup) (release func(), err error) {
+	var held []chan struct{}
+	release = func() {
+		for _, slots := range held {
+			<-slots
+		}
+		s.domains.release(l.domain)
+	}
+	inDomain, err := s.domains.acquire(l.domain, l.known)
+	if err != nil {
+		return nil, err
+	}
+	limiter, needed := s.unknown, []chan struct{}{inDomain, s.strangers, s.slots}
+	if l.known {
+		limiter, needed = s.known, []chan struct{}{inDomain, s.slots}
+	}
+	if !limiter.Allow() {
+		release()
+		return nil, s.busy()
+	}
+	for _, slots := range needed {
+		if slots == nil { // no domain
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+			held = append(held, slots)
+		case <-ctx.Done():
+			release()
+			return nil, s.busy()
+		}
+	}
+	return release, nil
+}
+
+// request returns the body at url.
+func (s *source) request(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIssuer, err)
@@ -88,12 +197,12 @@ func publicClient(allowLoopback bool, dns *net.Resolver) *http.Client {
 func newClient(dialer *net.Dialer) *http.Client {
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Timeout:       lookupTimeout,
+		Timeout:       requestTimeout,
 		Transport: &http.Transport{
 			Proxy:                  nil,
 			DialContext:            dialer.DialContext,
 			TLSHandshakeTimeout:    connectTimeout,
-			ResponseHeaderTimeout:  lookupTimeout,
+			ResponseHeaderTimeout:  requestTimeout,
 			MaxResponseHeaderBytes: maxResponseHeader,
 			DisableCompression:     true,
 			MaxIdleConns:           64,
@@ -109,6 +218,10 @@ func read(resp *http.Response) ([]byte, error) {
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusGone: // a PLC tombstone is 410
 		return nil, fmt.Errorf("%w: status %d", ErrIssuer, resp.StatusCode)
+	case http.StatusTooManyRequests:
+		// We asked too often. That is no outage, during which known keys stay in use: a stranger who
+		// causes look-ups could cause it.
+		return nil, fmt.Errorf("%w: status %d", ErrBusy, resp.StatusCode)
 	default: // redirects too
 		return nil, fmt.Errorf("status %d", resp.StatusCode)
 	}

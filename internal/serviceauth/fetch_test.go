@@ -1,11 +1,15 @@
 package serviceauth
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -33,7 +37,7 @@ func TestDNSRebinding(t *testing.T) {
 	var asked atomic.Int32
 	for _, allow := range []bool{false, true} {
 		client := publicClient(allow, fakeDNS(t, &asked, [4]byte{127, 0, 0, 1}))
-		_, err := newSource(client, lookups{perSecond: 1, burst: 1, inFlight: 1}).get(t.Context(), "https://rebind.test:"+port+"/")
+		_, err := newSource(client, lookups{perSecond: 1, burst: 1, inFlight: 1, strangers: 1}).get(t.Context(), lookup{url: "https://rebind.test:" + port + "/"})
 		if forbidden := errors.Is(err, ssrf.ErrForbidden) && errors.Is(err, ErrIssuer); forbidden == allow || err == nil {
 			t.Errorf("loopback allowed: %t: %v", allow, err)
 		}
@@ -91,23 +95,107 @@ func TestSourceLimits(t *testing.T) {
 		_, _ = io.WriteString(w, "{}")
 	}))
 	defer server.Close()
-	s := newSource(plainClient(), lookups{perSecond: 0, burst: 2, inFlight: 1})
+	s := newSource(plainClient(), lookups{perSecond: 0, burst: 2, inFlight: 1, strangers: 1})
 	first := make(chan error)
 	go func() {
-		_, err := s.get(t.Context(), server.URL)
+		_, err := s.get(t.Context(), lookup{url: server.URL})
 		first <- err
 	}()
 	<-entered
 	ctx, cancel := contextDone(t)
 	defer cancel()
-	if _, err := s.get(ctx, server.URL); !errors.Is(err, ErrBusy) {
+	if _, err := s.get(ctx, lookup{url: server.URL}); !errors.Is(err, ErrBusy) {
 		t.Errorf("no slot: %v, want ErrBusy", err)
 	}
-	if _, err := s.get(t.Context(), server.URL); !errors.Is(err, ErrBusy) {
+	if _, err := s.get(t.Context(), lookup{url: server.URL}); !errors.Is(err, ErrBusy) {
 		t.Errorf("rate limit: %v, want ErrBusy", err)
 	}
 	close(leave)
 	if err := <-first; err != nil {
 		t.Error(err)
+	}
+}
+
+// H9: hosts that answer slowly keep few slots if they are in one registered domain, and never those
+// of accounts that verified before.
+func TestTarpitsHoldFewSlots(t *testing.T) {
+	t.Parallel()
+	leave := make(chan struct{})
+	var held atomic.Int32
+	tarpit := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		held.Add(1)
+		<-leave
+	}))
+	defer tarpit.Close()
+	honest := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	defer honest.Close()
+	s := newSource(plainClient(), webLookups())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(leave)
+	ask := func(domain string, n int) {
+		for range n {
+			wg.Go(func() {
+				if _, err := s.get(context.WithoutCancel(t.Context()), lookup{url: tarpit.URL, domain: domain}); err == nil {
+					t.Log("the tarpit has answered")
+				}
+			})
+		}
+	}
+	ask("tarpit.example", 32)
+	for len(s.slots) < s.domains.inFlight {
+		runtime.Gosched()
+	}
+	if _, err := s.get(t.Context(), lookup{url: honest.URL, domain: "honest.example"}); err != nil {
+		t.Errorf("beside the tarpits of one domain: %v", err)
+	}
+	if got := held.Load(); int(got) > s.domains.inFlight {
+		t.Errorf("%d requests at once in one domain", got)
+	}
+	for i := range 8 {
+		ask(fmt.Sprintf("tarpit%d.example", i), 4)
+	}
+	for len(s.slots) < cap(s.strangers) {
+		runtime.Gosched()
+	}
+	if _, err := s.get(t.Context(), lookup{url: honest.URL, domain: "honest.example", known: true}); err != nil {
+		t.Errorf("beside the tarpits of many domains: %v", err)
+	}
+}
+
+// While the PLC directory is down, a look-up without a place reports the outage, during which known
+// keys stay in use. A directory that refuses requests for their number is not down.
+func TestSourceIsDown(t *testing.T) {
+	t.Parallel()
+	var status atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }))
+	defer server.Close()
+	s := newSource(plainClient(), lookups{perSecond: 0, burst: 2 * failuresOfOutage, inFlight: 1, strangers: 1})
+	for _, code := range []int32{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		status.Store(code)
+		for range failuresOfOutage {
+			if _, err := s.get(t.Context(), lookup{url: server.URL}); outage(err) != (code == http.StatusServiceUnavailable) {
+				t.Errorf("%d: %v", code, err)
+			}
+		}
+		if s.down() != (code == http.StatusServiceUnavailable) {
+			t.Errorf("after %d: down is %t", code, s.down())
+		}
+	}
+	if _, err := s.get(t.Context(), lookup{url: server.URL}); !outage(err) {
+		t.Errorf("without a place: %v, want the outage", err)
+	}
+}
+
+// A did:web account's domain is the one that somebody registered.
+func TestRegistrable(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{
+		"example.com": "example.com", "a.b.Example.com": "example.com", "a.example.co.uk": "example.co.uk",
+		"alice.github.io": "alice.github.io", "github.io": "github.io",
+	} {
+		if got := registrable(host); got != want {
+			t.Errorf("registrable(%s) = %s, want %s", host, got, want)
+		}
 	}
 }

@@ -23,6 +23,7 @@ type fixture struct {
 	dir     *authtest.Directory
 	replays *authtest.Replays
 	now     time.Time
+	from    string // the address that requests come from
 }
 
 func newFixture(tb testing.TB, ids ...*authtest.Identity) *fixture {
@@ -51,7 +52,7 @@ func (f *fixture) call(tb testing.TB, authorization string, nsid syntax.NSID) (s
 // callAs validates the token, and uses it up if it is for a procedure.
 func (f *fixture) callAs(tb testing.TB, authorization string, nsid syntax.NSID, procedure bool) (syntax.DID, error) {
 	tb.Helper()
-	token, err := f.Validate(tb.Context(), authorization, nsid, procedure, nil)
+	token, err := f.Validate(tb.Context(), f.from, authorization, nsid, procedure, nil)
 	if err == nil && procedure {
 		err = token.Use(tb.Context())
 	}

@@ -24,7 +24,7 @@ func FuzzValidate(f *testing.F) {
 	f.Add("Basic x")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, authorization string) {
-		token, err := fix.Validate(context.Background(), authorization, read, false, nil)
+		token, err := fix.Validate(context.Background(), "", authorization, read, false, nil)
 		if err == nil {
 			if token.Caller != alice.DID || !strings.Contains(authorization, good) {
 				t.Fatalf("accepted %q as %s", authorization, token.Caller)
@@ -56,7 +56,7 @@ func FuzzClaims(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header, claims string) {
 		authorization := "Bearer " + authtest.Sign(t, alice.Key, header, claims)
-		token, err := fix.Validate(context.Background(), authorization, read, false, nil)
+		token, err := fix.Validate(context.Background(), "", authorization, read, false, nil)
 		if err == nil && token.Caller != alice.DID || err != nil && token.Caller != "" {
 			t.Fatalf("Validate = %q, %v", token.Caller, err)
 		}

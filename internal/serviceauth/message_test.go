@@ -19,7 +19,7 @@ func TestWrongAudienceNamesBoth(t *testing.T) {
 		strings.Repeat("x", 300):    `xxx"… instead of`,
 		"did:web:a\u202e\"<b>.test": `"did:web:a\u202e\"<b>.test" instead of`,
 	} {
-		_, err := f.Validate(t.Context(), "Bearer "+id.Token(t, aud, string(send), f.now), send, false, nil)
+		_, err := f.Validate(t.Context(), "", "Bearer "+id.Token(t, aud, string(send), f.now), send, false, nil)
 		var invalid *serviceauth.InvalidError
 		if !errors.As(err, &invalid) {
 			t.Fatalf("%q: %v", aud, err)

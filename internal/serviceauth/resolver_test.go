@@ -35,7 +35,7 @@ func contextDone(t *testing.T) (context.Context, context.CancelFunc) {
 
 // testDirectory returns a Directory whose PLC directory is handler. handler also serves the
 // document of the did:web that it returns.
-func testDirectory(t *testing.T, allowLoopback bool, handler http.HandlerFunc) (Directory, syntax.DID) {
+func testDirectory(t *testing.T, allowLoopback bool, handler http.HandlerFunc) (*CachedDirectory, syntax.DID) {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
@@ -190,12 +190,12 @@ func TestWebHosts(t *testing.T) {
 		"localhost%3A8080", "localhost", "127.0.0.1", "a.localhost", "printer.local", "db.internal", "x.onion", "x.alt",
 		"example.com%3A8443", "example.com:path", "example.com/x", "example.com%2Fx", "user@example.com", "", "com",
 	} {
-		if u, err := r.webURL(id); !errors.Is(err, ErrIssuer) {
-			t.Errorf("%q: %q, %v; want ErrIssuer", id, u, err)
+		if l, err := r.webLookup(id); !errors.Is(err, ErrIssuer) {
+			t.Errorf("%q: %v, %v; want ErrIssuer", id, l, err)
 		}
 	}
-	if u, err := r.webURL("example.com"); err != nil || u != "https://example.com/.well-known/did.json" {
-		t.Errorf("example.com: %q, %v", u, err)
+	if l, err := r.webLookup("example.com"); err != nil || l.url != "https://example.com/.well-known/did.json" {
+		t.Errorf("example.com: %v, %v", l, err)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestTokenID(t *testing.T) {
 	f := newFixture(t, alice, bob)
 	method := send
 	id := func(who *authtest.Identity, jti string, changes ...authtest.Change) serviceauth.TokenID {
-		token, err := f.Validate(t.Context(), who.Authorization(t, string(service), string(method), f.now, append(changes, authtest.Claim("jti", jti))...), method, true, nil)
+		token, err := f.Validate(t.Context(), "", who.Authorization(t, string(service), string(method), f.now, append(changes, authtest.Claim("jti", jti))...), method, true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestUseAcrossNodes(t *testing.T) {
 		for i := range 20 {
 			wg.Go(func() {
 				ctx := context.WithoutCancel(t.Context())
-				token, err := nodes[i%2].Validate(ctx, authorization, send, true, nil)
+				token, err := nodes[i%2].Validate(ctx, "", authorization, send, true, nil)
 				if err != nil {
 					t.Error(err)
 				} else if token.Use(ctx) == nil {

@@ -238,10 +238,10 @@ func TestUrgent(t *testing.T) {
 	busy := f.Occupy(t)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.Validate(gone, alice.Authorization(t, string(service), string(read), f.now), read, false, nil); !errors.Is(err, serviceauth.ErrUnavailable) {
+	if _, err := f.Validate(gone, "", alice.Authorization(t, string(service), string(read), f.now), read, false, nil); !errors.Is(err, serviceauth.ErrUnavailable) {
 		t.Errorf("while every slot is taken: %v, want ErrUnavailable", err)
 	}
-	if token, err := f.Validate(gone, alice.Authorization(t, string(service), string(send), f.now), send, true, nil); err != nil || token.Caller != alice.DID {
+	if token, err := f.Validate(gone, "", alice.Authorization(t, string(service), string(send), f.now), send, true, nil); err != nil || token.Caller != alice.DID {
 		t.Errorf("the urgent method: %s, %v", token.Caller, err)
 	}
 	busy()

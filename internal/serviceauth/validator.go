@@ -11,14 +11,17 @@
 //	   no memory     no I/O      no signature      one look-up    one refresh       one row
 //	                                               per DID        per DID and min   (procedures)
 //
-// A token that is expired, or meant for another service or method, costs no look-up. If a signature
+// A token that is expired, or meant for another service or method, costs no look-up. A look-up that
+// leads to no verified caller is charged to the address that the request came from (budget.go), so
+// that a forger spends its own budget and nobody else's. If a signature
 // does not verify, the caller may have rotated its key. The key is then looked up again, at most
 // once a minute per DID and within a limit for all DIDs together. The jti is used up last, so that
 // only the owner of a token can use up its jti. A message uses its jti up in its own transaction.
 //
 // A token's way: [Validator.Validate] (validator.go) parses and checks it (token.go), verifies its
-// signature with the issuer's key (directory.go), and returns it as [Verified]. Use or the
-// transaction of its effect then uses it up (usedtokens.go).
+// signature with the issuer's key, and returns it as [Verified]. Use or the transaction of its
+// effect then uses it up (usedtokens.go). A key's way: from the DID document (directory.go,
+// fetch.go) or another node (sharedkeys.go) into memory (cache.go).
 package serviceauth
 
 import (
@@ -62,11 +65,22 @@ const (
 // has no key, [ErrBusy] if the limit of look-ups is reached, and any other if the directory could
 // not find out. Each call must end by itself within a few seconds.
 type Directory interface {
+	// Known returns what is known of a DID without a look-up, from memory only.
+	Known(did syntax.DID) Known
 	// Resolve returns the key, from a cache if there is one.
 	Resolve(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
 	// Refresh looks the key up again, after a signature that does not verify. Strangers can cause
 	// that. If the look-up fails, the directory must therefore remember the key it has.
 	Refresh(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
+	// Verified says that a token of the DID has verified with key.
+	Verified(did syntax.DID, key atcrypto.PublicKey)
+}
+
+// Known is what a [Directory] knows of a DID. If Key and Err are nil, Resolve looks the DID up.
+type Known struct {
+	Key      atcrypto.PublicKey // may be used now
+	Err      error              // of a recent look-up, which Resolve returns
+	Verified bool               // a token of the DID has verified before
 }
 
 // ReplayStore remembers the tokens that were used, for all nodes together.
@@ -105,9 +119,10 @@ type Validator struct {
 	dir       Directory
 	replays   ReplayStore
 	now       func() time.Time
-	// verified holds the claims of tokens whose signature verified, by the SHA-256 of the whole
-	// token. It holds tokens of queries only, because a procedure's token comes once.
-	verified   *lru.Cache[[sha256.Size]byte, claims]
+	// verified holds tokens whose signature verified, by the SHA-256 of the whole token. It holds
+	// tokens of queries only, because a procedure's token comes once.
+	verified   *lru.Cache[[sha256.Size]byte, verifiedToken]
+	addresses  *addressLimits
 	refresh    *refreshLimit
 	refreshing singleflight.Group // by DID
 	keys       *k256.Keys
@@ -133,7 +148,7 @@ func New(cfg Config) (*Validator, error) {
 		}
 		audiences[a] = struct{}{}
 	}
-	verified, err := lru.New[[sha256.Size]byte, claims](verifiedTokens)
+	verified, err := lru.New[[sha256.Size]byte, verifiedToken](verifiedTokens)
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
@@ -153,11 +168,21 @@ func New(cfg Config) (*Validator, error) {
 	if v.now == nil {
 		v.now = time.Now
 	}
+	v.addresses = newAddressLimits(v.now)
 	return v, nil
+}
+
+// verifiedToken is a token whose signature verified with key.
+type verifiedToken struct {
+	claims
+	key atcrypto.PublicKey
 }
 
 // Validate checks the token of a request for the method nsid and returns it verified. authorization
 // is the whole Authorization header.
+//
+// from is the client's address, or its network. Requests with the same from share a budget of
+// look-ups that lead to no verified caller.
 //
 // once is true for procedures (POST). The request must then have no effect before the token is used
 // up, by [Verified.Use] or in the transaction of its effect. Without once, the claims are
@@ -165,8 +190,11 @@ func New(cfg Config) (*Validator, error) {
 //
 // admit, unless nil, is called with the verified caller. Validate returns its error unchanged.
 //
-// Errors: [ErrMissing], *[InvalidError], [ErrUnavailable], [ErrBusy].
-func (v *Validator) Validate(ctx context.Context, authorization string, nsid syntax.NSID, once bool, admit func(syntax.DID) error) (Verified, error) {
+// Errors: [ErrMissing], *[InvalidError], [ErrUnavailable] (with [ErrHost] or without), [ErrBusy]
+// ([ErrSpent] or another).
+func (v *Validator) Validate(
+	ctx context.Context, from, authorization string, nsid syntax.NSID, once bool, admit func(syntax.DID) error,
+) (Verified, error) {
 	raw, err := bearer(authorization)
 	if err != nil {
 		return Verified{}, err
@@ -179,7 +207,7 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 	)
 	if !once {
 		sum = sha256.Sum256([]byte(raw))
-		c, known = v.verified.Get(sum)
+		c, known = v.remembered(sum)
 	}
 	if !known {
 		if tok, err = parseToken(raw); err != nil {
@@ -194,11 +222,12 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 		return Verified{}, err
 	}
 	if !known {
-		if err := v.checkSignature(ctx, &tok); err != nil {
+		key, err := v.checkSignature(ctx, from, &tok)
+		if err != nil {
 			return Verified{}, err
 		}
 		if !once {
-			v.verified.Add(sum, c)
+			v.verified.Add(sum, verifiedToken{claims: c, key: key})
 		}
 	}
 	if admit != nil {
@@ -209,6 +238,16 @@ func (v *Validator) Validate(ctx context.Context, authorization string, nsid syn
 	return Verified{Caller: c.iss, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
 }
 
+// remembered returns the claims of a token that verified before, if its issuer still has the key.
+func (v *Validator) remembered(sum [sha256.Size]byte) (claims, bool) {
+	t, ok := v.verified.Get(sum)
+	if !ok {
+		return claims{}, false
+	}
+	key := v.dir.Known(t.iss).Key
+	return t.claims, key != nil && key.Equal(t.key)
+}
+
 // forgetExpired drops a remembered token that can never pass again. It keeps one that was refused
 // for another reason, such as a wrong method.
 func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
@@ -217,28 +256,81 @@ func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 	}
 }
 
-// checkSignature checks the signature with the key of iss. If it does not verify, or alg is of
-// another curve, the caller may have rotated its key. The check is then repeated with a newer key,
-// if there is one.
-func (v *Validator) checkSignature(ctx context.Context, tok *token) error {
+// checkSignature checks the signature with the key of iss, and returns the key. If a look-up is
+// needed, the budget of the address decides whether there is one. Accounts that verified before are
+// looked up without it: there are few of them, once an hour each.
+func (v *Validator) checkSignature(ctx context.Context, from string, tok *token) (atcrypto.PublicKey, error) {
+	charge := &lookupCharge{limits: v.addresses, from: from}
+	var key atcrypto.PublicKey
+	var err error
+	if known := v.dir.Known(tok.claims.iss); known.Key == nil && known.Err == nil && !known.Verified {
+		err = charge.admit(ctx)
+	}
+	if err == nil {
+		key, err = v.verifyWithKeyOfIssuer(ctx, charge, tok)
+	}
+	charge.end(err == nil || ctx.Err() == nil && notTheCallersFault(err))
+	if err != nil {
+		return nil, lookupError(err)
+	}
+	v.dir.Verified(tok.claims.iss, key)
+	return key, nil
+}
+
+// verifyWithKeyOfIssuer verifies the signature and returns the key. If the signature does not
+// verify, or alg is of another curve, the caller may have rotated its key. The check is then
+// repeated with a newer key, if there is one.
+func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCharge, tok *token) (atcrypto.PublicKey, error) {
 	key, err := v.dir.Resolve(ctx, tok.claims.iss)
 	if err != nil {
-		return lookupError(err)
+		return nil, err
 	}
 	failure := v.verify(ctx, tok, key)
 	if failure == nil || errors.Is(failure, ErrUnavailable) {
-		return failure
+		return key, failure
+	}
+	if charge.admit(ctx) != nil {
+		return nil, failure
 	}
 	newer, err := v.newerKey(ctx, tok.claims.iss)
 	switch {
 	case errors.Is(err, ErrIssuer):
-		return lookupError(err)
+		return nil, err
 	case err != nil || newer.Equal(key):
 		// If the look-up failed, the signature is still wrong by the known key. The server is not
 		// at fault.
-		return failure
+		return nil, failure
 	}
-	return v.verify(ctx, tok, newer)
+	return newer, v.verify(ctx, tok, newer)
+}
+
+// lookupCharge is the look-up that one request is charged for. A second look-up of the request is
+// not charged.
+type lookupCharge struct {
+	limits *addressLimits
+	from   string
+	done   func(giveBack bool)
+}
+
+// admit waits until the request may cause a look-up.
+func (c *lookupCharge) admit(ctx context.Context) (err error) {
+	if c.done == nil {
+		c.done, err = c.limits.admit(ctx, c.from)
+	}
+	return err
+}
+
+// end ends the request's look-up, and gives it back or not.
+func (c *lookupCharge) end(giveBack bool) {
+	if c.done != nil {
+		c.done(giveBack)
+	}
+}
+
+// notTheCallersFault reports whether this server's limits, the PLC directory or the database are
+// the reason why a token could not be checked.
+func notTheCallersFault(err error) bool {
+	return !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrHost) && !errors.As(err, new(*InvalidError))
 }
 
 // verify verifies the signature with key. If the token's method is not urgent, it first waits until
@@ -260,7 +352,7 @@ func (v *Validator) verify(ctx context.Context, tok *token, key atcrypto.PublicK
 // So after a rotation no request is refused because another request's refresh is under way. Later
 // requests find the new key in the directory.
 func (v *Validator) newerKey(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
-	return shareFetch(ctx, &v.refreshing, did, func(ctx context.Context) (atcrypto.PublicKey, error) {
+	return shareFetch(ctx, &v.refreshing, did.String(), func(ctx context.Context) (atcrypto.PublicKey, error) {
 		if !v.refresh.allow(did, v.now()) {
 			return v.dir.Resolve(ctx, did)
 		}
@@ -268,13 +360,13 @@ func (v *Validator) newerKey(ctx context.Context, did syntax.DID) (atcrypto.Publ
 	})
 }
 
-// lookupError turns an error of the directory into one of Validate.
+// lookupError turns an error of the directory into one of Validate. Others stay as they are.
 func lookupError(err error) error {
 	switch {
+	case errors.As(err, new(*InvalidError)), errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable):
+		return err
 	case errors.Is(err, ErrIssuer):
 		return &InvalidError{Reason: reasonIssuer, Err: err}
-	case errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable):
-		return err
 	}
 	return fmt.Errorf("%w: looking up its issuer: %w", ErrUnavailable, err)
 }

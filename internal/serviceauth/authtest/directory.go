@@ -55,6 +55,16 @@ func (d *Directory) Lookups() int {
 	return d.lookups
 }
 
+// Known implements serviceauth.Directory.
+func (d *Directory) Known(did syntax.DID) serviceauth.Known {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return serviceauth.Known{Key: d.cache[did]}
+}
+
+// Verified implements serviceauth.Directory.
+func (d *Directory) Verified(syntax.DID, atcrypto.PublicKey) {}
+
 // Resolve implements serviceauth.Directory.
 func (d *Directory) Resolve(_ context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
 	d.mu.Lock()

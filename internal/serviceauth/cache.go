@@ -1,0 +1,304 @@
+package serviceauth
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/sync/singleflight"
+)
+
+const (
+	// verifiedKeys are how many keys are remembered of accounts one of whose tokens verified,
+	// otherKeys how many of others, and cachedFailures how many failures.
+	verifiedKeys, otherKeys, cachedFailures = 65_536, 16_384, 16_384
+	// keyFresh is how long a key is used without a new look-up. For as long, a key that its owner
+	// replaced can still sign, unless Forget is called. The new key is found at once, by a refresh.
+	keyFresh = time.Hour
+	// keyStale is how long a key is used while the PLC directory or the host of a did:web fails.
+	keyStale = 24 * time.Hour
+	// noKeyFor is how long a DID without a usable key is refused without a look-up.
+	noKeyFor = 2 * time.Minute
+	// failedFor is how long a DID is refused without a look-up after a look-up that failed.
+	failedFor = 5 * time.Second
+	// lookupTimeout is the longest time of one look-up, waiting included. A request makes at most
+	// two (resolve, refresh), and a PDS gives up after 10 s.
+	lookupTimeout = 4 * time.Second
+)
+
+// CachedDirectory is a [Directory] that remembers keys. Make one with [NewDirectory].
+//
+// It promises: a key is used for an hour after it was fetched. While the PLC directory or the host
+// of a did:web fails, it is used for a day. It is never used for longer than an hour because this
+// server is busy or its limits are reached: the error is then [ErrBusy]. After [Forget] it is not
+// used at all, and other nodes use it for two seconds more, the interval of [Sync].
+//
+// indigo's CacheDirectory does not do, for three reasons. First, a request that goes away fails the
+// look-up that it started, and the failure is cached for everyone: any stranger could lock out any
+// caller. Second, failures and keys share one LRU, so that made-up DIDs push out real ones. Third,
+// a purged key is gone even if the next look-up fails.
+type CachedDirectory struct {
+	fetch  fetchKey
+	now    func() time.Time
+	shared *sharedKeys // nil: keys are only in memory
+	flight singleflight.Group
+
+	mu sync.Mutex // guards the rest
+	// Accounts one of whose tokens verified never give way to others: those cost nothing.
+	verified *simplelru.LRU[syntax.DID, cachedKey]
+	others   *simplelru.LRU[syntax.DID, cachedKey]
+	failures *simplelru.LRU[syntax.DID, cachedFailure]
+	loading  map[syntax.DID]*load
+	marks    marks
+	pending  map[syntax.DID]cachedKey // to be written by Sync; at most maxPending
+}
+
+// fetchKey fetches the key of did. known says that a token of did has verified before.
+type fetchKey func(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error)
+
+type cachedKey struct {
+	key     atcrypto.PublicKey
+	fetched time.Time // by this node's clock
+	version int64     // of the row when the look-up began; unread: it is not known
+	stored  bool      // a token has verified with this key, and Sync has the row
+}
+
+type cachedFailure struct {
+	err   error
+	until time.Time
+}
+
+// load are the look-ups of one DID that are under way.
+type load struct {
+	n    int
+	void bool // the DID was forgotten meanwhile
+}
+
+func newCachedDirectory(now func() time.Time, fetch fetchKey, db Database) *CachedDirectory {
+	c := &CachedDirectory{
+		fetch: fetch, now: now,
+		verified: newLRU[syntax.DID, cachedKey](verifiedKeys),
+		others:   newLRU[syntax.DID, cachedKey](otherKeys),
+		failures: newLRU[syntax.DID, cachedFailure](cachedFailures),
+		loading:  map[syntax.DID]*load{},
+		pending:  map[syntax.DID]cachedKey{},
+	}
+	if db != nil {
+		c.shared = &sharedKeys{db: db}
+	}
+	return c
+}
+
+// Known implements [Directory].
+func (c *CachedDirectory) Known(did syntax.DID) Known {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	known, verified, ok := c.get(did)
+	if ok && now.Sub(known.fetched) < keyFresh {
+		return Known{Key: known.key, Verified: verified}
+	}
+	f, failed := c.failures.Get(did)
+	switch {
+	case !failed || !now.Before(f.until):
+		return Known{Verified: verified}
+	case ok && outage(f.err) && now.Sub(known.fetched) < keyStale:
+		return Known{Key: known.key, Verified: verified}
+	}
+	return Known{Err: f.err, Verified: verified}
+}
+
+// Resolve implements [Directory].
+func (c *CachedDirectory) Resolve(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
+	if known := c.Known(did); known.Key != nil || known.Err != nil {
+		return known.Key, known.Err
+	}
+	key, err := c.lookup(ctx, did, false)
+	if err != nil && ctx.Err() == nil && outage(err) {
+		// The failure is remembered, and Known decides about the key.
+		if known := c.Known(did); known.Key != nil {
+			return known.Key, nil
+		}
+	}
+	return key, err
+}
+
+// Refresh implements [Directory].
+func (c *CachedDirectory) Refresh(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
+	return c.lookup(ctx, did, true)
+}
+
+// Verified implements [Directory].
+func (c *CachedDirectory) Verified(did syntax.DID, key atcrypto.PublicKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, _, ok := c.get(did)
+	if !ok || known.stored || !known.key.Equal(key) {
+		return
+	}
+	known.stored = true
+	c.others.Remove(did)
+	c.verified.Add(did, known)
+	if c.shared != nil && known.version != unread && len(c.pending) < maxPending {
+		c.pending[did] = known
+	}
+}
+
+// Forget drops the key of did, in memory and on every node within seconds, because the network says
+// that the account changed. The next token of did causes a look-up. An error means that other nodes
+// possibly keep the key, so that the call must be repeated.
+func (c *CachedDirectory) Forget(ctx context.Context, did syntax.DID) error {
+	c.drop(did)
+	if c.shared == nil {
+		return nil
+	}
+	return c.shared.forget(ctx, did)
+}
+
+// outage reports whether err says that a directory failed, and not that this server is busy or that
+// there is no key.
+func outage(err error) bool { return !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrBusy) }
+
+// lookup fetches the key of did and remembers the outcome. Simultaneous calls share one fetch. The
+// fetch continues if a caller goes away. Without refresh, the key may come from another node.
+func (c *CachedDirectory) lookup(ctx context.Context, did syntax.DID, refresh bool) (atcrypto.PublicKey, error) {
+	flight := "resolve " + did.String()
+	if refresh {
+		flight = "refresh " + did.String()
+	}
+	return shareFetch(ctx, &c.flight, flight, func(ctx context.Context) (atcrypto.PublicKey, error) {
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+		defer cancel()
+		key, void, err := c.load(ctx, did, refresh)
+		if void {
+			// The account changed while it was looked up.
+			key, void, err = c.load(ctx, did, refresh)
+		}
+		if void {
+			return nil, ErrBusy
+		}
+		return key, err
+	})
+}
+
+// shareFetch returns the result of fetch. Simultaneous calls for one flight share one fetch. A call
+// returns when its ctx ends; the fetch continues for the others.
+func shareFetch(
+	ctx context.Context, flights *singleflight.Group, flight string,
+	fetch func(context.Context) (atcrypto.PublicKey, error),
+) (atcrypto.PublicKey, error) {
+	detached := context.WithoutCancel(ctx)
+	result := flights.DoChan(flight, func() (any, error) { return fetch(detached) })
+	select {
+	case r := <-result:
+		key, _ := r.Val.(atcrypto.PublicKey)
+		return key, r.Err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// load reads the key of did from the table or fetches it, and remembers the outcome. void says that
+// the outcome does not count, because did was forgotten meanwhile.
+func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool) (key atcrypto.PublicKey, void bool, err error) {
+	l := c.begin(did)
+	r := c.shared.read(ctx, did)
+	found := cachedKey{key: r.key, fetched: c.now().Add(-r.age), version: r.version, stored: true}
+	if refresh || r.key == nil || r.age >= keyFresh {
+		fetched := cachedKey{fetched: c.now(), version: r.version}
+		fetched.key, err = c.fetch(ctx, did, r.verified || c.Known(did).Verified)
+		if err == nil {
+			found = fetched
+		}
+	}
+	if errors.Is(err, ErrIssuer) && r.key != nil {
+		// Other nodes must not use the key either. If this fails, they find out within an hour.
+		_ = c.shared.forget(ctx, did)
+	}
+	return found.key, c.end(did, l, found, err), err
+}
+
+// begin says that a look-up of did begins.
+func (c *CachedDirectory) begin(did syntax.DID) *load {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.loading[did]
+	if l == nil {
+		l = &load{}
+		c.loading[did] = l
+	}
+	l.n++
+	return l
+}
+
+// end says that a look-up is over. It remembers the outcome, unless did was forgotten meanwhile.
+func (c *CachedDirectory) end(did syntax.DID, l *load, found cachedKey, err error) (void bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.n--; l.n == 0 && c.loading[did] == l {
+		delete(c.loading, did)
+	}
+	if !l.void {
+		c.remember(did, found, err)
+	}
+	return l.void
+}
+
+// remember stores the outcome of a look-up. Only a new key or [ErrIssuer] replaces a remembered
+// key. The caller holds c.mu.
+func (c *CachedDirectory) remember(did syntax.DID, found cachedKey, err error) {
+	known, verified, ok := c.get(did)
+	switch {
+	case err == nil:
+		c.failures.Remove(did)
+	case errors.Is(err, ErrIssuer):
+		c.remove(did)
+		c.failures.Add(did, cachedFailure{err: err, until: c.now().Add(noKeyFor)})
+		return
+	case !outage(err): // no source was asked
+		return
+	default:
+		c.failures.Add(did, cachedFailure{err: err, until: c.now().Add(failedFor)})
+		if found.key == nil || ok && !known.fetched.Before(found.fetched) {
+			return
+		}
+		// The row of another node: old, and newer than what this node knows.
+	}
+	if verified || found.stored {
+		c.verified.Add(did, found)
+	} else {
+		c.others.Add(did, found)
+	}
+}
+
+// get returns what is remembered of did, however old. The caller holds c.mu.
+func (c *CachedDirectory) get(did syntax.DID) (known cachedKey, verified, ok bool) {
+	if known, ok = c.verified.Get(did); ok {
+		return known, true, true
+	}
+	known, ok = c.others.Get(did)
+	return known, false, ok
+}
+
+// remove drops the key of did. The caller holds c.mu.
+func (c *CachedDirectory) remove(did syntax.DID) {
+	c.verified.Remove(did)
+	c.others.Remove(did)
+	delete(c.pending, did)
+}
+
+// drop forgets did on this node. A look-up that is under way does not count.
+func (c *CachedDirectory) drop(did syntax.DID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(did)
+	c.failures.Remove(did)
+	if l := c.loading[did]; l != nil {
+		l.void = true
+		delete(c.loading, did)
+	}
+}

@@ -1,0 +1,20 @@
+package serviceauth
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// Erase deletes the row of an account's key. The key must have been forgotten a minute before, so
+// that every node has read that.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
+	tag, err := tx.Exec(ctx, `DELETE FROM identity_keys WHERE did = $1`, p.DID)
+	if err != nil {
+		return 0, fmt.Errorf("serviceauth: erase a key: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

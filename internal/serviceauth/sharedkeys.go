@@ -1,0 +1,239 @@
+package serviceauth
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+const (
+	// SyncInterval is how often [CachedDirectory.Sync] is to be called: how long a node uses a key
+	// that another node forgot.
+	SyncInterval = 2 * time.Second
+	// maxPending are the keys that wait for Sync at most. A key beyond them is only in memory.
+	maxPending = 4096
+	// syncMarks are the forgotten DIDs that one Sync reads. If there are more, the node forgets all
+	// keys.
+	syncMarks = 4096
+	// markOverlap is how far a Sync reads back beyond the last one: a mark of a transaction that
+	// was still under way has an earlier time.
+	markOverlap = 30 * time.Second
+	// keepMark is how long a forgotten DID without a verified token keeps its row. A node that
+	// could not Sync for half as long forgets all keys.
+	keepMark = time.Hour
+	// keepIdentity is how long the row of an account that verified is kept after its last look-up.
+	keepIdentity = 30 * 24 * time.Hour
+	// maxIdentities are the rows that Sweep leaves, of 200 bytes each.
+	maxIdentities = 1_000_000
+	// readTimeout is the longest time to read a row. Afterwards the directory is asked.
+	readTimeout = time.Second
+)
+
+// unread is the version of a row that could not be read.
+const unread = -1
+
+// sharedKeys are the keys that all nodes share, in the table
+//
+//	CREATE TABLE identity_keys (
+//		did          text COLLATE "C" PRIMARY KEY,
+//		key          text,                 -- as a did:key; NULL: forgotten
+//		version      bigint NOT NULL,      -- changes when the key is forgotten or replaced
+//		fetched_at   timestamptz NOT NULL, -- from the directory
+//		verified_at  timestamptz,          -- NULL: no token of the account has verified
+//		forgotten_at timestamptz           -- of the last change of version
+//	)
+//
+// Only a key with which a token verified gets into it. All times are of the database's clock.
+type sharedKeys struct{ db Database }
+
+// row is what the table knows of a DID. The zero row says that there is none.
+type row struct {
+	key      atcrypto.PublicKey // nil: none
+	age      time.Duration      // since the key was fetched
+	version  int64
+	verified bool // a token of the account has verified before
+}
+
+// read returns the row of did. If the table cannot be read, the version is unread.
+func (s *sharedKeys) read(ctx context.Context, did syntax.DID) row {
+	if s == nil {
+		return row{version: unread}
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	rows, err := s.db.Query(ctx, `
+		SELECT key, clock_timestamp() - fetched_at, version, verified_at IS NOT NULL
+		FROM identity_keys WHERE did = $1`, did.String())
+	if err != nil {
+		return row{version: unread}
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, func(found pgx.CollectableRow) (r row, err error) {
+		var key *string
+		if err = found.Scan(&key, &r.age, &r.version, &r.verified); err != nil || key == nil {
+			return r, err
+		}
+		r.key, err = atcrypto.ParsePublicDIDKey(*key)
+		return r, err
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return row{}
+	case err != nil:
+		return row{version: unread}
+	}
+	r.age = max(0, r.age)
+	return r
+}
+
+// forget marks did, so that no node uses its key.
+func (s *sharedKeys) forget(ctx context.Context, did syntax.DID) error {
+	_, err := s.db.Exec(ctx, `
+		INSERT INTO identity_keys (did, version, fetched_at, forgotten_at)
+		VALUES ($1, 1, clock_timestamp(), clock_timestamp())
+		ON CONFLICT (did) DO UPDATE
+		SET key = NULL, version = identity_keys.version + 1, forgotten_at = clock_timestamp()`, did.String())
+	if err != nil {
+		return fmt.Errorf("serviceauth: forget a key: %w", err)
+	}
+	return nil
+}
+
+// writeKeys inserts keys, unless their DIDs were forgotten or replaced after the look-up began.
+//
+//go:embed write_keys.sql
+var writeKeys string
+
+// write stores keys with which tokens verified.
+func (s *sharedKeys) write(ctx context.Context, now time.Time, keys map[syntax.DID]cachedKey) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	var (
+		dids, texts    pgpool.Array[pgpool.Text]
+		versions, ages pgpool.Array[pgpool.Int]
+	)
+	for did, k := range keys {
+		dids, texts = append(dids, pgpool.Text(did)), append(texts, pgpool.Text(k.key.DIDKey()))
+		versions, ages = append(versions, pgpool.Int(k.version)), append(ages, pgpool.Int(now.Sub(k.fetched).Microseconds()))
+	}
+	if _, err := s.db.Exec(ctx, writeKeys, dids, texts, versions, ages); err != nil {
+		return fmt.Errorf("serviceauth: write keys: %w", err)
+	}
+	return nil
+}
+
+// marks are the forgotten DIDs that a node knows.
+type marks struct {
+	read time.Time // when they were last read, by this node's clock
+	seen map[syntax.DID]int64
+}
+
+// forgotten returns the DIDs whose version changed since then, with their versions. At most
+// syncMarks.
+func (s *sharedKeys) forgotten(ctx context.Context, since time.Duration) (map[syntax.DID]int64, error) {
+	rows, err := s.db.Query(ctx, `
+		SELECT did, version FROM identity_keys
+		WHERE forgotten_at > clock_timestamp() - $1::interval
+		ORDER BY forgotten_at LIMIT $2`, since, syncMarks)
+	if err != nil {
+		return nil, fmt.Errorf("serviceauth: read forgotten keys: %w", err)
+	}
+	found := map[syntax.DID]int64{}
+	var did syntax.DID
+	var version int64
+	if _, err := pgx.ForEachRow(rows, []any{(*string)(&did), &version}, func() error {
+		found[did] = version
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("serviceauth: read forgotten keys: %w", err)
+	}
+	return found, nil
+}
+
+// Sync stores the keys with which tokens verified since the last Sync, and drops those that other
+// nodes forgot or replaced.
+func (c *CachedDirectory) Sync(ctx context.Context) error {
+	if c.shared == nil {
+		return nil
+	}
+	return errors.Join(c.readMarks(ctx), c.writePending(ctx))
+}
+
+// readMarks drops the keys that other nodes forgot. A node that missed marks drops all keys.
+func (c *CachedDirectory) readMarks(ctx context.Context) error {
+	began := c.now()
+	c.mu.Lock()
+	last := c.marks
+	c.mu.Unlock()
+	since := markOverlap
+	if !last.read.IsZero() {
+		since += began.Sub(last.read)
+	}
+	found, err := c.shared.forgotten(ctx, since)
+	if err != nil {
+		return err
+	}
+	if since > keepMark/2 || len(found) == syncMarks {
+		c.dropAll()
+	} else {
+		for did, version := range found {
+			if last.seen[did] != version {
+				c.drop(did)
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.marks = marks{read: began, seen: found}
+	return nil
+}
+
+// dropAll forgets all DIDs on this node.
+func (c *CachedDirectory) dropAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.verified.Purge()
+	c.others.Purge()
+	c.failures.Purge()
+	clear(c.pending)
+	for _, l := range c.loading {
+		l.void = true
+	}
+	clear(c.loading)
+}
+
+// writePending stores the keys that wait. If that fails, they stay in memory only.
+func (c *CachedDirectory) writePending(ctx context.Context) error {
+	c.mu.Lock()
+	pending := c.pending
+	c.pending = map[syntax.DID]cachedKey{}
+	c.mu.Unlock()
+	return c.shared.write(ctx, c.now(), pending)
+}
+
+// Sweep deletes up to SweepBatch rows of each kind that no node needs any more, and returns how
+// many it deleted: marks after an hour, accounts 30 days after their last look-up, and the oldest
+// of more than a million.
+func (c *CachedDirectory) Sweep(ctx context.Context) (int64, error) {
+	if c.shared == nil {
+		return 0, nil
+	}
+	tag, err := c.shared.db.Exec(ctx, sweepKeys, keepIdentity, keepMark, SweepBatch, maxIdentities)
+	if err != nil {
+		return 0, fmt.Errorf("serviceauth: sweep identity_keys: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// sweepKeys deletes rows that no node needs any more.
+//
+//go:embed sweep_keys.sql
+var sweepKeys string
