@@ -97,7 +97,7 @@ streamConvoEvents#infoEvent | cursor! string..32, info! string..1024
 const added = `
 createConvo | GroupAlreadyExists, InvalidWelcome, InvalidGroupInfo, IdempotencyConflict, RequestInProgress
 addMembers | CommitRequired, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
-leaveConvo | NotPermitted, CommitRequired, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
+leaveConvo | NotPermitted, CommitRequired, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed, TooManyBlocks
 sendMessage | InvalidMessage, SenderMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
 publishKeyPackage | IdempotencyConflict, RequestInProgress
 getKeyPackages | InvalidCipherSuite, IdempotencyConflict, RequestInProgress
@@ -112,6 +112,12 @@ publishKeyPackages | TooManyKeyPackages, IdempotencyConflict, RequestInProgress
 getKeyPackageStats | InvalidCipherSuite
 registerPushTarget | InvalidPushTarget, TooManyPushTargets, IdempotencyConflict, RequestInProgress
 unregisterPushTarget | IdempotencyConflict, RequestInProgress
+withdrawKeyPackages | IdempotencyConflict, RequestInProgress
+acceptConvo | ConvoNotFound, NotMember, IdempotencyConflict, RequestInProgress
+blockActor | TooManyBlocks, IdempotencyConflict, RequestInProgress
+unblockActor | IdempotencyConflict, RequestInProgress
+getBlocks | InvalidCursor
+setInvitationPolicy | IdempotencyConflict, RequestInProgress
 streamConvoEvents | FutureCursor
 subscribeConvoEvents | FutureCursor, ConsumerTooSlow, InvalidTicket
 `

@@ -74,6 +74,8 @@ type ConvoView struct {
 	GroupID string `json:"groupId"`
 	// Id of the convo, a UUIDv7.
 	ID string `json:"id"`
+	// Of a request: who invited the caller.
+	InvitedBy *syntax.DID `json:"invitedBy,omitzero"`
 	// When the newest application message was stored; absent when there is none.
 	LastMessageAt *lexcodec.Datetime `json:"lastMessageAt,omitzero"`
 	// Log position of the newest entry; 0 in an empty log.
@@ -82,6 +84,9 @@ type ConvoView struct {
 	Members []MemberView `json:"members"`
 	// The creator's name and purpose for the convo. Not encrypted.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
+	// True if the convo is a request: somebody who shared no convo with the caller
+	// invited it, and it has not accepted. Absent otherwise.
+	Request *bool `json:"request,omitzero"`
 	// MLS group_id, as lower-case hex, of the group that replaces this one by
 	// ReInit. Its convo may not exist yet.
 	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
@@ -128,23 +133,29 @@ func (v *ConvoView) decode(d *lexcodec.Decoder) {
 		case "id":
 			d.Field(&o, 7, "id")
 			v.ID = d.Text(0, lexcodec.NoLimit)
+		case "invitedBy":
+			d.Field(&o, 8, "invitedBy")
+			v.InvitedBy = lexcodec.Pointer(d.DID())
 		case "lastMessageAt":
-			d.Field(&o, 8, "lastMessageAt")
+			d.Field(&o, 9, "lastMessageAt")
 			v.LastMessageAt = lexcodec.Pointer(d.Datetime())
 		case "lastSeq":
-			d.Field(&o, 9, "lastSeq")
+			d.Field(&o, 10, "lastSeq")
 			v.LastSeq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "members":
-			d.Field(&o, 10, "members")
+			d.Field(&o, 11, "members")
 			v.Members = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) MemberView { return lexcodec.Nested(d, (*MemberView).decode) })
 		case "metadata":
-			d.Field(&o, 11, "metadata")
+			d.Field(&o, 12, "metadata")
 			v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
+		case "request":
+			d.Field(&o, 13, "request")
+			v.Request = lexcodec.Pointer(d.Boolean())
 		case "successorGroupId":
-			d.Field(&o, 12, "successorGroupId")
+			d.Field(&o, 14, "successorGroupId")
 			v.SuccessorGroupID = lexcodec.Pointer(d.Text(0, 128))
 		case "unread":
-			d.Field(&o, 13, "unread")
+			d.Field(&o, 15, "unread")
 			v.Unread = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		default:
 			d.Skip(&o)
@@ -156,7 +167,7 @@ func (v *ConvoView) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 5, "epoch")
 	d.Require(&o, 6, "groupId")
 	d.Require(&o, 7, "id")
-	d.Require(&o, 10, "members")
+	d.Require(&o, 11, "members")
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -182,6 +193,10 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendString(dst, v.GroupID), ',')
 	dst = append(dst, "\"id\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ID), ',')
+	if v.InvitedBy != nil {
+		dst = append(dst, "\"invitedBy\":"...)
+		dst = append(lexcodec.AppendText(dst, *v.InvitedBy), ',')
+	}
 	if v.LastMessageAt != nil {
 		dst = append(dst, "\"lastMessageAt\":"...)
 		dst = append(v.LastMessageAt.AppendJSON(dst), ',')
@@ -195,6 +210,10 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	if v.Metadata != nil {
 		dst = append(dst, "\"metadata\":"...)
 		dst = append(v.Metadata.AppendJSON(dst), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
 	}
 	if v.SuccessorGroupID != nil {
 		dst = append(dst, "\"successorGroupId\":"...)

@@ -78,6 +78,8 @@ const (
 	ErrRequestInProgress = "RequestInProgress"
 	// ErrSenderMismatch: senderDid is not the authenticated caller.
 	ErrSenderMismatch = "SenderMismatch"
+	// ErrTooManyBlocks: The account blocks as many others as it may.
+	ErrTooManyBlocks = "TooManyBlocks"
 	// ErrTooManyDids: More DIDs than one request may ask for.
 	ErrTooManyDids = "TooManyDids"
 	// ErrTooManyKeyPackages: The account has as many KeyPackages as it may have.

@@ -19,6 +19,8 @@ type GetConvosParams struct {
 	Cursor *string
 	// Most convos to return.
 	Limit int64
+	// true: only requests. false: only convos that are not requests. Absent: both.
+	Requests *bool
 }
 
 // DecodeGetConvosParams reads and checks query parameters.
@@ -32,6 +34,9 @@ func DecodeGetConvosParams(query url.Values) (*GetConvosParams, error) {
 	v.Limit = 50
 	if s, ok := p.One("limit", false); ok {
 		v.Limit = p.Integer(s, 1, 100)
+	}
+	if s, ok := p.One("requests", false); ok {
+		v.Requests = lexcodec.Pointer(p.Boolean(s))
 	}
 	if p.Err != nil {
 		return nil, p.Err

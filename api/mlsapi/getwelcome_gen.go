@@ -55,6 +55,9 @@ type GetWelcomeOutput struct {
 	GraceExpiresAt *lexcodec.Datetime `json:"graceExpiresAt,omitzero"`
 	// KeyPackageRef of the KeyPackage that the Welcome is for. Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
+	// True if the convo is a request: the caller has not accepted it. Confirming
+	// the Welcome with success accepts it.
+	Request *bool `json:"request,omitzero"`
 	// State of the Welcome after this call.
 	State *string `json:"state,omitzero"`
 	// The Welcome, as an MLSMessage. Unpadded base64url.
@@ -89,18 +92,21 @@ func (v *GetWelcomeOutput) decode(d *lexcodec.Decoder) {
 		case "keyPackageRef":
 			d.Field(&o, 3, "keyPackageRef")
 			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
+		case "request":
+			d.Field(&o, 4, "request")
+			v.Request = lexcodec.Pointer(d.Boolean())
 		case "state":
-			d.Field(&o, 4, "state")
+			d.Field(&o, 5, "state")
 			v.State = lexcodec.Pointer(d.Text(0, 64))
 		case "welcome":
-			d.Field(&o, 5, "welcome")
+			d.Field(&o, 6, "welcome")
 			v.Welcome = d.Base64(0, lexcodec.NoLimit)
 		default:
 			d.Skip(&o)
 		}
 	}
 	d.Require(&o, 0, "convoId")
-	d.Require(&o, 5, "welcome")
+	d.Require(&o, 6, "welcome")
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -119,6 +125,10 @@ func (v *GetWelcomeOutput) AppendJSON(dst []byte) []byte {
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
 		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
 	}
 	if v.State != nil {
 		dst = append(dst, "\"state\":"...)

@@ -15,6 +15,9 @@ const NSIDLeaveConvo = nsid.LeaveConvo
 // LeaveConvoInput is the input of blue.catbird.mls.leaveConvo. Leave a convo,
 // or remove another member. Leaving again answers as the first time.
 type LeaveConvoInput struct {
+	// Also block the account that invited the caller, as blockActor does. Only when
+	// the caller itself leaves.
+	Block *bool `json:"block,omitzero"`
 	// The commit that removes the target, as an MLSMessage made in the convo's
 	// current epoch. A member cannot commit its own removal. Base64 text: standard
 	// or URL-safe alphabet, padded or not.
@@ -40,31 +43,38 @@ func (v *LeaveConvoInput) decode(d *lexcodec.Decoder) {
 	}
 	for d.Next(&o) {
 		switch string(d.Name()) {
+		case "block":
+			d.Field(&o, 0, "block")
+			v.Block = lexcodec.Pointer(d.Boolean())
 		case "commit":
-			d.Field(&o, 0, "commit")
+			d.Field(&o, 1, "commit")
 			v.Commit = d.Base64(0, lexcodec.NoLimit)
 		case "convoId":
-			d.Field(&o, 1, "convoId")
+			d.Field(&o, 2, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
-			d.Field(&o, 2, "groupInfo")
+			d.Field(&o, 3, "groupInfo")
 			v.GroupInfo = d.Bytes(0, 1048576)
 		case "idempotencyKey":
-			d.Field(&o, 3, "idempotencyKey")
+			d.Field(&o, 4, "idempotencyKey")
 			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 		case "targetDid":
-			d.Field(&o, 4, "targetDid")
+			d.Field(&o, 5, "targetDid")
 			v.TargetDID = lexcodec.Pointer(d.DID())
 		default:
 			d.Skip(&o)
 		}
 	}
-	d.Require(&o, 1, "convoId")
+	d.Require(&o, 2, "convoId")
 }
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *LeaveConvoInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
+	if v.Block != nil {
+		dst = append(dst, "\"block\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Block), ',')
+	}
 	if v.Commit != nil {
 		dst = append(dst, "\"commit\":"...)
 		dst = append(v.Commit.AppendJSON(dst), ',')
@@ -89,7 +99,10 @@ func (v *LeaveConvoInput) AppendJSON(dst []byte) []byte {
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *LeaveConvoInput) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 4)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 5)}
+	if v.Block != nil {
+		l.Add("block", lexcodec.AppendBoolean(l.Buffer, *v.Block))
+	}
 	if v.Commit != nil {
 		l.Add("commit", v.Commit.AppendJSON(l.Buffer))
 	}
@@ -111,6 +124,9 @@ func DecodeLeaveConvoInput(body []byte) (*LeaveConvoInput, error) {
 
 // LeaveConvoOutput is the output of blue.catbird.mls.leaveConvo.
 type LeaveConvoOutput struct {
+	// The account that block has blocked; absent if the server does not know who
+	// invited the caller.
+	Blocked *syntax.DID `json:"blocked,omitzero"`
 	// The convo's epoch after the request; unchanged if the request had no commit.
 	NewEpoch int64 `json:"newEpoch"`
 	// Log position of the commit, if the request had one.
@@ -126,26 +142,33 @@ func (v *LeaveConvoOutput) decode(d *lexcodec.Decoder) {
 	}
 	for d.Next(&o) {
 		switch string(d.Name()) {
+		case "blocked":
+			d.Field(&o, 0, "blocked")
+			v.Blocked = lexcodec.Pointer(d.DID())
 		case "newEpoch":
-			d.Field(&o, 0, "newEpoch")
+			d.Field(&o, 1, "newEpoch")
 			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
 		case "seq":
-			d.Field(&o, 1, "seq")
+			d.Field(&o, 2, "seq")
 			v.Seq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "success":
-			d.Field(&o, 2, "success")
+			d.Field(&o, 3, "success")
 			v.Success = d.Boolean()
 		default:
 			d.Skip(&o)
 		}
 	}
-	d.Require(&o, 0, "newEpoch")
-	d.Require(&o, 2, "success")
+	d.Require(&o, 1, "newEpoch")
+	d.Require(&o, 3, "success")
 }
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *LeaveConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
+	if v.Blocked != nil {
+		dst = append(dst, "\"blocked\":"...)
+		dst = append(lexcodec.AppendText(dst, *v.Blocked), ',')
+	}
 	dst = append(dst, "\"newEpoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.NewEpoch), ',')
 	if v.Seq != nil {

@@ -30,7 +30,8 @@ type RegisterPushTargetInput struct {
 	Token *string `json:"token,omitzero"`
 	// apns: the app's bundle id.
 	Topic *string `json:"topic,omitzero"`
-	// webhook: an https URL on port 443 of a public host.
+	// webhook: an https URL on port 443 of a public host. The server sends a
+	// challenge to a URL that is new, which must answer with it.
 	URL *string `json:"url,omitzero"`
 }
 
@@ -145,7 +146,16 @@ type RegisterPushTargetOutput struct {
 	// webhook: the key that signs its calls. It stays the same as long as the URL
 	// does.
 	Secret *string `json:"secret,omitzero"`
+	// Whether the device gets pushes. A webhook is pending until it has answered
+	// the challenge that the server sends to its URL.
+	State *string `json:"state,omitzero"`
 }
+
+// Known values of RegisterPushTargetOutput.State.
+const (
+	RegisterPushTargetOutputStatePending = "pending"
+	RegisterPushTargetOutputStateActive  = "active"
+)
 
 func (v *RegisterPushTargetOutput) decode(d *lexcodec.Decoder) {
 	var o lexcodec.Object
@@ -157,6 +167,9 @@ func (v *RegisterPushTargetOutput) decode(d *lexcodec.Decoder) {
 		case "secret":
 			d.Field(&o, 0, "secret")
 			v.Secret = lexcodec.Pointer(d.Text(0, 128))
+		case "state":
+			d.Field(&o, 1, "state")
+			v.State = lexcodec.Pointer(d.Text(0, 64))
 		default:
 			d.Skip(&o)
 		}
@@ -169,6 +182,10 @@ func (v *RegisterPushTargetOutput) AppendJSON(dst []byte) []byte {
 	if v.Secret != nil {
 		dst = append(dst, "\"secret\":"...)
 		dst = append(lexcodec.AppendString(dst, *v.Secret), ',')
+	}
+	if v.State != nil {
+		dst = append(dst, "\"state\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.State), ',')
 	}
 	return lexcodec.EndObject(dst)
 }

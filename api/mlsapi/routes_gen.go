@@ -44,45 +44,63 @@ type Route[C any] struct {
 // Methods returns the methods of the lexicons by NSID.
 func Methods() []Method {
 	return []Method{
+		{NSID: NSIDAcceptConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
+		{NSID: NSIDBlockActor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyBlocks, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
 		{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDGetBlocks, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetCommits, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}},
 		{NSID: NSIDGetConvo, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 		{NSID: NSIDGetConvos, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 		{NSID: NSIDGetGroupInfo, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrGroupInfoNotFound}},
+		{NSID: NSIDGetInvitationPolicy, Kind: Query, HasInput: false, Streams: false, Errors: []string{}},
 		{NSID: NSIDGetKeyPackageStats, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCipherSuite}},
 		{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDGetMessages, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
 		{NSID: NSIDGetSubscriptionTicket, Kind: Procedure, HasInput: false, Streams: false, Errors: []string{}},
 		{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
-		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
+		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrTooManyBlocks}},
 		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
+		{NSID: NSIDSetInvitationPolicy, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDStreamConvoEvents, Kind: Query, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor}},
 		{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDSubscribeConvoEvents, Kind: Subscription, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor, ErrConsumerTooSlow, ErrInvalidTicket}},
+		{NSID: NSIDUnblockActor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		{NSID: NSIDWithdrawKeyPackages, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 	}
 }
 
 // Handler implements the methods. C is the server's own type of a call: the
 // request, the caller, and the answer.
 type Handler[C any] interface {
+	// AcceptConvo: Accept a convo into which somebody invited the caller who shared
+	// no convo with it. From then on the convo is not a request any more, and is
+	// pushed. Accepting again changes nothing.
+	AcceptConvo(c C, in *AcceptConvoInput) error
 	// AddMembers: Add members, with the commit that adds them. Their Welcome is
 	// delivered if and only if the commit is accepted.
 	AddMembers(c C, in *AddMembersInput) error
+	// BlockActor: Block an account: it cannot invite the caller, and gets none of
+	// the caller's KeyPackages. It is not told. Convos that both are in stay as
+	// they are. Blocking again changes nothing.
+	BlockActor(c C, in *BlockActorInput) error
 	// ConfirmWelcome: Report whether joining with the fetched Welcome worked. A
 	// repeated report changes nothing.
 	ConfirmWelcome(c C, in *ConfirmWelcomeInput) error
 	// CreateConvo: Record a new MLS group as a convo and deliver the Welcome to its
 	// first members.
 	CreateConvo(c C, in *CreateConvoInput) error
+	// GetBlocks: List the accounts that the caller has blocked, in the order of
+	// their DIDs. Nobody else can read the list.
+	GetBlocks(c C, p *GetBlocksParams) error
 	// GetCommits: Read the commits of a range of epochs, in order.
 	GetCommits(c C, p *GetCommitsParams) error
 	// GetConvo: Read one convo.
@@ -94,6 +112,8 @@ type Handler[C any] interface {
 	// GetGroupInfo: Read the GroupInfo of the convo's current epoch, with which a
 	// member's device can join by external commit.
 	GetGroupInfo(c C, p *GetGroupInfoParams) error
+	// GetInvitationPolicy: Read who may invite the caller.
+	GetInvitationPolicy(c C) error
 	// GetKeyPackageStats: Count the caller's own KeyPackages, to know when to
 	// publish more.
 	GetKeyPackageStats(c C, p *GetKeyPackageStatsParams) error
@@ -130,6 +150,9 @@ type Handler[C any] interface {
 	// Resend the same bytes after a lost answer; never encrypt anew under the same
 	// key.
 	SendMessage(c C, in *SendMessageInput) error
+	// SetInvitationPolicy: Say who may invite the caller into convos and claim its
+	// KeyPackages. Others get the answers for an account without KeyPackages.
+	SetInvitationPolicy(c C, in *SetInvitationPolicyInput) error
 	// StreamConvoEvents: The events of subscribeConvoEvents, as server-sent events:
 	// event is the name of a definition below, data its JSON, id its cursor. The
 	// Last-Event-ID header takes precedence over the cursor parameter.
@@ -145,11 +168,18 @@ type Handler[C any] interface {
 	// caller joins later are included. After it left a convo, no more events of
 	// that convo come.
 	SubscribeConvoEvents(c C, p *SubscribeConvoEventsParams) error
+	// UnblockActor: End a block. An account that is not blocked stays so.
+	UnblockActor(c C, in *UnblockActorInput) error
 	// UnregisterPushTarget: Stop push notifications to one of the caller's devices.
 	UnregisterPushTarget(c C, in *UnregisterPushTargetInput) error
 	// UpdateCursor: Record how far the caller has read. The position never moves
 	// back.
 	UpdateCursor(c C, in *UpdateCursorInput) error
+	// WithdrawKeyPackages: Withdraw KeyPackages of one of the caller's devices, for
+	// instance a lost one: nobody gets them any more, and no Welcome may name them,
+	// even if somebody has claimed them already. Groups that the device is in are
+	// not changed: the members remove it with a commit.
+	WithdrawKeyPackages(c C, in *WithdrawKeyPackagesInput) error
 }
 
 // Routes binds each method to its handler, in the order of [Methods].
@@ -157,168 +187,213 @@ func Routes[C any]() []Route[C] {
 	m := Methods()
 	return []Route[C]{
 		{Method: m[0], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeAcceptConvoInput(body)
+			if err != nil {
+				return err
+			}
+			return h.AcceptConvo(c, in)
+		}},
+		{Method: m[1], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeAddMembersInput(body)
 			if err != nil {
 				return err
 			}
 			return h.AddMembers(c, in)
 		}},
-		{Method: m[1], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[2], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeBlockActorInput(body)
+			if err != nil {
+				return err
+			}
+			return h.BlockActor(c, in)
+		}},
+		{Method: m[3], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeConfirmWelcomeInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ConfirmWelcome(c, in)
 		}},
-		{Method: m[2], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[4], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeCreateConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.CreateConvo(c, in)
 		}},
-		{Method: m[3], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetBlocksParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetBlocks(c, p)
+		}},
+		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetCommitsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetCommits(c, p)
 		}},
-		{Method: m[4], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvo(c, p)
 		}},
-		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvosParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvos(c, p)
 		}},
-		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetEpochParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetEpoch(c, p)
 		}},
-		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetGroupInfoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetGroupInfo(c, p)
 		}},
-		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			return h.GetInvitationPolicy(c)
+		}},
+		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackageStatsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackageStats(c, p)
 		}},
-		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackages(c, p)
 		}},
-		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetMessagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetMessages(c, p)
 		}},
-		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			return h.GetSubscriptionTicket(c)
 		}},
-		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetWelcomeParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetWelcome(c, p)
 		}},
-		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeLeaveConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.LeaveConvo(c, in)
 		}},
-		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeProcessExternalCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ProcessExternalCommit(c, in)
 		}},
-		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackage(c, in)
 		}},
-		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackagesInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackages(c, in)
 		}},
-		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeRegisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.RegisterPushTarget(c, in)
 		}},
-		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeSetInvitationPolicyInput(body)
+			if err != nil {
+				return err
+			}
+			return h.SetInvitationPolicy(c, in)
+		}},
+		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeStreamConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.StreamConvoEvents(c, p)
 		}},
-		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSubmitCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SubmitCommit(c, in)
 		}},
-		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeSubscribeConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.SubscribeConvoEvents(c, p)
 		}},
-		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeUnblockActorInput(body)
+			if err != nil {
+				return err
+			}
+			return h.UnblockActor(c, in)
+		}},
+		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnregisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnregisterPushTarget(c, in)
 		}},
-		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UpdateCursor(c, in)
+		}},
+		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeWithdrawKeyPackagesInput(body)
+			if err != nil {
+				return err
+			}
+			return h.WithdrawKeyPackages(c, in)
 		}},
 	}
 }

@@ -59,6 +59,9 @@ type StreamConvoEventsCommitEvent struct {
 	Cursor string `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 	// The authenticated account that sent it.
 	Sender syntax.DID `json:"sender"`
 	// Its position in the convo's log.
@@ -81,6 +84,10 @@ func (v *StreamConvoEventsCommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	dst = append(dst, "\"sender\":"...)
 	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
 	dst = append(dst, "\"seq\":"...)
@@ -192,6 +199,9 @@ type StreamConvoEventsMembershipEvent struct {
 	DID syntax.DID `json:"did"`
 	// The convo's epoch after the change.
 	Epoch int64 `json:"epoch"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 	// Position of the convo's newest log entry at that time.
 	Seq int64 `json:"seq"`
 }
@@ -226,6 +236,10 @@ func (v *StreamConvoEventsMembershipEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
 	return lexcodec.EndObject(dst)
@@ -243,6 +257,9 @@ type StreamConvoEventsMessageEvent struct {
 	Cursor string `json:"cursor"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -252,6 +269,10 @@ func (v *StreamConvoEventsMessageEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"message\":"...)
 	dst = append(v.Message.AppendJSON(dst), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 
@@ -353,6 +374,9 @@ type StreamConvoEventsWelcomeEvent struct {
 	Epoch int64 `json:"epoch"`
 	// KeyPackageRef of that KeyPackage (RFC 9420, section 5.2). Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -371,6 +395,10 @@ func (v *StreamConvoEventsWelcomeEvent) AppendJSON(dst []byte) []byte {
 	if v.KeyPackageRef != nil {
 		dst = append(dst, "\"keyPackageRef\":"...)
 		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
 	}
 	return lexcodec.EndObject(dst)
 }

@@ -71,6 +71,9 @@ type CommitEvent struct {
 	Cursor int64 `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 	// The authenticated account that sent it.
 	Sender syntax.DID `json:"sender"`
 	// Its position in the convo's log.
@@ -93,6 +96,10 @@ func (v *CommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	dst = append(dst, "\"sender\":"...)
 	dst = append(lexcodec.AppendText(dst, v.Sender), ',')
 	dst = append(dst, "\"seq\":"...)
@@ -108,6 +115,9 @@ func (v *CommitEvent) AppendJSON(dst []byte) []byte {
 // absent, and no $type.
 func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 	n := 7
+	if v.Request != nil {
+		n++
+	}
 	if v.SuccessorGroupID != nil {
 		n++
 	}
@@ -122,6 +132,10 @@ func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 	dst = lexcodec.AppendCBORText(dst, v.Sender)
 	dst = lexcodec.AppendCBORText(dst, "convoId")
 	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
 	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
 	dst = lexcodec.AppendCBORText(dst, "commitData")
@@ -276,6 +290,9 @@ type MembershipEvent struct {
 	DID syntax.DID `json:"did"`
 	// The convo's epoch after the change.
 	Epoch int64 `json:"epoch"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 	// Position of the convo's newest log entry at that time.
 	Seq int64 `json:"seq"`
 }
@@ -310,6 +327,10 @@ func (v *MembershipEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
 	return lexcodec.EndObject(dst)
@@ -320,6 +341,9 @@ func (v *MembershipEvent) AppendJSON(dst []byte) []byte {
 func (v *MembershipEvent) AppendCBOR(dst []byte) []byte {
 	n := 7
 	if v.By != nil {
+		n++
+	}
+	if v.Request != nil {
 		n++
 	}
 	if v.CommitNeeded != nil {
@@ -342,6 +366,10 @@ func (v *MembershipEvent) AppendCBOR(dst []byte) []byte {
 	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
 	dst = lexcodec.AppendCBORText(dst, "convoId")
 	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
 	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
 	if v.CommitNeeded != nil {
@@ -362,6 +390,9 @@ type MessageEvent struct {
 	Cursor int64 `json:"cursor"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -371,17 +402,29 @@ func (v *MessageEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"message\":"...)
 	dst = append(v.Message.AppendJSON(dst), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 
 // AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
 // absent, and no $type.
 func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
-	dst = lexcodec.AppendCBORMap(dst, 2)
+	n := 2
+	if v.Request != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
 	dst = lexcodec.AppendCBORText(dst, "cursor")
 	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
 	dst = lexcodec.AppendCBORText(dst, "message")
 	dst = v.Message.AppendCBOR(dst)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
 	return dst
 }
 
@@ -404,6 +447,9 @@ type WelcomeEvent struct {
 	Epoch int64 `json:"epoch"`
 	// KeyPackageRef of that KeyPackage (RFC 9420, section 5.2). Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -423,6 +469,10 @@ func (v *WelcomeEvent) AppendJSON(dst []byte) []byte {
 		dst = append(dst, "\"keyPackageRef\":"...)
 		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 
@@ -430,6 +480,9 @@ func (v *WelcomeEvent) AppendJSON(dst []byte) []byte {
 // absent, and no $type.
 func (v *WelcomeEvent) AppendCBOR(dst []byte) []byte {
 	n := 5
+	if v.Request != nil {
+		n++
+	}
 	if v.KeyPackageRef != nil {
 		n++
 	}
@@ -440,6 +493,10 @@ func (v *WelcomeEvent) AppendCBOR(dst []byte) []byte {
 	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
 	dst = lexcodec.AppendCBORText(dst, "convoId")
 	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
 	dst = lexcodec.AppendCBORText(dst, "deviceId")
 	dst = lexcodec.AppendCBORText(dst, v.DeviceID)
 	dst = lexcodec.AppendCBORText(dst, "createdAt")
