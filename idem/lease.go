@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -251,7 +250,7 @@ func (s *Store) release(ctx context.Context, req Request, fence int64, cause err
 		UPDATE idempotency_keys
 		SET state = 'released', outcome = 'failure', completed_at = clock_timestamp(), last_error = left($6, $7)
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND fence = $5 AND state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, fence, storable(cause.Error()), maxLastError)
+		req.Caller, req.NSID, req.Scope, req.Key, fence, pgpool.Storable(cause.Error()), maxLastError)
 	if err != nil {
 		return fmt.Errorf("release the reservation: %w", err)
 	}
@@ -260,11 +259,6 @@ func (s *Store) release(ctx context.Context, req Request, fence int64, cause err
 	}
 	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", "none")
 	return nil
-}
-
-// storable returns text without what PostgreSQL does not store.
-func storable(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }
 
 // finish records the outcome in one transaction with its effect. It checks the fence first: a

@@ -18,6 +18,8 @@ type Operation struct {
 	Life time.Duration
 	// Least is the shortest Life that an operator can set.
 	Least Floor
+	// Most is the longest Life that an operator can set. 0: MostLife.
+	Most time.Duration
 	// Lease is the lifetime of a reservation that its holder does not extend. 0: the operation is
 	// not work outside the database, and has none.
 	Lease time.Duration
@@ -94,8 +96,8 @@ func (l Lifetimes) WithLives(text string) (Lifetimes, error) {
 		switch {
 		case d < o.Least.Life:
 			return fmt.Errorf("must be at least %s: %s", o.Least.Life, o.Least.Because)
-		case d > MostLife:
-			return fmt.Errorf("must be at most %s", MostLife)
+		case d > cmp.Or(o.Most, MostLife):
+			return fmt.Errorf("must be at most %s", cmp.Or(o.Most, MostLife))
 		}
 		o.Life = d
 		return nil

@@ -24,6 +24,7 @@ const maxAttempts = 4
 // A draft that PostgreSQL refuses to store fails the transaction. Then write halves the batch until
 // that draft is alone.
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
+	takeQuota(drafts)
 	results, err := l.transact(ctx, drafts, wait)
 	for attempt := 1; attempt < maxAttempts && worthAnotherTry(err); attempt++ {
 		select { // at random, so that transactions that met do not meet again
@@ -35,7 +36,7 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	var lost *lostError
 	switch n := len(drafts) / 2; {
 	case errors.As(err, &lost):
-		l.resolve(ctx, drafts, results, lost)
+		results = l.resolve(ctx, drafts, results, lost)
 	case n > 0 && invalidDraft(err):
 		return append(l.write(ctx, drafts[:n], wait), l.write(ctx, drafts[n:], wait)...)
 	case err != nil:
@@ -44,8 +45,50 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 			results[i].Err = l.failure(ctx, d, err, wait)
 		}
 	}
+	returnUnused(drafts, results)
 	l.count(results)
+	if wait && (err == nil || lost != nil) {
+		l.writeJoined(ctx, drafts, results)
+	}
 	return results
+}
+
+// takeQuota counts the drafts before they are judged. append.sql refuses those that have no quota left,
+// unless it has another answer for them.
+func takeQuota(drafts []Draft) {
+	for i := range drafts {
+		d := &drafts[i]
+		d.overQuota = d.Quota.TakeMessage(d.ConvoID, len(d.Body))
+	}
+}
+
+// returnUnused takes back what was counted for drafts that have stored nothing, or possibly nothing.
+func returnUnused(drafts []Draft, results []Result) {
+	for i, r := range results {
+		if d := &drafts[i]; r.Err != nil || r.Replayed {
+			d.Quota.Return()
+		} else {
+			d.Quota.StoredMessage(d.ConvoID, len(d.Body))
+		}
+	}
+}
+
+// writeJoined writes the drafts that are still busy in a transaction that waits for convos: their
+// senders joined after waitForConvos looked.
+func (l *Log) writeJoined(ctx context.Context, drafts []Draft, results []Result) {
+	var joined []Draft
+	var places []int
+	for i, r := range results {
+		if errors.Is(r.Err, ErrBusy) {
+			joined, places = append(joined, drafts[i]), append(places, i)
+		}
+	}
+	if len(joined) == 0 {
+		return
+	}
+	for i, r := range l.write(ctx, joined, true) {
+		results[places[i]] = r
+	}
 }
 
 // count counts what became of the drafts' keys.
@@ -67,7 +110,7 @@ func (l *Log) count(results []Result) {
 // worthAnotherTry reports whether the same transaction may succeed now.
 func worthAnotherTry(err error) bool {
 	code := pgpool.Code(err)
-	return code == "40P01" || code == "40001" || errors.Is(err, errJoined)
+	return code == "40P01" || code == "40001"
 }
 
 // invalidDraft reports whether a single draft can be the reason of err: a parameter or a row cannot
@@ -82,7 +125,7 @@ func invalidDraft(err error) bool {
 // failure is what the failure of a transaction means for its draft d.
 func (l *Log) failure(ctx context.Context, d Draft, err error, wait bool) error {
 	switch {
-	case errors.Is(err, errJoined), pgpool.LockTimeout(err) && !wait:
+	case pgpool.LockTimeout(err) && !wait:
 		return ErrBusy
 	case pgpool.LockTimeout(err) && l.running(ctx, d):
 		return idem.ErrInProgress
@@ -94,53 +137,35 @@ func (l *Log) failure(ctx context.Context, d Draft, err error, wait bool) error 
 // draft that it cannot write in this time moves to a transaction of its own convo.
 const batchLockTimeout = 250 * time.Millisecond
 
-// transact writes drafts in one transaction of two round trips. The first one locks and reads what
-// the judge needs. The second one writes what the judge decided and commits. The error is a
-// *lostError if the transaction is possibly committed; then the results are what the judge decided.
-// With any other error nothing was written.
+// transact judges and writes drafts in one transaction, which is one round trip. The error is a
+// *lostError if the transaction is possibly committed. Then the results are those of append.sql, or
+// nil if they were lost too. With any other error nothing was written.
 func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (results []Result, err error) {
+	began := time.Now()
 	conn, err := l.batches.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
+	statements := &pgx.Batch{}
 	var tx *pgpool.Transaction
 	if wait {
 		tx = pgpool.NewTransaction(conn, "")
+		statements.Queue(waitForConvos, appendParams(drafts)[:2]...) // convos, senders
 	} else {
 		tx = pgpool.NewTransaction(conn, boundLocks, fmt.Sprint(batchLockTimeout.Milliseconds()))
 	}
-	defer l.rollback(ctx, tx)
-	all, at, err := l.prepare(ctx, tx, drafts, wait)
-	if err != nil {
-		return nil, err
+	queueAppend(statements, drafts, l.window, false, func(r []Result) { results = r })
+	err = tx.CommitAfter(ctx, statements, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	if err == nil {
+		err = l.faults.Hit(ctx, failpoint.AfterCommit, nsid.SendMessage)
 	}
-	judge := newJudge(l.window, at)
-	results = make([]Result, len(drafts))
-	for i := range drafts {
-		results[i] = judge.judge(&drafts[i], &all[i])
-	}
-	if err := l.commit(ctx, tx, judge); pgpool.OutcomeUnknown(err) {
-		return results, &lostError{err}
-	} else if err != nil {
+	switch {
+	case pgpool.OutcomeUnknown(err):
+		return results, &lostError{err, began}
+	case err != nil:
 		return nil, err
 	}
 	return results, nil
-}
-
-// commit writes the judge's entries, if there are any, and commits. The failpoint before the COMMIT
-// is between the two, in the same round trip.
-func (l *Log) commit(ctx context.Context, tx *pgpool.Transaction, j *judge) (err error) {
-	if len(j.entries) > 0 {
-		statement := &pgx.Batch{}
-		statement.Queue(appendEntries, entryParams(j.entries, j.at)...)
-		err = tx.CommitAfter(ctx, statement, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
-	} else if err = l.faults.Hit(ctx, failpoint.BeforeCommit, nsid.SendMessage); err == nil {
-		err = tx.Commit(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	return l.faults.Hit(ctx, failpoint.AfterCommit, nsid.SendMessage)
 }
 
 func (l *Log) rollback(ctx context.Context, tx pgx.Tx) {
@@ -152,7 +177,10 @@ func (l *Log) rollback(ctx context.Context, tx pgx.Tx) {
 }
 
 // lostError says that the outcome of a COMMIT is unknown.
-type lostError struct{ cause error }
+type lostError struct {
+	cause error
+	began time.Time // the attempt
+}
 
 func (e *lostError) Error() string { return "the outcome of a commit was lost: " + e.cause.Error() }
 func (e *lostError) Unwrap() error { return e.cause }
@@ -165,10 +193,16 @@ const lookupTimeout = 5 * time.Second
 // it is final. A message was appended if the log has its key with the same content: it makes no
 // difference which request appended it. If the log has no such message, the outcome is unknown,
 // because the old session is possibly still committing.
-func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, lost *lostError) {
+//
+// results are nil if they were lost too.
+func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, lost *lostError) []Result {
+	if results == nil {
+		results = make([]Result, len(drafts))
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()
 	found, err := l.lookup(ctx, drafts)
+	sinceBegan := time.Since(lost.began) + time.Millisecond
 	missing := map[requestKey]bool{} // keys of messages that the transaction may not have appended
 	for i := range drafts {
 		if _, ok := found[i]; !ok && results[i].Err == nil && !results[i].Replayed {
@@ -180,7 +214,7 @@ func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, los
 			continue
 		}
 		if r, ok := found[i]; ok {
-			results[i] = Result{Receipt: receipt(&d, r.seq, r.at, results[i].Replayed)}
+			results[i] = Result{Receipt: receipt(&d, r.seq, r.at, r.age > sinceBegan || results[i].Replayed)}
 			continue
 		}
 		results[i] = Result{Err: errors.Join(fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, lost), err)}
@@ -188,4 +222,5 @@ func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, los
 	if len(found) > 0 {
 		l.log.WarnContext(ctx, "a lost commit was found committed", "nsid", nsid.SendMessage, "messages", len(found))
 	}
+	return results
 }

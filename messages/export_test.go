@@ -18,6 +18,16 @@ func (l *Log) Write(ctx context.Context, drafts ...Draft) []Result {
 	return l.write(ctx, drafts, true)
 }
 
+// TryWrite is Write, but does not wait for convos that other transactions have locked.
+func (l *Log) TryWrite(ctx context.Context, drafts ...Draft) []Result {
+	return l.write(ctx, drafts, false)
+}
+
+// Lost is what becomes of drafts whose batch was lost with its results.
+func (l *Log) Lost(ctx context.Context, began time.Time, drafts ...Draft) []Result {
+	return l.resolve(ctx, drafts, nil, &lostError{context.Canceled, began})
+}
+
 // Queued returns how many drafts wait for a transaction, and the bytes of their bodies.
 func (l *Log) Queued() (drafts, bytes int) {
 	l.batcher.mu.Lock()

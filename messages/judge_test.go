@@ -1,99 +1,137 @@
-package messages
+package messages_test
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"mlsd/idem"
-	"mlsd/mls"
+	"mlsd/messages"
 )
 
-// TestJudge: the judge asks its questions in their order. If several refusals fit a draft, it gets
+// TestJudge: append.sql asks its questions in their order. If several refusals fit a draft, it gets
 // the first one.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	convo, at := uuid.Must(uuid.NewV7()), time.UnixMilli(1700000000000)
-	group := []byte("group")
-	draft := func(change func(*Draft)) Draft {
-		d := Draft{
-			ConvoID: convo, GroupID: group, Sender: "did:plc:alice", Key: "k", Kind: mls.ContentTypeApplication, Epoch: 5, Body: []byte("x"),
-			Hash: sha256.Sum256([]byte("x")),
-		}
-		change(&d)
-		return d
-	}
-	hash := sha256.Sum256([]byte("x"))
-	here := facts{groupID: group, epoch: 5, lastSeq: 7, membership: current, locked: true}
-	with := func(change func(*facts)) facts {
-		f := here
-		change(&f)
-		return f
-	}
-	recordedAs := func(hash []byte) *recorded {
-		return &recorded{seq: 3, at: at, hash: hash, epoch: 4, sameBody: func([]byte) bool { return false }}
-	}
+	f := newFixture(t, 1)
+	const (
+		closed   = `UPDATE convos SET closed_at = now() WHERE id = $1`
+		advanced = `UPDATE convos SET epoch = 6 WHERE id = $1`
+		left     = `UPDATE members SET left_at = now(), left_seq = 1, left_epoch = 5 WHERE convo_id = $1 AND did = 'did:plc:bob'`
+	)
+	otherGroup := func(d *messages.Draft) { d.GroupID = []byte("other") }
 	for name, c := range map[string]struct {
-		draft Draft
-		facts facts
-		seq   int64
-		err   error
+		sender syntax.DID
+		epoch  int64                 // of the ciphertext; the convo's is 5
+		change func(*messages.Draft) // nil: none
+		stored bool                  // the same request was appended before
+		state  string                // of the convo, set after that
+		locked bool                  // by another transaction
+		want   error                 // nil: it is appended, or repeated if it was stored
 	}{
-		"appended":                    {draft(func(*Draft) {}), here, 8, nil},
-		"no convo":                    {draft(func(*Draft) {}), facts{}, 0, ErrConvoNotFound},
-		"never a member":              {draft(func(*Draft) {}), with(func(f *facts) { f.membership = never }), 0, ErrConvoNotFound},
-		"former member":               {draft(func(*Draft) {}), with(func(f *facts) { f.membership = former }), 0, ErrNotMember},
-		"former member's retry":       {draft(func(*Draft) {}), with(func(f *facts) { f.membership, f.recorded = former, recordedAs(hash[:]) }), 3, nil},
-		"retry after the epoch moved": {draft(func(*Draft) {}), with(func(f *facts) { f.epoch, f.recorded = 9, recordedAs(hash[:]) }), 3, nil},
-		"busy":                        {draft(func(*Draft) {}), with(func(f *facts) { f.locked = false }), 0, ErrBusy},
-		"busy before the key":         {draft(func(*Draft) {}), with(func(f *facts) { f.locked, f.recorded = false, recordedAs(hash[:]) }), 0, ErrBusy},
-		"former member of an unlocked convo": {
-			draft(func(*Draft) {}), with(func(f *facts) { f.locked, f.membership = false, former }), 0, ErrNotMember},
-		// M3
-		"closed": {draft(func(d *Draft) { d.GroupID, d.Epoch = []byte("other"), 1 }), with(func(f *facts) { f.closed = true }), 0, ErrConvoClosed},
-		"former member of a closed convo": {
-			draft(func(*Draft) {}), with(func(f *facts) { f.closed, f.membership = true, former }), 0, ErrNotMember},
-		"retry after the closing": {draft(func(*Draft) {}), with(func(f *facts) { f.closed, f.recorded = true, recordedAs(hash[:]) }), 3, nil},
-		"wrong group":             {draft(func(d *Draft) { d.GroupID, d.Epoch = []byte("other"), 1 }), here, 0, ErrWrongGroup},
-		"stale epoch":             {draft(func(d *Draft) { d.Epoch = 3 }), here, 0, &EpochMismatchError{Epoch: 3, Current: 5}},
-		"in the epoch window": {
-			draft(func(d *Draft) { d.Epoch = 4 }), here, 8, nil},
-		"epoch ahead": {draft(func(d *Draft) { d.Epoch = 6 }), here, 0, &EpochMismatchError{Epoch: 6, Current: 5}},
+		"appended":                           {sender: bob, epoch: 5},
+		"in the epoch window":                {sender: bob, epoch: 4},
+		"stale epoch":                        {sender: bob, epoch: 3, want: &messages.EpochMismatchError{Epoch: 3, Current: 5}},
+		"epoch ahead":                        {sender: bob, epoch: 6, want: &messages.EpochMismatchError{Epoch: 6, Current: 5}},
+		"wrong group before the epoch":       {sender: bob, epoch: 1, change: otherGroup, want: messages.ErrWrongGroup},
+		"closed before the group":            {sender: bob, epoch: 1, change: otherGroup, state: closed, want: messages.ErrConvoClosed}, // M3
+		"no convo":                           {sender: bob, epoch: 5, change: func(d *messages.Draft) { d.ConvoID = uuid.New() }, want: messages.ErrConvoNotFound},
+		"never a member":                     {sender: mallory, epoch: 5, want: messages.ErrConvoNotFound},
+		"never a member of a locked convo":   {sender: mallory, epoch: 5, locked: true, want: messages.ErrConvoNotFound},
+		"former member":                      {sender: carol, epoch: 5, want: messages.ErrNotMember},
+		"former member of a locked convo":    {sender: carol, epoch: 5, locked: true, want: messages.ErrNotMember},
+		"former member of a closed convo":    {sender: carol, epoch: 5, state: closed, want: messages.ErrNotMember},
+		"retry of a former member":           {sender: bob, epoch: 5, stored: true, state: left},
+		"retry after the epoch moved":        {sender: bob, epoch: 5, stored: true, state: advanced},
+		"retry after the closing":            {sender: bob, epoch: 5, stored: true, state: closed},
+		"busy":                               {sender: bob, epoch: 5, locked: true, want: messages.ErrBusy},
+		"busy before the key":                {sender: bob, epoch: 5, stored: true, locked: true, want: messages.ErrBusy},
+		"retry of a former member, unlocked": {sender: bob, epoch: 5, stored: true, state: left, locked: true},
 	} {
-		j := newJudge(1, at)
-		r := j.judge(&c.draft, &c.facts)
-		if r.Seq != c.seq || fmt.Sprint(r.Err) != fmt.Sprint(c.err) {
-			t.Errorf("%s: seq %d, %v; want %d, %v", name, r.Seq, r.Err, c.seq, c.err)
-		}
-		if appended := len(j.entries) == 1; appended != (c.seq == 8) {
-			t.Errorf("%s: %d entries", name, len(j.entries))
-		}
+		t.Run(name, func(t *testing.T) {
+			convo := uuid.Must(uuid.NewV7())
+			f.addConvo(t, convo)
+			d := f.draftAt(convo, c.sender, "k", "x", c.epoch)
+			if c.change != nil {
+				c.change(&d)
+			}
+			if c.stored {
+				if r := f.append(t, d)[0]; r.Err != nil {
+					t.Fatal(r.Err)
+				}
+			}
+			if c.state != "" {
+				if _, err := f.db.Exec(t.Context(), c.state, convo); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.locked {
+				defer f.lock(t, lockConvo, convo)()
+			}
+			r := f.TryWrite(t.Context(), d)[0]
+			if fmt.Sprint(r.Err) != fmt.Sprint(c.want) {
+				t.Fatalf("%v, want %v", r.Err, c.want)
+			}
+			if c.want == nil && (r.Seq != 1 || r.Replayed != c.stored) {
+				t.Errorf("%+v", r)
+			}
+			if n := f.count(t, `SELECT count(*) FROM messages WHERE convo_id = $1`, convo); n == 1 != (c.want == nil || c.stored) {
+				t.Errorf("%d messages", n)
+			}
+		})
 	}
+}
 
-	// Drafts of one transaction, in order: the second request of a key is judged by the first one.
-	j := newJudge(0, at)
-	uri := "at://x"
-	first, other := draft(func(*Draft) {}), draft(func(d *Draft) { d.Body, d.Hash, d.EmbedURI = []byte("y"), sha256.Sum256([]byte("y")), &uri })
-	next := draft(func(d *Draft) { d.Key = "l" })
-	var conflict *idem.ConflictError
-	if r := j.judge(&first, &here); r.Err != nil || r.Seq != 8 || r.Replayed {
-		t.Errorf("the first: %+v", r)
+// TestJudgeBatch: of the drafts of one batch under one key the first that may be appended is. The
+// next ones repeat it or conflict with it. An earlier one that is refused changes nothing.
+func TestJudgeBatch(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	convo, uri := f.convos[0], "at://x"
+	other := f.draft(convo, alice, "k", "y")
+	other.EmbedURI = &uri
+	got := f.append(t,
+		f.draftAt(convo, alice, "k", "stale", 4),
+		f.draft(convo, alice, "k", "x"),
+		f.draft(convo, alice, "k", "x"),
+		other,
+		f.draftAt(convo, alice, "k", "stale", 4),
+		f.draft(convo, bob, "k", "x"),
+		f.draft(convo, alice, "l", "x"))
+	for i, want := range []struct {
+		seq      int64 // 0: refused
+		replayed bool
+		fields   []string // of a conflict
+	}{
+		{},
+		{seq: 1},
+		{seq: 1, replayed: true},
+		{fields: []string{"ciphertext", "embedUri"}},
+		{fields: []string{"ciphertext", "epoch"}},
+		{seq: 2},
+		{seq: 3},
+	} {
+		r := got[i]
+		var conflict *idem.ConflictError
+		var fields []string
+		if errors.As(r.Err, &conflict) {
+			fields = conflict.Fields
+			if !conflict.At.Equal(got[1].At) {
+				t.Errorf("%d: first used at %v", i, conflict.At)
+			}
+		}
+		if r.Seq != want.seq || r.Replayed != want.replayed || !cmp.Equal(fields, want.fields) {
+			t.Errorf("%d: %+v, fields %q", i, r, fields)
+		}
 	}
-	if r := j.judge(&first, &here); r.Err != nil || r.Seq != 8 || !r.Replayed {
-		t.Errorf("its repetition: %+v", r)
+	if !errors.As(got[0].Err, new(*messages.EpochMismatchError)) {
+		t.Errorf("%+v", got[0])
 	}
-	if r := j.judge(&other, &here); !errors.As(r.Err, &conflict) || !cmp.Equal(conflict.Fields, []string{"ciphertext", "embedUri"}) || !conflict.At.Equal(at) {
-		t.Errorf("another request: %+v", r)
-	}
-	if r := j.judge(&next, &here); r.Err != nil || r.Seq != 9 {
-		t.Errorf("another key: %+v", r)
-	}
-	if len(j.entries) != 2 {
-		t.Errorf("%d entries", len(j.entries))
+	if n := f.count(t, `SELECT last_seq FROM convos WHERE id = $1`, convo); n != 3 {
+		t.Errorf("last_seq is %d", n)
 	}
 }

@@ -12,31 +12,36 @@ import (
 	"mlsd/mls"
 )
 
-// lookup returns the messages that the log has under the drafts' keys and with the same content, by
-// the index of the draft.
-func (l *Log) lookup(ctx context.Context, drafts []Draft) (map[int]recorded, error) {
-	c := columnsOf(drafts)
+// found is a message that the log has under a draft's key and with the same content.
+type found struct {
+	seq int64
+	at  time.Time
+	age time.Duration // when the database answered, and up to a millisecond more
+}
+
+// lookup returns what the log has of the drafts, by the index of the draft.
+func (l *Log) lookup(ctx context.Context, drafts []Draft) (map[int]found, error) {
 	rows, err := l.db.Query(ctx, `
-		SELECT d.ord - 1, r.seq, r.created_at
+		SELECT d.ord - 1, r.seq, r.created_at, clock_timestamp() - r.created_at
 		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS d (convo_id, sender_did, key, hash, ord)
 		CROSS JOIN LATERAL (
 			SELECT seq, created_at, request_hash FROM messages
 			WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
 		) r
-		WHERE r.request_hash = d.hash`, c.convos, c.senders, c.keys, c.hashes)
-	found := map[int]recorded{}
+		WHERE r.request_hash = d.hash`, appendParams(drafts)[:4]...) // convos, senders, keys, hashes
+	all := map[int]found{}
 	if err == nil {
 		var i int
-		var r recorded
-		_, err = pgx.ForEachRow(rows, []any{&i, &r.seq, &r.at}, func() error {
-			found[i] = r
+		var f found
+		_, err = pgx.ForEachRow(rows, []any{&i, &f.seq, &f.at, &f.age}, func() error {
+			all[i] = f
 			return nil
 		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look the keys up: %w", err)
 	}
-	return found, nil
+	return all, nil
 }
 
 // running reports whether another transaction has inserted d's key and has not ended. The key is in

@@ -16,7 +16,7 @@ import (
 	"mlsd/messages"
 )
 
-// A transaction changes a convo between the snapshot of lockAndRead and its lock. The draft is judged
+// A transaction changes a convo between the snapshot of append.sql and its lock. The draft is judged
 // by what that transaction left, and so is its token.
 func TestChangedBetweenSnapshotAndLock(t *testing.T) {
 	t.Parallel()

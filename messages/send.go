@@ -15,6 +15,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
+	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/mls"
 )
@@ -33,6 +34,9 @@ type Draft struct {
 	EmbedType *string
 	EmbedURI  *string
 	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil: no token
+	Quota     *quota.Spending       // counts the message; nil: no quota
+
+	overQuota error // why Quota refuses it, if all else permits it
 }
 
 // requestKey names a request to send a message.
@@ -59,8 +63,8 @@ type Receipt struct {
 }
 
 // Result is the outcome of one draft. Err is nil, one of the refusals ErrConvoNotFound,
-// ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError, *idem.ConflictError and
-// serviceauth.ErrReplayed, or the reason why the draft was not judged: ErrBusy, idem.ErrInProgress,
+// ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError, *quota.ExceededError,
+// *idem.ConflictError and serviceauth.ErrReplayed, or the reason why the draft was not judged: ErrBusy, idem.ErrInProgress,
 // idem.ErrUnknownOutcome, an error of the database.
 type Result struct {
 	Receipt

@@ -1,16 +1,12 @@
 package messages
 
 import (
-	"bytes"
-	"context"
-	"crypto/sha256"
+	_ "embed"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
@@ -32,208 +28,106 @@ const waitForConvos = `
 		) m))
 	ORDER BY id FOR NO KEY UPDATE`
 
-// lockAndRead locks the convos that no other transaction has locked, uses up tokens, and reads what
-// decides about each draft: see judge.go. The first column is the draft's place, from 1.
+// appendDrafts judges drafts and appends them. It is the only statement that appends messages.
 //
-// $1 the convo of each draft, $2 its sender, $3 its key, $4 its request hash, $5 its token, $6 when
-// the token expires, $7 serviceauth.LateUse.
-//
-// Only the convos of members are locked. So a stranger cannot delay a convo, and cannot learn from
-// a wait that it exists. Convos are locked in the order of their ids, and then tokens are used in
-// the order of their ids, so that transactions cannot deadlock: one that waits for a token has its
-// convos already. The token of a member whose convo is not locked stays unused: another transaction
-// judges that draft.
-//
-// The statement reads from a snapshot that is older than its locks. Every transaction that appends
-// to a convo's log or changes its roster also updates the convo's row, which moves it to another
-// ctid. A convo counts as locked only if the locked version of the row is the one in the snapshot:
-// then all that was read of the convo is still true.
-//
-// A lateral join with LIMIT makes the planner use an index, even if it has no statistics of the
-// table. The columns that show how two requests under one key differ are NULL if the requests are
-// equal.
-const lockAndRead = `
-	WITH draft AS MATERIALIZED (
-		SELECT d.*, m.is_former, c.version, c.group_id, c.epoch, c.last_seq, c.closed
-		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::uuid[], $6::timestamptz[])
-			WITH ORDINALITY AS d (convo_id, sender_did, key, hash, token, expires_at, ord)
-		LEFT JOIN LATERAL (
-			SELECT left_at IS NOT NULL AS is_former FROM members WHERE convo_id = d.convo_id AND did = d.sender_did LIMIT 1
-		) m ON true
-		LEFT JOIN LATERAL (
-			SELECT ctid AS version, group_id, epoch, last_seq, closed_at IS NOT NULL AS closed FROM convos WHERE id = d.convo_id LIMIT 1
-		) c ON true
-	), locked AS MATERIALIZED (
-		SELECT ctid AS version FROM convos
-		WHERE id = ANY (ARRAY(SELECT convo_id FROM draft WHERE NOT is_former))
-		ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-	), fresh AS (
-		INSERT INTO used_tokens (token, expires_at)
-		SELECT token, expires_at FROM draft
-		WHERE expires_at > clock_timestamp() - $7::interval
-			AND (is_former IS NOT FALSE OR version IN (SELECT version FROM locked))
-		ORDER BY token
-		ON CONFLICT DO NOTHING
-		RETURNING token
-	)
-	SELECT d.ord, date_trunc('milliseconds', clock_timestamp()), d.group_id, d.epoch, d.last_seq, d.closed, d.is_former,
-		d.version IN (SELECT version FROM locked), d.token IN (SELECT token FROM fresh),
-		r.seq, r.created_at, r.request_hash,
-		CASE WHEN r.request_hash <> d.hash THEN r.epoch END,
-		CASE WHEN r.request_hash <> d.hash THEN sha256(r.body) END,
-		CASE WHEN r.request_hash <> d.hash THEN r.embed_type END,
-		CASE WHEN r.request_hash <> d.hash THEN r.embed_uri END
-	FROM draft d
-	LEFT JOIN LATERAL (
-		SELECT seq, created_at, request_hash, epoch, body, embed_type, embed_uri FROM messages
-		WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
-	) r ON true`
+//go:embed append.sql
+var appendDrafts string
 
-// appendEntries writes the entries of one transaction to the log. It also writes an event for each
-// entry, and a row of push_convos for each convo and sender of application messages.
-//
-// $1 to $10 are the columns of each entry, in the order of seq. $11 is created_at of all.
-//
-// The transaction has locked the convos, so no other one advances their logs. A row of push_convos
-// that exists already is locked and not written. The lock keeps the fan-out from taking the row
-// before this commit.
-const appendEntries = `
-	WITH appended AS (
-		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, embed_type, embed_uri, created_at)
-		SELECT e.*, $11
-		FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[], $7::text[], $8::bytea[], $9::text[],
-			$10::text[]) e
-		RETURNING convo_id, seq, kind, sender_did, octet_length(body) AS size
-	), outboxed AS (
-		INSERT INTO outbox (kind, convo_id, seq, size, created_at)
-		SELECT kind, convo_id, seq, size, $11 FROM appended
-	), advanced AS (
-		UPDATE convos c SET last_seq = log.last_seq, last_message_at = $11
-		FROM (SELECT convo_id, max(seq) AS last_seq FROM appended GROUP BY convo_id) log
-		WHERE c.id = log.convo_id
-	)
-	INSERT INTO push_convos (convo_id, sender_did, created_at)
-	SELECT DISTINCT convo_id, sender_did, now() FROM appended WHERE kind = 1 AND EXISTS (SELECT FROM push_targets)
-	ORDER BY convo_id, sender_did
-	ON CONFLICT (convo_id, sender_did) DO UPDATE SET sender_did = excluded.sender_did WHERE false`
-
-// columns are the columns of drafts, as array parameters.
-type columns struct {
-	convos     pgpool.Array[pgpool.UUID]
-	senders    pgpool.Array[pgpool.Text]
-	keys       pgpool.Array[pgpool.Text]
-	hashes     pgpool.Array[pgpool.Bytes]
-	tokens     pgpool.Array[pgpool.UUID] // zero: the draft has none
-	expiration pgpool.Array[pgpool.Time] // of the tokens
+// queueAppend queues appendDrafts, which returns a result for each draft to read. window is how many
+// epochs behind the convo's a message may be. entitled says that the caller has decided that the
+// senders may send without being members.
+func queueAppend(batch *pgx.Batch, drafts []Draft, window int64, entitled bool, read func([]Result)) {
+	batch.Queue(appendDrafts, append(appendParams(drafts), serviceauth.LateUse, window, entitled, overQuota(drafts))...).Query(func(rows pgx.Rows) error {
+		results, err := collectResults(rows, drafts)
+		if err != nil {
+			return fmt.Errorf("append messages: %w", err)
+		}
+		read(results)
+		return nil
+	})
 }
 
-func columnsOf(drafts []Draft) columns {
+// appendParams returns the parameters $1 to $14 of appendDrafts.
+func appendParams(drafts []Draft) []any {
 	n := len(drafts)
-	c := columns{
-		convos: make(pgpool.Array[pgpool.UUID], n), senders: make(pgpool.Array[pgpool.Text], n), keys: make(pgpool.Array[pgpool.Text], n),
-		hashes: make(pgpool.Array[pgpool.Bytes], n), tokens: make(pgpool.Array[pgpool.UUID], n), expiration: make(pgpool.Array[pgpool.Time], n),
-	}
+	var (
+		convos, tokens        = make(pgpool.Array[pgpool.UUID], n), make(pgpool.Array[pgpool.UUID], n)
+		senders, keys         = make(pgpool.Array[pgpool.Text], n), make(pgpool.Array[pgpool.Text], n)
+		hashes, groups        = make(pgpool.Array[pgpool.Bytes], n), make(pgpool.Array[pgpool.Bytes], n)
+		epochs, kinds         = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
+		expiration            = make(pgpool.Array[pgpool.Time], n)
+		bodies                = make(pgpool.Array[pgpool.Bytes], n)
+		embedTypes, embedURIs = make(pgpool.Array[pgpool.OptionalText], n), make(pgpool.Array[pgpool.OptionalText], n)
+		tokenFirst, keyFirst  = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
+		firstOfToken          = make(map[serviceauth.TokenID]pgpool.Int, n)
+		firstOfKey            = make(map[requestKey]pgpool.Int, n)
+	)
 	for i := range drafts {
-		d := &drafts[i]
-		c.convos[i], c.senders[i], c.keys[i], c.hashes[i] = pgpool.UUID(d.ConvoID), pgpool.Text(d.Sender), pgpool.Text(d.Key), d.Hash[:]
+		d, place := &drafts[i], pgpool.Int(i+1)
+		convos[i], senders[i], keys[i], hashes[i] = pgpool.UUID(d.ConvoID), pgpool.Text(d.Sender), pgpool.Text(d.Key), d.Hash[:]
+		groups[i], epochs[i], kinds[i] = d.GroupID, pgpool.Int(d.Epoch), pgpool.Int(d.Kind)
+		if d.overQuota == nil { // else it is not appended
+			bodies[i] = d.Body
+		}
+		embedTypes[i], embedURIs[i] = pgpool.Optional(d.EmbedType), pgpool.Optional(d.EmbedURI)
+		keyFirst[i] = firstPlace(firstOfKey, d.requestKey(), place)
 		if d.Token != nil {
-			c.tokens[i], c.expiration[i] = pgpool.UUID(d.Token.ID()), pgpool.Time(d.Token.Expires())
+			id := d.Token.ID()
+			tokens[i], expiration[i] = pgpool.UUID(id), pgpool.Time(d.Token.Expires())
+			tokenFirst[i] = firstPlace(firstOfToken, id, place)
 		}
 	}
-	return c
+	return []any{convos, senders, keys, hashes, groups, epochs, tokens, expiration, kinds, bodies, embedTypes, embedURIs, tokenFirst, keyFirst}
 }
 
-// errJoined fails a transaction of a busy convo whose sender joined after waitForConvos looked.
-var errJoined = errors.New("a sender joined meanwhile")
-
-// prepare locks the convos of drafts, uses up the drafts' tokens and reads the facts of each draft,
-// in one round trip. It also returns the time for the entries.
-func (l *Log) prepare(ctx context.Context, tx pgx.Tx, drafts []Draft, wait bool) (all []facts, at time.Time, err error) {
-	c := columnsOf(drafts)
-	batch := &pgx.Batch{}
-	if wait {
-		batch.Queue(waitForConvos, c.convos, c.senders)
+// overQuota is the parameter $18 of appendDrafts.
+func overQuota(drafts []Draft) []bool {
+	over := make([]bool, len(drafts))
+	for i, d := range drafts {
+		over[i] = d.overQuota != nil
 	}
-	batch.Queue(lockAndRead, c.convos, c.senders, c.keys, c.hashes, c.tokens, c.expiration, serviceauth.LateUse)
-	results := tx.SendBatch(ctx, batch)
-	defer func() {
-		if closeErr := results.Close(); err == nil {
-			err = closeErr // after a failed statement Close returns the same error again
-		}
-	}()
-	if wait {
-		if _, err := results.Exec(); err != nil {
-			return nil, at, fmt.Errorf("wait for the convos: %w", err)
-		}
-	}
-	rows, err := results.Query()
-	if err != nil {
-		return nil, at, fmt.Errorf("read the facts: %w", err)
-	}
-	if all, at, err = collectFacts(rows, len(drafts)); err != nil {
-		return nil, at, fmt.Errorf("read the facts: %w", err)
-	}
-	for i := range all {
-		all[i].token = serviceauth.TokenID(c.tokens[i])
-		if wait && all[i].busy() {
-			return nil, at, errJoined
-		}
-	}
-	return all, at, nil
+	return over
 }
 
-// Columns of lockAndRead. The time and the columns of a recorded message are scanned as usual. The
-// others are read from the connection's buffer: they are what every message costs.
+// firstPlace returns the place that first has for k. If it has none, it is place from now on.
+func firstPlace[K comparable](first map[K]pgpool.Int, k K, place pgpool.Int) pgpool.Int {
+	if earlier, ok := first[k]; ok {
+		return earlier
+	}
+	first[k] = place
+	return place
+}
+
+// Columns of appendDrafts that matter for a draft that is appended. They are read from the
+// connection's buffer.
 const (
 	columnPlace = iota
+	columnVerdict
+	columnSeq
 	columnTime
-	columnGroup
-	columnEpoch
-	columnLastSeq
-	columnClosed
-	columnIsFormer
-	columnLocked
-	columnFresh
-	columnRecordedSeq
 )
 
-// collectFacts reads the n rows of lockAndRead, and the time of one of them.
-func collectFacts(rows pgx.Rows, n int) (all []facts, at time.Time, err error) {
+// collectResults reads the rows of appendDrafts. They come in any order.
+func collectResults(rows pgx.Rows, drafts []Draft) ([]Result, error) {
 	defer rows.Close()
-	all = make([]facts, n)
-	var group []byte
-	read := 0
-	for ; rows.Next(); read++ {
+	rulings := make([]ruling, len(drafts))
+	n := 0
+	for ; rows.Next(); n++ {
 		raw := rows.RawValues()
-		f := &all[bigint(raw[columnPlace])-1]
-		f.epoch, f.lastSeq = bigint(raw[columnEpoch]), bigint(raw[columnLastSeq])
-		f.closed = boolean(raw[columnClosed])
-		f.locked, f.fresh = boolean(raw[columnLocked]), boolean(raw[columnFresh])
-		if !bytes.Equal(group, raw[columnGroup]) {
-			group = bytes.Clone(raw[columnGroup])
-		}
-		f.groupID = group
-		switch isFormer := raw[columnIsFormer]; {
-		case isFormer == nil:
-			f.membership = never
-		case boolean(isFormer):
-			f.membership = former
-		default:
-			f.membership = current
-		}
-		if read == 0 || raw[columnRecordedSeq] != nil {
-			if f.recorded, err = scanRecorded(rows, &at); err != nil {
-				return nil, at, err
-			}
+		r := &rulings[bigint(raw[columnPlace])-1]
+		if string(raw[columnVerdict]) == verdictAppend { // nearly always
+			r.verdict, r.seq, r.at = verdictAppend, bigint(raw[columnSeq]), timestamp(raw[columnTime])
+		} else if err := r.scan(rows); err != nil {
+			return nil, err
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, at, err
+		return nil, err
 	}
-	if read != n {
-		return nil, at, fmt.Errorf("%d rows for %d drafts", read, n)
+	if n != len(drafts) {
+		return nil, fmt.Errorf("%d rows for %d drafts", n, len(drafts))
 	}
-	return all, at, nil
+	return resultsOf(drafts, rulings)
 }
 
 // bigint decodes a bigint in the binary format, which is the driver's for results. NULL is 0.
@@ -244,41 +138,8 @@ func bigint(raw []byte) int64 {
 	return int64(binary.BigEndian.Uint64(raw))
 }
 
-// boolean decodes a boolean in the binary format. NULL is false.
-func boolean(raw []byte) bool { return len(raw) == 1 && raw[0] != 0 }
-
-// scanRecorded reads the time of a row of lockAndRead, and the message that the row has, if any.
-func scanRecorded(rows pgx.Rows, at *time.Time) (*recorded, error) {
-	var (
-		seq, epoch          pgtype.Int8
-		recordedAt          pgtype.Timestamptz
-		hash, bodyHash      []byte
-		embedType, embedURI *string
-	)
-	err := rows.Scan(nil, at, nil, nil, nil, nil, nil, nil, nil, &seq, &recordedAt, &hash, &epoch, &bodyHash, &embedType, &embedURI)
-	if err != nil || !seq.Valid {
-		return nil, err
-	}
-	return &recorded{
-		seq: seq.Int64, at: recordedAt.Time, hash: hash, epoch: epoch.Int64, embedType: embedType, embedURI: embedURI,
-		sameBody: func(other []byte) bool { return [sha256.Size]byte(bodyHash) == sha256.Sum256(other) },
-	}, nil
-}
-
-// entryParams returns the parameters of appendEntries.
-func entryParams(entries []entry, at time.Time) []any {
-	n := len(entries)
-	var (
-		convos                = make(pgpool.Array[pgpool.UUID], n)
-		senders, keys         = make(pgpool.Array[pgpool.Text], n), make(pgpool.Array[pgpool.Text], n)
-		seqs, kinds, epochs   = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
-		bodies, hashes        = make(pgpool.Array[pgpool.Bytes], n), make(pgpool.Array[pgpool.Bytes], n)
-		embedTypes, embedURIs = make(pgpool.Array[pgpool.OptionalText], n), make(pgpool.Array[pgpool.OptionalText], n)
-	)
-	for i, e := range entries {
-		convos[i], seqs[i], kinds[i], epochs[i] = pgpool.UUID(e.ConvoID), pgpool.Int(e.seq), pgpool.Int(e.Kind), pgpool.Int(e.Epoch)
-		senders[i], keys[i], bodies[i], hashes[i] = pgpool.Text(e.Sender), pgpool.Text(e.Key), e.Body, e.Hash[:]
-		embedTypes[i], embedURIs[i] = pgpool.Optional(e.EmbedType), pgpool.Optional(e.EmbedURI)
-	}
-	return []any{convos, seqs, kinds, senders, epochs, bodies, keys, hashes, embedTypes, embedURIs, at}
+// timestamp decodes a timestamptz in the binary format: microseconds since the year 2000.
+func timestamp(raw []byte) time.Time {
+	const year2000 = 946684800
+	return time.Unix(year2000, 0).Add(time.Duration(bigint(raw)) * time.Microsecond)
 }

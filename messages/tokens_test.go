@@ -33,7 +33,7 @@ func (f *fixture) mint(t *testing.T) func() *serviceauth.Verified {
 		t.Fatal(err)
 	}
 	return func() *serviceauth.Verified {
-		token, err := validator.Validate(t.Context(), sender.Authorization(t, service, nsid.String(), time.Now()), nsid, true, nil)
+		token, err := validator.Validate(t.Context(), "", sender.Authorization(t, service, nsid.String(), time.Now()), nsid, true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,26 @@ func (g *Group) Follow(info *GroupInfo) (*Change, error) {
 	return g.compare(next), nil
 }
 
+// NewDevices returns how many leaves the tree of info has that g does not have in the same place.
+// Follow verifies a signature of each.
+//
+// Errors: ErrUnsupported, ErrMalformed.
+func (g *Group) NewDevices(info *GroupInfo) (n int, err error) {
+	tree, err := info.Tree()
+	if err != nil {
+		return 0, err
+	}
+	for i, l := range tree.leaves {
+		if l == nil {
+			continue
+		}
+		if known := g.Tree.leaf(uint32(i)); known == nil || !bytes.Equal(known.raw, l.raw) {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // compare returns the difference between the trees of g and next.
 func (g *Group) compare(next *Group) *Change {
 	change := &Change{Next: next}

@@ -44,6 +44,9 @@ type Detail struct {
 	Epoch int64 `json:"epoch"`
 	// CommitNeeded says that a member who left still has a leaf.
 	CommitNeeded bool `json:"commitNeeded,omitzero"`
+	// Request says of a Joined member, or of a Welcome's recipient, that its membership was a request
+	// then. Only that person may learn it.
+	Request bool `json:"request,omitzero"`
 	// SuccessorGroupID is, for a Commit that closes its convo, the group_id of the group that replaces
 	// it, in hexadecimal.
 	SuccessorGroupID string `json:"successorGroupId,omitzero"`
@@ -58,11 +61,12 @@ type Detail struct {
 
 // QueueWelcomes adds to the batch of a Welcome's transaction an event for each device that the
 // Welcome is for. The slices are parallel.
-func QueueWelcomes(batch *pgx.Batch, convo uuid.UUID, epoch int64, dids []syntax.DID, devices []string, refs [][]byte) {
+func QueueWelcomes(batch *pgx.Batch, convo uuid.UUID, epoch int64, dids []syntax.DID, devices []string, refs [][]byte, requests []bool) {
 	batch.Queue(`
 		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
-		SELECT $1, $2, did, jsonb_build_object('epoch', $3::bigint, 'deviceId', device_id, 'keyPackageRef', encode(ref, 'hex')),
+		SELECT $1, $2, did, jsonb_build_object('epoch', $3::bigint, 'deviceId', device_id, 'keyPackageRef', encode(ref, 'hex'),
+				'request', request),
 			clock_timestamp()
-		FROM unnest($4::text[], $5::text[], $6::bytea[]) AS r (did, device_id, ref)`,
-		int16(Welcome), convo, epoch, dids, devices, refs)
+		FROM unnest($4::text[], $5::text[], $6::bytea[], $7::boolean[]) AS r (did, device_id, ref, request)`,
+		int16(Welcome), convo, epoch, dids, devices, refs, requests)
 }
