@@ -8,6 +8,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/consent"
+	"mlsd/internal/quota"
 	"mlsd/outbox"
 )
 
@@ -17,12 +19,14 @@ type AddMembers struct {
 	Caller  syntax.DID
 	DIDs    []syntax.DID
 	Proposed
+	Quota *quota.Spending // counts invited strangers; nil: no quota
 }
 
 // Add accepts the commit and puts the members on the roster. The commit replaces the leaves of those
 // who are on the roster and never joined. Errors: ErrNotFound, ErrNotMember, ErrConvoClosed,
-// ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *messages.EpochMismatchError,
-// *InvalidObjectError, and those of keypackages.Consume.
+// ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *quota.ExceededError,
+// *messages.EpochMismatchError, *InvalidObjectError, *consent.BlockedError, and those of
+// keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, a.ConvoID, a.Caller)
 	if err != nil {
@@ -46,11 +50,15 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 		return Advanced{}, invalid(Welcome, "the added members need one to join with")
 	}
 	added := distinct(a.DIDs)
-	replaced, err := checkAdditions(ctx, tx, &c, a.Caller, added)
+	replaced, err := checkAdditions(ctx, tx, &c, a.Caller, added, a.Quota)
 	if err != nil {
 		return Advanced{}, err
 	}
-	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, rights{adds: added, replaces: replaced})
+	invited, err := consent.Invite(ctx, tx, a.Caller, added, &c.id)
+	if err != nil {
+		return Advanced{}, err
+	}
+	advanced, err := c.advance(ctx, tx, a.Caller, a.Proposed, rights{adds: added, replaces: replaced, invited: invited})
 	if err != nil {
 		return Advanced{}, notReplaced(err, replaced)
 	}
@@ -59,27 +67,30 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	// reading where it was.
 	_, err = tx.Exec(ctx, `
 		WITH joined AS (
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq)
-			SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2 FROM unnest($3::text[]) AS did
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq, requested_at, invited_by)
+			SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2,
+				CASE WHEN did = ANY($8) THEN clock_timestamp() END, $4
+			FROM unnest($3::text[]) AS did
 			ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
-				cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL
+				cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL,
+				requested_at = excluded.requested_at, invited_by = excluded.invited_by
 			WHERE members.left_at IS NOT NULL
-			RETURNING convo_id, did
+			RETURNING convo_id, did, requested_at IS NOT NULL AS request
 		)
 		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
 		SELECT $6, convo_id, $2, did,
-			jsonb_build_object('change', $7::text, 'by', $4::text, 'epoch', $5::bigint, 'commitNeeded', false), clock_timestamp()
+			jsonb_build_object('change', $7::text, 'by', $4::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request), clock_timestamp()
 		FROM joined`,
-		c.id, advanced.Seq, added, a.Caller, advanced.Epoch, outbox.Membership, outbox.Joined)
+		c.id, advanced.Seq, added, a.Caller, advanced.Epoch, outbox.Membership, outbox.Joined, invited.Requests)
 	if err != nil {
 		return Advanced{}, fmt.Errorf("add to the roster: %w", err)
 	}
 	return advanced, nil
 }
 
-// checkAdditions refuses DIDs that are in the group already and a roster that would become too
-// long. It returns those whose leaves the commit has to replace.
-func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID) (replaced []syntax.DID, err error) {
+// checkAdditions refuses DIDs that are in the group already, a roster that would become too long, and
+// too many strangers. It returns those whose leaves the commit has to replace.
+func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID, s *quota.Spending) (replaced []syntax.DID, err error) {
 	var total int
 	var present []syntax.DID
 	err = tx.QueryRow(ctx, `
@@ -91,6 +102,9 @@ func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID
 	}
 	if total-len(present)+len(added) > MaxMembers {
 		return nil, ErrTooManyMembers
+	}
+	if err := countInvited(ctx, tx, caller, distinct(added, present...), s); err != nil {
+		return nil, err
 	}
 	if len(present) == 0 {
 		return nil, nil

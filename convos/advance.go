@@ -22,6 +22,11 @@ type Proposed struct {
 	Welcome   []byte // nil if the commit adds no device
 	GroupInfo []byte // of the epoch it creates; nil if not sent
 
+	// Verified is where verifications outside the transaction leave their results. If it is nil, all
+	// signatures are verified inside the transaction. Otherwise the methods that take a Proposed can
+	// return an *UnverifiedError.
+	Verified *Verified
+
 	// Key and Hash are the request's. They are stored with the commit's log entry. The key begins
 	// with the method's name.
 	Key  string
@@ -30,7 +35,8 @@ type Proposed struct {
 
 // advance accepts a commit and moves the convo to the next epoch. The epoch in the commit's own
 // header must be the current one: this is the compare-and-swap of promise 3, under the row lock
-// that c holds. It does not change the roster. A commit with ReInit closes the convo. The caller has
+// that c holds. A committer whose membership is a request has accepted it. It does not change the
+// roster otherwise. A commit with ReInit closes the convo. The caller has
 // checked that the convo is open.
 func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, allowed rights) (Advanced, error) {
 	h, err := c.checkCommit(ctx, tx, p.Commit)
@@ -61,6 +67,7 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 			closed_at = CASE WHEN $4::bytea IS NOT NULL THEN clock_timestamp() END
 		WHERE id = $1`, c.id, next, v.level, successor)
 	c.recordAccepted(batch, by)
+	batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return Advanced{}, fmt.Errorf("advance the epoch: %w", err)
 	}
@@ -106,7 +113,8 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls
 
 // addWelcome consumes the KeyPackages that a Welcome names and makes the Welcome available to their
 // devices. The Welcome must reach each added member. It can also name other devices of its maker's,
-// and no others. It must fit what is known of the commit.
+// and no others. It must fit what is known of the commit. KeyPackages of people who refuse the
+// invitation are not found.
 func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, allowed rights, v verdict) error {
 	added := allowed.adds
 	w, err := mls.ParseWelcome(body)
@@ -119,13 +127,14 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 	if most := (len(added) + 1) * maxDevices; len(w.Refs) > most {
 		return invalid(Welcome, "names more than %d KeyPackages for so few people", most)
 	}
-	devices, err := keypackages.Consume(ctx, tx, by, append(slices.Clip(added), by), w.CipherSuite, w.Refs)
+	owners := distinct(append(slices.Clip(added), by), allowed.invited.Refused...)
+	devices, err := keypackages.Consume(ctx, tx, by, owners, w.CipherSuite, w.Refs)
 	if err != nil {
 		return err
 	}
 	to := make([]welcome.Recipient, len(devices))
 	for i, d := range devices {
-		to[i] = welcome.Recipient(d)
+		to[i] = welcome.Recipient{DID: d.DID, DeviceID: d.DeviceID, Ref: d.Ref, Request: slices.Contains(allowed.invited.Requests, d.DID)}
 		if slices.ContainsFunc(to[:i], func(r welcome.Recipient) bool { return r.DID == d.DID && r.DeviceID == d.DeviceID }) {
 			return invalid(Welcome, "names two KeyPackages of one device of %s; a signature key is one leaf (RFC 9420 §7.3)", d.DID)
 		}

@@ -85,9 +85,11 @@ type Convo struct {
 	Name          *string
 	Description   *string
 	LastSeq       int64
-	ClosedAt      *time.Time // nil: it is open
-	Successor     []byte     // group_id of the group that replaces this one; nil: not known, or the convo is open
-	Unread        int64      // application messages by others after the reader's cursor, counted up to 100 among the next 1,000 entries
+	ClosedAt      *time.Time  // nil: it is open
+	Successor     []byte      // group_id of the group that replaces this one; nil: not known, or the convo is open
+	Request       bool        // the reader has not accepted it
+	InvitedBy     *syntax.DID // who added the reader last; nil: the reader created it, or it is not known
+	Unread        int64       // application messages by others after the reader's cursor, counted up to 100 among the next 1,000 entries
 }
 
 // Member is one person in a convo.
@@ -100,4 +102,7 @@ type Member struct {
 type Advanced struct {
 	Epoch int64
 	Seq   int64 // of the commit; 0 if there was none
+	// Blocked is whom a Departure with Block has blocked: "" if it is not known who invited the
+	// caller.
+	Blocked syntax.DID
 }

@@ -1,16 +1,19 @@
 -- Reads convos as a member sees them, newest first.
 --
 -- $1 member, $2 and $3 the least and the greatest id, $4 the largest number of convos
+-- $5 whether the member has accepted them: all, accepted, requests
 --
 -- A roster is sorted once and comes as two values, because one row for each of up to 1,000 members
 -- would cost more. Unread messages are counted up to 100 among the next 1,000 entries, so that the
 -- cost does not grow with the log.
 SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.commit_level, c.last_message_at, c.name, c.description,
-    c.last_seq, c.closed_at, c.successor_group_id, unread.n, roster.dids, roster.joined, me.more
+    c.last_seq, c.closed_at, c.successor_group_id, unread.n, me.request, me.invited_by, roster.dids, roster.joined, me.more
 FROM (
-    SELECT convo_id, cursor_seq, joined_seq, lead(true) OVER (ORDER BY convo_id DESC) IS NOT NULL AS more
+    SELECT convo_id, cursor_seq, joined_seq, requested_at IS NOT NULL AS request, invited_by,
+        lead(true) OVER (ORDER BY convo_id DESC) IS NOT NULL AS more
     FROM members
     WHERE did = $1 AND left_at IS NULL AND convo_id BETWEEN $2 AND $3
+        AND ($5 = 'all' OR (requested_at IS NOT NULL) = ($5 = 'requests'))
     ORDER BY convo_id DESC LIMIT $4
 ) me
 JOIN convos c ON c.id = me.convo_id

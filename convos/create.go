@@ -10,6 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/consent"
+	"mlsd/internal/quota"
+	"mlsd/keypackages"
 	"mlsd/mls"
 	"mlsd/outbox"
 )
@@ -27,18 +30,52 @@ type NewConvo struct {
 	Description  *string
 	Key          string // idempotency key, or the one derived from the content
 	Hash         [sha256.Size]byte
+	Quota        *quota.Spending // counts invited strangers; nil: no quota
+
+	judged *judgement // nil before Judge
+}
+
+// judgement is the result of Judge.
+type judgement struct {
+	others  []syntax.DID // the members besides the creator
+	epoch   int64
+	verdict verdict
+	err     error // nil: the convo can be created
+}
+
+// Judge verifies the GroupInfo, which takes long if the group is large. It needs no database, so
+// call it before the transaction. Create returns its error. A new convo that was not judged is
+// judged by Create.
+func (n *NewConvo) Judge() {
+	j := &judgement{others: distinct(n.Members, n.Creator)}
+	if len(j.others)+1 > MaxMembers {
+		j.err = ErrTooManyMembers
+	} else {
+		j.epoch, j.verdict, j.err = n.judge(j.others)
+	}
+	n.judged = j
 }
 
 // Create announces a group. The unique group_id makes it safe to repeat. Errors:
-// ErrGroupAlreadyExists, ErrTooManyMembers, *InvalidObjectError, and those of keypackages.Consume.
+// ErrGroupAlreadyExists, ErrTooManyMembers, *quota.ExceededError, *InvalidObjectError,
+// *consent.BlockedError, and those of keypackages.Consume.
 func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
-	others := distinct(n.Members, n.Creator)
-	if len(others)+1 > MaxMembers {
-		return Convo{}, ErrTooManyMembers
+	if n.judged == nil {
+		n.Judge()
 	}
-	epoch, v, err := n.judge(others)
+	if err := n.judged.err; err != nil {
+		return Convo{}, err
+	}
+	others, epoch, v := n.judged.others, n.judged.epoch, n.judged.verdict
+	if err := countInvited(ctx, tx, n.Creator, others, n.Quota); err != nil {
+		return Convo{}, err
+	}
+	invited, err := consent.Invite(ctx, tx, n.Creator, others, nil)
 	if err != nil {
 		return Convo{}, err
+	}
+	if n.Welcome == nil && len(invited.Refused) > 0 { // a Welcome names KeyPackages, and those who refuse have none
+		return Convo{}, keypackages.ErrNotFound
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -56,41 +93,47 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 			ON CONFLICT (group_id) DO NOTHING
 			RETURNING id, created_at
 		), roster AS (
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT convo.id, m.did, CASE m.ord WHEN 1 THEN 'creator' ELSE 'member' END, convo.created_at, 0
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at, invited_by)
+			SELECT convo.id, m.did, CASE m.ord WHEN 1 THEN 'creator' ELSE 'member' END, convo.created_at, 0,
+				CASE WHEN m.did = ANY($14) THEN clock_timestamp() END, CASE WHEN m.ord > 1 THEN $3 END
 			FROM convo, unnest($11::text[]) WITH ORDINALITY AS m (did, ord)
-			RETURNING convo_id, did
+			RETURNING convo_id, did, requested_at IS NOT NULL AS request
 		), event AS (
 			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
 			SELECT $12, convo_id, 0, did,
-				jsonb_build_object('change', $13::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false), clock_timestamp()
+				jsonb_build_object('change', $13::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request), clock_timestamp()
 			FROM roster
 		)
 		SELECT EXISTS (SELECT FROM convo)`,
 		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key, n.Hash[:],
-		append([]syntax.DID{n.Creator}, others...), outbox.Membership, outbox.Joined).
+		append([]syntax.DID{n.Creator}, others...), outbox.Membership, outbox.Joined, invited.Requests).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
-	batch.Queue(selectConvos, n.Creator, id, id, 1).Query(func(rows pgx.Rows) error {
+	batch.Queue(selectConvos, n.Creator, id, id, 1, All).Query(func(rows pgx.Rows) error {
 		all, err := pgx.CollectRows(rows, scanConvo)
 		if len(all) > 0 {
 			created = all[0]
 		}
 		return err
 	})
+	// A statement of its own, so that it sees a deletion that the insertion has waited for.
+	var deleted bool
+	group := sha256.Sum256(n.GroupID)
+	batch.Queue(`SELECT EXISTS (SELECT FROM deleted_convos WHERE group_hash = $1)`, group[:]).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&deleted) })
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return Convo{}, fmt.Errorf("insert the convo: %w", err)
 	}
-	if !inserted {
+	if !inserted || deleted {
 		return Convo{}, ErrGroupAlreadyExists
-	}
-	if v.group.Group != nil {
-		if err := keepGroup(ctx, tx, id, epoch, v.group, n.GroupInfo); err != nil {
-			return Convo{}, err
-		}
 	}
 	if n.Welcome != nil {
 		c := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: epoch}
-		if err := addWelcome(ctx, tx, c, n.Creator, epoch, n.Welcome, rights{adds: others}, v); err != nil {
+		if err := addWelcome(ctx, tx, c, n.Creator, epoch, n.Welcome, rights{adds: others, invited: invited}, v); err != nil {
+			return Convo{}, err
+		}
+	}
+	if v.group.Group != nil {
+		if err := keepGroup(ctx, tx, id, epoch, v.group, n.GroupInfo); err != nil {
 			return Convo{}, err
 		}
 	}
@@ -112,8 +155,15 @@ func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error)
 		if n.Welcome != nil { // without one, the creator is alone in the group
 			people = append(people, others...)
 		}
-		if v.group.Group, err = verifyGroupInfo(&info, n.Creator, people); err != nil {
+		tree, err := checkTree(&info, n.Creator, people)
+		if err != nil {
 			return 0, v, err
+		}
+		if err := n.checkWelcomed(tree); err != nil {
+			return 0, v, err
+		}
+		if v.group.Group, err = info.Verify(tree); err != nil {
+			return 0, v, invalid(GroupInfo, "%v", err)
 		}
 		v.change = &mls.Change{Next: v.group.Group}
 		for m := range v.group.Tree.Members() {
@@ -129,6 +179,28 @@ func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error)
 		return 0, v, invalid(Welcome, "leads into epoch 1 or later, but the convo is said to be in epoch 0")
 	}
 	return epoch, v, nil
+}
+
+// checkWelcomed checks that the tree has at most as many devices of others as the Welcome names
+// KeyPackages. checkRecipients compares them one by one, but only after the tree was verified.
+func (n NewConvo) checkWelcomed(tree *mls.Tree) error {
+	welcomed := 0
+	if n.Welcome != nil {
+		w, err := mls.ParseWelcome(n.Welcome)
+		if err != nil {
+			return invalid(Welcome, "%v", err)
+		}
+		welcomed = len(w.Refs)
+	}
+	for m := range tree.Members() {
+		if m.DID() == n.Creator.String() {
+			continue
+		}
+		if welcomed--; welcomed < 0 {
+			return invalid(GroupInfo, "ratchet_tree: leaf %d is new, and not of a device that the Welcome is for", m.Leaf)
+		}
+	}
+	return nil
 }
 
 // distinct returns dids without repetitions and without those in except. It keeps the order.

@@ -35,17 +35,19 @@ func ProposeExternally(ctx context.Context, tx pgx.Tx, d messages.Draft) (messag
 			return messages.Receipt{}, err
 		}
 	}
-	state := messages.LockedConvo{}
-	err = tx.QueryRow(ctx, `
-		SELECT group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos WHERE id = $1 FOR NO KEY UPDATE`, d.ConvoID).
-		Scan(&state.GroupID, &state.Epoch, &state.LastSeq, &state.Closed)
-	if errors.Is(err, pgx.ErrNoRows) {
+	locked, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, d.ConvoID)
+	switch {
+	case err != nil:
+		return messages.Receipt{}, fmt.Errorf("lock the convo: %w", err)
+	case locked.RowsAffected() == 0:
 		return messages.Receipt{}, ErrNotFound
 	}
-	if err != nil {
-		return messages.Receipt{}, fmt.Errorf("lock the convo: %w", err)
+	receipt, err := messages.AppendLocked(ctx, tx, d)
+	if err == nil && known && !receipt.Replayed {
+		// The message under the key has expired since, and nobody has checked this one.
+		return messages.Receipt{}, ErrNotFound
 	}
-	return messages.AppendLocked(ctx, tx, d, state)
+	return receipt, err
 }
 
 // InvalidProposalError says why a proposal of an external sender is refused.

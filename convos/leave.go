@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/consent"
 	"mlsd/outbox"
 	"mlsd/welcome"
 )
@@ -18,6 +19,7 @@ type Departure struct {
 	ConvoID uuid.UUID
 	Caller  syntax.DID
 	Target  syntax.DID // the caller itself, or the member that it removes
+	Block   bool       // the caller, who leaves, also blocks the person that invited it
 	Proposed
 }
 
@@ -27,9 +29,34 @@ type Departure struct {
 // member who has left already, which removes the leaves from the tree. A closed convo can be left
 // without a commit, and takes none.
 //
-// Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrLastMember, ErrNotPermitted, ErrCommitRequired,
-// ErrTargetNotMember, *messages.EpochMismatchError, *InvalidObjectError.
+// Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrLastMember, ErrNotPermitted,
+// ErrCommitRequired, ErrTargetNotMember, *messages.EpochMismatchError, *InvalidObjectError, and
+// those of consent.Block.
 func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
+	advanced, err := leave(ctx, tx, d)
+	if err == nil && d.Block {
+		advanced.Blocked, err = blockInviter(ctx, tx, d.ConvoID, d.Caller)
+	}
+	return advanced, err
+}
+
+// blockInviter makes did block the person that invited it into the convo. It returns that person, or
+// "" if it is not known. It comes after the convo's lock, as consent.Block demands.
+func blockInviter(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (syntax.DID, error) {
+	var inviter *syntax.DID
+	err := tx.QueryRow(ctx, `SELECT invited_by FROM members WHERE convo_id = $1 AND did = $2`, convo, did).Scan(&inviter)
+	if err != nil {
+		return "", fmt.Errorf("look for the inviter: %w", err)
+	}
+	if inviter == nil || *inviter == did {
+		return "", nil
+	}
+	_, err = consent.Block(ctx, tx, did, *inviter)
+	return *inviter, err
+}
+
+// leave does what Leave does without the block.
+func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, d.ConvoID, d.Caller)
 	if err != nil {
 		return Advanced{}, err
@@ -45,6 +72,9 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 		return Advanced{}, ErrConvoClosed
 	}
 	present, err := c.isMember(ctx, tx, d.Target)
+	if errors.Is(err, ErrTargetNotMember) {
+		present, err = false, c.hasErased(ctx, tx, d.Target)
+	}
 	if err != nil {
 		return Advanced{}, err
 	}

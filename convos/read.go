@@ -25,7 +25,7 @@ var selectConvos string
 
 // Get returns a convo to one of its members. Errors: ErrNotFound, ErrNotMember.
 func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (Convo, error) {
-	rows, err := q.Query(ctx, selectConvos, reader, convo, convo, 1)
+	rows, err := q.Query(ctx, selectConvos, reader, convo, convo, 1, All)
 	if err != nil {
 		return Convo{}, fmt.Errorf("read the convo: %w", err)
 	}
@@ -39,18 +39,28 @@ func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.D
 	return c, err
 }
 
-// List calls each with the convos that reader is a member of, newest first, at most limit of them,
-// and says whether there are more. It starts with the first convo older than after, or with the
-// newest if after is uuid.Nil. each must not keep the convo. If each returns false, the page ends
-// before that convo. If List fails, the caller discards what each has got.
+// Filter selects convos by whether the reader has accepted them.
+type Filter string
+
+// The filters of List.
+const (
+	All      Filter = "all"
+	Accepted Filter = "accepted"
+	Requests Filter = "requests"
+)
+
+// List calls each with the convos that reader is a member of and that filter selects, newest first,
+// at most limit of them, and says whether there are more. It starts with the first convo older than
+// after, or with the newest if after is uuid.Nil. each must not keep the convo. If each returns
+// false, the page ends before that convo. If List fails, the caller discards what each has got.
 func List(
-	ctx context.Context, q pgpool.Queryer, reader syntax.DID, after uuid.UUID, limit int, each func(*Convo) bool,
+	ctx context.Context, q pgpool.Queryer, reader syntax.DID, filter Filter, after uuid.UUID, limit int, each func(*Convo) bool,
 ) (more bool, err error) {
 	newest := uuid.Max
 	if after != uuid.Nil {
 		newest = predecessor(after)
 	}
-	rows, err := q.Query(ctx, selectConvos, reader, uuid.Nil, newest, limit)
+	rows, err := q.Query(ctx, selectConvos, reader, uuid.Nil, newest, limit, filter)
 	if err != nil {
 		return false, fmt.Errorf("list convos: %w", err)
 	}
@@ -100,7 +110,7 @@ func (s *scan) row(row pgx.CollectableRow) error {
 		dids  string
 	)
 	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt, &s.Name,
-		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.Unread, &dids, &s.joined, &s.more)
+		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.Unread, &s.Request, &s.InvitedBy, &dids, &s.joined, &s.more)
 	if err != nil {
 		return err
 	}

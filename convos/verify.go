@@ -10,6 +10,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/consent"
+	"mlsd/internal/tombstone"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/welcome"
@@ -34,10 +36,11 @@ const (
 // add devices of the committer's. It can remove other devices of the committer's, devices of
 // members who have left, and devices that propose their own removal.
 type rights struct {
-	adds     []syntax.DID // the commit must add at least one device of each
-	replaces []syntax.DID // those of adds whose older leaves the commit must remove
-	removes  syntax.DID   // the commit must remove all its devices; "" is none
-	joins    bool         // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
+	adds     []syntax.DID       // the commit must add at least one device of each
+	replaces []syntax.DID       // those of adds whose older leaves the commit must remove
+	invited  consent.Invitation // what consent says of adds
+	removes  syntax.DID         // the commit must remove all its devices; "" is none
+	joins    bool               // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
 }
 
 // verdict is the result of checking a commit.
@@ -64,7 +67,7 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 		if commit, err = mls.ParseCommit(p.Commit); err != nil {
 			return v, invalid(Commit, "%v", err)
 		}
-		if v, err = c.judgePublic(ctx, tx, by, commit, before, allowed); err != nil {
+		if v, err = c.judgePublic(ctx, tx, by, commit, before, allowed, p.Verified); err != nil {
 			return v, err
 		}
 	}
@@ -77,11 +80,13 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 	if p.GroupInfo == nil {
 		return v, nil
 	}
-	return v, c.judgeGroupInfo(ctx, tx, by, p.GroupInfo, commit, before, &v, allowed)
+	return v, c.judgeGroupInfo(ctx, tx, by, p, commit, before, &v, allowed)
 }
 
 // judgePublic checks a commit that is a PublicMessage.
-func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights) (verdict, error) {
+func (c *locked) judgePublic(
+	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights, verified *Verified,
+) (verdict, error) {
 	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != allowed.joins {
 		return verdict{}, invalid(Commit, "sender is %s, which is for another method (RFC 9420 §12.4)", commit.SenderType)
 	}
@@ -98,17 +103,17 @@ func (c *locked) judgePublic(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 	err := checkSender(commit, before, by)
 	var change *mls.Change
 	if err == nil {
-		change, err = before.Apply(commit, pending...)
+		change, err = verified.applied(c.epoch, signatures(commit), func() (*mls.Change, error) { return before.Apply(commit, pending...) })
 	}
 	switch {
 	case err == nil:
 	case errors.Is(err, mls.ErrUnsupported): // a proposal is encrypted, or of a type that is not known
 		return c.judgeStructure(ctx, tx, by, commit, pending, before, allowed)
-	case before.vouchedBy != "" && before.vouchedBy != by && !allowed.joins:
+	case before.vouchedBy != "" && before.vouchedBy != by && !allowed.joins && !errors.As(err, new(*UnverifiedError)):
 		// The commit contradicts the state that another member vouched for. The server cannot know
 		// which of them is right.
 		return c.judgeStructure(ctx, tx, by, commit, pending, publicGroup{}, allowed)
-	case errors.As(err, new(*InvalidObjectError)):
+	case errors.As(err, new(*InvalidObjectError)), errors.As(err, new(*UnverifiedError)):
 		return verdict{}, err
 	default:
 		return verdict{}, invalid(Commit, "%v", err)
@@ -187,9 +192,9 @@ func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 // judgeGroupInfo learns the group's state from the GroupInfo. The GroupInfo must be of the epoch
 // that the commit creates, hold the tree, and be signed by a device of the committer's. commit is
 // nil if it is encrypted.
-func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, groupInfo []byte, commit *mls.Commit, before publicGroup, v *verdict, allowed rights) error {
+func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, commit *mls.Commit, before publicGroup, v *verdict, allowed rights) error {
 	next := c.epoch + 1
-	info, err := checkGroupInfo(groupInfo, c.groupID, c.cipherSuite, &next)
+	info, err := checkGroupInfo(p.GroupInfo, c.groupID, c.cipherSuite, &next)
 	if err != nil {
 		return err
 	}
@@ -206,12 +211,21 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, g
 		if err != nil {
 			return err
 		}
-		v.group.Group, err = verifyGroupInfo(&info, by, append(people, allowed.adds...))
+		tree, err := checkTree(&info, by, append(people, allowed.adds...))
+		if err != nil {
+			return err
+		}
+		devices := len(slices.Collect(tree.Members()))
+		v.group.Group, err = p.Verified.tree(c.epoch, devices, func() (*mls.Group, error) { return info.Verify(tree) })
 		v.group.vouchedBy = by
-		return err
+		return invalidGroupInfo(err)
 	}
-	if v.change, err = before.Follow(&info); err != nil {
-		return invalid(GroupInfo, "%v", err)
+	devices, err := before.NewDevices(&info)
+	if err == nil {
+		v.change, err = p.Verified.followed(c.epoch, devices, func() (*mls.Change, error) { return before.Follow(&info) })
+	}
+	if err != nil {
+		return invalidGroupInfo(err)
 	}
 	v.group = publicGroup{v.change.Next, by}
 	if err := checkSigner(&info, v.group.Tree, by); err != nil {
@@ -220,10 +234,10 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, g
 	return c.permit(ctx, tx, by, v.change, allowed)
 }
 
-// verifyGroupInfo checks a GroupInfo of a group whose earlier state is not known. A device of by's
-// must have signed it, and every leaf of its tree must belong to one of people. The cheap checks
-// come first, because a tree can hold thousands of signatures.
-func verifyGroupInfo(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*mls.Group, error) {
+// checkTree makes the cheap checks of a GroupInfo of a group whose earlier state is not known. A
+// device of by's must have signed it, and every leaf of its tree must belong to one of people. The
+// tree that it returns can hold thousands of signatures: GroupInfo.Verify verifies them.
+func checkTree(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*mls.Tree, error) {
 	tree, err := info.Tree()
 	if err != nil {
 		return nil, invalid(GroupInfo, "%v", err)
@@ -234,11 +248,16 @@ func verifyGroupInfo(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*
 	if err := checkPeople(tree, people); err != nil {
 		return nil, err
 	}
-	group, err := info.Verify(tree)
-	if err != nil {
-		return nil, invalid(GroupInfo, "%v", err)
+	return tree, nil
+}
+
+// invalidGroupInfo is the refusal of a GroupInfo because of err. It leaves nil and *UnverifiedError as
+// they are.
+func invalidGroupInfo(err error) error {
+	if err == nil || errors.As(err, new(*UnverifiedError)) {
+		return err
 	}
-	return group, nil
+	return invalid(GroupInfo, "%v", err)
 }
 
 func checkSigner(info *mls.GroupInfo, tree *mls.Tree, by syntax.DID) error {
@@ -255,15 +274,22 @@ func checkSigner(info *mls.GroupInfo, tree *mls.Tree, by syntax.DID) error {
 const maxDevices = 50
 
 // checkPeople checks that every leaf belongs to one of people, and that each of them has at most
-// maxDevices.
+// maxDevices. The leaves of members who were erased stay until a member removes them: as many DIDs
+// can be unknown as people has tombstones.
 func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	devices := make(map[string]int, len(people))
+	erased := 0
 	for _, did := range people {
 		devices[did.String()] = 0
+		if tombstone.Is(did) {
+			erased++
+		}
 	}
 	for m := range tree.Members() {
 		n, known := devices[m.DID()]
 		switch {
+		case !known && erased > 0:
+			erased--
 		case !known:
 			return invalid(GroupInfo, "ratchet_tree: leaf %d belongs to a DID that is not on the roster (RFC 9420 §5.3)", m.Leaf)
 		case n == maxDevices:

@@ -159,7 +159,7 @@ func (w *writes) getWelcomeAgain(b *testing.B, _ int) func(context.Context, int)
 func (w *writes) confirmWelcome(b *testing.B, n int) func(context.Context, int) error {
 	w.welcomes(b, n, true)
 	return func(ctx context.Context, i int) error {
-		_, err := w.service.Confirm(ctx, nth(i), device(i), true, "")
+		_, _, err := w.service.Confirm(ctx, nth(i), device(i), true, "")
 		return err
 	}
 }

@@ -43,6 +43,8 @@ type change struct {
 	convo  uuid.UUID
 	at     int64 // its place in the stream, or notYet
 	joined bool
+
+	request bool // the person has not accepted the convo: only of the roster
 }
 
 // notYet is the place of an event that is still in the outbox. It is behind all events of the
@@ -62,22 +64,26 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 		return nil, fmt.Errorf("find the day: %w", err)
 	}
 	rows, err := s.hub.db.Query(ctx, `
-		SELECT convo_id, 0::bigint, true FROM members WHERE did = $1 AND left_at IS NULL
+		SELECT convo_id, 0::bigint, true, requested_at IS NOT NULL FROM members WHERE did = $1 AND left_at IS NULL
 		UNION ALL
-		SELECT convo_id, stream_seq, detail->>'change' = 'joined' FROM events WHERE did = $1 AND stream_seq > $2 AND day >= $3 AND kind = 4
+		SELECT convo_id, stream_seq, detail->>'change' = 'joined', false FROM events WHERE did = $1 AND stream_seq > $2 AND day >= $3 AND kind = 4
 		UNION ALL
-		SELECT convo_id, $4::bigint, detail->>'change' = 'joined' FROM (SELECT * FROM outbox WHERE did = $1 AND kind = 4 ORDER BY id) waiting`,
+		SELECT convo_id, $4::bigint, detail->>'change' = 'joined', false FROM (SELECT * FROM outbox WHERE did = $1 AND kind = 4 ORDER BY id) waiting`,
 		s.did, position, c.day, int64(notYet))
 	if err != nil {
 		return nil, fmt.Errorf("read the subscriber's convos: %w", err)
 	}
 	var changes []change
 	var one change
-	_, err = pgx.ForEachRow(rows, []any{&one.convo, &one.at, &one.joined}, func() error {
+	var pending []uuid.UUID // requests
+	_, err = pgx.ForEachRow(rows, []any{&one.convo, &one.at, &one.joined, &one.request}, func() error {
 		switch {
 		case !s.wants(one.convo):
 		case one.at == 0: // the roster
 			c.convos[one.convo] = struct{}{}
+			if one.request {
+				pending = append(pending, one.convo)
+			}
 		default:
 			changes = append(changes, one)
 		}
@@ -86,6 +92,7 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 	if err != nil {
 		return nil, fmt.Errorf("read the subscriber's convos: %w", err)
 	}
+	s.requests.set(pending, upto)
 	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
 	c.rewind(changes)
 	c.replay(changes)

@@ -38,6 +38,7 @@ var (
 	ErrFutureCursor    = errors.New("the cursor is ahead of the stream")
 	ErrConsumerTooSlow = errors.New("the events come faster than they are read")
 	ErrTooMany         = errors.New("there are too many subscriptions")
+	ErrReplaced        = errors.New("a newer subscription has taken its place")
 	ErrClosing         = errors.New("the node is shutting down")
 )
 
@@ -78,9 +79,11 @@ type Form int
 
 // The encodings of events.
 const (
-	Frame      Form = iota // of subscribeConvoEvents
-	ServerSent             // of streamConvoEvents
-	encodings              // how many there are
+	Frame             Form = iota // of subscribeConvoEvents
+	ServerSent                    // of streamConvoEvents
+	RequestFrame                  // of subscribeConvoEvents, for a person whose membership is a request
+	RequestServerSent             // the same, of streamConvoEvents
+	encodings                     // how many there are
 )
 
 // Encoded returns the event as encoded by encode. It calls encode once for each form, however many

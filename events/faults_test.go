@@ -187,34 +187,19 @@ func TestLargeEvents(t *testing.T) {
 	n := w.node(t, func(c *events.HubConfig) { c.Large = 25 << 20 })
 	n.publish(t)
 	convo := w.convo(t, alice, bob)
-	results, err := w.log.Append(t.Context(), []messages.Draft{{
-		ConvoID: convo, GroupID: convo[:], Sender: alice, Key: "large", Kind: mls.ContentTypeApplication, Epoch: 1,
-		Body: mlstest.Message(convo[:], 1, strings.Repeat("x", 10<<20-1000)),
-		Hash: idem.Content{{Name: "ciphertext", JSON: []byte(`"x"`)}}.Hash(),
-	}})
-	if err != nil || results[0].Err != nil {
-		t.Fatal(err, results)
-	}
+	w.sayLarge(t, convo)
 	n.publish(t)
-	large := func(s *events.Subscription) (*events.Event, error) {
-		for {
-			e, err := s.Next(t.Context())
-			if err != nil || e.Kind == outbox.Application {
-				return e, err
-			}
-		}
-	}
 	one, two, three := n.subscribe(t, alice, 0), n.subscribe(t, alice, 0), n.subscribe(t, bob, 0)
-	first, err := large(one)
+	first, err := application(t, one)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := large(two); err != nil || second != first {
+	if second, err := application(t, two); err != nil || second != first {
 		t.Errorf("another copy, %v", err)
 	}
 	waiting := make(chan error)
 	go func() {
-		_, err := large(three)
+		_, err := application(t, three)
 		waiting <- err
 	}()
 	select {
@@ -228,11 +213,156 @@ func TestLargeEvents(t *testing.T) {
 	}
 	last := n.subscribe(t, bob, 0)
 	go func() {
-		_, err := large(last)
+		_, err := application(t, last)
 		waiting <- err
 	}()
 	n.hub.Close()
 	if err := <-waiting; !errors.Is(err, events.ErrClosing) {
 		t.Errorf("waiting when the hub closes: %v", err)
+	}
+}
+
+// sayLarge appends a message of alice's of nearly 10 MiB.
+func (w *world) sayLarge(t *testing.T, convo uuid.UUID) {
+	t.Helper()
+	results, err := w.log.Append(t.Context(), []messages.Draft{{
+		ConvoID: convo, GroupID: convo[:], Sender: alice, Key: "large", Kind: mls.ContentTypeApplication, Epoch: 1,
+		Body: mlstest.Message(convo[:], 1, strings.Repeat("x", 10<<20-1000)),
+		Hash: idem.Content{{Name: "ciphertext", JSON: []byte(`"x"`)}}.Hash(),
+	}})
+	if err != nil || results[0].Err != nil {
+		t.Fatal(err, results)
+	}
+}
+
+// application returns the next event of an application message.
+func application(t *testing.T, s *events.Subscription) (*events.Event, error) {
+	for {
+		e, err := s.Next(t.Context())
+		if err != nil || e.Kind == outbox.Application {
+			return e, err
+		}
+	}
+}
+
+// E8: a reader that waits for the memory of a large event, because others hold it, is not ended as
+// too slow. Its own events fill its buffer meanwhile, for longer than a reader may be behind.
+func TestWaitForLargeEventsIsExcused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const patience = 700 * time.Millisecond
+	n := w.node(t, func(c *events.HubConfig) { c.Large, c.Buffer, c.Patience = 15<<20, 4000, patience })
+	n.publish(t)
+	convo := w.convo(t, alice, bob)
+	n.publish(t)
+	slow, waits := n.subscribe(t, alice), n.subscribe(t, bob)
+	nothing(t, slow)
+	nothing(t, waits)
+	w.sayLarge(t, convo)
+	n.publish(t)
+	if _, err := application(t, slow); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error)
+	go func() {
+		for range 51 {
+			if _, err := application(t, waits); err != nil {
+				read <- err
+				return
+			}
+		}
+		read <- nil
+	}()
+	w.say(t, convo, alice, 50)
+	n.publish(t)
+	select {
+	case err := <-read:
+		t.Fatalf("the reader did not wait: %v", err)
+	case <-time.After(2 * patience):
+	}
+	slow.Close()
+	if err := <-read; err != nil {
+		t.Fatalf("the reader that waited: %v", err)
+	}
+}
+
+// E8: the subscriptions of one DID cannot use all memory for large events.
+func TestLargeEventsOfOneDID(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t, func(c *events.HubConfig) { c.Large = 35 << 20 }) // three
+	n.publish(t)
+	convo := w.convo(t, alice, bob)
+	w.sayLarge(t, convo)
+	n.publish(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	holds := make(chan struct{}, 3)
+	var all sync.WaitGroup
+	for range 3 {
+		s := n.subscribe(t, alice, 0)
+		all.Go(func() {
+			for {
+				e, err := s.Next(ctx)
+				if err != nil {
+					return
+				}
+				if e.Kind == outbox.Application {
+					holds <- struct{}{}
+					<-ctx.Done() // reads no further
+				}
+			}
+		})
+	}
+	<-holds
+	<-holds
+	other, read := n.subscribe(t, bob, 0), make(chan error, 1)
+	select {
+	case <-holds:
+		t.Error("one DID holds all")
+	case <-time.After(100 * time.Millisecond): // if the goroutine is slower, the next check shows it
+	}
+	go func() {
+		_, err := application(t, other)
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("another reader waits while one DID holds all")
+	}
+	cancel()
+	all.Wait()
+}
+
+// E12: of the subscriptions of one device the oldest gives way to a new one, so that a phone that
+// has left half-open connections behind is not refused. Those of other devices stay.
+func TestOldestGivesWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t)
+	n.publish(t)
+	var all []*events.Subscription
+	for i := range 16 {
+		device := "phone"
+		if i == 0 {
+			device = "laptop"
+		}
+		all = append(all, n.subscribeTo(t, events.Request{DID: alice, DeviceID: device}))
+	}
+	n.subscribeTo(t, events.Request{DID: alice, DeviceID: "phone"})
+	if _, err := all[1].Next(t.Context()); !errors.Is(err, events.ErrReplaced) {
+		t.Errorf("the phone's oldest: %v", err)
+	}
+	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, DeviceID: "tablet"}); !errors.Is(err, events.ErrTooMany) {
+		t.Fatalf("a seventeenth of another device: %v", err)
+	}
+	all[5].Doubt()
+	n.subscribeTo(t, events.Request{DID: alice, DeviceID: "tablet"})
+	if _, err := all[5].Next(t.Context()); !errors.Is(err, events.ErrReplaced) {
+		t.Errorf("one that is probably gone: %v", err)
 	}
 }

@@ -35,6 +35,8 @@ const (
 
 	largeEvent = 64 << 10  // bytes; subscriptions share larger events in memory
 	largeBytes = 512 << 20 // of large events in use, counted once for each subscription
+	largeShare = 8         // one DID can use one part in so many of them
+	leastShare = 24 << 20  // bytes; or so many: two of the largest events
 )
 
 // HubConfig configures a Hub.
@@ -65,6 +67,7 @@ type Hub struct {
 	checked  time.Time           // when checkHead last read the head
 	reading  chan struct{}       // has a place for each catch-up that reads the table
 	large    *semaphore.Weighted // bytes of large log entries in use
+	ofDID    int64               // how many of them one DID can use
 	closing  context.Context     // ends with Close
 	close    context.CancelFunc
 
@@ -74,6 +77,7 @@ type Hub struct {
 	recent  []*Event  // the newest events up to head, with no gap
 	all     map[*Subscription]struct{}
 	byDID   map[syntax.DID][]*Subscription           // all subscriptions
+	shares  map[syntax.DID]*semaphore.Weighted       // of ofDID each, of the DIDs in byDID
 	byConvo map[uuid.UUID]map[*Subscription]struct{} // live ones whose DID is a member
 	shared  map[int64]weak.Pointer[Event]            // large events in use, by stream_seq
 	closed  error                                    // nil until Close
@@ -85,8 +89,10 @@ func NewHub(c HubConfig) *Hub {
 		db: c.DB, log: c.Log, metrics: c.Metrics, presence: c.Presence, buffer: c.Buffer, patience: c.Patience,
 		wake: make(chan struct{}, 1), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
-		reading: make(chan struct{}, catchUps), large: semaphore.NewWeighted(cmp.Or(c.Large, largeBytes)), shared: map[int64]weak.Pointer[Event]{},
+		reading: make(chan struct{}, catchUps), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*semaphore.Weighted{},
 	}
+	large := cmp.Or(c.Large, largeBytes)
+	h.large, h.ofDID = semaphore.NewWeighted(large), max(large/largeShare, leastShare)
 	h.closing, h.close = context.WithCancel(context.Background())
 	h.presence.hub = h
 	if h.buffer == 0 {
@@ -163,7 +169,7 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 			h.log.DebugContext(ctx, "the listener's connection was closed already", "error", err)
 		}
 	}()
-	if _, err := conn.Exec(ctx, `LISTEN mlsd_outbox; LISTEN mlsd_events`); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	h.Wake()
@@ -175,6 +181,8 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 		switch {
 		case err == nil && n.Channel == outboxChannel:
 			s.Wake()
+		case err == nil && n.Channel == devicesChannel:
+			h.endDevice(n.Payload)
 		case err == nil:
 			h.Wake()
 		case ctx.Err() != nil:
@@ -422,7 +430,7 @@ func (h *Hub) detach(s *Subscription) {
 	}
 	s.live = false
 	if !s.doubted {
-		h.presence.Disconnected(s.did, s.device)
+		s.disconnected()
 	}
 }
 
@@ -444,7 +452,7 @@ func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	s.live, s.from, s.convos = true, s.position, map[uuid.UUID]struct{}{}
 	s.mu.Unlock()
 	if !s.doubted {
-		h.presence.Connected(s.did, s.device)
+		s.connected()
 	}
 	for convo := range convos {
 		h.addConvo(s, convo)
@@ -472,6 +480,17 @@ func (h *Hub) offerMissed(s *Subscription, missed []*Event) {
 		if !s.live { // the events did not fit into the buffer
 			return
 		}
+	}
+}
+
+// End ends the subscriptions of a person with why.
+func (h *Hub) End(did syntax.DID, why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.byDID[did] {
+		s.mu.Lock()
+		s.fail(why)
+		s.mu.Unlock()
 	}
 }
 

@@ -52,10 +52,26 @@ type device struct {
 
 // connections are the connections of one device to this node.
 type connections struct {
+	all     group
+	resumed group // those that began at a cursor
+}
+
+// group is a number of connections.
+type group struct {
 	n      int
 	since  time.Time // a connection that still exists began no later
 	newest time.Time // when the newest connection began
 }
+
+func (g *group) add(now time.Time) {
+	g.n, g.newest = g.n+1, now
+	if g.n == 1 {
+		g.since = now
+	}
+}
+
+// remove removes a connection, possibly the oldest.
+func (g *group) remove() { g.n, g.since = g.n-1, g.newest }
 
 // NewPresence returns the presence of this node. It reads the node's clock only to measure how long
 // a connection has lasted.
@@ -69,7 +85,20 @@ func NewPresence(db *pgxpool.Pool, log *slog.Logger) *Presence {
 // Connected says that a connection of a device has caught up and gets every event from now on. If
 // the connection dies, Disconnected must be called within push.DetectWithin. A connection without a
 // deviceID has no effect. Connected only changes memory.
-func (p *Presence) Connected(did syntax.DID, deviceID string) {
+func (p *Presence) Connected(did syntax.DID, deviceID string) { p.connect(did, deviceID, true) }
+
+// Attached is Connected for a connection without a cursor. What was there before it is not
+// delivered to it.
+func (p *Presence) Attached(did syntax.DID, deviceID string) { p.connect(did, deviceID, false) }
+
+// Disconnected says that a connection has ended for which Connected was called. It only changes
+// memory.
+func (p *Presence) Disconnected(did syntax.DID, deviceID string) { p.disconnect(did, deviceID, true) }
+
+// Detached is Disconnected for a connection for which Attached was called.
+func (p *Presence) Detached(did syntax.DID, deviceID string) { p.disconnect(did, deviceID, false) }
+
+func (p *Presence) connect(did syntax.DID, deviceID string, resumed bool) {
 	if deviceID == "" {
 		return
 	}
@@ -77,17 +106,17 @@ func (p *Presence) Connected(did syntax.DID, deviceID string) {
 	defer p.mu.Unlock()
 	d, now := device{did, deviceID}, p.now()
 	c := p.devices[d]
-	c.n, c.newest = c.n+1, now
-	if c.n == 1 {
-		c.since = now
+	c.all.add(now)
+	if resumed {
+		c.resumed.add(now)
+	}
+	if c.all.n == 1 || resumed && c.resumed.n == 1 {
 		p.change(d)
 	}
 	p.devices[d] = c
 }
 
-// Disconnected says that a connection has ended for which Connected was called. It only changes
-// memory.
-func (p *Presence) Disconnected(did syntax.DID, deviceID string) {
+func (p *Presence) disconnect(did syntax.DID, deviceID string, resumed bool) {
 	if deviceID == "" {
 		return
 	}
@@ -95,8 +124,11 @@ func (p *Presence) Disconnected(did syntax.DID, deviceID string) {
 	defer p.mu.Unlock()
 	d := device{did, deviceID}
 	c := p.devices[d]
-	if c.n--; c.n > 0 {
-		c.since = c.newest // the oldest connection is possibly the one that ended
+	c.all.remove()
+	if resumed {
+		c.resumed.remove()
+	}
+	if c.all.n > 0 {
 		p.devices[d] = c
 	} else {
 		delete(p.devices, d)
@@ -185,7 +217,8 @@ func (p *Presence) startAgain() {
 	p.node = uuid.New()
 	now := p.now()
 	for d, c := range p.devices {
-		c.since, c.newest = now, now
+		c.all.since, c.all.newest = now, now
+		c.resumed.since, c.resumed.newest = now, now
 		p.devices[d], p.changed[d] = c, true
 	}
 }
@@ -194,7 +227,8 @@ func (p *Presence) startAgain() {
 type writes struct {
 	node      uuid.UUID
 	connected deviceList
-	ages      []time.Duration // how long ago connections.since is, parallel to connected
+	attached  []time.Duration  // how long ago connections.all.since is, parallel to connected
+	resumed   []*time.Duration // how long ago connections.resumed.since is; nil: there is none
 	ended     deviceList
 }
 
@@ -216,7 +250,12 @@ func (p *Presence) takeChanges() (w writes, devices map[device]bool) {
 	for d := range p.changed {
 		if c, here := p.devices[d]; here {
 			w.connected.add(d)
-			w.ages = append(w.ages, now.Sub(c.since))
+			w.attached = append(w.attached, now.Sub(c.all.since))
+			var resumed *time.Duration
+			if c.resumed.n > 0 {
+				resumed = new(now.Sub(c.resumed.since))
+			}
+			w.resumed = append(w.resumed, resumed)
 		} else {
 			w.ended.add(d)
 		}
@@ -241,11 +280,11 @@ func (w writes) run(ctx context.Context, tx pgx.Tx) error {
 	var deleted deviceList
 	if len(w.connected.ids) > 0 {
 		batch.Queue(`
-			INSERT INTO presence (did, device_id, node, since)
-			SELECT did, device_id, $1, clock_timestamp() - age
-			FROM unnest($2::text[], $3::text[], $4::interval[]) AS d (did, device_id, age)
-			ON CONFLICT (did, device_id, node) DO UPDATE SET since = excluded.since`,
-			w.node, w.connected.dids, w.connected.ids, w.ages)
+			INSERT INTO presence (did, device_id, node, since, attached_since)
+			SELECT did, device_id, $1, coalesce(clock_timestamp() - resumed, 'infinity'), clock_timestamp() - attached
+			FROM unnest($2::text[], $3::text[], $4::interval[], $5::interval[]) AS d (did, device_id, resumed, attached)
+			ON CONFLICT (did, device_id, node) DO UPDATE SET since = excluded.since, attached_since = excluded.attached_since`,
+			w.node, w.connected.dids, w.connected.ids, w.resumed, w.attached)
 	}
 	if len(w.ended.ids) > 0 {
 		batch.Queue(`

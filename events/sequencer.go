@@ -38,6 +38,8 @@ const checkViolation = "23514"
 const (
 	outboxChannel = "mlsd_outbox" // the outbox has new rows
 	eventsChannel = "mlsd_events" // the stream has new events
+	// devicesChannel says that the subscriptions of a device must end. Its payload is a revocation.
+	devicesChannel = "mlsd_devices"
 )
 
 // The leader holds this advisory lock in the session in which it works. A leader that loses the

@@ -387,6 +387,34 @@ func TestLagDropped(t *testing.T) {
 	}
 }
 
+// TestEndedContext: an event that could not be loaded before the caller's context ended is returned
+// by the next call.
+func TestEndedContext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t, func(c *events.HubConfig) { c.Buffer = 32 << 20 })
+	n.publish(t)
+	convo := w.convo(t, alice)
+	n.publish(t)
+	s := n.subscribe(t, alice)
+	nothing(t, s)
+	large := strings.Repeat("x", 5<<20) // the hub does not read two of them ahead
+	for _, key := range []string{"one", "two"} {
+		if _, err := w.send(t.Context(), convo, alice, key, large); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.publish(t)
+	want(t, next(t, s, 1), "1")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if e, err := s.Next(ended); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %+v, %v", e, err)
+	}
+	want(t, next(t, s, 1), "2")
+	nothing(t, s)
+}
+
 // TestPatience: a subscription that stays behind ends with ErrConsumerTooSlow.
 func TestPatience(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
 
 	"mlsd/internal/pgpool"
 )
@@ -27,8 +28,11 @@ type Subscription struct {
 
 	hub    *Hub
 	did    syntax.DID
-	device string
+	device string      // that it counts as connected; "": none
+	named  string      // the device that the client named, or ""
 	only   []uuid.UUID // convos; nil: all
+	// resumed says that it began at a cursor. Without one, it delivers nothing from before it began.
+	resumed bool
 
 	// Protected by the hub's lock.
 	from    int64                  // the hub offers only events behind this place
@@ -45,8 +49,12 @@ type Subscription struct {
 	ready    chan struct{} // signalled when queue, live or failed has changed
 
 	catch *catchUp // owned by Next: reads the table
+	taken *Event   // owned by Next: out of the queue, and not returned yet; or nil
 
-	large atomic.Int64 // bytes of the hub's large events that this subscription uses
+	requests requests // owned by Next and Request
+
+	large atomic.Int64        // bytes of the hub's large events that this subscription uses
+	share *semaphore.Weighted // the part of them that its DID can use
 }
 
 // Subscribe begins a subscription. Errors besides the database's: ErrFutureCursor, ErrTooMany,
@@ -57,7 +65,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, only: r.Convos, ready: make(chan struct{}, 1)}
+	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, named: r.DeviceID, only: r.Convos, ready: make(chan struct{}, 1)}
 	if r.Convos != nil {
 		s.device = "" // the device must be pushed to because of its other convos
 	}
@@ -69,16 +77,35 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	switch {
 	case h.closed != nil:
 		return nil, h.closed
-	case len(h.byDID[s.did]) >= maxOfDID, len(h.all) >= maxOfNode:
+	case len(h.all) >= maxOfNode, len(h.byDID[s.did]) >= maxOfDID && !h.replace(s):
 		return nil, ErrTooMany
 	}
+	if h.shares[s.did] == nil {
+		h.shares[s.did] = semaphore.NewWeighted(h.ofDID)
+	}
+	s.share = h.shares[s.did]
 	h.all[s] = struct{}{}
 	h.byDID[s.did] = append(h.byDID[s.did], s)
 	return s, nil
 }
 
+// replace ends a subscription of the same DID, so that s can begin: the oldest one that the same
+// device has opened, or that possibly has no reader any more. A device that has lost its network
+// leaves connections that look open for half a minute. replace reports whether there was one. The
+// caller holds the hub's lock.
+func (h *Hub) replace(s *Subscription) bool {
+	for _, o := range h.byDID[s.did] {
+		if o.doubted || s.named != "" && o.named == s.named {
+			o.endLocked(ErrReplaced)
+			return true
+		}
+	}
+	return false
+}
+
 // start finds the place of the stream at which a cursor begins.
 func (s *Subscription) start(ctx context.Context, cursor *int64) error {
+	s.resumed = cursor != nil
 	if cursor == nil {
 		s.hub.mu.Lock()
 		defer s.hub.mu.Unlock()
@@ -106,7 +133,9 @@ func (s *Subscription) wants(convo uuid.UUID) bool {
 }
 
 // Next waits for the next event and returns it. If the database is unavailable, Next tries again
-// for as long as the hub's Patience. Errors: ErrConsumerTooSlow, ErrClosing, ctx's, the database's.
+// for as long as the hub's Patience. Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the
+// database's. After an error of ctx or of the database, the next call returns the event that this
+// one would have returned.
 func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	s.releaseLarge()
 	for {
@@ -126,8 +155,11 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 				// The log entry has expired. Messages are kept for longer than their events, but
 				// the events of the newest day stay.
 				s.hub.log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
+				s.taken = nil
 				continue
 			}
+			s.taken = nil
+			s.requests.last = e
 			return e, nil
 		case live:
 			select {
@@ -143,13 +175,16 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// take returns the next event of the queue, or nil if the queue is empty.
+// take returns the event that was taken and not returned, else the next event of the queue. It
+// returns nil if the queue is empty.
 func (s *Subscription) take() (e *Event, live bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.failed != nil:
 		return nil, false, s.failed
+	case s.taken != nil:
+		return s.taken, s.live, nil
 	case len(s.queue) == 0:
 		if s.live {
 			s.behind = time.Time{}
@@ -163,11 +198,13 @@ func (s *Subscription) take() (e *Event, live bool, err error) {
 	if len(s.queue) == 0 {
 		s.queue = nil // an idle subscription keeps no memory
 	}
+	s.taken = e
 	return e, s.live, nil
 }
 
-// acquireLarge waits until the hub's limit for large events has space for this one. The next call
-// of Next releases it.
+// acquireLarge waits until the limits for large events, of the DID and of the hub, have space for
+// this one. The next call of Next releases it. The wait does not count as slowness of the reader,
+// because others cause it.
 func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	if e.Size <= largeEvent {
 		return nil
@@ -175,10 +212,16 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.hub.closing, cancel)()
-	if err := s.hub.large.Acquire(ctx, int64(e.Size)); err != nil {
+	defer s.excuse(time.Now())
+	n := int64(e.Size)
+	if err := s.share.Acquire(ctx, n); err != nil {
 		return cmp.Or(s.failure(), err)
 	}
-	s.large.Store(int64(e.Size))
+	if err := s.hub.large.Acquire(ctx, n); err != nil {
+		s.share.Release(n)
+		return cmp.Or(s.failure(), err)
+	}
+	s.large.Store(n)
 	if err := s.failure(); err != nil { // end has possibly run before the Store
 		s.releaseLarge()
 		return err
@@ -186,7 +229,24 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	return nil
 }
 
-func (s *Subscription) releaseLarge() { s.hub.large.Release(s.large.Swap(0)) }
+// excuse gives the reader the time since began to catch up besides the hub's patience.
+func (s *Subscription) excuse(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.behind.IsZero() {
+		return
+	}
+	if s.behind.After(began) {
+		began = s.behind
+	}
+	s.behind = s.behind.Add(time.Since(began))
+}
+
+func (s *Subscription) releaseLarge() {
+	n := s.large.Swap(0)
+	s.hub.large.Release(n)
+	s.share.Release(n)
+}
 
 // loadEntry loads the log entry of an event whose kind has one.
 func (s *Subscription) loadEntry(ctx context.Context, e *Event) error {
@@ -286,9 +346,27 @@ func (s *Subscription) setDoubted(doubted bool) {
 	switch {
 	case !s.live:
 	case doubted:
-		h.presence.Disconnected(s.did, s.device)
+		s.disconnected()
 	default:
-		h.presence.Connected(s.did, s.device)
+		s.connected()
+	}
+}
+
+// connected tells the node's presence that the reader is connected.
+func (s *Subscription) connected() {
+	if s.resumed {
+		s.hub.presence.Connected(s.did, s.device)
+	} else {
+		s.hub.presence.Attached(s.did, s.device)
+	}
+}
+
+// disconnected takes back connected.
+func (s *Subscription) disconnected() {
+	if s.resumed {
+		s.hub.presence.Disconnected(s.did, s.device)
+	} else {
+		s.hub.presence.Detached(s.did, s.device)
 	}
 }
 
@@ -300,9 +378,14 @@ func (s *Subscription) Close() { s.end(ErrClosing) }
 
 // end removes the subscription from the hub.
 func (s *Subscription) end(why error) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.endLocked(why)
+}
+
+// endLocked is end for a caller that holds the hub's lock.
+func (s *Subscription) endLocked(why error) {
 	h := s.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	s.mu.Lock()
 	h.detach(s)
 	s.fail(why)
@@ -315,6 +398,7 @@ func (s *Subscription) end(why error) {
 	others := slices.DeleteFunc(h.byDID[s.did], func(o *Subscription) bool { return o == s })
 	if h.byDID[s.did] = others; len(others) == 0 {
 		delete(h.byDID, s.did)
+		delete(h.shares, s.did)
 	}
 }
 

@@ -54,6 +54,21 @@ func (t *Tickets) Issue(ctx context.Context, did syntax.DID, scope string) (tick
 	return ticket, expires, nil
 }
 
+// Owner returns the DID of a ticket, which it leaves as it is. Errors besides the database's:
+// ErrInvalidTicket.
+func (t *Tickets) Owner(ctx context.Context, ticket, scope string) (did syntax.DID, err error) {
+	err = t.db.QueryRow(ctx, `
+		SELECT did FROM subscription_tickets WHERE hash = $1 AND scope = $2 AND expires_at > clock_timestamp()`,
+		hashOf(ticket), scope).Scan(&did)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", ErrInvalidTicket
+	}
+	if err != nil {
+		return "", fmt.Errorf("read a ticket: %w", err)
+	}
+	return did, nil
+}
+
 // Redeem deletes a ticket and returns its DID. If several requests use the ticket at once, on any
 // nodes, the row lock lets only one of them delete the row. A ticket for another method is not
 // deleted. Errors besides the database's: ErrInvalidTicket.

@@ -314,7 +314,7 @@ func messageOf(convo uuid.UUID) []byte { return mlstest.Message(convo[:], 1, "he
 func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	t.Helper()
 	batch := &pgx.Batch{}
-	outbox.QueueWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}})
+	outbox.QueueWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}}, []bool{false})
 	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -4,17 +4,29 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/consent"
+	"mlsd/internal/pgpool"
+	"mlsd/mls"
 )
 
 // Claim claims one KeyPackage of each device of each DID. A one-time KeyPackage goes to one caller
 // only: concurrent claims pass over each other's rows (SKIP LOCKED), and a claimed row never
 // becomes available again. The caller gets the last-resort KeyPackage of a device that has no
-// one-time KeyPackage left, or whose Budget the caller has used up. Last-resort rows are read
-// without a lock, so a locked row is still served. Expired KeyPackages are never served.
+// one-time KeyPackage left, or whose Budget or StrangersBudget is used up. Last-resort rows are read
+// without a lock, so a locked row is still served. Expired KeyPackages are never served. A person
+// that refuses the caller has none for it. Error besides the database's: *consent.BlockedError.
 func Claim(ctx context.Context, tx pgx.Tx, r ClaimRequest) (ClaimResult, error) {
+	refused, err := consent.Refusals(ctx, tx, r.Caller, r.DIDs, r.ConvoID)
+	if err != nil {
+		return ClaimResult{}, err
+	}
+	asked := r.DIDs
+	r.DIDs = slices.DeleteFunc(slices.Clone(asked), func(did syntax.DID) bool { return slices.Contains(refused, did) })
 	var claimed claimedRows
 	var batch pgx.Batch
 	batch.Queue(lockCaller, r.Caller)
@@ -25,7 +37,40 @@ func Claim(ctx context.Context, tx pgx.Tx, r ClaimRequest) (ClaimResult, error) 
 	if err := raiseSignals(ctx, tx, claimed.served); err != nil {
 		return ClaimResult{}, fmt.Errorf("signal a claim: %w", err)
 	}
-	return claimed.inOrder(r.DIDs), nil
+	return claimed.inOrder(asked), nil
+}
+
+// ID names a KeyPackage.
+type ID struct {
+	DID syntax.DID
+	Ref mls.KeyPackageRef
+}
+
+// ClaimedBefore reads KeyPackages that were claimed before, in the order of ids, as Claim returned them. They
+// stay for KeepEnded after the claim. Error besides the database's: ErrNotFound, if one of them is
+// not there any more.
+func ClaimedBefore(ctx context.Context, q pgpool.Queryer, ids []ID) ([]Claimed, error) {
+	dids, refs := make([]syntax.DID, len(ids)), make([][]byte, len(ids))
+	for i, id := range ids {
+		dids[i], refs[i] = id.DID, id.Ref
+	}
+	rows, err := q.Query(ctx, `
+		SELECT did, device_id, ref, cipher_suite, body, last_resort, claim_expires_at
+		FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS id (did, ref, nth) JOIN key_packages USING (did, ref)
+		ORDER BY nth`, dids, refs)
+	if err != nil {
+		return nil, fmt.Errorf("read claimed KeyPackages: %w", err)
+	}
+	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Claimed, err error) {
+		return c, row.Scan(&c.DID, &c.DeviceID, &c.Ref, &c.CipherSuite, &c.Body, &c.LastResort, &c.ExpiresAt)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read claimed KeyPackages: %w", err)
+	}
+	if len(claimed) < len(ids) {
+		return nil, ErrNotFound
+	}
+	return claimed, nil
 }
 
 // lockCaller makes the claims of one caller run one after the other, on all nodes: a claim must see
@@ -50,7 +95,7 @@ var claimSQL string
 
 // Kinds of rows of claimSQL. The others are one-time KeyPackages.
 const (
-	rowLimited    = "limited" // no KeyPackage: the caller has used up its Budget of this device
+	rowLimited    = "limited" // no KeyPackage: a budget of this device is used up
 	rowLastResort = "last-resort"
 )
 
@@ -67,8 +112,8 @@ type claimedRows struct {
 }
 
 func (c *claimedRows) queue(batch *pgx.Batch, r ClaimRequest) {
-	batch.Queue(claimSQL, r.DIDs, int32(r.CipherSuite), r.Caller, r.ConvoID, claimLifetime,
-		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin).Query(c.scan)
+	batch.Queue(claimSQL, r.claimable(), int32(r.CipherSuite), r.Caller, r.ConvoID, claimLifetime,
+		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin, StrangersBudget).Query(c.scan)
 }
 
 func (c *claimedRows) scan(rows pgx.Rows) error {

@@ -6,6 +6,10 @@
 --  $3 caller                          $8 the caller's budget of one device
 --  $4 convo, or NULL                  $9 period of the budget
 --  $5 lifetime of a claim             $10 fewer KeyPackages left than this: possibly low
+--                                     $11 the budget of all strangers, of one device
+--
+-- The caller is a stranger to a person that has accepted no convo with it. Strangers are counted
+-- without a lock: claims that run at the same time can exceed the budget by one each.
 --
 -- A one-time KeyPackage that another claim has locked is skipped, so that claims of one device do
 -- not wait for each other.
@@ -16,20 +20,38 @@ WITH stock AS (
 	WHERE did = ANY($1) AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
 		AND ($2 = 0 OR cipher_suite = $2)
 	GROUP BY did, device_id, cipher_suite
+), stranger AS MATERIALIZED (
+	SELECT d.did
+	FROM (SELECT DISTINCT did FROM stock WHERE did <> $3) d
+	LEFT JOIN LATERAL (
+		SELECT true AS yes
+		FROM members m
+		CROSS JOIN LATERAL (
+			SELECT FROM members WHERE convo_id = m.convo_id AND did = $3 AND left_at IS NULL LIMIT 1
+		) caller
+		WHERE m.did = d.did AND m.left_at IS NULL AND m.requested_at IS NULL
+		LIMIT 1
+	) known ON true
+	WHERE known.yes IS NULL
 ), device AS MATERIALIZED (
-	SELECT did, device_id, cipher_suite, available, (
+	SELECT did, device_id, cipher_suite, available, stranger, (
 			SELECT count(*) FROM key_packages
 			WHERE did = d.did AND device_id = d.device_id AND claimed_by = $3
 				AND claimed_at > statement_timestamp() - $9::interval
-		) >= $8 AS limited
+		) >= $8 OR stranger AND (
+			SELECT count(*) FROM key_packages
+			WHERE did = d.did AND device_id = d.device_id AND claimed_by IS NOT NULL
+				AND claimed_at > statement_timestamp() - $9::interval AND claimed_by_stranger
+		) >= $11 AS limited
 	FROM (
-		SELECT *, row_number() OVER (PARTITION BY did ORDER BY published_at DESC) AS nth
+		SELECT *, row_number() OVER (PARTITION BY did ORDER BY published_at DESC) AS nth,
+			did IN (SELECT did FROM stranger) AS stranger
 		FROM (SELECT DISTINCT ON (did, device_id) * FROM stock ORDER BY did, device_id, cipher_suite) lowest_suite
 		ORDER BY nth LIMIT $6
 	) d
 	WHERE nth <= $7
 ), pick AS MATERIALIZED (
-	SELECT k.did, k.ref, d.available
+	SELECT k.did, k.ref, d.available, d.stranger
 	FROM (SELECT * FROM device WHERE NOT limited) d CROSS JOIN LATERAL (
 		SELECT did, ref FROM key_packages
 		WHERE did = d.did AND device_id = d.device_id AND cipher_suite = d.cipher_suite
@@ -39,7 +61,7 @@ WITH stock AS (
 	) k
 ), claimed AS (
 	UPDATE key_packages k
-	SET state = 'claimed', claimed_by = $3, claim_convo_id = $4, claimed_at = clock_timestamp(),
+	SET state = 'claimed', claimed_by = $3, claimed_by_stranger = pick.stranger, claim_convo_id = $4, claimed_at = clock_timestamp(),
 		claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $5::interval)
 	FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
 	RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at, pick.available - 1 AS still_available

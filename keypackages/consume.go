@@ -22,7 +22,7 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 	}
 	rows, err := tx.Query(ctx, `
 		SELECT did, ref, device_id, state = 'consumed', state IN ('claimed', 'orphaned') AND claimed_by <> $3,
-			state = 'expired' OR state = 'available' AND not_after <= clock_timestamp()
+			state = 'expired' OR state = 'available' AND not_after <= clock_timestamp(), withdrawn_at IS NOT NULL
 		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2) AND cipher_suite = $4
 		ORDER BY did, ref FOR UPDATE`, owners, raw, caller, int32(suite))
 	if err != nil {
@@ -46,8 +46,8 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 
 // scanRecipient reads a locked KeyPackage, and refuses one that the caller cannot use.
 func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
-	var consumed, foreign, expired bool
-	if err := row.Scan(&r.DID, &r.Ref, &r.DeviceID, &consumed, &foreign, &expired); err != nil {
+	var consumed, foreign, expired, withdrawn bool
+	if err := row.Scan(&r.DID, &r.Ref, &r.DeviceID, &consumed, &foreign, &expired, &withdrawn); err != nil {
 		return r, err
 	}
 	switch {
@@ -55,6 +55,8 @@ func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
 		return r, &UnusableError{Ref: r.Ref, Reason: "has been consumed by another Welcome"}
 	case foreign:
 		return r, &UnusableError{Ref: r.Ref, Reason: "is claimed by another caller"}
+	case withdrawn:
+		return r, &UnusableError{Ref: r.Ref, Reason: "has been withdrawn"}
 	case expired:
 		return r, &UnusableError{Ref: r.Ref, Reason: "has expired"}
 	}

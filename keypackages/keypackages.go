@@ -10,7 +10,10 @@
 //	            │   └─────────────────────────────────────────────┘
 //	            │        a Welcome names it, handed over by its owner
 //	            └──────▶ expired
-//	              its lifetime is over
+//	              its lifetime is over, or its owner or an operator has withdrawn it
+//
+// A withdrawal ends a claimed or orphaned KeyPackage too, so that a device that was lost gets no
+// Welcome that names it.
 //
 // A claimed KeyPackage is never served again. An orphaned one can still be used by the caller that
 // claimed it, and by no one else. Last-resort KeyPackages are not claimed: they stay available
@@ -24,6 +27,7 @@ package keypackages
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -51,6 +55,11 @@ const (
 	Budget       = 30
 	budgetPeriod = 24 * time.Hour
 )
+
+// StrangersBudget is how many one-time KeyPackages of one device all strangers together get within
+// 24 hours. DIDs cost nothing, so a budget of each of them would not stop who has many. It leaves
+// most of a full stock to people whom the owner knows, and an ordinary account does not meet it.
+const StrangersBudget = 40
 
 // Threshold is how many one-time KeyPackages a device should have available in each cipher suite in
 // which it publishes them.
@@ -82,11 +91,21 @@ type ClaimRequest struct {
 	Caller      syntax.DID
 	DIDs        []syntax.DID
 	CipherSuite mls.CipherSuite // 0: each device's lowest-numbered suite
-	ConvoID     *uuid.UUID      // what the claim is for; nil if unknown. It decides nothing
+	ConvoID     *uuid.UUID      // what the claim is for; nil if unknown
+	// Withheld are those of DIDs that may not use the node now. They are answered as Missing.
+	Withheld []syntax.DID
+}
+
+// claimable are the DIDs whose KeyPackages can be claimed.
+func (r ClaimRequest) claimable() []syntax.DID {
+	if len(r.Withheld) == 0 {
+		return r.DIDs
+	}
+	return slices.DeleteFunc(slices.Clone(r.DIDs), func(did syntax.DID) bool { return slices.Contains(r.Withheld, did) })
 }
 
 // ClaimResult is the result of a claim. Each DID asked for is in Claimed or in Missing. It is in
-// Limited as well if the caller has used up its Budget of one of the DID's devices.
+// Limited as well if a budget of one of the DID's devices is used up for the caller.
 type ClaimResult struct {
 	Claimed []Claimed
 	Missing []syntax.DID // DIDs that have nothing to claim

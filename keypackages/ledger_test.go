@@ -193,6 +193,7 @@ func TestBudget(t *testing.T) {
 	db := pgtest.Database(t, pgtest.MaxConns(16))
 	phone, laptop := mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String())
 	fill(t, db, phone, 2*keypackages.Budget)
+	convo(t, db, bob, alice, carol) // strangers have less
 	const asked = keypackages.Budget + 20
 	var mu sync.Mutex
 	var served, limited, missing int
@@ -597,6 +598,7 @@ func TestForecast(t *testing.T) {
 	db := pgtest.Database(t)
 	d := mlstest.NewDevice(t, bob.String())
 	fill(t, db, d, 30)
+	convo(t, db, bob, alice) // strangers have a smaller budget
 	forecast := func(claims int, want time.Duration) {
 		t.Helper()
 		for range claims {
@@ -668,7 +670,8 @@ func TestOthersCostNothing(t *testing.T) {
 	touched := func() (rows int64) {
 		t.Helper()
 		err := tx.QueryRow(t.Context(), `
-			SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'key_packages'`).
+			SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_xact_user_tables
+			WHERE relname IN ('key_packages', 'members', 'welcomes')`).
 			Scan(&rows)
 		if err != nil {
 			t.Fatal(err)
@@ -693,6 +696,11 @@ func TestOthersCostNothing(t *testing.T) {
 			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at)
 			SELECT 'did:plc:other' || n, int4send(n), device_id, cipher_suite, body, not_after, n % 2 = 0, created_at
 			FROM (SELECT * FROM key_packages WHERE NOT last_resort LIMIT 1) one, generate_series(1, 10000) AS n`)
+		if err == nil { // H8: whether the caller is a stranger costs the convos of the owner, not the caller's
+			_, err = tx.Exec(t.Context(), `
+				INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+				SELECT gen_random_uuid(), CASE WHEN n <= 5 THEN $1 ELSE $2 END, 'member', now(), 0 FROM generate_series(1, 10000) AS n`, bob, alice)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 type Reaped struct {
 	Expired  int64 // KeyPackages that no one claimed in time
 	Orphaned int64 // claims that lapsed
-	Deleted  int64 // KeyPackages that ended longer than keepEnded ago
+	Deleted  int64 // KeyPackages that ended longer than KeepEnded ago
 }
 
 // Reaper brings the stored state of KeyPackages up to date with the clock, signals lapsed claims to
@@ -32,10 +32,10 @@ func NewReaper(db *pgxpool.Pool, count func(Reaped)) *Reaper {
 const (
 	reapBatch = 500 // rows of one transaction
 
-	// keepEnded is how long a KeyPackage is kept after it was consumed, expired or orphaned. Until
+	// KeepEnded is how long a KeyPackage is kept after it was consumed, expired or orphaned. Until
 	// then a Welcome that names it is refused with its state, and a Welcome by the caller whose
 	// claim lapsed is still accepted.
-	keepEnded = 30 * 24 * time.Hour
+	KeepEnded = 30 * 24 * time.Hour
 	// keepSignal is how long a signal is kept.
 	keepSignal = 30 * 24 * time.Hour
 )
@@ -70,7 +70,7 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 				WHERE state IN ('consumed', 'expired', 'orphaned')
 					AND coalesce(consumed_at, claim_expires_at, not_after) <= now() - $2::interval
 				ORDER BY coalesce(consumed_at, claim_expires_at, not_after) LIMIT $1 FOR UPDATE SKIP LOCKED)`,
-			[]any{keepEnded}},
+			[]any{KeepEnded}},
 		{"delete old signals", &signals, `
 			DELETE FROM key_package_signals
 			WHERE (did, device_id, cipher_suite, kind) IN (

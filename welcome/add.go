@@ -18,6 +18,7 @@ type Recipient struct {
 	DID      syntax.DID
 	DeviceID string
 	Ref      mls.KeyPackageRef
+	Request  bool // its DID has not accepted the convo: the device is not pushed
 }
 
 // Add makes the Welcome that leads into epoch available to each recipient, inside the transaction
@@ -26,12 +27,17 @@ type Recipient struct {
 func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []byte, to []Recipient) error {
 	n := len(to)
 	ids, dids, devices, refs := make([]uuid.UUID, n), make([]syntax.DID, n), make([]string, n), make([][]byte, n)
+	requests := make([]bool, n)
+	var pushed, pushedDevices = make([]syntax.DID, 0, n), make([]string, 0, n)
 	for i, r := range to {
 		id, err := uuid.NewV7()
 		if err != nil {
 			return fmt.Errorf("mint a Welcome id: %w", err)
 		}
-		ids[i], dids[i], devices[i], refs[i] = id, r.DID, r.DeviceID, r.Ref
+		ids[i], dids[i], devices[i], refs[i], requests[i] = id, r.DID, r.DeviceID, r.Ref, r.Request
+		if !r.Request {
+			pushed, pushedDevices = append(pushed, r.DID), append(pushedDevices, r.DeviceID)
+		}
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(`
@@ -43,8 +49,8 @@ func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []by
 		SELECT $1, r.id, r.did, r.device_id, r.ref, $2, clock_timestamp()
 		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[]) AS r (id, did, device_id, ref)`,
 		convo, epoch, ids, dids, devices, refs)
-	outbox.QueueWelcomes(batch, convo, epoch, dids, devices, refs)
-	push.QueueWelcome(batch, dids, devices)
+	outbox.QueueWelcomes(batch, convo, epoch, dids, devices, refs, requests)
+	push.QueueWelcome(batch, pushed, pushedDevices)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("add the Welcome: %w", err)
 	}

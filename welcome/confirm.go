@@ -41,20 +41,21 @@ type confirmation struct {
 	details string // why the join failed
 }
 
-// Confirm ends a delivery and returns the Welcome's state. Success consumes the Welcome. A failure
+// Confirm ends a delivery and returns the Welcome's state, and whether the recipient's membership is
+// a request. Success consumes the Welcome. A failure
 // is recorded with its details, of which at most 1,024 bytes are kept, and the Welcome can be
 // fetched again. A confirmation that comes twice or late does not change the state. Confirmations
 // that arrive at the same time share a transaction.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound (also if the Welcome was never fetched),
 // batch.ErrOverloaded, batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
-func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, success bool, details string) (State, error) {
+func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, success bool, details string) (state State, request bool, err error) {
 	if details == "" {
 		details = "not stated"
 	}
 	c := confirmation{convo, to, success, cut(details)}
 	var result confirmed
-	err := attempt(ctx, func(wait bool) (busy bool, err error) {
+	err = attempt(ctx, func(wait bool) (busy bool, err error) {
 		if wait {
 			result, err = s.confirmAlone(ctx, c)
 		} else {
@@ -63,7 +64,7 @@ func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, succe
 		return result.busy(), err
 	})
 	if err != nil {
-		return "", fmt.Errorf("confirm the Welcome: %w", err)
+		return "", false, fmt.Errorf("confirm the Welcome: %w", err)
 	}
 	state, outcome, err := result.state(success)
 	s.count(outcome)
@@ -71,7 +72,7 @@ func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, succe
 		s.log.WarnContext(ctx, "a device could not join with its Welcome",
 			"welcome", *result.id, "convo", convo, "attempts", *result.attempts, "failures", *result.failures)
 	}
-	return state, err
+	return state, err == nil && *result.request, err
 }
 
 // cut returns the first maxDetails bytes of details, without a part of a character at the end.
@@ -110,14 +111,15 @@ func (c confirmation) queue(statements *pgx.Batch, result *confirmed) {
 	statements.Queue(confirmDelivery,
 		c.convo, c.to.DID, c.to.DeviceID, []byte(c.to.KeyPackageRef), reasonConfirm, c.success, c.details).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&result.member, &result.fetched, &result.before, &result.after, &result.failed, &result.id, &result.attempts, &result.failures)
+			return row.Scan(&result.member, &result.fetched, &result.before, &result.after, &result.failed, &result.id, &result.attempts, &result.failures, &result.request)
 		})
 }
 
-// confirmed is the row of confirmDelivery. Fields besides member are nil if the recipient has no
-// Welcome. The last four belong to after.
+// confirmed is the row of confirmDelivery. Fields besides member and request are nil if the recipient
+// has no Welcome. The last four belong to after.
 type confirmed struct {
 	member   *bool
+	request  *bool // the recipient has not accepted the convo
 	fetched  *bool // at any time
 	before   *State
 	after    *State // nil: nothing has changed

@@ -12,7 +12,7 @@
 WITH audit AS MATERIALIZED (
     SELECT set_config('mlsd.caller', $2::text, true), set_config('mlsd.reason', $5::text, true)
 ), recipient AS MATERIALIZED (
-    SELECT left_at IS NULL AS member FROM audit, members WHERE convo_id = $1 AND did = $2
+    SELECT left_at IS NULL AS member, requested_at IS NOT NULL AS request FROM audit, members WHERE convo_id = $1 AND did = $2
 ), chosen AS MATERIALIZED (
     SELECT id, state, attempts > 0 AS fetched
     FROM welcomes
@@ -48,5 +48,5 @@ WITH audit AS MATERIALIZED (
     INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version, details)
     SELECT 'welcome', id::text, $2, state, state, $5, version, left($7, 256) FROM confirmed WHERE failed
 )
-SELECT recipient.member, chosen.fetched, chosen.state, confirmed.state, confirmed.failed, confirmed.id, confirmed.attempts, confirmed.failures
+SELECT recipient.member, chosen.fetched, chosen.state, confirmed.state, confirmed.failed, confirmed.id, confirmed.attempts, confirmed.failures, recipient.request
 FROM (SELECT) one LEFT JOIN recipient ON true LEFT JOIN chosen ON true LEFT JOIN confirmed ON true

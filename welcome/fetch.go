@@ -41,7 +41,7 @@ func (s *Service) fetchOnce(ctx context.Context, convo uuid.UUID, to Device, wai
 	statements := s.begin(wait, convo, to, reasonFetch)
 	statements.Queue(openLease, convo, to.DID, to.DeviceID, []byte(to.KeyPackageRef), reasonFetch, s.policy.Grace).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&f.member, &f.state, &f.leased, &f.ref, &f.epoch, &f.graceExpiresAt, &f.body)
+			return row.Scan(&f.member, &f.state, &f.leased, &f.ref, &f.epoch, &f.graceExpiresAt, &f.body, &f.request)
 		})
 	err = s.transact(ctx, nsid.GetWelcome, statements)
 	return f, err
@@ -56,6 +56,7 @@ type fetched struct {
 	epoch          *int64
 	graceExpiresAt *time.Time
 	body           []byte
+	request        *bool // the recipient has not accepted the convo
 }
 
 func (f fetched) busy() bool {
@@ -74,5 +75,5 @@ func (f fetched) delivery() (Delivery, error) {
 	case f.body == nil:
 		return Delivery{}, fmt.Errorf("the Welcome of epoch %d has no bytes", *f.epoch)
 	}
-	return Delivery{Body: f.body, KeyPackageRef: f.ref, Epoch: *f.epoch, State: InFlight, GraceExpiresAt: *f.graceExpiresAt}, nil
+	return Delivery{Body: f.body, KeyPackageRef: f.ref, Epoch: *f.epoch, State: InFlight, GraceExpiresAt: *f.graceExpiresAt, Request: *f.request}, nil
 }

@@ -9,7 +9,7 @@
 WITH audit AS MATERIALIZED (
     SELECT set_config('mlsd.caller', $2::text, true), set_config('mlsd.reason', $5::text, true)
 ), recipient AS MATERIALIZED (
-    SELECT left_at IS NULL AS member FROM audit, members WHERE convo_id = $1 AND did = $2
+    SELECT left_at IS NULL AS member, requested_at IS NOT NULL AS request FROM audit, members WHERE convo_id = $1 AND did = $2
 ), chosen AS MATERIALIZED (
     SELECT id, state, key_package_ref, epoch, grace_expires_at,
         state = 'in_flight' AND grace_expires_at > clock_timestamp() AS leased
@@ -35,5 +35,5 @@ WITH audit AS MATERIALIZED (
 )
 SELECT recipient.member, chosen.state, chosen.leased OR opened.grace_expires_at IS NOT NULL, chosen.key_package_ref, chosen.epoch,
     coalesce(opened.grace_expires_at, chosen.grace_expires_at),
-    (SELECT body FROM welcome_bodies WHERE convo_id = $1 AND epoch = chosen.epoch LIMIT 1)
+    (SELECT body FROM welcome_bodies WHERE convo_id = $1 AND epoch = chosen.epoch LIMIT 1), recipient.request
 FROM (SELECT) one LEFT JOIN recipient ON true LEFT JOIN chosen ON true LEFT JOIN opened ON true

@@ -77,7 +77,7 @@ func TestHundredConfirmations(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 100 {
 		all.Go(func() {
-			if state, err := b.nodes[i%2].Confirm(t.Context(), b.convo, recipient(0), true, ""); err != nil || state != welcome.Consumed {
+			if state, _, err := b.nodes[i%2].Confirm(t.Context(), b.convo, recipient(0), true, ""); err != nil || state != welcome.Consumed {
 				t.Errorf("%s, %v", state, err)
 			}
 		})
@@ -159,7 +159,7 @@ func TestConfirmedTogether(t *testing.T) {
 			if i%3 == 0 {
 				want = welcome.InFlight
 			}
-			if state, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), i%3 != 0, ""); err != nil || state != want {
+			if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), i%3 != 0, ""); err != nil || state != want {
 				t.Errorf("recipient %d: %s, %v", i, state, err)
 			}
 		})
@@ -180,7 +180,7 @@ func TestConfirmedTwice(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1, true)
 	for _, success := range []bool{false, true, false, true} {
-		if _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(0), success, "no such key"); err != nil {
+		if _, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(0), success, "no such key"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -267,13 +267,13 @@ func TestLockedWelcome(t *testing.T) {
 	}
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(0), true, "")
+		_, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(0), true, "")
 		waiting <- err
 	}()
 	var others sync.WaitGroup
 	for i := 1; i < 50; i++ {
 		others.Go(func() {
-			if state, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
+			if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
 				t.Errorf("recipient %d: %s, %v", i, state, err)
 			}
 		})
@@ -301,7 +301,7 @@ func TestPoisonedConfirmation(t *testing.T) {
 			if poisoned {
 				details = "zero\x00byte"
 			}
-			if _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), !poisoned, details); (err != nil) != poisoned {
+			if _, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), !poisoned, details); (err != nil) != poisoned {
 				t.Errorf("recipient %d: %v", i, err)
 			}
 		})
@@ -328,7 +328,7 @@ func TestKilledConfirmations(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 50 {
 			all.Go(func() {
-				if state, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
+				if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
 					t.Errorf("recipient %d: %s, %v", i, state, err)
 				}
 			})
@@ -374,7 +374,7 @@ func TestServiceAndReaper(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if state, err := b.nodes[1].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
+			if state, _, err := b.nodes[1].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
 				t.Errorf("confirm %d: %s, %v", i, state, err)
 			}
 		})
@@ -390,16 +390,17 @@ func TestServiceAndReaper(t *testing.T) {
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3, false)
+	node := b.nodes[1] // it has no failpoints
 	for i := range 3 {
 		for _, step := range []func() error{
-			func() error { _, err := b.nodes[0].Fetch(t.Context(), b.convo, recipient(i)); return err },
-			func() error { _, err := b.nodes[0].Fetch(t.Context(), b.convo, recipient(i)); return err },
+			func() error { _, err := node.Fetch(t.Context(), b.convo, recipient(i)); return err },
+			func() error { _, err := node.Fetch(t.Context(), b.convo, recipient(i)); return err },
 			func() error {
-				_, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), false, "no")
+				_, _, err := node.Confirm(t.Context(), b.convo, recipient(i), false, "no")
 				return err
 			},
 			func() error {
-				_, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, "")
+				_, _, err := node.Confirm(t.Context(), b.convo, recipient(i), true, "")
 				return err
 			},
 		} {
@@ -414,10 +415,10 @@ func TestRoundTrips(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := b.nodes[0].Close(ctx); err != nil {
+	if err := node.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.nodes[0].Confirm(ctx, b.convo, recipient(0), true, ""); !errors.Is(err, batch.ErrClosed) {
+	if _, _, err := node.Confirm(ctx, b.convo, recipient(0), true, ""); !errors.Is(err, batch.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

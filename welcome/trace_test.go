@@ -102,12 +102,12 @@ func TestFailuresStay(t *testing.T) {
 	}
 	confirm := func(success bool, details string, want welcome.State) {
 		t.Helper()
-		if state, err := service.Confirm(t.Context(), convo, phone, success, details); err != nil || state != want {
+		if state, _, err := service.Confirm(t.Context(), convo, phone, success, details); err != nil || state != want {
 			t.Fatalf("%s, %v; want %s", state, err, want)
 		}
 	}
 	long := "out of memory " + strings.Repeat("é", 1000)
-	if _, err := service.Confirm(t.Context(), convo, phone, false, "too soon"); err == nil {
+	if _, _, err := service.Confirm(t.Context(), convo, phone, false, "too soon"); err == nil {
 		t.Fatal("confirmed what was never fetched")
 	}
 	fetch()
@@ -172,7 +172,7 @@ func TestSilence(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if state, err := service.Confirm(t.Context(), convo, phone, false, "no bytes"); err != nil || state != welcome.Consumed {
+			if state, _, err := service.Confirm(t.Context(), convo, phone, false, "no bytes"); err != nil || state != welcome.Consumed {
 				t.Fatalf("%s, %v", state, err)
 			}
 		}
@@ -180,7 +180,7 @@ func TestSilence(t *testing.T) {
 			t.Errorf("reaped %t: after silence and a failure (-want +got):\n%s", reaped, diff)
 		}
 		for range 2 {
-			if state, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil || state != welcome.Consumed {
+			if state, _, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil || state != welcome.Consumed {
 				t.Fatalf("%s, %v", state, err)
 			}
 		}

@@ -83,4 +83,5 @@ type Delivery struct {
 	Epoch          int64 // that the Welcome leads into
 	State          State
 	GraceExpiresAt time.Time
+	Request        bool // the recipient has not accepted the convo
 }

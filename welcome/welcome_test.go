@@ -109,7 +109,7 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 		"confirm": func(rt *rapid.T) {
 			success := rapid.Bool().Draw(rt, "success")
 			model.endLease(policy.OnExpiry)
-			state, err := service.Confirm(ctx, convo, phone, success, "no such key")
+			state, _, err := service.Confirm(ctx, convo, phone, success, "no such key")
 			if !model.fetched {
 				if !errors.Is(err, welcome.ErrNotFound) {
 					rt.Fatalf("confirmed what was never fetched: %s, %v", state, err)
@@ -191,7 +191,7 @@ func TestNewerWelcomeSupersedes(t *testing.T) {
 		t.Fatal(err)
 	}
 	add(t, db, convo, 7, one) // the same KeyPackage: a last-resort one
-	if state, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil || state != welcome.Superseded {
+	if state, _, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil || state != welcome.Superseded {
 		t.Fatalf("a late confirmation: %s, %v", state, err)
 	}
 	got, err := service.Fetch(t.Context(), convo, phone)
@@ -221,7 +221,7 @@ func TestRetention(t *testing.T) {
 	if _, err := service.Fetch(t.Context(), convo, phone); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil {
+	if _, _, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil {
 		t.Fatal(err)
 	}
 	step := func(d time.Duration, want welcome.Reaped) {

@@ -1,0 +1,78 @@
+package consent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+// Blocked is one block of a person's.
+type Blocked struct {
+	DID syntax.DID
+	At  time.Time // whole milliseconds
+}
+
+// Invitations of one inviter share this lock, and a block of the inviter takes it alone. So a block
+// waits for the invitations that have not seen it: once it is answered, none of them commits.
+const (
+	shareInviter = `SELECT pg_advisory_xact_lock_shared(hashtextextended('mlsd.invitations ' || $1, 0))`
+	lockInviter  = `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.invitations ' || $1, 0))`
+)
+
+// Block makes did block another DID, and returns when it first did so. To block again changes
+// nothing. It takes the lock of the blocked DID's invitations. A transaction that locks a convo
+// locks it before that. Errors besides the database's: ErrOwnBlock, ErrTooManyBlocks.
+func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Time, err error) {
+	if did == blocked {
+		return at, ErrOwnBlock
+	}
+	var others int
+	batch := &pgx.Batch{}
+	// The blocks of one person are counted one after the other.
+	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('mlsd.blocks ' || $1, 0))`, did)
+	batch.Queue(lockInviter, blocked)
+	batch.Queue(`
+		INSERT INTO blocks (did, blocked_did, created_at) VALUES ($1, $2, date_trunc('milliseconds', clock_timestamp()))
+		ON CONFLICT DO NOTHING`, did, blocked)
+	batch.Queue(`
+		SELECT created_at, (SELECT count(*) FROM blocks WHERE did = $1 AND blocked_did <> $2)
+		FROM blocks WHERE did = $1 AND blocked_did = $2`, did, blocked).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&at, &others) })
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return at, fmt.Errorf("block: %w", err)
+	}
+	if others >= MaxBlocks {
+		return at, ErrTooManyBlocks
+	}
+	return at, nil
+}
+
+// Unblock ends the block of a DID, if there is one.
+func Unblock(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) error {
+	if _, err := tx.Exec(ctx, `DELETE FROM blocks WHERE did = $1 AND blocked_did = $2`, did, blocked); err != nil {
+		return fmt.Errorf("unblock: %w", err)
+	}
+	return nil
+}
+
+// Blocks returns the DIDs behind after that did blocks, in their order, at most limit of them, and
+// says whether there are more. It is for did alone.
+func Blocks(ctx context.Context, q pgpool.Queryer, did, after syntax.DID, limit int) (blocks []Blocked, more bool, err error) {
+	rows, err := q.Query(ctx, `
+		SELECT blocked_did, created_at FROM blocks WHERE did = $1 AND blocked_did > $2 ORDER BY blocked_did LIMIT $3`, did, after, limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list blocks: %w", err)
+	}
+	if blocks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Blocked]); err != nil {
+		return nil, false, fmt.Errorf("list blocks: %w", err)
+	}
+	if len(blocks) > limit {
+		return blocks[:limit], true, nil
+	}
+	return blocks, false, nil
+}

@@ -1,0 +1,52 @@
+package consent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+// Policy says who may invite a person and claim its KeyPackages.
+type Policy string
+
+// The policies.
+const (
+	Everyone Policy = "everyone" // the default
+	Shared   Policy = "shared"   // members of a convo that the person is in and has accepted
+	Nobody   Policy = "nobody"
+)
+
+// SetPolicy sets the policy of did. It holds for invitations that begin later. Error besides the
+// database's: ErrUnknownPolicy.
+func SetPolicy(ctx context.Context, tx pgx.Tx, did syntax.DID, p Policy) (err error) {
+	switch p {
+	case Everyone:
+		_, err = tx.Exec(ctx, `DELETE FROM invitation_policies WHERE did = $1`, did)
+	case Shared, Nobody:
+		_, err = tx.Exec(ctx, `
+			INSERT INTO invitation_policies (did, policy) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET policy = excluded.policy`, did, p)
+	default:
+		return ErrUnknownPolicy
+	}
+	if err != nil {
+		return fmt.Errorf("set the invitation policy: %w", err)
+	}
+	return nil
+}
+
+// PolicyOf returns the policy of did.
+func PolicyOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (p Policy, err error) {
+	err = q.QueryRow(ctx, `SELECT policy FROM invitation_policies WHERE did = $1`, did).Scan(&p)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Everyone, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the invitation policy: %w", err)
+	}
+	return p, nil
+}

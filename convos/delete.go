@@ -1,0 +1,184 @@
+package convos
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
+	"mlsd/messages"
+	"mlsd/outbox"
+	"mlsd/welcome"
+)
+
+// Close closes a convo without a commit, and returns since when it is closed. Its members can read
+// and leave it. Everything else is refused with ErrConvoClosed. Error: ErrNotFound.
+func Close(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (at time.Time, err error) {
+	err = tx.QueryRow(ctx, `
+		UPDATE convos SET closed_at = coalesce(closed_at, clock_timestamp()) WHERE id = $1 RETURNING closed_at`, convo).Scan(&at)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return at, ErrNotFound
+	}
+	if err != nil {
+		return at, fmt.Errorf("close the convo: %w", err)
+	}
+	return at, nil
+}
+
+// NSIDDelete names the transactions of a deletion for failpoints.
+const NSIDDelete = "mlsd.convos.delete"
+
+// purgeBatch bounds the rows of one transaction of a deletion.
+const purgeBatch = 1000
+
+// deleteSQL deletes the rows of a convo that say that it exists.
+//
+//go:embed delete.sql
+var deleteSQL string
+
+// Remover deletes convos. Any number of nodes can run one.
+//
+// A deletion has two parts. Remove is one transaction: after it the convo exists for nobody, and
+// its members have the event that they were removed. Purge deletes the rest, the log and the bytes
+// of Welcomes, in batches. What a killed node has left, RunOnce of any node deletes.
+type Remover struct {
+	db     *pgxpool.Pool
+	faults *failpoint.Set
+}
+
+// NewRemover returns a remover. db is for maintenance.
+func NewRemover(db *pgxpool.Pool, faults *failpoint.Set) *Remover {
+	return &Remover{db: db, faults: faults}
+}
+
+// Remove deletes a convo, its roster, its Welcomes and the records of its writes, and leaves a
+// tombstone: its group_id cannot be used again. The transaction must be one of maintenance. removed
+// are the members that it had. A convo that was deleted before has none. Error: ErrNotFound.
+func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (removed int64, err error) {
+	var creator syntax.DID
+	var groupID []byte
+	var key *string
+	err = tx.QueryRow(ctx, `SELECT creator_did, group_id, idempotency_key FROM convos WHERE id = $1`, convo).Scan(&creator, &groupID, &key)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, r.removed(ctx, tx, convo)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the convo: %w", err)
+	}
+	// Writes lock their record before their convo, and so does this.
+	if err := forgetRecords(ctx, tx, convo, creator, key); err != nil {
+		return 0, err
+	}
+	var there bool
+	err = tx.QueryRow(ctx, `SELECT true FROM convos WHERE id = $1 FOR UPDATE`, convo).Scan(&there)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, r.removed(ctx, tx, convo) // by another request meanwhile
+	}
+	if err != nil {
+		return 0, fmt.Errorf("lock the convo: %w", err)
+	}
+	if err := welcome.Forget(ctx, tx, convo); err != nil {
+		return 0, err
+	}
+	group := sha256.Sum256(groupID)
+	if err := tx.QueryRow(ctx, deleteSQL, convo, group[:], outbox.Membership, outbox.Removed).Scan(&removed); err != nil {
+		return 0, fmt.Errorf("delete the convo: %w", err)
+	}
+	return removed, nil
+}
+
+// removed returns nil if the convo has been deleted before, and ErrNotFound if it never existed.
+func (r *Remover) removed(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
+	var before bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM deleted_convos WHERE id = $1)`, convo).Scan(&before); err != nil {
+		return fmt.Errorf("look for the tombstone: %w", err)
+	}
+	if !before {
+		return ErrNotFound
+	}
+	return nil
+}
+
+// forgetRecords deletes the records of the convo's creation and of all writes on it.
+func forgetRecords(ctx context.Context, tx pgx.Tx, convo uuid.UUID, creator syntax.DID, key *string) error {
+	rows, err := tx.Query(ctx, `SELECT did FROM members WHERE convo_id = $1`, convo)
+	if err != nil {
+		return fmt.Errorf("read the roster: %w", err)
+	}
+	people, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
+	if err != nil {
+		return fmt.Errorf("read the roster: %w", err)
+	}
+	if _, err := idem.Forget(ctx, tx, people, convo.String()); err != nil || key == nil {
+		return err
+	}
+	return idem.ForgetKey(ctx, tx, creator, nsid.CreateConvo, *key)
+}
+
+// Purge deletes what is left of a convo after Remove, and returns how many log entries it has
+// deleted. Two calls at once wait for each other. If ctx ends before, the next call goes on.
+func (r *Remover) Purge(ctx context.Context, convo uuid.UUID) (entries int64, err error) {
+	for done := false; !done; {
+		if err := r.faults.Hit(ctx, failpoint.AfterCommit, NSIDDelete); err != nil {
+			return entries, err
+		}
+		var n int64
+		err := pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) (err error) {
+			n, done, err = purge(ctx, tx, convo)
+			return err
+		})
+		if err != nil {
+			return entries, fmt.Errorf("purge convo %s: %w", convo, err)
+		}
+		entries += n
+	}
+	return entries, nil
+}
+
+// purge deletes one batch. The lock of the tombstone makes batches of one convo run one after the
+// other. The one that finds nothing more says in the tombstone that nothing is left.
+func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done bool, err error) {
+	var pending bool
+	err = tx.QueryRow(ctx, `SELECT purged_at IS NULL FROM deleted_convos WHERE id = $1 FOR UPDATE`, convo).Scan(&pending)
+	if err != nil || !pending {
+		return 0, true, err
+	}
+	entries, err = messages.Purge(ctx, tx, convo, purgeBatch)
+	if err != nil || entries == purgeBatch {
+		return entries, false, err
+	}
+	bodies, err := welcome.Purge(ctx, tx, convo, purgeBatch)
+	if err != nil || bodies == purgeBatch {
+		return entries, false, err
+	}
+	_, err = tx.Exec(ctx, `UPDATE deleted_convos SET purged_at = clock_timestamp() WHERE id = $1`, convo)
+	return entries, true, err
+}
+
+// RunOnce purges up to 100 convos whose deletion is not finished.
+func (r *Remover) RunOnce(ctx context.Context) error {
+	rows, err := r.db.Query(ctx, `SELECT id FROM deleted_convos WHERE purged_at IS NULL ORDER BY deleted_at LIMIT 100`)
+	if err != nil {
+		return fmt.Errorf("look for deleted convos: %w", err)
+	}
+	unfinished, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return fmt.Errorf("look for deleted convos: %w", err)
+	}
+	for _, convo := range unfinished {
+		if _, err := r.Purge(ctx, convo); err != nil {
+			return err
+		}
+	}
+	return nil
+}

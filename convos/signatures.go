@@ -1,0 +1,78 @@
+package convos
+
+import "mlsd/mls"
+
+// maxSignatures is how many signatures of devices are verified inside a transaction. More of them
+// take so long that others would wait for the convo and for a connection of the database.
+const maxSignatures = 16
+
+// UnverifiedError says that a commit or its GroupInfo has more signatures than are verified inside a
+// transaction. The caller of this package ends the transaction, calls Verify, and tries again with
+// the same Proposed.
+type UnverifiedError struct {
+	Verify func() // keeps the result in Proposed.Verified
+}
+
+func (*UnverifiedError) Error() string {
+	return "there are too many signatures to verify inside a transaction"
+}
+
+// Verified holds the results of verifications that were made outside a transaction. The zero Verified
+// has none. It is for one request, and not safe for concurrent use.
+type Verified struct {
+	changed verification[*mls.Change] // by Apply
+	follows verification[*mls.Change] // by Follow
+	group   verification[*mls.Group]
+}
+
+// applied returns what apply returns, which verifies at most n signatures against the group of epoch.
+// The error can be an *UnverifiedError, also that of followed and tree.
+func (v *Verified) applied(epoch int64, n int, apply func() (*mls.Change, error)) (*mls.Change, error) {
+	if v == nil {
+		return apply()
+	}
+	return v.changed.of(epoch, n, apply)
+}
+
+func (v *Verified) followed(epoch int64, n int, follow func() (*mls.Change, error)) (*mls.Change, error) {
+	if v == nil {
+		return follow()
+	}
+	return v.follows.of(epoch, n, follow)
+}
+
+func (v *Verified) tree(epoch int64, n int, verify func() (*mls.Group, error)) (*mls.Group, error) {
+	if v == nil {
+		return verify()
+	}
+	return v.group.of(epoch, n, verify)
+}
+
+// verification is the result of verifying one object against the group of an epoch. The group of an
+// epoch never changes.
+type verification[T any] struct {
+	done  bool
+	epoch int64
+	value T
+	err   error
+}
+
+// of returns what f returns, which verifies n signatures against the group of epoch. If they are many,
+// the error is an *UnverifiedError until f was called outside the transaction.
+func (v *verification[T]) of(epoch int64, n int, f func() (T, error)) (T, error) {
+	if n <= maxSignatures {
+		return f()
+	}
+	if v.done && v.epoch == epoch {
+		return v.value, v.err
+	}
+	var none T
+	return none, &UnverifiedError{Verify: func() {
+		v.value, v.err = f()
+		v.done, v.epoch = true, epoch
+	}}
+}
+
+// signatures is at most how many signatures of devices Apply verifies: two of each KeyPackage, or one
+// of each proposal that the commit refers to.
+func signatures(commit *mls.Commit) int { return 2 * len(commit.Proposals) }

@@ -1,0 +1,70 @@
+package convos_test
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgtest"
+)
+
+//go:embed strangers.sql
+var readStrangers string
+
+// H10: to look for strangers reads what the invited are in, not the rosters of the inviter's convos. The
+// inviter is in 200 convos, one of 1,000 people, and invites 50 who are in 20 others each.
+func TestStrangersAreFoundByIndex(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, sql := range []string{
+		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+		SELECT gen_random_uuid(), 'inviter', 'member', now(), 0 FROM generate_series(1, 200)`,
+		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at)
+		SELECT gen_random_uuid(), 'stranger' || n, 'member', now(), 0, now() FROM generate_series(1, 20), generate_series(1, 50) n`,
+		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+		SELECT (SELECT convo_id FROM members WHERE did = 'inviter' LIMIT 1), 'known' || n, 'member', now(), 0 FROM generate_series(1, 999) n`,
+	} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for who, want := range map[string]struct{ strangers, open int }{"stranger": {50, 20}, "known": {0, 0}} {
+		var dids []string
+		for n := range 50 {
+			dids = append(dids, fmt.Sprint(who, n+1))
+		}
+		rows, err := db.Query(t.Context(), readStrangers, "inviter", dids, 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		if err != nil || len(found) != want.strangers || len(found) > 0 && found[0] != want.open {
+			t.Errorf("%s: %v, %v", who, found, err)
+		}
+		// One page of an index or table costs about a microsecond.
+		const pagesOfOne = 20 * 10
+		if pages := pagesRead(t.Context(), t, db.QueryRow, dids); pages == 0 || pages > 50*pagesOfOne {
+			t.Errorf("%s: %d pages were read", who, pages)
+		} else {
+			t.Logf("%s: %d pages were read", who, pages)
+		}
+	}
+}
+
+// pagesRead is how many pages the statement reads.
+func pagesRead(ctx context.Context, t *testing.T, query func(context.Context, string, ...any) pgx.Row, dids []string) (pages int) {
+	t.Helper()
+	var plan []struct {
+		Plan struct {
+			Pages int `json:"Shared Hit Blocks"`
+		}
+	}
+	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readStrangers), "inviter", dids, 200).Scan(&plan); err != nil {
+		t.Fatal(err)
+	}
+	return plan[0].Plan.Pages
+}

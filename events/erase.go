@@ -1,0 +1,87 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// EraseSessions deletes the tickets of an account, and what is written of its connections, and
+// returns how many rows.
+func EraseSessions(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH tickets AS (
+			DELETE FROM subscription_tickets WHERE did = $1 RETURNING did
+		), connections AS (
+			DELETE FROM presence WHERE did = $1 RETURNING did
+		)
+		SELECT (SELECT count(*) FROM tickets) + (SELECT count(*) FROM connections)`, p.DID).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("erase sessions: %w", err)
+	}
+	return n, nil
+}
+
+// Waiting returns how many events that name a person are not in the stream yet.
+func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT count(*) FROM outbox WHERE did = $1 OR strpos(detail::text, $1) > 0 AND detail::text ~ $2`, p.DID.String(), p.Pattern()).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("look for waiting events: %w", err)
+	}
+	return n, nil
+}
+
+// Erase puts the tombstone of a person into the events of a part of the stream: those after the place
+// from. It returns the place where the next part begins; done says that there is none. Of events for
+// the person alone, the names of its devices go too.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, from int64, length int64) (next, n int64, done bool, err error) {
+	var head int64
+	err = tx.QueryRow(ctx, `
+		SELECT greatest($1, (SELECT min(first_seq) - 1 FROM event_days)), (SELECT head FROM stream)`, from).Scan(&from, &head)
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("read the length of the stream: %w", err)
+	}
+	next = min(from+length, head)
+	rows, err := tx.Query(ctx, `
+		SELECT stream_seq, day, coalesce(convo_id, '00000000-0000-0000-0000-000000000000') FROM events
+		WHERE stream_seq > $1 AND stream_seq <= $2 AND (did = $3 OR strpos(detail::text, $3) > 0 AND detail::text ~ $4)
+		ORDER BY stream_seq`, from, next, p.DID.String(), p.Pattern())
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("look for events: %w", err)
+	}
+	var seqs []int64
+	var days []time.Time
+	var stones []string
+	var seq int64
+	var day time.Time
+	var convo uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&seq, &day, &convo}, func() error {
+		stone := p.Anywhere()
+		if convo != uuid.Nil {
+			stone = p.In(convo)
+		}
+		seqs, days, stones = append(seqs, seq), append(days, day), append(stones, stone.String())
+		return nil
+	})
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("look for events: %w", err)
+	}
+	tag, err := tx.Exec(ctx, `
+		UPDATE events e
+		SET did = CASE e.did WHEN $4 THEN u.stone ELSE e.did END,
+			detail = regexp_replace(
+				CASE WHEN e.kind IN (5, 6) AND e.did = $4 THEN e.detail - 'deviceId' - 'keyPackageRef' ELSE e.detail END::text,
+				$5, u.stone, 'g')::jsonb
+		FROM unnest($1::bigint[], $2::date[], $3::text[]) AS u (stream_seq, day, stone)
+		WHERE e.stream_seq = u.stream_seq AND e.day = u.day`, seqs, days, stones, p.DID.String(), p.Pattern())
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("erase a name from events: %w", err)
+	}
+	return next, tag.RowsAffected(), next == head, nil
+}

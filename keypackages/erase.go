@@ -1,0 +1,54 @@
+package keypackages
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
+)
+
+// Erase deletes up to limit KeyPackages of an account, with what is kept of them and of the init_keys
+// of older ones, and returns how many rows. An init_key can be published anew afterwards: nobody can
+// claim the KeyPackage that had it.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
+	var n int64
+	err := tx.QueryRow(ctx, `
+		WITH packages AS (
+			DELETE FROM key_packages
+			WHERE (did, ref) IN (SELECT did, ref FROM key_packages WHERE did = $1 ORDER BY did, ref LIMIT $2 FOR UPDATE)
+			RETURNING ref
+		), keys AS (
+			DELETE FROM key_package_init_keys
+			WHERE (did, init_key) IN (
+				SELECT did, init_key FROM key_package_init_keys i
+				WHERE did = $1 AND NOT EXISTS (
+					SELECT FROM key_packages k WHERE k.did = $1 AND k.ref = i.ref AND k.ref NOT IN (SELECT ref FROM packages))
+				LIMIT $2)
+			RETURNING ref
+		), signals AS (
+			DELETE FROM key_package_signals
+			WHERE (did, device_id, cipher_suite, kind) IN (
+				SELECT did, device_id, cipher_suite, kind FROM key_package_signals WHERE did = $1 LIMIT $2)
+			RETURNING did
+		)
+		SELECT (SELECT count(*) FROM packages) + (SELECT count(*) FROM keys) + (SELECT count(*) FROM signals)`, p.DID, limit).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("erase KeyPackages: %w", err)
+	}
+	return n, nil
+}
+
+// EraseClaims puts the tombstone of a person into the KeyPackages of others that it has claimed, in a
+// part of the table.
+func EraseClaims(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE key_packages SET claimed_by = $4
+		WHERE ctid >= $1::tid AND ctid < $2::tid AND claimed_by = $3`, b.From, b.To, p.DID.String(), p.Anywhere())
+	if err != nil {
+		return 0, fmt.Errorf("erase a name from claims: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

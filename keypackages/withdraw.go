@@ -1,0 +1,46 @@
+package keypackages
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/mls"
+)
+
+// Withdrawal selects KeyPackages of one owner: those that match everything that is set.
+type Withdrawal struct {
+	Owner    syntax.DID
+	DeviceID string              // "" is any
+	Refs     []mls.KeyPackageRef // nil is any
+}
+
+// Withdraw makes KeyPackages unusable, and returns how many. Nobody gets one any more, and no
+// Welcome may name one, not even that of a caller who has claimed it. KeyPackages that have been
+// consumed or have expired do not count, so that a repetition returns 0.
+//
+// A withdrawn KeyPackage is an expired one with withdrawn_at set. Servers of earlier versions know
+// the state, and refuse it.
+func Withdraw(ctx context.Context, tx pgx.Tx, w Withdrawal) (int64, error) {
+	var refs [][]byte
+	if w.Refs != nil {
+		refs = [][]byte{}
+	}
+	for _, ref := range w.Refs {
+		refs = append(refs, ref)
+	}
+	tag, err := tx.Exec(ctx, `
+		UPDATE key_packages
+		SET state = 'expired', withdrawn_at = clock_timestamp(), not_after = least(not_after, clock_timestamp())
+		WHERE (did, ref) IN (
+			SELECT did, ref FROM key_packages
+			WHERE did = $1 AND ($2 = '' OR device_id = $2) AND ($3::bytea[] IS NULL OR ref = ANY($3))
+				AND state IN ('available', 'claimed', 'orphaned')
+			ORDER BY did, ref FOR UPDATE)`, w.Owner, w.DeviceID, refs)
+	if err != nil {
+		return 0, fmt.Errorf("withdraw KeyPackages: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

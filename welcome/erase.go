@@ -1,0 +1,25 @@
+package welcome
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// Erase puts the tombstone of a person into its Welcomes of a convo, and drops what its devices have
+// said. All of these Welcomes have ended: the person has left.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE welcomes
+		SET recipient_did = $3, device_id = 'erased', last_error = NULL,
+			last_failure = CASE WHEN last_failure IS NOT NULL THEN 'erased' END
+		WHERE convo_id = $1 AND recipient_did = $2`, convo, p.DID, p.In(convo))
+	if err != nil {
+		return 0, fmt.Errorf("erase a recipient of Welcomes: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
