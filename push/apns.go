@@ -21,6 +21,10 @@ const payload = `{"aps":{"alert":{"loc-key":"new-message"},"content-available":1
 // collapseID makes a device that was off show one notification for all convos.
 const collapseID = "mlsd"
 
+// pings finds out that the other side of an HTTP/2 connection is silent. Without it, all calls
+// would use that connection until the operating system gives it up, after many minutes.
+var pings = http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second}
+
 // APNsKey is the key that an operator gets from Apple.
 type APNsKey struct {
 	File   string // .p8
@@ -36,6 +40,10 @@ type APNs struct {
 // NewAPNs returns a caller of APNs. host replaces Apple's hosts, and roots replaces the certificate
 // authorities of the system. Both are for tests.
 func NewAPNs(key APNsKey, host string, roots *x509.CertPool) (*APNs, error) {
+	return newAPNs(key, host, roots, pings)
+}
+
+func newAPNs(key APNsKey, host string, roots *x509.CertPool, pings http.HTTP2Config) (*APNs, error) {
 	if key.KeyID == "" || key.TeamID == "" {
 		return nil, errors.New("the APNs key needs its id and the id of its team")
 	}
@@ -50,6 +58,7 @@ func NewAPNs(key APNsKey, host string, roots *x509.CertPool) (*APNs, error) {
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 3 * time.Second,
 		MaxResponseHeaderBytes: 16 << 10, MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Minute,
+		HTTP2: &pings,
 	}
 	client := func(apple string) *apns2.Client {
 		if host != "" {

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/pgpool"
 )
 
 // provider makes one call. It returns nil if the call was delivered. Errors: *goneError and
@@ -33,8 +34,9 @@ func (e *refusedError) Error() string { return "refused: " + e.reason }
 
 // busyError is a temporary failure. The receiver says after which time to try again.
 type busyError struct {
-	after  time.Duration
-	reason string
+	after   time.Duration
+	reason  string
+	working bool // the host works: it answered that it was called too often or too early
 }
 
 func (e *busyError) Error() string { return e.reason }
@@ -60,6 +62,8 @@ func (j Job) content() idem.Content {
 // attempt makes one attempt at a job that this worker has taken. An error other than the call's
 // leaves the job as it is. Another worker takes it once it is overdue.
 func (w *Worker) attempt(ctx context.Context, j Job) {
+	ctx, cancel := context.WithTimeout(ctx, w.timeouts[Kind(j.place.pool)]+2*databaseTimeout)
+	defer cancel()
 	err := w.faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
 	if err == nil {
 		_, err = w.writes.Run(ctx, idem.Request{
@@ -94,8 +98,23 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	if !found {
 		return w.end(j, idem.Success, done, "the device is not registered any more"), nil
 	}
-	if j.attempt > maxAttempts { // the workers ended before they stored an outcome
+	withheld, err := w.withheld(ctx, []syntax.DID{j.DID})
+	if err != nil {
+		return idem.Done{}, &retryError{err}
+	}
+	if len(withheld) > 0 { // a client that comes back reads what it has missed without a push
+		return w.end(j, idem.Success, done, "the account may not use the service now"), nil
+	}
+	if j.attempt > maxAttempts { // its host was not called, or workers ended before they stored an outcome
 		return w.end(j, idem.Failure, dead, "tried too often"), nil
+	}
+	if t.State != Active {
+		d := w.end(j, idem.Success, done, "the webhook has not answered its challenge")
+		d.Effect = both(d.Effect, miss(j))
+		return d, nil
+	}
+	if pool(t.Kind) != j.place.pool || t.host() != j.place.host { // the call would not be counted
+		return idem.Done{}, &retryError{errors.New("the device was registered anew")}
 	}
 	err = w.call(ctx, j, t)
 	var gone *goneError
@@ -125,9 +144,28 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 	if p == nil {
 		return fmt.Errorf("this node cannot call %s", t.Kind)
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	limited, cancel := context.WithTimeout(ctx, w.timeouts[t.Kind])
 	defer cancel()
-	return p.call(ctx, j, t)
+	err := p.call(limited, j, t)
+	if ctx.Err() == nil {
+		w.limits.report(j.place, resultOf(err))
+	}
+	return err
+}
+
+// resultOf returns what the outcome of a call says about its host. Any answer of a server that
+// works is the target's own.
+func resultOf(err error) result {
+	var gone *goneError
+	var refused *refusedError
+	var busy *busyError
+	switch {
+	case err == nil, errors.As(err, &gone), errors.As(err, &refused):
+		return succeeded
+	case errors.As(err, &busy) && busy.working:
+		return succeeded
+	}
+	return failed
 }
 
 // effect is a part of the transaction that ends a job.
@@ -161,13 +199,14 @@ func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Don
 	}}
 }
 
-// deleteTarget deletes a target that no longer exists, unless the device has registered another
-// address since.
+// deleteTarget deletes a target that no longer exists, unless the device has been registered since,
+// also under the same address. A server of the version before stores no registration.
 func deleteTarget(t Target) effect {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			DELETE FROM push_targets WHERE did = $1 AND device_id = $2 AND kind = $3 AND address = $4 AND topic = $5`,
-			t.DID, t.DeviceID, t.Kind, t.Address, t.Topic)
+			DELETE FROM push_targets
+			WHERE did = $1 AND device_id = $2 AND kind = $3 AND address = $4 AND topic = $5 AND registration IS NOT DISTINCT FROM $6`,
+			t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.registration)
 		if err != nil {
 			return fmt.Errorf("delete the target: %w", err)
 		}
@@ -240,5 +279,5 @@ func withoutURL(err error) error {
 
 // clip shortens what a receiver says, and makes it text that the database accepts.
 func clip(reason string) string {
-	return strings.ToValidUTF8(strings.ReplaceAll(reason[:min(len(reason), 200)], "\x00", ""), "")
+	return pgpool.Storable(reason[:min(len(reason), 200)])
 }

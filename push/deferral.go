@@ -23,6 +23,11 @@ import (
 // job. A job whose heard_by is NULL is not deferred, and stays so: the device was not connected,
 // its last connection has ended, or a call has failed.
 //
+// A connection without a cursor delivers nothing from before it began. It counts only if it began
+// before heard_from: before the transaction of the oldest message or Welcome that the job stands
+// for. In the table presence, since is the beginning of a connection with a cursor (infinity: there
+// is none), and attached_since that of any connection.
+//
 // At synced_at a node last stored which connections it believed alive. A connection that it
 // believed alive then was alive DetectWithin before. synced_at is never later than the oldest event
 // that the node has not yet handed to its connections.
@@ -77,9 +82,9 @@ func CallDisconnected(ctx context.Context, tx pgx.Tx, dids []syntax.DID, devices
 const connected = "connected"
 
 // endConnected ends the deferred jobs that are due and of which a connection of the device was
-// alive at heard_by. It works in bounded transactions.
-func (w *Worker) endConnected(ctx context.Context) error {
-	for {
+// alive at heard_by. It works in bounded transactions. more says that jobs are possibly left.
+func (w *Worker) endConnected(ctx context.Context) (more bool, err error) {
+	for range roundBatches {
 		var n int64
 		batch := &pgx.Batch{} // one transaction
 		batch.Queue(`SELECT set_config('mlsd.reason', $1, true)`, connected)
@@ -91,7 +96,7 @@ func (w *Worker) endConnected(ctx context.Context) error {
 				WHERE state = 'pending' AND next_attempt_at <= now() AND heard_by IS NOT NULL AND EXISTS (
 					SELECT FROM presence p JOIN nodes n ON n.id = p.node
 					WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id)
-						AND p.since <= d.heard_by - $2::interval AND n.synced_at - $3::interval >= d.heard_by)
+						AND (p.since <= d.heard_by - $2::interval OR p.attached_since <= d.heard_from) AND n.synced_at - $3::interval >= d.heard_by)
 				ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
 			) due
 			WHERE j.did = due.did AND j.id = due.id`, sweepBatch, catchUpWithin, DetectWithin).
@@ -100,13 +105,14 @@ func (w *Worker) endConnected(ctx context.Context) error {
 				return nil
 			})
 		if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
-			return fmt.Errorf("end deferred push jobs: %w", err)
+			return false, fmt.Errorf("end deferred push jobs: %w", err)
 		}
 		for range n {
 			w.metrics.PushEnded(connected)
 		}
 		if n < sweepBatch {
-			return nil
+			return false, nil
 		}
 	}
+	return true, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -18,9 +19,10 @@ import (
 var enqueueSQL string
 
 // QueueWelcome adds to the batch of a Welcome's transaction the statement that makes a job for each
-// device that the Welcome is for. dids and devices are parallel.
+// device that the Welcome is for. dids and devices are parallel. The caller leaves out people who
+// have not accepted the convo.
 func QueueWelcome(batch *pgx.Batch, dids []syntax.DID, devices []string) {
-	batch.Queue(enqueueSQL, nil, nil, dids, devices, deliverWithin, deferFor)
+	batch.Queue(enqueueSQL, nil, nil, dids, devices, deliverWithin, deferFor, nil)
 }
 
 // NSIDFanout names the fan-out for failpoints.
@@ -35,17 +37,19 @@ const fanoutConvos = 32
 const beginFanout = `BEGIN; SET LOCAL lock_timeout = '500ms'`
 
 // FanOut makes the jobs of the messages recorded in push_convos, in bounded transactions. It
-// returns when only rows are left that other workers have locked.
-func (w *Worker) FanOut(ctx context.Context) error {
-	for {
+// returns when only rows are left that other workers have locked, or after roundBatches
+// transactions. more says that rows are possibly left.
+func (w *Worker) FanOut(ctx context.Context) (more bool, err error) {
+	for range roundBatches {
 		n, err := w.fanOut(ctx)
 		if err != nil {
-			return fmt.Errorf("fan messages out: %w", err)
+			return false, fmt.Errorf("fan messages out: %w", err)
 		}
 		if n < fanoutConvos {
-			return nil
+			return false, nil
 		}
 	}
+	return true, nil
 }
 
 // fanOut does one transaction. It reads the members after it has taken the rows. A row that can be
@@ -56,7 +60,7 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 			DELETE FROM push_convos
 			WHERE (convo_id, sender_did) IN (
 				SELECT convo_id, sender_did FROM push_convos ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-			RETURNING convo_id, sender_did`, fanoutConvos)
+			RETURNING convo_id, sender_did, created_at`, fanoutConvos)
 		if err != nil {
 			return err
 		}
@@ -64,14 +68,16 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 		var senders []syntax.DID
 		var convo uuid.UUID
 		var sender syntax.DID
-		_, err = pgx.ForEachRow(rows, []any{&convo, &sender}, func() error {
-			convos, senders = append(convos, convo), append(senders, sender)
+		var at time.Time // when the transaction of the row's first message began
+		var began []time.Time
+		_, err = pgx.ForEachRow(rows, []any{&convo, &sender, &at}, func() error {
+			convos, senders, began = append(convos, convo), append(senders, sender), append(began, at)
 			return nil
 		})
 		if n = len(convos); err != nil || n == 0 {
 			return err
 		}
-		if _, err := tx.Exec(ctx, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor); err != nil {
+		if _, err := tx.Exec(ctx, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began); err != nil {
 			return err
 		}
 		return w.faults.Hit(ctx, failpoint.BeforeCommit, NSIDFanout)

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +46,7 @@ func (uncounted) TakenOver(string)                 {}
 func (uncounted) HeartbeatLost(string)             {}
 func (uncounted) PushAttempted(push.Kind, string)  {}
 func (uncounted) PushEnded(string)                 {}
+func (uncounted) PushChallenged(string)            {}
 func (uncounted) PushBacklog(int64, time.Duration) {}
 
 // received is a call as the receiver got it.
@@ -65,6 +68,7 @@ func newReceiver(t *testing.T) *receiver {
 	t.Helper()
 	r := &receiver{}
 	r.Server = httptest.NewServer(r)
+	r.URL = strings.Replace(r.URL, "127.0.0.1", "localhost", 1) // which must answer challenges
 	t.Cleanup(r.Close)
 	return r
 }
@@ -80,9 +84,12 @@ func (r *receiver) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 	answer := r.answer
 	r.mu.Unlock()
 	if answer != nil {
-		answer(rw, req)
+		answer(rw, req.WithContext(context.WithValue(req.Context(), bodyKey{}, body)))
 	}
 }
+
+// bodyKey names the body of a call in the context of its request.
+type bodyKey struct{}
 
 // answers sets the answer to calls from now on.
 func (r *receiver) answers(answer http.HandlerFunc) {
@@ -114,11 +121,12 @@ type bench struct {
 	convo  uuid.UUID
 	phone  *receiver // bob's
 	target push.Target
+	passed atomic.Int64 // how far the clock of the workers' limits is ahead, as a time.Duration
 
 	standing bool // the stream publishes nothing of the outbox
 }
 
-var policy = push.Policy{APNs: true, Webhooks: true, AllowLoopback: true}
+var policy = push.Policy{APNs: true, Webhooks: true, AllowLoopback: true, Targets: 100}
 
 func newBench(t *testing.T, changes ...func(*push.Config)) *bench {
 	t.Helper()
@@ -149,6 +157,7 @@ func (b *bench) newWorker(changes ...func(*push.Config)) *push.Worker {
 	c := push.Config{
 		DB: b.db, Writes: idem.New(b.db, uncounted{}, log, b.faults), Webhooks: push.NewWebhooks(true), Metrics: uncounted{},
 		Log: log, Faults: b.faults, Jitter: func(longest time.Duration) time.Duration { return longest },
+		Now: func() time.Time { return time.Now().Add(time.Duration(b.passed.Load())) },
 	}
 	for _, change := range changes {
 		change(&c)
@@ -171,7 +180,16 @@ func (b *bench) count(sql string, args ...any) (n int) {
 	return n
 }
 
+// register registers a target that needs no challenge any more.
 func (b *bench) register(target push.Target) push.Target {
+	b.t.Helper()
+	target = b.registerNew(target)
+	b.exec(`UPDATE push_targets SET state = 'active', challenge_at = NULL WHERE did = $1 AND device_id = $2`, target.DID, target.DeviceID)
+	return target
+}
+
+// registerNew registers a target.
+func (b *bench) registerNew(target push.Target) push.Target {
 	b.t.Helper()
 	err := pgx.BeginFunc(b.t.Context(), b.db, func(tx pgx.Tx) (err error) {
 		target, err = push.Register(b.t.Context(), tx, policy, target)
@@ -261,6 +279,7 @@ func (b *bench) only() job {
 // due makes the next attempt of every job due.
 func (b *bench) due() {
 	b.t.Helper()
+	b.passed.Add(int64(2 * time.Hour))
 	pgtest.Age(b.t, b.db, "push_jobs", 2*time.Hour, "next_attempt_at")
 }
 

@@ -38,6 +38,7 @@ func (b *bench) sync(nodes ...*events.Presence) {
 // pass lets time pass in which no node renews its lease.
 func (b *bench) pass(d time.Duration) {
 	b.t.Helper()
+	b.passed.Add(int64(d))
 	pgtest.Age(b.t, b.db, "push_jobs", d)
 	pgtest.Age(b.t, b.db, "presence", d)
 	pgtest.Age(b.t, b.db, "nodes", d)
@@ -351,7 +352,7 @@ func TestEndConnectedDuringFanout(t *testing.T) {
 	here.Connected(bob, "phone")
 	b.sync(here)
 	b.send("first")
-	if err := b.worker.FanOut(t.Context()); err != nil {
+	if _, err := b.worker.FanOut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {
@@ -359,7 +360,7 @@ func TestEndConnectedDuringFanout(t *testing.T) {
 		b.sync(here)
 	}
 	b.send("second")
-	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout, func() error { return b.worker.FanOut(t.Context()) })
+	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout, func() error { _, err := b.worker.FanOut(t.Context()); return err })
 	if err := b.newWorker().RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}

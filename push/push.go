@@ -16,7 +16,9 @@
 // job there already locks it until its own commit. So no call is made before the commit that it
 // stands for.
 //
-// The job of a connected device is deferred: see deferral.go.
+// The job of a connected device is deferred: see deferral.go. A webhook is called only after it has
+// answered a challenge: see challenge.go. Which of the due jobs are called, and when, is decided so
+// that receivers that hang delay nobody else: see queue.go and limits.go.
 package push
 
 import (
@@ -33,9 +35,13 @@ const (
 )
 
 const (
-	inFlight    = 32               // calls of one node at a time
-	callTimeout = 10 * time.Second // of one call, in total
-	maxAttempts = 10
+	webhookTimeout = 3 * time.Second  // of one call of a webhook, in total
+	apnsTimeout    = 10 * time.Second // of one call of Apple's service, in total
+	maxAttempts    = 10
+
+	// databaseTimeout bounds the work in the database of one round, and that before and after a
+	// call. A connection that hangs delays others no longer than this.
+	databaseTimeout = 15 * time.Second
 
 	// takeOverAfterLease is how long after the end of its lease another worker takes a job.
 	takeOverAfterLease = time.Second
@@ -44,6 +50,10 @@ const (
 	lastDelay  = time.Hour          // the longest delay of all
 	keepEnded  = 7 * 24 * time.Hour // how long an ended job is kept
 	sweepBatch = 500                // rows of one transaction
+
+	// roundBatches is how many transactions of a kind one round makes. The next round goes on, so
+	// that no kind of work keeps the others waiting.
+	roundBatches = 8
 )
 
 // Job is one call to a device.
@@ -55,6 +65,8 @@ type Job struct {
 
 	attempt int
 	version int64
+	place   place         // where its call counts
+	wait    time.Duration // until it is due again, if its host is not called
 }
 
 // key is the idempotency key of the call. It is the same in all attempts.

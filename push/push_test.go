@@ -103,7 +103,7 @@ func TestPushCoalesces(t *testing.T) {
 	if n := b.count(`SELECT count(*) FROM push_convos`); n != 1 {
 		t.Fatalf("%d rows for one convo", n)
 	}
-	if err := b.worker.FanOut(t.Context()); err != nil {
+	if _, err := b.worker.FanOut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	b.send("and more")
@@ -267,7 +267,7 @@ func TestUnregisteredMeanwhile(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.send("hello")
-	if err := b.worker.FanOut(t.Context()); err != nil {
+	if _, err := b.worker.FanOut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
@@ -400,14 +400,16 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%+v: %v", tc.target, err)
 		}
 	}
-	for i := range push.MaxTargets + 1 {
+	allowed := 3
+	limited := push.Policy{Webhooks: true, Targets: allowed}
+	for i := range allowed + 1 {
 		err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
 			target := hook("https://push.example.com/")
 			target.DeviceID = string(rune('A' + i))
-			_, err := push.Register(t.Context(), tx, policy, target)
+			_, err := push.Register(t.Context(), tx, limited, target)
 			return err
 		})
-		if (i < push.MaxTargets) != (err == nil) || err != nil && !errors.Is(err, push.ErrTooManyTargets) {
+		if (i < allowed) != (err == nil) || err != nil && !errors.Is(err, push.ErrTooManyTargets) {
 			t.Fatalf("device %d: %v", i, err)
 		}
 	}
@@ -420,7 +422,7 @@ func TestSweep(t *testing.T) {
 	b.send("hello")
 	b.run()
 	b.send("hello")
-	if err := b.worker.FanOut(t.Context()); err != nil {
+	if _, err := b.worker.FanOut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	b.exec(`UPDATE push_jobs SET ended_at = ended_at - interval '8 days'`)
@@ -456,5 +458,31 @@ func TestLifetimes(t *testing.T) {
 		if (of.got - of.want).Abs() > time.Second/2 {
 			t.Errorf("%s: %s, want %s", what, of.got, of.want)
 		}
+	}
+}
+
+// A member who has not accepted the convo is not called for its messages. Once it has accepted, by
+// writing itself, it is called for the next one.
+func TestRequestsAreNotPushed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(`UPDATE members SET requested_at = now() WHERE did = $1`, bob)
+	b.send("buy this")
+	b.run()
+	if calls, jobs := b.phone.taken(), b.jobs(); len(calls) > 0 || len(jobs) > 0 {
+		t.Fatalf("%d calls and %d jobs for a request", len(calls), len(jobs))
+	}
+	answer := b.draft("who are you?")
+	answer.Sender = bob
+	if _, err := b.log.Append(t.Context(), []messages.Draft{answer}); err != nil {
+		t.Fatal(err)
+	}
+	if b.count(`SELECT count(*) FROM members WHERE requested_at IS NOT NULL`) != 0 {
+		t.Fatal("to write does not accept")
+	}
+	b.send("a friend")
+	b.run()
+	if calls := b.phone.taken(); len(calls) != 1 {
+		t.Fatalf("%d calls after it was accepted", len(calls))
 	}
 }

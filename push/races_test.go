@@ -74,7 +74,7 @@ func TestMessageDuringFanout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.send("first")
-	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout, func() error { return b.worker.FanOut(t.Context()) })
+	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout, func() error { _, err := b.worker.FanOut(t.Context()); return err })
 	sent := make(chan error, 1)
 	go func() {
 		_, err := b.log.Append(t.Context(), []messages.Draft{b.draft("second")})
@@ -130,7 +130,7 @@ func TestJobDuringDeposit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.send("first")
-	if err := b.worker.FanOut(t.Context()); err != nil {
+	if _, err := b.worker.FanOut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	err := b.deposit(6, func() error {

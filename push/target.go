@@ -1,8 +1,10 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -13,10 +15,16 @@ import (
 	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/ssrf"
 )
+
+// registerSQL registers a device.
+//
+//go:embed register.sql
+var registerSQL string
 
 // Kind is the way a device is called.
 type Kind string
@@ -32,11 +40,11 @@ const (
 	Sandbox    = "sandbox"
 )
 
-// MaxTargets is how many devices of one DID can be registered.
-const MaxTargets = 100
+// DefaultTargets is how many devices of one DID can be registered if Policy does not say it.
+const DefaultTargets = 10
 
-// ErrTooManyTargets says that the DID has MaxTargets targets already.
-var ErrTooManyTargets = fmt.Errorf("more than %d devices are registered", MaxTargets)
+// ErrTooManyTargets says that the DID has as many targets as it may have.
+var ErrTooManyTargets = errors.New("as many devices are registered as one account may have")
 
 // InvalidError says why a target cannot be registered.
 type InvalidError struct{ Reason string }
@@ -52,6 +60,17 @@ type Target struct {
 	Topic       string // APNs: the app's bundle id
 	Environment string // APNs: Production or Sandbox
 	Secret      string // webhook: the key of its signatures, made by Register
+	State       State  // set by Register
+
+	registration *uuid.UUID // nil: registered by a server of an earlier version
+}
+
+// host is whom calls of a webhook are counted for. It is empty for APNs.
+func (t Target) host() string {
+	if t.Kind != KindWebhook {
+		return ""
+	}
+	return hostOf(t.Address)
 }
 
 // Policy says which targets can be registered.
@@ -59,6 +78,7 @@ type Policy struct {
 	APNs          bool // the server has a key for APNs
 	Webhooks      bool
 	AllowLoopback bool // webhooks on this machine, also over http (development)
+	Targets       int  // of one DID; 0: DefaultTargets
 }
 
 // Check returns an *InvalidError unless t can be called.
@@ -126,9 +146,20 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// Register stores t as the only target of its device, and returns t with its secret. To register
-// the same target again changes nothing. Errors besides the database's: *InvalidError,
-// ErrTooManyTargets.
+// mustAgree reports whether t must answer a challenge before it is called. APNs is asked by Apple's
+// rules. 127.0.0.1 and ::1, which only a server for development takes, are nobody else's.
+func (t Target) mustAgree() bool {
+	if t.Kind != KindWebhook {
+		return false
+	}
+	u, err := url.Parse(t.Address)
+	return err != nil || u.Hostname() != "127.0.0.1" && u.Hostname() != "::1"
+}
+
+// Register stores t as the only target of its device, and returns t with its secret and its state.
+// To register the same target again changes nothing, but a target that has failed is challenged
+// anew. Another webhook is pending until it has answered its challenge. Errors besides the
+// database's: *InvalidError, ErrTooManyTargets.
 func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error) {
 	if err := p.Check(t); err != nil {
 		return t, err
@@ -141,24 +172,19 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 		return t, fmt.Errorf("lock the devices: %w", err)
 	}
 	var others int
+	var known bool // the device is registered already
 	err := tx.QueryRow(ctx, `
-		WITH registered AS (
-			INSERT INTO push_targets AS t (did, device_id, kind, address, topic, environment, secret, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
-			ON CONFLICT (did, device_id) DO UPDATE
-			SET kind = excluded.kind, address = excluded.address, topic = excluded.topic, environment = excluded.environment,
-				secret = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.secret ELSE excluded.secret END,
-				created_at = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.created_at
-					ELSE excluded.created_at END
-			RETURNING secret
-		)
-		SELECT secret, (SELECT count(*) FROM push_targets WHERE did = $1 AND device_id <> $2) FROM registered`,
-		t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret).Scan(&t.Secret, &others)
+		SELECT count(*) FILTER (WHERE device_id <> $2), count(*) FILTER (WHERE device_id = $2) > 0 FROM push_targets WHERE did = $1`,
+		t.DID, t.DeviceID).Scan(&others, &known)
 	if err != nil {
-		return t, fmt.Errorf("register the device: %w", err)
+		return t, fmt.Errorf("count the devices: %w", err)
 	}
-	if others >= MaxTargets {
+	if !known && others >= cmp.Or(p.Targets, DefaultTargets) {
 		return t, ErrTooManyTargets
+	}
+	if err := tx.QueryRow(ctx, registerSQL, t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret, t.mustAgree()).
+		Scan(&t.Secret, &t.State); err != nil {
+		return t, fmt.Errorf("register the device: %w", err)
 	}
 	return t, nil
 }
@@ -181,10 +207,12 @@ func Unregister(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) (
 
 // target reads the current target of a job's device. found is false if there is none.
 func (w *Worker) target(ctx context.Context, j Job) (t Target, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+	defer cancel()
 	t.DID, t.DeviceID = j.DID, j.DeviceID
 	err = w.db.QueryRow(ctx, `
-		SELECT kind, address, topic, environment, secret FROM push_targets WHERE did = $1 AND device_id = $2`,
-		j.DID, j.DeviceID).Scan(&t.Kind, &t.Address, &t.Topic, &t.Environment, &t.Secret)
+		SELECT kind, address, topic, environment, secret, state, registration FROM push_targets WHERE did = $1 AND device_id = $2`,
+		j.DID, j.DeviceID).Scan(&t.Kind, &t.Address, &t.Topic, &t.Environment, &t.Secret, &t.State, &t.registration)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return t, false, nil
 	}

@@ -18,7 +18,8 @@ import (
 	"mlsd/internal/ssrf"
 )
 
-// maxAnswer is how much of an answer's body is read, in bytes. Its content is ignored.
+// maxAnswer is how much of an answer's body is read, in bytes. Only the answer to a challenge has a
+// meaning.
 const maxAnswer = 4 << 10
 
 // Webhooks calls webhooks: over https at public addresses, and on this machine if that is allowed.
@@ -36,8 +37,9 @@ func NewWebhooks(allowLoopback bool) *Webhooks {
 			MaxResponseHeaderBytes: 16 << 10,
 			DisableCompression:     true,
 			MaxIdleConns:           64,
-			MaxIdleConnsPerHost:    inFlight,
+			MaxIdleConnsPerHost:    perHost,
 			IdleConnTimeout:        30 * time.Second,
+			HTTP2:                  &pings,
 		},
 	}}
 }
@@ -51,31 +53,34 @@ func (h *Webhooks) call(ctx context.Context, j Job, t Target) error {
 	if err != nil {
 		return err
 	}
+	_, err = h.post(ctx, t, j.key(), body)
+	return err
+}
+
+// post makes a signed call and returns the beginning of the answer's body.
+func (h *Webhooks) post(ctx context.Context, t Target, key string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.Address, bytes.NewReader(body))
 	if err != nil {
-		return &refusedError{"the URL cannot be called"}
+		return nil, &refusedError{"the URL cannot be called"}
 	}
 	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "mlsd")
-	req.Header.Set("Idempotency-Key", j.key())
+	req.Header.Set("Idempotency-Key", key)
 	req.Header.Set("X-Mlsd-Timestamp", timestamp)
 	req.Header.Set("X-Mlsd-Signature", sign(t.Secret, timestamp, body))
 	resp, err := h.client.Do(req)
 	if errors.Is(err, ssrf.ErrForbidden) {
-		return &refusedError{ssrf.ErrForbidden.Error()}
+		return nil, &refusedError{ssrf.ErrForbidden.Error()}
 	}
 	if err != nil {
-		return withoutURL(err)
+		return nil, withoutURL(err)
 	}
-	_, err = io.CopyN(io.Discard, resp.Body, maxAnswer) // so that the connection can be reused
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // also so that the connection can be reused
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		return err
+		return nil, err
 	}
-	return outcome(resp)
+	return answer, outcome(resp)
 }
 
 // sign returns the signature of a webhook's request. See docs/PUSH.md.
@@ -95,8 +100,10 @@ func outcome(resp *http.Response) error {
 		return nil
 	case code == http.StatusGone:
 		return &goneError{reason}
-	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code/100 == 5:
-		return &busyError{retryAfter(resp.Header), reason}
+	case code == http.StatusTooEarly, code == http.StatusTooManyRequests:
+		return &busyError{retryAfter(resp.Header), reason, true}
+	case code == http.StatusRequestTimeout, code/100 == 5:
+		return &busyError{retryAfter(resp.Header), reason, false}
 	}
 	return &refusedError{reason}
 }

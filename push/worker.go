@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
@@ -20,6 +20,7 @@ import (
 // Metrics counts jobs and calls. Methods are safe for concurrent use.
 type Metrics interface {
 	PushAttempted(kind Kind, result string)       // one call: delivered, gone, refused, retry
+	PushChallenged(result string)                 // one challenge of a webhook: passed, failed
 	PushEnded(outcome string)                     // one job: done, dead, superseded, connected
 	PushBacklog(jobs int64, oldest time.Duration) // jobs to be called, and the age of the oldest
 }
@@ -33,11 +34,16 @@ type Config struct {
 	Metrics  Metrics
 	Log      *slog.Logger
 	Faults   *failpoint.Set // nil: none
-	Timeout  time.Duration  // of one call, in total; default: 10 s
+	Timeout  time.Duration  // of one call of a webhook, in total; default: 3 s
+	// Withheld returns those of the DIDs whose devices are not called now. Their jobs end. Default:
+	// none.
+	Withheld func(context.Context, []syntax.DID) ([]syntax.DID, error)
 	// Operation has the lifetimes of jobs' records and leases. Default: idem.Push.
 	Operation idem.Operation
 	// Jitter picks a delay up to longest. The default picks at random.
 	Jitter func(longest time.Duration) time.Duration
+	// Now is the clock of the limits. Default: time.Now. What is stored has the database's clock.
+	Now func() time.Time
 }
 
 // Worker makes the calls. Any number of nodes can run one: they pass over each other's rows.
@@ -48,26 +54,37 @@ type Worker struct {
 	metrics   Metrics
 	log       *slog.Logger
 	faults    *failpoint.Set
-	timeout   time.Duration
+	webhooks  *Webhooks // for challenges; nil: none
+	timeouts  map[Kind]time.Duration
 	jitter    func(time.Duration) time.Duration
 	operation idem.Operation
+	withheld  func(context.Context, []syntax.DID) ([]syntax.DID, error)
 
-	slots   chan struct{} // one for each running call
-	freed   chan struct{} // a call has ended
+	limits  *limits
+	queue   queue         // of the goroutine that runs rounds
+	freed   chan struct{} // a call has ended, or a round has left work
 	running sync.WaitGroup
 }
 
 // NewWorker returns a worker.
 func NewWorker(c Config) *Worker {
 	w := &Worker{
-		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, metrics: c.Metrics, log: c.Log, faults: c.Faults, timeout: c.Timeout, jitter: c.Jitter, operation: c.Operation,
-		slots: make(chan struct{}, inFlight), freed: make(chan struct{}, 1),
+		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, webhooks: c.Webhooks, metrics: c.Metrics, log: c.Log, faults: c.Faults,
+		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout}, jitter: c.Jitter, operation: c.Operation,
+		freed: make(chan struct{}, 1), withheld: c.Withheld,
 	}
-	if w.timeout == 0 {
-		w.timeout = callTimeout
+	if c.Timeout == 0 {
+		w.timeouts[KindWebhook] = webhookTimeout
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	w.limits = newLimits(c.Now)
 	if w.operation.NSID == "" {
 		w.operation = idem.Push
+	}
+	if w.withheld == nil {
+		w.withheld = func(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
 	}
 	if w.jitter == nil {
 		w.jitter = rand.N[time.Duration]
@@ -85,74 +102,72 @@ func NewWorker(c Config) *Worker {
 // work every interval, and whenever a call has ended.
 func (w *Worker) Run(ctx context.Context, interval time.Duration) {
 	defer w.running.Wait()
-	start := func(context.Context) error { return w.round(ctx) } // a call can last longer than the round that starts it
+	// A call can last longer than the round that starts it, so it has the context of Run.
+	start := func(round context.Context) error { return w.round(round, ctx, interval) }
 	worker.Every("push worker", interval, w.log, start, worker.Wake(w.freed, 0)).Run(ctx)
 }
 
-// RunOnce does what is due and waits for its calls.
+// RunOnce does what is due and waits for its calls. Work that a call has left is for the next time.
 func (w *Worker) RunOnce(ctx context.Context) error {
-	err := w.round(ctx)
+	err := w.round(ctx, ctx, 0)
 	w.running.Wait()
 	return err
 }
 
 // round makes jobs of recorded messages, ends the jobs that need no call, and starts the due jobs
-// for which a slot is free.
-func (w *Worker) round(ctx context.Context) error {
-	failed := errors.Join(w.FanOut(ctx), w.endConnected(ctx))
-	jobs, err := w.take(ctx, cap(w.slots)-len(w.slots))
-	for _, j := range jobs {
-		w.slots <- struct{}{}
-		w.running.Go(func() {
-			w.attempt(ctx, j)
-			<-w.slots
-			select {
-			case w.freed <- struct{}{}:
-			default: // Run has not read the last one yet
-			}
-		})
+// and challenges for which there is a place. Each step has a time limit of its own and a limit of
+// rows, so that none keeps the next one waiting. The calls have the context calls. If the last
+// reading of due jobs is younger than interval, only calls are started.
+func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error {
+	fresh := w.limits.now().Sub(w.queue.read) >= interval
+	var more bool
+	step := func(do func(context.Context) (bool, error)) error {
+		ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+		defer cancel()
+		again, err := do(ctx)
+		more = more || again
+		return err
 	}
-	return errors.Join(failed, err)
+	var failed error
+	if fresh {
+		w.queue.read = w.limits.now()
+		failed = errors.Join(step(w.FanOut), step(w.endConnected), step(func(ctx context.Context) (bool, error) {
+			due, again, err := w.takeChallenges(ctx)
+			for _, c := range due {
+				w.start(c.place, func() { w.challenge(calls, c) })
+			}
+			return again, err
+		}))
+	}
+	failed = errors.Join(failed, step(func(ctx context.Context) (bool, error) {
+		jobs, again, err := w.dispatch(ctx, fresh)
+		for _, j := range jobs {
+			w.start(j.place, func() { w.attempt(calls, j) })
+		}
+		return again, err
+	}))
+	if more {
+		w.queue.read = time.Time{}
+		w.wake()
+	}
+	return failed
 }
 
-// take commits that this worker sends up to n due jobs: pending jobs, jobs to be tried again, and
-// jobs whose worker is overdue. A pending job waits while another job of its device is being sent.
-// A deferred job also waits, for at most reportWithin, while a connection of its device can have
-// delivered everything that the job stands for.
-func (w *Worker) take(ctx context.Context, n int) (jobs []Job, err error) {
-	if n == 0 {
-		return nil, nil
+// start runs a call in the background. The place has been admitted.
+func (w *Worker) start(p place, call func()) {
+	w.running.Go(func() {
+		call()
+		w.limits.release(p)
+		w.wake()
+	})
+}
+
+// wake makes Run begin another round.
+func (w *Worker) wake() {
+	select {
+	case w.freed <- struct{}{}:
+	default: // Run has not read the last one yet
 	}
-	batch := &pgx.Batch{} // one transaction
-	batch.Queue(`SELECT set_config('mlsd.reason', 'push', true)`)
-	batch.Queue(`
-		UPDATE push_jobs j
-		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $2::interval, heard_by = NULL, version = version + 1
-		FROM (
-			SELECT did, id FROM push_jobs d
-			WHERE state IN ('pending', 'sending') AND next_attempt_at <= now()
-				AND (state = 'sending' OR NOT EXISTS (
-					SELECT FROM push_jobs s WHERE s.did = d.did AND s.device_id = d.device_id AND s.state = 'sending'))
-				AND (heard_by IS NULL OR next_attempt_at <= now() - $3::interval OR NOT EXISTS (
-					SELECT FROM presence p JOIN nodes n ON n.id = p.node
-					WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id)
-						AND p.since <= d.heard_by - $4::interval))
-			ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
-		) due
-		WHERE j.did = due.did AND j.id = due.id
-		RETURNING j.id, j.did, j.device_id, j.reason, j.attempts, j.version`,
-		n, w.operation.Lease+takeOverAfterLease, reportWithin, catchUpWithin).
-		Query(func(rows pgx.Rows) (err error) {
-			jobs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
-				err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version)
-				return j, err
-			})
-			return err
-		})
-	if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
-		return nil, fmt.Errorf("take push jobs: %w", err)
-	}
-	return jobs, nil
 }
 
 // Sweep deletes jobs that ended longer than keepEnded ago, in bounded batches, and reports the

@@ -1,0 +1,40 @@
+package push
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// Erase deletes the push targets of an account and up to limit of its jobs, and returns how many
+// rows. A call that is under way is not stopped.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
+	var n int64
+	err := tx.QueryRow(ctx, `
+		WITH targets AS (
+			DELETE FROM push_targets WHERE did = $1 RETURNING did
+		), jobs AS (
+			DELETE FROM push_jobs
+			WHERE (did, id) IN (SELECT did, id FROM push_jobs WHERE did = $1 ORDER BY did, id LIMIT $2 FOR UPDATE)
+			RETURNING did
+		)
+		SELECT (SELECT count(*) FROM targets) + (SELECT count(*) FROM jobs)`, p.DID, limit).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("erase push targets and jobs: %w", err)
+	}
+	return n, nil
+}
+
+// EraseSender puts the tombstone of a person into the row that waits for a convo's pushes: the other
+// members are still called.
+func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
+	tag, err := tx.Exec(ctx, `UPDATE push_convos SET sender_did = $3 WHERE convo_id = $1 AND sender_did = $2`, convo, p.DID, p.In(convo))
+	if err != nil {
+		return 0, fmt.Errorf("erase a sender from waiting pushes: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

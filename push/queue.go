@@ -1,0 +1,225 @@
+package push
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// queueSize is how many due jobs a node reads at once.
+	queueSize = 1024
+
+	// keepBusy is how many due jobs of a busy host, and of all unproven hosts together, stay where
+	// they are if the queue is full. So do half the queue in total. The others go back by
+	// busyDelay, so that the jobs behind them are read.
+	keepBusy  = 64
+	busyDelay = time.Second
+)
+
+// queue are due jobs that this node has read and not taken. Other nodes possibly take them first.
+type queue struct {
+	jobs []Job
+	full bool // there are possibly more due jobs than were read
+	read time.Time
+}
+
+// dispatch takes the due jobs for which there is a place. It reads them anew if fresh is set or
+// none is left. more says that further jobs are due behind those that were read.
+func (w *Worker) dispatch(ctx context.Context, fresh bool) (jobs []Job, more bool, err error) {
+	if fresh || len(w.queue.jobs) == 0 {
+		if w.queue.jobs, err = w.dueJobs(ctx); err != nil {
+			w.queue.jobs = nil
+			return nil, false, err
+		}
+		w.queue.full = len(w.queue.jobs) == queueSize
+		roundRobin(w.queue.jobs)
+	}
+	var start, rest, back, failing []Job
+	left := map[string]int{} // by busy host; "": of unproven hosts and without a host
+	for _, j := range w.queue.jobs {
+		if j.attempt >= maxAttempts {
+			j.place.pool = poolNone // it ends without a call
+		}
+		p, v, wait := w.limits.admit(j.place)
+		switch v {
+		case admitted:
+			j.place = p
+			start = append(start, j)
+		case open:
+			j.wait = max(wait, w.delay(j.attempt+1, nil))
+			failing = append(failing, j)
+		case busy:
+			host := p.host
+			if p.unproven {
+				host = ""
+			}
+			if left[host]++; w.queue.full && (left[host] > keepBusy || len(rest) > queueSize/2) {
+				back = append(back, j)
+				continue
+			}
+			rest = append(rest, j)
+		case full:
+			rest = append(rest, j)
+		}
+	}
+	w.queue.jobs = rest
+	jobs, err = w.take(ctx, start)
+	if err == nil {
+		err = errors.Join(w.putBack(ctx, back), w.skip(ctx, failing))
+	}
+	return jobs, len(back)+len(failing) > 0 && w.queue.full, err
+}
+
+// roundRobin orders jobs so that each DID's first job comes before any DID's second.
+func roundRobin(jobs []Job) {
+	seen := map[syntax.DID]int{}
+	turn := map[uuid.UUID]int{}
+	for _, j := range jobs {
+		turn[j.ID] = seen[j.DID]
+		seen[j.DID]++
+	}
+	slices.SortStableFunc(jobs, func(a, b Job) int { return cmp.Compare(turn[a.ID], turn[b.ID]) })
+}
+
+// dueJobs returns due jobs: pending jobs, jobs to be tried again, and jobs whose worker is overdue.
+// A pending job waits while another job of its device is being sent. A deferred job also waits, for
+// at most reportWithin, while a connection of its device can have delivered everything that the job
+// stands for. Jobs of a pool without a place are left out.
+func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
+	rows, err := w.db.Query(ctx, `
+		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(t.kind, ''), coalesce(t.address, '')
+		FROM push_jobs d LEFT JOIN push_targets t ON t.did = d.did AND t.device_id = d.device_id AND t.state = 'active'
+		WHERE d.state IN ('pending', 'sending') AND next_attempt_at <= now() AND coalesce(t.kind, '') <> ALL ($2::text[])
+			AND (d.state = 'sending' OR NOT EXISTS (
+				SELECT FROM push_jobs s WHERE s.did = d.did AND s.device_id = d.device_id AND s.state = 'sending'))
+			AND (heard_by IS NULL OR next_attempt_at <= now() - $3::interval OR NOT EXISTS (
+				SELECT FROM presence p JOIN nodes n ON n.id = p.node
+				WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id)
+					AND (p.since <= d.heard_by - $4::interval OR p.attached_since <= d.heard_from)))
+		ORDER BY next_attempt_at LIMIT $1`, queueSize, w.limits.exhausted(), reportWithin, catchUpWithin)
+	if err != nil {
+		return nil, fmt.Errorf("look for push jobs: %w", err)
+	}
+	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
+		var address string
+		err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version, &j.place.pool, &address)
+		j.place.did = j.DID
+		if Kind(j.place.pool) == KindWebhook {
+			j.place.host = hostOf(address)
+		}
+		return j, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for push jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// take commits that this worker sends the jobs, which have been admitted. It returns those that no
+// other worker has taken, and that no new message has deferred. It releases the places of the
+// others.
+func (w *Worker) take(ctx context.Context, start []Job) ([]Job, error) {
+	if len(start) == 0 {
+		return nil, nil
+	}
+	dids, ids, versions := keys(start)
+	taken := map[uuid.UUID]bool{}
+	batch := &pgx.Batch{} // one transaction
+	batch.Queue(`SELECT set_config('mlsd.reason', 'push', true)`)
+	batch.Queue(`
+		UPDATE push_jobs j
+		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $4::interval, heard_by = NULL, version = version + 1
+		FROM (
+			SELECT d.did, d.id FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS s (did, id, version)
+			JOIN push_jobs d ON d.did = s.did AND d.id = s.id AND d.version = s.version
+			WHERE d.state IN ('pending', 'sending') AND d.next_attempt_at <= now() FOR UPDATE OF d SKIP LOCKED
+		) due
+		WHERE j.did = due.did AND j.id = due.id
+		RETURNING j.id`, dids, ids, versions, w.operation.Lease+takeOverAfterLease).
+		Query(func(rows pgx.Rows) error {
+			var id uuid.UUID
+			_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+				taken[id] = true
+				return nil
+			})
+			return err
+		})
+	err := w.db.SendBatch(ctx, batch).Close()
+	var jobs []Job
+	for _, j := range start {
+		if err != nil || !taken[j.ID] {
+			w.limits.release(j.place)
+			continue
+		}
+		j.attempt++
+		j.version++
+		jobs = append(jobs, j)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take push jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// putBack makes jobs due later, because enough calls of their DID or host are running.
+func (w *Worker) putBack(ctx context.Context, jobs []Job) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	dids, ids, versions := keys(jobs)
+	_, err := w.db.Exec(ctx, `
+		UPDATE push_jobs SET next_attempt_at = now() + $4::interval
+		WHERE (did, id) IN (
+			SELECT d.did, d.id FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS s (did, id, version)
+			JOIN push_jobs d ON d.did = s.did AND d.id = s.id AND d.version = s.version
+			WHERE d.state IN ('pending', 'sending') AND d.next_attempt_at <= now() FOR UPDATE OF d SKIP LOCKED)`,
+		dids, ids, versions, busyDelay)
+	if err != nil {
+		return fmt.Errorf("put push jobs back: %w", err)
+	}
+	return nil
+}
+
+// errOpen is stored as the error of a job that is not called because its host fails.
+const errOpen = "its host does not answer, and was not called"
+
+// skip counts an attempt of jobs whose host is not called now, and makes them due after their
+// waits. A job that has no attempt left is taken later and ends without a call.
+func (w *Worker) skip(ctx context.Context, jobs []Job) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	dids, ids, versions := keys(jobs)
+	waits := make([]time.Duration, len(jobs))
+	for i, j := range jobs {
+		waits[i] = j.wait
+	}
+	_, err := w.db.Exec(ctx, `
+		UPDATE push_jobs j SET attempts = attempts + 1, next_attempt_at = now() + due.wait, heard_by = NULL, last_error = $5
+		FROM (
+			SELECT d.did, d.id, s.wait FROM unnest($1::text[], $2::uuid[], $3::bigint[], $4::interval[]) AS s (did, id, version, wait)
+			JOIN push_jobs d ON d.did = s.did AND d.id = s.id AND d.version = s.version
+			WHERE d.state IN ('pending', 'sending') AND d.next_attempt_at <= now() FOR UPDATE OF d SKIP LOCKED
+		) due
+		WHERE j.did = due.did AND j.id = due.id`, dids, ids, versions, waits, errOpen)
+	if err != nil {
+		return fmt.Errorf("skip push jobs: %w", err)
+	}
+	return nil
+}
+
+// keys returns the keys and versions of jobs as three parallel parameters.
+func keys(jobs []Job) (dids []syntax.DID, ids []uuid.UUID, versions []int64) {
+	for _, j := range jobs {
+		dids, ids, versions = append(dids, j.DID), append(ids, j.ID), append(versions, j.version)
+	}
+	return dids, ids, versions
+}

@@ -1,0 +1,23 @@
+-- Registers a device: $1 did, $2 device_id, $3 kind, $4 address, $5 topic, $6 environment, $7 a new
+-- secret, $8 whether it must answer a challenge before it is called. Returns the target's secret and state.
+--
+-- If the device has this target already, its secret and state stay, but a target that has failed is
+-- pending again. registration is a new one each time, so that the outcome of a call that was begun
+-- before does not delete the target.
+WITH new AS (
+	SELECT CASE WHEN $8 THEN 'pending' ELSE 'active' END AS state, clock_timestamp() AS at
+)
+INSERT INTO push_targets AS t (did, device_id, kind, address, topic, environment, secret, created_at, state, challenge_at, registration)
+SELECT $1, $2, $3, $4, $5, $6, $7, at, state, CASE state WHEN 'pending' THEN at END, gen_random_uuid() FROM new
+ON CONFLICT (did, device_id) DO UPDATE
+SET kind = excluded.kind, address = excluded.address, topic = excluded.topic, environment = excluded.environment,
+	registration = excluded.registration,
+	secret = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.secret ELSE excluded.secret END,
+	created_at = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.created_at ELSE excluded.created_at END,
+	state = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) AND t.state <> 'failed' THEN t.state ELSE excluded.state END,
+	challenge_at = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) AND t.state <> 'failed' THEN t.challenge_at
+		ELSE excluded.challenge_at END,
+	challenge_attempts = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) AND t.state <> 'failed'
+		THEN t.challenge_attempts ELSE 0 END,
+	missed = CASE WHEN excluded.state = 'pending' THEN t.missed END
+RETURNING secret, state
