@@ -1,0 +1,94 @@
+// Package accounts says who may use this node: which accounts the operator has blocked, what the
+// network says of an account's state, and whom the node admits at all.
+//
+// The table accounts has a row for an account that is, or was, blocked or not active. Store writes
+// it. Gate keeps what refuses callers in the memory of each node, and is asked on every request.
+package accounts
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Status is the state of an account in the network.
+type Status string
+
+// The states, by the names of com.atproto.sync.subscribeRepos.
+const (
+	Active      Status = "active"
+	Deactivated Status = "deactivated" // by its owner
+	Suspended   Status = "suspended"   // by its host or a relay, for a time
+	TakenDown   Status = "takendown"   // by its host or a relay
+	Deleted     Status = "deleted"
+)
+
+// Erasing is the Status of an *InactiveError for an account that is being erased here. The network
+// states no such thing.
+const Erasing Status = "erasing"
+
+// Errors of Gate.Check, besides *InactiveError.
+var (
+	ErrBlocked     = errors.New("the operator of this service has blocked the account")
+	ErrNotAdmitted = errors.New("this service serves only accounts on its list")
+	// ErrUnavailable says that it is not known now whether the account may use the node.
+	ErrUnavailable = errors.New("it cannot be checked now whether the account may use the service")
+)
+
+// InactiveError says that the network regards an account as not active.
+type InactiveError struct{ Status Status }
+
+func (e *InactiveError) Error() string {
+	switch e.Status {
+	case Deactivated:
+		return "the account is deactivated; reactivate it at its PDS"
+	case Suspended:
+		return "the account is suspended; its PDS can say for how long"
+	case Erasing:
+		return "the account is being erased here; it can begin anew once that has ended"
+	case TakenDown:
+		return "the account is takendown; ask its PDS"
+	}
+	return "the account is deleted; its data here is erased later, unless it is restored at its PDS"
+}
+
+// Refused reports whether err says that an account may not use this node.
+func Refused(err error) bool {
+	return errors.Is(err, ErrBlocked) || errors.Is(err, ErrNotAdmitted) || errors.As(err, new(*InactiveError))
+}
+
+// Account is a row of the table accounts.
+type Account struct {
+	DID    syntax.DID
+	Status Status
+	// StatusAt is the relay's time of the event that stated Status. nil: none has.
+	StatusAt *time.Time
+	// StatusSeq is that event's number in the relay's stream.
+	StatusSeq *int64
+	// Block is the operator's block. nil: none.
+	Block *Block
+	// EraseAfter is when everything of the account is to be erased. nil: never.
+	EraseAfter *time.Time
+	// ErasingAt is since when it is being erased. nil: it is not.
+	ErasingAt *time.Time
+	// ErasedAt is when it was last erased. nil: never, or more than a day ago.
+	ErasedAt *time.Time
+}
+
+// Block is the operator's block of an account.
+type Block struct {
+	At     time.Time
+	By     string // the operator
+	Reason string
+}
+
+// DB is a pool, a connection or a transaction.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}

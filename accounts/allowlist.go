@@ -1,0 +1,142 @@
+package accounts
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// maxListBytes bounds the file of an Allowlist, in bytes. It has space for 1.5 million DIDs.
+const maxListBytes = 64 << 20
+
+// Allowlist is a file with the DIDs that a node admits: one a line. Empty lines, and what follows a
+// #, do not count.
+type Allowlist struct {
+	path    string
+	log     *slog.Logger
+	removed func(did syntax.DID)
+	again   atomic.Bool // the next RunOnce reads the file in any case
+	wake    chan struct{}
+	read    fs.FileInfo // of the list; owned by RunOnce
+
+	mu   sync.RWMutex // guards dids
+	dids map[syntax.DID]struct{}
+}
+
+// NewAllowlist reads the list at path. A file that cannot be read, that has a line that is no DID,
+// or that has no DID at all is an error.
+func NewAllowlist(path string, log *slog.Logger) (*Allowlist, error) {
+	l := &Allowlist{path: path, log: log, removed: func(syntax.DID) {}, wake: make(chan struct{}, 1)}
+	if _, _, err := l.load(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// OnRemoved makes the list call removed for each DID that a new version of the file lacks. removed
+// must not block. Call it before the first RunOnce.
+func (l *Allowlist) OnRemoved(removed func(did syntax.DID)) { l.removed = removed }
+
+// Has reports whether the list has the account.
+func (l *Allowlist) Has(did syntax.DID) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	_, ok := l.dids[did]
+	return ok
+}
+
+// Again makes the next RunOnce begin at once and read the file whether it has changed or not. It
+// does not block.
+func (l *Allowlist) Again() {
+	l.again.Store(true)
+	select {
+	case l.wake <- struct{}{}:
+	default: // the last one has not been received yet
+	}
+}
+
+// Woken receives what Again sends, for the worker that calls RunOnce.
+func (l *Allowlist) Woken() <-chan struct{} { return l.wake }
+
+// RunOnce reads the file again if it has changed since it was last read. If the file is broken, the
+// list stays as it is, and RunOnce returns an error at each call. Only one call runs at a time.
+func (l *Allowlist) RunOnce(ctx context.Context) error {
+	forced := l.again.Swap(false)
+	now, err := os.Stat(l.path)
+	if err != nil {
+		return fmt.Errorf("the list of admitted accounts stays as it was: %w", err)
+	}
+	if !forced && os.SameFile(now, l.read) && now.ModTime().Equal(l.read.ModTime()) && now.Size() == l.read.Size() {
+		return nil
+	}
+	before, after, err := l.load()
+	if err != nil {
+		return fmt.Errorf("the list of admitted accounts stays as it was: %w", err)
+	}
+	l.log.InfoContext(ctx, "the list of admitted accounts has been read", "accounts", len(after), "before", len(before))
+	for did := range before {
+		if _, ok := after[did]; !ok {
+			l.removed(did)
+		}
+	}
+	return nil
+}
+
+// load reads the file. It returns the list before it and the new one, which nobody changes.
+func (l *Allowlist) load() (before, after map[syntax.DID]struct{}, err error) {
+	file, err := os.Open(l.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	after, err = parseList(io.LimitReader(file, maxListBytes+1), info.Size())
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", l.path, err)
+	}
+	l.read = info
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before, l.dids = l.dids, after
+	return before, after, nil
+}
+
+// parseList reads a list. size is that of its file.
+func parseList(from io.Reader, size int64) (map[syntax.DID]struct{}, error) {
+	if size > maxListBytes {
+		return nil, fmt.Errorf("it has more than %d bytes", maxListBytes)
+	}
+	dids := map[syntax.DID]struct{}{}
+	lines := bufio.NewScanner(from)
+	for n := 1; lines.Scan(); n++ {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		did, err := syntax.ParseDID(text)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		dids[did] = struct{}{}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(dids) == 0 { // such as a file that is being written
+		return nil, errors.New("it has no DID")
+	}
+	return dids, nil
+}

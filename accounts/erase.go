@@ -1,0 +1,92 @@
+package accounts
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// Lock makes changes of accounts wait until tx ends. A transaction that changes an account and also
+// locks an erasure locks the accounts first.
+func (s *Store) Lock(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, `SELECT FROM account_clock FOR UPDATE`); err != nil {
+		return fmt.Errorf("lock the accounts: %w", err)
+	}
+	return nil
+}
+
+// StillDue reports whether the data of an account is to be erased now. Until tx ends it holds the
+// lock of account_clock: an account that returns meanwhile waits.
+func (s *Store) StillDue(ctx context.Context, tx pgx.Tx, did syntax.DID, now time.Time) (due bool, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT FROM account_clock FOR UPDATE`)
+	// A statement of its own, so that it sees what the lock has waited for.
+	batch.Queue(`SELECT EXISTS (SELECT FROM accounts WHERE did = $1 AND erase_after <= $2 AND erasing_at IS NULL)`, did, now).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&due) })
+	err = tx.SendBatch(ctx, batch).Close()
+	if err != nil {
+		return false, fmt.Errorf("read whether an account is to be erased: %w", err)
+	}
+	return due, nil
+}
+
+// BeginErasure makes every node refuse an account, within a second of the commit, until EndErasure.
+func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
+	_, err := db.Exec(ctx, `
+		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
+		INSERT INTO accounts AS a (did, erasing_at, version) SELECT $1, clock_timestamp(), version FROM clock
+		ON CONFLICT (did) DO UPDATE SET erasing_at = coalesce(a.erasing_at, excluded.erasing_at), version = excluded.version`, did)
+	if err != nil {
+		return fmt.Errorf("refuse an account that is being erased: %w", err)
+	}
+	return nil
+}
+
+// EndErasure forgets an account whose data has been erased: what the network said of it, and its DID.
+// The row stays under the hash of the DID. It tells the nodes that the account can begin anew, or
+// that it is still blocked. Only a blocked one is kept longer than a day: see SweepErased.
+func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) error {
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT FROM account_clock FOR UPDATE`)
+	batch.Queue(`
+		WITH before AS (
+			DELETE FROM accounts WHERE did = $1 RETURNING blocked_at, blocked_by, blocked_reason
+		)
+		UPDATE accounts a
+		SET blocked_at = coalesce(a.blocked_at, before.blocked_at), blocked_by = coalesce(a.blocked_by, before.blocked_by),
+			blocked_reason = coalesce(a.blocked_reason, before.blocked_reason)
+		FROM before WHERE a.did = $2`, tombstone.Hash(p.DID), p.DID)
+	batch.Queue(`
+		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
+		UPDATE accounts
+		SET did = $2, status = 'active', status_source = NULL, status_seq = NULL, status_at = NULL, erase_after = NULL, erasing_at = NULL,
+			erased_at = clock_timestamp(), blocked_reason = regexp_replace(blocked_reason, $3, $4, 'g'), version = clock.version
+		FROM clock WHERE did = $1`, p.DID, tombstone.Hash(p.DID), p.Pattern(), p.Anywhere())
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("forget an account that was erased: %w", err)
+	}
+	return nil
+}
+
+// keepErased is how long it is known that an account was erased. Nodes that could not read it that
+// long begin anew when they can.
+const keepErased = 24 * time.Hour
+
+// SweepErased deletes up to limit rows of accounts that were erased a day ago and are not blocked.
+func (s *Store) SweepErased(ctx context.Context, db DB, limit int) error {
+	_, err := db.Exec(ctx, `
+		DELETE FROM accounts
+		WHERE did IN (
+			SELECT did FROM accounts
+			WHERE did >= $1 AND did < $1 || 'g' AND blocked_at IS NULL AND erased_at < clock_timestamp() - $2::interval LIMIT $3)`,
+		tombstone.Prefix, keepErased, limit)
+	if err != nil {
+		return fmt.Errorf("sweep erased accounts: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,366 @@
+package accounts
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+const (
+	// GateInterval is how often a node reads what has changed.
+	GateInterval = 500 * time.Millisecond
+	// gateTimeout bounds one reading of changes, and askTimeout one question that a request waits
+	// for.
+	gateTimeout, askTimeout = 5 * time.Second, 5 * time.Second
+	// maxRefused is how many refused accounts a node remembers, about 200 bytes each. If there are
+	// more, it asks the database about each caller.
+	maxRefused = 100_000
+	// remembered is for how many callers an answer of the database is remembered.
+	remembered = 65_536
+	// answerFresh is how long such an answer is used. knownFresh is how long it is remembered that
+	// this service knows an account.
+	answerFresh = time.Second
+	knownFresh  = 10 * time.Minute
+)
+
+// GateConfig configures a Gate.
+type GateConfig struct {
+	DB DB // for Load and RunOnce
+	// Lookups is for what a request waits for. Default: DB.
+	Lookups DB
+	// Mode says whom the node admits. Default: Open.
+	Mode Mode
+	// List are the admitted accounts of ModeAllowlist.
+	List *Allowlist
+	// Refused is called for each account that may no longer use the node. It must not block.
+	// Default: nothing is called.
+	Refused func(did syntax.DID, why error)
+	Log     *slog.Logger
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+	// MaxRefused is how many refused accounts are remembered. Default: 100,000.
+	MaxRefused int
+}
+
+// Gate says whether an account may use this node. It remembers the accounts that are refused, which
+// are few, and reads changes every GateInterval. Methods are safe for concurrent use.
+type Gate struct {
+	cfg   GateConfig
+	asked *lru.Cache[syntax.DID, answer] // of the database, while there are too many to remember
+	known *lru.Cache[syntax.DID, answer] // whether this service knows an account, of ModeClosed
+	wake  chan struct{}
+
+	mu      sync.RWMutex // guards what follows
+	loaded  bool
+	refused map[syntax.DID]error // nil: there are too many to remember
+	hashed  int                  // of refused: blocked accounts that were erased
+	version int64                // of account_clock; changes up to it have been read
+}
+
+// answer is what the database said. Its err is nil for an account that may use the node.
+type answer struct {
+	err error
+	at  time.Time
+}
+
+// NewGate returns a gate. It refuses everybody with ErrUnavailable until Load.
+func NewGate(c GateConfig) (*Gate, error) {
+	if c.Refused == nil {
+		c.Refused = func(syntax.DID, error) {}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Lookups == nil {
+		c.Lookups = c.DB
+	}
+	if c.MaxRefused == 0 {
+		c.MaxRefused = maxRefused
+	}
+	g := &Gate{cfg: c, wake: make(chan struct{}, 1)}
+	var err error
+	if g.asked, err = lru.New[syntax.DID, answer](remembered); err != nil {
+		return nil, fmt.Errorf("accounts: %w", err)
+	}
+	if g.known, err = lru.New[syntax.DID, answer](remembered); err != nil {
+		return nil, fmt.Errorf("accounts: %w", err)
+	}
+	return g, nil
+}
+
+// Check fails unless the account may use the node now. Errors: ErrBlocked, *InactiveError,
+// ErrNotAdmitted, ErrUnavailable, the database's.
+func (g *Gate) Check(ctx context.Context, did syntax.DID) error {
+	g.mu.RLock()
+	loaded, remembers, why := g.loaded, g.refused != nil, g.why(did)
+	g.mu.RUnlock()
+	switch {
+	case !loaded:
+		return ErrUnavailable
+	case !remembers:
+		why = g.ask(ctx, did)
+	}
+	if why != nil {
+		return why
+	}
+	switch g.cfg.Mode {
+	case ModeAllowlist:
+		if !g.cfg.List.Has(did) {
+			return ErrNotAdmitted
+		}
+	case ModeClosed:
+		return g.checkKnown(ctx, did)
+	}
+	return nil
+}
+
+// Withheld returns those of the accounts that may not use the node, in their order. Others are told
+// of them what they are told of accounts that have nothing here. At most 100 accounts are usual.
+func (g *Gate) Withheld(ctx context.Context, dids []syntax.DID) (withheld []syntax.DID, err error) {
+	g.mu.RLock()
+	loaded, refused := g.loaded, g.refused
+	if loaded && refused != nil {
+		for _, did := range dids {
+			if g.why(did) != nil || g.cfg.Mode == ModeAllowlist && !g.cfg.List.Has(did) {
+				withheld = append(withheld, did)
+			}
+		}
+	}
+	g.mu.RUnlock()
+	switch {
+	case !loaded:
+		return nil, ErrUnavailable
+	case refused != nil:
+		return withheld, nil
+	}
+	reasons, err := g.read(ctx, dids)
+	if err != nil {
+		return nil, err
+	}
+	for _, did := range dids {
+		if reasons[did] != nil || g.cfg.Mode == ModeAllowlist && !g.cfg.List.Has(did) {
+			withheld = append(withheld, did)
+		}
+	}
+	return withheld, nil
+}
+
+// why returns what refuses an account: its own row, or the block of an account of this DID that was
+// erased. The caller holds mu.
+func (g *Gate) why(did syntax.DID) error {
+	if why := g.refused[did]; why != nil || g.hashed == 0 {
+		return why
+	}
+	return g.refused[tombstone.Hash(did)]
+}
+
+// ask asks the database about one account, or uses its last answer.
+func (g *Gate) ask(ctx context.Context, did syntax.DID) error {
+	now := g.cfg.Now()
+	if a, ok := g.asked.Get(did); ok && now.Sub(a.at) < answerFresh {
+		return a.err
+	}
+	reasons, err := g.read(ctx, []syntax.DID{did})
+	if err != nil {
+		return err
+	}
+	g.asked.Add(did, answer{reasons[did], now})
+	return reasons[did]
+}
+
+// read reads from the database why accounts are refused.
+func (g *Gate) read(ctx context.Context, dids []syntax.DID) (map[syntax.DID]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	hashes := make([]syntax.DID, len(dids))
+	for i, did := range dids {
+		hashes[i] = tombstone.Hash(did)
+	}
+	rows, err := g.cfg.Lookups.Query(ctx, `
+		SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts
+		WHERE did = ANY($1::text[] || $2::text[]) AND (status <> 'active' OR blocked_at IS NOT NULL OR erasing_at IS NOT NULL)`, dids, hashes)
+	if err != nil {
+		return nil, fmt.Errorf("read whether accounts are refused: %w", err)
+	}
+	reasons := map[syntax.DID]error{}
+	err = each(rows, func(did syntax.DID, why error) { reasons[did] = why })
+	if err != nil {
+		return nil, fmt.Errorf("read whether accounts are refused: %w", err)
+	}
+	for i, did := range dids {
+		if reasons[did] == nil && reasons[hashes[i]] != nil {
+			reasons[did] = reasons[hashes[i]]
+		}
+	}
+	return reasons, nil
+}
+
+// each calls do for each row of did, status, and whether the operator has blocked the account and
+// whether it is being erased.
+func each(rows pgx.Rows, do func(did syntax.DID, why error)) error {
+	var did syntax.DID
+	var status Status
+	var blocked, erasing bool
+	_, err := pgx.ForEachRow(rows, []any{&did, &status, &blocked, &erasing}, func() error {
+		switch {
+		case blocked:
+			do(did, ErrBlocked)
+		case erasing:
+			do(did, &InactiveError{Erasing})
+		case status != Active:
+			do(did, &InactiveError{status})
+		default:
+			do(did, nil)
+		}
+		return nil
+	})
+	return err
+}
+
+// Load reads which accounts are refused. The node must not serve before. A later call begins anew.
+func (g *Gate) Load(ctx context.Context) error {
+	// The version is read first: a change between the two statements is then read twice.
+	version, err := g.readVersion(ctx)
+	if err != nil {
+		return err
+	}
+	rows, err := g.cfg.DB.Query(ctx, `
+		SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts
+		WHERE status <> 'active' OR blocked_at IS NOT NULL OR erasing_at IS NOT NULL LIMIT $1`, g.cfg.MaxRefused+1)
+	if err != nil {
+		return fmt.Errorf("read which accounts are refused: %w", err)
+	}
+	refused := map[syntax.DID]error{}
+	if err := each(rows, func(did syntax.DID, why error) { refused[did] = why }); err != nil {
+		return fmt.Errorf("read which accounts are refused: %w", err)
+	}
+	if len(refused) > g.cfg.MaxRefused {
+		refused = nil
+		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller", "most", g.cfg.MaxRefused)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.loaded, g.refused, g.hashed, g.version = true, refused, countHashed(refused), version
+	return nil
+}
+
+func (g *Gate) readVersion(ctx context.Context) (version int64, err error) {
+	if err := g.cfg.DB.QueryRow(ctx, `SELECT version FROM account_clock`).Scan(&version); err != nil {
+		return 0, fmt.Errorf("read the version of the accounts: %w", err)
+	}
+	return version, nil
+}
+
+// Wake makes the next RunOnce begin at once. It does not block.
+func (g *Gate) Wake() {
+	select {
+	case g.wake <- struct{}{}:
+	default: // the last one has not been received yet
+	}
+}
+
+// Woken receives what Wake sends, for the worker that calls RunOnce.
+func (g *Gate) Woken() <-chan struct{} { return g.wake }
+
+// RunOnce reads what has changed since the last call. Only one call runs at a time. If the database
+// was replaced by an older one, it begins anew.
+func (g *Gate) RunOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
+	g.mu.RLock()
+	since := g.version
+	g.mu.RUnlock()
+	version, err := g.readVersion(ctx)
+	switch {
+	case err != nil:
+		return err
+	case version < since:
+		g.cfg.Log.ErrorContext(ctx, "the accounts of the database are older than those that this node has read", "version", version, "read", since)
+		return g.Load(ctx)
+	case version == since:
+		return nil
+	}
+	changed, err := g.readChanges(ctx, since)
+	if err != nil {
+		return err
+	}
+	overflown := g.apply(changed, version)
+	for did, why := range changed {
+		g.asked.Remove(did)
+		if why != nil {
+			g.cfg.Refused(did, why)
+		}
+	}
+	if overflown {
+		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller", "most", g.cfg.MaxRefused)
+	}
+	return nil
+}
+
+func (g *Gate) readChanges(ctx context.Context, since int64) (map[syntax.DID]error, error) {
+	rows, err := g.cfg.DB.Query(ctx, `SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts WHERE version > $1`, since)
+	if err != nil {
+		return nil, fmt.Errorf("read changes of accounts: %w", err)
+	}
+	changed := map[syntax.DID]error{}
+	if err := each(rows, func(did syntax.DID, why error) { changed[did] = why }); err != nil {
+		return nil, fmt.Errorf("read changes of accounts: %w", err)
+	}
+	return changed, nil
+}
+
+// dropErased forgets why the accounts were refused that have been erased: a change of the row of
+// their hash says so. What is said of them now is said under the hash. The caller holds mu.
+func (g *Gate) dropErased(changed map[syntax.DID]error) {
+	if countHashed(changed) == 0 {
+		return
+	}
+	for did := range g.refused {
+		if _, erased := changed[tombstone.Hash(did)]; erased && !tombstone.Is(did) {
+			delete(g.refused, did)
+		}
+	}
+}
+
+// countHashed counts the accounts that stand under their hash.
+func countHashed(accounts map[syntax.DID]error) (n int) {
+	for did := range accounts {
+		if tombstone.Is(did) {
+			n++
+		}
+	}
+	return n
+}
+
+// apply remembers changes up to version. It reports whether there have become too many refused
+// accounts to remember. Changes that are read with a later version are read again.
+func (g *Gate) apply(changed map[syntax.DID]error, version int64) (overflown bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.version = version
+	if g.refused == nil {
+		return false
+	}
+	g.dropErased(changed)
+	for did, why := range changed {
+		if why == nil {
+			delete(g.refused, did)
+		} else {
+			g.refused[did] = why
+		}
+	}
+	g.hashed = countHashed(g.refused)
+	if len(g.refused) <= g.cfg.MaxRefused {
+		return false
+	}
+	g.refused = nil
+	return true
+}

@@ -1,0 +1,163 @@
+package accounts
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// Store writes the table accounts. Each write holds the lock of account_clock until its transaction
+// ends, and all other writes of the Store wait for it. So it belongs at the end of a transaction.
+type Store struct{ eraseAfter time.Duration }
+
+// NewStore returns a store. eraseAfter is the time from the deletion of an account to the erasure
+// of its data; 0: its data stays.
+func NewStore(eraseAfter time.Duration) *Store { return &Store{eraseAfter} }
+
+// Block blocks an account. If it is blocked already, the new operator and reason replace the old
+// ones. Every node refuses the account within a second of the commit.
+func (s *Store) Block(ctx context.Context, db DB, did syntax.DID, operator, reason string) error {
+	_, err := db.Exec(ctx, `
+		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
+		INSERT INTO accounts (did, blocked_at, blocked_by, blocked_reason, version)
+		SELECT $1, clock_timestamp(), $2, $3, version FROM clock
+		ON CONFLICT (did) DO UPDATE SET blocked_at = excluded.blocked_at, blocked_by = excluded.blocked_by,
+			blocked_reason = excluded.blocked_reason, version = excluded.version`, did, operator, reason)
+	if err != nil {
+		return fmt.Errorf("block an account: %w", err)
+	}
+	return nil
+}
+
+// Unblock takes an operator's block back. was says that there was one.
+func (s *Store) Unblock(ctx context.Context, db DB, did syntax.DID) (was bool, err error) {
+	tag, err := db.Exec(ctx, `
+		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
+		UPDATE accounts SET blocked_at = NULL, blocked_by = NULL, blocked_reason = NULL, version = clock.version
+		FROM clock WHERE did IN ($1, $2) AND blocked_at IS NOT NULL`, did, tombstone.Hash(did))
+	if err != nil {
+		return false, fmt.Errorf("unblock an account: %w", err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// Get returns an account. An account without a row is active and not blocked. A block outlives the
+// erasure of the account.
+func (s *Store) Get(ctx context.Context, db DB, did syntax.DID) (Account, error) {
+	a, err := s.get(ctx, db, did)
+	if err != nil || a.Block != nil && a.ErasedAt != nil {
+		return a, err
+	}
+	before, err := s.get(ctx, db, tombstone.Hash(did))
+	if a.Block == nil {
+		a.Block = before.Block
+	}
+	a.ErasedAt = before.ErasedAt
+	return a, err
+}
+
+// get reads one row.
+func (s *Store) get(ctx context.Context, db DB, did syntax.DID) (Account, error) {
+	a := Account{DID: did}
+	var blockedAt *time.Time
+	var by, reason *string
+	err := db.QueryRow(ctx, `
+		SELECT status, status_at, status_seq, blocked_at, blocked_by, blocked_reason, erase_after, erasing_at, erased_at
+		FROM accounts WHERE did = $1`, did).
+		Scan(&a.Status, &a.StatusAt, &a.StatusSeq, &blockedAt, &by, &reason, &a.EraseAfter, &a.ErasingAt, &a.ErasedAt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Account{DID: did, Status: Active}, nil
+	}
+	if err != nil {
+		return Account{}, fmt.Errorf("read an account: %w", err)
+	}
+	if blockedAt != nil {
+		a.Block = &Block{At: *blockedAt, By: *by}
+		if reason != nil {
+			a.Block.Reason = *reason
+		}
+	}
+	return a, nil
+}
+
+// Change is what a relay states of an account.
+type Change struct {
+	DID    syntax.DID
+	Status Status
+	At     time.Time // the relay's
+	Seq    int64     // the relay's
+}
+
+// setStatusSQL stores what a relay states.
+//
+//go:embed set_status.sql
+var setStatusSQL string
+
+// SetStatus stores what the relay source states of accounts, and returns what it has stored. It
+// makes no row for an account that is active, or that this service does not know (Known). A statement that is older than the stored
+// one has no effect. The DIDs must differ.
+func (s *Store) SetStatus(ctx context.Context, db DB, source string, changes []Change) (stored []Change, err error) {
+	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)), make([]time.Time, len(changes)), make([]int64, len(changes))
+	byDID := make(map[syntax.DID]Change, len(changes))
+	for i, c := range changes {
+		dids[i], statuses[i], ats[i], seqs[i] = c.DID.String(), string(c.Status), c.At, c.Seq
+		byDID[c.DID] = c
+	}
+	var erase *time.Duration
+	if s.eraseAfter > 0 {
+		erase = &s.eraseAfter
+	}
+	rows, err := db.Query(ctx, setStatusSQL, dids, statuses, ats, seqs, source, erase)
+	if err != nil {
+		return nil, fmt.Errorf("store the states of accounts: %w", err)
+	}
+	known, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
+	if err != nil {
+		return nil, fmt.Errorf("store the states of accounts: %w", err)
+	}
+	for _, did := range known {
+		stored = append(stored, byDID[did])
+	}
+	return stored, nil
+}
+
+// Known returns those of the accounts that this service knows: that are members of a convo, have a
+// KeyPackage, a push target or a row of accounts, or have called in the last 30 days.
+func (s *Store) Known(ctx context.Context, db DB, dids []syntax.DID) ([]syntax.DID, error) {
+	rows, err := db.Query(ctx, `
+		SELECT did FROM unnest($1::text[]) AS named (did)
+		WHERE EXISTS (SELECT FROM accounts a WHERE a.did = named.did)
+			OR EXISTS (SELECT FROM members m WHERE m.did = named.did AND m.left_at IS NULL)
+			OR EXISTS (SELECT FROM key_packages k WHERE k.did = named.did)
+			OR EXISTS (SELECT FROM push_targets t WHERE t.did = named.did)
+			OR EXISTS (SELECT FROM identity_keys i WHERE i.did = named.did)`, dids)
+	if err != nil {
+		return nil, fmt.Errorf("read which accounts are known: %w", err)
+	}
+	known, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
+	if err != nil {
+		return nil, fmt.Errorf("read which accounts are known: %w", err)
+	}
+	return known, nil
+}
+
+// Due returns up to limit accounts whose data is to be erased now, the longest overdue first.
+func (s *Store) Due(ctx context.Context, db DB, now time.Time, limit int) ([]syntax.DID, error) {
+	rows, err := db.Query(ctx, `
+		SELECT did FROM accounts WHERE erase_after <= $1 AND erasing_at IS NULL ORDER BY erase_after, did LIMIT $2`, now, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read which accounts are to be erased: %w", err)
+	}
+	due, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
+	if err != nil {
+		return nil, fmt.Errorf("read which accounts are to be erased: %w", err)
+	}
+	return due, nil
+}

@@ -1,0 +1,190 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Level is what a request to the admin listener needs.
+type Level int
+
+const (
+	// Open is for health checks: they need no token, and any Host is good. They tell nothing.
+	Open Level = iota
+	// Read is for what changes nothing. It needs one of the tokens, if tokens are set.
+	Read
+	// Write is for what changes something, and for what can stop a node (profiles, failpoints). It
+	// needs Tokens.Write, if tokens are set.
+	Write
+)
+
+// leastToken is the shortest token, in characters.
+const leastToken = 16
+
+// Tokens are the secrets of the admin listener. "": none.
+type Tokens struct {
+	Write string // for everything
+	Read  string // for Read only
+}
+
+// check returns an error unless the tokens can be used.
+func (t Tokens) check() error {
+	switch {
+	case t.Read != "" && t.Write == "":
+		return errors.New("MLSD_ADMIN_READ_TOKEN is set and MLSD_ADMIN_TOKEN is not: without it nobody could write, so set both")
+	case t.Read != "" && t.Read == t.Write:
+		return errors.New("MLSD_ADMIN_READ_TOKEN and MLSD_ADMIN_TOKEN must differ")
+	}
+	for name, token := range map[string]string{"MLSD_ADMIN_TOKEN": t.Write, "MLSD_ADMIN_READ_TOKEN": t.Read} {
+		if token == "" {
+			continue
+		}
+		if len(token) < leastToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return fmt.Errorf("%s must have at least %d characters, printable ASCII without spaces: openssl rand -hex 32 makes one", name, leastToken)
+		}
+	}
+	return nil
+}
+
+// Access decides which requests the admin listener answers. It refuses
+//
+//   - requests whose Host is not an address or name of the listener. A page of a foreign name that
+//     resolves to the listener (DNS rebinding) sends its own name.
+//   - requests that a page of another site makes.
+//   - requests without the token that they need.
+type Access struct {
+	hosts       []string // lower case, without ports
+	write, read *[sha256.Size]byte
+	log         *slog.Logger
+}
+
+// NewAccess returns the rules of a listener on the address listen (host:port). hosts are further
+// names and addresses under which clients reach it. Error: the listener can be reached from other
+// machines and there is no token, or a token cannot be used.
+func NewAccess(listen string, hosts []string, t Tokens, log *slog.Logger) (*Access, error) {
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	addr, err := net.ResolveTCPAddr("tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("resolve the admin listener's address: %w", err)
+	}
+	if t.Write == "" && !addr.IP.IsLoopback() {
+		return nil, fmt.Errorf("the admin listener %s can be reached from other machines: set MLSD_ADMIN_TOKEN or "+
+			"MLSD_ADMIN_TOKEN_FILE, or listen on 127.0.0.1", listen)
+	}
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return nil, fmt.Errorf("read the admin listener's address: %w", err)
+	}
+	a := &Access{hosts: []string{"localhost"}, write: hashed(t.Write), read: hashed(t.Read), log: log}
+	for _, h := range append(slices.Clip(hosts), host) {
+		if h != "" {
+			a.hosts = append(a.hosts, strings.ToLower(h))
+		}
+	}
+	return a, nil
+}
+
+func hashed(token string) *[sha256.Size]byte {
+	if token == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(token))
+	return &sum
+}
+
+// Protect returns h for requests that are allowed at a level.
+func (a *Access) Protect(level Level, h http.Handler) http.Handler {
+	if level == Open {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := a.allow(level, r); err != nil {
+			if err.Status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="mlsd admin"`)
+			}
+			a.log.Debug("a request to the admin listener was refused", "path", r.URL.Path, "from", r.RemoteAddr, "error", err.Message)
+			writeJSON(w, a.log, err.Status, err)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// allow returns why a request is refused, or nil.
+func (a *Access) allow(level Level, r *http.Request) *Error {
+	switch {
+	case !a.knows(r):
+		return &Error{http.StatusForbidden, "UnknownHost", "the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
+	case crossSite(r):
+		return &Error{http.StatusForbidden, "CrossSite", "the admin listener answers no page of another site"}
+	case a.write == nil:
+		return nil // the listener is on loopback
+	}
+	given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !found {
+		return &Error{http.StatusUnauthorized, "AuthenticationRequired", "the admin listener needs Authorization: Bearer, with its token"}
+	}
+	sum := sha256.Sum256([]byte(given))
+	isWrite := subtle.ConstantTimeCompare(sum[:], a.write[:]) == 1
+	isRead := a.read != nil && subtle.ConstantTimeCompare(sum[:], a.read[:]) == 1
+	switch {
+	case isWrite, isRead && level == Read:
+		return nil
+	case isRead:
+		return &Error{http.StatusForbidden, "ReadOnly", "this token is for reading only"}
+	}
+	return &Error{http.StatusUnauthorized, "AuthenticationRequired", "the token is not the admin listener's"}
+}
+
+// knows reports whether the Host of a request is the listener's: a name or address of this machine
+// itself, the address that the connection was made to, or one that the operator has named.
+func (a *Access) knows(r *http.Request) bool {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if slices.Contains(a.hosts, host) {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	if ip.Unmap().IsLoopback() {
+		return true
+	}
+	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !known {
+		return false
+	}
+	at, err := netip.ParseAddrPort(local.String())
+	return err == nil && at.Addr().Unmap() == ip.Unmap()
+}
+
+// crossSite reports whether a page of another origin has caused the request. Programs that are no
+// browsers send neither header.
+func crossSite(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+	default:
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || !strings.EqualFold(u.Host, r.Host)
+}

@@ -1,0 +1,145 @@
+package admin
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+)
+
+// didParam is the parameter that names an account.
+var didParam = Param{Name: "did", Usage: "the account's DID"}
+
+var accountShow = Method{
+	Noun: "account", Verb: "show", Usage: "what is held about an account, in numbers",
+	Params: []Param{didParam}, do: showAccount,
+}
+
+var accountBlock = Method{
+	Noun: "account", Verb: "block", Usage: "refuse every request of an account, end its streams and stop its pushes",
+	Params: []Param{didParam}, Write: true, do: blockAccount,
+}
+
+var accountUnblock = Method{
+	Noun: "account", Verb: "unblock", Usage: "take a block back",
+	Params: []Param{didParam}, Write: true, do: unblockAccount,
+}
+
+// Account is what is held about a DID, in numbers, and whether it may use the service.
+type Account struct {
+	DID              syntax.DID `json:"did"`
+	Status           string     `json:"status"` // what the network says of it
+	StatusAt         *time.Time `json:"statusAt,omitempty"`
+	Block            *Block     `json:"block,omitempty"`
+	EraseAfter       *time.Time `json:"eraseAfter,omitempty"`
+	ErasingAt        *time.Time `json:"erasingAt,omitempty"` // an erasure is running
+	ErasedAt         *time.Time `json:"erasedAt,omitempty"`
+	Devices          int64      `json:"devices"` // known by a KeyPackage, a push target or a Welcome on its way
+	KeyPackages      int64      `json:"keyPackages"`
+	Available        int64      `json:"keyPackagesAvailable"`
+	KeyPackageBytes  int64      `json:"keyPackageBytes"`
+	Convos           int64      `json:"convos"`        // of which it is a member
+	Created          int64      `json:"convosCreated"` // of these
+	PendingWelcomes  int64      `json:"pendingWelcomes"`
+	PushTargets      int64      `json:"pushTargets"`
+	PushJobs         int64      `json:"pushJobs"`
+	Records          int64      `json:"records"` // of idempotency keys
+	RecordBytes      int64      `json:"recordBytes"`
+	Connected        int64      `json:"connectedDevices"`
+	LastPublished    *time.Time `json:"lastKeyPackageAt,omitempty"`
+	LastRecord       *time.Time `json:"lastWriteAt,omitempty"` // with a key that is still kept
+	OldestMembership *time.Time `json:"oldestMembershipAt,omitempty"`
+}
+
+// Block is an operator's block of an account.
+type Block struct {
+	At       time.Time `json:"at"`
+	Operator string    `json:"operator"`
+	Reason   string    `json:"reason"`
+}
+
+// accountSQL counts the rows of one DID. $1 is the DID.
+//
+//go:embed account.sql
+var accountSQL string
+
+// showAccount answers for any DID: nothing is held about one that was never here.
+func showAccount(ctx context.Context, s *Service, c Call) (any, error) {
+	did, err := parseDID(c.Params[didParam.Name])
+	if err != nil {
+		return nil, err
+	}
+	a := Account{DID: did}
+	err = s.reading(ctx, func(tx pgx.Tx) error {
+		standing, err := s.blocks.Get(ctx, tx, did)
+		if err != nil {
+			return err
+		}
+		a.Status, a.StatusAt = string(standing.Status), standing.StatusAt
+		a.EraseAfter, a.ErasingAt, a.ErasedAt = standing.EraseAfter, standing.ErasingAt, standing.ErasedAt
+		if b := standing.Block; b != nil {
+			a.Block = &Block{At: b.At, Operator: b.By, Reason: b.Reason}
+		}
+		return tx.QueryRow(ctx, accountSQL, did).Scan(&a.Devices, &a.KeyPackages, &a.Available, &a.KeyPackageBytes, &a.LastPublished,
+			&a.Convos, &a.Created, &a.OldestMembership, &a.PendingWelcomes, &a.PushTargets, &a.PushJobs,
+			&a.Records, &a.RecordBytes, &a.LastRecord, &a.Connected)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the account: %w", err)
+	}
+	return a, nil
+}
+
+// Blocked is the result of account.block and account.unblock.
+type Blocked struct {
+	DID     syntax.DID `json:"did"`
+	Blocked bool       `json:"blocked"`
+	Changed bool       `json:"changed"` // false: it was so before
+}
+
+func blockAccount(ctx context.Context, s *Service, c Call) (any, error) {
+	return s.setBlock(ctx, c, true, func(tx pgx.Tx, did syntax.DID) (changed bool, err error) {
+		before, err := s.blocks.Get(ctx, tx, did)
+		if err != nil {
+			return false, err
+		}
+		return before.Block == nil, s.blocks.Block(ctx, tx, did, c.Operator, c.Reason)
+	})
+}
+
+func unblockAccount(ctx context.Context, s *Service, c Call) (any, error) {
+	return s.setBlock(ctx, c, false, func(tx pgx.Tx, did syntax.DID) (bool, error) { return s.blocks.Unblock(ctx, tx, did) })
+}
+
+// setBlock blocks or unblocks the account that a call names. This node knows at once, the others
+// within a second.
+func (s *Service) setBlock(ctx context.Context, c Call, blocked bool, set func(pgx.Tx, syntax.DID) (bool, error)) (any, error) {
+	did, err := parseDID(c.Params[didParam.Name])
+	if err != nil {
+		return nil, err
+	}
+	out := Blocked{DID: did, Blocked: blocked}
+	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
+		out.Changed, err = set(tx, did)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.changed()
+	return out, nil
+}
+
+// reading runs look in a read-only transaction that sees every caller's records.
+func (s *Service) reading(ctx context.Context, look func(pgx.Tx) error) error {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
+			return err
+		}
+		return look(tx)
+	})
+}

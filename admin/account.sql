@@ -1,0 +1,28 @@
+-- Counts what is held about the DID $1. Every part finds its rows by an index. Messages and former
+-- memberships have none by DID, so they are not counted.
+SELECT devices.n, kp.n, kp.available, kp.bytes, kp.last, me.present, me.created, me.oldest, me.welcomes, targets.n, jobs.n,
+    records.n, records.bytes, records.last, connected.n
+FROM (
+    SELECT count(*) AS n, count(*) FILTER (WHERE state = 'available' AND not_after > now()) AS available,
+        coalesce(sum(octet_length(body)), 0) AS bytes, max(created_at) AS last
+    FROM key_packages WHERE did = $1
+) kp, (
+    SELECT count(*) AS present, count(*) FILTER (WHERE role = 'creator') AS created, min(joined_at) AS oldest,
+        coalesce(sum((SELECT count(*) FROM welcomes w
+            WHERE w.convo_id = m.convo_id AND w.recipient_did = $1 AND w.state IN ('available', 'in_flight'))), 0)::bigint AS welcomes
+    FROM members m WHERE did = $1 AND left_at IS NULL
+) me, (
+    SELECT count(*) AS n FROM push_targets WHERE did = $1
+) targets, (
+    SELECT count(*) AS n FROM push_jobs WHERE did = $1
+) jobs, (
+    SELECT count(*) AS n, coalesce(sum(octet_length(response)), 0) AS bytes, max(created_at) AS last
+    FROM idempotency_keys WHERE caller_did = $1
+) records, (
+    SELECT count(DISTINCT device_id) AS n FROM presence WHERE did = $1
+) connected, (
+    SELECT count(*) AS n FROM (
+        SELECT device_id FROM key_packages WHERE did = $1
+        UNION SELECT device_id FROM push_targets WHERE did = $1
+    ) d
+) devices

@@ -1,0 +1,222 @@
+package erasure
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/consent"
+	"mlsd/convos"
+	"mlsd/events"
+	"mlsd/idem"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/quota"
+	"mlsd/internal/serviceauth"
+	"mlsd/internal/tombstone"
+	"mlsd/internal/usage"
+	"mlsd/keypackages"
+	"mlsd/messages"
+	"mlsd/push"
+	"mlsd/welcome"
+)
+
+// step is a part of a job. run carries out one batch, and reports whether it was the last one. It
+// keeps its place in position. Repeating a batch that is done does no harm.
+type step struct {
+	name string
+	run  func(ctx context.Context, j *job) (done bool, err error)
+}
+
+// steps returns the steps in their order.
+//
+// First the person leaves its convos, and members who are connected learn who it was. Then what is
+// its own goes. Then its name goes out of what belongs to others: the events before the rosters,
+// because the rosters say in which convos it was. At the end a search reads every table.
+func steps() []step {
+	return []step{
+		{"forget key", forgetKey},
+		{"sessions", rows("subscription_tickets", func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
+			return events.EraseSessions(ctx, tx, p)
+		})},
+		{"leave", leave},
+		{"KeyPackages", rows("key_packages", keypackages.Erase)},
+		{"push", rows("push_jobs", push.Erase)},
+		{"blocks", rows("blocks", consent.Erase)},
+		{"log", eachConvo(eraseLog)},
+		{"records", rows("idempotency_keys", idem.Erase)},
+		{"claims", scan("key_packages", keypackages.EraseClaims)},
+		{"answers", scan("idempotency_keys", idem.EraseAnswers)},
+		{"rest", rest},
+		{"events", eraseEvents},
+		{"rosters", eachConvo(eraseRoster)},
+		{"audit log", scan("audit_log", idem.EraseAudit)},
+		{"usage", func(ctx context.Context, j *job) (bool, error) {
+			n, err := usage.Erase(ctx, j.tx, j.person)
+			j.add("caller_counts", n)
+			return true, err
+		}},
+		{"quotas", func(ctx context.Context, j *job) (bool, error) {
+			n, err := quota.Erase(ctx, j.tx, j.person)
+			j.add("quota_counts", n)
+			return true, err
+		}},
+		{"actions", func(ctx context.Context, j *job) (bool, error) {
+			return scan("admin_actions", j.w.cfg.EraseActions)(ctx, j)
+		}},
+		{"key", func(ctx context.Context, j *job) (bool, error) {
+			n, err := serviceauth.Erase(ctx, j.tx, j.person)
+			j.add("identity_keys", n)
+			return true, err
+		}},
+		{"search", search},
+		{"end", func(ctx context.Context, j *job) (bool, error) {
+			return true, j.w.cfg.Accounts.EndErasure(ctx, j.tx, j.person)
+		}},
+	}
+}
+
+// rows makes a step of batches that delete up to batchRows rows each.
+func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error)) func(context.Context, *job) (bool, error) {
+	return func(ctx context.Context, j *job) (bool, error) {
+		n, err := erase(ctx, j.tx, j.person, batchRows)
+		j.add(table, n)
+		return n == 0, err
+	}
+}
+
+// scan makes a step that reads a table from its beginning to its end.
+func scan(
+	table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error),
+) func(context.Context, *job) (bool, error) {
+	return func(ctx context.Context, j *job) (bool, error) {
+		from, err := j.place()
+		if err != nil {
+			return false, err
+		}
+		blocks, next, err := pgpool.NextBlocks(ctx, j.tx, table, from, batchBlocks)
+		if err != nil {
+			return false, err
+		}
+		n, err := erase(ctx, j.tx, j.person, blocks)
+		j.add(table, n)
+		j.position = strconv.FormatInt(next, 10)
+		return next == 0, err
+	}
+}
+
+// place is the position as a number.
+func (j *job) place() (int64, error) {
+	if j.position == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(j.position, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read the position: %w", err)
+	}
+	return n, nil
+}
+
+// eachConvo makes a step that calls erase for every convo of which the person is or was a member,
+// until erase has no more to do there.
+func eachConvo(erase func(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error)) func(context.Context, *job) (bool, error) {
+	return func(ctx context.Context, j *job) (bool, error) {
+		after := uuid.Nil
+		if j.position != "" {
+			var err error
+			if after, err = uuid.Parse(j.position); err != nil {
+				return false, fmt.Errorf("read the position: %w", err)
+			}
+		}
+		convo, ok, err := convos.NextOf(ctx, j.tx, j.person, after)
+		if err != nil || !ok {
+			return true, err
+		}
+		more, err := erase(ctx, j, convo)
+		if !more {
+			j.position = convo.String()
+		}
+		return false, err
+	}
+}
+
+// forgetKey makes every node forget the account's key. That is not part of the transaction, and does
+// no harm twice.
+func forgetKey(ctx context.Context, j *job) (bool, error) {
+	return true, j.w.cfg.Forget(ctx, j.person.DID)
+}
+
+func leave(ctx context.Context, j *job) (bool, error) {
+	left, err := j.w.cfg.Remover.EraseMembership(ctx, j.tx, j.person)
+	return !left, err
+}
+
+// eraseLog deletes the records of the person's writes on a convo, and takes its name from the log.
+// Records are locked before their convo, as in every write.
+func eraseLog(ctx context.Context, j *job, convo uuid.UUID) (bool, error) {
+	records, err := idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())
+	if err != nil {
+		return false, err
+	}
+	j.add("idempotency_keys", records)
+	entries, more, err := messages.EraseSender(ctx, j.tx, j.person, convo, batchRows)
+	j.add("messages", entries)
+	return more, err
+}
+
+// rest waits until every node has read that the account's key is forgotten, and connected members
+// have the events of its leaving.
+func rest(_ context.Context, j *job) (bool, error) {
+	const rested = "rested"
+	if j.position == rested {
+		return true, nil
+	}
+	j.position, j.wait = rested, j.w.cfg.KeyRest
+	return false, nil
+}
+
+// sequencerDelay is how long the events of the outbox take into the stream, at most as a rule.
+const sequencerDelay = 500 * time.Millisecond
+
+// eraseEvents takes the person's name from the stream, once no event that has it waits in the outbox.
+func eraseEvents(ctx context.Context, j *job) (bool, error) {
+	if j.position == "" {
+		waiting, err := events.Waiting(ctx, j.tx, j.person)
+		if err != nil {
+			return false, err
+		}
+		if waiting > 0 {
+			j.wait = sequencerDelay
+			return false, nil
+		}
+	}
+	from, err := j.place()
+	if err != nil {
+		return false, err
+	}
+	next, n, done, err := events.Erase(ctx, j.tx, j.person, from, batchEvents)
+	j.add("events", n)
+	j.position = strconv.FormatInt(next, 10)
+	return done, err
+}
+
+// eraseRoster takes the person's name from a convo, its Welcomes and what waits for its pushes.
+func eraseRoster(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error) {
+	welcomes, err := welcome.Erase(ctx, j.tx, j.person, convo)
+	if err != nil {
+		return false, err
+	}
+	j.add("welcomes", welcomes)
+	pushes, err := push.EraseSender(ctx, j.tx, j.person, convo)
+	if err != nil {
+		return false, err
+	}
+	j.add("push_convos", pushes)
+	roster, err := convos.Erase(ctx, j.tx, j.person, convo)
+	j.add("members", roster)
+	return false, err
+}
