@@ -8,6 +8,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/internal/quota"
 )
 
 // AddMembers: blue.catbird.mls.addMembers.
@@ -28,7 +29,9 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 		ConvoID: convo, Caller: c.caller, DIDs: in.DIDList,
 		Proposed: c.proposed(key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
 	}
+	c.uses(quota.Bytes, rosterBytes*len(in.DIDList))
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		add.Quota = c.quota
 		advanced, err := convos.Add(ctx, tx, add)
 		if err != nil {
 			return nil, err

@@ -11,16 +11,35 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/convos"
 	"mlsd/idem"
+	"mlsd/internal/quota"
 	"mlsd/messages"
 )
 
-// commit is write for a commit. If the epoch is reserved for another member, the request waits. A
-// lost race is counted.
+// commit is write for a commit. If the epoch is reserved for another member, the request waits. Many
+// signatures are verified between two transactions. A lost race is counted.
 func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Content, effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
+	var stored int64
+	for _, cost := range c.cost {
+		if cost.Of == quota.Bytes {
+			stored += cost.N
+		}
+	}
 	for {
-		err := h.write(c, convo.String(), key, input, effect)
+		err := h.write(c, convo.String(), key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+			out, err := effect(ctx, tx)
+			if err == nil {
+				c.quota.CountCommit(convo, stored)
+			}
+			return out, err
+		})
 		if reserved, ok := find[*convos.ReservedError](err); ok {
 			if err := h.awaitReservation(c, convo, reserved); err != nil {
+				return err
+			}
+			continue
+		}
+		if unverified, ok := find[*convos.UnverifiedError](err); ok {
+			if err := h.verify(c, c.proposedBytes, unverified.Verify); err != nil {
 				return err
 			}
 			continue
@@ -81,7 +100,12 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // proposed is the commit of a request, with the Welcome and the GroupInfo that came with it.
 func (c *call) proposed(key string, input idem.Content, commit, welcome, groupInfo []byte) convos.Proposed {
+	if commit != nil {
+		c.uses(quota.Messages, 1)
+		c.uses(quota.Bytes, len(commit)+len(welcome)+len(groupInfo))
+	}
+	c.proposedBytes = len(commit) + len(groupInfo)
 	return convos.Proposed{
-		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Key: messages.CommitKey(c.route.Method.NSID, key), Hash: input.Hash(),
+		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Verified: &convos.Verified{}, Key: messages.CommitKey(c.route.Method.NSID, key), Hash: input.Hash(),
 	}
 }

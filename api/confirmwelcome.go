@@ -1,8 +1,13 @@
 package api
 
-import "mlsd/api/mlsapi"
+import (
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
 
 // ConfirmWelcome: blue.catbird.mls.confirmWelcome. The Welcome's state makes it safe to repeat.
+// A request is accepted after the confirmation and before the answer. A client that gets no answer
+// confirms again, and that accepts too.
 func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error {
 	convo, err := convoID(in.ConvoID)
 	if err != nil {
@@ -16,9 +21,14 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 	if in.ErrorDetails != nil {
 		details = *in.ErrorDetails
 	}
-	state, err := h.welcomes.Confirm(c.ctx, convo, device, in.Success, details)
+	state, request, err := h.welcomes.Confirm(c.ctx, convo, device, in.Success, details)
 	if err != nil {
 		return err
+	}
+	if request && in.Success {
+		if err := convos.Accept(c.ctx, h.db, convo, c.caller); err != nil {
+			return err
+		}
 	}
 	text := string(state)
 	return c.reply(&mlsapi.ConfirmWelcomeOutput{Confirmed: true, State: &text})

@@ -9,6 +9,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/internal/quota"
 )
 
 // CreateConvo: blue.catbird.mls.createConvo.
@@ -36,7 +37,15 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 	if in.Metadata != nil {
 		n.Name, n.Description = in.Metadata.Name, in.Metadata.Description
 	}
+	c.uses(quota.Convos, 1)
+	c.uses(quota.Bytes, len(in.WelcomeMessage)+len(in.GroupInfo)+rosterBytes*(1+len(in.InitialMembers)))
+	if n.GroupInfo != nil {
+		if err := h.verify(c, len(n.GroupInfo), n.Judge); err != nil {
+			return err
+		}
+	}
 	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		n.Quota = c.quota
 		convo, err := convos.Create(ctx, tx, n)
 		if err != nil {
 			return nil, err

@@ -3,21 +3,20 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/labstack/echo/v4"
 
+	"mlsd/accounts"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/usage"
 )
@@ -35,26 +34,38 @@ type call struct {
 	ctx    context.Context
 	http   echo.Context // a stream writes its answer itself
 	route  *route
-	header string                // Idempotency-Key, or ""
-	caller syntax.DID            // the token's verified issuer
-	token  *serviceauth.Verified // for a handler that uses it up itself
+	header string     // Idempotency-Key, or ""
+	caller syntax.DID // the token's verified issuer
+	// address is that of the client, or its /64 if it is IPv6.
+	address string
+	begun   time.Time
+	token   *serviceauth.Verified // for a handler that uses it up itself
+	quota   *quota.Spending       // what the request uses, of a write
+	cost    []quota.Cost          // what the write uses, besides its record
 
 	answer   []byte
 	usedKey  string // the key of the write's record; "": it has none
 	replayed bool
 	expired  bool        // the key had been used, and the lifetime of its record is over
+	body     reservation // of the body
+	bodyRead bool        // nothing is left of the body, or the client does not send the rest
 	reserved reservation // of the answer, until it is written
+	spent    int         // units besides the method's cost
+
+	proposedBytes int // of the commit and its GroupInfo
 }
 
 // serve answers one XRPC request. handle says what happens to it, in order.
 func (s *Server) serve(c echo.Context) error {
-	begun := time.Now()
-	cl := &call{ctx: c.Request().Context(), http: c, header: c.Request().Header.Get(headerKey)}
+	cl := &call{
+		ctx: c.Request().Context(), http: c, header: c.Request().Header.Get(headerKey), address: network(c.RealIP()), begun: time.Now(),
+	}
 	err := s.handle(cl)
-	s.count(cl, err, processingTime(c, begun))
+	s.charge(cl)
+	s.count(cl, err, processingTime(c, cl.begun))
 	if err != nil {
 		if !c.Response().Committed {
-			drain(c.Request().Body)
+			s.drain(cl)
 		}
 		return err
 	}
@@ -65,23 +76,22 @@ func (s *Server) serve(c echo.Context) error {
 	if cl.replayed {
 		c.Response().Header().Set(headerReplay, "true")
 	}
-	return c.JSONBlob(http.StatusOK, cl.answer)
+	return s.write(cl)
 }
 
 // handle takes a request through all checks to its handler.
 func (s *Server) handle(cl *call) error {
-	c := cl.http
-	if err := s.byIP.check(c, c.RealIP()); err != nil {
+	if err := s.byIP.check(cl.http, cl.address); err != nil {
 		return err
 	}
-	err := s.admit(cl)
+	verified, err := s.admit(cl)
 	subscription := err == nil && cl.route.Method.Kind == mlsapi.Subscription
 	if subscription {
 		err = s.stream(cl) // its handler finds out who the caller is
 	}
 	if err != nil {
-		if cl.caller == "" && chargesAddress(err) {
-			s.byIP.charge(c.RealIP())
+		if cl.caller == "" && !verified && chargesAddress(err) {
+			s.byIP.charge(cl.address, 1)
 		}
 		return err
 	}
@@ -91,16 +101,17 @@ func (s *Server) handle(cl *call) error {
 	if cl.header != "" && !lexcodec.ValidIdempotencyKey(cl.header) {
 		return badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
 	}
-	var body []byte
-	if cl.route.Method.HasInput {
-		var reserved reservation
-		if body, reserved, err = s.readBody(cl); err != nil {
-			return err
-		}
-		defer reserved.release()
-	}
 	if cl.route.Method.Streams {
 		return s.stream(cl)
+	}
+	var body []byte
+	if cl.route.Method.HasInput {
+		if body, err = s.readBody(cl); err != nil {
+			cl.body.release()
+			return err
+		}
+		defer cl.body.release()
+		cl.spend(len(body) / unitBytes)
 	}
 	return s.call(cl, body)
 }
@@ -130,35 +141,46 @@ func conflicts(name string) bool {
 
 // admit finds the route, checks the form of the request, and authenticates the caller. The handler
 // of a subscription authenticates its caller itself. The caller's rate limit comes before its token
-// is used up, which costs a database row.
-func (s *Server) admit(cl *call) error {
+// is used up, which costs a database row. verified says that the token was good, whatever failed
+// afterwards.
+func (s *Server) admit(cl *call) (verified bool, err error) {
 	r, name := cl.http.Request(), cl.http.Param("nsid")
 	route, ok := s.routes[name]
 	if !ok {
-		return failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
+		return false, failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
 	}
 	cl.route = route
 	if err := checkForm(cl.http, route.Method); err != nil {
-		return err
-	}
-	if route.Method.Streams {
-		if err := waitToOpen(r.Context(), s.openings); err != nil {
-			return err
-		}
+		return false, err
 	}
 	if route.Method.Kind == mlsapi.Subscription {
-		return nil
+		return false, nil
 	}
-	token, err := s.cfg.Auth.Validate(r.Context(), r.Header.Get(echo.HeaderAuthorization), syntax.NSID(name), route.token != reusable,
-		func(did syntax.DID) error { return s.byDID.take(cl.http, did.String()) })
+	token, err := s.cfg.Auth.Validate(r.Context(), cl.address, r.Header.Get(echo.HeaderAuthorization), syntax.NSID(name), route.token != reusable,
+		func(did syntax.DID) error {
+			err := s.handlers.mayCall(cl, did)
+			// Anybody can have any number of DIDs, so those that are not admitted do not count.
+			verified = !errors.Is(err, accounts.ErrNotAdmitted)
+			return err
+		})
 	if err == nil && route.token == usedByDispatch {
 		err = token.Use(r.Context())
+		verified = verified && !errors.Is(err, serviceauth.ErrReplayed)
 	}
 	if err != nil {
-		return err
+		return verified, err
 	}
 	cl.caller, cl.token = token.Caller, &token
-	return nil
+	return true, nil
+}
+
+// mayCall fails unless a verified caller may send a request now. Its rate limit comes first, so that
+// a caller who is refused cannot send more requests than others.
+func (h *handlers) mayCall(c *call, did syntax.DID) error {
+	if err := h.byDID.take(c.http, did.String(), c.route.cost); err != nil {
+		return err
+	}
+	return h.gate.Check(c.ctx, did)
 }
 
 // checkForm refuses a wrong HTTP method, repeated headers, and a body that is not plain JSON.
@@ -208,71 +230,18 @@ func plainJSON(contentType string) bool {
 	return err == nil && mediaType == echo.MIMEApplicationJSON
 }
 
-// chargesAddress reports whether a request without a verified caller is charged to its IP address.
-// It is not if the server could not check the token, or if the address has been charged already.
+// chargesAddress reports whether a request whose token was not verified is charged to its address. A
+// client that hangs up is charged, and one whose own host does not serve its DID document. It is not
+// charged if the directory or our database failed, or if it has been charged already.
 func chargesAddress(err error) bool {
-	return !errors.Is(err, events.ErrInvalidTicket) && !errors.Is(err, serviceauth.ErrUnavailable) && !errors.As(err, new(limited)) &&
-		!errors.As(err, new(busy)) && !errors.Is(err, context.Canceled) && !pgpool.Unavailable(err)
-}
-
-// How long an upload may take: uploadTime, and uploadTimePerMiB for each MiB.
-const (
-	uploadTime       = 10 * time.Second
-	uploadTimePerMiB = time.Second
-)
-
-// readBody reads the whole body. It is in memory until the reservation is released.
-func (s *Server) readBody(cl *call) (body []byte, reserved reservation, err error) {
-	r, limit := cl.http.Request(), cl.route.maxBody
-	if r.ContentLength > limit {
-		return nil, reserved, tooLarge(limit)
-	}
-	size := limit
-	if r.ContentLength >= 0 {
-		size = r.ContentLength
-	}
-	if reserved, err = s.memory.forBody(r.Context(), cl.caller.String(), size); err != nil {
-		return nil, reserved, err
-	}
-	defer func() {
-		if err != nil {
-			reserved.release()
-		}
-	}()
-	if err := readUntil(cl.http, time.Now().Add(uploadTime+time.Duration(size/mib)*uploadTimePerMiB)); err != nil {
-		return nil, reserved, err
-	}
-	if r.ContentLength >= 0 {
-		body = make([]byte, r.ContentLength)
-		_, err = io.ReadFull(r.Body, body)
-	} else {
-		body, err = io.ReadAll(io.LimitReader(r.Body, limit+1))
-	}
 	switch {
-	case err != nil:
-		return nil, reserved, badRequest("the body ended early")
-	case int64(len(body)) > limit:
-		return nil, reserved, tooLarge(limit)
+	case errors.Is(err, context.Canceled), errors.Is(err, serviceauth.ErrHost), errors.Is(err, serviceauth.ErrSpent):
+		return true
+	case errors.Is(err, events.ErrInvalidTicket), errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy),
+		errors.As(err, new(limited)), errors.As(err, new(busy)):
+		return false
 	}
-	// net/http reads on, to notice that the client hangs up. The upload's deadline must not end the
-	// handler.
-	if err := readUntil(cl.http, time.Time{}); err != nil {
-		return nil, reserved, err
-	}
-	return body, reserved, nil
-}
-
-// readUntil sets the deadline for reading from the client. The zero time is none.
-func readUntil(c echo.Context, deadline time.Time) error {
-	err := http.NewResponseController(c.Response()).SetReadDeadline(deadline)
-	if err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("bound the upload: %w", err)
-	}
-	return nil
-}
-
-func tooLarge(limit int64) error {
-	return failure{status: http.StatusRequestEntityTooLarge, name: payloadTooLarge, message: "the body has more than " + strconv.FormatInt(limit, 10) + " bytes"}
+	return !pgpool.Unavailable(err)
 }
 
 // maxRequest bounds the time of a request after its body was read: a PDS gives up after ten
@@ -286,7 +255,8 @@ func (s *Server) call(cl *call, body []byte) error {
 	defer cancel()
 	cl.ctx = ctx
 	var err error
-	if cl.reserved, err = s.memory.forAnswer(ctx, cl.caller.String(), cl.route.answerMemory); err != nil {
+	n := cl.route.answerMemory
+	if err = s.memory.forAnswer(n).reserve(ctx, &cl.reserved, cl.caller.String(), cl.address, n); err != nil {
 		return err
 	}
 	answered := false
@@ -300,7 +270,7 @@ func (s *Server) call(cl *call, body []byte) error {
 		cl.http.Response().Header().Set(headerExpired, "true")
 	}
 	if errors.Is(err, serviceauth.ErrReplayed) {
-		s.byIP.charge(cl.http.RealIP())
+		s.byIP.charge(cl.address, 1)
 	}
 	if err != nil {
 		return s.declared(cl.route, err)
@@ -353,14 +323,4 @@ const smallAnswer = 512
 func (c *call) reply(v lexcodec.Appender) error {
 	c.answer = v.AppendJSON(make([]byte, 0, smallAnswer))
 	return nil
-}
-
-// maxDrained bounds how much of an unwanted body drain reads, in bytes.
-const maxDrained = 16 * mib
-
-// drain reads the rest of a refused body. A PDS that is still sending does not read an answer, and
-// never uses the connection again. A client that sends more than maxDrained, or stops sending,
-// loses the connection.
-func drain(body io.Reader) {
-	_, _ = io.CopyN(io.Discard, body, maxDrained) // an error means that the client has gone
 }

@@ -156,6 +156,7 @@ func TestAddedTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
+	bob.publish()
 	in := alice.creation(newGroup(t))
 	in.InitialMembers = []syntax.DID{bob.did()} // and no Welcome
 	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())

@@ -10,13 +10,16 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"mlsd/accounts"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/consent"
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/batch"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/messages"
@@ -32,9 +35,12 @@ const (
 	invalidToken         = "InvalidToken"
 	payloadTooLarge      = "PayloadTooLarge"
 	rateLimitExceeded    = "RateLimitExceeded"
+	quotaExceeded        = "QuotaExceeded"
 	internalServerError  = "InternalServerError"
 	methodNotImplemented = "MethodNotImplemented"
 	serviceUnavailable   = "ServiceUnavailable"
+	accountInactive      = "AccountInactive"
+	blocked              = "Blocked"
 )
 
 // retrySoon is the Retry-After of most errors. retryTooMany is that of too many subscriptions: it
@@ -129,9 +135,11 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrLastMember, status: http.StatusConflict, match: is(convos.ErrLastMember)},
 	{name: mlsapi.ErrCommitRequired, status: http.StatusBadRequest, match: is(convos.ErrCommitRequired)},
 	{name: mlsapi.ErrNotPermitted, status: http.StatusForbidden, every: true, match: is(convos.ErrNotPermitted)},
-	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead)},
+	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy)},
 	{name: mlsapi.ErrGroupInfoNotFound, status: http.StatusNotFound, match: is(convos.ErrNoGroupInfo)},
 	{name: mlsapi.ErrKeyPackageNotFound, status: http.StatusNotFound, match: is(keypackages.ErrNotFound)},
+	{name: blocked, status: http.StatusForbidden, every: true, match: as[*consent.BlockedError]()}, // the caller's own block
+	{name: mlsapi.ErrTooManyBlocks, status: http.StatusBadRequest, match: is(consent.ErrTooManyBlocks)},
 	{name: mlsapi.ErrTooManyKeyPackages, status: http.StatusBadRequest, match: is(keypackages.ErrTooMany)},
 	{name: mlsapi.ErrExpirationTooFar, status: http.StatusBadRequest, match: is(keypackages.ErrExpirationTooFar)},
 	{name: mlsapi.ErrWelcomeNotFound, status: http.StatusNotFound, match: is(welcome.ErrNotFound)},
@@ -159,14 +167,27 @@ var errorTable = []errorRow{
 	{name: invalidToken, status: http.StatusUnauthorized, every: true, match: as[*serviceauth.InvalidError](),
 		header: echo.HeaderWWWAuthenticate, value: `Bearer error="invalid_token"`, more: tokenReason},
 
+	// The account may not use the node.
+	{name: blocked, status: http.StatusForbidden, every: true, match: is(accounts.ErrBlocked)},
+	{name: accountInactive, status: http.StatusForbidden, every: true, match: as[*accounts.InactiveError]()},
+	{name: mlsapi.ErrNotPermitted, status: http.StatusForbidden, every: true, match: is(accounts.ErrNotAdmitted)},
+	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon, match: is(accounts.ErrUnavailable)},
+
 	// The client sends too much.
 	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: as[limited](), retryAfter: retrySoon, more: limitedAfter},
 	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(events.ErrTooMany), retryAfter: retryTooMany},
+	{name: quotaExceeded, status: http.StatusTooManyRequests, every: true, match: as[*quota.ExceededError](), more: quotaResets},
+
+	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(serviceauth.ErrSpent), retryAfter: retrySoon,
+		message: "too many tokens of unknown accounts from this address"},
 
 	// The server cannot do it now.
 	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, match: as[busy](), retryAfter: retrySoon, more: busyAfter},
 	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
+	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+		match:   is(serviceauth.ErrHost), // the caller's fault, so not in the log
+		message: "the token cannot be checked now"},
 	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
 		match:   is(serviceauth.ErrUnavailable, serviceauth.ErrBusy),
 		message: "the token cannot be checked now", log: "a token cannot be checked"},
@@ -251,6 +272,11 @@ func limitedAfter(f *failure, err error) {
 	f.retryAfter = max(f.retryAfter, exceeded.after)
 }
 
+func quotaResets(f *failure, err error) {
+	exceeded, _ := find[*quota.ExceededError](err)
+	f.retryAfter = exceeded.After
+}
+
 func busyAfter(f *failure, err error) {
 	full, _ := find[busy](err)
 	f.retryAfter = max(f.retryAfter, full.after)
@@ -318,12 +344,16 @@ func (s *Server) declared(route *route, err error) error {
 	return err
 }
 
-// failureOf finds the answer to any error. It logs what is not the client's fault.
+// failureOf finds the answer to any error. It logs what is not the client's fault, and counts
+// refusals by quota.
 func (s *Server) failureOf(c echo.Context, err error) failure {
+	if exceeded, ok := find[*quota.ExceededError](err); ok {
+		s.cfg.Metrics.quotaRefusals.WithLabelValues(exceeded.Quota).Inc()
+	}
 	f, row, ok := answerTo(err)
 	if ok {
 		if row != nil && row.log != "" {
-			s.cfg.Log.Warn(row.log, "error", err)
+			s.strangers.Warn(row.log, "error", err)
 		}
 		return f
 	}

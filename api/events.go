@@ -10,48 +10,59 @@ import (
 	"mlsd/outbox"
 )
 
-// frame encodes an event for subscribeConvoEvents. It returns nil for a kind that only newer
-// versions of the server know.
-func frame(e *events.Event) []byte {
-	m := message(e)
-	if m == nil {
-		return nil
+// frameOf encodes an event for subscribeConvoEvents. request says that the reader has not accepted
+// its convo. It returns nil for a kind that only newer versions of the server know.
+func frameOf(e *events.Event, request bool) []byte {
+	encode := func(e *events.Event) []byte {
+		m := message(e, request)
+		if m == nil {
+			return nil
+		}
+		return lexcodec.AppendFrame(nil, m)
 	}
-	return lexcodec.AppendFrame(nil, m)
+	if request {
+		return e.Encoded(events.RequestFrame, encode)
+	}
+	return e.Encoded(events.Frame, encode)
 }
 
-// serverSent encodes an event for streamConvoEvents. It returns nil for a kind that only newer
-// versions of the server know.
-func serverSent(e *events.Event) []byte {
-	m := serverSentEvent(e)
-	if m == nil {
-		return nil
+// serverSentOf is frameOf for streamConvoEvents.
+func serverSentOf(e *events.Event, request bool) []byte {
+	encode := func(e *events.Event) []byte {
+		m := serverSentEvent(e, request)
+		if m == nil {
+			return nil
+		}
+		return lexcodec.AppendServerSentEvent(nil, cursorText(e.StreamSeq), m)
 	}
-	return lexcodec.AppendServerSentEvent(nil, cursorText(e.StreamSeq), m)
+	if request {
+		return e.Encoded(events.RequestServerSent, encode)
+	}
+	return e.Encoded(events.ServerSent, encode)
 }
 
 func cursorText(seq int64) string { return strconv.FormatInt(seq, 10) }
 
-func message(e *events.Event) lexcodec.Message {
+func message(e *events.Event, request bool) lexcodec.Message {
 	at, d := lexcodec.NewDatetime(e.At), &e.Detail
 	switch e.Kind {
 	case outbox.Application, outbox.Proposal:
-		return &mlsapi.MessageEvent{Cursor: e.StreamSeq, Message: messageView(e.Message())}
+		return &mlsapi.MessageEvent{Cursor: e.StreamSeq, Message: messageView(e.Message()), Request: present(request)}
 	case outbox.Commit:
 		m := e.Message()
 		return &mlsapi.CommitEvent{
 			Cursor: e.StreamSeq, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
-			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
+			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt), Request: present(request),
 		}
 	case outbox.Membership:
 		return &mlsapi.MembershipEvent{
 			Cursor: e.StreamSeq, ConvoID: e.ConvoID.String(), DID: e.DID, Change: d.Change, By: present(d.By), Epoch: d.Epoch, Seq: e.Seq,
-			CommitNeeded: present(d.CommitNeeded), CreatedAt: at,
+			CommitNeeded: present(d.CommitNeeded), CreatedAt: at, Request: present(request),
 		}
 	case outbox.Welcome:
 		return &mlsapi.WelcomeEvent{
 			Cursor: e.StreamSeq, ConvoID: e.ConvoID.String(), DeviceID: d.DeviceID, KeyPackageRef: present(d.KeyPackageRef), Epoch: d.Epoch,
-			CreatedAt: at,
+			CreatedAt: at, Request: present(request),
 		}
 	case outbox.KeyPackages:
 		return &mlsapi.KeyPackagesEvent{
@@ -63,24 +74,24 @@ func message(e *events.Event) lexcodec.Message {
 }
 
 // serverSentEvent is message for streamConvoEvents, whose cursors are texts.
-func serverSentEvent(e *events.Event) lexcodec.ServerSentEvent {
+func serverSentEvent(e *events.Event, request bool) lexcodec.ServerSentEvent {
 	cursor := cursorText(e.StreamSeq)
-	switch m := message(e).(type) {
+	switch m := message(e, request).(type) {
 	case *mlsapi.MessageEvent:
-		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message}
+		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request}
 	case *mlsapi.CommitEvent:
 		return &mlsapi.StreamConvoEventsCommitEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.CommitData,
-			SuccessorGroupID: m.SuccessorGroupID, CreatedAt: m.CreatedAt,
+			SuccessorGroupID: m.SuccessorGroupID, CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	case *mlsapi.MembershipEvent:
 		return &mlsapi.StreamConvoEventsMembershipEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, DID: m.DID, Change: m.Change, By: m.By, Epoch: m.Epoch, Seq: m.Seq,
-			CommitNeeded: m.CommitNeeded, CreatedAt: m.CreatedAt,
+			CommitNeeded: m.CommitNeeded, CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	case *mlsapi.WelcomeEvent:
 		return &mlsapi.StreamConvoEventsWelcomeEvent{
-			Cursor: cursor, ConvoID: m.ConvoID, DeviceID: m.DeviceID, KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch, CreatedAt: m.CreatedAt,
+			Cursor: cursor, ConvoID: m.ConvoID, DeviceID: m.DeviceID, KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch, CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	case *mlsapi.KeyPackagesEvent:
 		return &mlsapi.StreamConvoEventsKeyPackagesEvent{

@@ -17,6 +17,14 @@ func (s *Server) Subscribe(f func(context.Context, events.Request) (Subscription
 	s.handlers.streams.subscribe = f
 }
 
+// SubscribeChecked is Subscribe with the gate's second question.
+func (s *Server) SubscribeChecked(f func(context.Context, events.Request) (Subscription, bool, error)) {
+	s.handlers.streams.subscribe = checked(f, s.cfg.Gate)
+}
+
+// Guard replaces the server's gate.
+func (s *Server) Guard(gate Gate) { s.handlers.gate = gate }
+
 // Pace is the time limits of clients in a test. A zero field keeps the default.
 type Pace struct{ Write, Close, Ping, Pong, KeepAlive time.Duration }
 
@@ -68,13 +76,48 @@ func StatusOf(name string) int { return named(name, "").status }
 func (s *Server) FillLargeAnswers(t *testing.T) {
 	t.Helper()
 	for i := range int(largeAnswers / largeAnswersOfCaller) {
-		reserved, err := s.memory.largeAnswers.reserve(t.Context(), strconv.Itoa(i), largeAnswersOfCaller)
-		if err != nil {
+		var reserved reservation
+		if err := s.memory.largeAnswers.reserve(t.Context(), &reserved, strconv.Itoa(i), "", largeAnswersOfCaller); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(reserved.release)
 	}
 }
 
+// LimitLargeAnswers sets the memory of large answers, in bytes.
+func (s *Server) LimitLargeAnswers(all, perCaller int64) {
+	s.memory.largeAnswers = newMemoryPool(all, perCaller)
+}
+
 // EveryMethod reports whether every method may answer with name.
 func EveryMethod(name string) bool { return everyMethod(name) }
+
+// TakePlaces takes all places for verifications, until release.
+func (s *Server) TakePlaces(t *testing.T) (release func()) {
+	t.Helper()
+	var taken []*reservation
+	for _, pool := range []*memoryPool{s.handlers.places.small, s.handlers.places.large} {
+		for i := range int(pool.size) {
+			var r reservation
+			if err := pool.reserve(t.Context(), &r, "hostile "+strconv.Itoa(i), "", 1); err != nil {
+				t.Fatal(err)
+			}
+			taken = append(taken, &r)
+		}
+	}
+	return func() {
+		for _, r := range taken {
+			r.release()
+		}
+	}
+}
+
+// WaitingForPlaces returns how many callers wait for a place while all are taken.
+func (s *Server) WaitingForPlaces() (n int) {
+	for _, pool := range []*memoryPool{s.handlers.places.small, s.handlers.places.large} {
+		pool.mu.Lock()
+		n += len(pool.shares) - int(pool.size)
+		pool.mu.Unlock()
+	}
+	return n
+}

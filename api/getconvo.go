@@ -47,6 +47,9 @@ func showConvo(v *mlsapi.ConvoView, c *convos.Convo) {
 	for i, m := range c.Members {
 		v.Members[i] = mlsapi.MemberView{DID: m.DID, JoinedAt: lexcodec.NewDatetime(m.JoinedAt)}
 	}
+	if c.Request {
+		v.Request, v.InvitedBy = &c.Request, c.InvitedBy
+	}
 	if c.LastMessageAt != nil {
 		at := lexcodec.NewDatetime(*c.LastMessageAt)
 		v.LastMessageAt = &at

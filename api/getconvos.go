@@ -16,8 +16,15 @@ func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
 			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave")
 		}
 	}
+	filter := convos.All
+	if p.Requests != nil {
+		filter = convos.Accepted
+		if *p.Requests {
+			filter = convos.Requests
+		}
+	}
 	answer, view := c.list(), mlsapi.ConvoView{}
-	more, err := convos.List(c.ctx, h.db, c.caller, after, int(p.Limit), func(convo *convos.Convo) bool {
+	more, err := convos.List(c.ctx, h.db, c.caller, filter, after, int(p.Limit), func(convo *convos.Convo) bool {
 		id := view.ID
 		showConvo(&view, convo)
 		if !answer.add(&view, shownBytes*(1+len(view.Members)/4)) {

@@ -2,17 +2,26 @@ package api
 
 import (
 	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/idem"
+	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
+	"mlsd/mls"
 )
 
 // GetKeyPackages: blue.catbird.mls.getKeyPackages. It is a query by its verb, but it claims
 // KeyPackages. A retry with the same key gets the same KeyPackages; a retry without a key gets
-// others.
+// others. A token is good for one claim. A PDS can send a query twice with one token: the copy gets
+// the first answer, by the key or by the token.
 func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error {
 	key, err := c.key(p.IdempotencyKey)
 	if err != nil {
@@ -32,19 +41,109 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		}
 		claim.ConvoID, scope = &convo, *p.ConvoID
 	}
-	return h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+	withheld, err := h.gate.Withheld(c.ctx, p.DIDs)
+	if err != nil {
+		return err
+	}
+	claim.Withheld = withheld
+	if key == "" {
+		id := c.token.ID()
+		key = "token:" + hex.EncodeToString(id[:])
+	}
+	used := c.token.Use(c.ctx)
+	if used != nil && !errors.Is(used, serviceauth.ErrReplayed) {
+		return used
+	}
+	var first *mlsapi.GetKeyPackagesOutput
+	err = h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		if used != nil {
+			return nil, used
+		}
 		taken, err := keypackages.Claim(ctx, tx, claim)
 		if err != nil {
 			return nil, err
 		}
-		out := &mlsapi.GetKeyPackagesOutput{
-			KeyPackages: make([]mlsapi.KeyPackageRef, len(taken.Claimed)), Missing: taken.Missing, Limited: taken.Limited,
-		}
-		for i, k := range taken.Claimed {
-			out.KeyPackages[i] = claimedView(k)
-		}
-		return out, nil
+		first = claimAnswer(taken)
+		return recordOf(taken)
 	})
+	if err != nil {
+		return err
+	}
+	if c.replayed {
+		return h.replayClaim(c)
+	}
+	return c.reply(first)
+}
+
+func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {
+	out := &mlsapi.GetKeyPackagesOutput{
+		KeyPackages: make([]mlsapi.KeyPackageRef, len(r.Claimed)), Missing: r.Missing, Limited: r.Limited,
+	}
+	for i, k := range r.Claimed {
+		out.KeyPackages[i] = claimedView(k)
+	}
+	return out
+}
+
+// claimRecord is what the record of a claim holds in place of the answer, which can have megabytes:
+// the KeyPackages without their content, as JSON. It has the form of an answer, because a node of
+// an earlier version returns it as it is. Such an answer has no KeyPackages.
+type claimRecord struct {
+	KeyPackages []struct{}   `json:"keyPackages"` // always empty
+	Missing     []syntax.DID `json:"missing,omitempty"`
+	Limited     []syntax.DID `json:"limited,omitempty"`
+	Claimed     []claimOfDID `json:"claimed"` // nil in the records of earlier versions
+}
+
+// claimOfDID is what was claimed of one person, in the order of the answer.
+type claimOfDID struct {
+	DID  syntax.DID          `json:"did"`
+	Refs []mls.KeyPackageRef `json:"refs"`
+}
+
+// recordOf returns the record of a claim.
+func recordOf(r keypackages.ClaimResult) (encoded, error) {
+	record := claimRecord{KeyPackages: []struct{}{}, Missing: r.Missing, Limited: r.Limited, Claimed: []claimOfDID{}}
+	for i, k := range r.Claimed {
+		if i == 0 || k.DID != r.Claimed[i-1].DID {
+			record.Claimed = append(record.Claimed, claimOfDID{DID: k.DID})
+		}
+		of := &record.Claimed[len(record.Claimed)-1]
+		of.Refs = append(of.Refs, k.Ref)
+	}
+	return json.Marshal(record)
+}
+
+// encoded is JSON.
+type encoded []byte
+
+// AppendJSON implements [lexcodec.Appender].
+func (e encoded) AppendJSON(b []byte) []byte { return append(b, e...) }
+
+// replayClaim makes the first answer again from the record in c.answer. A record of an earlier
+// version is the answer. An answer is lost if one of its KeyPackages was deleted before its time.
+func (h *handlers) replayClaim(c *call) error {
+	var record claimRecord
+	if err := json.Unmarshal(c.answer, &record); err != nil {
+		return fmt.Errorf("read the record of a claim: %w", err)
+	}
+	if record.Claimed == nil {
+		return nil
+	}
+	var ids []keypackages.ID
+	for _, of := range record.Claimed {
+		for _, ref := range of.Refs {
+			ids = append(ids, keypackages.ID{DID: of.DID, Ref: ref})
+		}
+	}
+	claimed, err := keypackages.ClaimedBefore(c.ctx, h.db, ids)
+	if errors.Is(err, keypackages.ErrNotFound) {
+		return idem.ErrKeyTaken
+	}
+	if err != nil {
+		return err
+	}
+	return c.reply(claimAnswer(keypackages.ClaimResult{Claimed: claimed, Missing: record.Missing, Limited: record.Limited}))
 }
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {

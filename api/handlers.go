@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/google/uuid"
@@ -15,6 +16,7 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/mls"
 	"mlsd/push"
@@ -26,6 +28,7 @@ type handlers struct {
 	db       *pgxpool.Pool
 	log      *slog.Logger
 	writes   *idem.Store
+	quotas   *quota.Counter
 	messages Sender
 	cursors  *convos.Cursors
 	welcomes *welcome.Service
@@ -37,9 +40,13 @@ type handlers struct {
 	tickets   *events.Tickets
 	socketURL string // of the subscription
 	// The handler of a subscription authenticates its caller itself.
-	auth  *serviceauth.Validator
-	byIP  *limiter
-	byDID *limiter
+	auth     *serviceauth.Validator
+	byIP     *limiter
+	byDID    *limiter
+	openings *openings
+	gate     Gate
+	// places are taken by requests that verify signatures outside a transaction.
+	places verificationPlaces
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)
@@ -74,24 +81,60 @@ func content(fields []lexcodec.Field) idem.Content {
 
 // write runs effect once for the call's key and answers with what effect returned the first time.
 // Without a key it runs effect each time. scope is the convo that the request names, or "".
+//
+// Quotas are judged after the key: a repetition gets its first answer even if they are used up since.
 func (h *handlers) write(c *call, scope, key string, input idem.Content, effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
 	req := idem.Request{
 		Caller: c.caller, NSID: c.route.Method.NSID, Scope: scope, Key: key, Input: input, Life: c.route.recordLife,
 	}
+	if err := h.openQuota(c); err != nil {
+		return err
+	}
 	answer, err := h.writes.Do(c.ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		if err := c.quota.Take(c.costs(key)...); err != nil {
+			return nil, err
+		}
 		out, err := effect(ctx, tx)
 		if err != nil {
 			return nil, err
 		}
-		return out.AppendJSON(nil), nil
+		body := out.AppendJSON(nil)
+		if key != "" {
+			c.quota.Count(quota.Cost{Of: quota.Bytes, N: int64(len(body))})
+		}
+		return body, nil
 	})
 	c.usedKey, c.expired = key, answer.Expired
 	if err != nil {
+		c.quota.Return()
 		return err
 	}
 	h.committed()
 	c.answer, c.replayed = answer.Body, answer.Replayed
 	return nil
+}
+
+// rosterBytes is what a change of the roster counts for in the quota of bytes: a member's row and its
+// event, about.
+const rosterBytes = 256
+
+// openQuota prepares the counting of what the request uses.
+func (h *handlers) openQuota(c *call) (err error) {
+	c.quota, err = h.quotas.Open(c.ctx, c.caller, c.address)
+	return err
+}
+
+// costs are what a write with the key uses.
+func (c *call) costs(key string) []quota.Cost {
+	if key == "" {
+		return c.cost
+	}
+	return append(slices.Clip(c.cost), quota.Cost{Of: quota.Records, N: 1})
+}
+
+// uses adds to what the write uses.
+func (c *call) uses(of quota.Resource, n int) {
+	c.cost = append(c.cost, quota.Cost{Of: of, N: int64(n)})
 }
 
 // device selects the Welcomes of a device of the caller's: all, or those for a device id or a

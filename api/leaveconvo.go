@@ -33,12 +33,15 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 	if in.TargetDID != nil {
 		leave.Target = *in.TargetDID
 	}
+	if leave.Block = in.Block != nil && *in.Block; leave.Block && leave.Target != c.caller {
+		return named(mlsapi.ErrNotPermitted, "block: only when the caller itself leaves")
+	}
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		advanced, err := convos.Leave(ctx, tx, leave)
 		if err != nil {
 			return nil, err
 		}
-		out := &mlsapi.LeaveConvoOutput{Success: true, NewEpoch: advanced.Epoch}
+		out := &mlsapi.LeaveConvoOutput{Success: true, NewEpoch: advanced.Epoch, Blocked: present(advanced.Blocked)}
 		if advanced.Seq != 0 {
 			out.Seq = &advanced.Seq
 		}

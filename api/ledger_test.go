@@ -88,6 +88,7 @@ func TestDrain(t *testing.T) {
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
 	bob.stock(2*limit + 5)
+	bob.meets(alice) // strangers have less
 	key := *newKey()
 	first := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "idempotencyKey", key)
 	first.ok()
@@ -287,6 +288,7 @@ func TestKeyPackagesLow(t *testing.T) {
 				by[i] = by[i].on(other)
 			}
 		}
+		bob.meets(by...) // strangers have a smaller budget
 		for _, a := range together(len(by), func(i int) answer { return by[i].get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }) {
 			if out := read[mlsapi.GetKeyPackagesOutput](t, a.ok()); len(out.KeyPackages) != 1 {
 				t.Fatalf("a claim got %s", a.body)
@@ -397,9 +399,13 @@ func TestManyClaims(t *testing.T) {
 	}
 	w := newWorld(t)
 	nodes := []*world{w, w.user().on(w.boot()).w}
-	of := make([]*user, targets)
+	of, by := make([]*user, targets), make([]*user, callers)
+	for i := range by {
+		by[i] = w.user()
+	}
 	for i := range of {
 		of[i] = w.user()
+		of[i].meets(by...)
 		of[i].stock(perTarget)
 		if i%2 == 0 {
 			of[i].stock(1, mlstest.LastResort)
@@ -408,10 +414,10 @@ func TestManyClaims(t *testing.T) {
 	var mu sync.Mutex
 	holders, again := map[string]int{}, 0
 	var failed atomic.Bool
-	claim := func(caller, n int, token string) {
+	claim := func(caller, n int, by *user) {
 		target := of[(n+caller)%targets]
 		node := nodes[n/targets%2]
-		a := node.do(http.MethodGet, mlsapi.NSIDGetKeyPackages, query("dids", target.did().String()), nil, token)
+		a := node.do(http.MethodGet, mlsapi.NSIDGetKeyPackages, query("dids", target.did().String()), nil, by.authorization(mlsapi.NSIDGetKeyPackages))
 		if a.status != http.StatusOK {
 			failed.Store(true)
 			t.Errorf("claim %d of caller %d: %d %s", n, caller, a.status, a.body)
@@ -434,13 +440,12 @@ func TestManyClaims(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for caller := range callers {
-		token := w.user().authorization(mlsapi.NSIDGetKeyPackages) // good for many queries
 		wg.Go(func() {
 			for n := range claims / callers {
 				if failed.Load() {
 					return
 				}
-				claim(caller, n, token)
+				claim(caller, n, by[caller])
 			}
 		})
 	}

@@ -17,7 +17,8 @@ func TestExpiredHeader(t *testing.T) {
 	want := map[string]string{
 		"createConvo": mlsapi.ErrGroupAlreadyExists, "addMembers": mlsapi.ErrEpochMismatch, "submitCommit": mlsapi.ErrEpochMismatch,
 		"processExternalCommit": mlsapi.ErrEpochMismatch, "leaveConvo with a commit": mlsapi.ErrEpochMismatch,
-		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "",
+		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "", "withdrawKeyPackages": "",
+		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay, "setInvitationPolicy": replay,
 	}
 	for _, kind := range keyed {
 		t.Run(kind.name, func(t *testing.T) {
@@ -60,7 +61,8 @@ func TestTTLPerOperation(t *testing.T) {
 	want := map[string]time.Duration{
 		"createConvo": 7 * day, "addMembers": 7 * day, "submitCommit": 7 * day, "processExternalCommit": 7 * day, "leaveConvo": 7 * day,
 		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day, "getKeyPackages": 30 * time.Minute,
-		"registerPushTarget": day, "unregisterPushTarget": day,
+		"registerPushTarget": day, "unregisterPushTarget": day, "withdrawKeyPackages": day,
+		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day, "setInvitationPolicy": day,
 	}
 	for _, kind := range keyed {
 		if kind.name == "sendMessage" {

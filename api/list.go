@@ -15,8 +15,10 @@ const maxAnswer = 8_000_000
 // database, and not kept. The answer is sent when the array is complete, so an error in the middle
 // is answered as an error.
 type list struct {
-	buf *[]byte
-	n   int // elements
+	call *call
+	buf  *[]byte
+	n    int   // elements
+	err  error // there is no memory for the rest
 }
 
 // maxEnvelope bounds the fields in front of the array, in bytes. They are written last, because the
@@ -26,19 +28,24 @@ const maxEnvelope = 256
 // list begins an answer. Its buffer belongs to the call's memory reservation, until that is
 // released.
 func (c *call) list() *list {
-	l := &list{buf: takeBuffer()}
+	l := &list{call: c, buf: takeBuffer()}
 	c.reserved.buffer = l.buf
 	*l.buf = (*l.buf)[:maxEnvelope]
 	return l
 }
 
 // add appends an element of about size bytes. If the answer has an element already and would exceed
-// maxAnswer, add leaves the element out and reports false.
+// maxAnswer, add leaves the element out and reports false. It does so too if there is no memory;
+// replyList returns that error.
 func (l *list) add(element lexcodec.Appender, size int) bool {
 	b := *l.buf
 	whole := len(b)
 	if cap(b)-whole < size { // append would grow it by a quarter at a time, and copy it each time
-		b = slices.Grow(b, max(size, min(cap(b), maxAnswer-whole)))
+		more := max(size, min(cap(b), maxAnswer-whole))
+		if l.err = l.call.hold(whole + more + size); l.err != nil { // the element was read before
+			return false
+		}
+		b = slices.Grow(b, more)
 	}
 	if l.n > 0 {
 		b = append(b, ',')
@@ -50,11 +57,15 @@ func (l *list) add(element lexcodec.Appender, size int) bool {
 	}
 	*l.buf = b
 	l.n++
-	return true
+	l.err = l.call.hold(cap(b)) // usually it holds as much already
+	return l.err == nil
 }
 
 // replyList sets the answer: around, whose one array is empty, with the elements in that array.
 func (c *call) replyList(l *list, around lexcodec.Appender) error {
+	if l.err != nil {
+		return l.err
+	}
 	envelope := around.AppendJSON(make([]byte, 0, maxEnvelope))
 	at := bytes.Index(envelope, []byte("[]")) + 1
 	begin := maxEnvelope - at
@@ -62,6 +73,14 @@ func (c *call) replyList(l *list, around lexcodec.Appender) error {
 	*l.buf = append(*l.buf, envelope[at:]...)
 	c.answer = (*l.buf)[begin:]
 	return nil
+}
+
+// hold makes the memory reservation of the answer at least n bytes.
+func (c *call) hold(n int) error {
+	if int64(n) <= c.reserved.n {
+		return nil
+	}
+	return c.reserved.acquireSoon(c.ctx, int64(n)-c.reserved.n)
 }
 
 // replyLarge is reply for an answer that may need a large buffer.

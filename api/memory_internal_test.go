@@ -12,10 +12,10 @@ import (
 func TestMemoryPool(t *testing.T) {
 	t.Parallel()
 	b := newMemoryPool(10, 6)
-	take := func(caller string, n int64) reservation {
+	take := func(caller string, n int64) *reservation {
 		t.Helper()
-		r, err := b.reserve(t.Context(), caller, n)
-		if err != nil {
+		r := &reservation{}
+		if err := b.reserve(t.Context(), r, caller, "", n); err != nil {
 			t.Fatalf("%s takes %d: %v", caller, n, err)
 		}
 		return r
@@ -24,20 +24,20 @@ func TestMemoryPool(t *testing.T) {
 	defer cancel()
 	alice := take("alice", 6)
 	var tooMuch limited
-	if _, err := b.reserve(soon, "alice", 1); !errors.As(err, &tooMuch) {
+	if err := b.reserve(soon, &reservation{}, "alice", "", 1); !errors.As(err, &tooMuch) {
 		t.Fatalf("alice takes more than her share: %v", err)
 	}
 	bob := take("bob", 4)
 	var full busy
 	later, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := b.reserve(later, "carol", 1); !errors.As(err, &full) {
+	if err := b.reserve(later, &reservation{}, "carol", "", 1); !errors.As(err, &full) {
 		t.Fatalf("there is no memory: %v", err)
 	}
 	alice.shrink(2)
 	carol := take("carol", 4)
 	alice.shrink(5) // changes nothing: it has reserved less
-	for _, r := range []*reservation{&alice, &bob, &carol, {}} {
+	for _, r := range []*reservation{alice, bob, carol, {}} {
 		r.release()
 		r.release()
 	}

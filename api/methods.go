@@ -8,6 +8,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
+	"mlsd/keypackages"
 )
 
 // policy is what the server decides about one method, besides what its lexicon says.
@@ -16,11 +17,15 @@ type policy struct {
 	maxBody int64
 	// answerMemory is the memory reserved for the answer and for what it is made from, in bytes.
 	answerMemory int64
-	token        tokenUse
+	// cost is what a request takes from its caller's rate limit, in units. 0 stands for 1. What a
+	// request really spends is added: see [call.spend].
+	cost  int
+	token tokenUse
 	// recordLife is the lifetime of the method's idempotency records, unless the operator sets
 	// another. 0: it writes none.
 	recordLife time.Duration
 	leastLife  idem.Floor
+	mostLife   time.Duration // the longest that an operator can set; 0: idem.MostLife
 	// violations are the rules of the lexicon whose violation has an error name of its own.
 	violations []violation
 	// formerNames are parameters that had another name once: the former name, and the present one.
@@ -44,7 +49,7 @@ type tokenUse int
 const (
 	reusable       tokenUse = iota // not used up: the method can be called again with the same token
 	usedByDispatch                 // admit in dispatch.go, before the handler runs
-	usedByHandler                  // the handler, in the transaction of its effect
+	usedByHandler                  // the handler, so that a copy of the request can get the first answer
 )
 
 const (
@@ -66,8 +71,11 @@ const (
 	answerCounts = 128 * kib // one entry for each KeyPackage, cipher suite or device
 	answerRoster = 256 * kib // a convo with 1,000 members
 	answerObject = 4 * mib   // a Welcome, a GroupInfo, or the KeyPackages of a claim
-	answerPage   = 4 * maxPageBytes
+	answerPage   = 512 * kib // at first: it grows as its rows come
 )
+
+// costStream is what a method that holds a connection costs, in units of the rate limit of a DID.
+const costStream = 4
 
 // Lifetimes of idempotency records. After it the key is new again, and only the write's own check
 // against a double effect is left: docs/IDEMPOTENCY.md lists them.
@@ -90,18 +98,23 @@ var (
 // methods are all methods of the lexicons by NSID. A method's NSID is also its label in the
 // metrics. sendMessage has no record: the message itself is its record, and lasts as long.
 var methods = map[string]policy{
+	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
+	nsid.BlockActor:     {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	nsid.GetCommits:         {answerMemory: answerPage},
-	nsid.GetConvo:           {answerMemory: answerRoster},
-	nsid.GetConvos:          {answerMemory: answerPage},
-	nsid.GetEpoch:           {answerMemory: answerSmall},
-	nsid.GetGroupInfo:       {answerMemory: answerObject},
-	nsid.GetKeyPackageStats: {answerMemory: answerCounts},
-	nsid.GetKeyPackages: {answerMemory: answerObject, recordLife: recordClaim, leastLife: leastClaim,
+	nsid.GetBlocks:           {answerMemory: answerCounts},
+	nsid.GetCommits:          {answerMemory: answerPage},
+	nsid.GetConvo:            {answerMemory: answerRoster},
+	nsid.GetConvos:           {answerMemory: answerPage},
+	nsid.GetEpoch:            {answerMemory: answerSmall},
+	nsid.GetGroupInfo:        {answerMemory: answerObject},
+	nsid.GetInvitationPolicy: {answerMemory: answerSmall},
+	nsid.GetKeyPackageStats:  {answerMemory: answerCounts},
+	nsid.GetKeyPackages: {answerMemory: answerObject, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
+		mostLife: keypackages.KeepEnded, // its records refer to KeyPackages
 		violations: []violation{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
@@ -130,11 +143,14 @@ var methods = map[string]policy{
 			{"embedUri", lexcodec.RuleFormat, mlsapi.ErrInvalidAsset},
 			{"embedType", lexcodec.RuleMaxLength, mlsapi.ErrInvalidAsset},
 		}},
-	nsid.StreamConvoEvents:    {},
+	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.StreamConvoEvents:    {cost: costStream},
 	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.SubscribeConvoEvents: {},
+	nsid.SubscribeConvoEvents: {cost: costStream},
+	nsid.UnblockActor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.UpdateCursor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
 }
 
 // route is a method with the way to serve it and its policy.
@@ -151,6 +167,7 @@ func routes(lifetimes idem.Lifetimes) map[string]*route {
 		if o, set := lifetimes[r.Method.NSID]; set {
 			p.recordLife = o.Life
 		}
+		p.cost = max(p.cost, 1)
 		all[r.Method.NSID] = &route{r, p}
 	}
 	return all
@@ -173,7 +190,7 @@ func Lifetimes() idem.Lifetimes {
 	operations := []idem.Operation{idem.Default, idem.Push}
 	for name, p := range methods {
 		if p.recordLife != 0 {
-			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife})
+			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife, Most: p.mostLife})
 		}
 	}
 	return idem.NewLifetimes(operations...)

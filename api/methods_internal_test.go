@@ -27,7 +27,9 @@ func TestMethods(t *testing.T) {
 		if least := p.leastLife; (p.recordLife != 0) != (least.Life != 0 && least.Because != "") || p.recordLife < least.Life {
 			t.Errorf("%s: a record lasts %s, and at least %+v", m.NSID, p.recordLife, least)
 		}
-		if (p.token != reusable) != (m.Kind == mlsapi.Procedure) { // a PDS can send a GET again
+		// A PDS can send a query again with the same token. H7: a query that claims uses it up, and
+		// answers the copy itself.
+		if procedure := m.Kind == mlsapi.Procedure; (p.token != reusable) != (procedure || m.NSID == mlsapi.NSIDGetKeyPackages) || !procedure && p.token == usedByDispatch {
 			t.Errorf("%s: token use %d does not fit its kind", m.NSID, p.token)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
+	"mlsd/internal/quota"
 	"mlsd/keypackages"
 	"mlsd/push"
 	"mlsd/welcome"
@@ -29,10 +30,14 @@ type Metrics struct {
 	failures    *prometheus.CounterVec
 	records     *prometheus.CounterVec
 
+	quotaRefusals *prometheus.CounterVec
+	quotaUse      *prometheus.GaugeVec
+
 	batches      prometheus.Histogram
 	expired      prometheus.Counter
 	pushAttempts *prometheus.CounterVec
 	pushJobs     *prometheus.CounterVec
+	challenges   *prometheus.CounterVec
 	pushBacklog  prometheus.Gauge
 	pushOldest   prometheus.Gauge
 
@@ -83,6 +88,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		records: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_record_cleaner_total", Help: "Rows that the idempotency record cleaner of this node has removed: records, audit (rows of the audit log)."}, []string{"removed"}),
 
+		quotaRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_quota_refusals_total", Help: "QuotaExceeded answers, by quota."}, []string{"quota"}),
+		quotaUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mlsd_quota_highest_use", Help: "The highest share of a quota that a DID, address or convo has used today, of those that this node knows: 1 is all of it."}, []string{"quota"}),
+
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{
@@ -91,6 +101,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_jobs_total", Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device, connected: its device needed no call."}, []string{"outcome"}),
+		challenges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_push_challenges_total", Help: "Challenges of webhooks by result: passed, failed."}, []string{"result"}),
 		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_push_backlog", Help: "Push jobs that have not ended, of all nodes."}),
 		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -99,7 +111,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_subscriptions", Help: "Subscriptions that are open, by kind: websocket, sse."}, []string{"kind"}),
 		streamsEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_subscriptions_ended_total", Help: "Subscriptions that have ended, by kind and reason: client, too_slow, no_pong, protocol, restart, error."},
+			Name: "mlsd_subscriptions_ended_total", Help: "Subscriptions that have ended, by kind and reason: client, too_slow, no_pong, protocol, replaced, restart, refused, error."},
 			[]string{"kind", "reason"}),
 		streamsEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_subscription_events_total", Help: "Events that were sent, by kind of subscription."}, []string{"kind"}),
@@ -109,10 +121,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.rounds,
-		m.failures, m.records,
-		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
+		m.failures, m.records, m.quotaRefusals, m.quotaUse,
+		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
+}
+
+// QuotaUsed sets the highest share of a quota that a subject has used.
+func (m *Metrics) QuotaUsed(quota string, share float64) {
+	m.quotaUse.WithLabelValues(quota).Set(share)
 }
 
 // KeyOutcomes are what mlsd_idempotency_total says about the keys of a method.
@@ -123,6 +140,12 @@ func KeyOutcomes() []string { return []string{"first", "replay", "conflict", "in
 func (m *Metrics) begin() {
 	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job"} {
 		m.transitions.WithLabelValues(entity)
+	}
+	for _, name := range quota.Names() {
+		m.quotaRefusals.WithLabelValues(name)
+	}
+	for _, removed := range []string{"records", "audit"} {
+		m.records.WithLabelValues(removed)
 	}
 	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
 		m.pushJobs.WithLabelValues(outcome)
@@ -138,7 +161,7 @@ func (m *Metrics) begin() {
 	}
 	for _, kind := range []string{kindWebSocket, kindServerSent} {
 		m.streams.WithLabelValues(kind)
-		for _, reason := range []string{"client", "too_slow", "no_pong", "protocol", "restart", "error"} {
+		for _, reason := range []string{"client", "too_slow", "no_pong", "protocol", "replaced", "restart", "error"} {
 			m.streamsEnded.WithLabelValues(kind, reason)
 		}
 		m.streamsEvents.WithLabelValues(kind)
@@ -218,6 +241,9 @@ func (m *Metrics) PushAttempted(kind push.Kind, result string) {
 
 // PushEnded implements push.Metrics.
 func (m *Metrics) PushEnded(outcome string) { m.pushJobs.WithLabelValues(outcome).Inc() }
+
+// PushChallenged implements push.Metrics.
+func (m *Metrics) PushChallenged(result string) { m.challenges.WithLabelValues(result).Inc() }
 
 // PushBacklog implements push.Metrics.
 func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {

@@ -7,6 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/quota"
 	"mlsd/keypackages"
 )
 
@@ -26,6 +27,8 @@ func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput)
 	if in.Expires != nil {
 		p.Expires = &in.Expires.Time
 	}
+	c.uses(quota.KeyPackages, 1)
+	c.uses(quota.Bytes, len(in.KeyPackage))
 	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		ref, err := keypackages.Publish(ctx, tx, p)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/quota"
 	"mlsd/keypackages"
 )
 
@@ -25,6 +26,10 @@ func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInpu
 	if err != nil {
 		return err
 	}
+	c.uses(quota.KeyPackages, len(in.KeyPackages))
+	for _, item := range in.KeyPackages {
+		c.uses(quota.Bytes, len(item.KeyPackage))
+	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		results := make([]mlsapi.Result, len(in.KeyPackages))
 		batch, indexes, err := publications(c, in.KeyPackages, results)
@@ -38,6 +43,12 @@ func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInpu
 		for i, p := range published {
 			if results[indexes[i]], err = result(p); err != nil {
 				return nil, err
+			}
+		}
+		for i, r := range results {
+			if r.Status != statusPublished { // nothing is stored of it
+				c.quota.Give(quota.Cost{Of: quota.KeyPackages, N: 1})
+				c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.KeyPackages[i].KeyPackage))})
 			}
 		}
 		return &mlsapi.PublishKeyPackagesOutput{Results: results}, nil

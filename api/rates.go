@@ -1,12 +1,10 @@
 package api
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
-	"runtime"
 	"strconv"
 	"time"
 
@@ -15,7 +13,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rate is a token bucket: PerSecond requests on average, Burst at once.
+// Rate is a token bucket: PerSecond units on average, Burst at once. A request costs one unit or
+// more: the column cost in methods.go, and what [call.spend] adds.
 type Rate struct {
 	PerSecond float64
 	Burst     int
@@ -51,16 +50,18 @@ func newLimiter(r Rate, bucketOf func(string) string) (*limiter, error) {
 	return &limiter{rate: r, limit: strconv.Itoa(r.Burst), bucketOf: bucketOf, buckets: buckets}, nil
 }
 
-// take takes one request from the caller's bucket. The answer's headers say what is left.
-func (l *limiter) take(c echo.Context, caller string) error {
+// take takes the units of one request from the caller's bucket, or all if the bucket is smaller. The
+// answer's headers say what is left.
+func (l *limiter) take(c echo.Context, caller string, units int) error {
+	units = min(units, l.rate.Burst)
 	bucket := l.bucket(caller)
-	allowed := bucket.Allow()
+	allowed := bucket.AllowN(time.Now(), units)
 	left := bucket.Tokens()
 	l.describe(c, left)
 	if allowed {
 		return nil
 	}
-	return limited{after: l.wait(left)}
+	return limited{after: l.wait(left, units)}
 }
 
 // check refuses a caller whose bucket is empty. It takes nothing.
@@ -70,7 +71,7 @@ func (l *limiter) check(c echo.Context, caller string) error {
 		return nil
 	}
 	l.describe(c, left)
-	return limited{after: l.wait(left)}
+	return limited{after: l.wait(left, 1)}
 }
 
 func (l *limiter) describe(c echo.Context, left float64) {
@@ -82,12 +83,21 @@ func (l *limiter) describe(c echo.Context, left float64) {
 	}
 }
 
-// limitHeaders are the size of the bucket, the requests that are left in it, and the seconds until
+// limitHeaders are the size of the bucket, the units that are left in it, and the seconds until
 // it is full. They have net/http's canonical form, so they can be set without conversion.
 var limitHeaders = [...]string{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"}
 
-// charge takes one request from the caller's bucket, even if the bucket is empty.
-func (l *limiter) charge(caller string) { l.bucket(caller).Reserve() }
+// charge takes units from the caller's bucket, even if it has fewer, and returns how many are left.
+// A caller's debt is at most a whole bucket.
+func (l *limiter) charge(caller string, units int) (left float64) {
+	bucket, now := l.bucket(caller), time.Now()
+	for left = bucket.TokensAt(now); units > 0 && left > -float64(l.rate.Burst); left = bucket.TokensAt(now) {
+		n := min(units, l.rate.Burst)
+		bucket.ReserveN(now, n)
+		units -= n
+	}
+	return left
+}
 
 func (l *limiter) bucket(caller string) *rate.Limiter {
 	caller = l.bucketOf(caller)
@@ -101,9 +111,25 @@ func (l *limiter) bucket(caller string) *rate.Limiter {
 	return fresh
 }
 
-// wait is the time until a bucket that has left of a request has a whole one.
-func (l *limiter) wait(left float64) time.Duration {
-	return time.Duration(float64(time.Second) * (1 - left) / l.rate.PerSecond)
+// wait is the time until a bucket that has left has units.
+func (l *limiter) wait(left float64, units int) time.Duration {
+	return time.Duration(float64(time.Second) * (float64(units) - left) / l.rate.PerSecond)
+}
+
+// unitBytes is how many bytes of a body or an answer cost a unit.
+const unitBytes = mib
+
+// spend adds to what a request costs its caller. A unit is what an ordinary request costs, or
+// two milliseconds of a verification. The caller pays after the request, also if it fails.
+func (c *call) spend(units int) { c.spent += units }
+
+// charge charges the caller for what its request has cost besides its method's cost.
+func (s *Server) charge(cl *call) {
+	units := cl.spent + len(cl.answer)/unitBytes
+	if cl.caller == "" || units == 0 {
+		return
+	}
+	s.byDID.describe(cl.http, s.byDID.charge(cl.caller.String(), units))
 }
 
 // seconds rounds up to whole seconds.
@@ -112,42 +138,6 @@ func seconds(s float64) int { return int(math.Ceil(s)) }
 // setRetryAfter sets the header in whole seconds, at least one.
 func setRetryAfter(h http.Header, after time.Duration) {
 	h.Set("Retry-After", strconv.Itoa(max(1, seconds(after.Seconds()))))
-}
-
-// The rate at which streams are opened. When all clients reconnect at once, it leaves the
-// processors to those who write.
-const (
-	openingsPerSecond = 400              // for each processor
-	openingsAtOnce    = 16               // for each processor
-	longestOpening    = 10 * time.Second // a client does not wait longer
-)
-
-func newOpenings() *rate.Limiter {
-	processors := runtime.GOMAXPROCS(0)
-	return rate.NewLimiter(rate.Limit(openingsPerSecond*processors), openingsAtOnce*processors)
-}
-
-// waitToOpen waits until another stream may be opened. The error is busy if too many wait already,
-// or ctx's.
-func waitToOpen(ctx context.Context, openings *rate.Limiter) error {
-	opening := openings.Reserve()
-	wait := opening.Delay()
-	switch {
-	case wait == 0:
-		return nil
-	case wait > longestOpening:
-		opening.Cancel()
-		return busy{after: longestOpening}
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		opening.Cancel()
-		return ctx.Err()
-	}
 }
 
 // network returns the /64 of an IPv6 address, because one host usually has all of it. Any other

@@ -15,9 +15,9 @@ import (
 func TestOpenings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		openings, begun := rate.NewLimiter(10, 2), time.Now()
+		openings, begun := &openings{rate: rate.NewLimiter(10, 2), perAddress: 200, waiting: map[string]int{}}, time.Now()
 		for i, want := range []time.Duration{0, 0, 100, 200} {
-			if err := waitToOpen(t.Context(), openings); err != nil {
+			if err := openings.wait(t.Context(), "did:plc:alice", "192.0.2.1"); err != nil {
 				t.Fatal(err)
 			}
 			if at := time.Since(begun).Round(time.Millisecond); at != want*time.Millisecond {
@@ -27,20 +27,20 @@ func TestOpenings(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 1000 { // none of them counts
-			if err := waitToOpen(gone, openings); !errors.Is(err, context.Canceled) {
+			if err := openings.wait(gone, "did:plc:mallory", "192.0.2.2"); !errors.Is(err, context.Canceled) {
 				t.Fatalf("a client that has gone: %v", err)
 			}
 		}
-		if err := waitToOpen(t.Context(), openings); err != nil {
+		if err := openings.wait(t.Context(), "did:plc:alice", "192.0.2.1"); err != nil {
 			t.Fatal(err)
 		}
 		if at := time.Since(begun).Round(time.Millisecond); at != 300*time.Millisecond {
 			t.Errorf("after those who went away it took until %s, want 300ms", at)
 		}
 		for range 150 {
-			openings.Reserve()
+			openings.rate.Reserve()
 		}
-		if err := waitToOpen(t.Context(), openings); !errors.As(err, new(busy)) {
+		if err := openings.wait(t.Context(), "did:plc:alice", "192.0.2.1"); !errors.As(err, new(busy)) {
 			t.Errorf("behind 15 s of others: %v, want busy", err)
 		}
 	})

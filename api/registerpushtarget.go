@@ -26,7 +26,8 @@ func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInpu
 		if err != nil {
 			return nil, err
 		}
-		out := &mlsapi.RegisterPushTargetOutput{}
+		state := string(target.State)
+		out := &mlsapi.RegisterPushTargetOutput{State: &state}
 		if target.Secret != "" {
 			out.Secret = &target.Secret
 		}

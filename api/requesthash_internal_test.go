@@ -33,6 +33,10 @@ type input interface{ Fields() []lexcodec.Field }
 
 // keyedInputs decode the requests of the methods that take a key.
 var keyedInputs = map[string]func(query url.Values, body []byte) (input, error){
+	nsid.AcceptConvo:           ofBody(mlsapi.DecodeAcceptConvoInput),
+	nsid.BlockActor:            ofBody(mlsapi.DecodeBlockActorInput),
+	nsid.SetInvitationPolicy:   ofBody(mlsapi.DecodeSetInvitationPolicyInput),
+	nsid.UnblockActor:          ofBody(mlsapi.DecodeUnblockActorInput),
 	nsid.AddMembers:            ofBody(mlsapi.DecodeAddMembersInput),
 	nsid.CreateConvo:           ofBody(mlsapi.DecodeCreateConvoInput),
 	nsid.GetKeyPackages:        ofQuery(mlsapi.DecodeGetKeyPackagesParams),
@@ -44,6 +48,7 @@ var keyedInputs = map[string]func(query url.Values, body []byte) (input, error){
 	nsid.SendMessage:           ofBody(mlsapi.DecodeSendMessageInput),
 	nsid.SubmitCommit:          ofBody(mlsapi.DecodeSubmitCommitInput),
 	nsid.UnregisterPushTarget:  ofBody(mlsapi.DecodeUnregisterPushTargetInput),
+	nsid.WithdrawKeyPackages:   ofBody(mlsapi.DecodeWithdrawKeyPackagesInput),
 }
 
 func ofBody[T input](decode func([]byte) (T, error)) func(url.Values, []byte) (input, error) {

@@ -132,6 +132,42 @@ var keyed = []write{
 			in:      &mlsapi.UnregisterPushTargetInput{DeviceID: "phone", IdempotencyKey: key},
 			effects: `SELECT 1 - count(*) FROM push_targets WHERE did = $1`, args: []any{alice.did()}}
 	}},
+	{"withdrawKeyPackages", func(w *world, key *string) request {
+		alice := w.user()
+		alice.publish()
+		return request{by: alice, nsid: mlsapi.NSIDWithdrawKeyPackages,
+			in: &mlsapi.WithdrawKeyPackagesInput{DeviceID: alice.deviceID(), IdempotencyKey: key},
+			// Each withdrawal of the one KeyPackage raises its version.
+			effects: `SELECT sum(version) FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
+	}},
+	{"acceptConvo", func(w *world, key *string) request {
+		bob := w.user()
+		c := w.user().create(bob)
+		return request{by: bob, nsid: mlsapi.NSIDAcceptConvo, in: &mlsapi.AcceptConvoInput{ConvoID: c.id, IdempotencyKey: key},
+			effects: `SELECT count(*) - 1 FROM members WHERE convo_id = $1 AND requested_at IS NULL`, args: []any{c.id}}
+	}},
+	{"leaveConvo with a block", func(w *world, key *string) request {
+		bob := w.user()
+		c := w.user().create(bob)
+		return request{by: bob, nsid: mlsapi.NSIDLeaveConvo, in: &mlsapi.LeaveConvoInput{ConvoID: c.id, Block: ptr(true), IdempotencyKey: key},
+			effects: `SELECT count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
+	}},
+	{"blockActor", func(w *world, key *string) request {
+		bob := w.user()
+		return request{by: bob, nsid: mlsapi.NSIDBlockActor, in: &mlsapi.BlockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
+			effects: `SELECT count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
+	}},
+	{"unblockActor", func(w *world, key *string) request {
+		bob := w.user()
+		bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: "did:plc:mallory"}).ok()
+		return request{by: bob, nsid: mlsapi.NSIDUnblockActor, in: &mlsapi.UnblockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
+			effects: `SELECT 1 - count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
+	}},
+	{"setInvitationPolicy", func(w *world, key *string) request {
+		bob := w.user()
+		return request{by: bob, nsid: mlsapi.NSIDSetInvitationPolicy, in: &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: key},
+			effects: `SELECT count(*) FROM invitation_policies WHERE did = $1`, args: []any{bob.did()}}
+	}},
 	{"getKeyPackages", func(w *world, key *string) request {
 		alice, bob := w.user(), w.user()
 		for range 3 {
@@ -171,12 +207,12 @@ var unkeyed = []write{
 }
 
 // guarded returns the writes that take effect once, with one answer, even if they are repeated
-// without a key. These are all but getKeyPackages, publishKeyPackages and unregisterPushTarget. The
-// answers of the last two say that a request is a repetition.
+// without a key. These are all but getKeyPackages, publishKeyPackages, unregisterPushTarget and
+// withdrawKeyPackages. The answers of the last three say that a request is a repetition.
 func guarded() []write {
 	var out []write
 	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {
-		if k.name != "getKeyPackages" && k.name != "publishKeyPackages" && k.name != "unregisterPushTarget" {
+		if k.name != "getKeyPackages" && k.name != "publishKeyPackages" && k.name != "unregisterPushTarget" && k.name != "withdrawKeyPackages" {
 			out = append(out, k)
 		}
 	}

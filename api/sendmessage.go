@@ -45,9 +45,13 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	if header.SenderType == mls.SenderTypeExternal {
 		send = h.sendExternal
 	}
+	if err := h.openQuota(c); err != nil {
+		return err
+	}
 	sent, err := send(c.ctx, messages.Draft{
 		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
+		Quota: c.quota,
 	})
 	if err != nil {
 		return err
@@ -73,7 +77,10 @@ func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent mes
 		return failure
 	})
 	if err != nil && failure == nil && pgpool.OutcomeUnknown(err) {
-		return sent, fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)
+		err = fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)
+	}
+	if err != nil {
+		d.Quota.Return()
 	}
 	return sent, err
 }

@@ -1,6 +1,6 @@
 // Package api serves the methods of the lexicons: XRPC over HTTP (https://atproto.com/specs/xrpc).
 // A request passes, in this order, the rate limit of its IP address, service authentication, the
-// rate limit of its DID, the body limit, decoding and validation against the lexicon, and its
+// rate limit of its DID, the check whether its account may use the node, the body limit, decoding and validation against the lexicon, and its
 // method's handler (dispatch.go).
 //
 // There is one file per method: parse, call, encode. What differs by method stands in one table
@@ -14,7 +14,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,11 +24,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
-	"golang.org/x/time/rate"
 
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/internal/quota"
+	"mlsd/internal/ratelog"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/usage"
 	"mlsd/messages"
@@ -39,11 +42,28 @@ type Sender interface {
 	Send(ctx context.Context, d messages.Draft) (messages.Receipt, error)
 }
 
+// Gate says who may use the node. *accounts.Gate is the one that reads the database.
+type Gate interface {
+	// Check fails unless the account may use the node now.
+	Check(ctx context.Context, did syntax.DID) error
+	// Withheld returns those of the accounts that may not use the node, in their order.
+	Withheld(ctx context.Context, dids []syntax.DID) ([]syntax.DID, error)
+}
+
+// openGate is a Gate that refuses nobody.
+type openGate struct{}
+
+func (openGate) Check(context.Context, syntax.DID) error { return nil }
+
+func (openGate) Withheld(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
+
 // Config is what the public listener uses. All fields without a default are required.
 type Config struct {
-	DB       *pgxpool.Pool
-	Auth     *serviceauth.Validator
-	Writes   *idem.Store
+	DB     *pgxpool.Pool
+	Auth   *serviceauth.Validator
+	Writes *idem.Store
+	// Quotas counts what callers use. Default: there are no quotas.
+	Quotas   *quota.Counter
 	Messages Sender
 	Cursors  *convos.Cursors
 	Welcomes *welcome.Service
@@ -51,6 +71,8 @@ type Config struct {
 	Events   *events.Hub
 	Tickets  *events.Tickets
 	Metrics  *Metrics
+	// Gate says who may use the node. Default: everybody.
+	Gate Gate
 	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
 	Lifetimes idem.Lifetimes
 	// Committed is called after each committed write. It must not block. Default: nothing is
@@ -59,7 +81,8 @@ type Config struct {
 	// Served is called for each request of a verified caller, when its answer is known. It must not
 	// block. Default: nothing is called.
 	Served func(usage.Request)
-	Log    *slog.Logger
+	// Log gets a bounded number of lines that strangers cause: see [ratelog.New].
+	Log *slog.Logger
 
 	ServiceDID syntax.DID
 	PublicURL  string // where clients reach the service, as did.json and tickets state it
@@ -76,9 +99,10 @@ type Server struct {
 	handlers handlers
 	byIP     *limiter
 	byDID    *limiter
-	openings *rate.Limiter // of streams
 	memory   memory
-	echo     *echo.Echo
+	// strangers is the log for lines that strangers can cause.
+	strangers *slog.Logger
+	echo      *echo.Echo
 }
 
 // New returns a server.
@@ -89,16 +113,23 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Served == nil {
 		cfg.Served = func(usage.Request) {}
 	}
+	if cfg.Quotas == nil {
+		cfg.Quotas = quota.New(cfg.DB, nil, cfg.Log)
+	}
+	if cfg.Gate == nil {
+		cfg.Gate = openGate{}
+	}
 	s := &Server{
 		cfg:    cfg,
 		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
-			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
+			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
 			push: cfg.Push, committed: cfg.Committed,
-			streams: newStreams(subscribeTo(cfg.Events), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
+			gate:    cfg.Gate,
+			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 		},
-		openings: newOpenings(),
-		memory:   newMemory(),
+		memory:    newMemory(),
+		strangers: ratelog.New(cfg.Log),
 	}
 	var err error
 	if s.byIP, err = newLimiter(cfg.Rates.IP, network); err != nil {
@@ -107,7 +138,8 @@ func New(cfg Config) (*Server, error) {
 	if s.byDID, err = newLimiter(cfg.Rates.DID, func(did string) string { return did }); err != nil {
 		return nil, err
 	}
-	s.handlers.byIP, s.handlers.byDID = s.byIP, s.byDID
+	s.handlers.byIP, s.handlers.byDID, s.handlers.openings = s.byIP, s.byDID, newOpenings()
+	s.handlers.places = newVerificationPlaces(runtime.GOMAXPROCS(0))
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err
 	}
@@ -194,6 +226,18 @@ func processingTime(c echo.Context, begun time.Time) time.Duration {
 	return time.Since(begun)
 }
 
+// maxRequestID is the longest X-Request-Id of a client that is used, in characters.
+const maxRequestID = 64
+
+// requestIDChars are the characters of a client's X-Request-Id that is used: those of UUIDs, trace
+// ids and paths, and none that a log or a page could take for its own.
+const requestIDChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:/+=@"
+
+// usableRequestID reports whether a client's X-Request-Id is short and has only requestIDChars.
+func usableRequestID(id string) bool {
+	return id != "" && len(id) <= maxRequestID && !strings.ContainsFunc(id, func(r rune) bool { return !strings.ContainsRune(requestIDChars, r) })
+}
+
 // identify names each request in the log and in its answer: X-Request-Id is the client's, or made
 // here.
 func identify() echo.MiddlewareFunc {
@@ -201,7 +245,7 @@ func identify() echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			id := c.Request().Header.Get(echo.HeaderXRequestID)
-			if id == "" {
+			if !usableRequestID(id) {
 				id = string(strconv.AppendUint(append(make([]byte, 0, 32), process...), serial.Add(1), 36))
 			}
 			c.Response().Header().Set(echo.HeaderXRequestID, id)

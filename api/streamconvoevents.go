@@ -29,6 +29,9 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 	if err != nil {
 		return err
 	}
+	if err := h.opens(c); err != nil {
+		return err
+	}
 	var convos []string
 	if p.ConvoID != nil {
 		convos = []string{*p.ConvoID}
@@ -96,8 +99,8 @@ func (s *streams) answer(c *call, sub subscription, last *int64, outdated bool) 
 	}
 	// net/http reads on, to notice that the client hangs up. The deadline of the request must not
 	// end that.
-	if err := readUntil(c.http, time.Time{}); err != nil {
-		return err
+	if err := e.control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("remove the request's deadline: %w", err)
 	}
 	w.Header().Set(echo.HeaderContentType, "text/event-stream")
 	w.Header().Set(echo.HeaderCacheControl, "no-cache")
@@ -135,7 +138,7 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 		if err != nil {
 			return err
 		}
-		wire := event.Encoded(events.ServerSent, serverSent)
+		wire := serverSentOf(event, e.sub.Request(ctx))
 		if len(wire) == 0 {
 			continue
 		}
@@ -222,6 +225,8 @@ func (e *eventStream) end(why error) {
 		return
 	case refused:
 		last = e.info(f.name, f.message)
+	case errors.Is(why, events.ErrReplaced):
+		last = e.info("Replaced", events.ErrReplaced.Error())
 	case errors.Is(why, events.ErrClosing):
 		after := e.streams.pace.reconnect()
 		last = append(fmt.Appendf(nil, "retry: %d\n", after), e.info("Restarting", fmt.Sprintf("reconnect after %d ms", after))...)

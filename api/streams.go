@@ -13,6 +13,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
+	"mlsd/accounts"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
 )
@@ -41,6 +42,7 @@ type subscriber func(context.Context, events.Request) (s subscription, outdated 
 // subscription is the part of events.Subscription that a stream uses.
 type subscription interface {
 	Next(context.Context) (*events.Event, error)
+	Request(context.Context) bool
 	Slow()
 	Doubt()
 	Trust()
@@ -55,6 +57,22 @@ func subscribeTo(hub *events.Hub) subscriber {
 			return nil, false, err
 		}
 		return s, s.Outdated, nil
+	}
+}
+
+// checked is a subscriber that asks gate again once the subscription exists. An account that is
+// refused meanwhile has its subscriptions ended, but this one did not exist then.
+func checked(subscribe subscriber, gate Gate) subscriber {
+	return func(ctx context.Context, r events.Request) (subscription, bool, error) {
+		s, outdated, err := subscribe(ctx, r)
+		if err != nil {
+			return nil, false, err
+		}
+		if err := gate.Check(ctx, r.DID); err != nil {
+			s.Close()
+			return nil, false, err
+		}
+		return s, outdated, nil
 	}
 }
 
@@ -110,8 +128,12 @@ func reasonOf(err error) string {
 		return "no_pong"
 	case errors.Is(err, errSpoke):
 		return "protocol"
+	case errors.Is(err, events.ErrReplaced):
+		return "replaced"
 	case errors.Is(err, events.ErrClosing):
 		return "restart"
+	case accounts.Refused(err):
+		return "refused"
 	}
 	return "error"
 }

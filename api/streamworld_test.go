@@ -102,6 +102,9 @@ func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
 	}
 }
 
+// Request says that every convo is accepted.
+func (s *subscription) Request(context.Context) bool { return false }
+
 func (s *subscription) Slow() { s.slow <- true }
 
 func (s *subscription) Doubt() { s.believed.Store(-1) }

@@ -14,10 +14,16 @@ import (
 // error frames, after the handshake is accepted. All others are the HTTP status of the handshake.
 func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsParams) (err error) {
 	c.caller, err = h.subscriber(c, p.Ticket)
+	if err == nil {
+		err = h.opens(c)
+	}
+	if err == nil && p.Ticket != nil {
+		_, err = h.tickets.Redeem(c.ctx, *p.Ticket, c.route.Method.NSID)
+	}
 	if errors.Is(err, events.ErrInvalidTicket) {
 		// The address is charged before the refusal is sent, because the client could try the next
 		// ticket meanwhile.
-		h.byIP.charge(c.http.RealIP())
+		h.byIP.charge(c.address, 1)
 		return h.streams.refuse(c.http, err)
 	}
 	if err != nil {
@@ -40,18 +46,19 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 }
 
 // subscriber is the caller: the DID that the ticket was made for, or without a ticket the issuer of
-// the token.
+// the token. The ticket is not used up yet: it is good for another attempt if the caller's rate
+// limit or the queue of openings refuses this one.
 func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
-	admit := func(did syntax.DID) error { return h.byDID.take(c.http, did.String()) }
+	admit := func(did syntax.DID) error { return h.mayCall(c, did) }
 	authorization := c.http.Request().Header.Get(echo.HeaderAuthorization)
 	switch {
 	case ticket == nil:
-		token, err := h.auth.Validate(c.ctx, authorization, syntax.NSID(c.route.Method.NSID), false, admit)
+		token, err := h.auth.Validate(c.ctx, c.address, authorization, syntax.NSID(c.route.Method.NSID), false, admit)
 		return token.Caller, err
 	case authorization != "":
 		return "", badRequest("there is a ticket and an Authorization header: send one of them")
 	}
-	did, err := h.tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
+	did, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)
 	if err != nil {
 		return "", err
 	}

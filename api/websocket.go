@@ -148,7 +148,7 @@ func (k *socket) send(outdated bool) error {
 		if err != nil {
 			return err
 		}
-		wire := e.Encoded(events.Frame, frame)
+		wire := frameOf(e, k.sub.Request(k.ctx))
 		if len(wire) == 0 {
 			continue
 		}
@@ -198,6 +198,8 @@ func (k *socket) end(why error) {
 		}
 	case errors.Is(why, errSpoke):
 		k.close(websocket.StatusPolicyViolation, errSpoke.Error())
+	case errors.Is(why, events.ErrReplaced):
+		k.close(websocket.StatusPolicyViolation, events.ErrReplaced.Error())
 	case errors.Is(why, events.ErrClosing):
 		k.close(websocket.StatusServiceRestart, fmt.Sprintf("restarting; reconnect after %d ms", k.streams.pace.reconnect()))
 	default:

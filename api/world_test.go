@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/accounts"
 	"mlsd/api"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
@@ -34,6 +35,7 @@ import (
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/internal/usage"
@@ -65,6 +67,11 @@ type world struct {
 	server    *api.Server
 	ctx       context.Context // of the requests; nil is one that does not end
 	served    *served
+	limits    quota.Limits     // of the node that is booted next
+	now       func() time.Time // the clock of quotas; nil: the real one
+	quotas    *quota.Counter   // of the node that was booted last
+	mode      accounts.Mode    // ""; the server has no gate
+	gate      *accounts.Gate
 }
 
 // served are the requests that a world's nodes have served.
@@ -136,7 +143,13 @@ func (w *world) boot() *api.Server {
 	var committed func()
 	w.hub, committed = w.events()
 	w.messages = messages.NewLog(w.db, 0, metrics, log, w.faults)
+	if w.now == nil {
+		w.now = time.Now
+	}
+	w.quotas = quota.New(w.db, w.limits, log, quota.WithClock(w.now), quota.OnUse(metrics.QuotaUsed))
 	server, err := api.New(api.Config{
+		Quotas:  w.quotas,
+		Gate:    w.newGate(),
 		Served:  w.served.add,
 		Tickets: w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
@@ -376,6 +389,16 @@ func (u *user) create(others ...*user) *convo {
 	group := newGroup(u.w.t)
 	view := read[mlsapi.ConvoView](u.w.t, u.post(mlsapi.NSIDCreateConvo, u.creation(group, others...)).ok())
 	return &convo{id: view.ID, group: group, epoch: view.Epoch}
+}
+
+// meets puts the others into a convo of u's, so that they are no strangers to u.
+func (u *user) meets(others ...*user) {
+	u.w.t.Helper()
+	in := u.creation(newGroup(u.w.t))
+	for _, o := range others {
+		in.InitialMembers = append(in.InitialMembers, o.did())
+	}
+	u.post(mlsapi.NSIDCreateConvo, in).ok()
 }
 
 // addition is the input that adds the others with a commit made in the convo's epoch.

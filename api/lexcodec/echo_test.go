@@ -16,6 +16,14 @@ type none struct{}
 
 func (e *echo) keep(v any) error { e.got = v; return nil }
 
+func (e *echo) AcceptConvo(_ none, in *mlsapi.AcceptConvoInput) error   { return e.keep(in) }
+func (e *echo) BlockActor(_ none, in *mlsapi.BlockActorInput) error     { return e.keep(in) }
+func (e *echo) UnblockActor(_ none, in *mlsapi.UnblockActorInput) error { return e.keep(in) }
+func (e *echo) GetBlocks(_ none, p *mlsapi.GetBlocksParams) error       { return e.keep(p) }
+func (e *echo) GetInvitationPolicy(none) error                          { return e.keep(nil) }
+func (e *echo) SetInvitationPolicy(_ none, in *mlsapi.SetInvitationPolicyInput) error {
+	return e.keep(in)
+}
 func (e *echo) AddMembers(_ none, in *mlsapi.AddMembersInput) error                 { return e.keep(in) }
 func (e *echo) ConfirmWelcome(_ none, in *mlsapi.ConfirmWelcomeInput) error         { return e.keep(in) }
 func (e *echo) CreateConvo(_ none, in *mlsapi.CreateConvoInput) error               { return e.keep(in) }
@@ -40,6 +48,9 @@ func (e *echo) RegisterPushTarget(_ none, in *mlsapi.RegisterPushTargetInput) er
 	return e.keep(in)
 }
 func (e *echo) UnregisterPushTarget(_ none, in *mlsapi.UnregisterPushTargetInput) error {
+	return e.keep(in)
+}
+func (e *echo) WithdrawKeyPackages(_ none, in *mlsapi.WithdrawKeyPackagesInput) error {
 	return e.keep(in)
 }
 func (e *echo) GetSubscriptionTicket(none) error { return e.keep(nil) }

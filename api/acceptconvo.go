@@ -1,0 +1,30 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
+
+// AcceptConvo: blue.catbird.mls.acceptConvo. Without a key the member's row prevents a double
+// effect.
+func (h *handlers) AcceptConvo(c *call, in *mlsapi.AcceptConvoInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	convo, err := convoID(in.ConvoID)
+	if err != nil {
+		return err
+	}
+	return h.write(c, convo.String(), key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		if err := convos.Accept(ctx, tx, convo, c.caller); err != nil {
+			return nil, err
+		}
+		return &mlsapi.AcceptConvoOutput{Accepted: true}, nil
+	})
+}

@@ -1,0 +1,26 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/consent"
+)
+
+// BlockActor: blue.catbird.mls.blockActor. Without a key the block's row prevents a double effect.
+func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		at, err := consent.Block(ctx, tx, c.caller, in.DID)
+		if err != nil {
+			return nil, err
+		}
+		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, nil
+	})
+}

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// How fast clients have to be.
+var (
+	uploadPace   = transferPace{grace: 10 * time.Second, perSecond: 16 * kib}
+	downloadPace = transferPace{grace: 10 * time.Second, perSecond: 64 * kib}
+	drainPace    = transferPace{grace: 5 * time.Second, perSecond: 256 * kib}
+)
+
+// Pieces of bodies and answers, in bytes.
+const (
+	// firstPiece is the memory that a body gets before any of it has arrived.
+	firstPiece = 4 * kib
+	// bodyGrowth is how many times the size of what has arrived a body's memory can be. If its
+	// length is not declared, it is bodyGrowthUndeclared.
+	bodyGrowth, bodyGrowthUndeclared = 16, 4
+	bodyPiece                        = 16 * kib // after which the client gets time for the next
+	answerPiece                      = 128 * kib
+	drainBuffer                      = 8 * kib
+	drainPiece                       = 64 * kib
+)
+
+// longUpload is the time of an upload after which the answer gets another deadline: the one that
+// the server sets when a request begins would be near.
+const longUpload = 10 * time.Second
+
+// readBody reads the whole body. Its memory is reserved as it arrives, until cl.body is released.
+// The errors are those of [memoryPool.reserve], and of broken and too large bodies.
+func (s *Server) readBody(cl *call) (body []byte, err error) {
+	r, limit := cl.http.Request(), cl.route.maxBody
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	most, growth := r.ContentLength, int64(bodyGrowth)
+	if r.ContentLength < 0 {
+		most, growth = limit+1, bodyGrowthUndeclared
+	}
+	first := min(most, firstPiece)
+	if err := s.memory.forBody(most).reserve(r.Context(), &cl.body, cl.caller.String(), cl.address, first); err != nil {
+		return nil, err
+	}
+	cl.bodyRead = true
+	control := http.NewResponseController(cl.http.Response())
+	cl.body.begin(control.SetReadDeadline, uploadPace)
+	body, err = cl.receive(make([]byte, 0, first), most, growth)
+	whole := err == nil && (r.ContentLength < 0 || int64(len(body)) == r.ContentLength)
+	evicted := cl.body.end(whole)
+	if time.Since(cl.begun) > longUpload {
+		s.setDeadline(control.SetWriteDeadline, time.Now().Add(maxRequest+downloadPace.grace))
+	}
+	switch {
+	case whole && int64(len(body)) > limit:
+		cl.bodyRead = false
+		return nil, tooLarge(limit)
+	case whole:
+		return body, nil
+	case evicted:
+		return nil, busy{after: time.Second}
+	case errors.As(err, new(limited)), errors.As(err, new(busy)):
+		cl.bodyRead = false
+		return nil, err
+	}
+	return nil, badRequest("the body ended early")
+}
+
+// receive reads up to most bytes into body. The memory grows with what has arrived.
+func (c *call) receive(body []byte, most, growth int64) ([]byte, error) {
+	in, counted := c.http.Request().Body, 0
+	for int64(len(body)) < most {
+		if len(body) == cap(body) {
+			next := min(most, growth*int64(cap(body)))
+			if err := c.body.acquire(c.ctx, next-c.body.n); err != nil {
+				return nil, err
+			}
+			body = append(make([]byte, 0, next), body...)
+		}
+		n, err := in.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if errors.Is(err, io.EOF) {
+			return body, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if moved := len(body) - counted; moved >= bodyPiece {
+			c.body.progress(int64(moved))
+			counted = len(body)
+		}
+	}
+	return body, nil
+}
+
+func tooLarge(limit int64) error {
+	return failure{status: http.StatusRequestEntityTooLarge, name: payloadTooLarge, message: "the body has more than " + strconv.FormatInt(limit, 10) + " bytes"}
+}
+
+// write writes the answer. A client that reads too slowly loses the connection.
+func (s *Server) write(cl *call) error {
+	if len(cl.answer) <= maxTiny { // the connection's buffers take it
+		return cl.http.JSONBlob(http.StatusOK, cl.answer)
+	}
+	w := cl.http.Response()
+	w.Header().Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
+	w.Header().Set(echo.HeaderContentLength, strconv.Itoa(len(cl.answer)))
+	control := http.NewResponseController(w)
+	cl.reserved.begin(control.SetWriteDeadline, downloadPace)
+	w.WriteHeader(http.StatusOK)
+	var err error
+	for left := cl.answer; len(left) > 0 && err == nil; {
+		piece := left[:min(len(left), answerPiece)]
+		if _, err = w.Write(piece); err == nil {
+			cl.reserved.progress(int64(len(piece)))
+			left = left[len(piece):]
+		}
+	}
+	evicted := cl.reserved.end(err == nil)
+	if err != nil {
+		s.cfg.Log.Debug("an answer was not read", "evicted", evicted, "error", err)
+		return nil // net/http closes the connection
+	}
+	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.grace)) // for what net/http still has to write
+	return nil
+}
+
+// maxDrained bounds how much of an unwanted body drain reads, in bytes.
+const maxDrained = 16 * mib
+
+// drain reads the rest of a refused body. A PDS that is still sending does not read an answer, and
+// never uses the connection again. A client that sends more than maxDrained, sends too slowly, or
+// has too many such bodies under way, loses the connection.
+func (s *Server) drain(cl *call) {
+	r, w := cl.http.Request(), cl.http.Response()
+	if cl.bodyRead || r.Body == nil || r.Body == http.NoBody {
+		return
+	}
+	control := http.NewResponseController(w)
+	var reserved reservation
+	if !s.memory.drains.tryReserve(&reserved, cl.address, cl.address, drainBuffer) {
+		w.Header().Set(echo.HeaderConnection, "close")
+		s.setDeadline(control.SetReadDeadline, time.Now())
+		return
+	}
+	defer reserved.release()
+	reserved.begin(control.SetReadDeadline, drainPace)
+	complete := false
+	for drained := int64(0); drained < maxDrained; {
+		n, err := io.CopyN(io.Discard, r.Body, drainPiece)
+		if err != nil {
+			complete = errors.Is(err, io.EOF)
+			break
+		}
+		drained += n
+		reserved.progress(n)
+	}
+	reserved.end(complete)
+	if !complete {
+		w.Header().Set(echo.HeaderConnection, "close")
+	}
+	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.grace)) // for the answer
+}
+
+// setDeadline sets a deadline of a connection. If it cannot, the connection has ended, and its next
+// use says so.
+func (s *Server) setDeadline(set func(time.Time) error, deadline time.Time) {
+	if err := set(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		s.cfg.Log.Debug("a connection takes no deadline", "error", err)
+	}
+}
