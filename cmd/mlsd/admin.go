@@ -9,26 +9,28 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"mlsd/admin"
 	"mlsd/internal/failpoint"
 )
 
-// admin is the handler of the admin listener. It does not authenticate: only the operator must be
-// able to reach its address.
-func (n *node) admin(log *slog.Logger) http.Handler {
+// admin is the handler of the admin listener. access decides who may use it.
+func (n *node) admin(access *admin.Access, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(n.reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", n.readiness(log))
-	mux.Handle("GET /check", newChecker(n.db.maintenance, log))
-	mux.HandleFunc("GET /check/clients", clientFaults(n.db.maintenance, log))
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	var handle admin.Handle = func(pattern string, level admin.Level, h http.Handler) { mux.Handle(pattern, access.Protect(level, h)) }
+	handle("GET /livez", admin.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
+	handle("GET /readyz", admin.Open, n.readiness(log))
+	handle("GET /metrics", admin.Read, promhttp.HandlerFor(n.reg, promhttp.HandlerOpts{}))
+	handle("GET /check", admin.Read, newChecker(n.db.maintenance, log))
+	handle("GET /check/clients", admin.Read, clientFaults(n.db.maintenance, log))
+	handle("GET /debug/pprof/", admin.Write, http.HandlerFunc(pprof.Index))
+	handle("GET /debug/pprof/profile", admin.Write, http.HandlerFunc(pprof.Profile))
+	handle("GET /debug/pprof/trace", admin.Write, http.HandlerFunc(pprof.Trace))
+	handle("GET /debug/pprof/symbol", admin.Write, http.HandlerFunc(pprof.Symbol))
 	if n.faults != nil {
-		mux.HandleFunc("POST /failpoints", n.armFailpoint(log))
+		handle("POST /failpoints", admin.Write, n.armFailpoint(log))
 	}
-	n.benchRoutes(mux, log)
+	n.operator.Handle(handle)
+	n.benchRoutes(handle, log)
 	return mux
 }
 

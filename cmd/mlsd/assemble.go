@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,14 +12,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"mlsd/accounts"
+	"mlsd/admin"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/dbmetrics"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
+	"mlsd/internal/quota"
+	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/usage"
 	"mlsd/keypackages"
@@ -37,19 +43,28 @@ type node struct {
 	ready        atomic.Bool
 	faults       *failpoint.Set // nil unless Config.Failpoints
 	api          *api.Server
+	operator     *admin.Service
+	identities   *serviceauth.CachedDirectory
 	messages     *messages.Log
 	cursors      *convos.Cursors
 	deliveries   *welcome.Service
 	sequencer    *events.Sequencer
 	hub          *events.Hub
+	accounts     *accounts.Store
+	gate         *accounts.Gate
+	admitted     *accounts.Allowlist // nil unless Config.Admit is accounts.ModeAllowlist
 	presence     *events.Presence
 	push         *push.Worker
 	usage        *usage.Counter
+	quotas       *quota.Counter
 	welcomes     *welcome.Reaper
 	keyPackages  *keypackages.Reaper
 	cleaner      *idem.Cleaner
+	eraser       *erasure.Worker
+	remover      *convos.Remover     // finishes deletions of convos
 	reaperFailed func(reaper string) // counts a failed round
 	expirer      *messages.Expirer   // nil if messages are kept for ever
+	relay        *relay.Follower     // nil unless Config.RelayURL
 }
 
 // assemble makes a node that listens on addr.
@@ -62,16 +77,24 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	if err := cfg.complete(addr); err != nil {
 		return nil, err
 	}
-	auth, err := authenticator(cfg, db)
+	auth, err := n.authenticator(cfg)
 	if err != nil {
 		return nil, err
 	}
 	metrics := api.NewMetrics(n.reg)
 	n.assembleMaintenance(cfg, metrics, log)
+	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed))
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
 	n.assembleEvents(cfg, log)
-	if n.push, err = pushWorker(cfg, db, writes, metrics, log, n.faults); err != nil {
+	if err := errors.Join(n.assembleGate(cfg, log), n.assembleRelay(cfg, log)); err != nil {
+		return nil, err
+	}
+	erasures := n.assembleEraser(log)
+	n.operator = admin.New(admin.Config{
+		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake, Wake: n.sequencer.Wake,
+	})
+	if n.push, err = n.pushWorker(cfg, writes, metrics, log); err != nil {
 		return nil, err
 	}
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved))
@@ -79,12 +102,14 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	n.api, err = api.New(api.Config{
 		DB: db.requests, Auth: auth, Metrics: metrics, Log: log,
 		Writes:     writes,
+		Quotas:     n.quotas,
 		Lifetimes:  cfg.Lifetimes,
 		Committed:  n.sequencer.Wake,
 		Served:     n.usage.Add,
+		Gate:       n.gate,
 		Events:     n.hub,
 		Tickets:    events.NewTickets(db.requests),
-		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
+		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback, Targets: cfg.PushTargets},
 		Messages:   n.sender(),
 		Cursors:    n.cursors,
 		Welcomes:   n.deliveries,
@@ -110,14 +135,16 @@ func (c *Config) complete(addr net.Addr) error {
 }
 
 // authenticator verifies callers' tokens and records their use.
-func authenticator(cfg Config, db pools) (*serviceauth.Validator, error) {
-	directory, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback})
+func (n *node) authenticator(cfg Config) (_ *serviceauth.Validator, err error) {
+	n.identities, err = serviceauth.NewDirectory(serviceauth.DirectoryConfig{
+		PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback, DB: n.db.requests,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: directory,
-		Replays: serviceauth.NewUsedTokens(db.reserved), Urgent: nsid.SendMessage,
+		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: n.identities,
+		Replays: serviceauth.NewUsedTokens(n.db.reserved), Urgent: nsid.SendMessage,
 	})
 }
 
@@ -129,6 +156,7 @@ func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.L
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
 	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
+	n.remover = convos.NewRemover(db, n.faults)
 	n.reaperFailed = metrics.ReaperFailed
 	if cfg.MessageRetention > 0 {
 		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, metrics.MessagesExpired)
@@ -145,10 +173,54 @@ func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
 	})
 }
 
+// assembleGate makes what says who may use the node. An account that may no longer use it loses its
+// streams.
+func (n *node) assembleGate(cfg Config, log *slog.Logger) (err error) {
+	if cfg.AdmitFile != "" {
+		if n.admitted, err = accounts.NewAllowlist(cfg.AdmitFile, log); err != nil {
+			return fmt.Errorf("MLSD_ADMIT_FILE: %w", err)
+		}
+		n.admitted.OnRemoved(func(did syntax.DID) { n.hub.End(did, accounts.ErrNotAdmitted) })
+	}
+	n.gate, err = accounts.NewGate(accounts.GateConfig{
+		DB: n.db.maintenance, Lookups: n.db.requests, Mode: cfg.Admit, List: n.admitted, Refused: n.hub.End, Log: log,
+	})
+	return err
+}
+
+// assembleRelay makes the follower of the relay. The metrics exist without it too.
+func (n *node) assembleRelay(cfg Config, log *slog.Logger) (err error) {
+	n.accounts = accounts.NewStore(cfg.EraseAfter)
+	metrics := relay.NewMetrics(n.reg)
+	if cfg.RelayURL == "" {
+		return nil
+	}
+	source, err := relay.ParseSource(cfg.RelayURL, cfg.RelayKind)
+	if err != nil {
+		return fmt.Errorf("MLSD_RELAY_URL: %w", err)
+	}
+	n.relay, err = relay.New(relay.Config{
+		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake, Metrics: metrics, Log: log,
+	})
+	return err
+}
+
+// assembleEraser makes the worker that erases accounts, and returns its jobs.
+func (n *node) assembleEraser(log *slog.Logger) *erasure.Store {
+	jobs := erasure.NewStore(n.accounts)
+	n.eraser = erasure.NewWorker(erasure.Config{
+		DB: n.db.maintenance, Log: log, Jobs: jobs, Accounts: n.accounts, Remover: n.remover, Forget: n.identities.Forget,
+		EraseActions: admin.EraseActions, Changed: n.gate.Wake, Wake: n.sequencer.Wake, Faults: n.faults,
+	})
+	return jobs
+}
+
 // pushWorker makes the worker that pushes to devices, with the providers that the operator has set
 // up.
-func pushWorker(cfg Config, db pools, writes *idem.Store, metrics *api.Metrics, log *slog.Logger, faults *failpoint.Set) (*push.Worker, error) {
-	c := push.Config{Operation: cfg.Lifetimes[idem.NSIDPush], DB: db.requests, Writes: writes, Metrics: metrics, Log: log, Faults: faults}
+func (n *node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics, log *slog.Logger) (*push.Worker, error) {
+	c := push.Config{
+		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld, Metrics: metrics, Log: log, Faults: n.faults,
+	}
 	if cfg.APNs != (push.APNsKey{}) {
 		var err error
 		if c.APNs, err = push.NewAPNs(cfg.APNs, cfg.APNsHost, nil); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/accounts"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgtest"
+	"mlsd/internal/quota"
+	"mlsd/internal/relay"
 	"mlsd/welcome"
 )
 
@@ -35,6 +41,16 @@ func settingCases() map[string]struct {
 		bad       []string
 	}
 	network := netip.MustParsePrefix
+	limits := func(name string, unset int64, bytes bool) row {
+		r := row{"7", "0", func(c Config) any { return c.Quotas[name] }, int64(7), int64(0), unset, []string{"", "-1", "1.5", "1e6", "9223372036854775808", "7MB"}}
+		if bytes {
+			r.env, r.envWant = "7MiB", int64(7<<20)
+			r.bad = append(r.bad, "8589934592GiB", "MiB", "-1KiB")
+		} else {
+			r.bad = append(r.bad, "7MiB")
+		}
+		return r
+	}
 	return map[string]row{
 		"MLSD_LISTEN": {"127.0.0.1:1", "[::1]:2", func(c Config) any { return c.Listen }, "127.0.0.1:1", "[::1]:2", "127.0.0.1:8080",
 			[]string{"", "8080", "localhost", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80"}},
@@ -57,14 +73,14 @@ func settingCases() map[string]struct {
 		"MLSD_EVENT_RETENTION": {"1h", "48h", func(c Config) any { return c.EventRetention }, time.Hour, 48 * time.Hour, 168 * time.Hour,
 			[]string{"", "7", "0s", "-1h"}},
 		"MLSD_MESSAGE_RETENTION": {"2160h", "192h", func(c Config) any { return c.MessageRetention }, 90 * 24 * time.Hour, 8 * 24 * time.Hour,
-			time.Duration(0), []string{"", "90", "-1h", "191h"}}, // the default of MLSD_EVENT_RETENTION and a day
+			time.Duration(0), []string{"90", "-1h", "191h"}}, // the default of MLSD_EVENT_RETENTION and a day
 		// Finding S5
-		"MLSD_IDEMPOTENCY_TTL": {"createConvo=48h,push=2h", "createConvo=1h, getKeyPackages=2160h", func(c Config) any { return lives(c.Lifetimes) },
+		"MLSD_IDEMPOTENCY_TTL": {"createConvo=48h,push=2h", "createConvo=1h, getKeyPackages=720h", func(c Config) any { return lives(c.Lifetimes) },
 			[]string{"createConvo=48h0m0s", "push=2h0m0s", "getKeyPackages=30m0s", "addMembers=168h0m0s"},
-			[]string{"createConvo=1h0m0s", "push=24h0m0s", "getKeyPackages=2160h0m0s", "addMembers=168h0m0s"},
+			[]string{"createConvo=1h0m0s", "push=24h0m0s", "getKeyPackages=720h0m0s", "addMembers=168h0m0s"},
 			[]string{"createConvo=168h0m0s", "push=24h0m0s", "getKeyPackages=30m0s", "addMembers=168h0m0s"},
 			[]string{"48h", "createConvo", "createConvo=", "createConvo=2", "createConvo=59m", "createConvo=-1h", "createConvo=2161h", "createconvo=48h",
-				"blue.catbird.mls.createConvo=48h", "sendMessage=48h", "default=48h", "getEpoch=48h", "getKeyPackages=29m", "push=1h", "push=2h,push=3h"}},
+				"blue.catbird.mls.createConvo=48h", "sendMessage=48h", "default=48h", "getEpoch=48h", "getKeyPackages=29m", "getKeyPackages=721h", "push=1h", "push=2h,push=3h"}},
 		"MLSD_IDEMPOTENCY_LEASE": {"push=15s", "push=1h default=2m", func(c Config) any {
 			return []time.Duration{c.Lifetimes[idem.NSIDPush].Lease, c.Lifetimes[""].Lease}
 		}, []time.Duration{15 * time.Second, 5 * time.Minute}, []time.Duration{time.Hour, 2 * time.Minute}, []time.Duration{time.Minute, 5 * time.Minute},
@@ -75,16 +91,36 @@ func settingCases() map[string]struct {
 		"MLSD_APNS_HOST": {"https://a.example.com", "https://b:1", func(c Config) any { return c.APNsHost }, "https://a.example.com",
 			"https://b:1", "", []string{"a.example.com"}},
 		"MLSD_PUSH_WEBHOOKS": {"false", "1", func(c Config) any { return c.Webhooks }, false, true, true, []string{"", "yes"}},
+		"MLSD_PUSH_TARGETS":  {"3", "4", func(c Config) any { return c.PushTargets }, 3, 4, 10, []string{"", "0", "-1", "x"}},
 		"MLSD_MESSAGE_EPOCH_WINDOW": {"1", "2", func(c Config) any { return c.EpochWindow }, int64(1), int64(2), int64(0),
 			[]string{"", "-1", "1.5", "4294967296"}},
 		"MLSD_RATE_DID": {"1.5", "2", func(c Config) any { return c.Rates.DID.PerSecond }, 1.5, 2.0, 20.0,
 			[]string{"", "0", "-1", "NaN", "Inf", "1e999"}},
-		"MLSD_RATE_DID_BURST": {"1", "2", func(c Config) any { return c.Rates.DID.Burst }, 1, 2, 400, []string{"", "0", "-1", "1.5"}},
-		"MLSD_RATE_IP":        {"1", "2", func(c Config) any { return c.Rates.IP.PerSecond }, 1.0, 2.0, 200.0, []string{"", "0", "many"}},
-		"MLSD_RATE_IP_BURST":  {"1", "2", func(c Config) any { return c.Rates.IP.Burst }, 1, 2, 2000, []string{"", "0"}},
+		"MLSD_RATE_DID_BURST":        {"1", "2", func(c Config) any { return c.Rates.DID.Burst }, 1, 2, 400, []string{"", "0", "-1", "1.5"}},
+		"MLSD_RATE_IP":               {"1", "2", func(c Config) any { return c.Rates.IP.PerSecond }, 1.0, 2.0, 200.0, []string{"", "0", "many"}},
+		"MLSD_RATE_IP_BURST":         {"1", "2", func(c Config) any { return c.Rates.IP.Burst }, 1, 2, 2000, []string{"", "0"}},
+		"MLSD_ADMIN_TOKEN":           {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.Token }, "0123456789abcdef", "fedcba9876543210", "", nil},
+		"MLSD_ADMIN_TOKEN_FILE":      {"/a", "/b", func(c Config) any { return c.Admin.TokenFile }, "/a", "/b", "", nil},
+		"MLSD_ADMIN_READ_TOKEN":      {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.ReadToken }, "0123456789abcdef", "fedcba9876543210", "", nil},
+		"MLSD_ADMIN_READ_TOKEN_FILE": {"/a", "/b", func(c Config) any { return c.Admin.ReadTokenFile }, "/a", "/b", "", nil},
+		"MLSD_ADMIN_HOSTS":           {"a.example", "b.example, 192.0.2.1", func(c Config) any { return strings.Join(c.Admin.Hosts, "+") }, "a.example", "b.example+192.0.2.1", "", nil},
+		"MLSD_ADMIN_URL":             {"http://a.example:1", "https://b.example", func(c Config) any { return c.Admin.URL }, "http://a.example:1", "https://b.example", "", []string{"a.example", "ftp://a.example"}},
+		"MLSD_ADMIT": {"closed", "open", func(c Config) any { return c.Admit }, accounts.ModeClosed, accounts.ModeOpen, accounts.ModeOpen,
+			[]string{"", "all"}},
+		"MLSD_ADMIT_FILE": {"/a", "/b", func(c Config) any { return c.AdmitFile }, "/a", "/b", "", nil},
+		"MLSD_RELAY_URL": {"wss://relay.example.com", "http://127.0.0.1:1/subscribe", func(c Config) any { return c.RelayURL },
+			"wss://relay.example.com", "http://127.0.0.1:1/subscribe", "", []string{"relay.example.com", "ftp://a", "wss://u:p@a", "wss://a?cursor=1"}},
+		"MLSD_RELAY_KIND": {"jetstream", "repos", func(c Config) any { return c.RelayKind }, relay.Jetstream, relay.Repos, relay.Kind(""), []string{"firehose"}},
+		"MLSD_ERASE_AFTER": {"24h", "0", func(c Config) any { return c.EraseAfter }, 24 * time.Hour, time.Duration(0), 720 * time.Hour,
+			[]string{"", "30", "-1h"}},
 		"MLSD_TRUSTED_PROXIES": {"10.0.0.0/8", "10.1.0.0/16, fd00::/8", func(c Config) any { return c.TrustedProxies },
 			[]netip.Prefix{network("10.0.0.0/8")}, []netip.Prefix{network("10.1.0.0/16"), network("fd00::/8")}, []netip.Prefix(nil),
 			[]string{"10.0.0.1", "10.0.0.0/33", "all"}},
+		"MLSD_QUOTA_MESSAGES": limits("messages-per-day", 50_000, false), "MLSD_QUOTA_BYTES": limits("bytes-per-day", 512<<20, true),
+		"MLSD_QUOTA_CONVOS": limits("convos-per-day", 500, false), "MLSD_QUOTA_STRANGERS": limits("strangers-invited-per-day", 1000, false),
+		"MLSD_QUOTA_RECORDS": limits("records-per-day", 50_000, false), "MLSD_QUOTA_KEY_PACKAGES": limits("key-packages-per-day", 2_000, false),
+		"MLSD_QUOTA_CONVO_BYTES": limits(quota.ConvoBytes, 4<<30, true), "MLSD_QUOTA_OPEN_INVITATIONS": limits(quota.OpenInvitations, 200, false),
+		"MLSD_QUOTA_ADDRESS_SHARE": limits(quota.AddressShare, 200, false),
 		"MLSD_LOG_LEVEL": {"debug", "error", func(c Config) any { return c.LogLevel }, slog.LevelDebug, slog.LevelError, slog.LevelInfo,
 			[]string{"", "loud"}},
 		"MLSD_LOG_FORMAT": {"text", "json", func(c Config) any { return c.LogFormat }, "text", "json", "json", []string{"", "xml"}},
@@ -105,9 +141,9 @@ func TestLifetimeMessages(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{
 		"MLSD_IDEMPOTENCY_TTL=getKeyPackages=29m": "--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): getKeyPackages=29m: must be at least 30m0s: without its record a repetition claims other KeyPackages while the first claim still lasts",
-		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): unknown operation "sendMessage": must be one of addMembers, createConvo, getKeyPackages, leaveConvo, ` +
-			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, submitCommit, unregisterPushTarget`,
-		"MLSD_IDEMPOTENCY_TTL=2h":              `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): "2h" is not a pair such as addMembers=24h`,
+		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): unknown operation "sendMessage": must be one of acceptConvo, addMembers, blockActor, createConvo, getKeyPackages, leaveConvo, ` +
+			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, withdrawKeyPackages`,
+		"MLSD_IDEMPOTENCY_TTL=2h":              `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): "2h" is not a pair such as acceptConvo=24h`,
 		"MLSD_IDEMPOTENCY_LEASE=default=2h":    "--idempotency-lease (MLSD_IDEMPOTENCY_LEASE): default=2h: must be from 15s to 1h0m0s",
 		"MLSD_IDEMPOTENCY_LEASE=addMembers=1m": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE): unknown operation "addMembers": must be one of default, push`,
 	} {
@@ -220,4 +256,26 @@ func TestNoPublicURL(t *testing.T) {
 	if log := s.stderr.String(); log != "" || s.stdout.String() != "" {
 		t.Errorf("%s%s", s.stdout, log)
 	}
+}
+
+// Settings about accounts that belong together are checked before anything is started.
+func TestAccountSettings(t *testing.T) {
+	t.Parallel()
+	for _, environ := range [][]string{
+		{"MLSD_ADMIT=allowlist"}, {"MLSD_ADMIT_FILE=/a"}, {"MLSD_ADMIT=closed", "MLSD_ADMIT_FILE=/a"}, {"MLSD_RELAY_KIND=repos"},
+	} {
+		s := launch(t, append(environ, "MLSD_DATA_DIR="+dataDir(t)))
+		s.fails(strings.Split(environ[len(environ)-1], "=")[0])
+	}
+}
+
+// A list of admitted accounts that cannot be read is fatal at the start.
+func TestBrokenAdmitFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "admitted")
+	if err := os.WriteFile(file, []byte("did:plc:alice\nbob\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := launch(t, []string{"MLSD_ADMIT=allowlist", "MLSD_ADMIT_FILE=" + file, "MLSD_DATABASE_URL=" + pgtest.URL(t)})
+	s.fails("MLSD_ADMIT_FILE", file, "line 2")
 }

@@ -16,6 +16,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/localpg"
+	"mlsd/internal/quota"
 )
 
 // report is the result of one subcommand. Scripts read it as JSON, so its field names must not
@@ -37,6 +38,9 @@ type inspection struct {
 	byCaller bool   // list callers
 
 	lifetimes idem.Lifetimes // as this command's settings say
+	quotas    quota.Limits   // as this command's settings say
+	subject   string         // of the quotas; "" is all
+	top       int            // longest list of quotas; 0: rows
 
 	since time.Duration // how far back, in the reports that can say; 0: not asked
 }
@@ -60,7 +64,9 @@ func subcommands() []subcommand {
 		{name: "welcomes", usage: "Welcomes by state, and those whose devices have not joined", report: reportWelcomes, flags: welcomesFlags()},
 		{name: "keypackages", usage: "KeyPackages by state, and DIDs that are running out", report: reportKeyPackages},
 		{name: "lifetimes", usage: "how long records last, and how many there are", report: reportLifetimes},
+		{name: "quotas", usage: "who has used most of which quota today", report: reportQuotas, flags: quotasFlags()},
 		{name: "audit", usage: "what was done to the entity ID, or transitions by number", report: reportAudit, argument: "[ID]"},
+		{name: "actions", usage: "what operators have done, to SUBJECT or at all", report: reportActions, argument: "[SUBJECT]"},
 		{name: "push", usage: "push jobs that wait", report: reportPush},
 	}
 }
@@ -123,6 +129,7 @@ func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer
 			tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), entityID: cmd.Args().First(),
 			state: cmd.String("state"), failed: cmd.Bool("failed"),
 			byCaller: cmd.Bool(byCaller), since: cmd.Duration("since"), lifetimes: cfg.Lifetimes,
+			quotas: cfg.Quotas, subject: cmd.String("did"), top: cmd.Int("top"),
 		}
 		for n, s := range chosen {
 			if reports[n], err = s.report(ctx, i); err != nil {
@@ -186,7 +193,7 @@ func writeTables(w io.Writer, chosen []subcommand, reports []report) error {
 		if len(chosen) > 1 {
 			fmt.Fprintf(&text, "== %s: %s\n", s.name, s.usage)
 		}
-		table := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)
+		table := newTable(&text)
 		reports[i].print(table)
 		if err := table.Flush(); err != nil {
 			return err
@@ -198,6 +205,9 @@ func writeTables(w io.Writer, chosen []subcommand, reports []report) error {
 	_, err := io.WriteString(w, text.String())
 	return err
 }
+
+// newTable returns a writer that aligns cells. Tabs separate them.
+func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) }
 
 // list runs a query and scans each row into a T, column by column.
 func list[T any](ctx context.Context, i inspection, sql string, args ...any) ([]T, error) {

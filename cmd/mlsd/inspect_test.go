@@ -132,6 +132,45 @@ func TestInspectCallers(t *testing.T) {
 	launch(t, nil, "--database-url", database, "inspect", "push", "--by-caller").fails("by-caller")
 }
 
+// H10: inspect prints who has used most of which quota, by the limits that are set.
+func TestInspectQuotas(t *testing.T) {
+	t.Parallel()
+	database, _ := inspected(t, `
+		INSERT INTO quota_counts (day, subject, quota, n)
+		SELECT (now() AT TIME ZONE 'UTC')::date - age, subject, quota, n
+		FROM (VALUES
+			(0, 'did:plc:alicealice', 'messages-per-day', 47500), (0, 'did:plc:bobbobbob', 'messages-per-day', 500),
+			(0, 'did:plc:bobbobbob', 'convos-per-day', 500), (1, 'did:plc:alicealice', 'convos-per-day', 200),
+			(0, 'ip:192.0.2.1', 'address-messages-per-day', 4000), (0, 'convo:0192f3a4-0000-7000-8000-000000000000', 'convo-bytes-per-day', 1024),
+			(0, 'did:plc:bobbobbob', 'records-per-day', 7)
+		) AS counted (age, subject, quota, n)`)
+	today := time.Now().UTC().Format(time.DateOnly)
+	for args, want := range map[string][]string{
+		"quotas": {
+			"subject | quota | used | limit | share",
+			"did:plc:bobb… | convos-per-day | 500 | 500 | 100%",
+			"did:plc:alic… | messages-per-day | 47500 | 50000 | 95%",
+			"did:plc:bobb… | messages-per-day | 500 | 50000 | 1%",
+			"ip:192.0.2.1 | address-messages-per-day | 4000 | 10000000 | 0%",
+			"convo:0192f3a4-0000-7000-8000-000000000000 | convo-bytes-per-day | 1024 | 4294967296 | 0%",
+			"did:plc:bobb… | records-per-day | 7 | - | -",
+		},
+		"quotas --top 1": {"subject | quota | used | limit | share", "did:plc:bobb… | convos-per-day | 500 | 500 | 100%"},
+		"quotas --did did:plc:alicealice": {
+			"subject | quota | used | limit | share", "did:plc:alicealice | messages-per-day | 47500 | 50000 | 95%",
+		},
+		"quotas --did did:plc:carol": {"none"},
+	} {
+		got := launch(t, []string{"MLSD_QUOTA_RECORDS=0"}, append([]string{"--database-url", database, "inspect"}, strings.Fields(args)...)...)
+		if err := got.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, lines(got.stdout.String())); diff != "" && time.Now().UTC().Format(time.DateOnly) == today {
+			t.Errorf("%s (-want +got):\n%s", args, diff)
+		}
+	}
+}
+
 // Finding S3: inspect prints reservations with their scope and last error, and the records of a
 // window.
 func TestInspectReservations(t *testing.T) {
@@ -199,7 +238,9 @@ func TestLifetimesAreSet(t *testing.T) {
 	want := []string{
 		"method | life | at least | lease | records | expired, kept | next expires in",
 		"(every other) | 7d0h | - | 5m0s | 0 | 0 | -",
+		"blue.catbird.mls.acceptConvo | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.addMembers | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.blockActor | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.createConvo | 2h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.getKeyPackages | 45m0s | 30m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.leaveConvo | 7d0h | 1h0m0s | - | 0 | 0 | -",
@@ -207,8 +248,11 @@ func TestLifetimesAreSet(t *testing.T) {
 		"blue.catbird.mls.publishKeyPackage | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.publishKeyPackages | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.registerPushTarget | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.setInvitationPolicy | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.submitCommit | 7d0h | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.unblockActor | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.unregisterPushTarget | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.withdrawKeyPackages | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"mlsd.push | 24h0m0s | 2h0m0s | 30s | 0 | 0 | -",
 	}
 	stdout := launch(t, nil, append(lifetimes, "--database-url", database, "inspect", "lifetimes")...)

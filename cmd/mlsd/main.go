@@ -50,6 +50,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			{Name: "serve", Usage: "serve (the default)", Action: serveAction},
 			migrateCommand(stdout, stderr),
 			inspectCommand(stdout),
+			adminCommand(environ, stdout),
 		},
 	}
 	return app.Run(ctx, args)

@@ -20,6 +20,12 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	if os.Getenv(eraserEnv) != "" {
+		if err := eraseAsChild(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 

@@ -143,7 +143,7 @@ func TestEventsArePublished(t *testing.T) {
 		`mlsd_reservations_stuck`:                                 1,
 		`mlsd_records{nsid="blue.catbird.mls.createConvo"}`:       2,
 		`mlsd_records{nsid="blue.catbird.mls.publishKeyPackage"}`: 3,
-		`mlsd_records_expired`:                                    1, // bob's first key; another expired key was used again, and one key is new
+		`mlsd_records_expired`:                                    2, // bob's first key, and a claim without a key; another expired key was used again, and one key is new
 		`mlsd_welcomes{state="available"}`:                        1,
 		`mlsd_welcomes{state="in_flight"}`:                        1,
 		`mlsd_key_packages{state="consumed"}`:                     2,

@@ -4,8 +4,8 @@ package main
 
 import (
 	"log/slog"
-	"net/http"
 
+	"mlsd/admin"
 	"mlsd/api"
 )
 
@@ -14,4 +14,4 @@ import (
 func (n *node) sender() api.Sender { return n.messages }
 
 // benchRoutes adds what the benchmark needs to the admin listener, which is nothing in this build.
-func (n *node) benchRoutes(*http.ServeMux, *slog.Logger) {}
+func (n *node) benchRoutes(admin.Handle, *slog.Logger) {}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"mlsd/admin"
 	"mlsd/api"
 	"mlsd/messages"
 )
@@ -52,8 +53,8 @@ func (s benchSender) Send(ctx context.Context, d messages.Draft) (messages.Recei
 	return s.log.Send(ctx, d)
 }
 
-func (n *node) benchRoutes(mux *http.ServeMux, log *slog.Logger) {
-	mux.HandleFunc("POST /sends", func(w http.ResponseWriter, r *http.Request) {
+func (n *node) benchRoutes(handle admin.Handle, log *slog.Logger) {
+	handle("POST /sends", admin.Write, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch mode := r.URL.Query().Get("mode"); mode {
 		case modeTogether, modeAlone, modeNowhere:
 			benchMode.Store(mode)
@@ -61,5 +62,5 @@ func (n *node) benchRoutes(mux *http.ServeMux, log *slog.Logger) {
 		default:
 			writeText(w, log, http.StatusBadRequest, "mode must be together, alone or nowhere")
 		}
-	})
+	}))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/admin"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
 	"mlsd/migrations"
@@ -34,6 +35,7 @@ type lifecycle struct {
 	databaseEnded             <-chan struct{} // closed when the private PostgreSQL ends; nil if the operator runs the database
 	db                        pools
 	publicListen, adminListen net.Listener
+	access                    *admin.Access
 	node                      *node
 	stopPresence              func()
 	public, admin             *http.Server
@@ -57,6 +59,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.openPools,
 		l.listen,
 		l.assemble,
+		l.loadAccounts,
 		l.startWorkers,
 		l.startPresence,
 		l.startHTTP,
@@ -93,10 +96,20 @@ func (l *lifecycle) close(ctx context.Context) (err error) {
 }
 
 func (l *lifecycle) prepare(context.Context) error {
-	if err := l.cfg.checkPublicURL(); err != nil {
+	if err := errors.Join(l.cfg.checkPublicURL(), l.cfg.checkAccounts()); err != nil {
+		return err
+	}
+	tokens, err := l.cfg.Admin.tokens()
+	if err != nil {
+		return err
+	}
+	if l.access, err = admin.NewAccess(l.cfg.AdminListen, l.cfg.Admin.Hosts, tokens, l.log); err != nil {
 		return err
 	}
 	tuneMemory(l.log)
+	if l.cfg.KeptUnasked {
+		l.log.Warn("messages are kept for ever; set MLSD_MESSAGE_RETENTION (a public service: 2160h), or to 0 if that is meant")
+	}
 	return nil
 }
 
@@ -151,6 +164,10 @@ func (l *lifecycle) assemble(context.Context) (err error) {
 	return err
 }
 
+// loadAccounts reads who may not use the node. Without it nobody could be refused, so the server
+// does not start.
+func (l *lifecycle) loadAccounts(ctx context.Context) error { return l.node.gate.Load(ctx) }
+
 func (l *lifecycle) startWorkers(ctx context.Context) error {
 	stop := inBackground(ctx, l.node.workers(l.log)...)
 	l.onClose(func(context.Context) error { stop(); return nil })
@@ -179,7 +196,7 @@ func inBackground(ctx context.Context, run ...func(context.Context)) (stop func(
 }
 
 func (l *lifecycle) startHTTP(context.Context) error {
-	l.public, l.admin = httpServer(l.node.api, l.log), httpServer(l.node.admin(l.log), l.log)
+	l.public, l.admin = httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.log), l.log)
 	go func() { l.failed <- l.public.Serve(l.publicListen) }()
 	go func() { l.failed <- l.admin.Serve(l.adminListen) }()
 	l.node.ready.Store(true)

@@ -15,6 +15,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/accounts"
+	"mlsd/internal/quota"
+	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
 	"mlsd/welcome"
 )
@@ -34,7 +37,7 @@ func (s setting) flag() string {
 
 const envPrefix = "MLSD_"
 
-var settings = []setting{
+var settings = append([]setting{
 	{"MLSD_LISTEN", "address of the public listener", "127.0.0.1:8080", func(c *Config, v string) error {
 		c.Listen = v
 		return checkAddress(v)
@@ -42,6 +45,30 @@ var settings = []setting{
 	{"MLSD_ADMIN_LISTEN", "address of the admin listener (metrics, health, profiles)", "127.0.0.1:8081", func(c *Config, v string) error {
 		c.AdminListen = v
 		return checkAddress(v)
+	}},
+	{"MLSD_ADMIN_TOKEN", "token for everything on the admin listener; needed unless that is on loopback", "", func(c *Config, v string) error {
+		c.Admin.Token = v
+		return nil
+	}},
+	{"MLSD_ADMIN_TOKEN_FILE", "file that holds that token instead", "", func(c *Config, v string) error {
+		c.Admin.TokenFile = v
+		return nil
+	}},
+	{"MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: metrics, checks, admin methods that read", "", func(c *Config, v string) error {
+		c.Admin.ReadToken = v
+		return nil
+	}},
+	{"MLSD_ADMIN_READ_TOKEN_FILE", "file that holds that token instead", "", func(c *Config, v string) error {
+		c.Admin.ReadTokenFile = v
+		return nil
+	}},
+	{"MLSD_ADMIN_HOSTS", "further names and addresses of the admin listener, comma separated", "", func(c *Config, v string) error {
+		c.Admin.Hosts = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
+		return nil
+	}},
+	{"MLSD_ADMIN_URL", "where mlsd admin finds the admin listener; empty: MLSD_ADMIN_LISTEN on this machine", "", func(c *Config, v string) error {
+		c.Admin.URL = v
+		return checkURL(v)
 	}},
 	{"MLSD_DATABASE_URL", "PostgreSQL to use; empty: one of mlsd's own", "", func(c *Config, v string) error {
 		c.DatabaseURL = v
@@ -83,7 +110,10 @@ var settings = []setting{
 		}
 		return err
 	}},
-	{"MLSD_MESSAGE_RETENTION", "how long messages are kept, a day longer than events at least; 0: for ever", "0", func(c *Config, v string) (err error) {
+	{"MLSD_MESSAGE_RETENTION", "how long messages are kept, a day longer than events at least; 0: for ever; empty: for ever, with a warning", "", func(c *Config, v string) (err error) {
+		if c.KeptUnasked = v == ""; c.KeptUnasked {
+			return nil
+		}
 		if c.MessageRetention, err = time.ParseDuration(v); err == nil && c.MessageRetention < 0 {
 			err = errors.New("must not be negative")
 		}
@@ -114,6 +144,7 @@ var settings = []setting{
 		return checkURL(v)
 	}},
 	{"MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push", "true", boolean(func(c *Config) *bool { return &c.Webhooks })},
+	{"MLSD_PUSH_TARGETS", "devices of one account that can be registered for pushes", "10", count(func(c *Config) *int { return &c.PushTargets })},
 	{"MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0", func(c *Config, v string) (err error) {
 		if c.EpochWindow, err = strconv.ParseInt(v, 10, 32); err == nil && c.EpochWindow < 0 {
 			err = errors.New("must not be negative")
@@ -124,6 +155,30 @@ var settings = []setting{
 	{"MLSD_RATE_DID_BURST", "requests of one DID at once", "400", count(func(c *Config) *int { return &c.Rates.DID.Burst })},
 	{"MLSD_RATE_IP", "requests per second of one IP address", "200", number(func(c *Config) *float64 { return &c.Rates.IP.PerSecond })},
 	{"MLSD_RATE_IP_BURST", "requests of one IP address at once", "2000", count(func(c *Config) *int { return &c.Rates.IP.Burst })},
+	{"MLSD_ADMIT", "whose requests are served: open (everybody's), allowlist (those of MLSD_ADMIT_FILE) or closed (those of accounts that are known here)", string(accounts.ModeOpen), func(c *Config, v string) error {
+		c.Admit = accounts.Mode(v)
+		return oneOf(v, string(accounts.ModeOpen), string(accounts.ModeAllowlist), string(accounts.ModeClosed))
+	}},
+	{"MLSD_ADMIT_FILE", "file with the DIDs that are served with MLSD_ADMIT=allowlist, one a line", "", func(c *Config, v string) error {
+		c.AdmitFile = v
+		return nil
+	}},
+	{"MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
+		if c.RelayURL = v; v != "" {
+			_, err = relay.ParseSource(v, "") // checks the URL before anything is started
+		}
+		return err
+	}},
+	{"MLSD_RELAY_KIND", "repos (a relay or a PDS) or jetstream; empty: jetstream if the URL's path ends with /subscribe, else repos", "", func(c *Config, v string) error {
+		c.RelayKind = relay.Kind(v)
+		return oneOf(v, "", string(relay.Repos), string(relay.Jetstream))
+	}},
+	{"MLSD_ERASE_AFTER", "how long after an account was deleted its data is to be erased; 0: never", "720h", func(c *Config, v string) (err error) {
+		if c.EraseAfter, err = time.ParseDuration(v); err == nil && c.EraseAfter < 0 {
+			err = errors.New("must not be negative")
+		}
+		return err
+	}},
 	{"MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated", "", func(c *Config, v string) error {
 		for _, text := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
 			network, err := netip.ParsePrefix(text)
@@ -142,6 +197,36 @@ var settings = []setting{
 		return oneOf(v, "json", "text")
 	}},
 	{"MLSD_FAILPOINTS", "let the admin listener inject faults (tests)", "false", boolean(func(c *Config) *bool { return &c.Failpoints })},
+}, quotaSettings()...)
+
+// quotaSettings returns the settings of the table of quotas.
+func quotaSettings() (all []setting) {
+	for _, q := range quota.All() {
+		value := strconv.FormatInt(q.Default, 10)
+		if q.Bytes {
+			value = strconv.FormatInt(q.Default>>20, 10) + "MiB"
+		}
+		all = append(all, setting{q.Setting, q.Counts + "; 0: any number", value, func(c *Config, v string) (err error) {
+			c.Quotas[q.Name], err = amount(v, q.Bytes)
+			return err
+		}})
+	}
+	return all
+}
+
+// amount parses a number that is not negative. One of bytes can have the unit KiB, MiB or GiB.
+func amount(v string, bytes bool) (int64, error) {
+	shift := 0
+	for i, unit := range []string{"KiB", "MiB", "GiB"} {
+		if number, found := strings.CutSuffix(v, unit); found && bytes {
+			v, shift = number, 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err == nil && (n < 0 || n > math.MaxInt64>>shift) {
+		err = errors.New("must not be negative, and fit into 63 bits")
+	}
+	return n << shift, err
 }
 
 func boolean(field func(*Config) *bool) func(*Config, string) error {

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
+	"mlsd/accounts"
 	"mlsd/api"
+	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/worker"
@@ -17,6 +22,7 @@ const (
 	sweepInterval  = time.Minute
 	usageInterval  = 10 * time.Second
 	pushInterval   = time.Second
+	listInterval   = 3 * time.Second
 	expiryInterval = 10 * time.Minute // of messages, whose retention is counted in days
 )
 
@@ -28,19 +34,49 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		worker.Every("Welcome reaper", reapInterval, log, reaper(n, api.ReaperWelcomes, n.welcomes.RunOnce)).Run,
 		worker.Every("KeyPackage reaper", reapInterval, log, reaper(n, api.ReaperKeyPackages, n.keyPackages.RunOnce)).Run,
 		worker.Every("idempotency record cleaner", sweepInterval, log, reaper(n, api.ReaperRecords, n.cleaner.RunOnce)).Run,
-		worker.Every("used token sweep", sweepInterval, log, sweepTokens(tokens)).Run,
+		worker.Every("used token sweep", sweepInterval, log, sweepAll(tokens.Sweep)).Run,
+		worker.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync, worker.AtEnd(n.identities.Sync)).Run,
+		worker.Every("identity key sweep", sweepInterval, log, sweepAll(n.identities.Sweep)).Run,
 		worker.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
+		worker.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,
+		worker.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce).Run,
 		worker.Every("push job sweep", sweepInterval, log, n.push.Sweep).Run,
 		func(ctx context.Context) { n.push.Run(ctx, pushInterval) },
 		func(ctx context.Context) { n.usage.Run(ctx, usageInterval) },
+		n.quotas.Run,
 		n.sequencer.Run,
 		n.hub.Run,
+		worker.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Woken(), 0)).Run,
 		func(ctx context.Context) { n.hub.Listen(ctx, n.sequencer) },
+	}
+	if n.admitted != nil {
+		all = append(all, func(ctx context.Context) { followList(ctx, n.admitted, log) })
+	}
+	if n.relay != nil {
+		all = append(all, n.relay.Run)
 	}
 	if n.expirer != nil {
 		all = append(all, worker.Every("message expirer", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)
 	}
 	return all
+}
+
+// followList reads the list of admitted accounts again when its file has changed, and on SIGHUP.
+func followList(ctx context.Context, list *accounts.Allowlist, log *slog.Logger) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	go func() {
+		for {
+			select {
+			case <-hangup:
+				list.Again()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	worker.Every("reader of the list of admitted accounts", listInterval, log, list.RunOnce, worker.Wake(list.Woken(), 0)).Run(ctx)
 }
 
 func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context.Context) error {
@@ -62,11 +98,11 @@ func reaper[T any](n *node, name string, runOnce func(context.Context) (T, error
 	}
 }
 
-// sweepTokens deletes used tokens that have expired, in batches.
-func sweepTokens(tokens *serviceauth.UsedTokens) func(context.Context) error {
+// sweepAll calls sweep until it deletes less than a batch.
+func sweepAll(sweep func(context.Context) (int64, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {
-			swept, err := tokens.Sweep(ctx)
+			swept, err := sweep(ctx)
 			if err != nil || swept < serviceauth.SweepBatch {
 				return err
 			}

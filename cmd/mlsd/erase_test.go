@@ -1,0 +1,419 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/accounts"
+	"mlsd/admin"
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/erasure"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/invariants"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
+	"mlsd/internal/tombstone"
+)
+
+// eraserEnv makes this test binary an eraser of the database that it names. It is killed after, or
+// with the mark - before, the COMMIT of a batch, which killEnv numbers.
+const (
+	eraserEnv = testPrefix + "ERASER"
+	killEnv   = testPrefix + "ERASER_KILL"
+)
+
+// newEraser is the eraser of another node. It calls batch after each batch.
+func newEraser(db *pgxpool.Pool, faults *failpoint.Set, batch func()) (*erasure.Worker, error) {
+	identities, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: "http://localhost", AllowLoopback: true, DB: db})
+	if err != nil {
+		return nil, err
+	}
+	store := accounts.NewStore(0)
+	return erasure.NewWorker(erasure.Config{
+		DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store, Remover: convos.NewRemover(db, nil),
+		Forget: identities.Forget, EraseActions: admin.EraseActions, Wake: batch, Faults: faults, KeyRest: time.Millisecond,
+	}), nil
+}
+
+// eraseAsChild erases until it is killed.
+func eraseAsChild() error {
+	db, err := pgpool.OpenMaintenance(context.Background(), os.Getenv(eraserEnv))
+	if err != nil {
+		return err
+	}
+	at, err := strconv.Atoi(os.Getenv(killEnv))
+	if err != nil {
+		return err
+	}
+	faults, n := failpoint.New(), 0
+	next := func() error { // the batch that comes next
+		switch n++; n {
+		case -at:
+			return faults.Arm(failpoint.BeforeCommit, erasure.NSID, failpoint.Kill)
+		case at + 1:
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return nil
+	}
+	if err := next(); err != nil {
+		return err
+	}
+	var failed error
+	w, err := newEraser(db, faults, func() { failed = errors.Join(failed, next()) })
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.RunOnce(context.Background()), failed)
+}
+
+// erased is a world with an account that has a row in nearly every table, and others beside it.
+type erased struct {
+	*world
+	database          string
+	db                *pgxpool.Pool
+	alice, bob, carol *user
+	known             *convo // with a group that the server knows
+	info              []byte // its GroupInfo
+	bobs              *convo // bob has created it, and written to it
+	left              *convo // bob has left it
+	alone             *convo // bob is the only member
+}
+
+func newErased(t *testing.T) *erased {
+	t.Helper()
+	w, database := operated(t)
+	e := &erased{world: w, database: database, alice: w.user(), bob: w.user(), carol: w.user()}
+	var err error
+	if e.db, err = pgpool.OpenMaintenance(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.db.Close)
+	alice, bob, carol := e.alice, e.bob, e.carol
+	r, group := alice.creation(bob)
+	in := read[mlsapi.CreateConvoInput](t, r.body)
+	e.info = mlstest.GroupInfo(t, group, 1, alice.Device, bob.Device)
+	in.GroupInfo = e.info
+	e.known = &convo{read[mlsapi.ConvoView](t, alice.procedure(mlsapi.NSIDCreateConvo, &in).must().ok()).ID, group, 1}
+	e.bobs = bob.create(alice, carol)
+	bob.addition(e.bobs, w.user()).must().ok()
+	e.bobs.epoch++
+	for _, u := range []*user{alice, bob, carol, bob} {
+		in := u.message(e.bobs, "hello")
+		if u == bob {
+			embed := "at://" + bob.did().String() + "/app.bsky.feed.post/1"
+			in.EmbedType, in.EmbedURI = new(string), &embed
+			*in.EmbedType = "link"
+		}
+		u.procedure(mlsapi.NSIDSendMessage, in).must().ok()
+	}
+	e.left = alice.create(bob, carol)
+	bob.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: e.left.id}).must().ok()
+	e.alone = &convo{id: read[mlsapi.ConvoView](t, bob.procedure(mlsapi.NSIDCreateConvo, &mlsapi.CreateConvoInput{
+		GroupID: hex.EncodeToString([]byte("bob alone")), CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey(),
+	}).must().ok()).ID}
+	bob.publication().must().ok()
+	bob.claim(carol, alice)
+	carol.publication().must().ok()
+	bob.claim(carol)
+	for _, block := range [][2]*user{{bob, w.user()}, {w.user(), bob}} {
+		block[0].procedure(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: block[1].did()}).must().ok()
+	}
+	bob.procedure(mlsapi.NSIDSetInvitationPolicy, &mlsapi.SetInvitationPolicyInput{Policy: "shared"}).must().ok()
+	url := "https://push.example.com/"
+	bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: bob.deviceID(), Kind: "webhook", URL: &url}).must().ok()
+	alice.procedure(mlsapi.NSIDSendMessage, alice.message(e.bobs, "to be pushed")).must().ok()
+	alice.query(mlsapi.NSIDGetWelcome, "convoId", e.bobs.id).must().ok()
+	bob.query(mlsapi.NSIDGetWelcome, "convoId", e.known.id).must().ok()
+	done[admin.Account](w, "account", "show", bob.did().String())
+	done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another")
+	return e
+}
+
+// found searches every column of every table for an account, without the program's help.
+func (e *erased) found(u *user) map[string]int64 {
+	e.t.Helper()
+	rows, err := e.db.Query(e.t.Context(), `SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema() ORDER BY 1`)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var tables []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			e.t.Fatal(err)
+		}
+		tables = append(tables, name)
+	}
+	found := map[string]int64{}
+	for _, table := range tables {
+		var n int64
+		err := e.db.QueryRow(e.t.Context(), `SELECT count(*) FROM `+table+` t WHERE strpos(t::text, $1) > 0 OR strpos(t::text, $2) > 0`,
+			u.did().String(), hex.EncodeToString([]byte(u.did()))).Scan(&n)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if n > 0 && !strings.HasPrefix(table, "events_") {
+			found[table] = n
+		}
+	}
+	return found
+}
+
+// hurry ends every pause of the erasures that run.
+func (e *erased) hurry() {
+	e.t.Helper()
+	if _, err := e.db.Exec(e.t.Context(), `UPDATE erasures SET not_before = clock_timestamp() WHERE state = 'running'`); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// finish carries an erasure out with workers at once, and returns its report.
+func (e *erased) finish(id fmt.Stringer, workers int) erasure.Erasure {
+	e.t.Helper()
+	for range 100 {
+		e.hurry()
+		var nodes sync.WaitGroup
+		for range workers {
+			w, err := newEraser(e.db, nil, nil)
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			nodes.Go(func() {
+				if err := w.RunOnce(e.t.Context()); err != nil {
+					e.t.Error(err)
+				}
+			})
+		}
+		nodes.Wait()
+		if report := done[erasure.Erasure](e.world, "erasure", "show", id.String()); report.State == erasure.Finished || e.t.Failed() {
+			return report
+		}
+	}
+	e.t.Fatal("the erasure does not end")
+	return erasure.Erasure{}
+}
+
+// wantErased fails the test unless only MLS objects of others name bob, the others' convos are whole,
+// and every promise holds.
+func (e *erased) wantErased() {
+	e.t.Helper()
+	if diff := cmp.Diff(map[string]int64{"public_groups": 1}, e.found(e.bob)); diff != "" {
+		e.t.Errorf("rows that name bob (-want +got):\n%s", diff)
+	}
+	e.wantSound()
+	for _, c := range []*convo{e.known, e.bobs, e.left} {
+		if members := e.alice.members(c); strings.Contains(members, e.bob.did().String()) || strings.Contains(members, tombstone.Prefix) {
+			e.t.Errorf("members: %s", members)
+		}
+	}
+	stones := map[string]int{}
+	for _, m := range e.alice.log(e.bobs) {
+		if tombstone.Is(m.Sender) {
+			stones[m.Sender.String()]++
+			if m.EmbedURI != nil && *m.EmbedURI != "at://"+m.Sender.String()+"/app.bsky.feed.post/1" {
+				e.t.Errorf("an embed is %s", *m.EmbedURI)
+			}
+		}
+	}
+	if len(stones) != 1 {
+		e.t.Errorf("tombstones in one log: %v", stones)
+	}
+	for stone, n := range stones {
+		if n != 3 {
+			e.t.Errorf("%d entries of %s", n, stone)
+		}
+	}
+	// No two convos have the same tombstone.
+	var shared int
+	err := e.db.QueryRow(e.t.Context(), `SELECT count(*) - count(DISTINCT did) FROM members WHERE did LIKE 'did:erased:%'`).Scan(&shared)
+	if err != nil || shared != 0 {
+		e.t.Errorf("%d memberships can be linked, %v", shared, err)
+	}
+	e.alice.query(mlsapi.NSIDGetConvo, "convoId", e.alone.id).must().fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	e.alice.procedure(mlsapi.NSIDSendMessage, e.alice.message(e.bobs, "it goes on")).must().ok()
+}
+
+func TestAdminAccountErase(t *testing.T) {
+	t.Parallel()
+	e := newErased(t)
+	did := e.bob.did().String()
+	before := e.found(e.bob)
+	for _, table := range []string{
+		"convos", "members", "messages", "key_packages", "key_package_init_keys", "welcomes", "idempotency_keys", "push_targets",
+		"identity_keys", "audit_log", "events", "admin_actions", "public_groups", "push_jobs",
+	} {
+		if before[table] == 0 && table != "identity_keys" && table != "push_jobs" { // these are written in the background
+			t.Errorf("the world has nothing of bob in %s", table)
+		}
+	}
+	begun := done[admin.Erasing](e.world, "account", "erase", did)
+	if again := done[admin.Erasing](e.world, "account", "erase", did); !begun.Begun || again.Begun || again.ID != begun.ID {
+		t.Errorf("begun %+v, then %+v", begun, again)
+	}
+	look := e.bob.query(mlsapi.NSIDGetConvos)
+	eventually(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
+	look.must().fails(http.StatusForbidden, "AccountInactive")
+	if refusal := string(look.must().body); !strings.Contains(refusal, "is being erased") {
+		t.Errorf("bob is told %s", refusal)
+	}
+	report := e.finish(begun.ID, 2)
+	if len(report.Remains) > 0 || report.Failures > 0 || report.Pass != 1 {
+		t.Errorf("report: %+v", report)
+	}
+	for _, table := range []string{"members", "messages", "key_packages", "welcomes", "idempotency_keys", "push_jobs", "audit_log", "events", "admin_actions"} {
+		if report.Counts[table] == 0 {
+			t.Errorf("the report counts nothing in %s: %v", table, report.Counts)
+		}
+	}
+	e.wantErased()
+	// Others can remove the leaf, and then nothing names bob.
+	remove := e.alice.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
+		ConvoID: e.known.id, TargetDID: new(e.bob.did()), IdempotencyKey: newKey(),
+		Commit: e.alice.Device.PublicCommit(t, e.info, 0, true, mlstest.ByValue(mlstest.Remove(1))),
+	})
+	remove.must().ok()
+	e.wantSound()
+	// The account begins anew, with nothing.
+	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
+	if mine := read[mlsapi.GetConvosOutput](t, look.must().ok()); len(mine.Conversations) != 0 {
+		t.Errorf("bob has %d convos", len(mine.Conversations))
+	}
+	e.alice.create(e.bob)
+	e.wantSound()
+}
+
+// An eraser that is killed at any point loses nothing and repeats nothing.
+func TestErasureKilled(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	e := newErased(t)
+	begun := done[admin.Erasing](e.world, "account", "erase", e.bob.did().String())
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := func(at int) bool {
+		t.Helper()
+		e.hurry()
+		child := exec.CommandContext(t.Context(), exe)
+		child.Env = append(os.Environ(), eraserEnv+"="+e.database, fmt.Sprintf("%s=%d", killEnv, at))
+		out, err := child.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || len(out) > 0 {
+			t.Fatalf("an eraser to be killed at %d: %v, %s", at, err, out)
+		}
+		return exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+	}
+	for i, at := range []int{1, -1, 2, -2, 3, -4, 4, 4, -2, 2, -1, 2, -3, 3, -4} {
+		for tries := 0; !killed(at); tries++ { // it came to a pause before
+			if tries == 10 {
+				t.Fatalf("no batch %d to be killed at", at)
+			}
+		}
+		report := done[erasure.Erasure](e.world, "erasure", "show", begun.ID.String())
+		t.Logf("killed in step %q with %v", report.Step, report.Counts)
+		violations, err := invariants.Check(t.Context(), e.db)
+		if err != nil || len(violations) > 0 {
+			t.Errorf("after kill %d, in step %s: %v %v", i, report.Step, violations, err)
+		}
+	}
+	report := e.finish(begun.ID, 1)
+	if len(report.Remains) > 0 || report.Failures > 0 {
+		t.Errorf("report: %+v", report)
+	}
+	e.wantErased()
+}
+
+// An export has a line for each row that is held about the account, and nobody else's ciphertext.
+func TestAdminAccountExport(t *testing.T) {
+	t.Parallel()
+	e := newErased(t)
+	s := e.operate("account", "export", e.bob.did().String())
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]int64{}
+	for line := range strings.Lines(s.stdout.String()) {
+		got := read[struct {
+			Type string
+			Data map[string]any
+		}](t, []byte(line))
+		table, _, _ := strings.Cut(got.Type, " ")
+		lines[table]++
+		if sender, is := got.Data["sender_did"]; is && sender != e.bob.did().String() {
+			t.Errorf("a message of another: %s", line)
+		}
+	}
+	found := e.found(e.bob)
+	delete(found, "public_groups") // the objects of a group are not the person's own
+	for table := range found {
+		if lines[table] == 0 {
+			t.Errorf("%s has %d rows with the DID, and the export none: %v", table, found[table], lines)
+		}
+	}
+	if lines["messages"] != 3 || lines["members"] != 4 {
+		t.Errorf("lines: %v", lines)
+	}
+}
+
+// An account that was deleted is erased after the delay, unless it comes back before.
+func TestDeletedAccountIsErased(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob, carol := w.user(), w.user(), w.user()
+	alice.create(bob, carol)
+	db, err := pgpool.OpenMaintenance(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	states := accounts.NewStore(time.Hour)
+	state := func(seq int64, status accounts.Status, users ...*user) {
+		t.Helper()
+		var changes []accounts.Change
+		for _, u := range users {
+			changes = append(changes, accounts.Change{DID: u.did(), Status: status, At: time.Now(), Seq: seq})
+		}
+		if _, err := states.SetStatus(t.Context(), db, "relay", changes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state(1, accounts.Deleted, bob, carol)
+	state(2, accounts.Active, carol)
+	for _, step := range []struct {
+		later time.Duration
+		jobs  int
+	}{{59 * time.Minute, 0}, {61 * time.Minute, 1}, {61 * time.Minute, 1}} {
+		eraser := erasure.NewWorker(erasure.Config{
+			DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(states), Accounts: states,
+			Now: func() time.Time { return time.Now().Add(step.later) },
+		})
+		if err := eraser.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var all, bobs int
+		err := db.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE did = $1) FROM erasures`, bob.did()).Scan(&all, &bobs)
+		if err != nil || all != step.jobs || bobs != step.jobs {
+			t.Errorf("after %v: %d erasures, %d of bob, %v", step.later, all, bobs, err)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"mlsd/admin"
+)
+
+// adminCommand returns the command "admin". It has one command for each of the admin listener's
+// methods, which it calls over HTTP.
+func adminCommand(environ []string, stdout io.Writer) *cli.Command {
+	command := &cli.Command{
+		Name: "admin", Usage: "ask a running mlsd about accounts and convos, and change them; each change is recorded",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "as JSON"},
+			&cli.StringFlag{Name: "operator", Usage: "who acts, for the record", Value: variable(environ, "USER"), DefaultText: "$USER"},
+			&cli.StringFlag{Name: "reason", Usage: "why, for the record: every change needs one"},
+		},
+		Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+	}
+	for _, m := range admin.Methods() {
+		i := slices.IndexFunc(command.Commands, func(c *cli.Command) bool { return c.Name == m.Noun })
+		if i < 0 {
+			i = len(command.Commands)
+			command.Commands = append(command.Commands, &cli.Command{
+				Name:   m.Noun,
+				Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+			})
+		}
+		command.Commands[i].Commands = append(command.Commands[i].Commands, methodCommand(m, stdout))
+	}
+	return command
+}
+
+// variable returns the value of an environment variable, or "".
+func variable(environ []string, name string) string {
+	for _, entry := range environ {
+		if value, found := strings.CutPrefix(entry, name+"="); found {
+			return value
+		}
+	}
+	return ""
+}
+
+// methodCommand returns the command of a method. Its required parameters are arguments, the others
+// flags.
+func methodCommand(m admin.Method, stdout io.Writer) *cli.Command {
+	var arguments []string
+	var flags []cli.Flag
+	for _, p := range m.Params {
+		if p.Optional {
+			flags = append(flags, &cli.StringFlag{Name: p.Name, Usage: p.Usage})
+		} else {
+			arguments = append(arguments, p.Name)
+		}
+	}
+	return &cli.Command{
+		Name: m.Verb, Usage: m.Usage, ArgsUsage: strings.ToUpper(strings.Join(arguments, " ")), Flags: flags,
+		Action: withConfig(len(arguments), func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+			if cmd.Args().Len() < len(arguments) {
+				return fmt.Errorf("%s: %s is missing", cmd.FullName(), arguments[cmd.Args().Len()])
+			}
+			c := admin.Call{Params: map[string]string{}, Operator: cmd.String("operator"), Reason: cmd.String("reason")}
+			for i, name := range arguments {
+				c.Params[name] = cmd.Args().Get(i)
+			}
+			for _, p := range m.Params {
+				if p.Optional && cmd.IsSet(p.Name) {
+					c.Params[p.Name] = cmd.String(p.Name)
+				}
+			}
+			if m.Write && (c.Operator == "" || c.Reason == "") {
+				return fmt.Errorf("%s: --operator and --reason must say who does this, and why", cmd.FullName())
+			}
+			return callMethod(ctx, cfg, m, c, cmd.Bool("json"), stdout)
+		}),
+	}
+}
+
+// callMethod calls a method and prints its result: as JSON, or one field a line. An archive is
+// printed as it comes.
+func callMethod(ctx context.Context, cfg Config, m admin.Method, c admin.Call, asJSON bool, stdout io.Writer) (err error) {
+	base, err := cfg.adminURL()
+	if err != nil {
+		return err
+	}
+	req, err := m.Request(ctx, base, c)
+	if err != nil {
+		return fmt.Errorf("make the request: %w", err)
+	}
+	tokens, err := cfg.Admin.tokens()
+	if err != nil {
+		return err
+	}
+	switch {
+	case tokens.Write != "":
+		req.Header.Set("Authorization", "Bearer "+tokens.Write)
+	case tokens.Read != "":
+		req.Header.Set("Authorization", "Bearer "+tokens.Read)
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("reach the admin listener (MLSD_ADMIN_URL): %w", err)
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	if resp.StatusCode == http.StatusOK && resp.Header.Get("Content-Type") == admin.ArchiveType {
+		_, err := io.Copy(stdout, resp.Body)
+		return err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		var refused admin.Error
+		if err := json.Unmarshal(body, &refused); err != nil || refused.Name == "" {
+			return fmt.Errorf("%s: the admin listener answers %s", m.Name(), resp.Status)
+		}
+		return fmt.Errorf("%s: %s: %s", m.Name(), refused.Name, refused.Message)
+	}
+	if asJSON {
+		var out bytes.Buffer
+		if err := json.Indent(&out, body, "", "  "); err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+		_, err := out.WriteTo(stdout)
+		return err
+	}
+	return writeFields(stdout, body)
+}
+
+// adminURL is where the admin listener is.
+func (c Config) adminURL() (string, error) {
+	if c.Admin.URL != "" {
+		return strings.TrimSuffix(c.Admin.URL, "/"), nil
+	}
+	host, port, err := net.SplitHostPort(c.AdminListen)
+	if err != nil {
+		return "", fmt.Errorf("MLSD_ADMIN_LISTEN: %w", err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return (&url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}).String(), nil
+}
+
+// writeFields writes the fields of a JSON object as lines of a table, in their order. A list of
+// objects follows as lines of its own, indented.
+func writeFields(w io.Writer, object []byte) error {
+	var out strings.Builder
+	table := newTable(&out)
+	if err := fields(table, json.NewDecoder(bytes.NewReader(object)), ""); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// fields writes the value that comes next, below a name.
+func fields(w io.Writer, in *json.Decoder, name string) error {
+	in.UseNumber()
+	token, err := in.Token()
+	if err != nil {
+		return err
+	}
+	delim, nested := token.(json.Delim)
+	if !nested {
+		line(w, name, token)
+		return nil
+	}
+	for i := 1; in.More(); i++ {
+		inner := fmt.Sprintf("%s %d", name, i)
+		if delim == '{' {
+			key, err := in.Token()
+			if err != nil {
+				return err
+			}
+			inner = strings.TrimSpace(fmt.Sprintf("%s %v", name, key))
+		}
+		if err := fields(w, in, inner); err != nil {
+			return err
+		}
+	}
+	_, err = in.Token() // the end
+	return err
+}

@@ -1,0 +1,409 @@
+package main
+
+import (
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"mlsd/admin"
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/localpg"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+	"mlsd/mls"
+)
+
+// operate runs mlsd admin against the world's server.
+func (w *world) operate(args ...string) *server {
+	w.t.Helper()
+	all := append([]string{"--admin-url", w.admin, "admin", "--operator", "olga", "--reason", "ticket 7", "--json"}, args...)
+	return launch(w.t, nil, all...)
+}
+
+// done runs mlsd admin and returns its result.
+func done[T any](w *world, args ...string) T {
+	w.t.Helper()
+	s := w.operate(args...)
+	if err := s.wait(); err != nil {
+		w.t.Fatalf("admin %v: %v", args, err)
+	}
+	return read[T](w.t, []byte(s.stdout.String()))
+}
+
+// operated is a world with a server on a database of its own.
+func operated(t *testing.T) (w *world, database string) {
+	t.Helper()
+	w, database = newWorld(t), pgtest.URL(t)
+	s := boot(t, nil, w.flags("--database-url", database)...)
+	w.use(s.admin, s.public)
+	return w, database
+}
+
+// actions are what inspect says that olga has done, the oldest first, without times.
+func actions(t *testing.T, database string, subject ...string) []operatorAction {
+	t.Helper()
+	found := lookJSON[actionsReport](t, database, append([]string{"actions", "--dids"}, subject...)...).Actions
+	slices.Reverse(found)
+	for i := range found {
+		if found[i].At.IsZero() || (found[i].EndedAt == nil) != (found[i].Outcome == "started") {
+			t.Errorf("times of %+v", found[i])
+		}
+	}
+	return found
+}
+
+func wantActions(t *testing.T, got []operatorAction, want ...operatorAction) {
+	t.Helper()
+	for i := range want {
+		want[i].Operator, want[i].Reason = "olga", "ticket 7"
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(operatorAction{}, "At", "EndedAt")); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
+	}
+}
+
+// deviceID is the id of the user's device.
+func (u *user) deviceID() string {
+	u.w.t.Helper()
+	body, _ := u.KeyPackage(u.w.t)
+	kp, err := mls.ParseKeyPackage(body)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	return kp.DeviceID()
+}
+
+func TestAdminAccountShow(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	alice.create(bob)
+	bob.publication().must().ok()
+	got := done[admin.Account](w, "account", "show", bob.did().String())
+	want := admin.Account{DID: bob.did(), Status: "active", Devices: 1, KeyPackages: 2, Available: 1, Convos: 1, PendingWelcomes: 1, Records: 2}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(admin.Account{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastRecord", "OldestMembership")); diff != "" {
+		t.Errorf("bob (-want +got):\n%s", diff)
+	}
+	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastRecord == nil || got.OldestMembership == nil {
+		t.Errorf("bob: %+v", got)
+	}
+	if got := done[admin.Account](w, "account", "show", "did:web:nobody.example"); got != (admin.Account{DID: "did:web:nobody.example", Status: "active"}) {
+		t.Errorf("nobody: %+v", got)
+	}
+	text := launch(t, nil, "--admin-url", w.admin, "admin", "account", "show", bob.did().String())
+	if err := text.wait(); err != nil || !strings.Contains(text.stdout.String(), "keyPackagesAvailable  1\n") {
+		t.Errorf("as text: %s, %v", text.stdout, err)
+	}
+	w.operate("account", "show", "bob").fails("account.show", "InvalidRequest", "did")
+	w.operate("account", "show").fails("did is missing")
+	wantActions(t, actions(t, database)) // reads leave no row
+}
+
+func TestAdminAccountBlock(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	did := bob.did().String()
+	if got := done[admin.Blocked](w, "account", "block", did); !got.Changed || !got.Blocked {
+		t.Errorf("blocked: %+v", got)
+	}
+	if got := done[admin.Blocked](w, "account", "block", did); got.Changed {
+		t.Errorf("blocked again: %+v", got)
+	}
+	look := bob.query(mlsapi.NSIDGetConvo, "convoId", c.id)
+	eventually(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
+	alice.query(mlsapi.NSIDGetConvo, "convoId", c.id).must().ok()
+	if shown := done[admin.Account](w, "account", "show", did); shown.Block == nil || shown.Block.Operator != "olga" || shown.Block.Reason != "ticket 7" {
+		t.Errorf("shown: %+v", shown)
+	}
+	if got := done[admin.Blocked](w, "account", "unblock", did); !got.Changed || got.Blocked {
+		t.Errorf("unblocked: %+v", got)
+	}
+	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
+	wantActions(t, actions(t, database, did),
+		operatorAction{Action: "account.block", Subject: did, Outcome: "done"},
+		operatorAction{Action: "account.block", Subject: did, Outcome: "done"},
+		operatorAction{Action: "account.unblock", Subject: did, Outcome: "done"})
+	w.wantSound()
+}
+
+func TestAdminKeyPackagesWithdraw(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	for range 2 {
+		bob.publication().must().ok()
+	}
+	device := bob.deviceID()
+	if got := done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another"); got.KeyPackages != 0 {
+		t.Errorf("another device: %+v", got)
+	}
+	if got := done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", device); got.KeyPackages != 2 {
+		t.Errorf("the device: %+v", got)
+	}
+	bob.publication().must().ok()
+	if got := done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String()); got.KeyPackages != 1 {
+		t.Errorf("all: %+v", got)
+	}
+	if left := alice.claim(bob); len(left) != 0 {
+		t.Errorf("alice gets %v", left)
+	}
+	counted := lookJSON[auditReport](t, database, "audit").Transitions
+	if want := (transitionCount{"key_package", "available", "expired", "admin keypackages.withdraw", 3}); !slices.Contains(counted, want) {
+		t.Errorf("the audit log lacks %+v: %+v", want, counted)
+	}
+	did := bob.did().String()
+	wantActions(t, actions(t, database, did),
+		operatorAction{Action: "keypackages.withdraw", Subject: did + " another", Outcome: "done"},
+		operatorAction{Action: "keypackages.withdraw", Subject: did + " " + device, Outcome: "done"},
+		operatorAction{Action: "keypackages.withdraw", Subject: did, Outcome: "done"})
+	w.wantSound()
+}
+
+// A lost device gets nothing that was on its way to it. The person's other devices keep theirs.
+func TestAdminDeviceRevoke(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob) // with a Welcome for bob
+	bob.publication().must().ok()
+	device := bob.deviceID()
+	push := &mlsapi.RegisterPushTargetInput{DeviceID: device, Kind: "webhook", URL: new(string)}
+	*push.URL = "https://push.example.com/"
+	bob.procedure(mlsapi.NSIDRegisterPushTarget, push).must().ok()
+
+	got := done[admin.Revoked](w, "device", "revoke", bob.did().String(), device)
+	want := admin.Revoked{DID: bob.did(), DeviceID: device, KeyPackages: 1, Welcomes: 1, PushTarget: true}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(admin.Revoked{}, "Note")); diff != "" || !strings.Contains(got.Note, "a member has to remove it") {
+		t.Errorf("revoked (-want +got):\n%s\n%s", diff, got.Note)
+	}
+	if left := alice.claim(bob); len(left) != 0 {
+		t.Errorf("alice gets %v", left)
+	}
+	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id).must().fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+	again := done[admin.Revoked](w, "device", "revoke", bob.did().String(), device)
+	if again.KeyPackages != 0 || again.Welcomes != 0 || again.PushTarget {
+		t.Errorf("a second time: %+v", again)
+	}
+	wantActions(t, actions(t, database),
+		operatorAction{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"},
+		operatorAction{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"})
+	w.wantSound()
+}
+
+func TestAdminConvoClose(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello")).must().ok()
+	closed := done[admin.Closed](w, "convo", "close", c.id)
+	if again := done[admin.Closed](w, "convo", "close", c.id); !again.ClosedAt.Equal(closed.ClosedAt) {
+		t.Errorf("closed at %s, and then at %s", closed.ClosedAt, again.ClosedAt)
+	}
+	bob.procedure(mlsapi.NSIDSendMessage, bob.message(c, "too late")).must().fails(http.StatusConflict, mlsapi.ErrConvoClosed)
+	if n := len(bob.log(c)); n != 1 {
+		t.Errorf("%d entries can be read", n)
+	}
+	shown := done[admin.Convo](w, "convo", "show", c.id)
+	if shown.ClosedAt == nil || shown.Entries != 1 || shown.EntryBytes == 0 || len(shown.Members) != 2 || shown.LastSeq != 1 || shown.WelcomeBytes == 0 {
+		t.Errorf("shown: %+v", shown)
+	}
+	if s := w.operate("convo", "show", c.id); s.wait() != nil || strings.Contains(s.stdout.String(), "hello") || strings.Contains(s.stdout.String(), hex.EncodeToString(c.group)) {
+		t.Errorf("shown: %s", s.stdout)
+	}
+	unknown := uuid.NewString()
+	w.operate("convo", "close", unknown).fails("ConvoNotFound")
+	w.operate("convo", "show", unknown).fails("ConvoNotFound")
+	launch(t, nil, "--admin-url", w.admin, "admin", "--operator", "olga", "convo", "close", c.id).fails("--reason")
+	wantActions(t, actions(t, database),
+		operatorAction{Action: "convo.close", Subject: c.id, Outcome: "done"},
+		operatorAction{Action: "convo.close", Subject: c.id, Outcome: "done"},
+		operatorAction{Action: "convo.close", Subject: unknown, Outcome: "refused: ConvoNotFound"})
+	w.wantSound()
+}
+
+// probes are what a person sends to a convo: the answers must not tell whether it existed.
+func (u *user) probes(c *convo) (all []request) {
+	for _, nsid := range []string{
+		mlsapi.NSIDGetConvo, mlsapi.NSIDGetMessages, mlsapi.NSIDGetEpoch, mlsapi.NSIDGetWelcome, mlsapi.NSIDGetGroupInfo,
+	} {
+		all = append(all, u.query(nsid, "convoId", c.id))
+	}
+	commit := &mlsapi.SubmitCommitInput{ConvoID: c.id, IdempotencyKey: newKey(), Commit: []byte("x")}
+	return append(all, u.query(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "0"),
+		u.procedure(mlsapi.NSIDSendMessage, u.message(c, "probe")),
+		u.procedure(mlsapi.NSIDSubmitCommit, commit),
+		u.procedure(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id}),
+		u.procedure(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true}),
+		u.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: newKey()}))
+}
+
+// wantNever fails the test unless everybody gets the same answers about a convo as about one that
+// never existed.
+func (w *world) wantNever(c *convo, people ...*user) {
+	w.t.Helper()
+	never := &convo{id: uuid.Must(uuid.NewV7()).String(), group: c.group, epoch: c.epoch}
+	for i, u := range people {
+		about, of := u.probes(c), u.probes(never)
+		for j := range about {
+			got, want := about[j].must(), of[j].must()
+			if got.status != want.status || string(got.body) != string(want.body) || got.status != http.StatusNotFound {
+				w.t.Errorf("person %d, %s: %d %s, and of a convo that never existed %d %s", i, about[j].nsid, got.status, got.body, want.status, want.body)
+			}
+		}
+	}
+}
+
+// After a deletion nobody learns that there was a convo. Its members were told that they were
+// removed, and its group cannot be created again.
+func TestAdminConvoDelete(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob, carol, stranger := w.user(), w.user(), w.user(), w.user()
+	creation, group := alice.creation(bob, carol)
+	view := read[mlsapi.ConvoView](t, creation.must().ok())
+	c := &convo{id: view.ID, group: group, epoch: view.Epoch}
+	sent := alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello"))
+	sent.must().ok()
+	carol.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: newKey()}).must().ok()
+	kept := alice.create(bob)
+
+	got := done[admin.Deleted](w, "convo", "delete", c.id)
+	if got.Members != 2 || got.Entries != 1 {
+		t.Errorf("deleted: %+v", got)
+	}
+	if again := done[admin.Deleted](w, "convo", "delete", c.id); again.Members != 0 || again.Entries != 0 {
+		t.Errorf("deleted again: %+v", again)
+	}
+	w.wantNever(c, alice, bob, carol, stranger)
+	sent.must().fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	creation.must().fails(http.StatusConflict, mlsapi.ErrGroupAlreadyExists)
+	w.operate("convo", "show", c.id).fails("ConvoNotFound")
+	unknown := uuid.NewString()
+	w.operate("convo", "delete", unknown).fails("ConvoNotFound")
+	if members := bob.members(kept); !strings.Contains(members, alice.did().String()) {
+		t.Errorf("the other convo has the members %s", members)
+	}
+	wantActions(t, actions(t, database),
+		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "done"},
+		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "done"},
+		operatorAction{Action: "convo.delete", Subject: unknown, Outcome: "refused: ConvoNotFound"})
+	w.wantSound()
+	wantNothingLeft(t, database, c.id, alice, bob)
+}
+
+// wantNothingLeft searches every table for a convo. Only events, the tombstone and the operator's
+// record may name it. Its last members have their event.
+func wantNothingLeft(t *testing.T, database, convo string, members ...*user) {
+	t.Helper()
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows := map[string]int{}
+	for _, table := range []string{"convos", "members", "messages", "welcomes", "welcome_bodies", "public_groups", "log_floors", "idempotency_keys", "push_convos"} {
+		var n int
+		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM `+table+` t WHERE t::text LIKE '%' || $1 || '%'`, convo).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			rows[table] = n
+		}
+	}
+	if len(rows) > 0 {
+		t.Errorf("rows are left: %v", rows)
+	}
+	for _, u := range members {
+		var n int
+		err := db.QueryRow(t.Context(), `
+			SELECT count(*) FROM (SELECT kind, convo_id, did, detail FROM events UNION ALL SELECT kind, convo_id, did, detail FROM outbox) e
+			WHERE kind = 4 AND convo_id = $1 AND did = $2 AND detail->>'change' = 'removed'`, convo, u.did()).Scan(&n)
+		if err != nil || n != 1 {
+			t.Errorf("%d events say that a member was removed, %v", n, err)
+		}
+	}
+}
+
+// Two deletions at once delete once.
+func TestAdminConvoDeleteTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	for range 3 {
+		alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, *newKey())).must().ok()
+	}
+	both := []*server{w.operate("convo", "delete", c.id), w.operate("convo", "delete", c.id)}
+	var sum admin.Deleted
+	for _, s := range both {
+		if err := s.wait(); err != nil {
+			t.Fatal(err)
+		}
+		got := read[admin.Deleted](t, []byte(s.stdout.String()))
+		sum.Members += got.Members
+		sum.Entries += got.Entries
+	}
+	if sum.Members != 2 || sum.Entries != 3 {
+		t.Errorf("together they deleted %+v", sum)
+	}
+	w.wantSound()
+	wantNothingLeft(t, database, c.id, alice, bob)
+}
+
+// A deletion whose server was killed after its first transaction is finished by the next server. In
+// between the convo does not exist for anyone.
+func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	w, dir := newWorld(t), dataDir(t)
+	server := w.spawn(t, dir)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello")).must().ok()
+	arm(t, w, failpoint.AfterCommit, convos.NSIDDelete)
+	if err := w.operate("convo", "delete", c.id).wait(); err == nil {
+		t.Fatal("the server answered")
+	}
+	server.wait()
+	server = w.spawn(t, dir)
+	w.wantSound()
+	w.wantNever(c, bob)
+	// The worker of the new server is at it too. Both end with nothing left.
+	done[admin.Deleted](w, "convo", "delete", c.id)
+	w.wantNever(c, alice, bob)
+	database, err := localpg.Running(dir, localpg.Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantNothingLeft(t, database, c.id, alice, bob)
+	got := actions(t, database)
+	wantActions(t, got,
+		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "started"},
+		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "done"})
+	server.kill()
+}
+
+// The page for operators has a row for every method.
+func TestAdminPage(t *testing.T) {
+	t.Parallel()
+	page := pages(t)["docs/ADMIN.md"]
+	for _, m := range admin.Methods() {
+		command := "| `" + m.Noun + " " + m.Verb
+		if !strings.Contains(page, command+" ") {
+			t.Errorf("docs/ADMIN.md has no row %s", command)
+		}
+	}
+}
