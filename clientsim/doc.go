@@ -11,9 +11,10 @@
 //	testbed     servers, databases, faults, the PLC directory, and World: what scenarios share
 //	scenario    one file per family of scenarios; Run plays them and reports
 //	bench       the load benchmark and its report
+//	attack      programs that attack a server while honest users are measured
 //	generators  the test that others can generate clients from the lexicons
 //	demo        two demo users for a person with curl (clientsim tour)
 //
-// Each package imports only those above it in this list, except that bench, generators and
+// Each package imports only those above it in this list, except that bench, attack, generators and
 // demo do not use scenario.
 package clientsim

@@ -77,9 +77,13 @@ func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
 			return s, err
 		}
 	}
+	settings, err := s.settings(ctx, 0)
+	if err != nil {
+		return s, err
+	}
 	for i := range c.Servers {
 		server := testbed.NewProc(binary, filepath.Join(s.home, fmt.Sprintf("server-%d", i+1)), s.dir.URL(), s.audience)
-		if err := server.Start(ctx, s.settings()); err != nil {
+		if err := server.Start(ctx, settings); err != nil {
 			return s, err
 		}
 		s.servers = append(s.servers, server)
@@ -130,8 +134,14 @@ func fillWAL(ctx context.Context, url string) (err error) {
 	return nil
 }
 
-func (s *environment) settings() map[string]string {
-	return map[string]string{"MLSD_DATABASE_URL": s.database}
+// settings are those of the servers of a binary.
+func (s *environment) settings(ctx context.Context, binary int) (map[string]string, error) {
+	settings, err := testbed.Unlimited(ctx, s.binaries[binary])
+	if err != nil {
+		return nil, err
+	}
+	settings["MLSD_DATABASE_URL"] = s.database
+	return settings, nil
 }
 
 // addr returns where a server listens, as host:port.
@@ -145,6 +155,10 @@ func (s *environment) use(ctx context.Context, binary int) (changed bool, err er
 	if s.running == binary {
 		return false, nil
 	}
+	settings, err := s.settings(context.WithoutCancel(ctx), binary)
+	if err != nil {
+		return false, err
+	}
 	s.web.CloseIdleConnections()
 	for _, server := range s.servers {
 		if err := server.Stop(); err != nil {
@@ -153,7 +167,7 @@ func (s *environment) use(ctx context.Context, binary int) (changed bool, err er
 		server.UseBinary(s.binaries[binary])
 	}
 	for _, server := range s.servers {
-		if err := server.Start(context.WithoutCancel(ctx), s.settings()); err != nil {
+		if err := server.Start(context.WithoutCancel(ctx), settings); err != nil {
 			return false, err
 		}
 	}
@@ -177,12 +191,16 @@ func (s *environment) setMode(ctx context.Context, mode testbed.SendsMode) error
 
 // restart kills a server and starts it again at the same address.
 func (s *environment) restart(ctx context.Context, node int) error {
+	settings, err := s.settings(context.WithoutCancel(ctx), s.running)
+	if err != nil {
+		return err
+	}
 	server := s.servers[node]
 	if err := server.Kill(); err != nil {
 		return err
 	}
 	// Also after an interrupt: close expects a running server.
-	if err := server.Start(context.WithoutCancel(ctx), s.settings()); err != nil {
+	if err := server.Start(context.WithoutCancel(ctx), settings); err != nil {
 		return err
 	}
 	if s.mode == testbed.SendsTogether {

@@ -254,9 +254,9 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 	if err != nil {
 		return nil, err
 	}
-	claimers := make([]string, len(b.senders)) // a query's token may be used several times
-	err = each(len(claimers), func(i int) (err error) {
-		claimers[i], err = b.token(b.senders[i], mlsapi.NSIDGetKeyPackages)
+	tokens := make([]string, b.c.Joins) // a token is good for one claim
+	err = each(len(tokens), func(i int) (err error) {
+		tokens[i], err = b.token(b.senders[i%len(b.senders)], mlsapi.NSIDGetKeyPackages)
 		return err
 	})
 	return func(ctx context.Context, count *counter) error {
@@ -264,7 +264,7 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 		claimed := map[string]bool{}
 		return b.atOnce(ctx, count, b.c.Joins, func(w *wire, i int) error {
 			query := "cipherSuite=" + mlsclient.SuiteX25519.Name() + "&dids=" + targets[i%len(targets)].DID.String() + "&idempotencyKey=" + *newKey()
-			a, err := ask(ctx, w, count, mlsapi.NSIDGetKeyPackages, get(w.addr, mlsapi.NSIDGetKeyPackages, query, claimers[i%len(claimers)]))
+			a, err := ask(ctx, w, count, mlsapi.NSIDGetKeyPackages, get(w.addr, mlsapi.NSIDGetKeyPackages, query, tokens[i]))
 			if err != nil {
 				return err
 			}

@@ -118,6 +118,12 @@ func (r *Receiver) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return // the caller closed the connection
 	}
+	if text, ok := r.challenge(req, body); ok {
+		if _, err := io.WriteString(rw, text); err != nil {
+			return // the caller closed the connection
+		}
+		return
+	}
 	status := r.take(req, body)
 	if status == HangUp {
 		panic(http.ErrAbortHandler)
@@ -126,6 +132,20 @@ func (r *Receiver) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 		rw.Header().Set("Retry-After", strconv.Itoa(int(AskedRetryAfter/time.Second)))
 	}
 	rw.WriteHeader(status)
+}
+
+// challenge returns the answer to a challenge of a target. It does not check the signature: the
+// first challenge can come before the answer to registerPushTarget, which has the secret.
+func (r *Receiver) challenge(req *http.Request, body []byte) (text string, ok bool) {
+	var call struct{ Type, DeviceID, Challenge string }
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, known := r.targets[req.URL.RequestURI()]
+	err := json.Unmarshal(body, &call)
+	if !known || req.Method != http.MethodPost || err != nil || call.Type != "challenge" || call.DeviceID != b.Device {
+		return "", false
+	}
+	return call.Challenge, true
 }
 
 // AskedRetryAfter is the Retry-After of a 503 answer.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,6 +155,20 @@ func (p *Phone) Leave(ctx context.Context, convo string) error {
 	}
 	_, err = p.Deliver(ctx, draft)
 	return err
+}
+
+// Decline leaves a convo that the phone has not joined, and blocks who invited it. It returns whom.
+func (p *Phone) Decline(ctx context.Context, convo string) (syntax.DID, error) {
+	answer, err := p.Net.Do(ctx, p.Account, xrpc.DeclineCall(convo, xrpc.NewKey()))
+	if err != nil {
+		return "", err
+	}
+	out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+	if err != nil || out.Blocked == nil {
+		return "", fmt.Errorf("%s: leaveConvo with block: %q: %w", p.Name, answer.Body, cmp.Or(err, errors.New("nobody is blocked")))
+	}
+	p.Model.Left(convo, p.Account.DID, p.Account.DID, 0)
+	return *out.Blocked, nil
 }
 
 // Convo asks the server for a convo.

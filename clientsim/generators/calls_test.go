@@ -63,9 +63,17 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	rejoin := c.convo(carol, bob) // for an external commit
 	c.must(bob.Join(ctx, rejoin))
 	invited := c.convo(alice, frank) // for a Welcome
+	request := c.convo(bob, grace)
 
 	c.add(alice, xrpc.ConvoCall(convo))
 	c.add(alice, xrpc.ConvosCall("", 10))
+	c.add(grace, xrpc.RequestsCall(true, 10))
+	c.add(grace, xrpc.AcceptCall(request, xrpc.NewKey()))
+	c.add(frank, xrpc.BlockCall("did:plc:mallory", xrpc.NewKey()))
+	c.add(frank, xrpc.BlocksCall())
+	c.add(frank, xrpc.UnblockCall("did:plc:mallory", xrpc.NewKey()))
+	c.add(frank, xrpc.SetPolicyCall(mlsapi.SetInvitationPolicyInputPolicyShared, xrpc.NewKey()))
+	c.add(frank, xrpc.PolicyCall())
 	c.add(alice, xrpc.EpochCall(convo))
 	c.add(alice, xrpc.GroupInfoCall(convo))
 	c.add(alice, xrpc.MessagesCall(convo, "all", 0, 10))
@@ -93,6 +101,7 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(grace, xrpc.PublishManyCall([]mlsclient.KeyPackage{one}, c.w.Suite, xrpc.NewKey()))
 	c.add(grace, xrpc.RegisterCall("phone", "https://push.example.com/hook", xrpc.NewKey()))
 	c.add(grace, xrpc.UnregisterCall("phone", xrpc.NewKey()))
+	c.add(grace, xrpc.WithdrawCall("a lost device", xrpc.NewKey()))
 	c.add(grace, xrpc.Call{Method: mlsapi.NSIDGetSubscriptionTicket, Body: []byte{}})
 	c.serverSentEvent(alice)
 	c.frame(alice)
@@ -159,6 +168,8 @@ func (c *caller) params(nsid string, query url.Values) map[string]any {
 			n, err := strconv.Atoi(values[0])
 			c.must(err)
 			out[name] = n
+		case lexicon.SchemaBoolean:
+			out[name] = values[0] == "true"
 		case lexicon.SchemaArray:
 			out[name] = values
 		case lexicon.SchemaString:

@@ -148,8 +148,8 @@ func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at
 	return nil
 }
 
-// pushedWelcome adds a phone whose owner has another device. Only the device that the Welcome is
-// for gets a push.
+// pushedWelcome adds a phone whose owner has another device, and shares a convo with the adder: a
+// stranger's Welcome is not pushed. Only the device that the Welcome is for gets a push.
 func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone, convo string) (*client.Phone, *client.PushTarget, error) {
 	phones, err := w.Phones(ctx, 1)
 	if err != nil {
@@ -162,6 +162,9 @@ func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, ad
 	}
 	tablet := r.NewTarget("a tablet without KeyPackages")
 	if _, err := p.Register(ctx, tablet); err != nil {
+		return nil, nil, err
+	}
+	if err := acquaint(ctx, p, adder); err != nil {
 		return nil, nil, err
 	}
 	if err := adder.Add(ctx, convo, p.Account.DID); err != nil {

@@ -66,6 +66,7 @@ func Scenarios() []Scenario {
 		{Name: "killed-before-commit", About: "the server is killed before COMMIT, restarted, and asked again", Control: true, Run: KilledBeforeCommit},
 		{Name: "killed-after-commit", About: "the server is killed between COMMIT and the answer, restarted, and asked again", Control: true, Run: KilledAfterCommit},
 		{Name: "push", About: "phones that fetch only when they get a push: bursts, a Welcome, repeated registrations", Control: true, Run: Push},
+		{Name: "spammer", About: "a stranger invites many people and writes to them: requests that nobody is pushed, blocks and policies", Control: true, Run: Spammer},
 		{Name: "push-receiver-fails", About: "the receiver of pushes answers 500, 503, 400, 410 and nothing", Control: true, Run: PushReceiverFails},
 		{Name: "push-killed", About: "the server is killed at every step from a message's COMMIT to the record of its push", Control: true, Run: PushKilled},
 		{Name: "live-basic", About: "streams show messages, commits, roster changes, Welcomes and KeyPackages to the right accounts only", Run: LiveBasic},

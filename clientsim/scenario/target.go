@@ -8,10 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
+
+// loadFrom is the length from which a run is a load, in which accounts send more than people do. Its
+// server has no quotas.
+const loadFrom = time.Minute
 
 // connect connects to the given server, or starts one.
 func (c *Config) connect(ctx context.Context, dir *testbed.Directory, progress *Progress) (_ testbed.Target, stop func() error, err error) {
@@ -50,7 +55,13 @@ func (c *Config) connect(ctx context.Context, dir *testbed.Directory, progress *
 	}
 	progress.Now("starting %s", binary)
 	to.Server = testbed.NewProc(binary, filepath.Join(home, "data"), dir.URL(), to.Audience)
-	if err := to.Server.Start(ctx, nil); err != nil {
+	var settings map[string]string
+	if c.For > loadFrom {
+		if settings, err = testbed.Unlimited(ctx, binary); err != nil {
+			return testbed.Target{}, nil, err
+		}
+	}
+	if err := to.Server.Start(ctx, settings); err != nil {
 		return testbed.Target{}, nil, err
 	}
 	to.Base = to.Server.URL()

@@ -6,11 +6,22 @@ import (
 	"sync"
 )
 
+// LogSize is how much a server has written to its standard output and error.
+type LogSize struct{ Lines, Bytes int64 }
+
+// LogSize returns how much the server has written since NewProc.
+func (p *Proc) LogSize() LogSize {
+	p.log.mu.Lock()
+	defer p.log.mu.Unlock()
+	return p.log.total
+}
+
 // lastLines keeps the last lines of the server's output for an error message.
 type lastLines struct {
-	mu    sync.Mutex // guards lines
+	mu    sync.Mutex // guards what follows
 	lines []string
 	keep  int
+	total LogSize
 }
 
 func newLastLines(keep int) *lastLines { return &lastLines{keep: keep} }
@@ -25,6 +36,8 @@ func (t *lastLines) add(line string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lines = append(t.lines, line)
+	t.total.Lines += int64(strings.Count(line, "\n")) + 1
+	t.total.Bytes += int64(len(line)) + 1
 	if extra := len(t.lines) - t.keep; extra > 0 {
 		t.lines = slices.Delete(t.lines, 0, extra)
 	}

@@ -87,23 +87,30 @@ func (p *Proc) Memory(ctx context.Context) (m Memory, err error) {
 		return m, err
 	}
 	m.Heap, m.Stacks = int64(values["go_memstats_heap_inuse_bytes"]), int64(values["go_memstats_stack_inuse_bytes"])
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.child == nil {
-		return m, errors.New("server: it does not run")
+	m.Resident, err = p.fromStatus("VmRSS:")
+	return m, err
+}
+
+// PeakMemory returns the most memory that the server has used since its start, in bytes, as the
+// kernel counts it; 0 if unknown.
+func (p *Proc) PeakMemory() (int64, error) { return p.fromStatus("VmHWM:") }
+
+// fromStatus reads a size from the process's status (proc_pid_status(5)). It returns 0 on systems
+// without that file.
+func (p *Proc) fromStatus(field string) (int64, error) {
+	pid := p.PID()
+	if pid == 0 {
+		return 0, errors.New("server: it does not run")
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.child.cmd.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return m, nil // not Linux
+		return 0, nil
 	}
 	for line := range strings.Lines(string(status)) {
-		if text, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if text, ok := strings.CutPrefix(line, field); ok {
 			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "kB")), 10, 64)
-			if err != nil {
-				return m, err
-			}
-			m.Resident = kib << 10
+			return kib << 10, err
 		}
 	}
-	return m, nil
+	return 0, nil
 }

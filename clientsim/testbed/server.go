@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -43,9 +44,27 @@ const (
 	stopLimit  = 20 * time.Second
 )
 
+// Unlimited returns the settings with which a server has no quotas, for loads that a few accounts
+// make. An older server has none, and refuses variables that it does not know.
+func Unlimited(ctx context.Context, binary string) (map[string]string, error) {
+	ask := exec.CommandContext(ctx, binary, "--help")
+	ask.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MLSD_") })
+	help, err := ask.Output()
+	if err != nil {
+		return nil, fmt.Errorf("server: ask for its settings: %w", err)
+	}
+	settings := map[string]string{}
+	for _, name := range regexp.MustCompile(`MLSD_QUOTA_[A-Z_]+`).FindAllString(string(help), -1) {
+		settings[name] = "0"
+	}
+	return settings, nil
+}
+
+// plenty is the value of the limits that simulated clients must not meet.
+const plenty = "1000000"
+
 // NewProc prepares a server that is not started yet. Start can override its settings.
 func NewProc(binary, dataDir, plcURL, serviceDID string) *Proc {
-	const plenty = "1000000"
 	return &Proc{binary: binary, data: dataDir, log: newLastLines(40), env: map[string]string{
 		"MLSD_DATA_DIR": dataDir, "MLSD_PLC_URL": plcURL, "MLSD_SERVICE_DID": serviceDID,
 		"MLSD_LISTEN": "127.0.0.1:0", "MLSD_ADMIN_LISTEN": "127.0.0.1:0",
@@ -59,6 +78,14 @@ func (p *Proc) UseBinary(path string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.binary = path
+}
+
+// UseDefaults makes the next Start run the server as an operator would: with its default limits and
+// without failpoints.
+func (p *Proc) UseDefaults() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.env, func(name, value string) bool { return value == plenty || name == "MLSD_FAILPOINTS" })
 }
 
 // URL is the server's address, fixed by the first Start.

@@ -32,7 +32,13 @@ func NewAccount(serial int) (*Account, error) {
 	if err != nil {
 		return nil, err
 	}
+	return NewAccountOf(did, serial)
+}
+
+// NewAccountOf makes an account with a given DID and a new key.
+func NewAccountOf(did syntax.DID, serial int) (*Account, error) {
 	var key atcrypto.PrivateKeyExportable
+	var err error
 	if serial%2 == 0 {
 		key, err = atcrypto.GeneratePrivateKeyK256()
 	} else {

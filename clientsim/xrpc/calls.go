@@ -74,6 +74,12 @@ func LeaveCall(convo, key string) Call {
 	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
+// DeclineCall makes the caller leave, and block who invited it.
+func DeclineCall(convo, key string) Call {
+	block := true
+	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{ConvoID: convo, Block: &block, IdempotencyKey: optional(key)})
+}
+
 // RemoveCall removes a member by a staged commit.
 func RemoveCall(convo string, target syntax.DID, staged *mlsclient.Staged, key string) Call {
 	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{
@@ -116,6 +122,26 @@ func CursorCall(convo string, seq int64) Call {
 	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: seq})
 }
 
+// AcceptCall accepts a request.
+func AcceptCall(convo, key string) Call {
+	return Procedure(mlsapi.NSIDAcceptConvo, convo, key, &mlsapi.AcceptConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
+}
+
+// BlockCall blocks an account.
+func BlockCall(did syntax.DID, key string) Call {
+	return Procedure(mlsapi.NSIDBlockActor, "", key, &mlsapi.BlockActorInput{DID: did, IdempotencyKey: optional(key)})
+}
+
+// UnblockCall ends a block.
+func UnblockCall(did syntax.DID, key string) Call {
+	return Procedure(mlsapi.NSIDUnblockActor, "", key, &mlsapi.UnblockActorInput{DID: did, IdempotencyKey: optional(key)})
+}
+
+// SetPolicyCall sets the caller's invitation policy.
+func SetPolicyCall(policy, key string) Call {
+	return Procedure(mlsapi.NSIDSetInvitationPolicy, "", key, &mlsapi.SetInvitationPolicyInput{Policy: policy, IdempotencyKey: optional(key)})
+}
+
 // RegisterCall registers a webhook for a device.
 func RegisterCall(device, address, key string) Call {
 	return Procedure(mlsapi.NSIDRegisterPushTarget, "", key, &mlsapi.RegisterPushTargetInput{
@@ -127,6 +153,13 @@ func RegisterCall(device, address, key string) Call {
 func UnregisterCall(device, key string) Call {
 	return Procedure(mlsapi.NSIDUnregisterPushTarget, "", key, &mlsapi.UnregisterPushTargetInput{
 		DeviceID: device, IdempotencyKey: optional(key),
+	})
+}
+
+// WithdrawCall withdraws the KeyPackages of one of the caller's devices.
+func WithdrawCall(deviceID, key string) Call {
+	return Procedure(mlsapi.NSIDWithdrawKeyPackages, "", key, &mlsapi.WithdrawKeyPackagesInput{
+		DeviceID: deviceID, IdempotencyKey: optional(key),
 	})
 }
 
@@ -171,6 +204,17 @@ func MessagesSinceCall(convo, kind, cursor string, limit int) Call {
 func ConvosCall(cursor string, limit int) Call {
 	return query(mlsapi.NSIDGetConvos, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
 }
+
+// RequestsCall lists convos: those that are requests, or those that are not.
+func RequestsCall(requests bool, limit int) Call {
+	return query(mlsapi.NSIDGetConvos, "", "", "requests", strconv.FormatBool(requests), "limit", strconv.Itoa(limit))
+}
+
+// BlocksCall lists the accounts that the caller blocks.
+func BlocksCall() Call { return query(mlsapi.NSIDGetBlocks, "", "") }
+
+// PolicyCall reads the caller's invitation policy.
+func PolicyCall() Call { return query(mlsapi.NSIDGetInvitationPolicy, "", "") }
 
 // CommitsCall reads the commits from an epoch on.
 func CommitsCall(convo string, from uint64) Call {

@@ -18,6 +18,9 @@ const (
 	CallTimeout  = 60 * time.Second
 )
 
+// quotaExceeded is no name of the lexicons, because every method can answer with it.
+const quotaExceeded = "QuotaExceeded"
+
 // ErrorName returns the XRPC error name of err, or "".
 func ErrorName(err error) string {
 	var named *CallError
@@ -36,7 +39,8 @@ func ErrorName(err error) string {
 //     the server's Retry-After is over;
 //   - after any other 5xx.
 //
-// Every other answer is a verdict and is returned.
+// Every other answer is a verdict and is returned. So is QuotaExceeded: the quota is free again the
+// next day.
 func (c *Client) Do(ctx context.Context, who *Account, call Call) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
@@ -67,6 +71,9 @@ func RetryAfter(err error, backoff time.Duration) (time.Duration, bool) {
 	var named *CallError
 	if !errors.As(err, &named) {
 		return backoff, true
+	}
+	if named.Name == quotaExceeded {
+		return 0, false
 	}
 	if named.Name != mlsapi.ErrRequestInProgress && named.Status != http.StatusTooManyRequests && named.Status < 500 {
 		return 0, false

@@ -19,6 +19,7 @@ func TestRetryRule(t *testing.T) {
 		name  string
 	}{
 		"in progress":    {busy, true, ""},
+		"quota":          {xrpctest.Say(429, `{"error":"QuotaExceeded"}`, "Retry-After", "0"), false, "QuotaExceeded"},
 		"rate limited":   {xrpctest.Say(429, `{"error":"RateLimitExceeded"}`, "Retry-After", "0"), true, ""},
 		"unavailable":    {xrpctest.Say(503, `{"error":"ServiceUnavailable"}`), true, ""},
 		"bad gateway":    {xrpctest.Say(502, `not json`), true, ""},

@@ -1,0 +1,99 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Attack is one program that attacks a server.
+type Attack struct {
+	Name    string
+	Finding string // such as "H3"
+	What    string // what it does, in one line
+	// Prepare makes what the attack needs, before the calm phase. The returned attack runs later.
+	Prepare func(ctx context.Context, t *Target) (*Prepared, error)
+}
+
+// Prepared is an attack that is ready to run.
+type Prepared struct {
+	// Run attacks until ctx ends, and then frees what it holds. Refusals are no errors.
+	Run func(ctx context.Context) error
+	// Judge states what must be true besides the service of honest users. It may be nil.
+	Judge func(ctx context.Context, e Effects) []Claim
+}
+
+// Effects are what the attack changed at the server, and for comparison what changed per second in
+// the calm phase.
+type Effects struct {
+	Seconds  float64 `json:"seconds"` // the attack's duration
+	Stored   int64   `json:"stored"`  // bytes that the database grew by
+	LogLines int64   `json:"logLines"`
+	LogBytes int64   `json:"logBytes"`
+
+	CalmStored   float64 `json:"calmStored"` // bytes per second
+	CalmLogLines float64 `json:"calmLogLines"`
+	CalmLogBytes float64 `json:"calmLogBytes"`
+}
+
+// Claim is a statement about a value that must be at most Limit.
+type Claim struct {
+	What  string  `json:"what"`
+	Value float64 `json:"value"`
+	Limit float64 `json:"limit"`
+}
+
+// Kept reports whether the value is within its limit.
+func (c Claim) Kept() bool { return c.Value <= c.Limit }
+
+// Selection returns the attacks that name means: one attack, all of a finding, or "all".
+func Selection(name string) ([]Attack, error) {
+	if name == "all" {
+		return Attacks(), nil
+	}
+	var found []Attack
+	for _, a := range Attacks() {
+		if a.Name == name || strings.EqualFold(a.Finding, name) {
+			found = append(found, a)
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no attack %q; --list names them", name)
+	}
+	return found, nil
+}
+
+// together makes one attack of the first of each finding. They run at the same time.
+func together(all []Attack) Attack {
+	all = slices.CompactFunc(slices.Clone(all), func(a, b Attack) bool { return a.Finding == b.Finding })
+	return Attack{
+		Name: togetherName, Finding: "all", What: "the first attack of each finding, all at once",
+		Prepare: func(ctx context.Context, t *Target) (*Prepared, error) {
+			var ready []*Prepared
+			for i, a := range all {
+				// Each attacker has its own addresses, as attackers have who do not know each
+				// other.
+				own := t.from(i)
+				p, err := a.Prepare(ctx, own)
+				t.Bystanders = own.Bystanders
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", a.Name, err)
+				}
+				ready = append(ready, p)
+			}
+			return &Prepared{Run: func(ctx context.Context) error {
+				var runs group
+				for i, p := range ready {
+					runs.run(func() error {
+						if err := p.Run(ctx); err != nil {
+							return fmt.Errorf("%s: %w", all[i].Name, err)
+						}
+						return nil
+					})
+				}
+				return runs.wait()
+			}}, nil
+		},
+	}
+}

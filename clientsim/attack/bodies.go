@@ -1,0 +1,159 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/xrpc"
+)
+
+// H3: uploads that do not come hold memory, connections and goroutines.
+func bodies() []Attack {
+	return []Attack{
+		{"bodies", "H3", "1,024 connections of 8 DIDs declare 256 KiB and send nothing", slowBodies(1024, 8, 1, declared(256<<10))},
+		{"bodies-large", "H3", "256 connections of 32 DIDs at 32 addresses declare 8 MiB and send nothing", slowBodies(256, 32, 32, declared(8<<20))},
+		{"bodies-small", "H3", "2,048 connections of 8 DIDs declare 16 KiB and send nothing", slowBodies(2048, 8, 1, declared(16<<10))},
+		{"bodies-chunked", "H3", "512 connections of 16 DIDs send chunks of one byte per second", slowBodies(512, 16, 1, chunked)},
+		{"bodies-refused", "H3", "1,024 connections without a valid token declare 1 MiB and send nothing", unreadBodies},
+		{"headers", "H3", "1,024 connections send one byte of a header per second", slowHeaders},
+	}
+}
+
+// upload is the part of a request after its common headers, and what follows each second.
+type upload struct {
+	head, drop string
+	methods    []string // that take turns
+}
+
+func declared(n int) upload {
+	return upload{head: fmt.Sprintf("Content-Length: %d\r\n\r\n", n), methods: []string{mlsapi.NSIDSendMessage}}
+}
+
+// A body in chunks has no length, so it can become the largest of its method.
+var chunked = upload{
+	head: "Transfer-Encoding: chunked\r\n\r\n", drop: "1\r\n \r\n", methods: []string{mlsapi.NSIDSendMessage, mlsapi.NSIDUpdateCursor},
+}
+
+// heldFor is how long an attacker keeps a connection on which the server says nothing.
+const heldFor = 30 * time.Second
+
+// slowBodies holds n uploads of several DIDs from several addresses. An upload that ends is
+// replaced.
+func slowBodies(n, dids, addresses int, u upload) func(context.Context, *Target) (*Prepared, error) {
+	return func(_ context.Context, t *Target) (*Prepared, error) {
+		accounts, err := t.accounts(dids)
+		if err != nil {
+			return nil, err
+		}
+		return &Prepared{Run: func(ctx context.Context) error {
+			return t.hold(ctx, n, func(i int) (int, string, string, error) {
+				method := u.methods[i/dids%len(u.methods)]
+				token, err := accounts[i%dids].Token(t.Audience, syntax.NSID(method))
+				return i % addresses, t.header("POST", method, token) + u.head, u.drop, err
+			})
+		}}, nil
+	}
+}
+
+func unreadBodies(_ context.Context, t *Target) (*Prepared, error) {
+	return &Prepared{Run: func(ctx context.Context) error {
+		return t.hold(ctx, 1024, func(i int) (int, string, string, error) {
+			return i % 4, t.header("POST", mlsapi.NSIDSendMessage, "none") + declared(1<<20).head, "", nil
+		})
+	}}, nil
+}
+
+func slowHeaders(_ context.Context, t *Target) (*Prepared, error) {
+	return &Prepared{Run: func(ctx context.Context) error {
+		return t.hold(ctx, 1024, func(i int) (int, string, string, error) {
+			return i % 4, "GET /xrpc/_health HTTP/1.1\r\nHost: " + t.Addr + "\r\nX-Slow: ", "a", nil
+		})
+	}}, nil
+}
+
+// hold keeps n connections with a request that does not end. next returns the address to come from,
+// the beginning of the request, and what follows each second.
+func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int, head, drop string, err error)) error {
+	var lanes group
+	for i := range n {
+		lanes.run(func() error {
+			for ctx.Err() == nil {
+				address, head, drop, err := next(i)
+				if err != nil {
+					return err
+				}
+				t.tried()
+				t.answered(t.holdOne(ctx, address, head, drop))
+				xrpc.Sleep(ctx, time.Second/2)
+			}
+			return nil
+		})
+	}
+	return lanes.wait()
+}
+
+// holdOne makes one request that does not end, until the server answers or closes the connection.
+// It returns the status of the answer; 0: none.
+func (t *Target) holdOne(ctx context.Context, address int, head, drop string) (status int) {
+	conn, err := t.dial(ctx, address)
+	if err != nil {
+		return 0
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, head); err != nil {
+		return 0
+	}
+	if drop != "" {
+		feeding, end := context.WithCancel(ctx)
+		defer end()
+		go feed(feeding, conn, drop)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(heldFor)); err != nil {
+		return 0
+	}
+	if status = readStatus(conn); status == 0 {
+		return 0
+	}
+	// An answered request still holds the connection while its body does not come.
+	_, _ = io.Copy(io.Discard, conn)
+	return status
+}
+
+// readStatus reads the beginning of an answer, such as "HTTP/1.1 503", and returns its status; 0:
+// none came.
+func readStatus(conn net.Conn) (status int) {
+	line := make([]byte, len("HTTP/1.1 503"))
+	if _, err := io.ReadFull(conn, line); err != nil {
+		return 0
+	}
+	status, err := strconv.Atoi(string(line[9:]))
+	if err != nil {
+		return 0
+	}
+	return status
+}
+
+// feed writes drop once a second until it cannot.
+func feed(ctx context.Context, conn net.Conn, drop string) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if _, err := io.WriteString(conn, drop); err != nil {
+			return
+		}
+	}
+}

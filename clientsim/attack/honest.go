@@ -1,0 +1,431 @@
+package attack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/coder/websocket"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// The honest users: how many there are, and what each has.
+const (
+	leastPeople    = 24
+	sendsPerPerson = 6 // per second at most, far below a DID's limit
+	membersOfConvo = 4
+	packagesEach   = 20
+	pushedPeople   = 4
+)
+
+// Sizes of honest messages and pages, in bytes.
+const (
+	smallMessage = 200
+	largeMessage = 300 << 10 // larger than the bodies that are called small
+	pageMessage  = 200 << 10
+	pageMessages = 8 // in the large page
+)
+
+// pushLimit is how long a push may take before it counts as lost.
+const pushLimit = 15 * time.Second
+
+// honest are the honest users. All come from one address, as the users of one PDS do.
+type honest struct {
+	client *xrpc.Client
+	dir    *testbed.Directory
+	people []*xrpc.Account
+	convos []honestConvo
+	page   honestConvo // whose log is large
+	hooks  *hooks
+	web    *http.Client // as client's
+	nth    atomic.Int64 // newcomers so far
+}
+
+type honestConvo struct {
+	id      string
+	group   []byte
+	members []*xrpc.Account
+}
+
+// honestAddress is where honest users come from.
+var honestAddress = net.IPv4(127, 0, 0, 1)
+
+func newHonest(t *Target, rate float64) (*honest, error) {
+	transport := transportFrom(honestAddress)
+	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
+	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), dir: t.dir, hooks: &hooks{waiting: map[string][]chan struct{}{}}}
+	h.web = h.client.HTTP
+	site, err := serve(honestAddress, h.hooks.serve)
+	if err != nil {
+		return nil, err
+	}
+	h.hooks.base = site.url
+	t.atEnd(site.close)
+	for i := range max(leastPeople, int(rate)/sendsPerPerson) {
+		a, err := h.account(i)
+		if err != nil {
+			return nil, err
+		}
+		h.people = append(h.people, a)
+	}
+	return h, nil
+}
+
+func (h *honest) account(serial int) (*xrpc.Account, error) {
+	a, err := xrpc.NewAccount(serial)
+	if err != nil {
+		return nil, err
+	}
+	return a, h.dir.Register(a)
+}
+
+// settlingLanes is how many requests run at once while the honest users settle.
+const settlingLanes = 4
+
+// settle makes the convos, KeyPackages and push targets.
+func (h *honest) settle(ctx context.Context) error {
+	var making group
+	for lane := range settlingLanes {
+		making.run(func() error {
+			for i := lane; i < len(h.people); i += settlingLanes {
+				if err := h.publish(ctx, h.people[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := making.wait(); err != nil {
+		return err
+	}
+	h.convos = make([]honestConvo, len(h.people))
+	for lane := range settlingLanes {
+		making.run(func() (err error) {
+			for i := lane; i < len(h.people) && err == nil; i += settlingLanes {
+				h.convos[i], err = h.convo(ctx, i)
+			}
+			return err
+		})
+	}
+	if err := making.wait(); err != nil {
+		return err
+	}
+	var err error
+	if h.page, err = h.convo(ctx, 0); err != nil {
+		return err
+	}
+	for i := range pageMessages {
+		if err := h.send(ctx, h.page, i, pageMessage); err != nil {
+			return err
+		}
+	}
+	for i := range pushedPeople {
+		call := xrpc.RegisterCall(fmt.Sprintf("device-%d", i), h.hooks.url(i), xrpc.NewKey())
+		if _, err := h.client.Do(ctx, h.people[i], call); err != nil {
+			return fmt.Errorf("register a webhook: %w", err)
+		}
+	}
+	return nil
+}
+
+// publish publishes KeyPackages of a new device, and one of last resort.
+func (h *honest) publish(ctx context.Context, who *xrpc.Account) error {
+	return publish(ctx, h.client, who, packagesEach, true)
+}
+
+// publish publishes n KeyPackages of a new device, and one of last resort if wished.
+func publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int, lastResort bool) error {
+	device, err := mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519)
+	if err != nil {
+		return err
+	}
+	var packages []mlsclient.KeyPackage
+	for range n {
+		kp, err := device.KeyPackage()
+		if err != nil {
+			return err
+		}
+		packages = append(packages, kp)
+	}
+	if lastResort {
+		kp, err := device.LastResort()
+		if err != nil {
+			return err
+		}
+		packages = append(packages, kp)
+	}
+	_, err = c.Do(ctx, who, xrpc.PublishManyCall(packages, mlsclient.SuiteX25519, xrpc.NewKey()))
+	return err
+}
+
+// convo makes the i-th convo. Every member sends a message, as people do who accept an invitation.
+func (h *honest) convo(ctx context.Context, i int) (honestConvo, error) {
+	c := honestConvo{}
+	var others []syntax.DID
+	for k := range membersOfConvo {
+		c.members = append(c.members, h.people[(i+k)%len(h.people)])
+		if k > 0 {
+			others = append(others, c.members[k].DID)
+		}
+	}
+	var err error
+	if c.id, c.group, err = newConvo(ctx, h.client, c.members[0], others); err != nil {
+		return c, err
+	}
+	for k := range c.members {
+		if err := h.send(ctx, c, k, smallMessage); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// send sends a message, and retries.
+func (h *honest) send(ctx context.Context, c honestConvo, member, size int) error {
+	_, err := h.client.Do(ctx, c.members[member%len(c.members)], c.message(member, size))
+	return err
+}
+
+func (c honestConvo) message(member, size int) xrpc.Call {
+	return xrpc.SendCall(c.id, c.members[member%len(c.members)].DID, 1, mlsclient.FakeMessage(c.group, 1, size), xrpc.NewKey())
+}
+
+// operations are what the honest users do, with rate small messages a second. None is tried again:
+// what a user has to repeat counts as failed.
+func (h *honest) operations(rate float64) []Operation {
+	once := func(who *xrpc.Account, call xrpc.Call) (time.Duration, error) {
+		_, err := h.client.Once(context.Background(), who, call)
+		return 0, err
+	}
+	pick := func(i int) (honestConvo, int) { return h.convos[i%len(h.convos)], i / len(h.convos) }
+	return []Operation{
+		{"send", rate, func(_ context.Context, i int) (time.Duration, error) {
+			c, k := pick(i)
+			return once(c.members[k%len(c.members)], c.message(k, smallMessage))
+		}},
+		{"send 300 KiB", 1, func(_ context.Context, i int) (time.Duration, error) {
+			c, k := pick(i)
+			return once(c.members[k%len(c.members)], c.message(k, largeMessage))
+		}},
+		{"getConvos", 5, func(_ context.Context, i int) (time.Duration, error) {
+			return once(h.people[i%len(h.people)], xrpc.ConvosCall("", 20))
+		}},
+		{"getConvo", 5, func(_ context.Context, i int) (time.Duration, error) {
+			c, k := pick(i)
+			return once(c.members[k%len(c.members)], xrpc.ConvoCall(c.id))
+		}},
+		{"getMessages", 5, func(_ context.Context, i int) (time.Duration, error) {
+			c, k := pick(i)
+			return once(c.members[k%len(c.members)], xrpc.MessagesCall(c.id, "all", 0, membersOfConvo))
+		}},
+		{"getMessages 2 MB", 1, func(_ context.Context, i int) (time.Duration, error) {
+			return once(h.page.members[i%membersOfConvo], xrpc.MessagesCall(h.page.id, "all", 0, 50))
+		}},
+		{"createConvo", 0.5, func(_ context.Context, i int) (time.Duration, error) {
+			n := len(h.people)
+			return once(h.people[i%n], createCall(mlsclient.RandomBytes(16), []syntax.DID{h.people[(i+1)%n].DID}))
+		}},
+		{"WebSocket", 3, h.openSocket},
+		{"event stream", 3, h.openEventStream},
+		{"newcomer", 2, func(context.Context, int) (time.Duration, error) {
+			a, err := h.account(int(h.nth.Add(1)))
+			if err != nil {
+				return 0, err
+			}
+			return once(a, xrpc.ConvosCall("", 20))
+		}},
+		{"newcomer's claim", 1, func(_ context.Context, i int) (time.Duration, error) {
+			_, err := h.claim(h.people[i%len(h.people)].DID)
+			return 0, err
+		}},
+		{"push", 2, h.push},
+	}
+}
+
+// claim makes a new account that claims KeyPackages of a person, and returns how many it got.
+func (h *honest) claim(of syntax.DID) (int, error) {
+	a, err := h.account(int(h.nth.Add(1)))
+	if err != nil {
+		return 0, err
+	}
+	answer, err := h.client.Once(context.Background(), a, xrpc.ClaimCall([]syntax.DID{of}, mlsclient.SuiteX25519, "", xrpc.NewKey()))
+	if err != nil {
+		return 0, err
+	}
+	out, err := mlsapi.DecodeGetKeyPackagesOutput(answer.Body)
+	if err == nil && len(out.KeyPackages) == 0 {
+		err = errors.New("no KeyPackage is left")
+	}
+	return len(out.KeyPackages), err
+}
+
+// maxFrame is the largest event, in bytes.
+const maxFrame = 16 << 20
+
+// refusedWithin is how long a server may take to refuse a WebSocket that it has accepted.
+const refusedWithin = 100 * time.Millisecond
+
+// openSocket opens a WebSocket. A server may accept the handshake and then refuse by an error
+// frame.
+func (h *honest) openSocket(ctx context.Context, i int) (time.Duration, error) {
+	began := time.Now()
+	token, err := h.people[i%len(h.people)].Token(h.client.Audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents))
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, xrpc.AttemptLimit)
+	defer cancel()
+	ws, resp, err := websocket.Dial(ctx, h.client.Base+"/xrpc/"+mlsapi.NSIDSubscribeConvoEvents, &websocket.DialOptions{
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}, HTTPClient: &http.Client{Transport: h.web.Transport},
+	})
+	if err != nil {
+		if resp != nil {
+			return 0, xrpc.ReadError(mlsapi.NSIDSubscribeConvoEvents, resp, nil)
+		}
+		return 0, err
+	}
+	took := time.Since(began)
+	defer func() { _ = ws.CloseNow() }()
+	ws.SetReadLimit(maxFrame)
+	reading, stop := context.WithTimeout(ctx, refusedWithin)
+	defer stop()
+	for {
+		_, frame, err := ws.Read(reading)
+		if reading.Err() != nil {
+			return took, nil
+		}
+		if err == nil {
+			_, err = xrpc.ReadFrame(frame)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// openEventStream opens a stream of server-sent events.
+func (h *honest) openEventStream(ctx context.Context, i int) (time.Duration, error) {
+	token, err := h.people[i%len(h.people)].Token(h.client.Audience, syntax.NSID(mlsapi.NSIDStreamConvoEvents))
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, xrpc.AttemptLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.client.Base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := h.web.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return 0, errors.Join(xrpc.ReadError(mlsapi.NSIDStreamConvoEvents, resp, nil), resp.Body.Close())
+	}
+	cancel()
+	_ = resp.Body.Close() // its stream ends without an end
+	return 0, nil
+}
+
+// push sends a message to a person with a webhook, and waits for the call.
+func (h *honest) push(ctx context.Context, i int) (time.Duration, error) {
+	to := i % pushedPeople
+	c := h.convos[to]
+	called := h.hooks.await(to)
+	if _, err := h.client.Once(ctx, c.members[1], c.message(1, smallMessage)); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	timer := time.NewTimer(pushLimit)
+	defer timer.Stop()
+	select {
+	case <-called:
+		return time.Since(began), nil
+	case <-timer.C:
+		return 0, fmt.Errorf("no push within %s", pushLimit)
+	}
+}
+
+// webNewcomer is a new account with a did:web, which makes its first request.
+func (h *honest) webNewcomer(ctx context.Context, _ int) (time.Duration, error) {
+	var account *xrpc.Account
+	site, err := serve(honestAddress, func(w http.ResponseWriter, _ *http.Request) {
+		document, err := testbed.Document(account)
+		if err == nil {
+			err = json.NewEncoder(w).Encode(document)
+		}
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = site.close() }() // its port may stay in use
+	did, err := syntax.ParseDID("did:web:localhost%3A" + site.url[strings.LastIndex(site.url, ":")+1:])
+	if err != nil {
+		return 0, err
+	}
+	if account, err = xrpc.NewAccountOf(did, int(h.nth.Add(1))); err != nil {
+		return 0, err
+	}
+	_, err = h.client.Once(ctx, account, xrpc.ConvosCall("", 20))
+	return 0, err
+}
+
+// hooks receives the pushes of honest users.
+type hooks struct {
+	base    string     // URL
+	mu      sync.Mutex // guards waiting
+	waiting map[string][]chan struct{}
+}
+
+func (h *hooks) url(i int) string { return fmt.Sprintf("%s/%d", h.base, i) }
+
+// await returns a channel that the next call to the i-th webhook closes.
+func (h *hooks) await(i int) <-chan struct{} {
+	called := make(chan struct{})
+	path := fmt.Sprintf("/%d", i)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting[path] = append(h.waiting[path], called)
+	return called
+}
+
+func (h *hooks) serve(w http.ResponseWriter, r *http.Request) {
+	if answerChallenge(w, r) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, called := range h.waiting[r.URL.Path] {
+		close(called)
+	}
+	delete(h.waiting, r.URL.Path)
+}
+
+// answerChallenge answers a server that asks whether a webhook wants its calls: the challenge is the
+// whole answer. It reports whether the call was such a question.
+func answerChallenge(w http.ResponseWriter, r *http.Request) bool {
+	var note struct{ Challenge string }
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&note); err != nil || note.Challenge == "" {
+		return false
+	}
+	// If the server has closed the connection, it will ask again.
+	_, _ = io.WriteString(w, note.Challenge)
+	return true
+}

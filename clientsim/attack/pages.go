@@ -1,0 +1,143 @@
+package attack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// H2: readers who do not read hold the memory of their answers.
+func pages() []Attack {
+	return []Attack{
+		{"pages", "H2", "14 DIDs of one address ask for 5.6 MB pages and do not read them", slowReaders(14, 1, 0, mlsapi.NSIDGetMessages)},
+		{"pages-many", "H2", "64 DIDs of 32 addresses ask for 5.6 MB pages and do not read them", slowReaders(64, 32, 0, mlsapi.NSIDGetMessages)},
+		{"pages-trickle", "H2", "14 DIDs of one address ask for 5.6 MB pages and read a byte per second", slowReaders(14, 1, 1, mlsapi.NSIDGetMessages)},
+		{"pages-drip", "H2", "14 DIDs of one address ask for 5.6 MB pages and read 32 KiB per second", slowReaders(14, 1, 32<<10, mlsapi.NSIDGetMessages)},
+		{"pages-convos", "H2", "64 DIDs of 8 addresses ask for their convos and do not read them", slowReaders(64, 8, 0, mlsapi.NSIDGetConvos)},
+	}
+}
+
+// The page that slow readers ask for, and how many requests each DID makes at once.
+const (
+	pageParts      = 6
+	pagePart       = 930_000 // bytes
+	readersPerDID  = 4
+	receiveBuffer  = 4 << 10
+	answerPatience = 20 * time.Second
+)
+
+func slowReaders(dids, addresses, perSecond int, method string) func(context.Context, *Target) (*Prepared, error) {
+	return func(ctx context.Context, t *Target) (*Prepared, error) {
+		accounts, err := t.accounts(dids)
+		if err != nil {
+			return nil, err
+		}
+		c := t.client(0)
+		id, group, err := t.convo(ctx, c, accounts)
+		if err != nil {
+			return nil, err
+		}
+		for i := range pageParts {
+			who := accounts[i%len(accounts)]
+			if _, err := c.Do(ctx, who, xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, pagePart), xrpc.NewKey())); err != nil {
+				return nil, err
+			}
+		}
+		query := "?limit=100"
+		if method == mlsapi.NSIDGetMessages {
+			query += "&messageType=all&sinceSeq=0&convoId=" + id
+		}
+		tokens := make([]string, dids)
+		for i, who := range accounts {
+			if tokens[i], err = who.TokenFor(t.Audience, syntax.NSID(method), tokenLife); err != nil {
+				return nil, err
+			}
+		}
+		return &Prepared{Run: func(ctx context.Context) error {
+			var lanes sync.WaitGroup
+			for i := range dids * readersPerDID {
+				lanes.Go(func() {
+					request := "GET /xrpc/" + method + query + " HTTP/1.1\r\nHost: " + t.Addr + "\r\nAuthorization: Bearer " + tokens[i%dids] + "\r\n\r\n"
+					for ctx.Err() == nil {
+						t.tried()
+						t.answered(t.readSlowly(ctx, i%addresses, request, perSecond))
+						xrpc.Sleep(ctx, time.Second/4)
+					}
+				})
+			}
+			lanes.Wait()
+			return nil
+		}}, nil
+	}
+}
+
+// readSlowly sends a request, and reads so many bytes of its answer per second until the server
+// closes the connection or ctx ends. It returns the answer's status.
+func (t *Target) readSlowly(ctx context.Context, address int, request string, perSecond int) int {
+	conn, err := t.dial(ctx, address)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(receiveBuffer)
+	}
+	if _, err := io.WriteString(conn, request); err != nil {
+		return 0
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(answerPatience)); err != nil {
+		return 0
+	}
+	status := readStatus(conn)
+	if status != 200 {
+		return status
+	}
+	if err := conn.SetReadDeadline(time.Time{}); err != nil {
+		return status
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return status
+		case <-tick.C:
+		}
+		if _, err := io.CopyN(io.Discard, conn, int64(perSecond)); err != nil {
+			return status
+		}
+		if perSecond == 0 && cut(conn) {
+			return status
+		}
+	}
+}
+
+// cut reports whether the server has reset the connection. A connection that the server has closed
+// in order still has an answer to read.
+func cut(conn net.Conn) bool {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var failed int
+	err = errors.Join(err, raw.Control(func(fd uintptr) {
+		failed, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR)
+	}))
+	return err != nil || failed != 0
+}

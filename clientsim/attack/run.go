@@ -1,0 +1,239 @@
+package attack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"time"
+
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// Config says which attacks run against which servers.
+type Config struct {
+	Names    []string // of attacks, findings, "all", or "together"
+	Command  string   // for the report
+	Binaries []Binary // none: one is found or built
+	Spans    Spans
+	Rate     float64 // small messages of honest users per second; 0: usualRate, or togetherRate
+	Leaves   int     // of a costly GroupInfo
+	Fill     int64   // bytes that the attacks on the disk send before the calm phase
+	Bounds   Bounds
+	Progress func(string)
+	Done     func(*Result) error // gets each result
+}
+
+// Binary is a mlsd to attack. Its name is in the report.
+type Binary struct{ Name, Path string }
+
+const (
+	usualRate    = 20
+	togetherRate = 500
+	togetherName = "together"
+	// togetherSuccess is the least share of honest successes while all attacks run.
+	togetherSuccess = 0.999
+)
+
+// Default returns the default configuration.
+func Default() Config {
+	return Config{
+		Spans:  Spans{Warm: 2 * time.Second, Calm: 10 * time.Second, Attack: 20 * time.Second, After: 5 * time.Second},
+		Leaves: 4800,
+		Bounds: Bounds{Success: 1, Times: 3, Floor: 50, Memory: 2 << 30},
+	}
+}
+
+// Run runs the attacks, one after the other, each on every server.
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	attacks, err := c.attacks()
+	if err != nil {
+		return nil, err
+	}
+	binaries, err := c.binaries()
+	if err != nil {
+		return nil, err
+	}
+	e, err := newEnvironment(ctx, binaries[0].Path)
+	defer func() { err = errors.Join(err, e.close(ctx)) }()
+	if err != nil {
+		return nil, err
+	}
+	report := &Report{Command: c.Command, Bounds: c.Bounds}
+	for _, a := range attacks {
+		for _, binary := range binaries {
+			c.say("%s (%s) %s", a.Name, a.Finding, binary.Name)
+			result, err := c.one(ctx, e, a, binary)
+			if ctx.Err() != nil {
+				return report, errors.Join(context.Cause(ctx), err)
+			}
+			if err != nil { // the other attacks still run
+				result = &Result{Attack: a.Name, Finding: a.Finding, Server: binary.Name, Wrong: []string{fmt.Sprintf("it could not run: %v", err)}}
+			}
+			report.Results = append(report.Results, result)
+			if err := c.Done(result); err != nil {
+				return report, err
+			}
+		}
+	}
+	return report, nil
+}
+
+// Check refuses a configuration that cannot run.
+func (c *Config) Check() error {
+	if c.Spans.Calm <= 0 || c.Spans.Attack <= 0 || c.Spans.Warm < 0 || c.Spans.After < 0 || c.Rate < 0 || c.Leaves < 1 || c.Fill < 0 {
+		return errors.New("times, rate and leaves must be positive")
+	}
+	names := map[string]bool{}
+	for _, binary := range c.Binaries {
+		if len(c.Binaries) > 1 && binary.Name == "" || names[binary.Name] {
+			return fmt.Errorf("several servers need a NAME=PATH each, and %q is none, or its name comes twice", binary.Path)
+		}
+		names[binary.Name] = true
+	}
+	_, err := c.attacks()
+	return err
+}
+
+func (c *Config) say(format string, args ...any) {
+	if c.Progress != nil {
+		c.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+func (c *Config) attacks() (all []Attack, err error) {
+	for _, name := range c.Names {
+		if name == togetherName {
+			all = append(all, together(Attacks()))
+			continue
+		}
+		some, err := Selection(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no attack is named; --list names them")
+	}
+	return all, nil
+}
+
+// binaries returns the servers with their full paths.
+func (c *Config) binaries() (found []Binary, err error) {
+	if len(c.Binaries) == 0 {
+		return nil, errors.New("no server is named")
+	}
+	for _, binary := range c.Binaries {
+		path, err := exec.LookPath(binary.Path)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, Binary{binary.Name, path})
+	}
+	return found, nil
+}
+
+// FindServer returns the server beside this program, or builds one into dir.
+func FindServer(ctx context.Context, dir string) (Binary, error) {
+	path, err := testbed.FindServer(ctx, "", dir)
+	return Binary{Path: path}, err
+}
+
+// one runs one attack on one server.
+func (c *Config) one(ctx context.Context, e *environment, a Attack, binary Binary) (result *Result, err error) {
+	s, err := e.start(ctx, binary.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.stop(ctx)) }()
+	var closers []func() error
+	defer func() {
+		for _, end := range slices.Backward(closers) {
+			err = errors.Join(err, end())
+		}
+	}()
+	bounds, rate := c.Bounds, c.Rate
+	if a.Name == togetherName {
+		bounds.Success = min(bounds.Success, togetherSuccess)
+	}
+	if rate == 0 {
+		rate = usualRate
+		if a.Name == togetherName {
+			rate = togetherRate
+		}
+	}
+	t := &Target{
+		Base: s.URL(), Addr: s.URL()[len("http://"):], Admin: s.AdminURL(), Audience: xrpc.DefaultServiceDID, Leaves: c.Leaves, Fill: c.Fill,
+		dir: e.dir, answers: &answers{byStatus: map[string]int64{}}, closers: &closers,
+	}
+	h, err := newHonest(t, rate)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.settle(ctx); err != nil {
+		return nil, fmt.Errorf("honest users: %w", err)
+	}
+	t.honest = h
+	for _, person := range h.people {
+		t.Victims = append(t.Victims, person.DID)
+	}
+	prepared, err := a.Prepare(ctx, t)
+	if err != nil {
+		return nil, fmt.Errorf("prepare: %w", err)
+	}
+	// What the preparation did is no part of the attack.
+	t.answers.mu.Lock()
+	t.answers.attempts = 0
+	clear(t.answers.byStatus)
+	t.answers.mu.Unlock()
+	m := newMeter()
+	var effects effectsMeter
+	ops := append(h.operations(rate), t.Bystanders...)
+	err = measure(ctx, m, ops, c.Spans, prepared.Run, func(phase int) error { return effects.enter(ctx, s, phase) })
+	if err != nil {
+		return nil, err
+	}
+	result = &Result{
+		Attack: a.Name, Finding: a.Finding, Server: binary.Name, Honest: m.figures(), Effects: effects.Effects,
+		Attempts: t.answers.attempts, Answers: maps.Clone(t.answers.byStatus),
+	}
+	if result.Memory, err = s.PeakMemory(); err != nil {
+		return nil, err
+	}
+	if prepared.Judge != nil {
+		result.Claims = prepared.Judge(ctx, effects.Effects)
+	}
+	result.Wrong = result.verdict(bounds)
+	return result, nil
+}
+
+// effectsMeter measures what the attack changes, beyond what honest users do.
+type effectsMeter struct {
+	Effects
+	since  time.Time
+	stored int64
+	log    testbed.LogSize
+}
+
+// enter ends a phase and begins the next one.
+func (m *effectsMeter) enter(ctx context.Context, s *server, phase int) error {
+	stored, err := s.stored(ctx)
+	now, log := time.Now(), s.LogSize()
+	took, grew := now.Sub(m.since).Seconds(), stored-m.stored
+	lines, bytes := log.Lines-m.log.Lines, log.Bytes-m.log.Bytes
+	m.since, m.stored, m.log = now, stored, log
+	switch phase {
+	case attacked:
+		m.CalmStored, m.CalmLogLines, m.CalmLogBytes = float64(grew)/took, float64(lines)/took, float64(bytes)/took
+	case after:
+		m.Seconds, m.Stored, m.LogLines, m.LogBytes = took, grew, lines, bytes
+	}
+	return err
+}

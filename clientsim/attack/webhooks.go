@@ -1,0 +1,137 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// H6: webhooks that hang take the places of everybody's pushes, and one message calls a stranger's
+// host many times.
+func webhooks() []Attack {
+	return []Attack{
+		{"webhooks", "H6", "two DIDs with up to 100 webhooks each that do not answer", webhooksOf(2, 100, 1, hangs)},
+		{"webhooks-many", "H6", "20 DIDs with up to 10 webhooks each at hosts of their own that do not answer", webhooksOf(20, 10, 20, hangs)},
+		{"webhooks-slow", "H6", "two DIDs with up to 100 webhooks each that answer after 2.5 seconds", webhooksOf(2, 100, 1, answersLate)},
+		{"webhooks-broken", "H6", "two DIDs with up to 100 webhooks each that answer 500", webhooksOf(2, 100, 1, answersBroken)},
+		{"webhooks-flood", "H6", "two DIDs with up to 100 webhooks each at one host, which did not ask for the calls", webhooksOf(2, 100, 1, answersAtOnce)},
+	}
+}
+
+// What the attacker's webhooks do with a call, besides answering a challenge.
+func hangs(_ http.ResponseWriter, r *http.Request)     { <-r.Context().Done() }
+func answersAtOnce(http.ResponseWriter, *http.Request) {}
+func answersBroken(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusInternalServerError)
+}
+func answersLate(_ http.ResponseWriter, r *http.Request) {
+	xrpc.Sleep(r.Context(), 2500*time.Millisecond)
+}
+
+// The attacker's messages per second, and the greatest number of calls that one of them may make:
+// about ten targets for each of two DIDs, and some that are tried again.
+const (
+	pushedPerSecond = 1
+	callsPerMessage = 40
+)
+
+// webhooksOf registers webhooks of several DIDs at several hosts, as many as the server permits,
+// and sends messages to all of them.
+func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) func(context.Context, *Target) (*Prepared, error) {
+	return func(ctx context.Context, t *Target) (*Prepared, error) {
+		accounts, err := t.accounts(dids + 1)
+		if err != nil {
+			return nil, err
+		}
+		var calls, messages atomic.Int64
+		var running atomic.Bool // before the attack, the webhooks answer at once
+		sites := make([]string, hosts)
+		for i := range sites {
+			sites[i], err = t.host(i, func(w http.ResponseWriter, r *http.Request) {
+				if !answerChallenge(w, r) && running.Load() {
+					calls.Add(1)
+					answer(w, r)
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		c := t.client(0)
+		sender := accounts[dids]
+		id, group, err := t.convo(ctx, c, append([]*xrpc.Account{sender}, accounts[:dids]...))
+		if err != nil {
+			return nil, err
+		}
+		for i, who := range accounts[:dids] {
+			// A message accepts the invitation.
+			if _, err := c.Do(ctx, who, xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())); err != nil {
+				return nil, err
+			}
+			for k := range each {
+				call := xrpc.RegisterCall(fmt.Sprintf("device-%d", k), fmt.Sprintf("%s/%d/%d", sites[i%hosts], i, k), xrpc.NewKey())
+				if _, err := c.Do(ctx, who, call); err != nil {
+					if k == 0 {
+						return nil, fmt.Errorf("register a webhook: %w", err)
+					}
+					break // as many as are permitted
+				}
+			}
+		}
+		return &Prepared{
+			Run: func(ctx context.Context) error {
+				running.Store(true)
+				pace(ctx, pushedPerSecond, 8, func(ctx context.Context, _ int) {
+					call := xrpc.SendCall(id, sender.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())
+					if _, err := t.once(ctx, c, sender, call); err == nil {
+						messages.Add(1)
+					}
+				})
+				return nil
+			},
+			Judge: func(context.Context, Effects) []Claim {
+				return []Claim{{"calls of the attacker's webhooks per message", float64(calls.Load() / max(1, messages.Load())), callsPerMessage}}
+			},
+		}, nil
+	}
+}
+
+// host serves at the attacker's n-th address until the measurement ends, and returns its URL.
+func (t *Target) host(n int, handler http.HandlerFunc) (string, error) {
+	s, err := serve(t.address(n), handler)
+	if err != nil {
+		return "", err
+	}
+	t.atEnd(s.close)
+	return s.url, nil
+}
+
+// site is an HTTP server on this machine.
+type site struct {
+	url   string
+	close func() error // waits until it no longer serves
+}
+
+func serve(ip net.IP, handler http.HandlerFunc) (*site, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
+	if err != nil {
+		return nil, err
+	}
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l) // until close
+	}()
+	return &site{url: "http://" + l.Addr().String(), close: func() error {
+		err := s.Close()
+		<-done
+		return err
+	}}, nil
+}
