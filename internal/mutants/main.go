@@ -3,6 +3,7 @@
 // that still passes is a defect.
 //
 //	go run ./internal/mutants [name …]   puts these bugs back, or all
+//	go run ./internal/mutants -part 1/3  puts the bugs of the first of three parts back
 //	go run ./internal/mutants -check     only checks that the table fits the source: quick
 //	go run ./internal/mutants -list      lists the bugs and their tests
 //	go run ./internal/mutants -again     also runs mutants that were caught before
@@ -65,6 +66,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	list := flags.Bool("list", false, "list the bugs and their tests")
 	checkOnly := flags.Bool("check", false, "check that each bug's place is found and that it compiles; run no test")
 	again := flags.Bool("again", false, "run also the tests that caught their bug before, from the same source")
+	of := part{1, 1}
+	flags.Var(&of, "part", "K/N: every Nth bug, from the Kth")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -72,6 +75,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	chosen = of.choose(chosen)
 	root, err := moduleRoot()
 	if err != nil {
 		return err
@@ -92,6 +96,32 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	return judge(ctx, root, chosen, *again, out)
+}
+
+// part is one of of parts of a list. Its text is K/N.
+type part struct{ k, of int }
+
+// String implements flag.Value.
+func (p *part) String() string { return fmt.Sprintf("%d/%d", p.k, p.of) }
+
+// Set implements flag.Value.
+func (p *part) Set(text string) error {
+	var rest string
+	n, err := fmt.Sscanf(text+" .", "%d/%d %s", &p.k, &p.of, &rest)
+	if err != nil || n != 3 || rest != "." || p.k < 1 || p.k > p.of {
+		return fmt.Errorf("want K/N with K from 1 to N, such as 1/3, not %q", text)
+	}
+	return nil
+}
+
+// choose returns the mutants of the part.
+func (p *part) choose(all []mutant) (chosen []mutant) {
+	for i, m := range all {
+		if i%p.of == p.k-1 {
+			chosen = append(chosen, m)
+		}
+	}
+	return chosen
 }
 
 // choose returns the mutants with these names, or all.

@@ -228,3 +228,28 @@ func TestCache(t *testing.T) {
 		}
 	}
 }
+
+// The parts of the table are disjoint, and together they are all of it.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	seen := map[string]int{}
+	for _, text := range []string{"1/3", "2/3", "3/3"} {
+		var p part
+		if err := p.Set(text); err != nil || p.String() != text {
+			t.Fatal(text, p, err)
+		}
+		for _, m := range p.choose(mutants) {
+			seen[m.name]++
+		}
+	}
+	for _, m := range mutants {
+		if seen[m.name] != 1 {
+			t.Errorf("%s is in %d parts", m.name, seen[m.name])
+		}
+	}
+	for _, text := range []string{"", "1", "0/3", "4/3", "1/0", "1/3x", "a/b", "-1/2"} {
+		if err := new(part).Set(text); err == nil {
+			t.Errorf("%q is a part", text)
+		}
+	}
+}

@@ -31,26 +31,26 @@ var (
 var mutants = []mutant{
 	// Idempotency
 	{"replay-before-auth", "TestReplayBeforeAuth", []edit{
-		{"api.Server.admit", `return err } cl.caller, cl.token = token.Caller, &token`, `
+		{"api.Server.admit", `return verified, err } cl.caller, cl.token = token.Caller, &token`, `
 		if token := strings.Split(r.Header.Get(echo.HeaderAuthorization), "."); len(token) == 3 {
 			var claims struct{ Iss syntax.DID }
 			raw, _ := base64.RawURLEncoding.DecodeString(token[1])
 			if json.Unmarshal(raw, &claims) == nil {
 				cl.caller = claims.Iss
-				return nil
+				return true, nil
 			}
 		}
-		return err
+		return verified, err
 	}
 	cl.caller, cl.token = token.Caller, &token`}}},
 	{"global-key", "TestGlobalKey", []edit{
 		{"api.handlers.write", `Caller: c.caller`, `Caller: "did:web:everyone.example"`}}},
 	{"global-key (messages)", "TestGlobalKey", []edit{
-		{"messages.lockAndRead", `sender_did = d.sender_did AND idempotency_key`, `idempotency_key`}}},
+		{"messages/append.sql", `sender_did = d.sender_did AND idempotency_key`, `idempotency_key`}}},
 	{"body-ignored", "TestBodyIgnored", []edit{
 		{"idem.record.conflict", `bytes.Equal(r.requestHash, hash[:])`, `bytes.Equal(hash[:], hash[:])`}}},
 	{"body-ignored (messages)", "TestBodyIgnored", []edit{
-		{"messages.judge.repetition", `bytes.Equal(r.hash, d.Hash[:])`, `bytes.Equal(r.hash, r.hash)`}}},
+		{"messages/append.sql", `r.request_hash = d.hash AS same_request`, `r.request_hash IS NOT NULL AS same_request`}}},
 	{"no second guard (convos)", "TestRawSecondInsert", []edit{
 		{"migrations/000014_key_indexes.up.sql", `CREATE UNIQUE INDEX convos_idempotency_key`, `CREATE INDEX convos_idempotency_key`}}},
 	{"no second guard (commits)", "TestRawSecondInsert", []edit{
@@ -72,17 +72,13 @@ var mutants = []mutant{
 	complete(late, req, answer.Body)
 	return answer, late.Commit(ctx)`}}},
 	{"epoch-before-key", "TestEpochBeforeKey", []edit{
-		{"messages.judge.judge", `key := d.requestKey()`, `if d.Epoch < f.epoch-j.window {
-		return Result{Err: &EpochMismatchError{Epoch: d.Epoch, Current: f.epoch}}
-	}
-	key := d.requestKey()`}}},
+		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN epoch < convo_epoch - $16 THEN 'wrong epoch'
+		WHEN same_request THEN 'repeated'`}}},
 	{"member-before-key", "TestMemberBeforeKey", []edit{
-		{"messages.judge.judge", `key := d.requestKey()`, `if f.membership == former {
-		return Result{Err: ErrNotMember}
-	}
-	key := d.requestKey()`}}},
+		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN is_former THEN 'not member'
+		WHEN same_request THEN 'repeated'`}}},
 	{"member-before-key (leave)", "TestMemberBeforeKey", []edit{
-		{"convos.Leave", `return Advanced{Epoch: *c.leftEpoch}, nil`, `return Advanced{}, ErrNotMember`}}},
+		{"convos.leave", `return Advanced{Epoch: *c.leftEpoch}, nil`, `return Advanced{}, ErrNotMember`}}},
 	{"cached-401", "TestCached401", []edit{
 		{"idem.Store.Do", `answer.Body, err = effect(ctx, tx); err != nil {`, `answer.Body, err = effect(ctx, tx); err != nil {
 		complete(tx, req, []byte(err.Error()))
@@ -220,12 +216,40 @@ var mutants = []mutant{
 	{"first-recipient-only", "TestFirstRecipientOnly", []edit{
 		{"welcome.Add", `n := len(to)`, `to = to[:1]; n := len(to)`}}},
 
+	// Consent
+	{"a stranger's invitation is no request", "TestRequestUntilAccepted", []edit{
+		{"consent.standing.request", `!s.Shares || s.BlocksCompany`, `s.BlocksCompany`}}},
+	{"a request counts as shared", "TestWhoSharesAConvo", []edit{
+		{"consent/check.sql", `AND did = $1 AND left_at IS NULL AND requested_at IS NULL LIMIT 1`, `AND did = $1 AND left_at IS NULL LIMIT 1`}}},
+	{"brought together with a blocked one unasked", "TestBroughtTogether", []edit{
+		{"consent.standing.request", `!s.Shares || s.BlocksCompany`, `!s.Shares`}}},
+	{"a block is told", "TestRefusalsLookTheSame", []edit{
+		{"consent.standing.refuses", `if s.BlocksCaller { return true }`, ``}}},
+	{"a refusal has KeyPackages", "TestRefusalsLookTheSame", []edit{
+		{"convos.addWelcome", `distinct(append(slices.Clip(added), by), allowed.invited.Refused...)`, `append(slices.Clip(added), by)`}}},
+	{"a refusal without a Welcome", "TestRefusedWithoutAWelcome", []edit{
+		{"convos.Create", `n.Welcome == nil && len(invited.Refused) > 0`, `false`}}},
+	{"a policy shuts members out", "TestPolicyWithinAConvo", []edit{
+		{"consent.standing.refuses", `s.Accepted != nil && *s.Accepted`, `false`}}},
+	{"an invitation overtakes a block", "TestBlockIsHonouredAtOnce", []edit{
+		{"consent.Block", `batch.Queue(lockInviter, blocked)`, ``}}},
+	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
+		{"convos.locked.advance", "batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)", ``}}},
+	{"to write does not accept", "push.TestRequestsAreNotPushed", []edit{
+		{"messages/append.sql", `WHERE j.is_request AND j.verdict`, `WHERE false AND j.is_request AND j.verdict`}}},
+	{"a request is pushed (messages)", "push.TestRequestsAreNotPushed", []edit{
+		{"push/enqueue.sql", `AND m.requested_at IS NULL`, ``}}},
+	{"a request is pushed (Welcome)", "TestRequestUntilAccepted", []edit{
+		{"welcome.Add", `if !r.Request {`, `if true {`}}},
+	{"others see the mark of a request", "TestStreamsMarkRequests", []edit{
+		{"events.Subscription.Request", `mine := e.DID == s.did && (`, `mine := e.DID != "" && (`}}},
+
 	// Epochs and membership
 	{"self-read-cas", "TestSelfReadCAS", []edit{
 		{"convos.locked.checkCommit", `int64(h.Epoch) != c.epoch`, `int64(h.Epoch) > c.epoch`}}},
 	{"max-plus-one", "TestMaxPlusOne", []edit{
 		{"messages.waitForConvos", `FOR NO KEY UPDATE`, ``},
-		{"messages.lockAndRead", `FOR NO KEY UPDATE SKIP LOCKED`, ``}}},
+		{"messages/append.sql", `FOR NO KEY UPDATE SKIP LOCKED`, ``}}},
 	{"epoch-zero", "TestEpochZero", []edit{
 		{"convos.NewConvo.judge", `epoch = 1`, `epoch = 0`},
 		{"convos.NewConvo.judge", `epoch == 0 && n.Welcome != nil`, `epoch < 0`}}},
@@ -283,18 +307,16 @@ var mutants = []mutant{
 	{"ReInit closes nothing (M3)", "TestReInitCloses", []edit{
 		{"convos.locked.advance", `closed_at = CASE WHEN $4::bytea IS NOT NULL THEN clock_timestamp() END`, `closed_at = NULL`}}},
 	{"messages in a closed convo (M3)", "TestReInitCloses", []edit{
-		{"messages.judge.judge", `case f.closed:`, `case f.closed && f.epoch < 0:`}}},
+		{"messages/append.sql", `WHEN is_closed THEN 'closed'`, ``}}},
 	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
 		{"convos.submit", `if c.closed {`, `if c.closed && c.epoch < 0 {`}}},
 	{"closed before the key (M3)", "TestReInitCloses", []edit{
-		{"messages.judge.judge", `key := d.requestKey()`, `if f.closed {
-		return Result{Err: ErrConvoClosed}
-	}
-	key := d.requestKey()`}}},
+		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN is_closed THEN 'closed'
+		WHEN same_request THEN 'repeated'`}}},
 	{"anyone is an external sender (M5)", "TestExternalProposal", []edit{
 		{"convos.checkExternalSender", `case did != d.Sender.String():`, `case did == "":`}}},
 	{"member-list-leak", "TestMemberListLeak", []edit{
-		{"convos.Create", `if !inserted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
+		{"convos.Create", `if !inserted || deleted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
 		var existing uuid.UUID
 		var creator syntax.DID
 		err := tx.QueryRow(ctx, "SELECT id, creator_did FROM convos WHERE group_id = $1", n.GroupID).Scan(&existing, &creator)
@@ -346,7 +368,7 @@ var mutants = []mutant{
 	{"double-claim (lapsed)", "TestOrphanedClaim", []edit{
 		{"keypackages/end_claims.sql", `SET state = 'orphaned'`, `SET state = 'available', claimed_by = NULL`}}},
 	{"drain", "TestDrain", []edit{
-		{"keypackages/claim.sql", `>= $8 AS limited`, `>= $8 + 1000000 AS limited`}}},
+		{"keypackages/claim.sql", `>= $8 OR stranger`, `>= $8 + 1000000 OR stranger`}}},
 	{"drain (at once)", "TestDrain", []edit{
 		{"keypackages.Claim", `batch.Queue(lockCaller, r.Caller)`, ``}}},
 	{"last resort beside a one-time KeyPackage", "keypackages.TestLastResort", []edit{
@@ -355,7 +377,7 @@ var mutants = []mutant{
 		{"keypackages/claim.sql", `NOT last_resort AND not_after > clock_timestamp() AND ($2`, `NOT last_resort AND ($2`},
 		{"keypackages/claim.sql", `NOT last_resort AND not_after > clock_timestamp() ORDER`, `NOT last_resort ORDER`}}},
 	{"expired-served (last resort)", "TestExpiredServed", []edit{
-		{"keypackages/claim.sql", `'available' AND last_resort AND not_after > clock_timestamp()`, `'available' AND last_resort`}}},
+		{"keypackages/claim.sql", `'available' AND last_resort AND not_after > clock_timestamp() AND ($2 = 0 OR cipher_suite = $2) AND NOT`, `'available' AND last_resort AND ($2 = 0 OR cipher_suite = $2) AND NOT`}}},
 	{"locked-last-resort", "TestLockedLastResort", []edit{
 		{"keypackages/claim.sql", `FROM key_packages k`, `FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) k`}}},
 
@@ -363,42 +385,44 @@ var mutants = []mutant{
 	{"blind retry", "messages.TestUnknownOutcome", []edit{
 		{"messages.worthAnotherTry", `return code == "40P01" || code == "40001"`, `return code != "40P01"`}}},
 	{"a lost COMMIT is a failed one", "messages.TestLostCommit", []edit{
-		{"messages.Log.transact", `pgpool.OutcomeUnknown(err) {`, `pgpool.OutcomeUnknown(err) && err == nil {`}}},
+		{"messages.Log.transact", `case pgpool.OutcomeUnknown(err):`, `case pgpool.OutcomeUnknown(err) && len(drafts) == 0:`}}},
 	{"a lost COMMIT loses its refusals", "messages.TestLostBatch", []edit{
 		{"messages.Log.resolve", `results[i].Err != nil && !(conflict && missing[d.requestKey()])`, `results[i].Replayed && !conflict`}}},
 	{"a lost message conflicts", "messages.TestConflictWithLostMessage", []edit{
 		{"messages.Log.resolve", `!(conflict && missing[d.requestKey()])`, `!(conflict && len(missing) == 0)`}}},
 	{"judged by an old snapshot", "messages.TestChangedBetweenSnapshotAndLock", []edit{
-		{"messages.lockAndRead", `d.version IN (SELECT version FROM locked)`, `d.convo_id IN (SELECT id FROM locked)`},
-		{"messages.lockAndRead", `SELECT ctid AS version FROM convos`, `SELECT id, ctid AS version FROM convos`}}},
+		{"messages/append.sql", `version NOT IN (SELECT version FROM locked) THEN 'busy'`, `convo_id NOT IN (SELECT id FROM locked) THEN 'busy'`},
+		{"messages/append.sql", `SELECT ctid AS version FROM convos`, `SELECT id, ctid AS version FROM convos`}}},
 	{"a change of the roster leaves the convo's row alone", "convos.TestCommitWithoutEvent", []edit{
 		{"convos.locked.removeFromRoster", `, updated AS ( … ) INSERT INTO outbox`, ` INSERT INTO outbox`}}},
 	{"a sender joins a busy convo", "messages.TestJoinedMeanwhile", []edit{
-		{"messages.Log.prepare", `wait && all[i].busy()`, `wait && all[i].busy() && at.IsZero()`}}},
+		{"messages.Log.write", `if wait && (err == nil || lost != nil) {`, `if wait && len(drafts) == 0 {`}}},
+	{"a message from before is no replay (X4)", "messages.TestLostResults", []edit{
+		{"messages.Log.resolve", `r.age > sinceBegan`, `r.age > sinceBegan+time.Hour`}}},
 	{"another's row for one's own", "messages.TestLostBatch", []edit{
 		{"messages.Log.lookup", `r.request_hash = d.hash`, `r.request_hash IS NOT NULL`}}},
 	{"answered before the COMMIT", "messages.TestPoisonedDraft", []edit{
-		{"messages.Log.commit", `err = tx.CommitAfter(`, `_ = tx.CommitAfter(`}}},
+		{"messages.Log.transact", `err = tx.CommitAfter(`, `_ = tx.CommitAfter(`}}},
 	{"poison for all", "messages.TestPoisonedDraft", []edit{
 		{"messages.Log.write", `n > 0 && invalidDraft(err)`, `n > len(drafts) && invalidDraft(err)`}}},
 	{"appended without the lock", "messages.TestJudge", []edit{
-		{"messages.facts.busy", `f.membership == current && !f.locked`, `f.membership == current && !f.locked && f.groupID == nil`}}},
+		{"messages/append.sql", `WHEN NOT is_former AND version IS NOT NULL AND version NOT IN (SELECT version FROM locked) THEN 'busy'`, ``}}},
 	{"nobody waits for a busy convo", "messages.TestSameKeyRunning", []edit{
 		{"messages.waitForConvos", `FOR NO KEY UPDATE`, `FOR NO KEY UPDATE SKIP LOCKED`}}},
 	{"a former member waits for the convo", "messages.TestStrangersDoNotWait", []edit{
 		{"messages.waitForConvos", `AND left_at IS NULL`, ``}}},
 	{"the log stands still", "messages.TestConcurrentBatches", []edit{
-		{"messages.appendEntries", `, advanced AS ( … ) INSERT INTO push_convos`, ` INSERT INTO push_convos`}}},
-	{"two messages of one batch have one seq", "messages.TestJudge", []edit{
-		{"messages.judge.judge", `max(j.lastSeq[d.ConvoID], f.lastSeq) + 1`, `f.lastSeq + 1`}}},
-	{"a batch appends a repetition", "messages.TestJudge", []edit{
-		{"messages.judge.judge", `e, ok := j.written[key]; ok {`, `e, ok := j.written[key]; ok && j.at.IsZero() {`}}},
+		{"messages/append.sql", `, advanced AS ( … ), pushed`, `, pushed`}}},
+	{"two messages of one batch have one seq", "messages.TestJudgeBatch", []edit{
+		{"messages/append.sql", `(PARTITION BY convo_id ORDER BY ord ROWS`, `(PARTITION BY convo_id, ord ORDER BY ord ROWS`}}},
+	{"a batch appends a repetition", "messages.TestJudgeBatch", []edit{
+		{"messages/append.sql", `a.ord < d.ord AND a.own_verdict`, `a.ord > d.ord AND a.own_verdict`}}},
 	{"a repetition in the batch is a conflict", "messages.TestBatchIsJudgedRowByRow", []edit{
-		{"messages.entry.recorded", `hash: e.Hash[:]`, `hash: e.Body`}}},
+		{"messages.firstOf", `hash: d.Hash[:]`, `hash: d.Body`}}},
 	{"a conflict names the wrong fields", "messages.TestBatchIsJudgedRowByRow", []edit{
-		{"messages.recorded.differing", `if !r.sameBody(d.Body) {`, `if r.sameBody(d.Body) {`}}},
+		{"messages.recorded.differing", `!bytes.Equal(body[:], r.bodyHash)`, `bytes.Equal(body[:], r.bodyHash)`}}},
 	{"a busy convo fails its neighbours", "messages.TestBusyConvoHoldsUpNoOther", []edit{
-		{"messages.Log.failure", `, pgpool.LockTimeout(err) && !wait:`, `:`}}},
+		{"messages.Log.failure", `case pgpool.LockTimeout(err) && !wait:`, `case err == nil && !wait:`}}},
 	{"running is busy", "messages.TestSameKeyRunning", []edit{
 		{"messages.Log.running", `return pgpool.LockTimeout(err)`, `return pgpool.Code(err) == "" && err != nil`}}},
 	{"busy is running", "messages.TestSameKeyRunning", []edit{
@@ -424,18 +448,13 @@ var mutants = []mutant{
 	{"a token twice in one call", "internal/serviceauth.TestUsesOfOneCall", []edit{
 		{"internal/serviceauth.UsedTokens.record", `delete(first, s.token)`, ``}}},
 	{"a used token sends", "messages.TestTokens", []edit{
-		{"messages.judge.judge", `if !f.fresh ||`, `if`}}},
-	{"a used token is fresh again", "messages.TestTokens", []edit{
-		{"messages.lockAndRead", `d.token IN (SELECT token FROM fresh)`, `d.token IS NOT NULL`}}},
+		{"messages/append.sql", `OR token NOT IN (SELECT token FROM fresh)`, ``}}},
 	{"two messages of one batch have one token", "messages.TestTokens", []edit{
-		{"messages.judge.judge", `|| j.used[f.token]`, ``}}},
+		{"messages/append.sql", `token_first <> ord OR`, ``}}},
 	{"a repeated draft keeps its token", "messages.TestFirstRequestHasAUsedToken", []edit{
-		{"messages.judge.judge", `if d.Token != nil {`, `if e, ok := j.written[d.requestKey()]; ok {
-		return j.repetition(d, e.recorded(j.at))
-	}
-	if d.Token != nil {`}}},
+		{"messages/append.sql", `own_verdict NOT IN ('busy', 'token used')`, `own_verdict <> 'busy'`}}},
 	{"a busy convo's messages are refused for their own tokens", "messages.TestTokenOfBusyConvo", []edit{
-		{"messages.lockAndRead", `AND (is_former IS NOT FALSE OR version IN (SELECT version FROM locked))`, ``}}},
+		{"messages/append.sql", `AND (is_former IS NOT FALSE OR version IN (SELECT version FROM locked))`, ``}}},
 	{"a rolled-back draft uses its token", "messages.TestTokenOfBusyConvo", []edit{
 		{"messages.batcher.runOnce", `b.enqueueBusy(batch[i])`, `batch[i].Token = nil; b.enqueueBusy(batch[i])`}}},
 	{"a transaction for each request of a key", "messages.TestManyRefusalsUnderOneKey", []edit{
@@ -449,8 +468,44 @@ var mutants = []mutant{
 		{"api.handlers.SendMessage", `, Token: c.token`, ``}}},
 	{"messages wait for other tokens", "internal/serviceauth.TestUrgent", []edit{
 		{"internal/serviceauth.Validator.verify", `tok.claims.lxm == v.urgent.String()`, `tok == nil`}}},
+	{"a forger uses up all look-ups", "internal/serviceauth.TestForgerLeavesLookups", []edit{
+		{"internal/serviceauth.addressLimits.admit", `if !l.take(a) {`, `if !l.take(a) && a == nil {`},
+		{"internal/serviceauth.addressLimits.admit", `if !left {`, `if !left && a == nil {`}}},
+	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
+		{"internal/serviceauth.addressLimits.giveBack", `a.left+1`, `a.left`}}},
+	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{
+		{"internal/serviceauth.Validator.verifyWithKeyOfIssuer", `if charge.admit(ctx) != nil {`, `if charge == nil {`}}},
+	{"a stale key while the server is busy", "internal/serviceauth.TestStaleKeyWhileBusy", []edit{
+		{"internal/serviceauth.outage", `&& !errors.Is(err, ErrBusy)`, ``}}},
+	{"others push out accounts that verified", "internal/serviceauth.TestVerifiedKeysStay", []edit{
+		{"internal/serviceauth.CachedDirectory.Verified", `c.verified.Add(did, known)`, `c.others.Add(did, known)`}}},
+	{"a key comes back after Forget", "internal/serviceauth.TestForget", []edit{
+		{"internal/serviceauth.CachedDirectory.drop", `l.void = true`, ``}}},
+	{"other nodes keep a forgotten key", "internal/serviceauth.TestForget", []edit{
+		{"internal/serviceauth.CachedDirectory.readMarks", `if last.seen[did] != version {`, `if last.seen[did] > version {`}}},
+	{"other nodes keep a replaced key", "internal/serviceauth.TestReplacedAndDeleted", []edit{
+		{"internal/serviceauth/write_keys.sql", `version = k.version + CASE WHEN k.key <> excluded.key THEN 1 ELSE 0 END`, `version = k.version`}}},
+	{"a token outlives its key", "internal/serviceauth.TestForgetEndsVerifiedTokens", []edit{
+		{"internal/serviceauth.Validator.remembered", `key != nil && key.Equal(t.key)`, `key != nil || ok`}}},
+	{"tarpits hold all slots", "internal/serviceauth.TestTarpitsHoldFewSlots", []edit{
+		{"internal/serviceauth.source.admit", `if slots == nil {`, `if slots == nil || slots == inDomain {`}}},
+	{"a failing host costs its caller nothing", "api.TestFailedLookupsAreCharged", []edit{
+		{"api.chargesAddress", `errors.Is(err, serviceauth.ErrHost), `, ``}}},
+	{"an outage is charged to callers", "api.TestFailedLookupsAreCharged", []edit{
+		{"internal/serviceauth.Validator.checkSignature", `|| ctx.Err() == nil && notTheCallersFault(err)`, ``}}},
 	{"messages wait for the memory of pages", "api.TestPagesLeaveMemory", []edit{
 		{"api.memory.forAnswer", `m.smallAnswers`, `m.largeAnswers`}}},
+	{"small bodies wait for the memory of large ones", "api.TestDeclaredBodiesTakeNothing", []edit{
+		{"api.firstPiece", `4 * kib`, `256 * kib`}, {"api.memory.forBody", `return m.tinyBodies`, `return m.smallBodies`},
+		{"api.memoryPool.cutSlow", `r.transfer.cut()`, ``}}},
+	{"who does not read keeps the memory", "api.TestSlowestIsCut", []edit{
+		{"api.memoryPool.cutSlow", `r.transfer.cut()`, ``}}},
+	{"an address holds all memory", "api.TestSlowShareOfAddress", []edit{
+		{"api.memoryPool.cutSlow", `of.bytes <= p.size/slowShare`, `of.bytes <= p.size`}}},
+	{"a refused ticket is used up", "api.TestRefusedTicketStays", []edit{
+		{"api.handlers.subscriber", `h.tickets.Owner`, `h.tickets.Redeem`}}},
+	{"waiting for memory is slowness", "events.TestWaitForLargeEventsIsExcused", []edit{
+		{"events.Subscription.acquireLarge", `defer s.excuse(time.Now())`, ``}}},
 
 	// Events
 	{"bigserial-gap", "events.TestBigserialGap", []edit{
@@ -490,7 +545,7 @@ var mutants = []mutant{
 
 	// Push
 	{"lost-fanout", "push.TestLostFanout", []edit{
-		{"messages.appendEntries", `WHERE kind = 1 AND EXISTS`, `WHERE kind = 4 AND EXISTS`},
+		{"messages/append.sql", `WHERE kind = 1 AND EXISTS`, `WHERE kind = 4 AND EXISTS`},
 		{"messages.Log.transact", `return results, nil`, `for _, d := range drafts {
 		_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
 		if err != nil {
@@ -499,12 +554,12 @@ var mutants = []mutant{
 	}
 	return results, nil`}}},
 	{"connected to a stream that stands still", "push.TestNothingWasSent", []edit{
-		{"push.Worker.take", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
+		{"push.Worker.dueJobs", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
 		{"events.Presence.renew", `(SELECT created_at FROM outbox ORDER BY id LIMIT 1)`, `clock_timestamp()`}}},
 	{"pushed before the commit", "push.TestFanoutDuringCommit", []edit{
-		{"messages.appendEntries", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
+		{"messages/append.sql", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
 	{"pushed before the commit (looked at first)", "push.TestFanoutDuringCommit", []edit{
-		{"messages.appendEntries", `EXISTS (SELECT FROM push_targets)`, `EXISTS (SELECT FROM push_targets) AND NOT EXISTS (
+		{"messages/append.sql", `EXISTS (SELECT FROM push_targets)`, `EXISTS (SELECT FROM push_targets) AND NOT EXISTS (
 			SELECT FROM push_convos p WHERE (p.convo_id, p.sender_did) = (appended.convo_id, appended.sender_did))`}}},
 	{"pushed before the commit (Welcome)", "push.TestJobDuringDeposit", []edit{
 		{"push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
@@ -519,18 +574,158 @@ var mutants = []mutant{
 		{"push/enqueue.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
 		{"push.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
 		{"push.Worker.endConnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"push.Worker.take", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
+		{"push.Worker.dueJobs", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
 	{"a connection counts as delivery", "push.TestPresenceHidesNothingLongerThanItsLease", []edit{
 		{"push.Worker.endConnected", `n.synced_at - $3::interval >= d.heard_by`, `$3::interval IS NOT NULL`}}},
 	{"a connection counts too early", "push.TestLateConnection", []edit{
 		{"push.Worker.endConnected", `p.since <= d.heard_by - $2::interval`, `$2::interval IS NOT NULL`},
-		{"push.Worker.take", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
+		{"push.Worker.dueJobs", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
+	{"hanging webhooks take all places", "push.TestHangingWebhooks", []edit{
+		{"push.limits.admit", `l.dids[p.did] >= perDID, p.host != "" && l.hosts[p.host] >= perHost, p.unproven && l.unproven >= unproven`,
+			`l.unproven < 0`}}},
+	{"busy jobs hide the others", "push.TestManyJobsOfOneHost", []edit{
+		{"push.Worker.dispatch", `w.queue.full && (left[host] > keepBusy || len(rest) > queueSize/2)`, `left[host] < 0`}}},
+	{"a failing host is called on", "push.TestFailingHostIsLeftAlone", []edit{
+		{"push.limits.report", `c.failures++`, ``}}},
+	{"a webhook is called before it agrees", "push.TestChallenge", []edit{
+		{"push/enqueue.sql", `FROM target WHERE state = 'active'`, `FROM target`},
+		{"push.Worker.dueJobs", `AND t.state = 'active'`, ``},
+		{"push.Worker.work", `t.State != Active`, `t.State == Failed`}}},
+	{"any answer agrees", "push.TestWrongAnswers", []edit{
+		{"push.Webhooks.challenge", `strings.TrimSpace(string(answer)) != text`, `!strings.Contains(string(answer), text)`}}},
+	{"a call that was missed is forgotten", "push.TestChallenge", []edit{
+		{"push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
+	{"challenges without end", "push.TestChallengesAreBounded", []edit{
+		{"push.limits.chargeChallenge", `!left.AllowN(l.now(), 1)`, `left == nil`}}},
+	{"the fan-out does not end", "push.TestFanOutEnds", []edit{
+		{"push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
+	{"a refusal deletes a newer registration", "push.TestRefusalOfAnOlderRegistration", []edit{
+		{"push.deleteTarget", `AND registration IS NOT DISTINCT FROM $6`, `AND ($6::uuid IS NULL OR true)`}}},
+	{"a connection without a cursor counts", "push.TestConnectionWithoutCursor", []edit{
+		{"push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
+	{"an archive is not verified", "internal/localpg.TestDownloaderFailures", []edit{
+		{"internal/localpg.downloader", `hex.EncodeToString(got[:]) != sum`, `len(got) != 32 && sum == hex.EncodeToString(got[:])`}}},
 	{"a lapsed lease is renewed", "push.TestNodeThatSlept", []edit{
 		{"events.Presence.renew", `AND lease_expires_at > clock_timestamp()`, ``}}},
+
+	// Quotas
+	{"quota before key", "TestQuotas", []edit{
+		{"api.handlers.write", `answer, err := h.writes.Do(`, `if err := c.quota.Take(c.costs(key)...); err != nil {
+		return err
+	}
+	answer, err := h.writes.Do(`},
+		{"api.handlers.write", `if err := c.quota.Take(c.costs(key)...); err != nil { return nil, err }`, ``}}},
+	{"quota before key (messages)", "TestQuotas", []edit{
+		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN ($18::boolean[])[ord] THEN 'over quota'
+		WHEN same_request THEN 'repeated'`}}},
+	{"quota before membership", "TestStrangersSeeNoQuota", []edit{
+		{"messages/append.sql", `WHEN is_former IS NULL OR version IS NULL THEN 'no convo'`, `WHEN ($18::boolean[])[ord] THEN 'over quota'
+		WHEN is_former IS NULL OR version IS NULL THEN 'no convo'`}}},
+	{"a failed write counts", "TestFailedWritesDoNotCount", []edit{
+		{"api.handlers.write", `c.quota.Return()`, ``}}},
+	{"a failed write counts (messages)", "TestFailedWritesDoNotCount", []edit{
+		{"messages.returnUnused", `d.Quota.Return()`, `_ = d.Quota`}}},
+	{"an address has no quota", "TestQuotas", []edit{
+		{"internal/quota.Spending.takeBoth", `err := s.take(addressSubject, cost)`, `var err error`}}},
+	{"a node that starts knows nothing", "internal/quota.TestNodesAddUp", []edit{
+		{"internal/quota.Counter.add", `sums[row{who.String(), name}]`, `0 * int64(r)`}}},
+	{"a full memory forgets counts", "internal/quota.TestMemoryIsBounded", []edit{
+		{"internal/quota.Counter.evict", `case a.since.Load() != 0:`, `case a.since.Load() < 0:`}}},
+	{"the invited are known", "TestInvitedAgainIsStillAStranger", []edit{
+		{"convos/strangers.sql", `WHERE m.did = i.did AND m.left_at IS NULL AND m.requested_at IS NULL`, `WHERE m.did = i.did AND m.left_at IS NULL`}}},
+	{"who has left is known", "TestInvitedAgainIsStillAStranger", []edit{
+		{"convos/strangers.sql", `WHERE m.did = i.did AND m.left_at IS NULL AND m.requested_at IS NULL`, `WHERE m.did = i.did AND m.requested_at IS NULL`}}},
+
+	// Accounts
+	{"a refused account is served", "TestRefusedAccounts", []edit{
+		{"api.handlers.mayCall", `return h.gate.Check(c.ctx, did)`, `return nil`}}},
+	{"the streams of a refused account go on", "TestStreamsOfRefusedAccounts", []edit{
+		{"events.Hub.End", `s.fail(why)`, `_ = why`}}},
+	{"a stream that begins while its account is refused", "TestSubscriptionThatBeginsTooLate", []edit{
+		{"api.checked", `gate.Check(ctx, r.DID)`, `ctx.Err()`}}},
+	{"KeyPackages of refused accounts", "TestKeyPackagesOfRefusedAccounts", []edit{
+		{"keypackages.ClaimRequest.claimable", `len(r.Withheld) == 0`, `len(r.Withheld) >= 0`}}},
+	{"pushed to a refused account", "push.TestRefusedAccountIsNotCalled", []edit{
+		{"push.Worker.work", `len(withheld) > 0`, `len(withheld) > 1`}}},
+	{"open to all until the refused accounts are known", "accounts.TestGateRefusesEverybodyUntilItIsLoaded", []edit{
+		{"accounts.Gate.Check", `case !loaded:`, `case !loaded && did == "":`}}},
+	{"a late commit is missed", "accounts.TestGateMissesNoLateCommit", []edit{
+		{"accounts.Store.Block", `UPDATE account_clock SET version = version + 1 RETURNING version`, `SELECT version + 1 AS version FROM account_clock`}}},
+	{"too many refused accounts are forgotten", "accounts.TestGateWithTooManyRefused", []edit{
+		{"accounts.Gate.Check", `why = g.ask(ctx, did)`, `why = nil`}}},
+	{"a relay fills the table", "accounts.TestStatusOfUnknownAccountsIsNotStored", []edit{
+		{"accounts/set_status.sql", `OR s.status <> 'active' AND (`, `OR s.status <> 'active' OR (`}}},
+	{"a relay repeats an old status", "accounts.TestOlderStatementsHaveNoEffect", []edit{
+		{"accounts/set_status.sql", `excluded.status_seq > a.status_seq OR`, `excluded.status_seq <> 0 OR`}}},
+	{"an account that came back is erased", "accounts.TestErasureIsDueAfterADelay", []edit{
+		{"accounts/set_status.sql", `ELSE excluded.erase_after END`, `ELSE coalesce(excluded.erase_after, a.erase_after) END`}}},
+	{"an empty list admits nobody", "accounts.TestBrokenAllowlist", []edit{
+		{"accounts.parseList", `len(dids) == 0`, `dids == nil`}}},
+	{"two nodes follow", "internal/relay.TestOneNodeFollows", []edit{
+		{"internal/relay.Follower.elect", `err != nil || !leads`, `err != nil`}}},
+	{"a long frame ends the connection", "internal/relay.TestGarbage", []edit{
+		{"internal/relay.Follower.connection", `ws.SetReadLimit(-1)`, `ws.SetReadLimit(maxFrame)`}}},
+	{"a cursor that the relay does not know is sent for ever", "internal/relay.TestGaps", []edit{
+		{"internal/relay.Follower.receive", `cursor = 0`, `_ = cursor`}}},
+	{"events since the stored cursor are left out", "internal/relay.TestReconnect", []edit{
+		{"internal/relay.Source.from", `if cursor > 0 {`, `if cursor > 0 && s.kind == Jetstream {`}}},
+
+	// Costs
+	{"a new convo is judged in its transaction", "TestCostlyGroupInfo", []edit{
+		{"api.handlers.CreateConvo", `if n.GroupInfo != nil {`, `if false {`}}},
+	{"a commit is verified under the lock of its convo", "TestCostlyCommit", []edit{
+		{"convos.verification.of", `n <= maxSignatures`, `n >= 0`}}},
+	{"more leaves than KeyPackages are verified", "TestMoreLeavesThanKeyPackages", []edit{
+		{"convos.NewConvo.judge", `err := n.checkWelcomed(tree); err != nil`, `err := n.checkWelcomed(tree); err != nil && false`}}},
+	{"a verification is free", "TestVerificationIsCharged", []edit{
+		{"api.handlers.verify", `c.spend(int(time.Since(begun) / unitVerification))`, `_ = begun`}}},
+	{"one token claims again and again", "TestTokenOfAClaim", []edit{
+		{"api.handlers.GetKeyPackages", `if used != nil {`, `if false {`}}},
+	{"a claim without a key has no key", "TestTokenOfAClaim", []edit{
+		{"api.handlers.GetKeyPackages", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
+	{"the record of a claim is its answer", "TestClaimRecordIsSmall", []edit{
+		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return first, nil`}}},
+	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
+		{"keypackages/claim.sql", `AND claimed_by_stranger`, `AND claimed_by_stranger AND claimed_by = $3`}}},
+	{"who adds a person to a convo is no stranger", "keypackages.TestStrangerWithAConvo", []edit{
+		{"keypackages/claim.sql", `AND m.left_at IS NULL AND m.requested_at IS NULL`, `AND m.left_at IS NULL`}}},
 
 	// Clients
 	{"a parameter's former name is not read", "TestFormerNameOfMessageType", []edit{
 		{"api.params", `!query.Has(present) && query.Has(former)`, `present == former`}}},
 	{"a parameter's former name comes first", "TestFormerNameOfMessageType", []edit{
 		{"api.params", `!query.Has(present) && query.Has(former)`, `query.Has(former)`}}},
+
+	// The operator's methods
+	{"DNS rebinding (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
+		{"admin.Access.allow", `case !a.knows(r):`, `case r.Host == "":`}}},
+	{"pages of other sites (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
+		{"admin.Access.allow", `case crossSite(r):`, `case crossSite(r) && r.Host == "":`}}},
+	{"the read token writes (H11)", "cmd/mlsd.TestAdminTokens", []edit{
+		{"admin.Access.allow", `case isWrite, isRead && level == Read:`, `case isWrite, isRead:`}}},
+	{"an open admin listener (H11)", "cmd/mlsd.TestOpenAdminListenerNeedsAToken", []edit{
+		{"admin.NewAccess", `if t.Write == "" && !addr.IP.IsLoopback() {`, `if t.Write == "" && addr.IP.IsMulticast() {`}}},
+	{"a claim survives the withdrawal", "TestWithdrawKeyPackages", []edit{
+		{"keypackages.Withdraw", `state IN ('available', 'claimed', 'orphaned')`, `state = 'available'`}}},
+	{"a deleted group comes back", "cmd/mlsd.TestAdminConvoDelete", []edit{
+		{"convos.Create", `if !inserted || deleted {`, `if !inserted {`}}},
+	{"a deletion leaves records", "cmd/mlsd.TestAdminConvoDelete", []edit{
+		{"convos.Remover.Remove", `if err := forgetRecords(ctx, tx, convo, creator, key); err != nil {`, `if err := ctx.Err(); err != nil {`}}},
+	{"a deletion that was cut off is done", "cmd/mlsd.TestAdminConvoDeleteKilledHalfWay", []edit{
+		{"convos/delete.sql", `INSERT INTO deleted_convos (id, group_hash, deleted_at) SELECT id, $2, clock_timestamp() FROM convo`, `INSERT INTO deleted_convos (id, group_hash, deleted_at, purged_at) SELECT id, $2, clock_timestamp(), clock_timestamp() FROM convo`}}},
+
+	// Erasure
+	{"a record outlives its commit in a killed erasure", "cmd/mlsd.TestErasureKilled", []edit{
+		{"erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`}}},
+	{"an erasure leaves records", "cmd/mlsd.TestAdminAccountErase", []edit{
+		{"erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`},
+		{"erasure.steps", `{"records", rows("idempotency_keys", idem.Erase)},`, ``}}},
+	{"erased memberships can be linked", "cmd/mlsd.TestAdminAccountErase", []edit{
+		{"internal/tombstone.Person.In", `p.of(convo[:])`, `p.of(convo[:0])`}}},
+	{"erasure is a way around a block", "accounts.TestBlockOutlivesErasure", []edit{
+		{"accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
+	{"an erased account is refused for ever", "accounts.TestErasing", []edit{
+		{"accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
+	{"an erased member's leaf stays", "cmd/mlsd.TestAdminAccountErase", []edit{
+		{"convos.leave", `if errors.Is(err, ErrTargetNotMember) {`, `if errors.Is(err, ErrTargetNotMember) && self {`}}},
 }

@@ -5,14 +5,18 @@ package nsid
 
 // The methods.
 const (
+	AcceptConvo           = "blue.catbird.mls.acceptConvo"
 	AddMembers            = "blue.catbird.mls.addMembers"
+	BlockActor            = "blue.catbird.mls.blockActor"
 	ConfirmWelcome        = "blue.catbird.mls.confirmWelcome"
 	CreateConvo           = "blue.catbird.mls.createConvo"
+	GetBlocks             = "blue.catbird.mls.getBlocks"
 	GetCommits            = "blue.catbird.mls.getCommits"
 	GetConvo              = "blue.catbird.mls.getConvo"
 	GetConvos             = "blue.catbird.mls.getConvos"
 	GetEpoch              = "blue.catbird.mls.getEpoch"
 	GetGroupInfo          = "blue.catbird.mls.getGroupInfo"
+	GetInvitationPolicy   = "blue.catbird.mls.getInvitationPolicy"
 	GetKeyPackageStats    = "blue.catbird.mls.getKeyPackageStats"
 	GetKeyPackages        = "blue.catbird.mls.getKeyPackages"
 	GetMessages           = "blue.catbird.mls.getMessages"
@@ -24,9 +28,12 @@ const (
 	PublishKeyPackages    = "blue.catbird.mls.publishKeyPackages"
 	RegisterPushTarget    = "blue.catbird.mls.registerPushTarget"
 	SendMessage           = "blue.catbird.mls.sendMessage"
+	SetInvitationPolicy   = "blue.catbird.mls.setInvitationPolicy"
 	StreamConvoEvents     = "blue.catbird.mls.streamConvoEvents"
 	SubmitCommit          = "blue.catbird.mls.submitCommit"
 	SubscribeConvoEvents  = "blue.catbird.mls.subscribeConvoEvents"
+	UnblockActor          = "blue.catbird.mls.unblockActor"
 	UnregisterPushTarget  = "blue.catbird.mls.unregisterPushTarget"
 	UpdateCursor          = "blue.catbird.mls.updateCursor"
+	WithdrawKeyPackages   = "blue.catbird.mls.withdrawKeyPackages"
 )
