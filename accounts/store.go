@@ -101,8 +101,8 @@ type Change struct {
 var setStatusSQL string
 
 // SetStatus stores what the relay source states of accounts, and returns what it has stored. It
-// makes no row for an account that is active, or that this service does not know (Known). A statement that is older than the stored
-// one has no effect. The DIDs must differ.
+// makes no row for an account that is active, or that this service does not know (Known). A
+// statement that is older than the stored one has no effect. The DIDs must differ.
 func (s *Store) SetStatus(ctx context.Context, db DB, source string, changes []Change) (stored []Change, err error) {
 	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)), make([]time.Time, len(changes)), make([]int64, len(changes))
 	byDID := make(map[syntax.DID]Change, len(changes))

@@ -1,7 +1,7 @@
 // Package api serves the methods of the lexicons: XRPC over HTTP (https://atproto.com/specs/xrpc).
 // A request passes, in this order, the rate limit of its IP address, service authentication, the
-// rate limit of its DID, the check whether its account may use the node, the body limit, decoding and validation against the lexicon, and its
-// method's handler (dispatch.go).
+// rate limit of its DID, the check whether its account may use the node, the body limit, decoding
+// and validation against the lexicon, and its method's handler (dispatch.go).
 //
 // There is one file per method: parse, call, encode. What differs by method stands in one table
 // (methods.go), and how errors are answered in another (errors.go).

@@ -46,9 +46,9 @@ type ID struct {
 	Ref mls.KeyPackageRef
 }
 
-// ClaimedBefore reads KeyPackages that were claimed before, in the order of ids, as Claim returned them. They
-// stay for KeepEnded after the claim. Error besides the database's: ErrNotFound, if one of them is
-// not there any more.
+// ClaimedBefore reads KeyPackages that were claimed before, in the order of ids, as Claim returned
+// them. They stay for KeepEnded after the claim. Error besides the database's: ErrNotFound, if one
+// of them is not there any more.
 func ClaimedBefore(ctx context.Context, q pgpool.Queryer, ids []ID) ([]Claimed, error) {
 	dids, refs := make([]syntax.DID, len(ids)), make([][]byte, len(ids))
 	for i, id := range ids {

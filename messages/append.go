@@ -53,8 +53,8 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	return results
 }
 
-// takeQuota counts the drafts before they are judged. append.sql refuses those that have no quota left,
-// unless it has another answer for them.
+// takeQuota counts the drafts before they are judged. append.sql refuses those that have no quota
+// left, unless it has another answer for them.
 func takeQuota(drafts []Draft) {
 	for i := range drafts {
 		d := &drafts[i]

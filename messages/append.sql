@@ -56,8 +56,8 @@ WITH draft AS MATERIALIZED (
 ), alone AS MATERIALIZED (
 	-- What each draft would get if it had no other draft beside it. The order of the questions is
 	-- part of the contract: the token comes first, and the key comes before the membership and the
-	-- epoch, so that a retry gets its first answer even if these have changed, or the convo was closed.
-	-- The quota comes last: a stranger does not learn from the convo's that it exists.
+	-- epoch, so that a retry gets its first answer even if these have changed, or the convo was
+	-- closed. The quota comes last: a stranger does not learn from the convo's that it exists.
 	SELECT *, CASE
 		WHEN NOT is_former AND version IS NOT NULL AND version NOT IN (SELECT version FROM locked) THEN 'busy'
 		WHEN token_first <> 0 AND (token_first <> ord OR token NOT IN (SELECT token FROM fresh)) THEN 'token used'

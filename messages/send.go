@@ -64,8 +64,8 @@ type Receipt struct {
 
 // Result is the outcome of one draft. Err is nil, one of the refusals ErrConvoNotFound,
 // ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError, *quota.ExceededError,
-// *idem.ConflictError and serviceauth.ErrReplayed, or the reason why the draft was not judged: ErrBusy, idem.ErrInProgress,
-// idem.ErrUnknownOutcome, an error of the database.
+// *idem.ConflictError and serviceauth.ErrReplayed, or the reason why the draft was not judged:
+// ErrBusy, idem.ErrInProgress, idem.ErrUnknownOutcome, an error of the database.
 type Result struct {
 	Receipt
 	Err error

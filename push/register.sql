@@ -1,5 +1,6 @@
 -- Registers a device: $1 did, $2 device_id, $3 kind, $4 address, $5 topic, $6 environment, $7 a new
--- secret, $8 whether it must answer a challenge before it is called. Returns the target's secret and state.
+-- secret, $8 whether it must answer a challenge before it is called. Returns the target's secret
+-- and state.
 --
 -- If the device has this target already, its secret and state stay, but a target that has failed is
 -- pending again. registration is a new one each time, so that the outcome of a call that was begun

@@ -52,8 +52,9 @@ var convoChecks = []check{
 		WHERE ($1::uuid IS NULL OR c.id = $1)
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = c.id AND did = m.sender_did)
 			AND m.sender_did NOT LIKE 'did:erased:%' -- while an erasure runs, the roster still has its DID
-			-- A proposal of an external sender (RFC 9420 §12.1.8.1): a PublicMessage with sender_type 2
-			-- behind the group_id, whose length has two bytes if it is 64, and the epoch.
+			-- A proposal of an external sender (RFC 9420 §12.1.8.1): a PublicMessage with
+			-- sender_type 2 behind the group_id, whose length has two bytes if it is 64, and the
+			-- epoch.
 			AND NOT CASE WHEN m.kind = 2 AND octet_length(m.body) > 78 AND substr(m.body, 1, 4) = '\x00010001'
 				THEN get_byte(m.body, CASE WHEN get_byte(m.body, 4) < 64 THEN 13 + get_byte(m.body, 4) ELSE 78 END) = 2
 				ELSE false END`},
@@ -151,7 +152,8 @@ var convoChecks = []check{
 			SELECT FROM messages m WHERE m.convo_id = c.id AND m.kind = 3 AND m.sender_did = k.caller_did
 				AND m.idempotency_key = split_part(k.nsid, '.', 4) || ':' || k.key AND m.request_hash = k.request_hash)
 		UNION ALL
-		-- A commit's record lasts an hour at least (MLSD_IDEMPOTENCY_TTL), and stays for a day after that.
+		-- A commit's record lasts an hour at least (MLSD_IDEMPOTENCY_TTL), and stays for a day
+		-- after that.
 		SELECT c.id, format('the commit at %s has no record', m.seq)
 		FROM convos c JOIN messages m ON m.convo_id = c.id
 		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '1 day'

@@ -150,8 +150,8 @@ type Queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Storable returns text without what PostgreSQL does not store: NUL is left out, and bytes that are not
-// UTF-8 become U+FFFD.
+// Storable returns text without what PostgreSQL does not store: NUL is left out, and bytes that are
+// not UTF-8 become U+FFFD.
 func Storable(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }

@@ -56,7 +56,8 @@ func (c *Counter) Run(ctx context.Context) {
 // flushDue writes everything if many accounts wait to be written, else what is due.
 func (c *Counter) flushDue(ctx context.Context) error { return c.flush(ctx, c.crowded.Swap(false)) }
 
-// FlushAll writes all counts, and reads the sums of all subjects that were in use since the last flush.
+// FlushAll writes all counts, and reads the sums of all subjects that were in use since the last
+// flush.
 func (c *Counter) FlushAll(ctx context.Context) error { return c.flush(ctx, true) }
 
 func (c *Counter) flush(ctx context.Context, all bool) error {

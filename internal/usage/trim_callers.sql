@@ -1,4 +1,5 @@
--- Gives up the rows of the hour $1 that are not among the first $2 of their kind. Their counts move into the row of all others.
+-- Gives up the rows of the hour $1 that are not among the first $2 of their kind. Their counts move
+-- into the row of all others.
 WITH ranked AS (
     SELECT kind, caller_did, nsid, row_number() OVER (PARTITION BY kind ORDER BY weight DESC, caller_did, nsid) AS place
     FROM caller_counts WHERE hour = $1 AND caller_did <> ''
