@@ -92,11 +92,13 @@ func (s *Server) LimitLargeAnswers(all, perCaller int64) {
 // EveryMethod reports whether every method may answer with name.
 func EveryMethod(name string) bool { return everyMethod(name) }
 
-// TakePlaces takes all places for verifications, until release.
+func (p *places) all() []*memoryPool { return []*memoryPool{p.small, p.large, p.pages} }
+
+// TakePlaces takes all places for verifications and for large pages, until release.
 func (s *Server) TakePlaces(t *testing.T) (release func()) {
 	t.Helper()
 	var taken []*reservation
-	for _, pool := range []*memoryPool{s.handlers.places.small, s.handlers.places.large} {
+	for _, pool := range s.handlers.places.all() {
 		for i := range int(pool.size) {
 			var r reservation
 			if err := pool.reserve(t.Context(), &r, "hostile "+strconv.Itoa(i), "", 1); err != nil {
@@ -114,7 +116,7 @@ func (s *Server) TakePlaces(t *testing.T) (release func()) {
 
 // WaitingForPlaces returns how many callers wait for a place while all are taken.
 func (s *Server) WaitingForPlaces() (n int) {
-	for _, pool := range []*memoryPool{s.handlers.places.small, s.handlers.places.large} {
+	for _, pool := range s.handlers.places.all() {
 		pool.mu.Lock()
 		n += len(pool.shares) - int(pool.size)
 		pool.mu.Unlock()

@@ -34,14 +34,29 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	if p.FromEpoch > member.Epoch+1 {
 		return named(mlsapi.ErrInvalidEpochRange, "fromEpoch is beyond the convo's epoch")
 	}
-	answer := c.list()
-	err = messages.Commits(c.ctx, h.db, member.Window, p.FromEpoch, to, maxCommits, maxPageBytes, func(m *messages.Message) bool {
-		return answer.add(&mlsapi.CommitView{
-			Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
-		}, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body)))
-	})
-	if err != nil {
+	answer, next, bytes, full := c.list(), p.FromEpoch, int64(0), false
+	read := func(maxBytes int64) error {
+		return messages.Commits(c.ctx, h.db, member.Window, next, to, maxCommits-answer.n, maxBytes, func(m *messages.Message) bool {
+			full = !answer.add(&mlsapi.CommitView{
+				Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
+			}, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body)))
+			next, bytes = m.Epoch+1, bytes+int64(len(m.Body))
+			return !full
+		})
+	}
+	if err := read(smallPage); err != nil {
 		return err
+	}
+	if next <= min(to, member.Epoch) && answer.n < maxCommits && !full {
+		var place reservation
+		defer place.release()
+		more, err := h.largePage(c, &place)
+		if err != nil {
+			return err
+		}
+		if err := read(min(more, maxPageBytes-bytes)); err != nil {
+			return err
+		}
 	}
 	return c.replyList(answer, &mlsapi.GetCommitsOutput{ConvoID: p.ConvoID})
 }

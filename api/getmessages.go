@@ -26,7 +26,12 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	if err != nil {
 		return err
 	}
-	page := messages.Page{ConvoID: convo, Reader: c.caller, Entries: selections[p.MessageType], Limit: int(p.Limit), MaxBytes: maxPageBytes}
+	var place reservation
+	defer place.release()
+	page := messages.Page{
+		ConvoID: convo, Reader: c.caller, Entries: selections[p.MessageType], Limit: int(p.Limit), MaxBytes: maxPageBytes,
+		SmallBytes: smallPage, Large: func() (int64, error) { return h.largePage(c, &place) },
+	}
 	if p.SinceSeq != nil {
 		page.After = *p.SinceSeq
 	}

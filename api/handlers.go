@@ -45,8 +45,8 @@ type handlers struct {
 	byDID    *limiter
 	openings *openings
 	gate     Gate
-	// places are taken by requests that verify signatures outside a transaction.
-	places verificationPlaces
+	// places are taken by requests that verify signatures outside a transaction, and by large pages.
+	places places
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)

@@ -139,7 +139,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.handlers.byIP, s.handlers.byDID, s.handlers.openings = s.byIP, s.byDID, newOpenings()
-	s.handlers.places = newVerificationPlaces(runtime.GOMAXPROCS(0))
+	s.handlers.places = newPlaces(runtime.GOMAXPROCS(0))
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err
 	}

@@ -65,6 +65,45 @@ func TestSlowReadersLoseTheirPlace(t *testing.T) {
 	bob.get(mlsapi.NSIDGetConvos).ok()
 }
 
+// H2: large pages are made one after another, so that many at once do not stop everybody. Small ones
+// do not wait, and a page for which others wait is shorter. Nothing is left out.
+func TestLargePagesTakePlaces(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	in := alice.message(c, "")
+	for range 3 {
+		in.Ciphertext, in.IdempotencyKey = mlstest.Message(c.group, c.epoch, strings.Repeat("x", 700_000)), newKey()
+		alice.post(mlsapi.NSIDSendMessage, in).ok()
+	}
+	small := alice.create(bob)
+	alice.send(small, "hello")
+	readPage := func(cursor ...string) (n int, next *string) {
+		answer := bob.get(mlsapi.NSIDGetMessages, append([]string{"convoId", c.id}, cursor...)...).ok()
+		page := read[mlsapi.GetMessagesOutput](t, answer)
+		return len(page.Messages), page.Cursor
+	}
+	if n, next := readPage(); n != 3 || next != nil {
+		t.Fatalf("a page of %d messages, cursor %v; want all 3", n, next)
+	}
+	release := w.server.TakePlaces(t)
+	bob.get(mlsapi.NSIDGetMessages, "convoId", small.id).ok()
+	go func() {
+		defer release()
+		for t.Context().Err() == nil && w.server.WaitingForPlaces() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	n, next := readPage()
+	if n != 1 || next == nil {
+		t.Fatalf("a page of %d messages, cursor %v; want one, because there was no free place", n, next)
+	}
+	if n, next := readPage("sinceMessage", *next); n != 2 || next != nil {
+		t.Errorf("%d messages after the cursor, cursor %v; want 2", n, next)
+	}
+}
+
 // H3: connections that declare bodies and send nothing take no memory from those who send. 300
 // declared bodies of 256 KiB were all the memory for small ones.
 func TestDeclaredBodiesTakeNothing(t *testing.T) {

@@ -10,17 +10,6 @@ const (
 	unitVerification = 2 * time.Millisecond
 )
 
-// verificationPlaces bound the verifications that run at one time, one per caller. The bytes of the
-// pools are places here. Those of large objects have at most half of the places, and the others never
-// wait for them.
-type verificationPlaces struct{ small, large *memoryPool }
-
-// newVerificationPlaces shares out as many places as there are processors, and at least two.
-func newVerificationPlaces(processors int) verificationPlaces {
-	large := max(1, processors/2)
-	return verificationPlaces{small: newMemoryPool(int64(max(1, processors-large)), 1), large: newMemoryPool(int64(large), 1)}
-}
-
 // verify calls f, which verifies signatures in objects of n bytes. The request must not hold a
 // connection of the database: it can wait for a place. The caller is charged for the time. Errors:
 // limited, if the caller's other requests verify for too long; busy, if those of all callers do.

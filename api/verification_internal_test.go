@@ -10,7 +10,7 @@ import (
 // H1: a verification costs its caller units by the time that it takes.
 func TestVerificationIsCharged(t *testing.T) {
 	t.Parallel()
-	h := &handlers{places: newVerificationPlaces(1)}
+	h := &handlers{places: newPlaces(1)}
 	c := &call{ctx: t.Context(), caller: "did:plc:mallory"}
 	err := h.verify(c, 1, func() {
 		for begun := time.Now(); time.Since(begun) < 10*unitVerification; {
@@ -25,7 +25,7 @@ func TestVerificationIsCharged(t *testing.T) {
 func TestVerificationPlaces(t *testing.T) {
 	t.Parallel()
 	for processors, want := range map[int][2]int64{1: {1, 1}, 2: {1, 1}, 8: {4, 4}, 9: {5, 4}} {
-		h := &handlers{places: newVerificationPlaces(processors)}
+		h := &handlers{places: newPlaces(processors)}
 		if h.places.small.size != want[0] || h.places.large.size != want[1] {
 			t.Errorf("%d processors: %d small and %d large places", processors, h.places.small.size, h.places.large.size)
 		}

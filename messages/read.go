@@ -44,6 +44,11 @@ type Page struct {
 	Entries  Selection
 	Limit    int   // messages
 	MaxBytes int64 // of bodies; the first message is read even if it is larger
+	// SmallBytes is how many bytes of bodies are read without asking Large, at most MaxBytes.
+	SmallBytes int64
+	// Large is called before more is read, and returns how many bytes more the page can have. Read
+	// has no connection meanwhile. nil: up to MaxBytes in all.
+	Large func() (maxBytes int64, err error)
 }
 
 // End says where a page ended.
@@ -68,8 +73,8 @@ var (
 // Read calls each with the messages of p in log order, and returns where the page ended. The
 // message is valid until each returns. If each returns false, the page ends before that message,
 // which must not be the first one. Errors: ErrConvoNotFound for strangers and for convos that do
-// not exist, ErrNotMember for former members, ErrInvalidCursor. After an error the caller drops
-// what each got.
+// not exist, ErrNotMember for former members, ErrInvalidCursor, those of p.Large. After an error the
+// caller drops what each got.
 func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) bool) (end End, err error) {
 	r := reading{Page: p, each: each, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
 	if p.Behind != nil {
@@ -79,7 +84,15 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) boo
 	cut, err := r.runSmall(ctx, q)
 	if err == nil && cut {
 		r.upTo = r.LastSeq
-		err = r.runLarge(ctx, q)
+		most := p.MaxBytes - r.bytes
+		if p.Large != nil {
+			allowed, err := p.Large()
+			if err != nil {
+				return End{}, err
+			}
+			most = min(most, allowed)
+		}
+		err = r.runLarge(ctx, q, most)
 	}
 	switch {
 	case errors.Is(err, ErrConvoNotFound), errors.Is(err, ErrNotMember), errors.Is(err, ErrInvalidCursor):
@@ -104,18 +117,18 @@ type reading struct {
 }
 
 // runSmall reads messages up to the first one whose body is so large that a page of such bodies
-// could exceed MaxBytes. cut reports whether there is one.
+// could exceed SmallBytes. cut reports whether there is one.
 func (r *reading) runSmall(ctx context.Context, q pgpool.Queryer) (cut bool, err error) {
-	limit, largest := r.Limit+1, r.MaxBytes/int64(r.Limit+1)
+	limit, largest := r.Limit+1, r.SmallBytes/int64(r.Limit+1)
 	if r.Entries == CommitsOnly {
 		return r.read(q.Query(ctx, smallCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest))
 	}
 	return r.read(q.Query(ctx, smallPage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest, r.Entries == Everything))
 }
 
-// runLarge reads the rest of the page.
-func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer) (err error) {
-	limit, bytes, first := r.Limit-r.n, r.MaxBytes-r.bytes, r.n == 0
+// runLarge reads the rest of the page, up to bytes of bodies.
+func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer, bytes int64) (err error) {
+	limit, first := r.Limit-r.n, r.n == 0
 	if r.Entries == CommitsOnly {
 		_, err = r.read(q.Query(ctx, largeCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes, first))
 		return err

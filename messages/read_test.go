@@ -26,11 +26,56 @@ func readPage(t *testing.T, db pgpool.Queryer, p messages.Page) (seqs []int64, m
 	if p.Limit == 0 {
 		p.Limit, p.MaxBytes = 50, 1<<20
 	}
+	if p.SmallBytes == 0 {
+		p.SmallBytes = p.MaxBytes
+	}
 	end, err := messages.Read(t.Context(), db, p, func(m *messages.Message) bool {
 		seqs = append(seqs, m.Seq)
 		return true
 	})
 	return seqs, end.More, err
+}
+
+// H2: a page asks before it reads more than SmallBytes, and has no connection meanwhile.
+func TestLargePagesAsk(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	for i, size := range []int{100, 100, 20_000, 100, 30_000} {
+		f.append(t, f.draft(f.convos[0], alice, fmt.Sprint(i), strings.Repeat("x", size)))
+	}
+	refused := errors.New("no place")
+	for _, test := range []struct {
+		after, small, allowed int64
+		err                   error
+		want                  []int64
+		asked                 int
+	}{
+		{0, 1 << 20, 1 << 20, nil, []int64{1, 2, 3, 4, 5}, 0},
+		{0, 10_000, 1 << 20, nil, []int64{1, 2, 3, 4, 5}, 1},
+		{0, 10_000, 25_000, nil, []int64{1, 2, 3, 4}, 1},
+		{0, 10_000, 0, nil, []int64{1, 2}, 1},
+		{2, 10_000, 0, nil, []int64{3}, 1}, // the first comes even if it is too large
+		{0, 10_000, 0, refused, nil, 1},
+		{3, 10_000, 1 << 20, nil, []int64{4, 5}, 1},
+	} {
+		asked := 0
+		page := messages.Page{ConvoID: f.convos[0], After: test.after, Limit: 10, MaxBytes: 1 << 20, SmallBytes: test.small, Entries: messages.Everything}
+		page.Large = func() (int64, error) {
+			asked++
+			if n := f.db.Stat().AcquiredConns(); n != 0 {
+				t.Errorf("%d connections are in use", n)
+			}
+			return test.allowed, test.err
+		}
+		seqs, more, err := readPage(t, f.db, page)
+		if test.err != nil {
+			seqs = nil // the caller drops them
+		}
+		wantMore := test.err == nil && test.want[len(test.want)-1] < 5
+		if !errors.Is(err, test.err) || !slices.Equal(seqs, test.want) || asked != test.asked || more != wantMore {
+			t.Errorf("%+v: read %v, more %t, asked %d times: %v", test, seqs, more, asked, err)
+		}
+	}
 }
 
 // TestPagesCoverTheLog: with any limit and any byte bound, a reader that follows the pages gets
@@ -113,6 +158,7 @@ func TestPagesOfMixedSizes(t *testing.T) {
 		for _, seq := range test.fits {
 			page.MaxBytes += int64(len(bodies[seq]))
 		}
+		page.SmallBytes = page.MaxBytes
 		end, err := messages.Read(t.Context(), f.db, page, func(m *messages.Message) bool {
 			if string(m.Body) != bodies[m.Seq] || m.Sender != alice {
 				t.Errorf("%d is not what %s has sent", m.Seq, m.Sender)
@@ -126,7 +172,7 @@ func TestPagesOfMixedSizes(t *testing.T) {
 	}
 	for n := range 5 { // the reader ends the page after n
 		var seqs []int64
-		end, err := messages.Read(t.Context(), f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Limit: 10, MaxBytes: 1 << 20,
+		end, err := messages.Read(t.Context(), f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Limit: 10, MaxBytes: 1 << 20, SmallBytes: 1 << 20,
 			Entries: messages.Everything}, func(m *messages.Message) bool {
 			if len(seqs) == n+1 {
 				return false
