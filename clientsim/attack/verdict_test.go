@@ -79,7 +79,7 @@ func TestSelection(t *testing.T) {
 		}
 		names[a.Name], findings[a.Finding] = true, true
 	}
-	for _, finding := range []string{"H1", "H2", "H3", "H4", "H5", "H6", "H7", "H8", "H9", "H10", "H11", "H13"} {
+	for _, finding := range []string{"H1", "H2", "H3", "H4", "H5", "H6", "H7", "H8", "H9", "H10", "H11", "H13", "P8"} {
 		if !findings[finding] {
 			t.Errorf("no attack for %s", finding)
 		}

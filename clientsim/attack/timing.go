@@ -1,0 +1,188 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// timings belongs to promise 8: a stranger learns nothing, also not from how long an answer takes.
+func timings() []Attack {
+	return []Attack{{"timing", "P8", "strangers measure whether a convo exists, and whether somebody has blocked them", measureAnswers}}
+}
+
+// Strangers who measure. Together they stay below their rate limits.
+const (
+	measurers    = 60
+	pairsPerSec  = 120 // of requests
+	measureLanes = 2
+	// deviations is how far from an even result a comparison may be, in standard deviations of an
+	// even one.
+	deviations = 4
+)
+
+// comparison is a pair of calls that a stranger must not be able to tell apart.
+type comparison struct {
+	what   string
+	hidden func(who *xrpc.Account) xrpc.Call // of something that exists
+	absent func(who *xrpc.Account) xrpc.Call
+
+	mu            sync.Mutex // guards what follows
+	pairs, slower int        // slower: the hidden one's answer took longer
+	differ        int        // the answers differ
+}
+
+// measureAnswers compares the times of answers, pair by pair and in random order. If nothing can be
+// learned, the answer about what exists is the slower one in half of the pairs.
+func measureAnswers(ctx context.Context, t *Target) (*Prepared, error) {
+	askers, err := t.accounts(measurers)
+	if err != nil {
+		return nil, err
+	}
+	others, err := t.accounts(2)
+	if err != nil {
+		return nil, err
+	}
+	blocker, empty := others[0], others[1]
+	c := t.client(0)
+	if err := publishFat(ctx, c, blocker); err != nil {
+		return nil, err
+	}
+	for _, who := range askers {
+		if _, err := c.Do(ctx, blocker, xrpc.BlockCall(who.DID, xrpc.NewKey())); err != nil {
+			return nil, err
+		}
+	}
+	known := t.honest.convos[0]
+	made := honestConvo{id: uuid.Must(uuid.NewV7()).String(), group: mlsclient.RandomBytes(len(known.group))}
+	all := []*comparison{
+		convoCalls("getConvo", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.ConvoCall(c.id) }),
+		convoCalls("getMessages", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call {
+			return xrpc.MessagesCall(c.id, mlsapi.GetMessagesParamsMessageTypeAll, 0, 50)
+		}),
+		convoCalls("getGroupInfo", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.GroupInfoCall(c.id) }),
+		convoCalls("getWelcome", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.WelcomeCall(c.id, "") }),
+		convoCalls("sendMessage", known, made, func(who *xrpc.Account, c honestConvo) xrpc.Call {
+			return xrpc.SendCall(c.id, who.DID, 1, mlsclient.FakeMessage(c.group, 1, smallMessage), xrpc.NewKey())
+		}),
+		{
+			what:   "getKeyPackages",
+			hidden: func(*xrpc.Account) xrpc.Call { return claimOf(blocker.DID) },
+			absent: func(*xrpc.Account) xrpc.Call { return claimOf(empty.DID) },
+		},
+	}
+	web := t.web(0)
+	return &Prepared{
+		Run: func(ctx context.Context) error {
+			pace(ctx, pairsPerSec, measureLanes, func(ctx context.Context, i int) {
+				all[i%len(all)].measure(ctx, t, web, askers[i/len(all)%len(askers)])
+			})
+			return nil
+		},
+		Judge: func(context.Context, Effects) (claims []Claim) {
+			for _, one := range all {
+				claims = append(claims, one.claims()...)
+			}
+			return claims
+		},
+	}, nil
+}
+
+func convoCalls(what string, known, made honestConvo, call func(*xrpc.Account, honestConvo) xrpc.Call) *comparison {
+	return &comparison{
+		what:   what,
+		hidden: func(who *xrpc.Account) xrpc.Call { return call(who, known) },
+		absent: func(who *xrpc.Account) xrpc.Call { return call(who, made) },
+	}
+}
+
+// measure makes one pair of calls. A pair with an answer that is none, or about a rate limit, does
+// not count.
+func (c *comparison) measure(ctx context.Context, t *Target, web *http.Client, who *xrpc.Account) {
+	calls := []xrpc.Call{c.hidden(who), c.absent(who)}
+	tokens := make([]string, len(calls))
+	for i, call := range calls {
+		var err error
+		if tokens[i], err = who.TokenFor(t.Audience, call.Method, tokenLife); err != nil {
+			return
+		}
+	}
+	took, status := make([]time.Duration, len(calls)), make([]int, len(calls))
+	first := rand.IntN(len(calls))
+	for _, i := range []int{first, 1 - first} {
+		took[i], status[i] = t.timed(ctx, web, calls[i], tokens[i])
+	}
+	for _, s := range status {
+		if s == 0 || s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable {
+			return
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pairs++
+	if took[0] > took[1] {
+		c.slower++
+	}
+	if status[0] != status[1] {
+		c.differ++
+	}
+}
+
+// timed makes a call and returns how long it took, from the request's first byte to the answer's
+// last.
+func (t *Target) timed(ctx context.Context, web *http.Client, call xrpc.Call, token string) (time.Duration, int) {
+	verb, url, body := http.MethodPost, path(string(call.Method)), io.Reader(strings.NewReader(string(call.Body)))
+	if call.Query != nil {
+		verb, url, body = http.MethodGet, url+"?"+call.Query.Encode(), nil
+	}
+	t.tried()
+	req, err := http.NewRequestWithContext(ctx, verb, t.Base+url, body)
+	if err != nil {
+		t.answered(0)
+		return 0, 0
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	begun := time.Now()
+	resp, err := web.Do(req)
+	if err != nil {
+		t.answered(0)
+		return 0, 0
+	}
+	_, _ = io.Copy(io.Discard, resp.Body) // a broken answer has its status
+	took := time.Since(begun)
+	_ = resp.Body.Close()
+	t.answered(resp.StatusCode)
+	return took, resp.StatusCode
+}
+
+// claims says how uneven the comparison is.
+func (c *comparison) claims() []Claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	share, deviation := math.NaN(), math.NaN()
+	if c.pairs > 0 {
+		share = 100 * float64(c.slower) / float64(c.pairs)
+		deviation = 100 * 0.5 / math.Sqrt(float64(c.pairs))
+	}
+	return []Claim{
+		{fmt.Sprintf("%s: per cent from half, of %d pairs, in which the answer about what exists is slower", c.what, c.pairs), tenths(math.Abs(share - 50)), tenths(deviations * deviation)},
+		{c.what + ": answers with another status", float64(c.differ), 0},
+	}
+}
+
+func tenths(x float64) float64 { return math.Round(10*x) / 10 }
