@@ -209,7 +209,7 @@ func (c *Counter) addMissing(ctx context.Context, s *Spending, missing []subject
 	}
 	for _, who := range missing {
 		who.name = strings.Clone(who.name) // keeps nothing else of the request in memory
-		if s.accounts[who.kind], err = c.add(ctx, who, sums); err != nil {
+		if s.accounts[who.kind], err = c.add(ctx, s, who, sums); err != nil {
 			return err
 		}
 	}
@@ -234,7 +234,7 @@ func (c *Counter) find(who subject) *account {
 
 // add makes an account of what was read. If every account has counts that are not written, it writes
 // them first, so that no count is lost for want of memory.
-func (c *Counter) add(ctx context.Context, who subject, sums map[row]int64) (*account, error) {
+func (c *Counter) add(ctx context.Context, s *Spending, who subject, sums map[row]int64) (*account, error) {
 	a := &account{}
 	a.active.Store(true)
 	for r, name := range c.names[who.kind] {
@@ -242,28 +242,28 @@ func (c *Counter) add(ctx context.Context, who subject, sums map[row]int64) (*ac
 			a.counts[r].written.Store(sums[row{who.String(), name}])
 		}
 	}
-	if kept := c.keep(who, a); kept != nil {
+	if kept := c.keep(s, who, a); kept != nil {
 		return kept, nil
 	}
 	if err := c.FlushAll(ctx); err != nil {
 		return nil, err
 	}
-	if kept := c.keep(who, a); kept != nil {
+	if kept := c.keep(s, who, a); kept != nil {
 		return kept, nil
 	}
 	return a, nil // others took the place at once: the request is checked, and not counted
 }
 
 // keep remembers a, unless there is another account of the subject. It returns the one that is
-// remembered, or nil if there is no place.
-func (c *Counter) keep(who subject, a *account) *account {
+// remembered, or nil if there is no place. The other accounts of the request do not give way.
+func (c *Counter) keep(s *Spending, who subject, a *account) *account {
 	sh := c.shardOf(who)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if other := sh.accounts[who]; other != nil {
 		return other
 	}
-	if len(sh.accounts) >= c.most && !c.evict(sh) {
+	if len(sh.accounts) >= c.most && !c.evict(sh, s.accounts[:]) {
 		return nil
 	}
 	sh.accounts[who] = a
@@ -272,14 +272,15 @@ func (c *Counter) keep(who subject, a *account) *account {
 
 // evict forgets an account of which everything is written: its next request reads it again. Accounts
 // in use give way after others, and those that have used up a quota last. So nobody gains anything by
-// filling the memory with other DIDs. evict reports whether there was one.
-func (c *Counter) evict(sh *shard) bool {
+// filling the memory with other DIDs. Those of spared stay. evict reports whether there was one.
+func (c *Counter) evict(sh *shard, spared []*account) bool {
 	var active, usedUp *subject
 	unwritten := 0
 	for who, a := range sh.accounts { // in random order
 		switch {
 		case a.since.Load() != 0:
 			unwritten++
+		case slices.Contains(spared, a):
 		case c.usedUp(who.kind, a):
 			usedUp = &who
 		case a.active.Load():

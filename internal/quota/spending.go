@@ -130,7 +130,7 @@ func (s *Spending) seeConvo(convo uuid.UUID) {
 	if a == nil {
 		a = &account{}
 		a.active.Store(true)
-		a = s.c.keep(who, a)
+		a = s.c.keep(s, who, a)
 	}
 	s.accounts[convoSubject] = a
 }
