@@ -14,6 +14,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/quota"
@@ -47,6 +48,10 @@ type handlers struct {
 	gate     Gate
 	// places are taken by requests that verify signatures outside a transaction.
 	places verificationPlaces
+	// exports are the places of exports: the bytes of the pool are places here.
+	exports  *memoryPool
+	erasures *erasure.Store
+	erasing  func() // is called after an erasure has begun
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)

@@ -103,6 +103,11 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(grace, xrpc.UnregisterCall("phone", xrpc.NewKey()))
 	c.add(grace, xrpc.WithdrawCall("a lost device", xrpc.NewKey()))
 	c.add(grace, xrpc.Call{Method: mlsapi.NSIDGetSubscriptionTicket, Body: []byte{}})
+	c.add(alice, xrpc.ExportCall("", 10))
+	leaving, err := c.w.Phones(ctx, 1)
+	c.must(err)
+	heidi := leaving[0]
+	c.add(heidi, xrpc.EraseCall("", xrpc.NewKey()))
 	c.serverSentEvent(alice)
 	c.frame(alice)
 	return c.calls
