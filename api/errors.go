@@ -349,11 +349,12 @@ func (s *Server) declared(route *route, err error) error {
 }
 
 // failureOf finds the answer to any error. It logs what is not the client's fault, and counts
-// refusals by quota.
+// refusals by quota and by the limits of look-ups.
 func (s *Server) failureOf(c echo.Context, err error) failure {
 	if exceeded, ok := find[*quota.ExceededError](err); ok {
 		s.cfg.Metrics.quotaRefusals.WithLabelValues(exceeded.Quota).Inc()
 	}
+	s.cfg.Metrics.lookupRefused(err)
 	f, row, ok := answerTo(err)
 	if ok {
 		if row != nil && row.log != "" {
