@@ -63,6 +63,9 @@ func TestSlowReadersLoseTheirPlace(t *testing.T) {
 	}
 	bob.get(mlsapi.NSIDGetMessages, "convoId", c.id).ok()
 	bob.get(mlsapi.NSIDGetConvos).ok()
+	if cut := w.metric("mlsd_transfers_cut_total", "kind", "answer"); !(cut >= 1 && cut <= 4) {
+		t.Errorf("%v transfers are counted as cut", cut)
+	}
 }
 
 // H3: connections that declare bodies and send nothing take no memory from those who send. 300
