@@ -50,7 +50,7 @@ var parts = []part{
 	{"push_jobs", []column{{"id", uuidKey}}, `
 		SELECT id, to_jsonb(t)::text FROM push_jobs t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
 	{"push_convos", []column{{"convo_id", uuidKey}}, `
-		SELECT convo_id, CASE WHEN sender_did = @did THEN to_jsonb(t)::text END
+		SELECT convo_id, CASE WHEN sender_did = @did THEN (to_jsonb(t) - 'last')::text END
 		FROM (
 			SELECT m.convo_id, p.sender_did, p.created_at, lead(m.convo_id) OVER (ORDER BY m.convo_id) IS NULL AS last
 			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) m
