@@ -83,6 +83,7 @@ func TestExportMyData(t *testing.T) {
 		bob.send(c, fmt.Sprint("bob ", i))
 		bob.send(left, fmt.Sprint("left ", i))
 	}
+	alice.send(c, "the last entry is not bob's")
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: left.id}).ok()
 	carol.send(left, "behind bob's back")
 	bob.create(alice)
@@ -178,8 +179,8 @@ func TestExportOfLargeMessages(t *testing.T) {
 	w := newWorld(t)
 	alice := w.user()
 	c := alice.create()
-	for range 4 {
-		alice.send(c, strings.Repeat("x", 3_000_000))
+	for range 4 { // two exceed the bytes of a statement, and not those of a page
+		alice.send(c, strings.Repeat("x", 2_600_000))
 	}
 	params, found := []string{"limit", "500"}, 0
 	for {
