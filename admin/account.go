@@ -2,12 +2,13 @@ package admin
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/archive"
 )
 
 // didParam is the parameter that names an account.
@@ -30,28 +31,14 @@ var accountUnblock = Method{
 
 // Account is what is held about a DID, in numbers, and whether it may use the service.
 type Account struct {
-	DID              syntax.DID `json:"did"`
-	Status           string     `json:"status"` // what the network says of it
-	StatusAt         *time.Time `json:"statusAt,omitempty"`
-	Block            *Block     `json:"block,omitempty"`
-	EraseAfter       *time.Time `json:"eraseAfter,omitempty"`
-	ErasingAt        *time.Time `json:"erasingAt,omitempty"` // an erasure is running
-	ErasedAt         *time.Time `json:"erasedAt,omitempty"`
-	Devices          int64      `json:"devices"` // known by a KeyPackage, a push target or a Welcome on its way
-	KeyPackages      int64      `json:"keyPackages"`
-	Available        int64      `json:"keyPackagesAvailable"`
-	KeyPackageBytes  int64      `json:"keyPackageBytes"`
-	Convos           int64      `json:"convos"`        // of which it is a member
-	Created          int64      `json:"convosCreated"` // of these
-	PendingWelcomes  int64      `json:"pendingWelcomes"`
-	PushTargets      int64      `json:"pushTargets"`
-	PushJobs         int64      `json:"pushJobs"`
-	Records          int64      `json:"records"` // of idempotency keys
-	RecordBytes      int64      `json:"recordBytes"`
-	Connected        int64      `json:"connectedDevices"`
-	LastPublished    *time.Time `json:"lastKeyPackageAt,omitempty"`
-	LastRecord       *time.Time `json:"lastWriteAt,omitempty"` // with a key that is still kept
-	OldestMembership *time.Time `json:"oldestMembershipAt,omitempty"`
+	DID        syntax.DID `json:"did"`
+	Status     string     `json:"status"` // what the network says of it
+	StatusAt   *time.Time `json:"statusAt,omitempty"`
+	Block      *Block     `json:"block,omitempty"`
+	EraseAfter *time.Time `json:"eraseAfter,omitempty"`
+	ErasingAt  *time.Time `json:"erasingAt,omitempty"` // an erasure is running
+	ErasedAt   *time.Time `json:"erasedAt,omitempty"`
+	archive.Counts
 }
 
 // Block is an operator's block of an account.
@@ -61,11 +48,6 @@ type Block struct {
 	Reason   string    `json:"reason"`
 }
 
-// accountSQL counts the rows of one DID. $1 is the DID.
-//
-//go:embed account.sql
-var accountSQL string
-
 // showAccount answers for any DID: nothing is held about one that was never here.
 func showAccount(ctx context.Context, s *Service, c Call) (any, error) {
 	did, err := parseDID(c.Params[didParam.Name])
@@ -73,7 +55,7 @@ func showAccount(ctx context.Context, s *Service, c Call) (any, error) {
 		return nil, err
 	}
 	a := Account{DID: did}
-	err = s.reading(ctx, func(tx pgx.Tx) error {
+	err = archive.Snapshot(ctx, s.db, func(tx pgx.Tx) error {
 		standing, err := s.blocks.Get(ctx, tx, did)
 		if err != nil {
 			return err
@@ -83,9 +65,8 @@ func showAccount(ctx context.Context, s *Service, c Call) (any, error) {
 		if b := standing.Block; b != nil {
 			a.Block = &Block{At: b.At, Operator: b.By, Reason: b.Reason}
 		}
-		return tx.QueryRow(ctx, accountSQL, did).Scan(&a.Devices, &a.KeyPackages, &a.Available, &a.KeyPackageBytes, &a.LastPublished,
-			&a.Convos, &a.Created, &a.OldestMembership, &a.PendingWelcomes, &a.PushTargets, &a.PushJobs,
-			&a.Records, &a.RecordBytes, &a.LastRecord, &a.Connected)
+		a.Counts, err = archive.Count(ctx, tx, did)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the account: %w", err)
@@ -131,15 +112,4 @@ func (s *Service) setBlock(ctx context.Context, c Call, blocked bool, set func(p
 	}
 	s.changed()
 	return out, nil
-}
-
-// reading runs look in a read-only transaction that sees every caller's records.
-func (s *Service) reading(ctx context.Context, look func(pgx.Tx) error) error {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	return pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
-			return err
-		}
-		return look(tx)
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/archive"
 	"mlsd/convos"
 )
 
@@ -71,7 +72,7 @@ func showConvo(ctx context.Context, s *Service, call Call) (any, error) {
 		return nil, err
 	}
 	c := Convo{ID: id}
-	err = s.reading(ctx, func(tx pgx.Tx) error {
+	err = archive.Snapshot(ctx, s.db, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, convoSQL, id).Scan(&c.CipherSuite, &c.Epoch, &c.CommitLevel, &c.LastSeq, &c.CreatedAt, &c.LastMessageAt,
 			&c.ClosedAt, &c.Entries, &c.EntryBytes, &c.WelcomeBytes, &c.GroupBytes)
 		if err != nil {

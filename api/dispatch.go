@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -39,9 +40,11 @@ type call struct {
 	// address is that of the client, or its /64 if it is IPv6.
 	address string
 	begun   time.Time
-	token   *serviceauth.Verified // for a handler that uses it up itself
-	quota   *quota.Spending       // what the request uses, of a write
-	cost    []quota.Cost          // what the write uses, besides its record
+	// standing is why the account's requests are refused by other methods, or nil.
+	standing *accounts.InactiveError
+	token    *serviceauth.Verified // for a handler that uses it up itself
+	quota    *quota.Spending       // what the request uses, of a write
+	cost     []quota.Cost          // what the write uses, besides its record
 
 	answer   []byte
 	usedKey  string // the key of the write's record; "": it has none
@@ -180,7 +183,11 @@ func (h *handlers) mayCall(c *call, did syntax.DID) error {
 	if err := h.byDID.take(c.http, did.String(), c.route.cost); err != nil {
 		return err
 	}
-	return h.gate.Check(c.ctx, did)
+	err := h.gate.Check(c.ctx, did)
+	if inactive, ok := find[*accounts.InactiveError](err); ok && slices.Contains(c.route.serves, inactive.Status) {
+		c.standing, err = inactive, nil
+	}
+	return err
 }
 
 // checkForm refuses a wrong HTTP method, repeated headers, and a body that is not plain JSON.

@@ -13,8 +13,10 @@ import (
 	"mlsd/accounts"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/archive"
 	"mlsd/consent"
 	"mlsd/convos"
+	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/batch"
@@ -144,6 +146,8 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrExpirationTooFar, status: http.StatusBadRequest, match: is(keypackages.ErrExpirationTooFar)},
 	{name: mlsapi.ErrWelcomeNotFound, status: http.StatusNotFound, match: is(welcome.ErrNotFound)},
 	{name: mlsapi.ErrWelcomeConsumed, status: http.StatusGone, match: is(welcome.ErrConsumed)},
+	{name: mlsapi.ErrInvalidCursor, status: http.StatusBadRequest, match: is(archive.ErrPosition)},
+	{name: mlsapi.ErrInvalidConfirmation, status: http.StatusBadRequest, match: is(erasure.ErrConfirmation)},
 	{name: mlsapi.ErrTooManyPushTargets, status: http.StatusBadRequest, match: is(push.ErrTooManyTargets)},
 	{name: mlsapi.ErrFutureCursor, status: http.StatusBadRequest, match: is(events.ErrFutureCursor)},
 	{name: mlsapi.ErrConsumerTooSlow, status: http.StatusBadRequest, match: is(events.ErrConsumerTooSlow)},
@@ -345,11 +349,12 @@ func (s *Server) declared(route *route, err error) error {
 }
 
 // failureOf finds the answer to any error. It logs what is not the client's fault, and counts
-// refusals by quota.
+// refusals by quota and by the limits of look-ups.
 func (s *Server) failureOf(c echo.Context, err error) failure {
 	if exceeded, ok := find[*quota.ExceededError](err); ok {
 		s.cfg.Metrics.quotaRefusals.WithLabelValues(exceeded.Quota).Inc()
 	}
+	s.cfg.Metrics.lookupRefused(err)
 	f, row, ok := answerTo(err)
 	if ok {
 		if row != nil && row.log != "" {

@@ -14,6 +14,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/quota"
@@ -45,8 +46,11 @@ type handlers struct {
 	byDID    *limiter
 	openings *openings
 	gate     Gate
-	// places are taken by requests that verify signatures outside a transaction, and by large pages.
-	places places
+	// places are taken by requests that verify signatures outside a transaction, by large pages and by
+	// exports.
+	places   places
+	erasures *erasure.Store
+	erasing  func() // is called after an erasure has begun
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)

@@ -19,6 +19,7 @@ func TestExpiredHeader(t *testing.T) {
 		"processExternalCommit": mlsapi.ErrEpochMismatch, "leaveConvo with a commit": mlsapi.ErrEpochMismatch,
 		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "", "withdrawKeyPackages": "",
 		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay, "setInvitationPolicy": replay,
+		"eraseMyAccount": "", "eraseMyAccount, confirmed": replay,
 	}
 	for _, kind := range keyed {
 		t.Run(kind.name, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestExpiredHeader(t *testing.T) {
 			default:
 				again.fails(http.StatusConflict, expect)
 			}
-			if kind.name == "sendMessage" { // its record is the message
+			if kind.name == "sendMessage" || kind.name == "eraseMyAccount, confirmed" { // the record is the message, or the token
 				again.replays(first)
 			} else if again.header.Get("X-Idempotency-Expired") != "true" || again.header.Get("X-Idempotency-Replay") != "" {
 				t.Fatalf("the headers are %v", again.header)
@@ -63,6 +64,7 @@ func TestTTLPerOperation(t *testing.T) {
 		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day, "getKeyPackages": 30 * time.Minute,
 		"registerPushTarget": day, "unregisterPushTarget": day, "withdrawKeyPackages": day,
 		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day, "setInvitationPolicy": day,
+		"eraseMyAccount": time.Hour, "eraseMyAccount, confirmed": time.Hour,
 	}
 	for _, kind := range keyed {
 		if kind.name == "sendMessage" {

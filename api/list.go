@@ -21,8 +21,8 @@ type list struct {
 	err  error // there is no memory for the rest
 }
 
-// maxEnvelope bounds the fields in front of the array, in bytes. They are written last, because the
-// cursor is known last.
+// maxEnvelope is the space for the fields in front of the array, in bytes. They are written last,
+// because the cursor is known last. A longer cursor moves the array.
 const maxEnvelope = 256
 
 // list begins an answer. Its buffer belongs to the call's memory reservation, until that is
@@ -68,7 +68,13 @@ func (c *call) replyList(l *list, around lexcodec.Appender) error {
 	}
 	envelope := around.AppendJSON(make([]byte, 0, maxEnvelope))
 	at := bytes.Index(envelope, []byte("[]")) + 1
-	begin := maxEnvelope - at
+	if more := at - maxEnvelope; more > 0 { // a long cursor, which is rare
+		if err := c.hold(len(*l.buf) + more); err != nil {
+			return err
+		}
+		*l.buf = slices.Insert(*l.buf, 0, make([]byte, more)...)
+	}
+	begin := max(0, maxEnvelope-at)
 	copy((*l.buf)[begin:], envelope[:at])
 	*l.buf = append(*l.buf, envelope[at:]...)
 	c.answer = (*l.buf)[begin:]

@@ -52,6 +52,8 @@ func TestForgerIsLimited(t *testing.T) {
 		if n < 50 {
 			t.Errorf("refused after %d look-ups, want 50", n)
 		}
+		w.counts(1, "mlsd_lookups_refused_total", "limit", "address")
+		w.counts(0, "mlsd_lookups_refused_total", "limit", "node")
 		break
 	}
 	known.get(mlsapi.NSIDGetConvos).ok()

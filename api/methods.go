@@ -1,9 +1,11 @@
 package api
 
 import (
+	"slices"
 	"strings"
 	"time"
 
+	"mlsd/accounts"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
@@ -31,6 +33,9 @@ type policy struct {
 	// formerNames are parameters that had another name once: the former name, and the present one.
 	// A request may still use the former.
 	formerNames map[string]string
+	// serves are the states of accounts, besides active, whose requests are served: an account has a
+	// right to its data, whatever its host says of it. What the operator has blocked is not served.
+	serves []accounts.Status
 	// countOutcomes says that mlsd_welcome_fetches_total counts the method's answers.
 	countOutcomes bool
 }
@@ -77,10 +82,25 @@ const (
 // costStream is what a method that holds a connection costs, in units of the rate limit of a DID.
 const costStream = 4
 
+// What the methods about the caller's own data cost, in units. What the reading of an export takes is
+// added: see unitExport.
+const (
+	costExport = 5
+	costErase  = 20
+)
+
+// States of accounts that some methods serve.
+var (
+	notActive = []accounts.Status{accounts.Deactivated, accounts.Suspended, accounts.TakenDown, accounts.Deleted}
+	// orErasing is for the method that begins an erasure: its repetition gets the first answer.
+	orErasing = append(slices.Clip(notActive), accounts.Erasing)
+)
+
 // Lifetimes of idempotency records. After it the key is new again, and only the write's own check
 // against a double effect is left: docs/IDEMPOTENCY.md lists them.
 const (
 	recordDay   = 24 * time.Hour
+	recordHour  = time.Hour
 	recordClaim = 30 * time.Minute // as long as the claim of a KeyPackage
 )
 
@@ -105,6 +125,11 @@ var methods = map[string]policy{
 	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
+	// The record of the first step holds the token, so it does not last longer than it must. The
+	// token itself is the record of the second step.
+	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, recordLife: recordHour,
+		leastLife: leastAnswer, serves: orErasing},
+	nsid.ExportMyData:        {answerMemory: answerPage, cost: costExport, serves: notActive},
 	nsid.GetBlocks:           {answerMemory: answerCounts},
 	nsid.GetCommits:          {answerMemory: answerPage},
 	nsid.GetConvo:            {answerMemory: answerRoster},

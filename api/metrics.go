@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
+	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/push"
 	"mlsd/welcome"
@@ -32,6 +34,9 @@ type Metrics struct {
 
 	quotaRefusals *prometheus.CounterVec
 	quotaUse      *prometheus.GaugeVec
+
+	lookupsRefused *prometheus.CounterVec
+	transfersCut   *prometheus.CounterVec
 
 	batches      prometheus.Histogram
 	expired      prometheus.Counter
@@ -58,6 +63,19 @@ const (
 const (
 	kindWebSocket  = "websocket"
 	kindServerSent = "sse"
+)
+
+// Limits of look-ups, in metrics: those of an address, and those of the node.
+const (
+	limitAddress = "address"
+	limitNode    = "node"
+)
+
+// Kinds of transfers, in metrics.
+const (
+	transferBody   = "body"
+	transferAnswer = "answer"
+	transferDrain  = "drain"
 )
 
 // NewMetrics registers the metrics with reg.
@@ -93,6 +111,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		quotaUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_quota_highest_use", Help: "The highest share of a quota that a DID, address or convo has used today, of those that this node knows: 1 is all of it."}, []string{"quota"}),
 
+		lookupsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_lookups_refused_total", Help: "Requests that were refused because a limit of look-ups of DID documents is reached, by whose: address (429), node (503)."}, []string{"limit"}),
+		transfersCut: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_transfers_cut_total", Help: "Transfers that were cut to make space for others, or because their address had too many slow ones: body, answer, drain (the rest of a refused body)."}, []string{"kind"}),
+
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{
@@ -121,7 +144,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.rounds,
-		m.failures, m.records, m.quotaRefusals, m.quotaUse,
+		m.failures, m.records, m.quotaRefusals, m.quotaUse, m.lookupsRefused, m.transfersCut,
 		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
@@ -143,6 +166,12 @@ func (m *Metrics) begin() {
 	}
 	for _, name := range quota.Names() {
 		m.quotaRefusals.WithLabelValues(name)
+	}
+	for _, limit := range []string{limitAddress, limitNode} {
+		m.lookupsRefused.WithLabelValues(limit)
+	}
+	for _, kind := range []string{transferBody, transferAnswer, transferDrain} {
+		m.transfersCut.WithLabelValues(kind)
 	}
 	for _, removed := range []string{"records", "audit"} {
 		m.records.WithLabelValues(removed)
@@ -249,6 +278,23 @@ func (m *Metrics) PushChallenged(result string) { m.challenges.WithLabelValues(r
 func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {
 	m.pushBacklog.Set(float64(jobs))
 	m.pushOldest.Set(oldest.Seconds())
+}
+
+// lookupRefused counts a request whose caller was not looked up, if err says so.
+func (m *Metrics) lookupRefused(err error) {
+	switch {
+	case errors.Is(err, serviceauth.ErrSpent):
+		m.lookupsRefused.WithLabelValues(limitAddress).Inc()
+	case errors.Is(err, serviceauth.ErrBusy):
+		m.lookupsRefused.WithLabelValues(limitNode).Inc()
+	}
+}
+
+// transferEnded counts a transfer that was cut.
+func (m *Metrics) transferEnded(kind string, cut bool) {
+	if cut {
+		m.transfersCut.WithLabelValues(kind).Inc()
+	}
 }
 
 // streamBegins counts an open stream until ends is called.

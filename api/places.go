@@ -2,17 +2,17 @@ package api
 
 // places bound how many requests that need a processor for long run at one time, one per caller. The
 // bytes of the pools are places here. Each kind has its own, so it does not wait for the others:
-// verifications of small and of large objects, and large pages.
-type places struct{ small, large, pages *memoryPool }
+// verifications of small and of large objects, large pages, and exports.
+type places struct{ small, large, pages, exports *memoryPool }
 
 // newPlaces shares out as many places as there are processors, and at least one of each kind. Large
-// objects and large pages have at most half of them.
+// objects and large pages have at most half of them, exports a fixed number.
 func newPlaces(processors int) places {
 	large := max(1, processors/2)
 	return places{
 		small: newMemoryPool(int64(max(1, processors-large)), 1),
 		large: newMemoryPool(int64(large), 1),
-		pages: newMemoryPool(int64(large), 1),
+		pages: newMemoryPool(int64(large), 1), exports: newMemoryPool(exportsAtOnce, 1),
 	}
 }
 

@@ -39,6 +39,7 @@ var keyedInputs = map[string]func(query url.Values, body []byte) (input, error){
 	nsid.UnblockActor:          ofBody(mlsapi.DecodeUnblockActorInput),
 	nsid.AddMembers:            ofBody(mlsapi.DecodeAddMembersInput),
 	nsid.CreateConvo:           ofBody(mlsapi.DecodeCreateConvoInput),
+	nsid.EraseMyAccount:        ofBody(mlsapi.DecodeEraseMyAccountInput),
 	nsid.GetKeyPackages:        ofQuery(mlsapi.DecodeGetKeyPackagesParams),
 	nsid.LeaveConvo:            ofBody(mlsapi.DecodeLeaveConvoInput),
 	nsid.ProcessExternalCommit: ofBody(mlsapi.DecodeProcessExternalCommitInput),

@@ -168,6 +168,17 @@ var keyed = []write{
 		return request{by: bob, nsid: mlsapi.NSIDSetInvitationPolicy, in: &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM invitation_policies WHERE did = $1`, args: []any{bob.did()}}
 	}},
+	{"eraseMyAccount", func(w *world, key *string) request {
+		bob := w.user()
+		return request{by: bob, nsid: mlsapi.NSIDEraseMyAccount, in: &mlsapi.EraseMyAccountInput{IdempotencyKey: key},
+			effects: `SELECT count(*) FROM erasure_confirmations WHERE did = $1`, args: []any{bob.did()}}
+	}},
+	{"eraseMyAccount, confirmed", func(w *world, key *string) request {
+		bob := w.user()
+		return request{by: bob, nsid: mlsapi.NSIDEraseMyAccount,
+			in:      &mlsapi.EraseMyAccountInput{ConfirmationToken: ptr(bob.confirmation()), IdempotencyKey: key},
+			effects: `SELECT count(*) FROM erasures WHERE did = $1`, args: []any{bob.did()}}
+	}},
 	{"getKeyPackages", func(w *world, key *string) request {
 		alice, bob := w.user(), w.user()
 		for range 3 {
@@ -207,12 +218,13 @@ var unkeyed = []write{
 }
 
 // guarded returns the writes that take effect once, with one answer, even if they are repeated
-// without a key. These are all but getKeyPackages, publishKeyPackages, unregisterPushTarget and
-// withdrawKeyPackages. The answers of the last three say that a request is a repetition.
+// without a key. These are all but the first step of eraseMyAccount, getKeyPackages, publishKeyPackages,
+// unregisterPushTarget and withdrawKeyPackages. The answers of the last three say that a request is a
+// repetition.
 func guarded() []write {
 	var out []write
 	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {
-		if k.name != "getKeyPackages" && k.name != "publishKeyPackages" && k.name != "unregisterPushTarget" && k.name != "withdrawKeyPackages" {
+		if k.name != "eraseMyAccount" && k.name != "getKeyPackages" && k.name != "publishKeyPackages" && k.name != "unregisterPushTarget" && k.name != "withdrawKeyPackages" {
 			out = append(out, k)
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"mlsd/convos"
+	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/quota"
@@ -73,6 +74,11 @@ type Config struct {
 	Metrics  *Metrics
 	// Gate says who may use the node. Default: everybody.
 	Gate Gate
+	// Erasures makes the jobs that erase accounts.
+	Erasures *erasure.Store
+	// Erasing is called after an erasure has begun: the node must refuse the account. It must not
+	// block. Default: nothing is called.
+	Erasing func()
 	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
 	Lifetimes idem.Lifetimes
 	// Committed is called after each committed write. It must not block. Default: nothing is
@@ -110,6 +116,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Committed == nil {
 		cfg.Committed = func() {}
 	}
+	if cfg.Erasing == nil {
+		cfg.Erasing = func() {}
+	}
 	if cfg.Served == nil {
 		cfg.Served = func(usage.Request) {}
 	}
@@ -139,6 +148,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.handlers.byIP, s.handlers.byDID, s.handlers.openings = s.byIP, s.byDID, newOpenings()
+	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
 	s.handlers.places = newPlaces(runtime.GOMAXPROCS(0))
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err

@@ -63,6 +63,9 @@ func TestSlowReadersLoseTheirPlace(t *testing.T) {
 	}
 	bob.get(mlsapi.NSIDGetMessages, "convoId", c.id).ok()
 	bob.get(mlsapi.NSIDGetConvos).ok()
+	if cut := w.metric("mlsd_transfers_cut_total", "kind", "answer"); !(cut >= 1 && cut <= 4) {
+		t.Errorf("%v transfers are counted as cut", cut)
+	}
 }
 
 // H2: large pages are made one after another, so that many at once do not stop everybody. Small ones

@@ -98,28 +98,35 @@ func (w *world) counts(want float64, name string, labels ...string) {
 	w.t.Helper()
 	got := math.NaN()
 	for range 500 {
-		families, err := w.registry.Gather()
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, f := range families {
-			for _, m := range f.GetMetric() {
-				matches := f.GetName() == name
-				for _, l := range m.GetLabel() {
-					i := slices.Index(labels, l.GetName())
-					matches = matches && i >= 0 && labels[i+1] == l.GetValue()
-				}
-				if matches {
-					got = m.GetGauge().GetValue() + m.GetCounter().GetValue()
-				}
-			}
-		}
-		if got == want {
+		if got = w.metric(name, labels...); got == want {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	w.t.Errorf("%s%v is %g, want %g", name, labels, got, want)
+}
+
+// metric is the value of a metric of the node that was booted last.
+func (w *world) metric(name string, labels ...string) float64 {
+	w.t.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	got := math.NaN()
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			matches := f.GetName() == name
+			for _, l := range m.GetLabel() {
+				i := slices.Index(labels, l.GetName())
+				matches = matches && i >= 0 && labels[i+1] == l.GetValue()
+			}
+			if matches {
+				got = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return got
 }
 
 // The events of a convo come in order, in both forms, and agree with getMessages and getCommits.

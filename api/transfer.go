@@ -55,6 +55,7 @@ func (s *Server) readBody(cl *call) (body []byte, err error) {
 	body, err = cl.receive(make([]byte, 0, first), most, growth)
 	whole := err == nil && (r.ContentLength < 0 || int64(len(body)) == r.ContentLength)
 	evicted := cl.body.end(whole)
+	s.cfg.Metrics.transferEnded(transferBody, evicted)
 	if time.Since(cl.begun) > longUpload {
 		s.setDeadline(control.SetWriteDeadline, time.Now().Add(maxRequest+downloadPace.grace))
 	}
@@ -124,6 +125,7 @@ func (s *Server) write(cl *call) error {
 		}
 	}
 	evicted := cl.reserved.end(err == nil)
+	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
 	if err != nil {
 		s.cfg.Log.Debug("an answer was not read", "evicted", evicted, "error", err)
 		return nil // net/http closes the connection
@@ -162,7 +164,7 @@ func (s *Server) drain(cl *call) {
 		drained += n
 		reserved.progress(n)
 	}
-	reserved.end(complete)
+	s.cfg.Metrics.transferEnded(transferDrain, reserved.end(complete))
 	if !complete {
 		w.Header().Set(echo.HeaderConnection, "close")
 	}

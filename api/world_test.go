@@ -29,6 +29,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
@@ -148,10 +149,11 @@ func (w *world) boot() *api.Server {
 	}
 	w.quotas = quota.New(w.db, w.limits, log, quota.WithClock(w.now), quota.OnUse(metrics.QuotaUsed))
 	server, err := api.New(api.Config{
-		Quotas:  w.quotas,
-		Gate:    w.newGate(),
-		Served:  w.served.add,
-		Tickets: w.tickets, Events: w.hub, Committed: committed,
+		Quotas:   w.quotas,
+		Gate:     w.newGate(),
+		Erasures: erasure.NewStore(accounts.NewStore(0)),
+		Served:   w.served.add,
+		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
 		Writes:   idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys)),

@@ -43,6 +43,7 @@ func steps() []step {
 		{"sessions", rows("subscription_tickets", func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
 			return events.EraseSessions(ctx, tx, p)
 		})},
+		{"confirmations", rows("erasure_confirmations", eraseConfirmations)},
 		{"leave", leave},
 		{"KeyPackages", rows("key_packages", keypackages.Erase)},
 		{"push", rows("push_jobs", push.Erase)},

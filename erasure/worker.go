@@ -99,7 +99,8 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 		worked, err := w.batch(ctx)
 		failed = errors.Join(failed, err)
 		if !worked || ctx.Err() != nil {
-			return errors.Join(failed, w.cfg.Accounts.SweepErased(ctx, w.cfg.DB, batchRows))
+			return errors.Join(failed, w.cfg.Accounts.SweepErased(ctx, w.cfg.DB, batchRows),
+				w.cfg.Jobs.sweepConfirmations(ctx, w.cfg.DB, batchRows))
 		}
 	}
 }
@@ -241,7 +242,7 @@ func (j *job) save(ctx context.Context) error {
 	}
 	_, err := j.tx.Exec(ctx, `
 		UPDATE erasures SET step = $2, position = $3, pass = $4, counts = $5, remains = $6,
-			not_before = greatest(clock_timestamp() + $7::interval, not_before)
+			not_before = greatest(clock_timestamp() + $7::interval, not_before), moved_at = clock_timestamp()
 		WHERE id = $1`, j.id, j.step, j.position, j.pass, j.counts, j.remains, j.wait)
 	if err != nil {
 		return fmt.Errorf("save the progress: %w", err)

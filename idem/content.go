@@ -22,12 +22,12 @@ type Content []Field
 // Hash is the SHA-256 of the content as one JSON object.
 func (c Content) Hash() [sha256.Size]byte {
 	h := sha256.New()
+	h.Write([]byte{'{'})
 	for i, f := range c {
-		sep := byte(',')
-		if i == 0 {
-			sep = '{'
+		if i > 0 {
+			h.Write([]byte{','})
 		}
-		h.Write([]byte{sep, '"'})
+		h.Write([]byte{'"'})
 		h.Write([]byte(f.Name)) // lexicon field names need no escaping
 		h.Write([]byte{'"', ':'})
 		h.Write(f.JSON)

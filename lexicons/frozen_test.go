@@ -117,6 +117,8 @@ acceptConvo | ConvoNotFound, NotMember, IdempotencyConflict, RequestInProgress
 blockActor | TooManyBlocks, IdempotencyConflict, RequestInProgress
 unblockActor | IdempotencyConflict, RequestInProgress
 getBlocks | InvalidCursor
+exportMyData | InvalidCursor
+eraseMyAccount | InvalidConfirmation, IdempotencyConflict, RequestInProgress
 setInvitationPolicy | IdempotencyConflict, RequestInProgress
 streamConvoEvents | FutureCursor
 subscribeConvoEvents | FutureCursor, ConsumerTooSlow, InvalidTicket

@@ -16,11 +16,13 @@ type none struct{}
 
 func (e *echo) keep(v any) error { e.got = v; return nil }
 
-func (e *echo) AcceptConvo(_ none, in *mlsapi.AcceptConvoInput) error   { return e.keep(in) }
-func (e *echo) BlockActor(_ none, in *mlsapi.BlockActorInput) error     { return e.keep(in) }
-func (e *echo) UnblockActor(_ none, in *mlsapi.UnblockActorInput) error { return e.keep(in) }
-func (e *echo) GetBlocks(_ none, p *mlsapi.GetBlocksParams) error       { return e.keep(p) }
-func (e *echo) GetInvitationPolicy(none) error                          { return e.keep(nil) }
+func (e *echo) AcceptConvo(_ none, in *mlsapi.AcceptConvoInput) error       { return e.keep(in) }
+func (e *echo) BlockActor(_ none, in *mlsapi.BlockActorInput) error         { return e.keep(in) }
+func (e *echo) UnblockActor(_ none, in *mlsapi.UnblockActorInput) error     { return e.keep(in) }
+func (e *echo) EraseMyAccount(_ none, in *mlsapi.EraseMyAccountInput) error { return e.keep(in) }
+func (e *echo) ExportMyData(_ none, p *mlsapi.ExportMyDataParams) error     { return e.keep(p) }
+func (e *echo) GetBlocks(_ none, p *mlsapi.GetBlocksParams) error           { return e.keep(p) }
+func (e *echo) GetInvitationPolicy(none) error                              { return e.keep(nil) }
 func (e *echo) SetInvitationPolicy(_ none, in *mlsapi.SetInvitationPolicyInput) error {
 	return e.keep(in)
 }

@@ -39,7 +39,12 @@ const (
 	// ErrInvalidCommit: The commit is not one that the group can accept; the
 	// message says why, with the section of RFC 9420.
 	ErrInvalidCommit = "InvalidCommit"
-	// ErrInvalidCursor: The cursor does not point into this list.
+	// ErrInvalidConfirmation: The token is not the newest one of this account, or
+	// more than ten minutes old: ask for another, without confirmationToken and
+	// with a new idempotencyKey.
+	ErrInvalidConfirmation = "InvalidConfirmation"
+	// ErrInvalidCursor: The cursor is not one that this method gave: begin again
+	// without one.
 	ErrInvalidCursor = "InvalidCursor"
 	// ErrInvalidDid: One of the dids is not a DID.
 	ErrInvalidDid = "InvalidDid"

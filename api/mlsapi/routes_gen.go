@@ -49,6 +49,8 @@ func Methods() []Method {
 		{NSID: NSIDBlockActor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyBlocks, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
 		{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDEraseMyAccount, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidConfirmation, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDExportMyData, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetBlocks, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetCommits, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}},
 		{NSID: NSIDGetConvo, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
@@ -98,6 +100,23 @@ type Handler[C any] interface {
 	// CreateConvo: Record a new MLS group as a convo and deliver the Welcome to its
 	// first members.
 	CreateConvo(c C, in *CreateConvoInput) error
+	// EraseMyAccount: Erase everything that this service holds of the caller, for
+	// ever, in two steps. Without confirmationToken nothing is erased: the answer
+	// has a token, and says what would go. With the token the erasure begins, and
+	// there is no way back. From then on every other request of the account is
+	// refused with AccountInactive, until the erasure has ended; then the account
+	// can begin anew, with nothing. A repetition of the second step with the same
+	// token gets the first answer, for a week. An account that its host has
+	// deactivated, suspended or taken down may call it.
+	EraseMyAccount(c C, in *EraseMyAccountInput) error
+	// ExportMyData: Read everything that this service holds about the caller, page
+	// by page: one record for each row of its database. The ciphertext of the
+	// caller's own messages is there; nobody else's is, and no state of a group. A
+	// page may hold fewer records than limit, or none. The page without a cursor is
+	// the last. Pages are of the moments at which they are read. An account that
+	// its host has deactivated, suspended or taken down may call it; one that is
+	// being erased may not.
+	ExportMyData(c C, p *ExportMyDataParams) error
 	// GetBlocks: List the accounts that the caller has blocked, in the order of
 	// their DIDs. Nobody else can read the list.
 	GetBlocks(c C, p *GetBlocksParams) error
@@ -222,173 +241,187 @@ func Routes[C any]() []Route[C] {
 			return h.CreateConvo(c, in)
 		}},
 		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeEraseMyAccountInput(body)
+			if err != nil {
+				return err
+			}
+			return h.EraseMyAccount(c, in)
+		}},
+		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeExportMyDataParams(query)
+			if err != nil {
+				return err
+			}
+			return h.ExportMyData(c, p)
+		}},
+		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetBlocksParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetBlocks(c, p)
 		}},
-		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetCommitsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetCommits(c, p)
 		}},
-		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvo(c, p)
 		}},
-		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvosParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvos(c, p)
 		}},
-		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetEpochParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetEpoch(c, p)
 		}},
-		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetGroupInfoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetGroupInfo(c, p)
 		}},
-		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			return h.GetInvitationPolicy(c)
 		}},
-		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackageStatsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackageStats(c, p)
 		}},
-		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackages(c, p)
 		}},
-		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetMessagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetMessages(c, p)
 		}},
-		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			return h.GetSubscriptionTicket(c)
 		}},
-		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetWelcomeParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetWelcome(c, p)
 		}},
-		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeLeaveConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.LeaveConvo(c, in)
 		}},
-		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeProcessExternalCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ProcessExternalCommit(c, in)
 		}},
-		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackage(c, in)
 		}},
-		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackagesInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackages(c, in)
 		}},
-		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeRegisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.RegisterPushTarget(c, in)
 		}},
-		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSetInvitationPolicyInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SetInvitationPolicy(c, in)
 		}},
-		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeStreamConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.StreamConvoEvents(c, p)
 		}},
-		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSubmitCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SubmitCommit(c, in)
 		}},
-		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeSubscribeConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.SubscribeConvoEvents(c, p)
 		}},
-		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnblockActorInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnblockActor(c, in)
 		}},
-		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnregisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnregisterPushTarget(c, in)
 		}},
-		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[31], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UpdateCursor(c, in)
 		}},
-		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[32], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeWithdrawKeyPackagesInput(body)
 			if err != nil {
 				return err

@@ -103,6 +103,11 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(grace, xrpc.UnregisterCall("phone", xrpc.NewKey()))
 	c.add(grace, xrpc.WithdrawCall("a lost device", xrpc.NewKey()))
 	c.add(grace, xrpc.Call{Method: mlsapi.NSIDGetSubscriptionTicket, Body: []byte{}})
+	c.add(alice, xrpc.ExportCall("", 10))
+	leaving, err := c.w.Phones(ctx, 2)
+	c.must(err)
+	c.add(leaving[0], xrpc.EraseCall("", xrpc.NewKey()))
+	c.add(leaving[1], xrpc.EraseCall(c.confirmation(leaving[1]), xrpc.NewKey()))
 	c.serverSentEvent(alice)
 	c.frame(alice)
 	return c.calls
@@ -128,6 +133,16 @@ func (c *caller) claim(by *client.Phone, convo string, of *client.Phone) [][]byt
 	packages, err := by.Claim(c.t.Context(), convo, testbed.DIDs([]*client.Phone{of}))
 	c.must(err)
 	return packages
+}
+
+// confirmation is a token with which the phone's account can erase itself.
+func (c *caller) confirmation(of *client.Phone) string {
+	c.t.Helper()
+	answer, err := of.Net.Do(c.t.Context(), of.Account, xrpc.EraseCall("", xrpc.NewKey()))
+	c.must(err)
+	var out mlsapi.EraseMyAccountOutput
+	c.must(json.Unmarshal(answer.Body, &out))
+	return *out.ConfirmationToken
 }
 
 func (c *caller) draft(d *client.Draft, err error) xrpc.Call {

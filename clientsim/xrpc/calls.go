@@ -163,6 +163,13 @@ func WithdrawCall(deviceID, key string) Call {
 	})
 }
 
+// EraseCall asks for the erasure of the caller's account, or with a token begins it.
+func EraseCall(token, key string) Call {
+	return Procedure(mlsapi.NSIDEraseMyAccount, "", key, &mlsapi.EraseMyAccountInput{
+		ConfirmationToken: optional(token), IdempotencyKey: optional(key),
+	})
+}
+
 // query makes a query's call. pairs are names and values. An empty value leaves its parameter out.
 func query(method, convo, key string, pairs ...string) Call {
 	values := url.Values{}
@@ -208,6 +215,11 @@ func ConvosCall(cursor string, limit int) Call {
 // RequestsCall lists convos: those that are requests, or those that are not.
 func RequestsCall(requests bool, limit int) Call {
 	return query(mlsapi.NSIDGetConvos, "", "", "requests", strconv.FormatBool(requests), "limit", strconv.Itoa(limit))
+}
+
+// ExportCall reads a page of what is held about the caller.
+func ExportCall(cursor string, limit int) Call {
+	return query(mlsapi.NSIDExportMyData, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
 }
 
 // BlocksCall lists the accounts that the caller blocks.

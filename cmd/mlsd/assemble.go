@@ -107,6 +107,8 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 		Committed:  n.sequencer.Wake,
 		Served:     n.usage.Add,
 		Gate:       n.gate,
+		Erasures:   erasures,
+		Erasing:    n.gate.Wake,
 		Events:     n.hub,
 		Tickets:    events.NewTickets(db.requests),
 		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback, Targets: cfg.PushTargets},

@@ -141,7 +141,7 @@ func TestLifetimeMessages(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{
 		"MLSD_IDEMPOTENCY_TTL=getKeyPackages=29m": "--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): getKeyPackages=29m: must be at least 30m0s: without its record a repetition claims other KeyPackages while the first claim still lasts",
-		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): unknown operation "sendMessage": must be one of acceptConvo, addMembers, blockActor, createConvo, getKeyPackages, leaveConvo, ` +
+		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): unknown operation "sendMessage": must be one of acceptConvo, addMembers, blockActor, createConvo, eraseMyAccount, getKeyPackages, leaveConvo, ` +
 			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, withdrawKeyPackages`,
 		"MLSD_IDEMPOTENCY_TTL=2h":              `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): "2h" is not a pair such as acceptConvo=24h`,
 		"MLSD_IDEMPOTENCY_LEASE=default=2h":    "--idempotency-lease (MLSD_IDEMPOTENCY_LEASE): default=2h: must be from 15s to 1h0m0s",

@@ -375,6 +375,96 @@ func TestAdminAccountExport(t *testing.T) {
 	}
 }
 
+// The pages of exportMyData join to what the operator's export has.
+func TestExportMyData(t *testing.T) {
+	t.Parallel()
+	e := newErased(t)
+	type record struct {
+		Type string
+		Data map[string]any
+	}
+	// What changes by the reading itself, or in the background, is not compared.
+	moving := map[string]bool{"caller_counts": true, "quota_counts": true, "identity_keys": true, "push_jobs": true, "push_targets": true, "push_convos": true}
+	operators := func() (all []record) {
+		s := e.operate("account", "export", e.bob.did().String())
+		if err := s.wait(); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(s.stdout.String()) {
+			if r := read[record](t, []byte(line)); !moving[r.Type] && r.Type != "outbox" {
+				all = append(all, r)
+			}
+		}
+		return all
+	}
+	var last []record
+	eventually(t, "the outbox is empty", func() bool {
+		before := last
+		last = operators()
+		return before != nil && cmp.Equal(before, last)
+	})
+	var own []record
+	params := []string{"limit", "3"}
+	for {
+		out := read[mlsapi.ExportMyDataOutput](t, e.bob.query(mlsapi.NSIDExportMyData, params...).must().ok())
+		for _, row := range out.Records {
+			if !moving[row.Type] && row.Type != "outbox" {
+				own = append(own, record{row.Type, read[map[string]any](t, []byte(row.Data))})
+			}
+		}
+		if out.Cursor == nil {
+			break
+		}
+		params = []string{"limit", "3", "cursor", *out.Cursor}
+	}
+	if diff := cmp.Diff(last, own); diff != "" {
+		t.Errorf("the pages (-operator +own):\n%s", diff)
+	}
+	if len(own) < 50 {
+		t.Errorf("only %d rows", len(own))
+	}
+}
+
+// An account erases itself, over two nodes. Nothing names it afterwards, and a repetition of the
+// second step gets the first answer.
+func TestEraseMyAccount(t *testing.T) {
+	t.Parallel()
+	e := newErased(t)
+	second := boot(t, nil, e.flags("--database-url", e.database)...)
+	first := read[mlsapi.EraseMyAccountOutput](t, e.bob.procedure(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{IdempotencyKey: newKey()}).must().ok())
+	if first.Erasing || first.Held == nil || first.Held.Convos != 3 || first.ConfirmationToken == nil {
+		t.Fatalf("the first step answers %+v", first)
+	}
+	admin, public := e.admin, e.public
+	e.use(second.admin, second.public)
+	confirm := e.bob.procedure(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{ConfirmationToken: first.ConfirmationToken, IdempotencyKey: newKey()})
+	begun := confirm.must()
+	begun.ok()
+	e.use(admin, public)
+	look := e.bob.query(mlsapi.NSIDGetConvos)
+	eventually(t, "the other node refuses bob", func() bool { return look.must().status == http.StatusForbidden })
+	again := func() {
+		t.Helper()
+		if a := confirm.must(); string(a.ok()) != string(begun.body) || !a.replayed() {
+			t.Errorf("the repetition gets %s, the first answer was %s", a.body, begun.body)
+		}
+	}
+	again()
+	report := e.finish(textOf(*read[mlsapi.EraseMyAccountOutput](t, begun.body).ErasureID), 2)
+	if len(report.Remains) > 0 || report.Failures > 0 || report.RequestedBy != erasure.ByAccount {
+		t.Errorf("report: %+v", report)
+	}
+	e.wantErased()
+	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
+	again()
+	e.wantSound()
+}
+
+// textOf is a text as a fmt.Stringer.
+type textOf string
+
+func (t textOf) String() string { return string(t) }
+
 // An account that was deleted is erased after the delay, unless it comes back before.
 func TestDeletedAccountIsErased(t *testing.T) {
 	t.Parallel()

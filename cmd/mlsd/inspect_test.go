@@ -242,6 +242,7 @@ func TestLifetimesAreSet(t *testing.T) {
 		"blue.catbird.mls.addMembers | 7d0h | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.blockActor | 24h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.createConvo | 2h0m0s | 1h0m0s | - | 0 | 0 | -",
+		"blue.catbird.mls.eraseMyAccount | 1h0m0s | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.getKeyPackages | 45m0s | 30m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.leaveConvo | 7d0h | 1h0m0s | - | 0 | 0 | -",
 		"blue.catbird.mls.processExternalCommit | 7d0h | 1h0m0s | - | 0 | 0 | -",

@@ -129,6 +129,10 @@ func metrics() []metric {
 			SELECT count(*) FROM (SELECT FROM outbox ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_outbox_oldest_seconds", "Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `
 			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox ORDER BY id LIMIT 1), 0)`},
+		{desc: desc("mlsd_erasures_running", "Erasures of accounts that have not ended."), sql: `
+			SELECT count(*) FROM erasures WHERE state = 'running'`},
+		{desc: desc("mlsd_erasure_oldest_batch_seconds", "How long ago the last batch was committed of the running erasure whose last batch is the oldest; 0 if none is running."), sql: `
+			SELECT coalesce(extract(epoch FROM now() - min(coalesce(moved_at, begun_at))), 0) FROM erasures WHERE state = 'running'`},
 		{desc: desc("mlsd_overdue_rows", "Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1, sql: `
 			SELECT 'welcomes', count(*) FROM (SELECT FROM welcomes
 				WHERE state = 'in_flight' AND grace_expires_at <= now() - $1::interval LIMIT $3) due

@@ -68,6 +68,7 @@ func TestFigures(t *testing.T) {
 		"mlsd_database_up": 1, "mlsd_reservations processing": 0, "mlsd_reservations_stuck": 0, "mlsd_records_expired": 0,
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
 		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0, "mlsd_welcomes_many_attempts": 0,
+		"mlsd_erasures_running": 0, "mlsd_erasure_oldest_batch_seconds": 0,
 	})
 	execute(t, db, `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, started_at, lease_expires_at)
@@ -90,15 +91,22 @@ func TestFigures(t *testing.T) {
 		INSERT INTO key_package_signals VALUES ('did:plc:a', '', 1, 'low', 7, now())`, `
 		INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version, at)
 		SELECT 'welcome', '', '', '', '', '', 1, now() - n * interval '25 minutes' FROM generate_series(0, 3) n`)
+	execute(t, db, `
+		INSERT INTO erasures (id, did, salt, requested_by, reason, state, not_before, begun_at, moved_at, finished_at)
+		VALUES (gen_random_uuid(), 'did:plc:a', '', 'account', '', 'running', now(), now() - interval '9 hours', now() - interval '10 minutes', NULL),
+			(gen_random_uuid(), 'did:plc:b', '', 'account', '', 'running', now(), now() - interval '20 minutes', NULL, NULL),
+			(gen_random_uuid(), 'did:plc:c', NULL, 'account', '', 'finished', now(), now() - interval '9 hours', now() - interval '8 hours', now())`)
 	got := scrape(t, c)
 	want(t, got, map[string]float64{
 		"mlsd_reservations processing": 5, "mlsd_reservations_stuck": 3, "mlsd_records push": 5, "mlsd_records add": 6,
 		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 4, "mlsd_welcomes_many_attempts": 2, "mlsd_key_packages available": 7,
 		"mlsd_key_packages last_resort": 2, "mlsd_key_package_signals low": 1, "mlsd_audit_rows_last_hour welcome": 3,
 		"mlsd_overdue_rows welcomes": 3, "mlsd_overdue_rows records": 2, "mlsd_overdue_rows key_packages": 0,
+		"mlsd_erasures_running": 2,
 	})
 	for name, least := range map[string]float64{
 		"mlsd_welcome_oldest_in_flight_seconds": 1800, "mlsd_reservation_oldest_lapsed_seconds": 180,
+		"mlsd_erasure_oldest_batch_seconds": 1200,
 	} {
 		if got[name] < least || got[name] > least+60 {
 			t.Errorf("%s is %v", name, got[name])

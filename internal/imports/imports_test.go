@@ -49,15 +49,16 @@ func allowed() map[string][]string {
 		"clientsim/bench":        {"api/lexcodec", "api/mlsapi", "clientsim/bench/report", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench/report": {},
 		"clientsim/generators":   {}, // its tests import the packages above
-		"admin":                  domain("accounts", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"admin":                  domain("accounts", "archive", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"accounts":               {"internal/tombstone"},
+		"archive":                {},
 		"erasure": {
 			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/serviceauth",
 			"internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",
 		},
 		"internal/tombstone": {},
 		"internal/relay":     {"accounts"},
-		"api": domain("accounts", "api/lexcodec", "api/mlsapi", "consent", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox",
+		"api": domain("accounts", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/serviceauth", "internal/usage"),
 		"consent":              {"internal/pgpool", "internal/tombstone"},
 		"convos":               domain("internal/tombstone", "internal/nsid", "consent", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota"),

@@ -638,7 +638,9 @@ var mutants = []mutant{
 
 	// Accounts
 	{"a refused account is served", "TestRefusedAccounts", []edit{
-		{"api.handlers.mayCall", `return h.gate.Check(c.ctx, did)`, `return nil`}}},
+		{"api.handlers.mayCall", `err := h.gate.Check(c.ctx, did)`, `var err error`}}},
+	{"every method serves inactive accounts", "TestRefusedAccounts", []edit{
+		{"api.handlers.mayCall", `ok && slices.Contains(c.route.serves, inactive.Status)`, `ok && !slices.Contains(c.route.serves, "")`}}},
 	{"the streams of a refused account go on", "TestStreamsOfRefusedAccounts", []edit{
 		{"events.Hub.End", `s.fail(why)`, `_ = why`}}},
 	{"a stream that begins while its account is refused", "TestSubscriptionThatBeginsTooLate", []edit{
@@ -726,6 +728,18 @@ var mutants = []mutant{
 		{"accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
 	{"an erased account is refused for ever", "accounts.TestErasing", []edit{
 		{"accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
+	{"a confirmation token is good for any account", "TestConfirmationTokens", []edit{
+		{"erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
+	{"a confirmation token is good for ever", "TestConfirmationTokens", []edit{
+		{"erasure.Store.Confirm", `case expired:`, `case expired && token == "":`}}},
+	{"a repeated erasure has lost its first answer", "TestEraseMyAccount", []edit{
+		{"api.handlers.EraseMyAccount", `if err == nil {
+			c.replayed = true`, `if err == nil && c.standing == nil {
+			c.replayed = true`}}},
+	{"an export has the ciphertext of others", "TestExportMyData", []edit{
+		{"archive/messages.sql", `CASE WHEN own THEN (to_jsonb`, `CASE WHEN own OR last THEN (to_jsonb`}}},
+	{"an export forgets what exceeds its bytes", "TestExportOfLargeMessages", []edit{
+		{"archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
 	{"an erased member's leaf stays", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"convos.leave", `if errors.Is(err, ErrTargetNotMember) {`, `if errors.Is(err, ErrTargetNotMember) && self {`}}},
 }

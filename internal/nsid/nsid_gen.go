@@ -10,6 +10,8 @@ const (
 	BlockActor            = "blue.catbird.mls.blockActor"
 	ConfirmWelcome        = "blue.catbird.mls.confirmWelcome"
 	CreateConvo           = "blue.catbird.mls.createConvo"
+	EraseMyAccount        = "blue.catbird.mls.eraseMyAccount"
+	ExportMyData          = "blue.catbird.mls.exportMyData"
 	GetBlocks             = "blue.catbird.mls.getBlocks"
 	GetCommits            = "blue.catbird.mls.getCommits"
 	GetConvo              = "blue.catbird.mls.getConvo"

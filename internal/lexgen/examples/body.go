@@ -11,11 +11,16 @@ import (
 
 // malformed are bodies that every method refuses.
 func (m *method) malformed() []Case {
-	good := string(encode(m.object(m.fields(), true)))
+	least := m.object(m.fields(), true)
+	first := m.firstRequired()
+	if first == "" { // the method requires nothing
+		first = m.fields()[0].name
+		least[first] = m.value(first, m.props[first], true)
+	}
+	good := string(encode(least))
 	member := func(more string) string { return good[:len(good)-1] + "," + more + "}" }
-	first := m.required[0]
 	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
-	return []Case{
+	out := []Case{
 		{Name: "empty", Rule: "syntax", Body: []byte("")},
 		{Name: "white space", Rule: "syntax", Body: []byte(" \n")},
 		{Name: "truncated", Rule: "syntax", Body: []byte(good[:len(good)-1])},
@@ -38,14 +43,17 @@ func (m *method) malformed() []Case {
 		{Name: "array", Rule: "type", Body: []byte("[" + good + "]")},
 		{Name: "string", Rule: "type", Body: encode(good)},
 		{Name: "number", Rule: "type", Body: []byte("1")},
-		{Name: "empty object", Rule: "required", Field: slices.Min(m.required), Body: []byte("{}")},
 		{Name: "name twice", Rule: "duplicate", Field: first, Body: []byte(member(fmt.Sprintf("%q:%s", first, encode(m.value(first, m.props[first], true)))))},
 		{Name: "name twice, once in escapes", Rule: "duplicate", Field: first,
 			Body: []byte(member(fmt.Sprintf("\"\\u%04x%s\":%s", first[0], first[1:], encode(m.value(first, m.props[first], true)))))},
 		{Name: "unknown name twice", Rule: "duplicate", Body: []byte(member(`"zz":1,"zz":1`))},
 		{Name: "too many unknown names", Rule: "too-many", Body: []byte(member(manyNames(100_000)))},
-		{Name: "name in capitals", Rule: "required", Field: first, Body: []byte(strings.Replace(good, fmt.Sprintf("%q", first), fmt.Sprintf("%q", strings.ToUpper(first)), 1))},
 	}
+	if len(m.required) > 0 {
+		out = append(out, Case{Name: "empty object", Rule: "required", Field: slices.Min(m.required), Body: []byte("{}")},
+			Case{Name: "name in capitals", Rule: "required", Field: first, Body: []byte(strings.Replace(good, fmt.Sprintf("%q", first), fmt.Sprintf("%q", strings.ToUpper(first)), 1))})
+	}
+	return out
 }
 
 func manyNames(n int) string {

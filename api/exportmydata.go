@@ -1,0 +1,53 @@
+package api
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/archive"
+)
+
+const (
+	// exportsAtOnce is how many exports read at one time, of one caller one.
+	exportsAtOnce = 2
+	// exportTime is how long the reading of one page takes, at most, and one statement longer.
+	exportTime = 2 * time.Second
+	// unitExport is how much time of reading costs a unit.
+	unitExport = 10 * time.Millisecond
+)
+
+// ExportMyData: blue.catbird.mls.exportMyData.
+func (h *handlers) ExportMyData(c *call, p *mlsapi.ExportMyDataParams) error {
+	var from archive.Position
+	if p.Cursor != nil {
+		var err error
+		if from, err = archive.ParsePosition(*p.Cursor); err != nil {
+			return err
+		}
+	}
+	var place reservation
+	if err := h.places.exports.reserve(c.ctx, &place, c.caller.String(), c.address, 1); err != nil {
+		return err
+	}
+	defer place.release()
+	begun := time.Now()
+	defer func() { c.spend(int(time.Since(begun) / unitExport)) }()
+
+	answer, out := c.list(), &mlsapi.ExportMyDataOutput{}
+	err := archive.Snapshot(c.ctx, h.db, func(tx pgx.Tx) error {
+		end, more, err := archive.Reader{DID: c.caller, Rows: int(p.Limit), Time: exportTime}.Read(c.ctx, tx, from, func(row archive.Row) bool {
+			return answer.add(&mlsapi.ExportedRow{Type: row.Type, Data: row.Data}, shownBytes+len(row.Data)+len(row.Data)/16)
+		})
+		if more {
+			out.Cursor = lexcodec.Pointer(end.String())
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.replyList(answer, out)
+}

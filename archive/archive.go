@@ -1,0 +1,134 @@
+// Package archive reads everything that this service holds about one account, as the rows of its
+// tables. The operator's export and that of the account itself are made from it.
+//
+// It owns no table. It reads those of all packages, and writes none.
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// batchRows is how many rows one statement returns, at most.
+	batchRows = 100
+	// window is how many rows one statement looks at, of a table that is read whole.
+	window = 5000
+	// batchBytes bounds the ciphertexts that one statement returns, in bytes. It returns a single
+	// one in any case.
+	batchBytes = 5_000_000
+)
+
+// Row is a row that is held about an account.
+type Row struct {
+	Type string // the table, and in what way the row belongs to the account
+	Data string // a JSON object
+}
+
+// Snapshot calls read in a read-only transaction, which sees one moment and the rows of all callers.
+func Snapshot(ctx context.Context, db *pgxpool.Pool, read func(pgx.Tx) error) error {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, db, options, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
+			return fmt.Errorf("prepare to read: %w", err)
+		}
+		return read(tx)
+	})
+}
+
+// Reader reads the rows of one account.
+type Reader struct {
+	DID syntax.DID
+	// Rows is how many rows Read passes on, at most. 0: all.
+	Rows int
+	// Time is after how much time Read ends, once the statement that runs then has ended. 0: never.
+	Time time.Duration
+	// Now is the clock of Time. Default: time.Now.
+	Now func() time.Time
+}
+
+// Read passes the rows behind a position on to each, in the order of the parts. A row that each
+// refuses is not passed on, and Read ends. It returns where it has ended, and whether there are
+// possibly more rows. Each statement is bounded in the rows that it looks at and returns, and in
+// bytes. tx is one of Snapshot.
+func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, each func(Row) bool) (end Position, more bool, err error) {
+	if r.Now == nil {
+		r.Now = time.Now
+	}
+	begun, left, refused := r.Now(), r.Rows, false
+	end = from
+	for end.part < len(parts) {
+		p := parts[end.part]
+		limit := batchRows
+		if r.Rows > 0 {
+			limit = min(limit, left)
+		}
+		found, err := p.read(ctx, tx, r.DID, end.key, limit, func(key []any, data *string) bool {
+			if data != nil {
+				if refused = !each(Row{p.name, *data}); refused {
+					return false
+				}
+				left--
+			}
+			end.key = key
+			return true
+		})
+		switch {
+		case err != nil:
+			return from, false, fmt.Errorf("export %s: %w", p.name, err)
+		case refused:
+			return end, true, nil
+		case !found:
+			end = Position{part: end.part + 1}
+		}
+		if r.Rows > 0 && left == 0 || r.Time > 0 && r.Now().Sub(begun) >= r.Time {
+			return end, end.part < len(parts), nil
+		}
+	}
+	return end, false, nil
+}
+
+// read runs the part's statement behind key; nil is the beginning. It passes each row on with its
+// key. data is nil for a row that only says how far the statement has looked. found is false if
+// there are no more rows.
+func (p part) read(
+	ctx context.Context, tx pgx.Tx, did syntax.DID, key []any, limit int, each func(key []any, data *string) bool,
+) (found bool, err error) {
+	args := pgx.NamedArgs{"did": did.String(), "limit": limit, "window": window, "bytes": batchBytes}
+	for i, k := range p.keys {
+		args[k.name] = k.least()
+		if key != nil {
+			args[k.name] = key[i]
+		}
+	}
+	rows, err := tx.Query(ctx, p.sql, args)
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		found = true
+		values, err := rows.Values()
+		if err != nil {
+			return false, err
+		}
+		last := len(values) - 1
+		var data *string
+		if text, is := values[last].(string); is {
+			data = &text
+		}
+		if last != len(p.keys) {
+			return false, errors.New("the statement does not return its keys and a text")
+		}
+		if !each(values[:last:last], data) {
+			return true, nil
+		}
+	}
+	return found, rows.Err()
+}

@@ -1,0 +1,158 @@
+package archive
+
+import _ "embed"
+
+// part is a part of an archive: the rows of one table that belong to an account in one way.
+//
+// Its statement returns the columns of the key, and the row as the text of a JSON object. It is
+// ordered by the key and begins behind the key that its parameters name. It returns @limit rows at
+// most, and none only if none are left.
+//
+// A statement whose rows no index finds by the DID looks at @window rows, in the order of the key,
+// and returns those that belong to the account. It returns the last of the window in any case, with
+// NULL if it does not belong to the account. A key ends up in a cursor, which is no secret: it must
+// not name others who have nothing to do with the account.
+type part struct {
+	name string
+	keys []column
+	sql  string
+}
+
+// Statements over some 25 lines. Each begins with what it returns.
+//
+//go:embed messages.sql
+var messagesSQL string
+
+// parts are all parts. Of rows that belong to others too, only what is the person's own is there: no
+// ciphertext of others, and no group's state. A secret with which we sign is not theirs, and who of
+// the operators did something and why is not either. A name stands in cursors: it stays.
+var parts = []part{
+	{"accounts", []column{{"at", smallKey}}, `
+		SELECT 1, (to_jsonb(t) - 'blocked_by' - 'blocked_reason')::text FROM accounts t WHERE did = @did AND @at < 1 LIMIT @limit`},
+	{"identity_keys", []column{{"at", smallKey}}, `
+		SELECT 1, to_jsonb(t)::text FROM identity_keys t WHERE did = @did AND @at < 1 LIMIT @limit`},
+	{"key_packages", []column{{"ref", bytesKey}}, `
+		SELECT ref, (to_jsonb(t) - 'body' - 'claimed_by' || jsonb_build_object('body', encode(body, 'base64')))::text
+		FROM key_packages t WHERE did = @did AND ref > @ref ORDER BY ref LIMIT @limit`},
+	{"key_packages claimed", []column{{"owner", textKey}, {"ref", bytesKey}}, `
+		SELECT did, ref, jsonb_build_object('did', did, 'ref', encode(ref, 'hex'), 'claimed_at', claimed_at)::text
+		FROM key_packages WHERE claimed_by = @did AND (did, ref) > (@owner, @ref) ORDER BY did, ref LIMIT @limit`},
+	{"key_package_init_keys", []column{{"init_key", bytesKey}}, `
+		SELECT init_key, to_jsonb(t)::text FROM key_package_init_keys t
+		WHERE did = @did AND init_key > @init_key ORDER BY init_key LIMIT @limit`},
+	{"key_package_signals", []column{{"device_id", textKey}, {"cipher_suite", smallKey}, {"kind", textKey}}, `
+		SELECT device_id, cipher_suite, kind, to_jsonb(t)::text FROM key_package_signals t
+		WHERE did = @did AND (device_id, cipher_suite, kind) > (@device_id, @cipher_suite, @kind)
+		ORDER BY device_id, cipher_suite, kind LIMIT @limit`},
+	{"push_targets", []column{{"device_id", textKey}}, `
+		SELECT device_id, (to_jsonb(t) - 'secret')::text FROM push_targets t
+		WHERE did = @did AND device_id > @device_id ORDER BY device_id LIMIT @limit`},
+	{"push_jobs", []column{{"id", uuidKey}}, `
+		SELECT id, to_jsonb(t)::text FROM push_jobs t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
+	{"push_convos", []column{{"convo_id", uuidKey}}, `
+		SELECT convo_id, CASE WHEN sender_did = @did THEN (to_jsonb(t) - 'last')::text END
+		FROM (
+			SELECT m.convo_id, p.sender_did, p.created_at, lead(m.convo_id) OVER (ORDER BY m.convo_id) IS NULL AS last
+			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) m
+			LEFT JOIN push_convos p ON p.convo_id = m.convo_id AND p.sender_did = @did
+		) t
+		WHERE sender_did = @did OR last ORDER BY convo_id LIMIT @limit`},
+	{"members", []column{{"convo_id", uuidKey}}, `
+		SELECT convo_id, to_jsonb(t)::text FROM members t WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @limit`},
+	{"convos created", []column{{"convo_id", uuidKey}}, `
+		SELECT m.convo_id, (to_jsonb(c) - 'reserved_for' - 'reserved_until')::text
+		FROM (
+			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
+			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
+		) m
+		LEFT JOIN convos c ON c.id = m.convo_id AND c.creator_did = @did
+		WHERE c.id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
+	{"convos reserved", []column{{"convo_id", uuidKey}}, `
+		SELECT m.convo_id, CASE WHEN c.id IS NOT NULL THEN jsonb_build_object('id', c.id, 'reserved_until', c.reserved_until)::text END
+		FROM (
+			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
+			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
+		) m
+		LEFT JOIN convos c ON c.id = m.convo_id AND c.reserved_for = @did
+		WHERE c.id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
+	{"public_groups", []column{{"convo_id", uuidKey}}, `
+		SELECT m.convo_id, CASE WHEN g.convo_id IS NOT NULL THEN jsonb_build_object('convo_id', g.convo_id, 'epoch', g.epoch)::text END
+		FROM (
+			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
+			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
+		) m
+		LEFT JOIN public_groups g ON g.convo_id = m.convo_id AND g.vouched_by = @did
+		WHERE g.convo_id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
+	{"messages", []column{{"convo_id", uuidKey}, {"seq", largeKey}}, messagesSQL},
+	{"welcomes", []column{{"convo_id", uuidKey}, {"id", uuidKey}}, `
+		SELECT convo_id, id, data FROM (
+			SELECT m.convo_id, coalesce(w.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff') AS id,
+				CASE WHEN w.id IS NOT NULL THEN to_jsonb(w)::text END AS data, m.last
+			FROM (
+				SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
+				FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id >= @convo_id ORDER BY convo_id LIMIT @window) c
+			) m
+			LEFT JOIN welcomes w ON w.convo_id = m.convo_id AND w.recipient_did = @did
+		) t
+		WHERE (data IS NOT NULL OR last) AND (convo_id, id) > (@convo_id, @id) ORDER BY convo_id, id LIMIT @limit`},
+	{"idempotency_keys", []column{{"nsid", textKey}, {"scope", textKey}, {"key", textKey}}, `
+		SELECT nsid, scope, key, (to_jsonb(t) - 'response' || jsonb_build_object('response', convert_from(response, 'UTF8')))::text
+		FROM idempotency_keys t
+		WHERE caller_did = @did AND (nsid, scope, key) > (@nsid, @scope, @key) ORDER BY nsid, scope, key LIMIT @limit`},
+	{"subscription_tickets", []column{{"id", textKey}}, `
+		SELECT id, data FROM (
+			-- The hash of a hash, so that no cursor says anything of a ticket. Few tickets live at a time.
+			SELECT encode(sha256(hash), 'hex') COLLATE "C" AS id, (to_jsonb(t) - 'hash')::text AS data FROM subscription_tickets t WHERE did = @did
+		) t
+		WHERE id > @id ORDER BY id LIMIT @limit`},
+	{"erasure_confirmations", []column{{"at", smallKey}}, `
+		SELECT 1, (to_jsonb(t) - 'hash')::text FROM erasure_confirmations t WHERE did = @did AND @at < 1 LIMIT @limit`},
+	{"presence", []column{{"device_id", textKey}, {"node", uuidKey}}, `
+		SELECT device_id, node, to_jsonb(t)::text FROM presence t
+		WHERE did = @did AND (device_id, node) > (@device_id, @node) ORDER BY device_id, node LIMIT @limit`},
+	{"outbox", []column{{"id", largeKey}}, `
+		SELECT id, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - 'last')::text END
+		FROM (
+			SELECT *, lead(id) OVER (ORDER BY id) IS NULL AS last
+			FROM (SELECT * FROM outbox WHERE id > @id ORDER BY id LIMIT @window) w
+		) t
+		WHERE did = @did OR detail ->> 'by' = @did OR last ORDER BY id LIMIT @limit`},
+	{"events", []column{{"stream_seq", largeKey}}, `
+		SELECT stream_seq, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - 'last')::text END
+		FROM (
+			SELECT *, lead(stream_seq) OVER (ORDER BY stream_seq) IS NULL AS last
+			FROM (SELECT * FROM events WHERE stream_seq > @stream_seq ORDER BY stream_seq LIMIT @window) w
+		) t
+		WHERE did = @did OR detail ->> 'by' = @did OR last ORDER BY stream_seq LIMIT @limit`},
+	{"blocks", []column{{"blocked_did", textKey}}, `
+		SELECT blocked_did, to_jsonb(t)::text FROM blocks t
+		WHERE did = @did AND blocked_did > @blocked_did ORDER BY blocked_did LIMIT @limit`},
+	{"invitation_policies", []column{{"at", smallKey}}, `
+		SELECT 1, to_jsonb(t)::text FROM invitation_policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
+	{"quota_counts", []column{{"day", dateKey}, {"quota", textKey}}, `
+		SELECT q.day, q.quota, to_jsonb(q)::text
+		FROM generate_series((SELECT min(day) FROM quota_counts), (SELECT max(day) FROM quota_counts), interval '1 day') AS of (day)
+		JOIN quota_counts q ON q.day = of.day::date AND q.subject = @did
+		WHERE (q.day, q.quota) > (@day, @quota) ORDER BY q.day, q.quota LIMIT @limit`},
+	// A small table: a hundred callers of each hour and kind, of a week.
+	{"caller_counts", []column{{"hour", timeKey}, {"kind", textKey}, {"nsid", textKey}}, `
+		SELECT hour, kind, nsid, to_jsonb(t)::text FROM caller_counts t
+		WHERE caller_did = @did AND (hour, kind, nsid) > (@hour, @kind, @nsid) ORDER BY hour, kind, nsid LIMIT @limit`},
+	{"audit_log", []column{{"at", timeKey}, {"id", largeKey}}, `
+		SELECT at, id, CASE WHEN actor = @did THEN (to_jsonb(t) - 'last')::text END
+		FROM (
+			SELECT *, lead(id) OVER (ORDER BY at, id) IS NULL AS last
+			FROM (SELECT * FROM audit_log WHERE (at, id) > (@at, @id) ORDER BY at, id LIMIT @window) w
+		) t
+		WHERE actor = @did OR last ORDER BY at, id LIMIT @limit`},
+	{"admin_actions", []column{{"id", largeKey}}, `
+		SELECT id, CASE WHEN subject = @did OR starts_with(subject, @did || ' ') THEN (to_jsonb(t) - 'last' - 'operator' - 'reason')::text END
+		FROM (
+			SELECT *, lead(id) OVER (ORDER BY id) IS NULL AS last
+			FROM (SELECT * FROM admin_actions WHERE id > @id ORDER BY id LIMIT @window) w
+		) t
+		WHERE subject = @did OR starts_with(subject, @did || ' ') OR last ORDER BY id LIMIT @limit`},
+	{"erasures", []column{{"id", uuidKey}}, `
+		SELECT id, (to_jsonb(t) - 'salt' - 'requested_by' - 'reason')::text FROM erasures t
+		WHERE did = @did AND state = 'running' AND id > @id ORDER BY id LIMIT @limit`},
+}
