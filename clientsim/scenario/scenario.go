@@ -19,7 +19,7 @@ type Scenario struct {
 	Agents bool
 	// Upgrade is set for a scenario that needs several binaries of the server.
 	Upgrade bool
-	Run    func(context.Context, *testbed.World) error
+	Run     func(context.Context, *testbed.World) error
 }
 
 // Scenarios lists every scenario, in the order in which they run.
