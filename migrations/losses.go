@@ -72,8 +72,10 @@ func (m migration) loss() Loss {
 			}
 		}
 		if found := created.FindStringSubmatch(statement); found != nil && slices.Contains(l.Tables, found[1]) {
-			l.Tables = slices.DeleteFunc(l.Tables, func(name string) bool { return name == found[1] }) // it is there again, and empty
-			l.Rows = append(l.Rows, found[1])
+			if l.Tables = slices.DeleteFunc(l.Tables, func(name string) bool { return name == found[1] }); len(l.Tables) == 0 {
+				l.Tables = nil
+			}
+			l.Rows = append(l.Rows, found[1]) // it is there again, and empty
 		}
 		if found := someRows.FindStringSubmatch(statement); found != nil && !slices.Contains(l.Rows, found[1]) {
 			l.Rows = append(l.Rows, found[1])

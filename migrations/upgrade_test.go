@@ -362,6 +362,9 @@ func TestLosses(t *testing.T) {
 				want.Tables = append(want.Tables, table)
 				continue
 			}
+			if loss.Migration == "000009_tokens" && table == "used_tokens" {
+				continue // made anew, as it was before: all its rows are lost
+			}
 			for _, column := range was[table] {
 				if !slices.Contains(is[table], column) {
 					want.Columns = append(want.Columns, table+"."+column)
@@ -400,19 +403,7 @@ func TestForce(t *testing.T) {
 		if s, err := migrations.Read(t.Context(), conn); err != nil {
 			t.Fatal(err)
 		} else if s.Version > tc.is {
-			n := 0
-			for _, l := range losses(t, url) {
-				var version uint
-				if _, err := fmt.Sscanf(l.Migration, "%d_", &version); err != nil {
-					t.Fatal(err)
-				}
-				if version > tc.is {
-					n++
-				}
-			}
-			if err := migrations.Down(t.Context(), url, n); err != nil {
-				t.Fatal(err)
-			}
+			downTo(t, url, tc.is)
 		}
 		marked := int64(tc.marked)
 		if marked == 0 {
@@ -443,21 +434,27 @@ func TestForce(t *testing.T) {
 	if err := migrations.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
+	downTo(t, url, 14)
 	if found, err := migrations.Inspect(t.Context(), conn, 14); err != nil || found.Sure || len(found.Files) != 1 || found.Files[0] != "000014_key_indexes.up.sql" {
 		t.Errorf("migration 14 has only indexes: %+v, %v", found, err)
 	}
 }
 
-// losses is what taking everything back would delete.
-func losses(t *testing.T, url string) []migrations.Loss {
+// downTo takes every migration after a version back.
+func downTo(t *testing.T, url string, version uint) {
 	t.Helper()
-	for n := pairs(t); n > 0; n-- {
-		if all, err := migrations.Losses(t.Context(), url, n); err == nil {
-			return all
+	for {
+		now, err := migrations.Version(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now <= version {
+			return
+		}
+		if err := migrations.Down(t.Context(), url, 1); err != nil {
+			t.Fatal(err)
 		}
 	}
-	t.Fatal("nothing is applied")
-	return nil
 }
 
 // A migration starts when the process before it has ended, and the schema is then seen anew.
