@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	upgradeFor  = 2 * time.Minute // longest load; it ends when the last server was replaced
+	upgradeFor  = 2 * time.Minute // longest load, if --for says no longer one; it ends when the last server was replaced
 	upgradeRate = 50              // messages a second, so that the load is the same on every machine
 	together    = 2 * time.Second // how long the servers run together after each replacement
 )
@@ -27,7 +27,7 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) error {
 	}
 	return w.WithCluster(ctx, func(f *testbed.Cluster) error {
 		b := newLiveRun(ctx, w, f)
-		b.length = orDefault(w.For, upgradeFor)
+		b.length = max(w.For, upgradeFor)
 		b.disturb = func(ctx, writing context.Context, _ time.Duration) error { return b.replaceAll(ctx, writing) }
 		// The scenario's own server starts on this database afterwards.
 		w.Server.UseBinary(w.Upgrade[len(w.Upgrade)-1])
@@ -65,7 +65,7 @@ func (b *liveRun) replaceAll(ctx, writing context.Context) error {
 // replace stops a server and starts another binary in its place. Both servers then run for a while.
 func (b *liveRun) replace(ctx, writing context.Context, i int, binary string) error {
 	if writing.Err() != nil {
-		return errors.New("the writers ended before the servers were replaced: --for is too short")
+		return errors.New("the writers ended before the servers were replaced")
 	}
 	begun, node := time.Now(), b.cluster.Nodes[i]
 	b.w.Progress(fmt.Sprintf("node %d becomes %s", i+1, filepath.Base(binary)))
