@@ -32,8 +32,10 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) error {
 		// The scenario's own server starts on this database afterwards.
 		w.Server.UseBinary(w.Upgrade[len(w.Upgrade)-1])
 		err := errors.Join(b.play(ctx), b.subscribers.Stop())
-		w.Note("retried attempts: %d; the longest pause: a message took %s until it was acknowledged, retries included", w.Stats.Retried.Load(),
-			time.Duration(b.longestSend.Load()).Round(time.Millisecond))
+		if err == nil {
+			w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was acknowledged, retries included",
+				w.Stats.Retried.Load(), time.Duration(b.longestSend.Load()).Round(time.Millisecond))
+		}
 		for i, node := range f.Nodes {
 			broken, checkErr := node.CheckDatabase(ctx)
 			err = errors.Join(err, checkErr)
