@@ -52,22 +52,7 @@ func changeAsChild(url string) error {
 	return migrations.Up(context.Background(), url, migrations.Faults(faults))
 }
 
-// connect returns a connection that the end of the test closes.
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := conn.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return conn
-}
-
-func exec1(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+func mustExec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -127,7 +112,7 @@ func TestKilledAtCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	url := pgtest.URL(t)
-	conn := connect(t, url)
+	conn := pgtest.Session(t, url)
 	newest := migrations.Newest()
 	up, down := fmt.Sprintf("up %d", newest), fmt.Sprintf("down %d", newest)
 	schemas := map[uint]map[string][]string{newest: catalog(t, conn)}
@@ -206,7 +191,7 @@ func newRecords() records {
 func TestLockTimeout(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	conn, reader := connect(t, url), connect(t, url)
+	conn, reader := pgtest.Session(t, url), pgtest.Session(t, url)
 	files := next(t, `ALTER TABLE convos ADD COLUMN next integer`, `ALTER TABLE convos DROP COLUMN next`)
 	log := newRecords()
 
@@ -236,7 +221,7 @@ func TestLockTimeout(t *testing.T) {
 		t.Errorf("the log says %q", text)
 	}
 	// A read that came after the migration asked for its lock is answered while the holder goes on.
-	exec1(t, reader, `SET statement_timeout = '30s'; SELECT FROM convos`)
+	mustExec(t, reader, `SET statement_timeout = '30s'; SELECT FROM convos`)
 	if err := holder.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -250,8 +235,8 @@ func TestLockTimeout(t *testing.T) {
 func TestDownAfterReusedKeys(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	conn := connect(t, url)
-	exec1(t, conn, `
+	conn := pgtest.Session(t, url)
+	mustExec(t, conn, `
 		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, idempotency_key, key_retired, created_at)
 		SELECT gen_random_uuid(), n::text::bytea, 'did:plc:alice', 1, 1, 'key', n < 3, now() FROM generate_series(1, 3) AS n;
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, idempotency_key, key_retired, created_at)
@@ -309,7 +294,7 @@ func TestNewerSchema(t *testing.T) {
 		if err := migrations.Down(t.Context(), url, 1); err == nil {
 			t.Errorf("min_binary %d: this binary took back a migration that it does not know", tc.min)
 		}
-		wantState(t, connect(t, url), 999)
+		wantState(t, pgtest.Session(t, url), 999)
 	}
 }
 
@@ -317,7 +302,7 @@ func TestNewerSchema(t *testing.T) {
 func TestOutsideOfATransaction(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	conn := connect(t, url)
+	conn := pgtest.Session(t, url)
 	files := next(t, "-- mlsd: outside of a transaction\nDROP INDEX CONCURRENTLY IF EXISTS next;\nCREATE INDEX CONCURRENTLY next ON convos (name);\n",
 		"-- mlsd: outside of a transaction\nDROP INDEX CONCURRENTLY IF EXISTS next;\n")
 	faults := failpoint.New()
@@ -346,7 +331,7 @@ func TestOutsideOfATransaction(t *testing.T) {
 func TestLosses(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	conn := connect(t, url)
+	conn := pgtest.Session(t, url)
 	all, err := migrations.Losses(t.Context(), url, pairs(t))
 	if err != nil || len(all) != pairs(t) {
 		t.Fatalf("%d losses, %v", len(all), err)
@@ -390,7 +375,7 @@ func TestLosses(t *testing.T) {
 func TestForce(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	conn := connect(t, url)
+	conn := pgtest.Session(t, url)
 	if err := migrations.Force(t.Context(), url, migrations.Newest()); err == nil || !strings.Contains(err.Error(), "not dirty") {
 		t.Errorf("Force of a schema that is not dirty: %v", err)
 	}
@@ -403,7 +388,7 @@ func TestForce(t *testing.T) {
 		{1, 0},   // the down of 1 had not
 		{0, 0},
 	} {
-		exec1(t, conn, `UPDATE schema_migrations SET dirty = false`)
+		mustExec(t, conn, `UPDATE schema_migrations SET dirty = false`)
 		if s, err := migrations.Read(t.Context(), conn); err != nil {
 			t.Fatal(err)
 		} else if s.Version > tc.is {
@@ -413,8 +398,8 @@ func TestForce(t *testing.T) {
 		if marked == 0 {
 			marked = -1 // golang-migrate's word for none
 		}
-		exec1(t, conn, `DELETE FROM schema_migrations`)
-		exec1(t, conn, `INSERT INTO schema_migrations VALUES ($1, true)`, marked)
+		mustExec(t, conn, `DELETE FROM schema_migrations`)
+		mustExec(t, conn, `INSERT INTO schema_migrations VALUES ($1, true)`, marked)
 		for name, do := range map[string]func() error{
 			"Up":   func() error { return migrations.Up(t.Context(), url) },
 			"Down": func() error { return migrations.Down(t.Context(), url, 1) },
@@ -473,7 +458,7 @@ func TestWaitForAnother(t *testing.T) {
 	first, second, log := make(chan error, 1), make(chan error, 1), newRecords()
 	go func() { first <- migrations.Up(t.Context(), url, migrations.Files(files), migrations.Faults(faults)) }()
 	<-faults.Reached(failpoint.BeforeCommit, "up 999")
-	wantState(t, connect(t, url), migrations.Newest()) // readers do not wait for the migration
+	wantState(t, pgtest.Session(t, url), migrations.Newest()) // readers do not wait for the migration
 	go func() {
 		second <- migrations.Up(t.Context(), url, migrations.Files(files), migrations.Log(slog.New(log)))
 	}()
@@ -484,7 +469,7 @@ func TestWaitForAnother(t *testing.T) {
 	if err := errors.Join(<-first, <-second); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, connect(t, url), 999)
+	wantState(t, pgtest.Session(t, url), 999)
 }
 
 func TestServes(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -14,21 +13,6 @@ import (
 	"mlsd/migrations"
 )
 
-// session returns a connection that the end of the test closes.
-func session(t *testing.T, database string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := conn.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return conn
-}
-
 // stuckMigration is "mlsd migrate up" in a process of its own that has run a part of a migration: it
 // waits for a lock.
 type stuckMigration struct {
@@ -40,8 +24,7 @@ type stuckMigration struct {
 	before   string // version
 }
 
-// newStuckMigration lets the newest migration wait for the lock of a table that its last statement
-// changes.
+// newStuckMigration lets migration 24 wait for the lock of a table that its last statement changes.
 func newStuckMigration(t *testing.T) *stuckMigration {
 	t.Helper()
 	m := &stuckMigration{database: pgtest.URL(t)}
@@ -56,9 +39,9 @@ func newStuckMigration(t *testing.T) *stuckMigration {
 	if err := migrations.Down(t.Context(), m.database, n); err != nil {
 		t.Fatal(err)
 	}
-	m.conn = session(t, m.database)
+	m.conn = pgtest.Session(t, m.database)
 	var err error
-	if m.holder, err = session(t, m.database).Begin(t.Context()); err != nil {
+	if m.holder, err = pgtest.Session(t, m.database).Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.holder.Exec(t.Context(), `SELECT FROM nodes`); err != nil { // the first statement makes a table, the last one changes nodes
@@ -137,7 +120,7 @@ func TestDownUnderARunningServer(t *testing.T) {
 	migrate := func(args ...string) *server {
 		return launch(t, nil, append([]string{"--database-url", database, "migrate"}, args...)...)
 	}
-	conn := session(t, database)
+	conn := pgtest.Session(t, database)
 	eventually(t, "the node is known", func() bool {
 		var known bool
 		if err := conn.QueryRow(t.Context(), `SELECT count(*) > 0 FROM nodes`).Scan(&known); err != nil {
@@ -214,7 +197,7 @@ func wantReadiness(t *testing.T, s *server, status int, text string) {
 func TestStartOnANewerSchema(t *testing.T) {
 	t.Parallel()
 	database := pgtest.URL(t)
-	conn := session(t, database)
+	conn := pgtest.Session(t, database)
 	newest := newestMigration(t)
 	if _, err := conn.Exec(t.Context(), `UPDATE schema_migrations SET version = 998`); err != nil {
 		t.Fatal(err)
@@ -235,7 +218,7 @@ func TestStartOnANewerSchema(t *testing.T) {
 func TestDirtySchema(t *testing.T) {
 	t.Parallel()
 	database := pgtest.URL(t)
-	conn := session(t, database)
+	conn := pgtest.Session(t, database)
 	migrate := func(args ...string) *server {
 		return launch(t, nil, append([]string{"--database-url", database, "migrate"}, args...)...)
 	}
