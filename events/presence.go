@@ -36,6 +36,8 @@ type Presence struct {
 	log *slog.Logger
 	now func() time.Time
 
+	release Release
+
 	wake chan struct{} // signalled when changed has grown
 	node uuid.UUID     // owned by RunOnce
 	hub  *Hub          // set before the first connection
@@ -73,13 +75,23 @@ func (g *group) add(now time.Time) {
 // remove removes a connection, possibly the oldest.
 func (g *group) remove() { g.n, g.since = g.n-1, g.newest }
 
+// PresenceOption changes what NewPresence returns.
+type PresenceOption func(*Presence)
+
+// Runs says which release the node runs.
+func Runs(r Release) PresenceOption { return func(p *Presence) { p.release = r } }
+
 // NewPresence returns the presence of this node. It reads the node's clock only to measure how long
 // a connection has lasted.
-func NewPresence(db *pgxpool.Pool, log *slog.Logger) *Presence {
-	return &Presence{
+func NewPresence(db *pgxpool.Pool, log *slog.Logger, options ...PresenceOption) *Presence {
+	p := &Presence{
 		db: db, log: log, now: time.Now, wake: make(chan struct{}, 1), node: uuid.New(),
 		devices: map[device]connections{}, changed: map[device]bool{},
 	}
+	for _, o := range options {
+		o(p)
+	}
+	return p
 }
 
 // Connected says that a connection of a device has caught up and gets every event from now on. If
@@ -205,8 +217,9 @@ func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	}
 	p.startAgain()
 	_, err = tx.Exec(ctx, `
-		INSERT INTO nodes (id, synced_at, lease_expires_at)
-		VALUES ($1, clock_timestamp(), clock_timestamp() + $2::interval)`, p.node, nodeLease)
+		INSERT INTO nodes (id, synced_at, lease_expires_at, build, schema_version)
+		VALUES ($1, clock_timestamp(), clock_timestamp() + $2::interval, nullif($3, ''), nullif($4::bigint, 0))`,
+		p.node, nodeLease, p.release.Build, p.release.Schema)
 	return err
 }
 

@@ -22,10 +22,18 @@ import (
 // nothing else.
 func Live(ctx context.Context, w *testbed.World) error {
 	return w.WithCluster(ctx, func(f *testbed.Cluster) error {
-		b := &liveRun{w: w, cluster: f, history: history.New(), subscribers: client.NewSubscribers(ctx, w.RNG.Uint64())}
+		b := newLiveRun(ctx, w, f)
 		err := b.play(ctx)
 		return errors.Join(err, b.subscribers.Stop())
 	})
+}
+
+func newLiveRun(ctx context.Context, w *testbed.World, f *testbed.Cluster) *liveRun {
+	b := &liveRun{
+		w: w, cluster: f, history: history.New(), subscribers: client.NewSubscribers(ctx, w.RNG.Uint64()), length: orDefault(w.For, liveFor),
+	}
+	b.disturb = b.injectFaults
+	return b
 }
 
 // The default size.
@@ -48,7 +56,12 @@ type liveRun struct {
 	mu     sync.RWMutex // guards convos
 	convos []*liveConvo
 
+	length      time.Duration                                                  // how long they write
+	disturb     func(ctx, writing context.Context, length time.Duration) error // goes on beside the writers
+	stopWriting func()                                                         // before length is over
+
 	sends, changes atomic.Int64
+	longestSend    atomic.Int64 // ns, retries included
 	catchUps       atomic.Int64 // events that came late, after a reconnect
 	latencies      latencies
 	// began and done are when the last fault began and ended, in ns. done is 0 once an event that
@@ -78,10 +91,7 @@ type liveConvo struct {
 
 func (b *liveRun) play(ctx context.Context) error {
 	w := b.w
-	length := w.For
-	if length <= 0 {
-		length = liveFor
-	}
+	length := b.length
 	if err := b.makeAccounts(ctx, orDefault(w.Writers, liveWriters), orDefault(w.Subscribers, liveSubscribers), length); err != nil {
 		return err
 	}
@@ -92,12 +102,13 @@ func (b *liveRun) play(ctx context.Context) error {
 	start := time.Now()
 	writing, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
+	b.stopWriting = cancel
 	var all sync.WaitGroup
 	errs := make([]error, 3)
 	all.Go(func() { errs[0] = b.write(ctx, writing) })
 	if !w.Calm {
 		all.Go(func() { errs[1] = b.changeRosters(ctx, writing, length) })
-		all.Go(func() { errs[2] = b.injectFaults(ctx, writing, length) })
+		all.Go(func() { errs[2] = b.disturb(ctx, writing, length) })
 	}
 	for writing.Err() == nil {
 		xrpc.Sleep(writing, time.Second)
@@ -119,7 +130,7 @@ func (b *liveRun) play(ctx context.Context) error {
 	return nil
 }
 
-func orDefault(n, usual int) int {
+func orDefault[T int | time.Duration](n, usual T) T {
 	if n > 0 {
 		return n
 	}

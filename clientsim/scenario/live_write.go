@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -89,16 +90,24 @@ func (b *liveRun) send(ctx context.Context, rng *rand.Rand, r *liveConvo) error 
 		size = 40 << 10
 	}
 	body := mlsclient.FakeMessage(r.group, r.epoch, size)
+	begun := time.Now()
 	answer, err := b.cluster.Do(ctx, rng, sender, xrpc.SendCall(r.id, sender.DID, r.epoch, body, xrpc.NewKey()))
 	if err != nil {
 		return err
 	}
+	raise(&b.longestSend, int64(time.Since(begun)))
 	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
 	if err != nil {
 		return err
 	}
 	b.sends.Add(1)
 	return b.acknowledged(r, *out.Seq, history.DigestEntry(false, out.MessageID, sender.DID.String(), int64(r.epoch), sha256.Sum256(body)))
+}
+
+// raise sets a maximum.
+func raise(most *atomic.Int64, n int64) {
+	for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+	}
 }
 
 func (b *liveRun) acknowledged(r *liveConvo, seq int64, m history.EntryDigest) error {

@@ -105,6 +105,10 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 		result.Skipped = "needs --agents, a folder of other MLS libraries: clientsim/agents/README.md"
 		return result
 	}
+	if s.Upgrade && len(c.Upgrade) == 0 {
+		result.Skipped = "needs --upgrade, other versions of the server: cmd/mlsd/checkupgrade.sh"
+		return result
+	}
 	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For)
 	defer cancel()
 	start := time.Now()

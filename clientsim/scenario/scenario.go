@@ -17,7 +17,9 @@ type Scenario struct {
 	Control bool
 	// Agents is set for a scenario that needs agents of other MLS libraries.
 	Agents bool
-	Run    func(context.Context, *testbed.World) error
+	// Upgrade is set for a scenario that needs several binaries of the server.
+	Upgrade bool
+	Run     func(context.Context, *testbed.World) error
 }
 
 // Scenarios lists every scenario, in the order in which they run.
@@ -76,6 +78,7 @@ func Scenarios() []Scenario {
 		{Name: "live-reconnect", About: "streams on two servers are dropped all the time, and a server is restarted", Control: true, Run: LiveReconnect},
 		{Name: "live", About: "many write and many listen on two servers, with dropped, slow and new members, and kills of leader and database", Control: true, Run: Live},
 		{Name: "live-idle", About: "many idle streams, and then a message to many: memory, and time until the last has it", Control: true, Run: LiveIdle},
+		{Name: "rolling-upgrade", About: "two servers are replaced by other versions, one at a time, under load, and one goes back", Control: true, Upgrade: true, Run: RollingUpgrade},
 		{Name: "expired-key", About: "writes are repeated after their keys have expired: other checks prevent duplicates", Control: true, Run: ExpiredKey},
 		{Name: "long-conversation", About: "random joins, leaves, messages and faults, from the printed seed", Run: LongConversation},
 	}

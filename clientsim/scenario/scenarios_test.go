@@ -96,6 +96,15 @@ func TestLibrariesWithoutAgents(t *testing.T) {
 	}
 }
 
+// Without other versions, the scenario of upgrades is skipped and says what it needs.
+func TestUpgradeWithoutBinaries(t *testing.T) {
+	t.Parallel()
+	server := testbed.NewProc("none", t.TempDir(), "http://localhost", xrpc.DefaultServiceDID)
+	if got := playNamed(t, "rolling-upgrade", testbed.Target{Server: server}, testbed.Options{}); !strings.Contains(got.Skipped, "--upgrade") {
+		t.Errorf("played without binaries: %+v", got)
+	}
+}
+
 func TestChooseRefusesUnknownNames(t *testing.T) {
 	t.Parallel()
 	if _, err := choose([]string{"lost-answer-send", "nonsense"}); err == nil {

@@ -80,6 +80,13 @@ func (p *Proc) UseBinary(path string) {
 	p.binary = path
 }
 
+// Binary is what the next Start runs.
+func (p *Proc) Binary() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.binary
+}
+
 // UseDefaults makes the next Start run the server as an operator would: with its default limits and
 // without failpoints.
 func (p *Proc) UseDefaults() {

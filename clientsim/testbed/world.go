@@ -66,6 +66,8 @@ type Options struct {
 	Audience    int           // subscribers of one message in live-idle
 
 	Agents string // folder with agents of other MLS libraries, or ""
+	// Upgrade are the binaries that rolling-upgrade replaces the server's with, one after the other.
+	Upgrade []string
 }
 
 // Target is the server that a run talks to.

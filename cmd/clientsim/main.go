@@ -70,6 +70,7 @@ func command(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "idle", Value: 200, Usage: "subscribers without events in live-idle"},
 			&cli.IntFlag{Name: "audience", Value: 100, Usage: "subscribers of one message in live-idle"},
 			&cli.StringFlag{Name: "agents", Usage: "`FOLDER` with agents of other MLS libraries, for mls-libraries"},
+			&cli.StringFlag{Name: "upgrade", Usage: "`PATH[,PATH]` of the servers that replace --mlsd in rolling-upgrade, one after the other"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
 		},
@@ -126,6 +127,9 @@ func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 	}
 	if !c.IsSet("seed") {
 		config.Seed = uint64(rand.Uint32())
+	}
+	if paths := c.String("upgrade"); paths != "" {
+		config.Upgrade = strings.Split(paths, ",")
 	}
 	if names := c.String("scenario"); names != "" {
 		config.Scenarios = strings.Split(names, ",")

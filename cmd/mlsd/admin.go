@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -34,18 +32,16 @@ func (n *node) admin(access *admin.Access, log *slog.Logger) http.Handler {
 	return mux
 }
 
-// readiness answers 200 if the server takes requests and its database answers within a second.
+// readiness answers 200 if the server takes requests, reaches its database, and can serve with the
+// schema. It asks nobody: see schemaWatch.
 func (n *node) readiness(log *slog.Logger) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
-		defer cancel()
+	return func(w http.ResponseWriter, _ *http.Request) {
+		fault := n.schema.fault()
 		if !n.ready.Load() {
-			writeText(w, log, http.StatusServiceUnavailable, "not serving")
-			return
+			fault = "not serving"
 		}
-		if err := n.db.requests.Ping(ctx); err != nil {
-			log.Warn("not ready", "error", err)
-			writeText(w, log, http.StatusServiceUnavailable, "the database cannot be reached")
+		if fault != "" {
+			writeText(w, log, http.StatusServiceUnavailable, fault)
 			return
 		}
 		writeText(w, log, http.StatusOK, "ok")

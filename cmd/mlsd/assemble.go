@@ -29,6 +29,7 @@ import (
 	"mlsd/internal/usage"
 	"mlsd/keypackages"
 	"mlsd/messages"
+	"mlsd/migrations"
 	"mlsd/push"
 	"mlsd/welcome"
 )
@@ -41,6 +42,7 @@ type node struct {
 	db           pools
 	reg          *prometheus.Registry
 	ready        atomic.Bool
+	schema       *schemaWatch
 	faults       *failpoint.Set // nil unless Config.Failpoints
 	api          *api.Server
 	operator     *admin.Service
@@ -69,7 +71,7 @@ type node struct {
 
 // assemble makes a node that listens on addr.
 func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{db: db, reg: prometheus.NewRegistry()}
+	n := &node{db: db, reg: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
 	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -168,7 +170,7 @@ func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.L
 // assembleEvents makes the parts that deliver events to subscribers.
 func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
-	n.presence = events.NewPresence(db, log)
+	n.presence = events.NewPresence(db, log, events.Runs(events.Release{Build: version(), Schema: migrations.Newest()}))
 	n.hub = events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: metrics, Presence: n.presence})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: db, Log: log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Wake, Faults: n.faults,

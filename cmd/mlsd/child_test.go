@@ -25,11 +25,23 @@ type child struct {
 // environment variables.
 func spawn(t *testing.T, dir string, env ...string) *child {
 	t.Helper()
+	c := start(t, dir, env)
+	found := c.stdout.await(t, readyLines(), c.ended)
+	if found == nil {
+		t.Fatalf("mlsd ended before it was ready; stdout %q, stderr %q", c.stdout, c.stderr)
+	}
+	c.admin, c.public = "http://"+found[1], "http://"+found[2]
+	return c
+}
+
+// start starts mlsd in a process of its own, with arguments.
+func start(t *testing.T, dir string, env []string, args ...string) *child {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &child{t: t, cmd: exec.Command(exe), stdout: newOutput(), stderr: newOutput(), ended: make(chan struct{})}
+	c := &child{t: t, cmd: exec.Command(exe, args...), stdout: newOutput(), stderr: newOutput(), ended: make(chan struct{})}
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, envPrefix) {
 			c.cmd.Env = append(c.cmd.Env, entry)
@@ -62,11 +74,6 @@ func spawn(t *testing.T, dir string, env ...string) *child {
 			t.Logf("log of mlsd:\n%s", c.stderr)
 		}
 	})
-	found := c.stdout.await(t, readyLines(), c.ended)
-	if found == nil {
-		t.Fatalf("mlsd ended before it was ready; stdout %q, stderr %q", c.stdout, c.stderr)
-	}
-	c.admin, c.public = "http://"+found[1], "http://"+found[2]
 	return c
 }
 

@@ -2,42 +2,209 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/events"
+	"mlsd/internal/pgpool"
 	"mlsd/migrations"
 )
 
+// deletesData is the flag without which nothing is taken back.
+const deletesData = "yes-delete-data"
+
 // migrateCommand returns the command "migrate".
 func migrateCommand(stdout, stderr io.Writer) *cli.Command {
-	up := func(ctx context.Context, cfg Config, _ *cli.Command) error {
-		return withDatabase(ctx, cfg, stderr, func(url string) error { return migrations.Up(ctx, url) })
+	m := migrator{stdout: stdout, stderr: stderr}
+	return &cli.Command{Name: "migrate", Usage: "change the database schema", Commands: []*cli.Command{
+		{Name: "up", Usage: "apply what is missing", Action: withConfig(0, m.up)},
+		{Name: "down", Usage: "take back the newest migration, or as many as the argument says, with their data; no node may run",
+			ArgsUsage: "[N]", Action: withConfig(1, m.down),
+			Flags: []cli.Flag{&cli.BoolFlag{Name: deletesData, Usage: "yes, delete what these migrations have added"}}},
+		{Name: "status", Usage: "print the versions of the database and of this mlsd, and which nodes run", Action: withConfig(0, m.status)},
+		{Name: "force", Usage: "clear the mark of an interrupted migration: the schema has this version", ArgsUsage: "VERSION", Action: withConfig(1, m.force)},
+		{Name: "version", Usage: "print the schema's version", Action: withConfig(0, m.version)},
+	}}
+}
+
+// migrator has the actions of the command "migrate".
+type migrator struct{ stdout, stderr io.Writer }
+
+func (m migrator) up(ctx context.Context, cfg Config, _ *cli.Command) error {
+	return withDatabase(ctx, cfg, m.stderr, func(url string) error { return migrations.Up(ctx, url, m.log(cfg)) })
+}
+
+func (m migrator) log(cfg Config) migrations.Option {
+	return migrations.Log(logger(cfg, m.stderr))
+}
+
+func (m migrator) down(ctx context.Context, cfg Config, cmd *cli.Command) error {
+	n := 1
+	if text := cmd.Args().First(); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			return fmt.Errorf("migrate down: %q is not a number", text)
+		}
 	}
-	down := func(ctx context.Context, cfg Config, cmd *cli.Command) error {
-		n := 1
-		if text := cmd.Args().First(); text != "" {
-			var err error
-			if n, err = strconv.Atoi(text); err != nil {
-				return fmt.Errorf("migrate down: %q is not a number", text)
+	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+		if n > 0 && !cmd.Bool(deletesData) {
+			return refuseDown(ctx, url, n)
+		}
+		return migrations.Down(ctx, url, n, m.log(cfg), migrations.Unless(nodesLive))
+	})
+}
+
+// refuseDown says what a Down would delete.
+func refuseDown(ctx context.Context, url string, n int) error {
+	losses, err := migrations.Losses(ctx, url, n)
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	for _, l := range losses {
+		fmt.Fprintf(&text, "\n  %s", l)
+	}
+	return fmt.Errorf("migrate down %d deletes data, and only a backup brings it back. Add --%s if that is meant. This is lost:%s",
+		n, deletesData, text.String())
+}
+
+// nodesLive is an error if a node runs on the database.
+func nodesLive(ctx context.Context, db pgpool.Queryer) error {
+	nodes, err := events.LiveNodes(ctx, db)
+	if err != nil || len(nodes) == 0 {
+		return err
+	}
+	var ids []string
+	for _, n := range nodes {
+		ids = append(ids, n.ID.String())
+	}
+	return fmt.Errorf("%d nodes run on this database (%s): stop them first; a node that was killed counts for 15 s", len(nodes), strings.Join(ids, ", "))
+}
+
+func (m migrator) status(ctx context.Context, cfg Config, _ *cli.Command) error {
+	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+		db, err := pgpool.OpenMaintenance(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		return writeStatus(ctx, m.stdout, db)
+	})
+}
+
+// writeStatus writes what the schema is, and who uses it.
+func writeStatus(ctx context.Context, w io.Writer, db *pgxpool.Pool) error {
+	state, err := migrations.Read(ctx, db)
+	if err != nil {
+		return err
+	}
+	nodes, err := events.LiveNodes(ctx, db)
+	if err != nil {
+		return err
+	}
+	advice, serves := "", "yes"
+	if err := state.Serves(migrations.Newest()); err != nil {
+		serves = "no: " + err.Error()
+	}
+	if state.Dirty {
+		if advice, err = dirtyAdvice(ctx, db, state.Version); err != nil {
+			return err
+		}
+	}
+	var out strings.Builder
+	table := newTable(&out)
+	line(table, "database", state.Version)
+	line(table, "this mlsd", migrations.Newest())
+	line(table, "dirty", yesNo(state.Dirty))
+	line(table, "serves", serves)
+	if state.MinBinary > 0 {
+		line(table, "needs an mlsd that knows", state.MinBinary)
+	}
+	line(table, "live nodes", len(nodes))
+	for _, n := range nodes {
+		line(table, "  "+n.ID.String(), releaseText(n.Release), "seen "+n.RenewedAt.UTC().Format(time.RFC3339))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, out.String()+advice)
+	return err
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// releaseText says what a node runs.
+func releaseText(r events.Release) string {
+	if r.Schema == 0 {
+		return "a version before migration 24"
+	}
+	return fmt.Sprintf("build %s, knows %d", r.Build, r.Schema)
+}
+
+// dirtyAdvice says which version a dirty schema has, or what to check.
+func dirtyAdvice(ctx context.Context, db pgpool.Queryer, version uint) (string, error) {
+	found, err := migrations.Inspect(ctx, db, version)
+	if err != nil {
+		return "", err
+	}
+	why := fmt.Sprintf("An mlsd of before migration 24 ended in a migration and left version %d marked.", version)
+	if found.Sure {
+		return fmt.Sprintf("%s\nThe tables and columns are those of version %d: mlsd migrate force %d\n", why, found.Version, found.Version), nil
+	}
+	return fmt.Sprintf("%s\nThe tables and columns do not tell whether it had taken effect. Look for what %s does, and name the version that the schema has:\n"+
+		"mlsd migrate force VERSION\n", why, strings.Join(found.Files, " or ")), nil
+}
+
+func (m migrator) force(ctx context.Context, cfg Config, cmd *cli.Command) error {
+	version, err := strconv.ParseUint(cmd.Args().First(), 10, 31)
+	if err != nil {
+		return errors.New("migrate force: the argument is the version that the schema has; mlsd migrate status says what to check")
+	}
+	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+		db, err := pgpool.OpenMaintenance(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		state, err := migrations.Read(ctx, db)
+		if err != nil {
+			return err
+		}
+		if state.Dirty {
+			advice, err := dirtyAdvice(ctx, db, state.Version)
+			if err != nil {
+				return err
+			}
+			if _, err := io.WriteString(m.stderr, advice); err != nil {
+				return err
 			}
 		}
-		return withDatabase(ctx, cfg, stderr, func(url string) error { return migrations.Down(ctx, url, n) })
-	}
-	version := func(ctx context.Context, cfg Config, _ *cli.Command) error {
-		return withDatabase(ctx, cfg, stderr, func(url string) error {
-			v, err := migrations.Version(ctx, url)
-			if err == nil {
-				_, err = fmt.Fprintln(stdout, v)
-			}
+		if err := migrations.Force(ctx, url, uint(version), m.log(cfg)); err != nil {
 			return err
-		})
-	}
-	return &cli.Command{Name: "migrate", Usage: "change the database schema", Commands: []*cli.Command{
-		{Name: "up", Usage: "apply what is missing", Action: withConfig(0, up)},
-		{Name: "down", Usage: "take back the newest migration, or as many as the argument says", ArgsUsage: "[N]", Action: withConfig(1, down)},
-		{Name: "version", Usage: "print the schema's version", Action: withConfig(0, version)},
-	}}
+		}
+		_, err = fmt.Fprintf(m.stdout, "the schema has version %d and is not dirty any more; next: mlsd migrate up\n", version)
+		return err
+	})
+}
+
+func (m migrator) version(ctx context.Context, cfg Config, _ *cli.Command) error {
+	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+		v, err := migrations.Version(ctx, url)
+		if err == nil {
+			_, err = fmt.Fprintln(m.stdout, v)
+		}
+		return err
+	})
 }

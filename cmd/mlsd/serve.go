@@ -60,6 +60,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.listen,
 		l.assemble,
 		l.loadAccounts,
+		l.checkSchema,
 		l.startWorkers,
 		l.startPresence,
 		l.startHTTP,
@@ -126,7 +127,9 @@ func (l *lifecycle) startDatabase(ctx context.Context) error {
 	return nil
 }
 
-func (l *lifecycle) migrate(ctx context.Context) error { return migrations.Up(ctx, l.databaseURL) }
+func (l *lifecycle) migrate(ctx context.Context) error {
+	return migrations.Up(ctx, l.databaseURL, migrations.Log(l.log))
+}
 
 func (l *lifecycle) openPools(ctx context.Context) error {
 	for _, p := range []struct {
@@ -167,6 +170,9 @@ func (l *lifecycle) assemble(context.Context) (err error) {
 // loadAccounts reads who may not use the node. Without it nobody could be refused, so the server
 // does not start.
 func (l *lifecycle) loadAccounts(ctx context.Context) error { return l.node.gate.Load(ctx) }
+
+// checkSchema looks at the schema before anybody asks whether the server is ready.
+func (l *lifecycle) checkSchema(ctx context.Context) error { return l.node.schema.RunOnce(ctx) }
 
 func (l *lifecycle) startWorkers(ctx context.Context) error {
 	stop := inBackground(ctx, l.node.workers(l.log)...)

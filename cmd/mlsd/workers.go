@@ -31,6 +31,7 @@ const (
 func (n *node) workers(log *slog.Logger) []func(context.Context) {
 	tokens, tickets := serviceauth.NewUsedTokens(n.db.maintenance), events.NewTickets(n.db.maintenance)
 	all := []func(context.Context){
+		worker.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
 		worker.Every("Welcome reaper", reapInterval, log, reaper(n, api.ReaperWelcomes, n.welcomes.RunOnce)).Run,
 		worker.Every("KeyPackage reaper", reapInterval, log, reaper(n, api.ReaperKeyPackages, n.keyPackages.RunOnce)).Run,
 		worker.Every("idempotency record cleaner", sweepInterval, log, reaper(n, api.ReaperRecords, n.cleaner.RunOnce)).Run,

@@ -70,7 +70,7 @@ func allowed() map[string][]string {
 		"push":                 {"internal/tombstone", "idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/worker"},
 		"idem":                 {"internal/tombstone", "internal/failpoint", "internal/pgpool"},
 		"mls":                  {},
-		"migrations":           {},
+		"migrations":           {"internal/failpoint", "internal/pgpool"},
 		"api/mlsapi":           {"api/lexcodec", "internal/nsid"},
 		"api/lexcodec":         {},
 		"lexicons":             {},

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ConnString returns the URL of a database of this server, for pgx and golang-migrate. It connects
+// ConnString returns the URL of a database of this server, for pgx. It connects
 // over the socket, as superuser. PG* variables in the environment of this process do not change its
 // meaning.
 func (s *Server) ConnString(database string) string {

@@ -716,6 +716,16 @@ var mutants = []mutant{
 	{"a deletion that was cut off is done", "cmd/mlsd.TestAdminConvoDeleteKilledHalfWay", []edit{
 		{"convos/delete.sql", `INSERT INTO deleted_convos (id, group_hash, deleted_at) SELECT id, $2, clock_timestamp() FROM convo`, `INSERT INTO deleted_convos (id, group_hash, deleted_at, purged_at) SELECT id, $2, clock_timestamp(), clock_timestamp() FROM convo`}}},
 
+	// Upgrades
+	{"a migration without its version (X1)", "migrations.TestKilledAtCommit", []edit{
+		{"migrations.runner.try", `if slices.ContainsFunc(s.scripts, func(s script) bool { return s.outside }) {`, `if slices.ContainsFunc(s.scripts, func(s script) bool { return s.outside || s.sql != "" }) {`}}},
+	{"data is deleted under a node (X9)", "cmd/mlsd.TestDownUnderARunningServer", []edit{
+		{"migrations.runner.down", `if r.refuse != nil {`, `if r.refuse != nil && n > 1 {`}}},
+	{"keys that were used again keep a schema from going back (X9)", "migrations.TestDownAfterReusedKeys", []edit{
+		{"migrations/000004_idempotency.before_down.sql", `m.kind = 3 AND EXISTS`, `m.kind = 4 AND EXISTS`}}},
+	{"an old mlsd serves with any schema (O10)", "migrations.TestNewerSchema", []edit{
+		{"migrations.State.Serves", `s.MinBinary > binary`, `s.MinBinary > 2*binary`}}},
+
 	// Erasure
 	{"a record outlives its commit in a killed erasure", "cmd/mlsd.TestErasureKilled", []edit{
 		{"erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`}}},

@@ -6,6 +6,8 @@
 //     connections.
 //   - OpenMaintenance is for workers that clean up, for metrics and for checks.
 //
+// ConnectToMigrate opens a connection of its own, for package migrations.
+//
 // The first two force the planner to look rows up by an index. The third keeps PostgreSQL's planner
 // settings.
 package pgpool
@@ -115,6 +117,23 @@ func Config(url string) (*pgxpool.Config, error) {
 		cfg.MaxConns = requestConns()
 	}
 	return cfg, nil
+}
+
+// migrationLimits are the settings of a connection that changes the schema. A migration can read a
+// large table, so no statement has a time limit. The caller sets lock_timeout.
+var migrationLimits = map[string]string{
+	"statement_timeout":                   "0",
+	"idle_in_transaction_session_timeout": "60000",
+	"application_name":                    "mlsd migrate",
+}
+
+// ConnectToMigrate returns a connection that changes the schema of the database at url.
+func ConnectToMigrate(ctx context.Context, url string) (*pgx.Conn, error) {
+	cfg, err := config(url, migrationLimits, limits)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
 }
 
 // config parses the URL and adds the session settings that it lacks.

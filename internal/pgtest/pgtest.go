@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
@@ -68,6 +69,26 @@ func URL(t testing.TB) string {
 func EmptyURL(t testing.TB) string {
 	t.Helper()
 	return create(t, false)
+}
+
+// Session returns one connection to a database, without mlsd's session settings. The end of the test
+// closes it.
+func Session(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)
+		defer cancel()
+		if err := conn.Close(ctx); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	return conn
 }
 
 // create makes a database and returns its URL. The end of the test drops it.

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/migrations"
+)
+
+const (
+	schemaInterval = time.Second
+	schemaTimeout  = time.Second // of one look
+)
+
+// schemaWatch looks whether the database answers, and whether this server can serve with its schema.
+// Another server or an operator can change the schema at any time.
+type schemaWatch struct {
+	db     *pgxpool.Pool
+	binary uint // the newest migration that this server knows
+	log    *slog.Logger
+	now    atomic.Pointer[string] // the fault, for the readiness; "": none
+
+	logged string // the error that was logged last; owned by RunOnce
+}
+
+func newSchemaWatch(db *pgxpool.Pool, binary uint, log *slog.Logger) *schemaWatch {
+	w := &schemaWatch{db: db, binary: binary, log: log}
+	w.now.Store(new("the schema was not checked yet"))
+	return w
+}
+
+// fault returns why the server cannot serve, or "". It is at most two seconds old.
+func (w *schemaWatch) fault() string { return *w.now.Load() }
+
+// RunOnce looks once. What it finds is no error. It logs what has changed. It is for one goroutine.
+func (w *schemaWatch) RunOnce(ctx context.Context) error {
+	looking, cancel := context.WithTimeout(ctx, schemaTimeout)
+	defer cancel()
+	state, err := migrations.Read(looking, w.db)
+	if ctx.Err() != nil {
+		return nil // the server ends
+	}
+	var fault, text string
+	if err != nil {
+		fault, text = "the database cannot be reached", err.Error()
+	} else if err = state.Serves(w.binary); err != nil {
+		fault, text = err.Error(), err.Error()
+	}
+	w.now.Store(&fault)
+	switch {
+	case text == w.logged:
+	case text == "":
+		w.log.InfoContext(ctx, "ready again")
+	default:
+		w.log.WarnContext(ctx, "not ready", "error", text)
+	}
+	w.logged = text
+	return nil
+}

@@ -1,0 +1,50 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+// Release is the binary that a node runs.
+type Release struct {
+	Build  string // the revision that it was built from; "" if the node does not say
+	Schema uint   // the newest migration that it knows; 0 if the node does not say
+}
+
+// Node is a node whose lease has not lapsed.
+type Node struct {
+	ID uuid.UUID
+	Release
+	RenewedAt time.Time // when it renewed its lease
+}
+
+// LiveNodes returns the nodes that run on a database. The schema can be of any version: a node of a
+// version before migration 24 does not say its release. A node that was killed counts for up to 15 s.
+func LiveNodes(ctx context.Context, db pgpool.Queryer) ([]Node, error) {
+	var kept bool
+	if err := db.QueryRow(ctx, `SELECT to_regclass('nodes') IS NOT NULL`).Scan(&kept); err != nil {
+		return nil, fmt.Errorf("list the live nodes: %w", err)
+	}
+	if !kept {
+		return nil, nil // the schema is from before migration 7
+	}
+	rows, err := db.Query(ctx, `
+		SELECT id, coalesce(to_jsonb(n) ->> 'build', ''), coalesce((to_jsonb(n) ->> 'schema_version')::bigint, 0), lease_expires_at - $1::interval
+		FROM nodes n WHERE lease_expires_at > clock_timestamp() ORDER BY id`, nodeLease)
+	if err != nil {
+		return nil, fmt.Errorf("list the live nodes: %w", err)
+	}
+	nodes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n Node, err error) {
+		return n, row.Scan(&n.ID, &n.Build, &n.Schema, &n.RenewedAt)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the live nodes: %w", err)
+	}
+	return nodes, nil
+}

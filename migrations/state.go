@@ -1,0 +1,68 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+// State is what a database says about its schema.
+type State struct {
+	Version uint // of the newest applied migration; 0: none
+	Dirty   bool // see ErrDirty
+	// MinBinary: only an mlsd that knows this migration can serve. 0: the schema does not say.
+	MinBinary uint
+}
+
+// Read reads the state. db must not be in a transaction: in an empty database a query of Read fails.
+func Read(ctx context.Context, db pgpool.Queryer) (s State, err error) {
+	var says bool
+	// golang-migrate marked an empty schema as version -1.
+	err = db.QueryRow(ctx, `SELECT greatest(version, 0), dirty, to_regclass('schema_support') IS NOT NULL FROM schema_migrations`).
+		Scan(&s.Version, &s.Dirty, &says)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), pgpool.Code(err) == undefinedTable:
+		return State{}, nil
+	case err != nil:
+		return State{}, fmt.Errorf("read the version of the schema: %w", err)
+	case !says:
+		return s, nil
+	}
+	if err := db.QueryRow(ctx, `SELECT coalesce(max(min_binary), 0) FROM schema_support`).Scan(&s.MinBinary); err != nil {
+		return State{}, fmt.Errorf("read which mlsd can serve: %w", err)
+	}
+	return s, nil
+}
+
+const undefinedTable = "42P01"
+
+// VersionError means that a binary cannot serve with the schema of its database.
+type VersionError struct {
+	Database  uint // version of the schema
+	Binary    uint // the newest migration that the binary knows
+	MinBinary uint // that a binary must know for this schema
+}
+
+func (e *VersionError) Error() string {
+	if e.Database < e.Binary {
+		return fmt.Sprintf("the database has schema version %d, and this mlsd needs version %d: run mlsd migrate up", e.Database, e.Binary)
+	}
+	return fmt.Sprintf("the database has schema version %d, which needs an mlsd that knows version %d, and this mlsd knows version %d: start a newer mlsd",
+		e.Database, e.MinBinary, e.Binary)
+}
+
+// Serves returns nil if a binary can serve with the schema. binary is the newest migration that it
+// knows. Otherwise Serves returns ErrDirty or a *VersionError.
+func (s State) Serves(binary uint) error {
+	switch {
+	case s.Dirty:
+		return fmt.Errorf("%w (version %d)", ErrDirty, s.Version)
+	case s.Version < binary, s.Version > binary && s.MinBinary > binary:
+		return &VersionError{Database: s.Version, Binary: binary, MinBinary: s.MinBinary}
+	}
+	return nil
+}
