@@ -209,7 +209,11 @@ var mutants = []mutant{
 		{"convos.verdict.superseded", `for _, did := range replaced {`, `for _, did := range replaced[:0] {`},
 		{"convos.verdict.superseded", `for _, m := range v.change.Removes {`, `for _, m := range v.change.Removes[:0] {`}}},
 	{"confirmed while it is replaced", "convos.TestConfirmedWhileReplaced", []edit{ // S6
-		{"welcome.Lock", `FOR UPDATE`, ``}}},
+		{"welcome.lock", `FOR UPDATE`, ``}}},
+	{"Welcomes are locked as the plan finds them", "welcome.TestOneOrderOfLocks", []edit{ // X6
+		{"welcome.supersede", `ORDER BY w.id FOR`, `FOR`}}},
+	{"a commit locks Welcomes in two steps", "TestCommitLocksWelcomesInOrder", []edit{ // X6
+		{"convos.locked.advance", `welcome.QueueLock(batch, c.id, allowed.people(by, superseded))`, ``}}},
 	{"stale-welcome", "TestStaleWelcome", []edit{
 		{"welcome.Add", `AS r (id, did, device_id, ref)`, `AS r (id, did, device_id, ref)
 		WHERE NOT EXISTS (SELECT FROM welcomes w WHERE w.convo_id = $1 AND w.recipient_did = r.did)`}}},
@@ -245,6 +249,8 @@ var mutants = []mutant{
 		{"events.Subscription.Request", `mine := e.DID == s.did && (`, `mine := e.DID != "" && (`}}},
 
 	// Epochs and membership
+	{"a stale commit is many lost races", "TestOneStaleCommitIsOneLostRace", []edit{ // X7
+		{"convos.RecordLoss", `least(m.lost_races, $4 - 1) + 1`, `m.lost_races + (c.epoch - $3)::integer`}}},
 	{"self-read-cas", "TestSelfReadCAS", []edit{
 		{"convos.locked.checkCommit", `int64(h.Epoch) != c.epoch`, `int64(h.Epoch) > c.epoch`}}},
 	{"max-plus-one", "TestMaxPlusOne", []edit{
