@@ -25,7 +25,7 @@ func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *local
 	if cfg.DatabaseURL != "" {
 		return cfg.DatabaseURL, nil, reach(ctx, cfg.DatabaseURL, reachTimeout)
 	}
-	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log})
+	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log, Archive: cfg.WALArchive})
 	if err != nil {
 		return "", nil, fmt.Errorf("start the private PostgreSQL: %w", err)
 	}

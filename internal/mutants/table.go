@@ -248,6 +248,17 @@ var mutants = []mutant{
 	{"others see the mark of a request", "TestStreamsMarkRequests", []edit{
 		{"events.Subscription.Request", `mine := e.DID == s.did && (`, `mine := e.DID != "" && (`}}},
 
+	// The database
+	{"sessions that a pooler shares", "pgpool.TestPooler", []edit{ // E11
+		{"pgpool.compareSessions", `others == session`, `false`},
+		{"pgpool.compareSessions", `now != session`, `false`}}},
+	{"parameters that a pooler refuses", "pgpool.TestPooler", []edit{ // E11
+		{"pgpool.SetLater", `!atStart[name]`, `false`}}},
+	{"a restore without the archive", "localpg.TestRestoreToAMoment", []edit{
+		{"localpg.restoreCommand", `dir == ""`, `true`}}},
+	{"a backup without its own WAL", "localpg.TestBackupWhileRunning", []edit{
+		{"localpg.copyWAL", `(segment || strings.HasSuffix(path, ".history"))`, `strings.HasSuffix(path, ".history")`}}},
+
 	// Epochs and membership
 	{"a stale commit is many lost races", "TestOneStaleCommitIsOneLostRace", []edit{ // X7
 		{"convos.RecordLoss", `least(m.lost_races, $4 - 1) + 1`, `m.lost_races + (c.epoch - $3)::integer`}}},
