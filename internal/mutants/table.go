@@ -249,15 +249,15 @@ var mutants = []mutant{
 		{"events.Subscription.Request", `mine := e.DID == s.did && (`, `mine := e.DID != "" && (`}}},
 
 	// The database
-	{"sessions that a pooler shares", "pgpool.TestPooler", []edit{ // E11
-		{"pgpool.compareSessions", `others == session`, `false`},
-		{"pgpool.compareSessions", `now != session`, `false`}}},
-	{"parameters that a pooler refuses", "pgpool.TestPooler", []edit{ // E11
-		{"pgpool.SetLater", `!atStart[name]`, `false`}}},
-	{"a restore without the archive", "localpg.TestRestoreToAMoment", []edit{
-		{"localpg.restoreCommand", `dir == ""`, `true`}}},
-	{"a backup without its own WAL", "localpg.TestBackupWhileRunning", []edit{
-		{"localpg.copyWAL", `(segment || strings.HasSuffix(path, ".history"))`, `strings.HasSuffix(path, ".history")`}}},
+	{"sessions that a pooler shares", "internal/pgpool.TestPooler", []edit{ // E11
+		{"internal/pgpool.compareSessions", `others == session`, `others == 0`},
+		{"internal/pgpool.compareSessions", `now != session`, `now == 0`}}},
+	{"parameters that a pooler refuses", "internal/pgpool.TestPooler", []edit{ // E11
+		{"internal/pgpool.SetLater", `!atStart[name]`, `false`}}},
+	{"a restore without the archive", "internal/localpg.TestRestoreToAMoment", []edit{
+		{"internal/localpg.restoreCommand", `dir == ""`, `true`}}},
+	{"a backup without its own WAL", "internal/localpg.TestBackupWhileRunning", []edit{
+		{"internal/localpg.copyWAL", `(segment || strings.HasSuffix(path, ".history"))`, `strings.HasSuffix(path, ".history")`}}},
 
 	// Epochs and membership
 	{"a stale commit is many lost races", "TestOneStaleCommitIsOneLostRace", []edit{ // X7
