@@ -132,7 +132,7 @@ func TestBackupAndRestore(t *testing.T) {
 	w, path := newWorld(t), mlsdOnPath(t)
 	dir := filepath.Dir(dataDir(t))
 	archive, old := filepath.Join(dir, "wal"), filepath.Join(dir, "old")
-	s := w.on("--data-dir", old, "--wal-archive", archive)
+	s := w.on("--data-dir", old, "--wal-archive", archive, "--rate-did", "1e6", "--rate-did-burst", "1000000")
 	c := w.chat()
 	c.send(5)
 	copied := make(chan string, 1)
@@ -161,91 +161,92 @@ func TestBackupAndRestore(t *testing.T) {
 	launch(t, []string{"MLSD_DATA_DIR=" + old}, "restore", filepath.Join(dir, "monday")).fails(localpg.ErrNotEmpty.Error())
 }
 
-// The commands for another PostgreSQL: a dump.
+// The commands for another PostgreSQL: a dump, and a new database on another server.
 func TestDumpAndRestore(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("pg_dump"); err != nil {
-		t.Skip("SKIPPED: pg_dump is not installed")
-	}
-	w := newWorld(t)
-	database := pgtest.URL(t)
+	target := newCluster(t)
+	w, database := newWorld(t), pgtest.URL(t)
 	s := w.on("--database-url", database)
 	c := w.chat()
-	dir := t.TempDir()
 	c.send(5)
-	shell(t, typed(t, "dump", dir, time.Time{}), nil, "MLSD_DATABASE_URL="+database)
+	shell(t, typed(t, "dump", target.dir, time.Time{}), nil, "MLSD_DATABASE_URL="+database)
 	c.send(3)
 	s.stop()
-	at := beside(t, database)
-	shell(t, strings.ReplaceAll(typed(t, "undump", dir, time.Time{}), "mlsd_restored", at.name), nil, at.environ...)
-	t.Cleanup(func() { administer(t, database, `DROP DATABASE `+at.name+` WITH (FORCE)`) })
-	w.on("--database-url", at.url)
+	data := target.start()
+	target.shell(data, typed(t, "undump", target.dir, time.Time{}))
+	w.on("--database-url", target.url("mlsd_restored"))
 	c.wantFirst(5)
-}
-
-// restoredAt is a second database of the server of another one.
-type restoredAt struct {
-	name, url string
-	environ   []string // for PostgreSQL's programs
-}
-
-func beside(t *testing.T, database string) restoredAt {
-	t.Helper()
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := restoredAt{name: strings.TrimPrefix(u.Path, "/") + "_restored"}
-	at.environ = []string{"PGUSER=" + u.User.Username(), "PGHOST=" + u.Hostname(), "PGPORT=" + u.Port()}
-	if socket := u.Query().Get("host"); socket != "" {
-		at.environ = append(at.environ, "PGHOST="+socket, "PGPORT="+u.Query().Get("port"))
-	}
-	u.Path = "/" + at.name
-	at.url = u.String()
-	return at
 }
 
 // The commands for another PostgreSQL: a base backup, an archive, and a restore to a moment.
 func TestBaseBackupAndRestore(t *testing.T) {
 	t.Parallel()
-	bin := postgresBin(t)
-	w, dir := newWorld(t), filepath.Dir(dataDir(t))
-	account := postgresAccount(t)
-	for _, name := range []string{"wal", "run", "new"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	old, restored := filepath.Join(dir, "new", "old"), filepath.Join(dir, "new", "restored")
-	own(t, account, dir, filepath.Join(dir, "wal"), filepath.Join(dir, "run"), filepath.Join(dir, "new"))
-	environ := func(data string) []string {
-		return []string{"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "PGDATA=" + data, "PGHOST=" + filepath.Join(dir, "run"), "PGUSER=mlsd"}
-	}
-	t.Cleanup(func() {
-		for _, data := range []string{old, restored} {
-			shell(t, `if test -e "$PGDATA/postmaster.pid"; then pg_ctl stop --mode=immediate; fi`, account, environ(data)...)
-		}
-	})
-	shell(t, `initdb --username=mlsd --auth=trust --locale=C --encoding=UTF8 --no-sync
-		printf "listen_addresses = ''\nunix_socket_directories = '%s'\nfsync = off\n" "$PGHOST" >> "$PGDATA/postgresql.conf"
-		pg_ctl start --wait --log="$PGDATA/log"
-		createdb mlsd`, account, environ(old)...)
-	shell(t, typed(t, "archive", dir, time.Time{}), account, environ(old)...)
-
-	database := "postgres://mlsd@/mlsd?host=" + url.QueryEscape(filepath.Join(dir, "run"))
-	s := w.on("--database-url", database)
+	p := newCluster(t)
+	data := p.start()
+	p.shell(data, `mkdir "`+p.dir+`/wal"; createdb mlsd`)
+	p.shell(data, typed(t, "archive", p.dir, time.Time{}))
+	w := newWorld(t)
+	s := w.on("--database-url", p.url("mlsd"))
 	c := w.chat()
 	c.send(2)
-	shell(t, typed(t, "base", dir, time.Time{}), account, environ(old)...)
+	p.shell(data, typed(t, "base", p.dir, time.Time{}))
 	to := c.send(3)
 	c.send(4)
 	s.stop()
-	shell(t, `pg_ctl stop --mode=fast`, account, environ(old)...)
+	p.shell(data, `pg_ctl stop --mode=fast`)
 
-	shell(t, typed(t, "pitr", dir, to), account, environ(restored)...)
-	shell(t, `until test "$(psql --no-align --tuples-only --command='SELECT pg_is_in_recovery()' mlsd)" = f; do sleep 0.05; done`, account, environ(restored)...)
-	w.on("--database-url", database)
+	restored := filepath.Join(p.dir, "restored")
+	p.shell(restored, typed(t, "pitr", p.dir, to))
+	p.shell(restored, `until test "$(psql --no-align --tuples-only --command='SELECT pg_is_in_recovery()' mlsd)" = f; do sleep 0.05; done`)
+	w.on("--database-url", p.url("mlsd"))
 	c.wantFirst(5)
+}
+
+// cluster is a PostgreSQL that the operator runs, with PostgreSQL's own programs.
+type cluster struct {
+	t        *testing.T
+	bin, dir string
+	account  *syscall.Credential // nil: this process's
+}
+
+// newCluster returns a cluster that is not made yet. Its directory belongs to its account.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	p := &cluster{t: t, bin: postgresBin(t), dir: filepath.Join(filepath.Dir(dataDir(t)), "pg"), account: postgresAccount(t)}
+	if err := os.Mkdir(p.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if p.account != nil {
+		if err := os.Chown(p.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// shell runs a script that works on the data in a directory. A server that it starts there ends with
+// the test.
+func (p *cluster) shell(data, script string) {
+	p.t.Helper()
+	environ := []string{"PATH=" + p.bin + string(os.PathListSeparator) + os.Getenv("PATH"), "PGDATA=" + data, "PGHOST=" + p.dir, "PGUSER=mlsd"}
+	p.t.Cleanup(func() {
+		shell(p.t, `if test -e "$PGDATA/postmaster.pid"; then pg_ctl stop --mode=immediate; fi`, p.account, environ...)
+	})
+	shell(p.t, script, p.account, environ...)
+}
+
+// start makes the cluster and starts its server. It returns the directory with the data.
+func (p *cluster) start() (data string) {
+	p.t.Helper()
+	data = filepath.Join(p.dir, "data")
+	p.shell(data, `initdb --username=mlsd --auth=trust --locale=C --encoding=UTF8 --no-sync
+		printf "listen_addresses = ''\nunix_socket_directories = '%s'\nfsync = off\n" "$PGHOST" >> "$PGDATA/postgresql.conf"
+		pg_ctl start --wait --log="$PGDATA/log"`)
+	return data
+}
+
+func (p *cluster) url(database string) string {
+	return "postgres://mlsd@/" + database + "?host=" + url.QueryEscape(p.dir)
 }
 
 // postgresBin returns the directory of PostgreSQL's programs.
@@ -253,7 +254,7 @@ func postgresBin(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("pg_config", "--bindir").Output()
 	bin := strings.TrimSpace(string(out))
-	for _, program := range []string{"initdb", "pg_ctl", "pg_basebackup", "psql", "createdb"} {
+	for _, program := range []string{"initdb", "pg_ctl", "pg_basebackup", "pg_dump", "pg_restore", "psql", "createdb"} {
 		if _, missing := os.Stat(filepath.Join(bin, program)); err != nil || missing != nil {
 			t.Skip("SKIPPED: " + program + " is not installed")
 		}
@@ -281,17 +282,4 @@ func postgresAccount(t *testing.T) *syscall.Credential {
 	}
 	t.Skip("SKIPPED: there is no account to run PostgreSQL as")
 	return nil
-}
-
-// own gives directories to an account.
-func own(t *testing.T, account *syscall.Credential, dirs ...string) {
-	t.Helper()
-	for _, dir := range dirs {
-		if account == nil {
-			return
-		}
-		if err := os.Chown(dir, int(account.Uid), int(account.Gid)); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
