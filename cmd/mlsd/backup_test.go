@@ -30,7 +30,10 @@ func typed(t *testing.T, name, directory string, to time.Time) string {
 	}
 	script := strings.TrimPrefix(strings.ReplaceAll("\n"+block[1], "\n    ", "\n"), "\n")
 	script = strings.ReplaceAll(script, "/backups", directory)
-	return strings.ReplaceAll(script, "2026-11-22T10:15:00Z", to.UTC().Format(time.RFC3339Nano))
+	return strings.NewReplacer(
+		"2026-11-22T10:15:00Z", to.UTC().Format(time.RFC3339Nano),
+		"2026-11-22 10:15:00+00", to.UTC().Format("2006-01-02 15:04:05.999999+00"),
+	).Replace(script)
 }
 
 // shell runs a script with more variables, as the given account or as this process's, and returns

@@ -5,6 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 packages=${XDG_CACHE_HOME:-$HOME/.cache}/mlsd/pgbouncer
+if [[ $EUID -eq 0 ]]; then # PgBouncer does not run as root, and other accounts may not enter root's home
+	packages=/var/cache/mlsd/pgbouncer
+fi
 
 # unpack gets PgBouncer and the libraries that it needs, without installing them.
 unpack() {

@@ -125,7 +125,7 @@ func TestRestoreToAMoment(t *testing.T) {
 		if _, err := restoreTo(t, Config{DataDir: dir, Archive: archive}, backup, Target{To: c.to, Timeline: 1}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		left, err := filepath.Glob(filepath.Join(dir, "postgres[.-]*"))
+		left, err := filepath.Glob(filepath.Join(dir, "postgres*"))
 		if err != nil || len(left) > 1 { // the lock's file stays
 			t.Errorf("%s: %q is left, %v", name, left, err)
 		}

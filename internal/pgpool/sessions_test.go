@@ -140,6 +140,8 @@ func (p *pooler) serve(conn net.Conn) {
 		}
 	}
 	client.Send(&pgproto3.AuthenticationOk{})
+	client.Send(&pgproto3.ParameterStatus{Name: "standard_conforming_strings", Value: "on"})
+	client.Send(&pgproto3.ParameterStatus{Name: "client_encoding", Value: "UTF8"})
 	client.Send(&pgproto3.BackendKeyData{ProcessID: 1 << 30, SecretKey: binary.BigEndian.AppendUint32(nil, 7)})
 	client.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
 	if client.Flush() != nil {
