@@ -164,6 +164,17 @@ func TestBackupAndRestore(t *testing.T) {
 	launch(t, []string{"MLSD_DATA_DIR=" + old}, "restore", filepath.Join(dir, "monday")).fails(localpg.ErrNotEmpty.Error())
 }
 
+// What is for the private PostgreSQL is refused with another one, before anything is started.
+func TestBackupOfAnother(t *testing.T) {
+	t.Parallel()
+	another := []string{"MLSD_DATABASE_URL=postgres://a.invalid/b"}
+	launch(t, append(another, "MLSD_WAL_ARCHIVE=/a")).fails("MLSD_WAL_ARCHIVE", errNotPrivate.Error())
+	launch(t, another, "backup", "/a").fails("backup", errNotPrivate.Error())
+	launch(t, another, "restore", "/a").fails("restore", errNotPrivate.Error())
+	launch(t, nil, "backup").fails("name a directory")
+	launch(t, nil, "restore", "--to", "monday", "/a").fails("monday")
+}
+
 // The commands for another PostgreSQL: a dump, and a new database on another server.
 func TestDumpAndRestore(t *testing.T) {
 	t.Parallel()
