@@ -42,10 +42,11 @@ func revokeDevice(ctx context.Context, s *Service, c Call) (any, error) {
 	out := Revoked{DID: did, DeviceID: device, Note: "The device is still a leaf of its groups: a member has to remove it with a commit. " +
 		"It can come back for as long as it has a session at the account's PDS: end that session."}
 	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		if out.KeyPackages, err = keypackages.Withdraw(ctx, tx, keypackages.Withdrawal{Owner: did, DeviceID: device}); err != nil {
+		// Welcomes are locked before KeyPackages, as in a commit.
+		if out.Welcomes, err = welcome.Revoke(ctx, tx, welcome.Device{DID: did, DeviceID: device}); err != nil {
 			return err
 		}
-		if out.Welcomes, err = welcome.Revoke(ctx, tx, welcome.Device{DID: did, DeviceID: device}); err != nil {
+		if out.KeyPackages, err = keypackages.Withdraw(ctx, tx, keypackages.Withdrawal{Owner: did, DeviceID: device}); err != nil {
 			return err
 		}
 		if out.PushTarget, err = push.Unregister(ctx, tx, did, device); err != nil {

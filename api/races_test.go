@@ -116,12 +116,33 @@ func TestNoReservationForStaleCommits(t *testing.T) {
 	for range 4 {
 		bob.post(mlsapi.NSIDSubmitCommit, bob.rotation(&old)).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 	}
+	if lost() != 1 {
+		t.Fatalf("%d races count as lost, want one", lost())
+	}
+	bob.lose(c, alice)
 	if lost() != 2 {
 		t.Fatalf("%d races count as lost, want two", lost())
 	}
-	bob.lose(c, alice)
-	if lost() != 3 {
-		t.Fatalf("%d races count as lost, want three", lost())
+}
+
+// X7: one commit of epoch 0 is one lost race, however many epochs it is behind. It buys no
+// reservation, and the count does not overflow.
+func TestOneStaleCommitIsOneLostRace(t *testing.T) {
+	t.Parallel()
+	for _, behind := range []int64{3, 1 << 40} {
+		w := newWorld(t)
+		alice, bob := w.user(), w.user()
+		group := newGroup(t)
+		in := alice.creation(group, bob)
+		in.CurrentEpoch = &behind
+		c := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+		stale := bob.rotation(&convo{c.ID, group, 0})
+		bob.post(mlsapi.NSIDSubmitCommit, stale).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+		lost := w.count(`SELECT lost_races FROM members WHERE convo_id = $1 AND did = $2`, c.ID, bob.did())
+		reserved := w.count(`SELECT count(*) FROM convos WHERE reserved_for IS NOT NULL`)
+		if lost != 1 || reserved != 0 {
+			t.Errorf("%d epochs behind: %d lost races, %d reservations", behind, lost, reserved)
+		}
 	}
 }
 

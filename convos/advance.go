@@ -68,13 +68,15 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 		WHERE id = $1`, c.id, next, v.level, successor)
 	c.recordAccepted(batch, by)
 	batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)
+	superseded := v.superseded(allowed.replaces)
+	welcome.QueueLock(batch, c.id, allowed.people(by, superseded))
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return Advanced{}, fmt.Errorf("advance the epoch: %w", err)
 	}
 	if err := keepGroup(ctx, tx, c.id, next, v.group, p.GroupInfo); err != nil {
 		return Advanced{}, err
 	}
-	if err := welcome.Supersede(ctx, tx, c.id, v.superseded(allowed.replaces)...); err != nil {
+	if err := welcome.Supersede(ctx, tx, c.id, superseded...); err != nil {
 		return Advanced{}, err
 	}
 	if p.Welcome != nil {

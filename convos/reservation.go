@@ -23,7 +23,7 @@ import (
 // longest. When a member does not use it, the others have waited for nothing, so the member gets no
 // other reservation for a while.
 const (
-	lossesForReservation = 3                // epochs that passed while a member tried to commit
+	lossesForReservation = 3                // commits of a member that came too late, in a row
 	reservationTime      = 3 * time.Second  // enough to read the log and to commit again
 	losersCompeteFor     = 10 * time.Second // after its last loss, a member is taken to have given up
 	noReservationFor     = 10 * time.Minute // after one that was not used
@@ -65,8 +65,9 @@ const endUnusedReservation = `
 	FROM ended WHERE members.convo_id = $1 AND members.did = ended.did`
 
 // RecordLoss records that the caller's commit, made in epoch, came too late. If the caller has lost
-// too often and no reservation is open, the caller gets one. An epoch counts once: a commit from
-// before the caller's last loss does not count.
+// too often and no reservation is open, the caller gets one. A commit counts as one lost race,
+// however many epochs it is behind. An epoch counts once: a commit from before the caller's last
+// loss does not count. The count stops at what a reservation needs.
 func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller syntax.DID, epoch int64) error {
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -74,7 +75,7 @@ func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller s
 		batch.Queue(endUnusedReservation, convo, noReservationFor)
 		batch.Queue(`
 			WITH loser AS (
-				UPDATE members m SET lost_races = m.lost_races + (c.epoch - $3)::integer, lost_at_epoch = c.epoch, lost_at = clock_timestamp(),
+				UPDATE members m SET lost_races = least(m.lost_races, $4 - 1) + 1, lost_at_epoch = c.epoch, lost_at = clock_timestamp(),
 					lost_since = CASE m.lost_races WHEN 0 THEN clock_timestamp() ELSE m.lost_since END
 				FROM convos c
 				WHERE c.id = $1 AND m.convo_id = $1 AND m.did = $2 AND m.left_at IS NULL AND $3 < c.epoch

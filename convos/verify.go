@@ -43,6 +43,18 @@ type rights struct {
 	joins    bool               // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
 }
 
+// people are those whose Welcomes a commit of by's can end: it supersedes those of some devices.
+func (r rights) people(by syntax.DID, superseded []welcome.Device) []syntax.DID {
+	all := append([]syntax.DID{by}, r.adds...)
+	if r.removes != "" {
+		all = append(all, r.removes)
+	}
+	for _, d := range superseded {
+		all = append(all, d.DID)
+	}
+	return distinct(all)
+}
+
 // verdict is the result of checking a commit.
 type verdict struct {
 	level  Level

@@ -205,19 +205,20 @@ func eraseEvents(ctx context.Context, j *job) (bool, error) {
 	return done, err
 }
 
-// eraseRoster takes the person's name from a convo, its Welcomes and what waits for its pushes.
+// eraseRoster takes the person's name from a convo, its Welcomes and what waits for its pushes. The
+// convo is locked before its Welcomes, as in every write.
 func eraseRoster(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error) {
+	roster, err := convos.Erase(ctx, j.tx, j.person, convo)
+	if err != nil {
+		return false, err
+	}
+	j.add("members", roster)
 	welcomes, err := welcome.Erase(ctx, j.tx, j.person, convo)
 	if err != nil {
 		return false, err
 	}
 	j.add("welcomes", welcomes)
 	pushes, err := push.EraseSender(ctx, j.tx, j.person, convo)
-	if err != nil {
-		return false, err
-	}
 	j.add("push_convos", pushes)
-	roster, err := convos.Erase(ctx, j.tx, j.person, convo)
-	j.add("members", roster)
 	return false, err
 }

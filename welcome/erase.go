@@ -11,13 +11,17 @@ import (
 )
 
 // Erase puts the tombstone of a person into its Welcomes of a convo, and drops what its devices have
-// said. All of these Welcomes have ended: the person has left.
+// said. All of these Welcomes have ended: the person has left. The caller holds the convo's lock.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
 	tag, err := tx.Exec(ctx, `
-		UPDATE welcomes
+		WITH locked AS MATERIALIZED (
+			SELECT id FROM welcomes WHERE convo_id = $1 AND recipient_did = $2 ORDER BY id FOR UPDATE
+		)
+		UPDATE welcomes w
 		SET recipient_did = $3, device_id = 'erased', last_error = NULL,
 			last_failure = CASE WHEN last_failure IS NOT NULL THEN 'erased' END
-		WHERE convo_id = $1 AND recipient_did = $2`, convo, p.DID, p.In(convo))
+		FROM locked
+		WHERE w.convo_id = $1 AND w.id = locked.id`, convo, p.DID, p.In(convo))
 	if err != nil {
 		return 0, fmt.Errorf("erase a recipient of Welcomes: %w", err)
 	}

@@ -10,7 +10,12 @@ import (
 
 // Forget deletes the Welcomes of a convo that is being deleted. Their bytes are left to Purge.
 func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
-	if _, err := tx.Exec(ctx, `DELETE FROM welcomes WHERE convo_id = $1`, convo); err != nil {
+	_, err := tx.Exec(ctx, `
+		WITH locked AS MATERIALIZED (
+			SELECT id FROM welcomes WHERE convo_id = $1 ORDER BY id FOR UPDATE
+		)
+		DELETE FROM welcomes w USING locked WHERE w.convo_id = $1 AND w.id = locked.id`, convo)
+	if err != nil {
 		return fmt.Errorf("delete the Welcomes: %w", err)
 	}
 	return nil

@@ -131,8 +131,8 @@ func TestSubscriberGoesOn(t *testing.T) {
 	}
 }
 
-// The server announces a restart in an info event, which has no id. The subscriber resumes from the
-// event before it, and loses nothing.
+// X8: the server announces a restart in an info event, which has no id. The subscriber resumes from
+// the event before it, and loses nothing.
 func TestSubscriberTakesInfoWithoutID(t *testing.T) {
 	t.Parallel()
 	const convo, at = "c", "2026-11-20T10:11:12.345Z"

@@ -59,7 +59,7 @@ func TestReadServerSent(t *testing.T) {
 	if _, err := xrpc.ReadServerSent("13", "messageEvent", []byte(`{"cursor":"12"}`)); err == nil {
 		t.Error("an id that is not the cursor is taken")
 	}
-	// An info event has no id, whatever its cursor is: the id of the last event stays in force.
+	// X8: an info event has no id, whatever its cursor is: the id of the last event stays in force.
 	info := []byte(`{"cursor":"12","info":"Restarting: reconnect after 500 ms"}`)
 	if e, err := xrpc.ReadServerSent("", "infoEvent", info); err != nil || e.Kind != xrpc.EventInfo || e.Name != "Restarting" {
 		t.Errorf("an info event: %+v, %v", e, err)

@@ -40,6 +40,9 @@ type Config struct {
 	DatabaseURL string
 	// DataDir (MLSD_DATA_DIR) holds the private PostgreSQL.
 	DataDir string
+	// WALArchive (MLSD_WAL_ARCHIVE) is a directory to which the private PostgreSQL copies its WAL, and
+	// from which the command restore takes it. Empty: none.
+	WALArchive string
 	// ServiceDID (MLSD_SERVICE_DID) is the audience of tokens. Empty: did:web:localhost with the
 	// public listener's port.
 	ServiceDID syntax.DID
@@ -209,6 +212,14 @@ func configure(cmd *cli.Command) (Config, error) {
 func (c Config) checkPublicURL() error {
 	if c.PublicURL == "" && c.ServiceDID != "" && api.PublicURL(c.ServiceDID) == "" {
 		return fmt.Errorf("--public-url (MLSD_PUBLIC_URL) must be set: %s does not say where clients reach the service, as a did:web does", c.ServiceDID)
+	}
+	return nil
+}
+
+// checkArchive fails if a WAL archive is set for a PostgreSQL that the operator runs.
+func (c Config) checkArchive() error {
+	if c.WALArchive != "" && c.DatabaseURL != "" {
+		return fmt.Errorf("--wal-archive (MLSD_WAL_ARCHIVE): %w", errNotPrivate)
 	}
 	return nil
 }

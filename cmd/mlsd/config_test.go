@@ -58,7 +58,8 @@ func settingCases() map[string]struct {
 			[]string{"", "8081", "127.0.0.1:port"}},
 		"MLSD_DATABASE_URL": {"postgres://a/b", "host=c dbname=d", func(c Config) any { return c.DatabaseURL }, "postgres://a/b",
 			"host=c dbname=d", "", []string{"postgres://a:b/c", "x", "postgres://a/b?sslmode=maybe", "postgres://a/b?pool_max_conns=none"}},
-		"MLSD_DATA_DIR": {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // package localpg tests the default
+		"MLSD_DATA_DIR":    {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // package localpg tests the default
+		"MLSD_WAL_ARCHIVE": {"/a", "/b", func(c Config) any { return c.WALArchive }, "/a", "/b", "", nil},
 		"MLSD_SERVICE_DID": {"did:web:a.example.com", "did:plc:abc", func(c Config) any { return c.ServiceDID.String() },
 			"did:web:a.example.com", "did:plc:abc", "", []string{"a.example.com", "did:web:", "did:web:a.example.com#atproto_mls"}},
 		"MLSD_PUBLIC_URL": {"https://a.example.com", "http://b:1", func(c Config) any { return c.PublicURL }, "https://a.example.com",

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/localpg"
+	"mlsd/internal/pgpool"
 )
 
 // reachTimeout is for the first connection to the operator's PostgreSQL. By default the driver
@@ -24,7 +25,7 @@ func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *local
 	if cfg.DatabaseURL != "" {
 		return cfg.DatabaseURL, nil, reach(ctx, cfg.DatabaseURL, reachTimeout)
 	}
-	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log})
+	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log, Archive: cfg.WALArchive})
 	if err != nil {
 		return "", nil, fmt.Errorf("start the private PostgreSQL: %w", err)
 	}
@@ -53,17 +54,30 @@ func withDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url
 	return do(url)
 }
 
-// reach fails unless the operator's PostgreSQL accepts a connection within timeout.
-func reach(ctx context.Context, url string, timeout time.Duration) error {
+// reach fails unless the operator's PostgreSQL accepts a connection within timeout, with a session of
+// its own.
+func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	cfg, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
 	if err != nil {
 		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
 	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	conn, err := connect(ctx, cfg.ConnConfig)
 	if err != nil {
 		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
 	}
-	return conn.Close(ctx)
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	if err := pgpool.CheckSessions(ctx, conn); err != nil {
+		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
+	}
+	return nil
+}
+
+// connect makes one connection, also through a pooler.
+func connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	if err := pgpool.SetLater(cfg); err != nil {
+		return nil, err
+	}
+	return pgx.ConnectConfig(ctx, cfg)
 }

@@ -97,7 +97,7 @@ func (l *lifecycle) close(ctx context.Context) (err error) {
 }
 
 func (l *lifecycle) prepare(context.Context) error {
-	if err := errors.Join(l.cfg.checkPublicURL(), l.cfg.checkAccounts()); err != nil {
+	if err := errors.Join(l.cfg.checkPublicURL(), l.cfg.checkArchive(), l.cfg.checkAccounts()); err != nil {
 		return err
 	}
 	tokens, err := l.cfg.Admin.tokens()

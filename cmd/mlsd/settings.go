@@ -78,6 +78,10 @@ var settings = append([]setting{
 		c.DataDir = v
 		return nil
 	}},
+	{"MLSD_WAL_ARCHIVE", "directory to which mlsd's own PostgreSQL copies its WAL, for restores to a moment; empty: none", "", func(c *Config, v string) error {
+		c.WALArchive = v
+		return nil
+	}},
 	{"MLSD_SERVICE_DID", "DID that tokens are for; empty: did:web:localhost with the listener's port", "", func(c *Config, v string) (err error) {
 		if v != "" {
 			c.ServiceDID, err = syntax.ParseDID(v)

@@ -6,6 +6,7 @@
 //
 //	postgres/           the cluster; initdb makes it once, this package never deletes it
 //	postgres.init-*/    an initdb in progress; after a crash the next start removes it
+//	postgres.restore-*/ a restore in progress; after a crash the next restore removes it
 //	postgres.lock       flock of the owning process until it ends; its text is the owner's pid
 //	postgres.socketdir  path of the socket directory, if it is not run/
 //	pgbin/              downloaded binaries by major version; only if none are installed
@@ -34,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -62,6 +64,10 @@ type Config struct {
 	// where the server listens. With fsync=off, initdb does not sync either.
 	Settings map[string]string
 
+	// Archive is a directory to which the server copies its WAL, compressed, for [Restore]. Start makes
+	// it if it does not exist. If it is empty, the server archives nothing.
+	Archive string
+
 	// BinDir is the directory with postgres and initdb. If it is empty, installed binaries are
 	// used, or downloaded ones if none are installed.
 	BinDir string
@@ -83,7 +89,7 @@ type Config struct {
 // Server is a running PostgreSQL. It is safe for concurrent use.
 type Server struct {
 	log       *slog.Logger
-	lock      *lockFile
+	lock      *lockFile // nil: its holder outlives the server
 	child     *process
 	socketDir string
 	service   string // path of the service file for PGSERVICE, or ""
@@ -129,7 +135,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 // startLocked is Start after the lock on the directory is acquired.
 func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) (*Server, error) {
-	c := &cluster{dir: filepath.Join(dir, "postgres"), log: log, settings: cfg.Settings}
+	c := &cluster{dir: filepath.Join(dir, "postgres"), log: log}
 	major, err := c.major()
 	if err != nil {
 		return nil, err
@@ -137,16 +143,20 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	if c.account, err = chooseAccount(c.dir, major != 0); err != nil {
 		return nil, err
 	}
-	finder := &binaryFinder{cfg: cfg, log: log, cluster: c.dir, dir: cfg.DownloadDir, account: c.account}
-	if finder.dir == "" {
-		finder.dir = filepath.Join(dir, "pgbin")
-	}
-	if c.bin, err = finder.find(ctx, major); err != nil {
+	if c.bin, err = cfg.finder(c, dir).find(ctx, major); err != nil {
 		return nil, err
 	}
 	if err := c.account.checkAccess(ctx, c.bin, dir); err != nil {
 		return nil, err
 	}
+	if err := c.account.makeArchive(cfg.Archive); err != nil {
+		return nil, err
+	}
+	archive, err := c.account.checkArchive(ctx, cfg.Archive)
+	if err != nil {
+		return nil, err
+	}
+	c.settings = cfg.settings(archive)
 	if err := removeLeftovers(dir, initPrefix); err != nil {
 		return nil, err
 	}
@@ -157,11 +167,36 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	} else if err := c.stopOrphans(ctx); err != nil {
 		return nil, err
 	}
-	socketDir, err := prepareSocketDir(dir, c.account)
+	return c.start(ctx, dir)
+}
+
+// settings returns the server's extra settings.
+func (cfg Config) settings(archive string) map[string]string {
+	settings := map[string]string{}
+	maps.Copy(settings, cfg.Settings)
+	if archive != "" {
+		maps.Copy(settings, archiveSettings(archive))
+	}
+	return settings
+}
+
+// finder returns a finder of binaries for a cluster of a data directory.
+func (cfg Config) finder(c *cluster, dataDir string) *binaryFinder {
+	f := &binaryFinder{cfg: cfg, log: c.log, cluster: c.dir, dir: cfg.DownloadDir, account: c.account}
+	if f.dir == "" {
+		f.dir = filepath.Join(dataDir, "pgbin")
+	}
+	return f
+}
+
+// start runs the server of a cluster that is complete. The caller holds the lock of the data
+// directory.
+func (c *cluster) start(ctx context.Context, dataDir string) (*Server, error) {
+	socketDir, err := prepareSocketDir(dataDir, c.account)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{log: log, socketDir: socketDir}
+	s := &Server{log: c.log, socketDir: socketDir}
 	if s.service, err = writeServiceFile(socketDir); err != nil {
 		return nil, err
 	}
@@ -171,7 +206,7 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	if s.child, err = c.run(ctx, socketDir); err != nil {
 		return nil, errors.Join(err, removeSocketDir(socketDir))
 	}
-	log.Info("private PostgreSQL is up", "dir", c.dir, "pid", s.PID(), "bin", c.bin.dir, "version", c.bin.major, "account", c.account.name)
+	c.log.Info("private PostgreSQL is up", "dir", c.dir, "pid", s.PID(), "bin", c.bin.dir, "version", c.bin.major, "account", c.account.name)
 	return s, nil
 }
 
@@ -210,7 +245,10 @@ func (s *Server) stop(ctx context.Context) error {
 		// The server still runs. This process holds the lock until it ends.
 		return fmt.Errorf("stop private PostgreSQL: %w", err)
 	}
-	err := errors.Join(s.child.exitError(), removeSocketDir(s.socketDir), s.lock.release())
+	err := errors.Join(s.child.exitError(), removeSocketDir(s.socketDir))
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.release())
+	}
 	if err != nil {
 		return fmt.Errorf("stop private PostgreSQL: %w", err)
 	}

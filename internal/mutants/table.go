@@ -209,7 +209,11 @@ var mutants = []mutant{
 		{"convos.verdict.superseded", `for _, did := range replaced {`, `for _, did := range replaced[:0] {`},
 		{"convos.verdict.superseded", `for _, m := range v.change.Removes {`, `for _, m := range v.change.Removes[:0] {`}}},
 	{"confirmed while it is replaced", "convos.TestConfirmedWhileReplaced", []edit{ // S6
-		{"welcome.Lock", `FOR UPDATE`, ``}}},
+		{"welcome.lock", `FOR UPDATE`, ``}}},
+	{"Welcomes are locked as the plan finds them", "welcome.TestOneOrderOfLocks", []edit{ // X6
+		{"welcome.supersede", `ORDER BY w.id FOR`, `FOR`}}},
+	{"a commit locks Welcomes in two steps", "TestCommitLocksWelcomesInOrder", []edit{ // X6
+		{"convos.locked.advance", `welcome.QueueLock(batch, c.id, allowed.people(by, superseded))`, ``}}},
 	{"stale-welcome", "TestStaleWelcome", []edit{
 		{"welcome.Add", `AS r (id, did, device_id, ref)`, `AS r (id, did, device_id, ref)
 		WHERE NOT EXISTS (SELECT FROM welcomes w WHERE w.convo_id = $1 AND w.recipient_did = r.did)`}}},
@@ -244,7 +248,20 @@ var mutants = []mutant{
 	{"others see the mark of a request", "TestStreamsMarkRequests", []edit{
 		{"events.Subscription.Request", `mine := e.DID == s.did && (`, `mine := e.DID != "" && (`}}},
 
+	// The database
+	{"sessions that a pooler shares", "internal/pgpool.TestPooler", []edit{ // E11
+		{"internal/pgpool.compareSessions", `others == session`, `others == 0`},
+		{"internal/pgpool.compareSessions", `now != session`, `now == 0`}}},
+	{"parameters that a pooler refuses", "internal/pgpool.TestPooler", []edit{ // E11
+		{"internal/pgpool.SetLater", `!atStart[name]`, `false`}}},
+	{"a restore without the archive", "internal/localpg.TestRestoreToAMoment", []edit{
+		{"internal/localpg.restoreCommand", `dir == ""`, `true`}}},
+	{"a backup without its own WAL", "internal/localpg.TestBackupWhileRunning", []edit{
+		{"internal/localpg.copyWAL", `(segment || strings.HasSuffix(path, ".history"))`, `strings.HasSuffix(path, ".history")`}}},
+
 	// Epochs and membership
+	{"a stale commit is many lost races", "TestOneStaleCommitIsOneLostRace", []edit{ // X7
+		{"convos.RecordLoss", `least(m.lost_races, $4 - 1) + 1`, `m.lost_races + (c.epoch - $3)::integer`}}},
 	{"self-read-cas", "TestSelfReadCAS", []edit{
 		{"convos.locked.checkCommit", `int64(h.Epoch) != c.epoch`, `int64(h.Epoch) > c.epoch`}}},
 	{"max-plus-one", "TestMaxPlusOne", []edit{

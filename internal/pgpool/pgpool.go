@@ -152,6 +152,7 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 	// Statements rely on a snapshot of their own. Neither the URL nor the settings of a database or a
 	// role may change that.
 	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
+	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return SetLater(conn) }
 	return cfg, nil
 }
 

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"mlsd/internal/localpg"
+	"mlsd/migrations"
+)
+
+// errNotPrivate is for commands that are about the private PostgreSQL.
+var errNotPrivate = errors.New("this is for the private PostgreSQL, and MLSD_DATABASE_URL names another; docs/RESTORE.md has the commands for that one")
+
+// backupCommand returns the command "backup".
+func backupCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name: "backup", Usage: "copy the private PostgreSQL of the running server to a new directory", ArgsUsage: "DIR",
+		Action: withDirectory(func(ctx context.Context, cfg Config, dir string, _ *cli.Command) error {
+			m, err := localpg.Backup(ctx, cfg.DataDir, dir)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(stdout, "backup in %s: begun at %s, ended at %s\nan archive of the WAL is needed from %s on\n",
+				dir, m.Began.UTC().Format(time.RFC3339), m.Ended.UTC().Format(time.RFC3339Nano), m.FirstWAL)
+			return err
+		}),
+	}
+}
+
+// restoreCommand returns the command "restore".
+func restoreCommand(stdout, stderr io.Writer) *cli.Command {
+	return &cli.Command{
+		Name: "restore", Usage: "make the private PostgreSQL from a backup and the WAL of MLSD_WAL_ARCHIVE; the data directory must be empty",
+		ArgsUsage: "DIR",
+		Flags: []cli.Flag{
+			&cli.TimestampFlag{
+				Name: "to", Usage: "restore to this moment, as 2026-11-20T10:00:00Z; the default is the newest WAL",
+				Config: cli.TimestampConfig{Layouts: []string{time.RFC3339Nano}},
+			},
+			&cli.Uint32Flag{Name: "timeline", Usage: "replay the WAL of this timeline; needed if the archive has several"},
+		},
+		Action: withDirectory(func(ctx context.Context, cfg Config, dir string, cmd *cli.Command) error {
+			own := localpg.Config{DataDir: cfg.DataDir, Logger: logger(cfg, stderr), Archive: cfg.WALArchive}
+			target := localpg.Target{To: cmd.Timestamp("to"), Timeline: cmd.Uint32("timeline")}
+			last, err := localpg.Restore(ctx, own, dir, target, func(ctx context.Context, s *localpg.Server) error {
+				return afterRestore(ctx, s.ConnString(localpg.Database))
+			})
+			if err != nil {
+				return err
+			}
+			state := "as it was when the backup ended"
+			if !last.IsZero() {
+				state = "the last transaction in it was committed at " + last.UTC().Format(time.RFC3339Nano)
+			}
+			_, err = fmt.Fprintf(stdout, "restored into %s: %s\n", cfg.DataDir, state)
+			return err
+		}),
+	}
+}
+
+// withDirectory returns do as a command for the private PostgreSQL that takes one directory.
+func withDirectory(do func(ctx context.Context, cfg Config, dir string, cmd *cli.Command) error) cli.ActionFunc {
+	return withConfig(1, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+		dir := cmd.Args().First()
+		switch {
+		case dir == "":
+			return fmt.Errorf("%s: name a directory", cmd.FullName())
+		case cfg.DatabaseURL != "":
+			return fmt.Errorf("%s: %w", cmd.FullName(), errNotPrivate)
+		}
+		return do(ctx, cfg, dir, cmd)
+	})
+}
+
+// afterRestore prepares a restored database before a node uses it. A backup can have the schema of an
+// older version.
+func afterRestore(ctx context.Context, url string) error { return migrations.Up(ctx, url) }

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	osuser "os/user"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/localpg"
+	"mlsd/internal/pgtest"
+)
+
+// typed returns the commands that docs/RESTORE.md tells to type under a name. /backups becomes
+// directory, and the moment becomes to.
+func typed(t *testing.T, name, directory string, to time.Time) string {
+	t.Helper()
+	block := regexp.MustCompile(`<!-- typed: ` + name + ` -->\n\n((?: {4}.*\n)+)`).FindStringSubmatch(pages(t)["docs/RESTORE.md"])
+	if block == nil {
+		t.Fatalf("docs/RESTORE.md has no commands %q", name)
+	}
+	script := strings.TrimPrefix(strings.ReplaceAll("\n"+block[1], "\n    ", "\n"), "\n")
+	script = strings.ReplaceAll(script, "/backups", directory)
+	return strings.NewReplacer(
+		"2026-11-22T10:15:00Z", to.UTC().Format(time.RFC3339Nano),
+		"2026-11-22 10:15:00+00", to.UTC().Format("2006-01-02 15:04:05.999999+00"),
+	).Replace(script)
+}
+
+// shell runs a script with more variables, as the given account or as this process's, and returns
+// what it prints.
+func shell(t *testing.T, script string, account *syscall.Credential, environ ...string) string {
+	t.Helper()
+	cmd := exec.Command("bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = "/"
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, envPrefix) {
+			cmd.Env = append(cmd.Env, entry)
+		}
+	}
+	cmd.Env = append(cmd.Env, environ...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: account}
+	input, open, err := os.Pipe() // the end of its input ends mlsd
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = input
+	out, err := cmd.CombinedOutput()
+	if err := errors.Join(err, input.Close(), open.Close()); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, script, out)
+	}
+	return string(out)
+}
+
+// mlsdOnPath puts this program as mlsd into a directory, and returns a PATH with it.
+func mlsdOnPath(t *testing.T) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec '%s' \"$@\"\n", childEnv, exe)
+	if err := os.WriteFile(filepath.Join(dir, "mlsd"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return "PATH=" + dir + string(os.PathListSeparator) + os.Getenv("PATH")
+}
+
+// chat is a convo of two users, and what was written to it.
+type chat struct {
+	w          *world
+	alice, bob *user
+	c          *convo
+	sent       []request
+}
+
+func (w *world) chat() *chat {
+	w.t.Helper()
+	alice, bob := w.user(), w.user()
+	return &chat{w: w, alice: alice, bob: bob, c: alice.create(bob)}
+}
+
+// send writes n more messages, and returns a moment after them and before the next ones.
+func (c *chat) send(n int) time.Time {
+	c.w.t.Helper()
+	for range n {
+		r := c.alice.procedure(mlsapi.NSIDSendMessage, c.alice.message(c.c, fmt.Sprint("message ", len(c.sent))))
+		r.must().ok()
+		c.sent = append(c.sent, r)
+	}
+	return time.Now()
+}
+
+// wantFirst expects the convo to have the first n messages and no other. The server keeps its
+// promises: a retry of a message that is there is a replay, and one of a message that was lost is
+// written.
+func (c *chat) wantFirst(n int) {
+	c.w.t.Helper()
+	if got := len(c.bob.log(c.c)); got != n {
+		c.w.t.Errorf("%d messages, want %d", got, n)
+	}
+	if a := c.sent[n-1].must(); !a.replayed() {
+		c.w.t.Errorf("message %d was restored, and its retry is no replay: %s", n, a.ok())
+	}
+	if n < len(c.sent) {
+		if a := c.sent[n].must(); a.replayed() {
+			c.w.t.Errorf("message %d was lost, and its retry is a replay: %s", n+1, a.ok())
+		}
+	}
+	c.w.wantSound()
+}
+
+// on starts a server of the world.
+func (w *world) on(args ...string) *server {
+	w.t.Helper()
+	s := boot(w.t, nil, w.flags(args...)...)
+	w.use(s.admin, s.public)
+	return s
+}
+
+// The commands of docs/RESTORE.md back up a private PostgreSQL while messages are written, and
+// restore it to a moment after that.
+func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
+	w, path := newWorld(t), mlsdOnPath(t)
+	dir := filepath.Dir(dataDir(t))
+	archive, old := filepath.Join(dir, "wal"), filepath.Join(dir, "old")
+	s := w.on("--data-dir", old, "--wal-archive", archive, "--rate-did", "1e6", "--rate-did-burst", "1000000")
+	c := w.chat()
+	c.send(5)
+	copied := make(chan string, 1)
+	go func() {
+		copied <- shell(t, typed(t, "backup", dir, time.Time{}), nil, path, "MLSD_DATA_DIR="+old)
+	}()
+	for len(copied) == 0 {
+		c.send(1)
+	}
+	if out := <-copied; !strings.Contains(out, "ended at") {
+		t.Errorf("backup prints %q", out)
+	}
+	to := c.send(3)
+	kept := len(c.sent)
+	c.send(4)
+	s.stop()
+
+	restored := filepath.Join(dir, "restored")
+	environ := []string{path, "MLSD_WAL_ARCHIVE=" + archive, "MLSD_DATA_DIR=" + restored}
+	if out := shell(t, typed(t, "restore", dir, to), nil, environ...); !strings.Contains(out, "the last transaction in it was committed at ") {
+		t.Errorf("restore prints %q", out)
+	}
+	w.on("--data-dir", restored, "--wal-archive", archive)
+	c.wantFirst(kept)
+	launch(t, environ[1:], "restore", filepath.Join(dir, "monday")).fails("is in use")
+	launch(t, []string{"MLSD_DATA_DIR=" + old}, "restore", filepath.Join(dir, "monday")).fails(localpg.ErrNotEmpty.Error())
+}
+
+// What is for the private PostgreSQL is refused with another one, before anything is started.
+func TestBackupOfAnother(t *testing.T) {
+	t.Parallel()
+	another := []string{"MLSD_DATABASE_URL=postgres://a.invalid/b"}
+	launch(t, append(another, "MLSD_WAL_ARCHIVE=/a")).fails("MLSD_WAL_ARCHIVE", errNotPrivate.Error())
+	launch(t, another, "backup", "/a").fails("backup", errNotPrivate.Error())
+	launch(t, another, "restore", "/a").fails("restore", errNotPrivate.Error())
+	launch(t, nil, "backup").fails("name a directory")
+	launch(t, nil, "restore", "--to", "monday", "/a").fails("monday")
+}
+
+// The commands for another PostgreSQL: a dump, and a new database on another server.
+func TestDumpAndRestore(t *testing.T) {
+	t.Parallel()
+	target := newCluster(t)
+	w, database := newWorld(t), pgtest.URL(t)
+	s := w.on("--database-url", database)
+	c := w.chat()
+	c.send(5)
+	shell(t, typed(t, "dump", target.dir, time.Time{}), nil, "MLSD_DATABASE_URL="+database)
+	c.send(3)
+	s.stop()
+	data := target.start()
+	target.shell(data, typed(t, "undump", target.dir, time.Time{}))
+	w.on("--database-url", target.url("mlsd_restored"))
+	c.wantFirst(5)
+}
+
+// The commands for another PostgreSQL: a base backup, an archive, and a restore to a moment.
+func TestBaseBackupAndRestore(t *testing.T) {
+	t.Parallel()
+	p := newCluster(t)
+	data := p.start()
+	p.shell(data, `mkdir "`+p.dir+`/wal"; createdb mlsd`)
+	p.shell(data, typed(t, "archive", p.dir, time.Time{}))
+	w := newWorld(t)
+	s := w.on("--database-url", p.url("mlsd"))
+	c := w.chat()
+	c.send(2)
+	p.shell(data, typed(t, "base", p.dir, time.Time{}))
+	to := c.send(3)
+	c.send(4)
+	s.stop()
+	p.shell(data, `pg_ctl stop --mode=fast`)
+
+	restored := filepath.Join(p.dir, "restored")
+	p.shell(restored, typed(t, "pitr", p.dir, to))
+	p.shell(restored, `until test "$(psql --no-align --tuples-only --command='SELECT pg_is_in_recovery()' mlsd)" = f; do sleep 0.05; done`)
+	w.on("--database-url", p.url("mlsd"))
+	c.wantFirst(5)
+}
+
+// cluster is a PostgreSQL that the operator runs, with PostgreSQL's own programs.
+type cluster struct {
+	t        *testing.T
+	bin, dir string
+	account  *syscall.Credential // nil: this process's
+}
+
+// newCluster returns a cluster that is not made yet. Its directory belongs to its account.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	p := &cluster{t: t, bin: postgresBin(t), dir: filepath.Join(filepath.Dir(dataDir(t)), "pg"), account: postgresAccount(t)}
+	if err := os.Mkdir(p.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if p.account != nil {
+		if err := os.Chown(p.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// shell runs a script that works on the data in a directory. A server that it starts there ends with
+// the test.
+func (p *cluster) shell(data, script string) {
+	p.t.Helper()
+	environ := []string{"PATH=" + p.bin + string(os.PathListSeparator) + os.Getenv("PATH"), "PGDATA=" + data, "PGHOST=" + p.dir, "PGUSER=mlsd"}
+	p.t.Cleanup(func() {
+		shell(p.t, `if test -e "$PGDATA/postmaster.pid"; then pg_ctl stop --mode=immediate; fi`, p.account, environ...)
+	})
+	shell(p.t, script, p.account, environ...)
+}
+
+// start makes the cluster and starts its server. It returns the directory with the data.
+func (p *cluster) start() (data string) {
+	p.t.Helper()
+	data = filepath.Join(p.dir, "data")
+	p.shell(data, `initdb --username=mlsd --auth=trust --locale=C --encoding=UTF8 --no-sync
+		printf "listen_addresses = ''\nunix_socket_directories = '%s'\nfsync = off\n" "$PGHOST" >> "$PGDATA/postgresql.conf"
+		pg_ctl start --wait --log="$PGDATA/log"`)
+	return data
+}
+
+func (p *cluster) url(database string) string {
+	return "postgres://mlsd@/" + database + "?host=" + url.QueryEscape(p.dir)
+}
+
+// postgresBin returns the directory of PostgreSQL's programs.
+func postgresBin(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("pg_config", "--bindir").Output()
+	bin := strings.TrimSpace(string(out))
+	for _, program := range []string{"initdb", "pg_ctl", "pg_basebackup", "pg_dump", "pg_restore", "psql", "createdb"} {
+		if _, missing := os.Stat(filepath.Join(bin, program)); err != nil || missing != nil {
+			t.Skip("SKIPPED: " + program + " is not installed")
+		}
+	}
+	return bin
+}
+
+// postgresAccount is an account that may run PostgreSQL; nil is this process's.
+func postgresAccount(t *testing.T) *syscall.Credential {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := osuser.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		gid, failed := strconv.ParseUint(u.Gid, 10, 32)
+		if err := errors.Join(err, failed); err != nil {
+			t.Fatal(err)
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	t.Skip("SKIPPED: there is no account to run PostgreSQL as")
+	return nil
+}

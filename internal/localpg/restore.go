@@ -1,0 +1,253 @@
+package localpg
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// restorePrefix is the start of the name of a cluster that Restore has not finished.
+const restorePrefix = "postgres.restore-"
+
+// ErrNotEmpty means that a data directory has a cluster already. Restore does not overwrite it.
+var ErrNotEmpty = errors.New("the data directory has a database already; a backup is restored into an empty one")
+
+// Target says what is restored.
+type Target struct {
+	// To is the moment as of which the cluster is restored. Zero: as of the newest WAL that is found,
+	// in the archive, or without one in the backup.
+	To time.Time
+
+	// Timeline is the one whose WAL is replayed. 0: the backup's, and the archive must have no other
+	// that began after the backup.
+	Timeline uint32
+}
+
+// Restore makes the cluster of cfg.DataDir from a backup. The server begins a new timeline, so that
+// what it writes is never taken for what another one wrote. prepare is called with the restored
+// server, before the cluster gets its name. If anything fails, the data directory stays empty. last
+// is when the newest replayed transaction was committed; it is zero if none was replayed.
+//
+// Errors: [ErrNotEmpty], [*InUseError], [*VersionError], [*TimelinesError], those of prepare, and that
+// of PostgreSQL if the WAL ends before the moment.
+func Restore(ctx context.Context, cfg Config, backup string, target Target, prepare func(context.Context, *Server) error) (last time.Time, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("restore %s into %s: %w", backup, cfg.DataDir, err)
+		}
+	}()
+	m, err := readManifest(backup)
+	switch {
+	case err != nil:
+		return last, err
+	case !target.To.IsZero() && target.To.Before(m.Ended):
+		return last, fmt.Errorf("the backup ended at %s, and can be restored to that moment or a later one: take an older backup",
+			m.Ended.UTC().Format(time.RFC3339Nano))
+	}
+	dir, err := prepareDir(cfg.DataDir)
+	if err != nil {
+		return last, err
+	}
+	lock, err := acquireLock(dir)
+	if err != nil {
+		return last, err
+	}
+	defer func() { err = errors.Join(err, lock.release()) }()
+	final := &cluster{dir: filepath.Join(dir, "postgres")}
+	if major, err := final.major(); err != nil || major != 0 {
+		return last, errors.Join(err, ErrNotEmpty)
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if err := removeRestores(ctx, dir, log); err != nil {
+		return last, err
+	}
+	tmp, err := os.MkdirTemp(dir, restorePrefix)
+	if err != nil {
+		return last, err
+	}
+	r := &restore{cfg: cfg, backup: m, target: target, dataDir: dir, cluster: &cluster{dir: tmp, log: log}}
+	if last, err = r.run(ctx, filepath.Join(backup, "postgres"), prepare); err != nil {
+		return last, errors.Join(err, os.RemoveAll(tmp))
+	}
+	if err := os.Remove(final.dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty one
+		return last, err
+	}
+	if err := os.Rename(tmp, final.dir); err != nil {
+		return last, err
+	}
+	return last, syncDir(dir)
+}
+
+func readManifest(backup string) (m Manifest, err error) {
+	text, err := os.ReadFile(filepath.Join(backup, manifestName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("there is no complete backup: %w", err)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	return m, err
+}
+
+// removeRestores removes what interrupted restores have left.
+func removeRestores(ctx context.Context, dir string, log *slog.Logger) error {
+	left, err := filepath.Glob(filepath.Join(globEscape(dir), restorePrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("look for interrupted restores: %w", err)
+	}
+	for _, path := range left {
+		c := &cluster{dir: path, log: log}
+		if err := errors.Join(c.stopOrphans(ctx), os.RemoveAll(path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TimelinesError means that the archive has the WAL of timelines that began after the backup, because
+// a server was restored before. Which one is meant must be said.
+type TimelinesError struct {
+	Backup uint32   // the backup's timeline
+	Later  []uint32 // in ascending order
+}
+
+func (e *TimelinesError) Error() string {
+	return fmt.Sprintf("the backup is of timeline %d, and the archive has the later timelines %v, which earlier restores have begun: say which one to restore",
+		e.Backup, e.Later)
+}
+
+// checkTimelines returns a TimelinesError if the archive has a timeline that began after the backup.
+func (m Manifest) checkTimelines(archive string) error {
+	if archive == "" {
+		return nil
+	}
+	own, err := timelineOf(m.FirstWAL)
+	if err != nil {
+		return err
+	}
+	histories, err := filepath.Glob(filepath.Join(globEscape(archive), "????????.history.gz"))
+	if err != nil {
+		return fmt.Errorf("look for timelines: %w", err)
+	}
+	e := &TimelinesError{Backup: own}
+	for _, path := range histories { // sorted by name
+		timeline, err := timelineOf(filepath.Base(path))
+		if err != nil {
+			return err
+		}
+		if timeline > own {
+			e.Later = append(e.Later, timeline)
+		}
+	}
+	if len(e.Later) > 0 {
+		return e
+	}
+	return nil
+}
+
+// timelineOf reads the timeline in the name of a file of the WAL.
+func timelineOf(name string) (uint32, error) {
+	timeline, err := strconv.ParseUint(name[:min(len(name), 8)], 16, 32)
+	if err != nil {
+		return 0, fmt.Errorf("read the timeline of %q: %w", name, err)
+	}
+	return uint32(timeline), nil
+}
+
+// restore is a restore in progress.
+type restore struct {
+	cfg     Config
+	backup  Manifest
+	target  Target
+	dataDir string
+	cluster *cluster // under a temporary name
+}
+
+// run copies the backup, replays the WAL, calls prepare and stops the server again.
+func (r *restore) run(ctx context.Context, files string, prepare func(context.Context, *Server) error) (last time.Time, err error) {
+	c := r.cluster
+	if c.account, err = chooseAccount(c.dir, false); err != nil {
+		return last, err
+	}
+	if c.bin, err = r.cfg.finder(c, r.dataDir).find(ctx, r.backup.Major); err != nil {
+		return last, err
+	}
+	if err := c.account.checkAccess(ctx, c.bin, r.dataDir); err != nil {
+		return last, err
+	}
+	if c.settings, err = r.settings(ctx); err != nil {
+		return last, err
+	}
+	if err := copyTree(ctx, files, c.dir, func(string, fs.DirEntry) bool { return true }); err != nil {
+		return last, fmt.Errorf("copy the backup: %w", err)
+	}
+	if err := writeSynced(filepath.Join(c.dir, "recovery.signal"), nil); err != nil {
+		return last, err
+	}
+	if c.account.cred != nil {
+		if err := c.account.ownAll(c.dir); err != nil {
+			return last, err
+		}
+	}
+	c.log.Info("replaying the WAL", "dir", c.dir, "archive", r.cfg.Archive, "to", r.target.To)
+	s, err := c.start(ctx, r.dataDir)
+	if err != nil {
+		return last, err
+	}
+	if last, err = lastReplayed(ctx, s); err == nil {
+		err = prepare(ctx, s)
+	}
+	return last, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+}
+
+// settings returns the settings with which the server replays the WAL until the moment. Without
+// hot_standby nobody can connect before that, and the settings need not be those of the old server.
+func (r *restore) settings(ctx context.Context) (map[string]string, error) {
+	archive, err := r.cluster.account.checkArchive(ctx, r.cfg.Archive)
+	if err != nil {
+		return nil, err
+	}
+	settings := r.cfg.settings(archive)
+	settings["restore_command"] = restoreCommand(archive)
+	settings["hot_standby"] = "off"
+	settings["recovery_target_timeline"] = "current"
+	if r.target.Timeline != 0 {
+		settings["recovery_target_timeline"] = fmt.Sprint(r.target.Timeline)
+	} else if err := r.backup.checkTimelines(archive); err != nil {
+		return nil, err
+	}
+	if !r.target.To.IsZero() {
+		settings["recovery_target_time"] = r.target.To.UTC().Format("2006-01-02 15:04:05.999999+00")
+		settings["recovery_target_action"] = "promote"
+	}
+	return settings, nil
+}
+
+// lastReplayed returns when the newest transaction was committed that the server has replayed.
+func lastReplayed(ctx context.Context, s *Server) (at time.Time, err error) {
+	conn, err := pgx.Connect(ctx, s.ConnString("postgres"))
+	if err != nil {
+		return at, err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	var found *time.Time
+	if err := conn.QueryRow(ctx, `SELECT pg_last_xact_replay_timestamp()`).Scan(&found); err != nil {
+		return at, fmt.Errorf("read what was replayed: %w", err)
+	}
+	if found != nil {
+		at = *found
+	}
+	return at, nil
+}

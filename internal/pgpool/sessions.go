@@ -1,0 +1,119 @@
+package pgpool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ErrSharedSessions means that several connections share a session of the database. A lock would
+// then belong to no node, a LISTEN would end unseen, and settings would leak.
+var ErrSharedSessions = errors.New("a pooler stands before the database and shares its sessions between connections " +
+	"(PgBouncer: pool_mode = transaction or statement); mlsd needs sessions of its own: set pool_mode = session for its database, " +
+	"or connect to PostgreSQL directly")
+
+// atStart are the parameters that are sent when a connection begins: those that PgBouncer accepts
+// there, and those that cannot be set later.
+var atStart = map[string]bool{
+	"application_name": true, "client_encoding": true, "DateStyle": true, "datestyle": true, "TimeZone": true, "timezone": true,
+	"standard_conforming_strings": true, "options": true, "replication": true,
+}
+
+// SetLater makes a new connection set its session settings with a statement. PgBouncer refuses a
+// connection that begins with settings such as lock_timeout.
+func SetLater(cfg *pgx.ConnConfig) error {
+	later := map[string]string{}
+	for name, value := range cfg.RuntimeParams {
+		if !atStart[name] {
+			later[name] = value
+			delete(cfg.RuntimeParams, name)
+		}
+	}
+	if len(later) == 0 {
+		return nil
+	}
+	settings, err := json.Marshal(later)
+	if err != nil {
+		return fmt.Errorf("encode the session settings: %w", err)
+	}
+	before := cfg.AfterConnect
+	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if before != nil {
+			if err := before(ctx, conn); err != nil {
+				return err
+			}
+		}
+		_, err := conn.ExecParams(ctx, `SELECT count(set_config(key, value, false)) FROM json_each_text($1)`, [][]byte{settings}, nil, nil, nil).Close()
+		if err != nil {
+			return fmt.Errorf("set the session's settings: %w", err)
+		}
+		return nil
+	}
+	return nil
+}
+
+// poolerRounds is how often CheckSessions compares the sessions of two connections. If others use a
+// pooler meanwhile, two connections can get two sessions by chance.
+const poolerRounds = 8
+
+// CheckSessions returns ErrSharedSessions unless conn has a session of the database of its own.
+// PostgreSQL itself tells a connection the process id of its session when the connection begins. A
+// pooler tells a number of its own. Only then a second connection is made and compared.
+func CheckSessions(ctx context.Context, conn *pgx.Conn) (err error) {
+	session, err := sessionOf(ctx, conn)
+	if err != nil || session == conn.PgConn().PID() {
+		return err
+	}
+	other, err := pgx.ConnectConfig(ctx, conn.Config())
+	if err != nil {
+		return fmt.Errorf("connect a second time: %w", err)
+	}
+	defer func() { err = errors.Join(err, other.Close(context.WithoutCancel(ctx))) }()
+	for range poolerRounds {
+		if err := compareSessions(ctx, session, conn, other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareSessions keeps the session of other in a transaction, and compares it with the session of
+// conn, which had the given number before.
+func compareSessions(ctx context.Context, session uint32, conn, other *pgx.Conn) error {
+	if _, err := other.PgConn().Exec(ctx, `BEGIN`).ReadAll(); err != nil {
+		// With pool_mode = statement, PgBouncer ends a connection that begins a transaction.
+		return fmt.Errorf("%w (%w)", ErrSharedSessions, err)
+	}
+	others, err := sessionOf(ctx, other)
+	if err != nil {
+		return err
+	}
+	if others == session {
+		return ErrSharedSessions
+	}
+	now, err := sessionOf(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if now != session {
+		return ErrSharedSessions
+	}
+	if _, err := other.PgConn().Exec(ctx, `ROLLBACK`).ReadAll(); err != nil {
+		return fmt.Errorf("end the transaction: %w", err)
+	}
+	return nil
+}
+
+// sessionOf returns the process id of the session that a statement gets. It prepares nothing: a
+// prepared statement would be of one session.
+func sessionOf(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
+	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+	if err != nil {
+		return 0, fmt.Errorf("read the session's number: %w", err)
+	}
+	return pid, nil
+}
