@@ -17,8 +17,9 @@ const (
 	pageBytes  = 256 << 10 // of log entries in one page; the first entry of a page can be larger
 )
 
-// errDropped says that days were dropped before the reader had read them.
-var errDropped = errors.New("the events that come next are not kept any more")
+// errNotThere says that days were dropped before the reader had read them, or that the stream has
+// gone back.
+var errNotThere = errors.New("the events that come next are not there any more")
 
 // catchUp reads the table events for one subscription, from its position to a place of the stream
 // that exists already.
@@ -151,7 +152,10 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	}
 	// Each page searches all convos, so that many convos need larger pages.
 	limit := max(pageEvents, len(convos)/4)
-	rows, err := c.s.hub.db.Query(ctx, `
+	var found []*Event
+	var first, newest int64
+	both := &pgx.Batch{}
+	both.Queue(`
 		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM (
 			SELECT e.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m (convo_id, after, upto)
 			CROSS JOIN LATERAL (
@@ -164,21 +168,20 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 			WHERE did = $6 AND stream_seq > $7 AND stream_seq <= $8 AND day >= $4 AND kind IN (5, 6)
 			ORDER BY stream_seq LIMIT $5)
 		) found
-		ORDER BY stream_seq LIMIT $5`, convos, from, to, c.day, limit, c.s.did, c.position, c.upto)
-	if err != nil {
+		ORDER BY stream_seq LIMIT $5`,
+		convos, from, to, c.day, limit, c.s.did, c.position, c.upto).Query(func(rows pgx.Rows) error {
+		found, err = pgx.CollectRows(rows, c.s.of.scan)
+		return err
+	})
+	// After the page: days that were dropped in between are noticed, and a new generation, which is
+	// recorded before its first event.
+	both.Queue(`SELECT (SELECT coalesce(min(first_seq), 0) FROM event_days), (SELECT max(id) FROM generations)`).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&first, &newest) })
+	if err := c.s.hub.db.SendBatch(ctx, both).Close(); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
-	found, err := pgx.CollectRows(rows, scan)
-	if err != nil {
-		return nil, false, fmt.Errorf("catch up: %w", err)
-	}
-	// The oldest day is read after the page: days that were dropped in between are noticed.
-	var first int64
-	if err := c.s.hub.db.QueryRow(ctx, `SELECT coalesce(min(first_seq), 0) FROM event_days`).Scan(&first); err != nil {
-		return nil, false, fmt.Errorf("catch up: %w", err)
-	}
-	if first > c.position+1 {
-		return nil, false, errDropped
+	if first > c.position+1 || newest != c.s.of.newest().id {
+		return nil, false, errNotThere
 	}
 	page, total := found, 0
 	for i, e := range found {

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"strconv"
 	"time"
 )
 
@@ -45,3 +46,14 @@ func (s *Subscription) Live() bool {
 
 // CheckNow makes the next round that finds no event check whether the stream has gone back.
 func (h *Hub) CheckNow() { h.checked = time.Time{} }
+
+// CursorText writes a cursor as ParseCursor reads it.
+func CursorText(c Cursor) string {
+	switch {
+	case c == oldest:
+		return "0"
+	case c.Generation == byNumber:
+		return strconv.FormatInt(c.Seq, 10)
+	}
+	return generation{id: c.Generation}.position(c.Seq)
+}

@@ -167,7 +167,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 		params[k] = v
 	}
 	// Server-sent events begin after the cursor: the last event cannot be asked for again.
-	cursor, ok := s.Observer.Resume(!s.ServerSent && s.rng.IntN(4) > 0)
+	again := !s.ServerSent && s.rng.IntN(4) > 0
+	cursor, ok := s.Observer.Resume(again)
+	position := s.Observer.Position()
 	if !ok && s.From != nil {
 		cursor, ok = *s.From, true
 	}
@@ -176,6 +178,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 	} else {
 		if ok {
 			params.Set("cursor", strconv.FormatInt(cursor, 10))
+		}
+		if ok && !again && position != "" { // a node of the version before reads only the cursor
+			params.Set("position", position)
 		}
 		opened, err = s.readFrames(ctx, node, params)
 	}

@@ -92,6 +92,13 @@ func (v *Observer) Resume(again bool) (cursor int64, ok bool) {
 	return v.resumedFrom, true
 }
 
+// Position returns the position of the last event, or "" if it came without one.
+func (v *Observer) Position() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last.Position
+}
+
 // Observe takes the next event of the present connection, and reports whether it is new.
 func (v *Observer) Observe(h xrpc.Event) bool {
 	v.mu.Lock()

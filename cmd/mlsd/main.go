@@ -49,6 +49,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		Commands: []*cli.Command{
 			{Name: "serve", Usage: "serve (the default)", Action: serveAction},
 			migrateCommand(stdout, stderr),
+			restoredCommand(stdout, stderr),
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
 		},
