@@ -90,20 +90,21 @@ type database interface {
 // stream is the state of the stream at one moment.
 type stream struct {
 	first, head int64     // the oldest event that is kept, and the newest one
+	floor       int64     // of the outbox
 	day         time.Time // the newest one's partition
 	of          generations
 }
 
 func readStream(ctx context.Context, db database) (s stream, err error) {
 	rows, err := db.Query(ctx, `
-		SELECT s.head, s.day, coalesce((SELECT min(first_seq) FROM event_days), s.head + 1),
+		SELECT s.head, s.day, s.floor, coalesce((SELECT min(first_seq) FROM event_days), s.head + 1),
 			g.id, g.after_seq, g.system_identifier, g.timeline
 		FROM stream s, generations g ORDER BY g.id`)
 	if err != nil {
 		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
 	}
 	var g generation
-	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.day, &s.first, &g.id, &g.after, &g.by.system, &g.by.timeline}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.day, &s.floor, &s.first, &g.id, &g.after, &g.by.system, &g.by.timeline}, func() error {
 		s.of = append(s.of, g)
 		g.by = server{} // the next row has pointers of its own
 		return nil
@@ -154,7 +155,7 @@ const (
 func beginGeneration(ctx context.Context, db database, known int64, by server, cause string) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var head int64
-		if err := tx.QueryRow(ctx, `SELECT head FROM stream FOR UPDATE`).Scan(&head); err != nil {
+		if err := tx.QueryRow(ctx, `UPDATE stream SET floor = 0 RETURNING head`).Scan(&head); err != nil {
 			return fmt.Errorf("lock the end of the stream: %w", err)
 		}
 		tag, err := tx.Exec(ctx, `

@@ -154,11 +154,15 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 	}
 }
 
-// listenCheck is how long a connection can be silent until it is pinged.
-const listenCheck = 30 * time.Second
+const (
+	listenCheck = 30 * time.Second // how long a connection can be silent until it is pinged
+	listenBegin = 3 * time.Second  // to get a connection and to begin to listen
+)
 
 func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
-	pooled, err := h.db.Acquire(ctx)
+	beginning, cancel := context.WithTimeout(ctx, listenBegin)
+	defer cancel()
+	pooled, err := h.db.Acquire(beginning)
 	if err != nil {
 		return fmt.Errorf("reach the database: %w", err)
 	}
@@ -170,7 +174,7 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 			h.log.DebugContext(ctx, "the listener's connection was closed already", "error", err)
 		}
 	}()
-	if _, err := conn.Exec(ctx, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`); err != nil {
+	if _, err := conn.Exec(beginning, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	h.Wake()

@@ -52,8 +52,8 @@ const (
 // Sequencer moves committed rows from the outbox into the stream. Every node runs one. One of them
 // leads. The others wake the leader when their own node has committed something.
 //
-// A step deletes the rows that it moves, and remembers no position in the outbox. So no row is
-// skipped, however long its transaction took. A row gets its place in the stream when it is moved,
+// A step deletes the rows that it moves. It skips no row, however long its transaction took: the
+// floor that it starts from is behind all rows that can still come. A row gets its place in the stream when it is moved,
 // which is after its commit. So no event appears before a place that a reader has passed. A write
 // that waited for another one, as writes to one convo wait for the row lock, has the higher outbox
 // id. So it comes after the other one.
@@ -70,6 +70,7 @@ type Sequencer struct {
 	conn        *pgx.Conn // its session holds the lock; nil unless this node leads
 	head        int64     // where the stream ended when this node last saw it
 	generation  int64     // of the stream then
+	floor       floor     // of the outbox
 	tried       time.Time // when this node last tried to lead
 	maintainDue time.Time // when maintainPartitions is due
 }
@@ -176,11 +177,17 @@ func (s *Sequencer) round(ctx context.Context, woken bool) (moved int, err error
 			s.maintainDue = time.Now().Add(maintainAgain)
 		}
 	}
+	if err := s.seekFloor(ctx); err != nil {
+		return 0, err
+	}
 	moved, err = s.step(ctx)
 	if errors.Is(err, errWentBack) {
 		if err = s.adopt(ctx, false); err == nil {
 			moved, err = s.step(ctx)
 		}
+	}
+	if err == nil && s.floor.ended && moved < stepLimit {
+		err = s.raiseFloor(ctx)
 	}
 	if pgpool.Code(err) == checkViolation { // there is no partition for today
 		s.maintainDue = time.Time{}
@@ -245,7 +252,7 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 		s.log.InfoContext(ctx, "the stream's generation", "generation", id, "after", now.of.newest().after)
 		s.generation = id
 	}
-	s.head = now.head
+	s.head, s.floor = now.head, floor{at: now.floor}
 	return nil
 }
 
@@ -301,7 +308,7 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 		WITH moved AS (
 			DELETE FROM outbox WHERE id = ANY(ARRAY(
 				SELECT id FROM outbox
-				WHERE $4 = (SELECT head FROM stream) AND $5 = (SELECT max(id) FROM generations)
+				WHERE id > $6 AND $4 = (SELECT head FROM stream) AND $5 = (SELECT max(id) FROM generations)
 				ORDER BY id LIMIT $1))
 			RETURNING *
 		), today AS (
@@ -322,7 +329,7 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 			RETURNING pg_notify($3, summary.last::text)
 		)
 		SELECT n, coalesce(waited, '0'), today.head, today.generation FROM summary LEFT JOIN advanced ON true, today`,
-		stepLimit, s.ahead, eventsChannel, s.head, s.generation).Scan(&n, &waited, &head, &generation)
+		stepLimit, s.ahead, eventsChannel, s.head, s.generation, s.floor.at).Scan(&n, &waited, &head, &generation)
 	if err != nil {
 		return 0, fmt.Errorf("move events: %w", err)
 	}
@@ -333,6 +340,7 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 		return 0, nil
 	}
 	s.head += int64(n)
+	s.floor.moved = true
 	if err := s.faults.Hit(ctx, failpoint.AfterCommit, NSIDSequencer); err != nil {
 		return 0, err
 	}

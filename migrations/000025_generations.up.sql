@@ -9,3 +9,7 @@ CREATE TABLE generations (
     begun_at          timestamptz NOT NULL
 );
 INSERT INTO generations (id, after_seq, cause, begun_at) VALUES (0, 0, 'first', now());
+
+-- Every row of the outbox with this id or a lower one has been moved, and none comes any more. While an old snapshot keeps the rows that were moved,
+-- readers begin behind them.
+ALTER TABLE stream ADD COLUMN floor bigint NOT NULL DEFAULT 0;

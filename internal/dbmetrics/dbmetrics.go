@@ -126,9 +126,9 @@ func metrics() []metric {
 				GROUP BY n.convo_id, m.sender_did, m.epoch, m.length, m.tag HAVING count(*) > 1
 			) repeated`, args: []any{newestEvents}},
 		{desc: desc("mlsd_outbox_events", "Events that wait for their place in the stream, up to 10000."), sql: `
-			SELECT count(*) FROM (SELECT FROM outbox ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
+			SELECT count(*) FROM (SELECT FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_outbox_oldest_seconds", "Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `
-			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox ORDER BY id LIMIT 1), 0)`},
+			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1), 0)`},
 		{desc: desc("mlsd_overdue_rows", "Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1, sql: `
 			SELECT 'welcomes', count(*) FROM (SELECT FROM welcomes
 				WHERE state = 'in_flight' AND grace_expires_at <= now() - $1::interval LIMIT $3) due
