@@ -48,7 +48,7 @@ func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err erro
 		if err := checkGeneration(ctx, tx, &generation); err != nil {
 			return fmt.Errorf("read the stream's generation: %w", err)
 		}
-		violations = append(violations, generation.list("the stream's generation is that of this database")...)
+		violations = append(violations, generation.list(generationPromise)...)
 		found, err := checkConvos(ctx, tx, nil)
 		violations = append(violations, found...)
 		return err
@@ -96,6 +96,8 @@ func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.
 	})
 }
 
+const generationPromise = "the stream's generation is that of this database"
+
 // checkGeneration compares the PostgreSQL that writes the stream's newest generation with the one
 // that is there. It finds nothing if the role may not ask which one that is.
 func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
@@ -114,7 +116,7 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 			SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline
 			FROM pg_control_system()
 		) here
-		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, func() { found.add("%s", text) })
+		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, func() { found.add("%s: %s", generationPromise, text) })
 }
 
 // checkConvos verifies the convo with the id, or all convos if id is nil.
