@@ -14,17 +14,21 @@ import (
 	"mlsd/events"
 )
 
+// silencePatience is how long these tests wait. It is shorter than a minute, the limit of a round before.
+const silencePatience = 40 * time.Second
+
 // silentNetwork is a way to the database. The connections that exist when hush is called stay open
 // and deliver nothing any more.
 type silentNetwork struct{ epoch atomic.Int64 }
 
 func (s *silentNetwork) hush() { s.epoch.Add(1) }
 
-// pool returns a pool of one connection that goes this way.
+// pool returns a pool of two connections that go this way. pgx takes 15 seconds to close one that is
+// silent.
 func (s *silentNetwork) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()
 	cfg := db.Config()
-	cfg.MaxConns = 1
+	cfg.MaxConns = 2
 	dial := cfg.ConnConfig.DialFunc
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		server, err := dial(ctx, network, address)
@@ -89,13 +93,13 @@ func TestPresenceOverASilentConnection(t *testing.T) {
 func (w *world) appears(t *testing.T, who any) {
 	t.Helper()
 	var there bool
-	for deadline := time.Now().Add(patience); !there && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(silencePatience); !there && time.Now().Before(deadline); {
 		if err := w.db.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_sleep(0.05), presence WHERE did = $1`, who).Scan(&there); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if !there {
-		t.Fatalf("%s is not connected after %s", who, patience)
+		t.Fatalf("%s is not connected after %s", who, silencePatience)
 	}
 }
 
@@ -118,7 +122,7 @@ func TestListenOverASilentConnection(t *testing.T) {
 	}()
 	defer func() { cancel(); <-ended }()
 	var there bool
-	for deadline := time.Now().Add(patience); !there && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(silencePatience); !there && time.Now().Before(deadline); {
 		err := w.db.QueryRow(t.Context(), `
 			SELECT count(*) > 0 FROM pg_sleep(0.05), pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN mlsd%'`).Scan(&there)
 		if err != nil {
@@ -126,6 +130,6 @@ func TestListenOverASilentConnection(t *testing.T) {
 		}
 	}
 	if !there {
-		t.Fatalf("nobody listens after %s", patience)
+		t.Fatalf("nobody listens after %s", silencePatience)
 	}
 }
