@@ -129,7 +129,7 @@ func openSnapshot(t testing.TB, w *world) (closed func()) {
 	t.Helper()
 	tx, err := w.db.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err == nil {
-		_, err = tx.Exec(t.Context(), `SELECT FROM convos`)
+		_, err = tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; SELECT FROM convos`)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -150,14 +150,19 @@ func fillOutbox(t testing.TB, w *world, n int) {
 // BenchmarkStepUnderSnapshot measures a step that moves one event after 400,000 events were moved
 // while a snapshot was open. Run it with -benchtime 200x.
 func BenchmarkStepUnderSnapshot(b *testing.B) {
+	b.Run("moved=400000 by=2000", func(b *testing.B) { stepUnderSnapshot(b, 400_000, 2000) })
+	b.Run("moved=60000 by=20", func(b *testing.B) { stepUnderSnapshot(b, 60_000, 20) })
+}
+
+func stepUnderSnapshot(b *testing.B, moved, by int) {
 	w := &world{db: pgtest.Database(b)}
 	n := w.node(b)
 	if _, err := n.seq.Round(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	defer openSnapshot(b, w)()
-	for range 200 {
-		fillOutbox(b, w, 2000)
+	for range moved / by {
+		fillOutbox(b, w, by)
 		for more := true; more; {
 			var err error
 			if more, err = n.seq.Round(b.Context()); err != nil {
