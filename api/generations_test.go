@@ -16,9 +16,13 @@ type frame struct {
 	Cursor   int64  `cbor:"cursor"`
 	Position string `cbor:"position"`
 	Name     string `cbor:"name"`
-	Message  struct {
-		Seq int64 `cbor:"seq"`
-	} `cbor:"message"`
+	Message  any    `cbor:"message"` // of an info event: a text
+}
+
+// seq is the seq of a message event.
+func (f frame) seq() any {
+	m, _ := f.Message.(map[any]any)
+	return m["seq"]
 }
 
 func (k *socket) frame() (f frame) {
@@ -41,7 +45,7 @@ func (k *socket) frame() (f frame) {
 func (k *socket) message(seq int64) frame {
 	k.t.Helper()
 	for {
-		if f := k.frame(); f.t == "#messageEvent" && f.Message.Seq == seq {
+		if f := k.frame(); f.t == "#messageEvent" && f.seq() == uint64(seq) {
 			return f
 		}
 	}
@@ -104,7 +108,7 @@ func TestStreamsOfAnotherGeneration(t *testing.T) {
 		} else if outdated {
 			t.Errorf("%q begins with %+v", params, f)
 		}
-		if f.Message.Seq != 2 || f.Cursor <= lost.Cursor {
+		if f.seq() != uint64(2) || f.Cursor <= lost.Cursor {
 			t.Errorf("%q: the first event is %+v", params, f)
 		}
 		k.message(6)
