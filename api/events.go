@@ -33,7 +33,7 @@ func serverSentOf(e *events.Event, request bool) []byte {
 		if m == nil {
 			return nil
 		}
-		return lexcodec.AppendServerSentEvent(nil, cursorText(e.StreamSeq), m)
+		return lexcodec.AppendServerSentEvent(nil, cursorText(e), m)
 	}
 	if request {
 		return e.Encoded(events.RequestServerSent, encode)
@@ -41,32 +41,35 @@ func serverSentOf(e *events.Event, request bool) []byte {
 	return e.Encoded(events.ServerSent, encode)
 }
 
-func cursorText(seq int64) string { return strconv.FormatInt(seq, 10) }
+// cursorText is the cursor of an event as streamConvoEvents writes it: its number. A node of the
+// version before, which knows no positions, can read it too.
+func cursorText(e *events.Event) string { return strconv.FormatInt(e.Number(), 10) }
 
 func message(e *events.Event, request bool) lexcodec.Message {
 	at, d := lexcodec.NewDatetime(e.At), &e.Detail
+	cursor, position := e.Number(), new(e.Position())
 	switch e.Kind {
 	case outbox.Application, outbox.Proposal:
-		return &mlsapi.MessageEvent{Cursor: e.StreamSeq, Message: messageView(e.Message()), Request: present(request)}
+		return &mlsapi.MessageEvent{Cursor: cursor, Position: position, Message: messageView(e.Message()), Request: present(request)}
 	case outbox.Commit:
 		m := e.Message()
 		return &mlsapi.CommitEvent{
-			Cursor: e.StreamSeq, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
+			Cursor: cursor, Position: position, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
 			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt), Request: present(request),
 		}
 	case outbox.Membership:
 		return &mlsapi.MembershipEvent{
-			Cursor: e.StreamSeq, ConvoID: e.ConvoID.String(), DID: e.DID, Change: d.Change, By: present(d.By), Epoch: d.Epoch, Seq: e.Seq,
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DID: e.DID, Change: d.Change, By: present(d.By), Epoch: d.Epoch, Seq: e.Seq,
 			CommitNeeded: present(d.CommitNeeded), CreatedAt: at, Request: present(request),
 		}
 	case outbox.Welcome:
 		return &mlsapi.WelcomeEvent{
-			Cursor: e.StreamSeq, ConvoID: e.ConvoID.String(), DeviceID: d.DeviceID, KeyPackageRef: present(d.KeyPackageRef), Epoch: d.Epoch,
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DeviceID: d.DeviceID, KeyPackageRef: present(d.KeyPackageRef), Epoch: d.Epoch,
 			CreatedAt: at, Request: present(request),
 		}
 	case outbox.KeyPackages:
 		return &mlsapi.KeyPackagesEvent{
-			Cursor: e.StreamSeq, DeviceID: d.DeviceID, CipherSuite: mls.CipherSuite(d.CipherSuite).String(), Change: d.Change,
+			Cursor: cursor, Position: position, DeviceID: d.DeviceID, CipherSuite: mls.CipherSuite(d.CipherSuite).String(), Change: d.Change,
 			Available: &d.Available, CreatedAt: at,
 		}
 	}
@@ -75,7 +78,7 @@ func message(e *events.Event, request bool) lexcodec.Message {
 
 // serverSentEvent is message for streamConvoEvents, whose cursors are texts.
 func serverSentEvent(e *events.Event, request bool) lexcodec.ServerSentEvent {
-	cursor := cursorText(e.StreamSeq)
+	cursor := cursorText(e)
 	switch m := message(e, request).(type) {
 	case *mlsapi.MessageEvent:
 		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request}

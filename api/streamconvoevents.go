@@ -1,11 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -16,16 +16,16 @@ import (
 	"mlsd/events"
 )
 
-// The answer to a cursor that is older than the oldest event that is kept.
+// The answer to a cursor behind which events are missing.
 const (
 	outdatedCursor  = "OutdatedCursor"
-	outdatedMessage = "the cursor is older than what is kept: the stream begins with the oldest event that is"
+	outdatedMessage = "events after the cursor are missing: read the convos again"
 )
 
 // StreamConvoEvents: blue.catbird.mls.streamConvoEvents. It does not suppress pushes to the device:
 // without pongs the server does not know whether the client is alive.
 func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams) error {
-	last, err := lastEvent(c.http.Request().Header, p.Cursor)
+	last, seen, err := lastEvent(c.http.Request().Header, p.Cursor)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 	if p.ConvoID != nil {
 		convos = []string{*p.ConvoID}
 	}
-	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, nil, following(last), convos))
+	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, nil, seen, convos))
 	if err != nil {
 		return err
 	}
@@ -46,31 +46,16 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 
 const headerLastEventID = "Last-Event-ID"
 
-// lastEvent is the last event that the client has seen, or nil. A browser that reconnects sends the
-// header; it is newer than the parameter in the URL.
-func lastEvent(h http.Header, param *string) (*int64, error) {
-	name, text := headerLastEventID, h.Get(headerLastEventID)
-	if text == "" {
-		if param == nil {
-			return nil, nil
-		}
-		name, text = "cursor", *param
+// lastEvent is the cursor of the last event that the client has seen, or "". A browser that
+// reconnects sends the header; it is newer than the parameter in the URL.
+func lastEvent(h http.Header, param *string) (text string, seen *events.Cursor, err error) {
+	if text = h.Get(headerLastEventID); text != "" {
+		seen, err = cursorOf(headerLastEventID, text)
+	} else if param != nil {
+		text = *param
+		seen, err = cursorOf("cursor", text)
 	}
-	last, err := strconv.ParseUint(text, 10, 53)
-	if err != nil {
-		return nil, badRequest(name + " must be the id of an event")
-	}
-	seen := int64(last)
-	return &seen, nil
-}
-
-// following is the first event after last. 0 stands for all events that are kept.
-func following(last *int64) *int64 {
-	if last == nil || *last == 0 {
-		return last
-	}
-	next := *last + 1
-	return &next
+	return text, seen, err
 }
 
 // eventStream is an answer of server-sent events. It lasts as long as the client reads it.
@@ -80,22 +65,21 @@ type eventStream struct {
 	control *http.ResponseController
 	sub     subscription
 	cancel  context.CancelCauseFunc
-	last    int64 // the last event that was sent
+	last    string // the cursor of the last event that was sent
 
 	mu sync.Mutex // locked during a write
 }
 
 // answer sends the events of sub until the client or the server ends the stream.
-func (s *streams) answer(c *call, sub subscription, last *int64, outdated bool) error {
+func (s *streams) answer(c *call, sub subscription, last string, outdated bool) error {
 	s.begun()
 	defer s.ended()
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	w := c.http.Response()
 	// The controller is that of w.Writer, because w.Flush returns no error.
-	e := &eventStream{streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel}
-	if last != nil {
-		e.last = *last
+	e := &eventStream{
+		streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel, last: cmp.Or(last, "0"),
 	}
 	// net/http reads on, to notice that the client hangs up. The deadline of the request must not
 	// end that.
@@ -149,7 +133,7 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 		if err != nil {
 			return err
 		}
-		e.last = event.StreamSeq
+		e.last = cursorText(event)
 		e.streams.metrics.streamSent(kindServerSent, len(wire))
 	}
 }
@@ -157,7 +141,7 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 // info encodes a message about the stream itself. It has no id, so the client keeps its last event
 // id.
 func (e *eventStream) info(name, message string) []byte {
-	return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsInfoEvent{Cursor: cursorText(e.last), Info: name + ": " + message})
+	return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsInfoEvent{Cursor: e.last, Info: name + ": " + message})
 }
 
 // write is socket.write for an event stream, with the same errors.

@@ -35,8 +35,7 @@ type streams struct {
 	drained chan struct{} // closed when running gets 0; nil: drain does not wait
 }
 
-// subscriber begins a subscription. outdated says that its cursor is older than the oldest event
-// that is kept.
+// subscriber begins a subscription. outdated says that events after its cursor are missing.
 type subscriber func(context.Context, events.Request) (s subscription, outdated bool, err error)
 
 // subscription is the part of events.Subscription that a stream uses.
@@ -242,7 +241,7 @@ func (s *streams) subscription(ctx context.Context, r events.Request) (subscript
 
 // request is the request for a subscription. convos are the ids of convos that the client names,
 // nil if it names none. A malformed id is ignored: no event concerns it.
-func request(caller syntax.DID, device *string, cursor *int64, convos []string) events.Request {
+func request(caller syntax.DID, device *string, cursor *events.Cursor, convos []string) events.Request {
 	r := events.Request{DID: caller, Cursor: cursor}
 	if device != nil {
 		r.DeviceID = *device

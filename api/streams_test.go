@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -39,7 +40,8 @@ func welcomeEvent(seq int64) *events.Event {
 
 func welcomeBody(seq int64) map[string]any {
 	return map[string]any{
-		"cursor": seq, "convoId": uuid.Max.String(), "deviceId": "phone", "keyPackageRef": "00ff", "epoch": int64(2), "createdAt": "2026-11-20T10:20:30.400Z",
+		"cursor": seq, "position": fmt.Sprintf("0.0:%d", seq), "convoId": uuid.Max.String(), "deviceId": "phone", "keyPackageRef": "00ff",
+		"epoch": int64(2), "createdAt": "2026-11-20T10:20:30.400Z",
 	}
 }
 
@@ -67,21 +69,21 @@ func TestFramesOfEvents(t *testing.T) {
 		Detail: outbox.Detail{Change: outbox.Left, By: alice.did(), Epoch: 3, CommitNeeded: true},
 	}
 	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
-		"cursor": int64(1 << 40), "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "left", "by": alice.did().String(), "epoch": int64(3),
+		"cursor": int64(1 << 40), "position": "0.0:1099511627776", "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "left", "by": alice.did().String(), "epoch": int64(3),
 		"seq": int64(9), "commitNeeded": true, "createdAt": at,
 	})
 	s.events <- &events.Event{
 		StreamSeq: 8, Kind: outbox.Membership, ConvoID: uuid.Max, Seq: 1, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: outbox.Joined},
 	}
 	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
-		"cursor": int64(8), "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "joined", "epoch": int64(0), "seq": int64(1), "createdAt": at,
+		"cursor": int64(8), "position": "0.0:8", "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "joined", "epoch": int64(0), "seq": int64(1), "createdAt": at,
 	})
 	s.events <- &events.Event{StreamSeq: 9, Kind: 99, At: streamAt} // of a newer node: skipped
 	s.events <- &events.Event{
 		StreamSeq: 10, Kind: outbox.KeyPackages, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1},
 	}
 	k.wants(map[string]any{"op": int64(1), "t": "#keyPackagesEvent"}, map[string]any{
-		"cursor": int64(10), "deviceId": "phone", "cipherSuite": "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "change": "low", "available": int64(0), "createdAt": at,
+		"cursor": int64(10), "position": "0.0:10", "deviceId": "phone", "cipherSuite": "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "change": "low", "available": int64(0), "createdAt": at,
 	})
 	if err := k.ws.Close(websocket.StatusNormalClosure, ""); err != nil {
 		t.Error(err)
@@ -176,14 +178,15 @@ func TestSubscriptionRequests(t *testing.T) {
 	w := newWorld(t)
 	h, alice := w.pretend(), w.user()
 	id := uuid.Must(uuid.NewV7())
-	many := func(n int64) *int64 { return &n }
+	from := func(n int64) *events.Cursor { return new(events.From(n)) }
 	for name, tc := range map[string]struct {
 		params []string
 		want   events.Request
 	}{
 		"nothing":   {nil, events.Request{}},
-		"cursor":    {[]string{"cursor", "7"}, events.Request{Cursor: many(7)}},
-		"cursor 0":  {[]string{"cursor", "0"}, events.Request{Cursor: many(0)}},
+		"cursor":    {[]string{"cursor", "7"}, events.Request{Cursor: from(7)}},
+		"cursor 0":  {[]string{"cursor", "0"}, events.Request{Cursor: from(0)}},
+		"position":  {[]string{"cursor", "9", "position", "1k.0:7"}, events.Request{Cursor: &events.Cursor{Generation: 56, Seq: 7}}},
 		"device":    {[]string{"deviceId", "phone"}, events.Request{DeviceID: "phone"}},
 		"convos":    {[]string{"convoIds", id.String(), "convoIds", "x", "convoIds", strings.ToUpper(id.String())}, events.Request{Convos: []uuid.UUID{id}}},
 		"no convos": {[]string{"convoIds", "x"}, events.Request{Convos: []uuid.UUID{}}},
@@ -201,10 +204,11 @@ func TestSubscriptionRequests(t *testing.T) {
 		want   events.Request
 	}{
 		"nothing":          {nil, "", events.Request{}},
-		"cursor":           {query("cursor", "7"), "", events.Request{Cursor: many(8)}},
-		"cursor 0":         {query("cursor", "0"), "", events.Request{Cursor: many(0)}},
-		"header":           {nil, "7", events.Request{Cursor: many(8)}},
-		"header over both": {query("cursor", "9"), "7", events.Request{Cursor: many(8)}},
+		"cursor":           {query("cursor", "7"), "", events.Request{Cursor: from(8)}},
+		"cursor 0":         {query("cursor", "0"), "", events.Request{Cursor: from(0)}},
+		"position":         {query("cursor", "1k.0:7"), "", events.Request{Cursor: &events.Cursor{Generation: 56, Seq: 7}}},
+		"header":           {nil, "7", events.Request{Cursor: from(8)}},
+		"header over both": {query("cursor", "9"), "7", events.Request{Cursor: from(8)}},
 		"convo":            {query("convoId", id.String()), "", events.Request{Convos: []uuid.UUID{id}}},
 		"device":           {query("deviceId", "phone"), "", events.Request{}}, // this form has no pong that shows that the device is alive
 		"no convo":         {query("convoId", "x"), "", events.Request{Convos: []uuid.UUID{}}},
@@ -247,6 +251,7 @@ func TestHandshakeRefusals(t *testing.T) {
 		"another method's": {w.handshake(nsid, nil, alice.authorization(mlsapi.NSIDStreamConvoEvents)), 401, "InvalidToken", "WWW-Authenticate"},
 		"both":             {w.handshake(nsid, query("ticket", "x"), token()), 400, "InvalidRequest", ""},
 		"cursor":           {w.handshake(nsid, query("cursor", "x"), token()), 400, "InvalidRequest", ""},
+		"position":         {w.handshake(nsid, query("position", "1k.1:7"), token()), 400, "InvalidRequest", ""},
 		"negative cursor":  {w.handshake(nsid, query("cursor", "-1"), token()), 400, "InvalidRequest", ""},
 		"empty device":     {w.handshake(nsid, query("deviceId", ""), token()), 400, "InvalidRequest", ""},
 	} {
@@ -335,7 +340,7 @@ func TestCursorsOutOfRange(t *testing.T) {
 	alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", "999").fails(http.StatusBadRequest, "FutureCursor")
 
 	h.refuses, h.outdated = nil, true
-	k, message := alice.dial("cursor", "1"), "the cursor is older than what is kept: the stream begins with the oldest event that is"
+	k, message := alice.dial("cursor", "1"), "events after the cursor are missing: read the convos again"
 	h.next(t).events <- welcomeEvent(5)
 	k.wants(map[string]any{"op": int64(1), "t": "#infoEvent"}, map[string]any{"name": "OutdatedCursor", "message": message})
 	k.wants(welcomeHeader(), welcomeBody(5))
@@ -568,7 +573,7 @@ func TestEventStream(t *testing.T) {
 			"cursor":        alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", bad),
 			"Last-Event-ID": w.do(http.MethodGet, mlsapi.NSIDStreamConvoEvents, query("cursor", "1"), nil, alice.authorization(mlsapi.NSIDStreamConvoEvents), "Last-Event-ID", bad),
 		} {
-			if message := a.fails(http.StatusBadRequest, "InvalidRequest"); message != name+" must be the id of an event" {
+			if message := a.fails(http.StatusBadRequest, "InvalidRequest"); message != name+" must be the cursor of an event" {
 				t.Errorf("%q: %s", bad, message)
 			}
 		}

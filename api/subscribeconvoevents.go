@@ -13,6 +13,10 @@ import (
 // SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. Errors that the lexicon declares are
 // error frames, after the handshake is accepted. All others are the HTTP status of the handshake.
 func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsParams) (err error) {
+	cursor, err := beginning(p.Cursor, p.Position)
+	if err != nil {
+		return err
+	}
 	c.caller, err = h.subscriber(c, p.Ticket)
 	if err == nil {
 		err = h.opens(c)
@@ -29,7 +33,7 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	if err != nil {
 		return err
 	}
-	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, p.DeviceID, p.Cursor, p.ConvoIDs))
+	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, p.DeviceID, cursor, p.ConvoIDs))
 	if errors.Is(err, events.ErrFutureCursor) {
 		return h.streams.refuse(c.http, err)
 	}
@@ -43,6 +47,27 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	}
 	socket.serve(sub, outdated)
 	return nil
+}
+
+// beginning is the cursor at which a subscription begins, or nil: that of the position, or else of
+// the number.
+func beginning(number *int64, position *string) (*events.Cursor, error) {
+	switch {
+	case position != nil:
+		return cursorOf("position", *position)
+	case number != nil:
+		return new(events.From(*number)), nil
+	}
+	return nil, nil
+}
+
+// cursorOf reads the text of a cursor in a parameter or a header.
+func cursorOf(name, text string) (*events.Cursor, error) {
+	c, err := events.ParseCursor(text)
+	if err != nil {
+		return nil, badRequest(name + " must be the cursor of an event")
+	}
+	return &c, nil
 }
 
 // subscriber is the caller: the DID that the ticket was made for, or without a ticket the issuer of

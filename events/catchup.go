@@ -13,12 +13,14 @@ import (
 )
 
 const (
-	pageEvents = 200
-	pageBytes  = 256 << 10 // of log entries in one page; the first entry of a page can be larger
+	pageEvents  = 200
+	pageBytes   = 256 << 10 // of log entries in one page; the first entry of a page can be larger
+	firstWindow = 1 << 14   // places of the stream in which the first page is looked for
 )
 
-// errDropped says that days were dropped before the reader had read them.
-var errDropped = errors.New("the events that come next are not kept any more")
+// errNotThere says that days were dropped before the reader had read them, or that the stream has
+// gone back.
+var errNotThere = errors.New("the events that come next are not there any more")
 
 // catchUp reads the table events for one subscription, from its position to a place of the stream
 // that exists already.
@@ -26,9 +28,26 @@ type catchUp struct {
 	s           *Subscription
 	position    int64 // the last place that has been read
 	upto        int64
-	day         time.Time              // no event behind position is older
+	window      int64                  // places of the stream in which the next page is looked for
+	days        []day                  // the oldest one first
 	memberships []membership           // of the DID, between position and upto
 	convos      map[uuid.UUID]struct{} // the convos of the DID at position; after replay, at upto
+}
+
+// day is a row of the table event_days: a partition, and its first event.
+type day struct {
+	at    time.Time
+	first int64
+}
+
+// dayOf is the partition of a place of the stream.
+func (c *catchUp) dayOf(seq int64) time.Time {
+	for _, d := range slices.Backward(c.days) {
+		if d.first <= seq {
+			return d.at
+		}
+	}
+	return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // older than all
 }
 
 // membership is a part of the stream in which the DID is entitled to a convo's events:
@@ -57,19 +76,22 @@ const notYet = 1<<63 - 1
 // the DID is a member now. To rewind the changes since position gives its memberships at position:
 // before it joined it was no member, and before it left it was one.
 func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchUp, error) {
-	c := &catchUp{s: s, position: position, upto: upto, convos: map[uuid.UUID]struct{}{}}
-	err := s.hub.db.QueryRow(ctx, `
-		SELECT coalesce((SELECT max(day) FROM event_days WHERE first_seq <= $1 + 1), '2000-01-01')`, position).Scan(&c.day)
+	c := &catchUp{s: s, position: position, upto: upto, window: firstWindow, convos: map[uuid.UUID]struct{}{}}
+	rows, err := s.hub.db.Query(ctx, `SELECT day, first_seq FROM event_days ORDER BY day`)
 	if err != nil {
-		return nil, fmt.Errorf("find the day: %w", err)
+		return nil, fmt.Errorf("read the days: %w", err)
 	}
-	rows, err := s.hub.db.Query(ctx, `
+	c.days, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d day, err error) { return d, row.Scan(&d.at, &d.first) })
+	if err != nil {
+		return nil, fmt.Errorf("read the days: %w", err)
+	}
+	rows, err = s.hub.db.Query(ctx, `
 		SELECT convo_id, 0::bigint, true, requested_at IS NOT NULL FROM members WHERE did = $1 AND left_at IS NULL
 		UNION ALL
 		SELECT convo_id, stream_seq, detail->>'change' = 'joined', false FROM events WHERE did = $1 AND stream_seq > $2 AND day >= $3 AND kind = 4
 		UNION ALL
 		SELECT convo_id, $4::bigint, detail->>'change' = 'joined', false FROM (SELECT * FROM outbox WHERE did = $1 AND kind = 4 ORDER BY id) waiting`,
-		s.did, position, c.day, int64(notYet))
+		s.did, position, c.dayOf(position+1), int64(notYet))
 	if err != nil {
 		return nil, fmt.Errorf("read the subscriber's convos: %w", err)
 	}
@@ -138,47 +160,28 @@ func (c *catchUp) replay(changes []change) {
 }
 
 // page reads the next events. done says that there are no more up to upto.
+//
+// A page is what is found in a window of the stream. Each convo is searched there by the index, so
+// that a page costs a look-up for each convo besides its events. Without the window each convo would
+// give as many events as the page holds, and nearly all of them would be read again for the next
+// one. The window follows what the last page found.
 func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error) {
 	if c.position >= c.upto {
 		return nil, true, nil
 	}
+	end := min(c.upto, c.position+c.window)
 	var convos []uuid.UUID
 	var from, to []int64
 	for _, m := range c.memberships {
-		if m.to > c.position {
-			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.position)), append(to, m.to)
+		if m.to > c.position && m.from < end {
+			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.position)), append(to, min(m.to, end))
 		}
 	}
 	// Each page searches all convos, so that many convos need larger pages.
-	limit := max(pageEvents, len(convos)/4)
-	rows, err := c.s.hub.db.Query(ctx, `
-		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM (
-			SELECT e.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m (convo_id, after, upto)
-			CROSS JOIN LATERAL (
-				SELECT * FROM events
-				WHERE convo_id = m.convo_id AND stream_seq > m.after AND stream_seq <= m.upto AND day >= $4 AND kind <> 5
-				ORDER BY stream_seq LIMIT $5
-			) e
-			UNION ALL
-			(SELECT * FROM events
-			WHERE did = $6 AND stream_seq > $7 AND stream_seq <= $8 AND day >= $4 AND kind IN (5, 6)
-			ORDER BY stream_seq LIMIT $5)
-		) found
-		ORDER BY stream_seq LIMIT $5`, convos, from, to, c.day, limit, c.s.did, c.position, c.upto)
+	limit := max(pageEvents, len(convos))
+	found, err := c.find(ctx, convos, from, to, end, limit)
 	if err != nil {
-		return nil, false, fmt.Errorf("catch up: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scan)
-	if err != nil {
-		return nil, false, fmt.Errorf("catch up: %w", err)
-	}
-	// The oldest day is read after the page: days that were dropped in between are noticed.
-	var first int64
-	if err := c.s.hub.db.QueryRow(ctx, `SELECT coalesce(min(first_seq), 0) FROM event_days`).Scan(&first); err != nil {
-		return nil, false, fmt.Errorf("catch up: %w", err)
-	}
-	if first > c.position+1 {
-		return nil, false, errDropped
+		return nil, false, err
 	}
 	page, total := found, 0
 	for i, e := range found {
@@ -199,11 +202,55 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	if err := loadEntries(ctx, c.s.hub.db, entries); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
-	if done = len(page) == len(found) && len(found) < limit; done {
-		c.position = c.upto
-	} else {
-		c.position = page[len(page)-1].StreamSeq
-	}
+	c.move(page, end, len(page) < len(found) || len(found) == limit)
 	// Events for one person were found by the DID alone, so the unwanted convos are removed here.
-	return slices.DeleteFunc(page, func(e *Event) bool { return !e.ofConvo() && !c.s.wants(e.ConvoID) }), done, nil
+	page = slices.DeleteFunc(page, func(e *Event) bool { return !e.ofConvo() && !c.s.wants(e.ConvoID) })
+	return page, c.position >= c.upto, nil
+}
+
+// move moves position behind a page, and makes the next window fit. full says that the window
+// possibly holds more than the page. The next window is twice the part that filled this page. If it
+// was not full, the window grows: to search an empty part costs only the look-ups.
+func (c *catchUp) move(page []*Event, end int64, full bool) {
+	if !full {
+		c.position, c.window = end, 4*c.window
+		return
+	}
+	last := page[len(page)-1].StreamSeq
+	c.position, c.window = last, 2*(last-c.position)
+}
+
+// find reads the first events of the window that ends with end, at most limit.
+func (c *catchUp) find(ctx context.Context, convos []uuid.UUID, from, to []int64, end int64, limit int) (found []*Event, err error) {
+	var first, newest int64
+	both := &pgx.Batch{}
+	both.Queue(`
+		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM (
+			SELECT e.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m (convo_id, after, upto)
+			CROSS JOIN LATERAL (
+				SELECT * FROM events
+				WHERE convo_id = m.convo_id AND stream_seq > m.after AND stream_seq <= m.upto AND day >= $4 AND day <= $5 AND kind <> 5
+				ORDER BY stream_seq LIMIT $6
+			) e
+			UNION ALL
+			(SELECT * FROM events
+			WHERE did = $7 AND stream_seq > $8 AND stream_seq <= $9 AND day >= $4 AND day <= $5 AND kind IN (5, 6)
+			ORDER BY stream_seq LIMIT $6)
+		) found
+		ORDER BY stream_seq LIMIT $6`,
+		convos, from, to, c.dayOf(c.position+1), c.dayOf(end), limit, c.s.did, c.position, end).Query(func(rows pgx.Rows) error {
+		found, err = pgx.CollectRows(rows, c.s.of.scan)
+		return err
+	})
+	// After the page: days that were dropped in between are noticed, and a new generation, which is
+	// recorded before its first event.
+	both.Queue(`SELECT (SELECT coalesce(min(first_seq), 0) FROM event_days), (SELECT max(id) FROM generations)`).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&first, &newest) })
+	if err := c.s.hub.db.SendBatch(ctx, both).Close(); err != nil {
+		return nil, fmt.Errorf("catch up: %w", err)
+	}
+	if first > c.position+1 || newest != c.s.of.newest().id {
+		return nil, errNotThere
+	}
+	return found, nil
 }

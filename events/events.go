@@ -44,7 +44,7 @@ var (
 
 // Event is an event at its place in the stream. Subscriptions share it, so it must not be changed.
 type Event struct {
-	StreamSeq int64 // its place in the stream, which is also its cursor
+	StreamSeq int64 // its place in the stream
 	Kind      outbox.Kind
 	ConvoID   uuid.UUID  // zero if it concerns no convo
 	Seq       int64      // of its log entry; for other kinds, of the convo's newest log entry then
@@ -53,7 +53,8 @@ type Event struct {
 	Detail    outbox.Detail
 	At        time.Time
 
-	day     time.Time // its partition
+	day     time.Time  // its partition
+	of      generation // in which it got its place
 	entry   atomic.Pointer[messages.Message]
 	loading sync.Mutex // held while entry is loaded
 
@@ -66,13 +67,19 @@ type Event struct {
 // withoutEntry returns a copy without the log entry.
 func (e *Event) withoutEntry() *Event {
 	return &Event{
-		StreamSeq: e.StreamSeq, Kind: e.Kind, ConvoID: e.ConvoID, Seq: e.Seq, DID: e.DID, Size: e.Size, Detail: e.Detail, At: e.At, day: e.day,
+		StreamSeq: e.StreamSeq, Kind: e.Kind, ConvoID: e.ConvoID, Seq: e.Seq, DID: e.DID, Size: e.Size, Detail: e.Detail, At: e.At, day: e.day, of: e.of,
 	}
 }
 
 // Message returns the log entry of the event, or nil if its kind has none. The entry is loaded once
 // Next has returned the event.
 func (e *Event) Message() *messages.Message { return e.entry.Load() }
+
+// Number is the event's cursor as an integer. Numbers ascend, over generations too.
+func (e *Event) Number() int64 { return e.of.number(e.StreamSeq) }
+
+// Position is the event's cursor as a text.
+func (e *Event) Position() string { return e.of.position(e.StreamSeq) }
 
 // Form is an encoding of events.
 type Form int
@@ -104,7 +111,7 @@ func (e *Event) cost() int { return overhead + e.Size }
 func (e *Event) ofConvo() bool { return e.Kind.LogEntry() || e.Kind == outbox.Membership }
 
 // scan reads the columns stream_seq, day, kind, convo_id, seq, did, size, detail, created_at.
-func scan(row pgx.CollectableRow) (*Event, error) {
+func (g generations) scan(row pgx.CollectableRow) (*Event, error) {
 	e := new(Event)
 	var (
 		kind   int16
@@ -116,7 +123,7 @@ func scan(row pgx.CollectableRow) (*Event, error) {
 	if err := row.Scan(&e.StreamSeq, &e.day, &kind, &convo, &seq, &did, &e.Size, &detail, &e.At); err != nil {
 		return nil, err
 	}
-	e.Kind = outbox.Kind(kind)
+	e.Kind, e.of = outbox.Kind(kind), g.of(e.StreamSeq)
 	if convo != nil {
 		e.ConvoID = *convo
 	}
@@ -164,7 +171,7 @@ type Request struct {
 	// DeviceID is the device that is not pushed to while the subscription is live. "" if the client
 	// names none, or if a dead connection could stay unnoticed for longer than push.DetectWithin.
 	DeviceID string
-	Cursor   *int64      // the first event; nil: only events from now on; 0: all that are kept
+	Cursor   *Cursor     // the subscription begins after it; nil: only events from now on
 	Convos   []uuid.UUID // if not nil, only events that concern these convos
 }
 

@@ -2,7 +2,10 @@ package events
 
 import (
 	"context"
+	"strconv"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // KeepEvents is how many of the newest events a hub remembers.
@@ -26,6 +29,15 @@ func (s *Sequencer) Leads() bool { return s.conn != nil }
 // TryNow makes the next round try to lead.
 func (s *Sequencer) TryNow() { s.tried = time.Time{} }
 
+// SeekFloorNow makes the next round try to raise the floor.
+func (s *Sequencer) SeekFloorNow() { s.floor.due = time.Time{} }
+
+// Floor returns the floor of the outbox.
+func (s *Sequencer) Floor() int64 { return s.floor.at }
+
+// Conn is the leader's session.
+func (s *Sequencer) Conn() *pgx.Conn { return s.conn }
+
 // Round does one round of the hub.
 func (h *Hub) Round(ctx context.Context) (bool, error) { return h.round(ctx) }
 
@@ -45,3 +57,14 @@ func (s *Subscription) Live() bool {
 
 // CheckNow makes the next round that finds no event check whether the stream has gone back.
 func (h *Hub) CheckNow() { h.checked = time.Time{} }
+
+// CursorText writes a cursor as ParseCursor reads it.
+func CursorText(c Cursor) string {
+	switch {
+	case c == oldest:
+		return "0"
+	case c.Generation == byNumber:
+		return strconv.FormatInt(c.Seq, 10)
+	}
+	return generation{id: c.Generation}.position(c.Seq)
+}

@@ -29,7 +29,7 @@ const (
 	maxOfDID    = 16               // subscriptions of one DID on this node
 	maxOfNode   = 50_000           // subscriptions on this node
 	bufferBytes = 1 << 20          // of a subscription's buffer; its first event can be larger
-	checkEvery  = 10 * time.Second // how often the hub checks whether the stream has gone back
+	checkEvery  = tailPoll / 2     // how often the hub asks which database is there
 	// catchUps is how many subscriptions read the table at once. Senders need the database too.
 	catchUps = 4
 
@@ -64,7 +64,7 @@ type Hub struct {
 	patience time.Duration
 	wake     chan struct{}
 	started  chan struct{}       // closed once head is known
-	checked  time.Time           // when checkHead last read the head
+	checked  time.Time           // when checkServer last asked; owned by Run
 	reading  chan struct{}       // has a place for each catch-up that reads the table
 	large    *semaphore.Weighted // bytes of large log entries in use
 	ofDID    int64               // how many of them one DID can use
@@ -72,9 +72,10 @@ type Hub struct {
 	close    context.CancelFunc
 
 	mu      sync.Mutex
-	head    int64     // the newest event that has been handed out
-	day     time.Time // its partition
-	recent  []*Event  // the newest events up to head, with no gap
+	of      generations // of the stream, up to the one that the hub reads; changed by Run alone
+	head    int64       // the newest event that has been handed out
+	day     time.Time   // its partition
+	recent  []*Event    // the newest events up to head, with no gap
 	all     map[*Subscription]struct{}
 	byDID   map[syntax.DID][]*Subscription           // all subscriptions
 	shares  map[syntax.DID]*semaphore.Weighted       // of ofDID each, of the DIDs in byDID
@@ -153,11 +154,15 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 	}
 }
 
-// listenCheck is how long a connection can be silent until it is pinged.
-const listenCheck = 30 * time.Second
+const (
+	listenCheck = 30 * time.Second // how long a connection can be silent until it is pinged
+	listenBegin = 3 * time.Second  // to get a connection and to begin to listen
+)
 
 func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
-	pooled, err := h.db.Acquire(ctx)
+	beginning, cancel := context.WithTimeout(ctx, listenBegin)
+	defer cancel()
+	pooled, err := h.db.Acquire(beginning)
 	if err != nil {
 		return fmt.Errorf("reach the database: %w", err)
 	}
@@ -169,7 +174,7 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 			h.log.DebugContext(ctx, "the listener's connection was closed already", "error", err)
 		}
 	}()
-	if _, err := conn.Exec(ctx, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`); err != nil {
+	if _, err := conn.Exec(beginning, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	h.Wake()
@@ -211,21 +216,21 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
-	rows, err := h.db.Query(ctx, `
-		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM events
-		WHERE stream_seq > $1 AND day >= $2 ORDER BY stream_seq LIMIT $3`, h.head, h.day, tailLimit)
+	if err := h.checkServer(ctx); err != nil {
+		return false, err
+	}
+	batch, goesOn, err := h.read(ctx)
 	if err != nil {
 		return false, err
 	}
-	batch, err := pgx.CollectRows(rows, scan)
-	if err != nil {
-		return false, err
+	if !goesOn {
+		return true, h.startAgain(ctx)
 	}
 	if len(batch) == 0 {
-		return false, h.checkHead(ctx)
+		return false, nil
 	}
 	if batch[0].StreamSeq != h.head+1 { // days were dropped while this node did not run
-		h.jump(batch[0].StreamSeq-1, batch[0].day)
+		h.jump(stream{head: batch[0].StreamSeq - 1, day: batch[0].day, of: h.of})
 	}
 	h.load(ctx, batch)
 	h.publish(batch)
@@ -233,43 +238,98 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 	return len(batch) == tailLimit, nil
 }
 
+// read reads the next events. goesOn says that they follow the hub's head: the stream has no newer
+// generation, and has not gone back.
+func (h *Hub) read(ctx context.Context) (batch []*Event, goesOn bool, err error) {
+	var id, head int64
+	both := &pgx.Batch{}
+	both.Queue(`
+		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM events
+		WHERE stream_seq > $1 AND day >= $2 ORDER BY stream_seq LIMIT $3`, h.head, h.day, tailLimit).Query(func(rows pgx.Rows) error {
+		batch, err = pgx.CollectRows(rows, h.of.scan)
+		return err
+	})
+	// After the events: the generation of an event is recorded before the event.
+	both.Queue(`SELECT (SELECT max(id) FROM generations), head FROM stream`).QueryRow(func(row pgx.Row) error { return row.Scan(&id, &head) })
+	if err := h.db.SendBatch(ctx, both).Close(); err != nil {
+		return nil, false, fmt.Errorf("read the end of the stream: %w", err)
+	}
+	return batch, id == h.of.newest().id && head >= h.head, nil
+}
+
 // start sets head to the end of the stream. Only round and the functions that it calls change head.
 func (h *Hub) start(ctx context.Context) error {
-	var head int64
-	var day time.Time
-	if err := h.db.QueryRow(ctx, `SELECT head, day FROM stream`).Scan(&head, &day); err != nil {
-		return fmt.Errorf("read the end of the stream: %w", err)
+	conn, err := h.db.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	defer conn.Release()
+	s, err := readStream(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if _, err := checkServer(ctx, conn.Conn(), s.of); err != nil { // before the first cursor is read
+		return err
+	}
+	if s, err = readStream(ctx, conn); err != nil {
+		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.head, h.day = head, day
+	h.head, h.day, h.of = s.head, s.day, s.of
 	close(h.started)
 	return nil
 }
 
-// checkHead checks every checkEvery whether the stream has gone back. That is the case when another
-// database, which lacks the newest events, has replaced this one.
-func (h *Hub) checkHead(ctx context.Context) error {
+// checkServer begins a generation if another PostgreSQL has taken the place of the one that wrote
+// the newest one. Every node does this, so that a new database is noticed also while none leads.
+func (h *Hub) checkServer(ctx context.Context) error {
 	if time.Since(h.checked) < checkEvery {
 		return nil
 	}
+	conn, err := h.db.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	defer conn.Release()
+	all, err := checkServer(ctx, conn.Conn(), h.of)
+	if err != nil {
+		return err
+	}
 	h.checked = time.Now()
-	var head int64
-	var day time.Time
-	if err := h.db.QueryRow(ctx, `SELECT head, day FROM stream`).Scan(&head, &day); err != nil {
-		return fmt.Errorf("read the end of the stream: %w", err)
+	if all.newest().id == h.of.newest().id { // if not, read notices it
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.of = all
 	}
-	if head < h.head {
-		h.jump(head, day)
+	return nil
+}
+
+// startAgain begins to read the newest generation. If there is no new one, the stream has gone back:
+// another state of the database has replaced its newest one. Then startAgain begins a generation.
+func (h *Hub) startAgain(ctx context.Context) error {
+	s, err := readStream(ctx, h.db)
+	if err != nil {
+		return err
 	}
+	if newest := s.of.newest(); newest.id == h.of.newest().id {
+		if err := beginGeneration(ctx, h.db, newest.id, newest.by, causeWentBack); err != nil {
+			return err
+		}
+		if s, err = readStream(ctx, h.db); err != nil {
+			return err
+		}
+	}
+	h.jump(s)
 	return nil
 }
 
 // jump continues at another place of the stream. The present subscriptions have missed events, or
 // have got events that no longer exist. So they end. Their clients connect again with their
 // cursors, and learn then whether these are still good.
-func (h *Hub) jump(head int64, day time.Time) {
-	h.log.Error("the stream does not go on where this node has read it", "after", h.head, "from", head+1)
+func (h *Hub) jump(to stream) {
+	h.log.Error("the stream does not go on where this node has read it",
+		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", to.head+1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range h.all {
@@ -277,7 +337,8 @@ func (h *Hub) jump(head int64, day time.Time) {
 		s.fail(ErrClosing)
 		s.mu.Unlock()
 	}
-	h.head, h.day, h.recent = head, day, nil
+	h.head, h.day, h.of, h.recent = to.head, to.day, to.of, nil
+	clear(h.shared)
 }
 
 // load loads the log entries of events that a live subscription will get, up to loadBytes. The

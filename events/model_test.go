@@ -120,7 +120,7 @@ func TestModel(t *testing.T) {
 					r := events.Request{DID: p}
 					if rng.IntN(3) > 0 {
 						c := rng.Int64N(head() + 2)
-						r.Cursor, l.from = &c, c
+						r.Cursor, l.from = new(events.From(c)), c
 					} else {
 						l.from = heads[n] + 1
 					}

@@ -158,9 +158,10 @@ func (p *Presence) change(d device) {
 }
 
 // Run writes changes, and renews the lease every interval, until ctx ends. Then it deletes the
-// node's row, so that its devices no longer count as connected.
+// node's row, so that its devices no longer count as connected. A round may take one interval: a
+// connection that has become silent must not outlast the lease.
 func (p *Presence) Run(ctx context.Context, interval time.Duration) {
-	worker.Every("presence writer", interval, p.log, p.RunOnce, worker.Wake(p.wake, writeDelay), worker.AtEnd(p.remove)).Run(ctx)
+	worker.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay), worker.AtEnd(p.remove)).Run(ctx)
 }
 
 // RunOnce renews the lease, writes what has changed, and deletes dead nodes. It is for one
@@ -210,7 +211,7 @@ func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE nodes
 		SET lease_expires_at = clock_timestamp() + $2::interval, synced_at = least(clock_timestamp(),
-			(SELECT created_at FROM events WHERE stream_seq = $3 + 1), (SELECT created_at FROM outbox ORDER BY id LIMIT 1))
+			(SELECT created_at FROM events WHERE stream_seq = $3 + 1), (SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1))
 		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease, head)
 	if err != nil || tag.RowsAffected() == 1 {
 		return err

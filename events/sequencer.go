@@ -52,8 +52,8 @@ const (
 // Sequencer moves committed rows from the outbox into the stream. Every node runs one. One of them
 // leads. The others wake the leader when their own node has committed something.
 //
-// A step deletes the rows that it moves, and remembers no position in the outbox. So no row is
-// skipped, however long its transaction took. A row gets its place in the stream when it is moved,
+// A step deletes the rows that it moves. It skips no row, however long its transaction took: the
+// floor that it starts from is behind all rows that can still come. A row gets its place in the stream when it is moved,
 // which is after its commit. So no event appears before a place that a reader has passed. A write
 // that waited for another one, as writes to one convo wait for the row lock, has the higher outbox
 // id. So it comes after the other one.
@@ -68,6 +68,9 @@ type Sequencer struct {
 	ahead     time.Duration // added to the database's clock, for tests
 
 	conn        *pgx.Conn // its session holds the lock; nil unless this node leads
+	head        int64     // where the stream ended when this node last saw it
+	generation  int64     // of the stream then
+	floor       floor     // of the outbox
 	tried       time.Time // when this node last tried to lead
 	maintainDue time.Time // when maintainPartitions is due
 }
@@ -174,7 +177,18 @@ func (s *Sequencer) round(ctx context.Context, woken bool) (moved int, err error
 			s.maintainDue = time.Now().Add(maintainAgain)
 		}
 	}
+	if err := s.seekFloor(ctx); err != nil {
+		return 0, err
+	}
 	moved, err = s.step(ctx)
+	if errors.Is(err, errWentBack) {
+		if err = s.adopt(ctx, false); err == nil {
+			moved, err = s.step(ctx)
+		}
+	}
+	if err == nil && s.floor.ended && moved < stepLimit {
+		err = s.raiseFloor(ctx)
+	}
 	if pgpool.Code(err) == checkViolation { // there is no partition for today
 		s.maintainDue = time.Time{}
 	}
@@ -205,6 +219,40 @@ func (s *Sequencer) elect(ctx context.Context) error {
 	s.maintainDue = time.Time{}
 	s.metrics.Leading(true)
 	s.log.InfoContext(ctx, "this node leads the sequencer")
+	return s.adopt(ctx, true)
+}
+
+// errWentBack says that the stream does not end where the leader has left it.
+var errWentBack = errors.New("the stream has gone back, or has a new generation")
+
+// adopt records the generation in which the leader's session numbers events, and where the stream
+// ends. A session leads to one PostgreSQL, whose timeline does not change while it accepts writes.
+// So a new leader asks once which one it is. If the stream has gone back since this node last saw
+// it, adopt begins a generation. A new leader can find that others have moved events meanwhile; for
+// the one that holds the lock, the end must be where it left it.
+func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
+	now, err := readStream(ctx, s.conn)
+	if err != nil {
+		return err
+	}
+	all, err := checkServer(ctx, s.conn, now.of)
+	if err != nil {
+		return err
+	}
+	newest := all.newest()
+	if newest.id == s.generation && (now.head < s.head || !elected && now.head != s.head) {
+		if err := beginGeneration(ctx, s.conn, newest.id, newest.by, causeWentBack); err != nil {
+			return err
+		}
+	}
+	if now, err = readStream(ctx, s.conn); err != nil {
+		return err
+	}
+	if id := now.of.newest().id; id != s.generation {
+		s.log.InfoContext(ctx, "the stream's generation", "generation", id, "after", now.of.newest().after)
+		s.generation = id
+	}
+	s.head, s.floor = now.head, floor{at: now.floor}
 	return nil
 }
 
@@ -250,13 +298,23 @@ func (s *Sequencer) wakeLeader(ctx context.Context) error {
 // answer to its COMMIT is lost, no event is moved twice: the same transaction deleted the rows from
 // the outbox. All events of a step get the same day. The day never goes back, even if the clock
 // does.
+//
+// step moves nothing and returns errWentBack if the stream does not end where the last step left it,
+// or has another generation.
 func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 	var waited time.Duration
+	var head, generation int64
 	err = s.conn.QueryRow(ctx, `
 		WITH moved AS (
-			DELETE FROM outbox WHERE id = ANY(ARRAY(SELECT id FROM outbox ORDER BY id LIMIT $1)) RETURNING *
+			DELETE FROM outbox WHERE id = ANY(ARRAY(
+				SELECT id FROM outbox
+				WHERE id > $6 AND $4 = (SELECT head FROM stream) AND $5 = (SELECT max(id) FROM generations)
+				ORDER BY id LIMIT $1))
+			RETURNING *
 		), today AS (
-			SELECT greatest(day, ((clock_timestamp() + $2::interval) AT TIME ZONE 'UTC')::date) AS day, head FROM stream
+			SELECT greatest(day, ((clock_timestamp() + $2::interval) AT TIME ZONE 'UTC')::date) AS day, head,
+				(SELECT max(id) FROM generations) AS generation
+			FROM stream
 		), placed AS (
 			INSERT INTO events (stream_seq, day, kind, convo_id, seq, did, size, detail, created_at)
 			SELECT today.head + row_number() OVER (ORDER BY m.id), today.day, m.kind, m.convo_id, m.seq, m.did, m.size, m.detail, m.created_at
@@ -270,13 +328,19 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 			UPDATE stream SET head = summary.last, day = today.day FROM summary, today WHERE n > 0
 			RETURNING pg_notify($3, summary.last::text)
 		)
-		SELECT n, coalesce(waited, '0') FROM summary LEFT JOIN advanced ON true`, stepLimit, s.ahead, eventsChannel).Scan(&n, &waited)
+		SELECT n, coalesce(waited, '0'), today.head, today.generation FROM summary LEFT JOIN advanced ON true, today`,
+		stepLimit, s.ahead, eventsChannel, s.head, s.generation, s.floor.at).Scan(&n, &waited, &head, &generation)
 	if err != nil {
 		return 0, fmt.Errorf("move events: %w", err)
+	}
+	if head != s.head || generation != s.generation {
+		return 0, errWentBack
 	}
 	if n == 0 {
 		return 0, nil
 	}
+	s.head += int64(n)
+	s.floor.moved = true
 	if err := s.faults.Hit(ctx, failpoint.AfterCommit, NSIDSequencer); err != nil {
 		return 0, err
 	}

@@ -125,7 +125,7 @@ func TestFilter(t *testing.T) {
 	n := w.node(t)
 	n.publish(t)
 	one, two := w.convo(t, alice), w.convo(t, alice)
-	for _, cursor := range []*int64{nil, new(int64)} {
+	for _, cursor := range []*events.Cursor{nil, new(events.From(0))} {
 		s := n.subscribeTo(t, events.Request{DID: alice, Convos: []uuid.UUID{two, uuid.New()}, Cursor: cursor})
 		if cursor == nil {
 			nothing(t, s)
@@ -163,8 +163,7 @@ func TestCursor(t *testing.T) {
 	if end.Outdated {
 		t.Error("the end of the stream is outdated")
 	}
-	ahead := int64(7)
-	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: &ahead}); !errors.Is(err, events.ErrFutureCursor) {
+	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: new(events.From(7))}); !errors.Is(err, events.ErrFutureCursor) {
 		t.Errorf("ahead of the stream: %v", err)
 	}
 	other := w.node(t) // it has not read the end of the stream
@@ -297,7 +296,7 @@ func TestSixteenWriters(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					n = two
 				}
-				s, err := n.hub.Subscribe(ctx, events.Request{DID: bob, Cursor: &cursor})
+				s, err := n.hub.Subscribe(ctx, events.Request{DID: bob, Cursor: new(events.From(cursor))})
 				if err != nil {
 					t.Error(err)
 					return

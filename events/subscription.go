@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,8 +21,8 @@ import (
 // A subscription that is not live reads the table events itself. A live one gets its events from
 // the hub. It stops being live when its buffer is full.
 type Subscription struct {
-	// Outdated says that the cursor was older than the oldest event kept. The subscription begins
-	// with that event.
+	// Outdated says that events after the cursor are not kept, or that the client has events which
+	// are lost. The subscription begins with the oldest event that the client possibly lacks.
 	Outdated bool
 
 	hub    *Hub
@@ -31,6 +30,7 @@ type Subscription struct {
 	device string      // that it counts as connected; "": none
 	named  string      // the device that the client named, or ""
 	only   []uuid.UUID // convos; nil: all
+	of     generations // of the stream when it began
 	// resumed says that it began at a cursor. Without one, it delivers nothing from before it began.
 	resumed bool
 
@@ -77,6 +77,9 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	switch {
 	case h.closed != nil:
 		return nil, h.closed
+	case s.of.newest().id != h.of.newest().id: // the hub will read the new generation soon
+		h.Wake()
+		return nil, ErrClosing
 	case len(h.all) >= maxOfNode, len(h.byDID[s.did]) >= maxOfDID && !h.replace(s):
 		return nil, ErrTooMany
 	}
@@ -104,26 +107,26 @@ func (h *Hub) replace(s *Subscription) bool {
 }
 
 // start finds the place of the stream at which a cursor begins.
-func (s *Subscription) start(ctx context.Context, cursor *int64) error {
+func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 	s.resumed = cursor != nil
+	s.hub.mu.Lock()
+	s.position, s.of = s.hub.head, s.hub.of
+	s.hub.mu.Unlock()
 	if cursor == nil {
-		s.hub.mu.Lock()
-		defer s.hub.mu.Unlock()
-		s.position = s.hub.head
 		return nil
 	}
-	var head, first int64
-	err := s.hub.db.QueryRow(ctx, `
-		SELECT head, coalesce((SELECT min(first_seq) FROM event_days), head + 1) FROM stream`).Scan(&head, &first)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the ends of the stream: %w", err)
-	case *cursor > head+1:
-		return ErrFutureCursor
+	before := s.position
+	now, err := readStream(ctx, s.hub.db)
+	if err != nil {
+		return err
 	}
-	s.Outdated = *cursor > 0 && *cursor < first
-	s.position = max(*cursor, first) - 1
-	return nil
+	s.of = now.of
+	s.position, s.Outdated, err = now.of.resolve(*cursor, now.first, now.head)
+	if err != nil && now.head < before { // no cursor is ahead, the stream has gone back
+		s.hub.Wake()
+		return ErrClosing
+	}
+	return err
 }
 
 // wants reports whether the request asks for events of a convo. The zero id stands for events that
@@ -269,7 +272,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 		return ErrConsumerTooSlow
 	}
 	page, done, err := s.read(ctx, position)
-	if errors.Is(err, errDropped) { // the client connects again, and gets OutdatedCursor
+	if errors.Is(err, errNotThere) { // the client connects again, and gets OutdatedCursor
 		s.end(ErrClosing)
 		return ErrClosing
 	}

@@ -150,7 +150,7 @@ func (n *node) subscribe(t testing.TB, did syntax.DID, cursor ...int64) *events.
 	t.Helper()
 	r := events.Request{DID: did}
 	if len(cursor) > 0 {
-		r.Cursor = &cursor[0]
+		r.Cursor = new(events.From(cursor[0]))
 	}
 	return n.subscribeTo(t, r)
 }

@@ -22,8 +22,9 @@ const NSIDStreamConvoEvents = nsid.StreamConvoEvents
 type StreamConvoEventsParams struct {
 	// Only events of this convo. Absent: all events of the caller.
 	ConvoID *string
-	// Id of the last event that the client has: begin with the event after it. 0:
-	// with the oldest event that is kept. Absent: with the next event.
+	// Id of the last event that the client has, or its position as
+	// subscribeConvoEvents has it: begin with the event after it. 0: with the
+	// oldest event that is kept. Absent: with the next event.
 	Cursor *string
 }
 

@@ -25,13 +25,16 @@ type SubscribeConvoEventsParams struct {
 	// Only events of these convos. Absent: events of all convos of the caller, and
 	// of its devices' KeyPackages.
 	ConvoIDs []string
-	// Begin with the event at this position. 0: with the oldest event that is kept.
-	// Absent: with the next event.
+	// Begin with the event that has this number. 0: with the oldest event that is
+	// kept. Absent: with the next event.
 	Cursor *int64
 	// The device that subscribes: the deviceId of its KeyPackages, or the one of
 	// its push target. While it is connected it gets no push notifications, except
 	// for convos that convoIds leaves out.
 	DeviceID *string
+	// Position of the last event that the client has: begin with the event after
+	// it. It takes precedence over cursor.
+	Position *string
 	// From getSubscriptionTicket. Valid for one connection.
 	Ticket *string
 }
@@ -47,6 +50,9 @@ func DecodeSubscribeConvoEventsParams(query url.Values) (*SubscribeConvoEventsPa
 	}
 	if s, ok := p.One("deviceId", false); ok {
 		v.DeviceID = lexcodec.Pointer(p.Text(s, 1, 256))
+	}
+	if s, ok := p.One("position", false); ok {
+		v.Position = lexcodec.Pointer(p.Text(s, 0, 1024))
 	}
 	if s, ok := p.One("ticket", false); ok {
 		v.Ticket = lexcodec.Pointer(p.Text(s, 0, 128))
@@ -66,11 +72,14 @@ type CommitEvent struct {
 	ConvoID string `json:"convoId"`
 	// When the server accepted it.
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
-	// Position of the event in the stream. A subscription from this position begins
-	// with this event, one from the next position with the events after it.
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
 	// True if the convo is a request: the caller has not accepted it. Absent
 	// otherwise.
 	Request *bool `json:"request,omitzero"`
@@ -96,6 +105,10 @@ func (v *CommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
 	if v.Request != nil {
 		dst = append(dst, "\"request\":"...)
 		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
@@ -118,6 +131,9 @@ func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 	if v.Request != nil {
 		n++
 	}
+	if v.Position != nil {
+		n++
+	}
 	if v.SuccessorGroupID != nil {
 		n++
 	}
@@ -135,6 +151,10 @@ func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 	if v.Request != nil {
 		dst = lexcodec.AppendCBORText(dst, "request")
 		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
 	}
 	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
@@ -155,9 +175,10 @@ func (*CommitEvent) FrameType() string { return "#commitEvent" }
 type InfoEvent struct {
 	// The message as text.
 	Message *string `json:"message,omitzero"`
-	// The name of the message. OutdatedCursor: the cursor is older than the oldest
-	// event that is kept, and events were missed; the stream begins with the oldest
-	// one that is kept.
+	// The name of the message. OutdatedCursor: events were missed, because the
+	// cursor is older than the oldest event that is kept or because the server has
+	// lost events that the client has; read the convos again. The stream begins
+	// with the oldest event that is kept and that the client possibly lacks.
 	Name string `json:"name"`
 }
 
@@ -206,11 +227,14 @@ type KeyPackagesEvent struct {
 	CipherSuite string `json:"cipherSuite"`
 	// When it happened.
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
-	// Position of the event in the stream. A subscription from this position begins
-	// with this event, one from the next position with the events after it.
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The device.
 	DeviceID string `json:"deviceId"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
 }
 
 // Known values of KeyPackagesEvent.Change.
@@ -237,6 +261,10 @@ func (v *KeyPackagesEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"deviceId\":"...)
 	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 
@@ -244,6 +272,9 @@ func (v *KeyPackagesEvent) AppendJSON(dst []byte) []byte {
 // absent, and no $type.
 func (v *KeyPackagesEvent) AppendCBOR(dst []byte) []byte {
 	n := 5
+	if v.Position != nil {
+		n++
+	}
 	if v.Available != nil {
 		n++
 	}
@@ -254,6 +285,10 @@ func (v *KeyPackagesEvent) AppendCBOR(dst []byte) []byte {
 	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
 	dst = lexcodec.AppendCBORText(dst, "deviceId")
 	dst = lexcodec.AppendCBORText(dst, v.DeviceID)
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
 	if v.Available != nil {
 		dst = lexcodec.AppendCBORText(dst, "available")
 		dst = lexcodec.AppendCBORInteger(dst, *v.Available)
@@ -283,13 +318,16 @@ type MembershipEvent struct {
 	ConvoID string `json:"convoId"`
 	// When it changed.
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
-	// Position of the event in the stream. A subscription from this position begins
-	// with this event, one from the next position with the events after it.
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The account whose membership changed.
 	DID syntax.DID `json:"did"`
 	// The convo's epoch after the change.
 	Epoch int64 `json:"epoch"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
 	// True if the convo is a request: the caller has not accepted it. Absent
 	// otherwise.
 	Request *bool `json:"request,omitzero"`
@@ -327,6 +365,10 @@ func (v *MembershipEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
 	if v.Request != nil {
 		dst = append(dst, "\"request\":"...)
 		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
@@ -344,6 +386,9 @@ func (v *MembershipEvent) AppendCBOR(dst []byte) []byte {
 		n++
 	}
 	if v.Request != nil {
+		n++
+	}
+	if v.Position != nil {
 		n++
 	}
 	if v.CommitNeeded != nil {
@@ -370,6 +415,10 @@ func (v *MembershipEvent) AppendCBOR(dst []byte) []byte {
 		dst = lexcodec.AppendCBORText(dst, "request")
 		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
 	}
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
 	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
 	if v.CommitNeeded != nil {
@@ -385,11 +434,14 @@ func (*MembershipEvent) FrameType() string { return "#membershipEvent" }
 // MessageEvent is blue.catbird.mls.subscribeConvoEvents#messageEvent. A message
 // or a proposal was stored in a convo of the caller's.
 type MessageEvent struct {
-	// Position of the event in the stream. A subscription from this position begins
-	// with this event, one from the next position with the events after it.
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
 	// True if the convo is a request: the caller has not accepted it. Absent
 	// otherwise.
 	Request *bool `json:"request,omitzero"`
@@ -402,6 +454,10 @@ func (v *MessageEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"message\":"...)
 	dst = append(v.Message.AppendJSON(dst), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
 	if v.Request != nil {
 		dst = append(dst, "\"request\":"...)
 		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
@@ -416,6 +472,9 @@ func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
 	if v.Request != nil {
 		n++
 	}
+	if v.Position != nil {
+		n++
+	}
 	dst = lexcodec.AppendCBORMap(dst, n)
 	dst = lexcodec.AppendCBORText(dst, "cursor")
 	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
@@ -424,6 +483,10 @@ func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
 	if v.Request != nil {
 		dst = lexcodec.AppendCBORText(dst, "request")
 		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
 	}
 	return dst
 }
@@ -438,8 +501,8 @@ type WelcomeEvent struct {
 	ConvoID string `json:"convoId"`
 	// When it was stored.
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
-	// Position of the event in the stream. A subscription from this position begins
-	// with this event, one from the next position with the events after it.
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
 	Cursor int64 `json:"cursor"`
 	// The device whose KeyPackage was used.
 	DeviceID string `json:"deviceId"`
@@ -447,6 +510,9 @@ type WelcomeEvent struct {
 	Epoch int64 `json:"epoch"`
 	// KeyPackageRef of that KeyPackage (RFC 9420, section 5.2). Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
 	// True if the convo is a request: the caller has not accepted it. Absent
 	// otherwise.
 	Request *bool `json:"request,omitzero"`
@@ -469,6 +535,10 @@ func (v *WelcomeEvent) AppendJSON(dst []byte) []byte {
 		dst = append(dst, "\"keyPackageRef\":"...)
 		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
 	if v.Request != nil {
 		dst = append(dst, "\"request\":"...)
 		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
@@ -481,6 +551,9 @@ func (v *WelcomeEvent) AppendJSON(dst []byte) []byte {
 func (v *WelcomeEvent) AppendCBOR(dst []byte) []byte {
 	n := 5
 	if v.Request != nil {
+		n++
+	}
+	if v.Position != nil {
 		n++
 	}
 	if v.KeyPackageRef != nil {
@@ -499,6 +572,10 @@ func (v *WelcomeEvent) AppendCBOR(dst []byte) []byte {
 	}
 	dst = lexcodec.AppendCBORText(dst, "deviceId")
 	dst = lexcodec.AppendCBORText(dst, v.DeviceID)
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
 	dst = lexcodec.AppendCBORText(dst, "createdAt")
 	dst = v.CreatedAt.AppendCBOR(dst)
 	if v.KeyPackageRef != nil {

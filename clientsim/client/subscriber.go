@@ -50,6 +50,9 @@ type Subscriber struct {
 	Query url.Values
 	// By is how it authenticates: ByToken or ByTicket. If empty, it chooses at random each time.
 	By string
+	// ReadAgain makes it read its convos again after OutdatedCursor, as a client does whose server has
+	// lost events. Without it, OutdatedCursor is a violation.
+	ReadAgain bool
 	// ServerSent makes it read streamConvoEvents.
 	ServerSent bool
 	// ConnectionLife is about how long it keeps a connection; 0: for ever. Pause is how long it now
@@ -167,7 +170,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 		params[k] = v
 	}
 	// Server-sent events begin after the cursor: the last event cannot be asked for again.
-	cursor, ok := s.Observer.Resume(!s.ServerSent && s.rng.IntN(4) > 0)
+	again := !s.ServerSent && s.rng.IntN(4) > 0
+	cursor, ok := s.Observer.Resume(again)
+	position := s.Observer.Position()
 	if !ok && s.From != nil {
 		cursor, ok = *s.From, true
 	}
@@ -176,6 +181,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 	} else {
 		if ok {
 			params.Set("cursor", strconv.FormatInt(cursor, 10))
+		}
+		if ok && !again && position != "" { // a node of the version before reads only the cursor
+			params.Set("position", position)
 		}
 		opened, err = s.readFrames(ctx, node, params)
 	}
@@ -368,7 +376,9 @@ func (s *Subscriber) readFrames(ctx context.Context, node *xrpc.Client, params u
 		if err != nil {
 			return true, &fatalError{err}
 		}
-		s.observe(h, at, since)
+		if err := s.observe(ctx, node, h, at, since); err != nil {
+			return true, err
+		}
 	}
 }
 
@@ -382,9 +392,64 @@ func (s *Subscriber) pause(ctx context.Context) {
 	}
 }
 
-func (s *Subscriber) observe(h xrpc.Event, at, since time.Time) {
+func (s *Subscriber) observe(ctx context.Context, node *xrpc.Client, h xrpc.Event, at, since time.Time) error {
+	if h.Kind == xrpc.EventInfo && h.Name == outdatedCursor && s.ReadAgain {
+		read, err := readConvos(ctx, node, s.Account)
+		if err == nil {
+			s.Observer.ReadAgain(read)
+		}
+		return err
+	}
 	if s.Observer.Observe(h) && s.OnEvent != nil {
 		s.OnEvent(&h, at, h.At.After(since))
+	}
+	return nil
+}
+
+// outdatedCursor is the name of the info event that says that events were missed.
+const outdatedCursor = "OutdatedCursor"
+
+// readConvos reads the logs of all convos of an account, and returns up to which seq.
+func readConvos(ctx context.Context, node *xrpc.Client, who *xrpc.Account) (map[string]int64, error) {
+	read, cursor := map[string]int64{}, ""
+	for {
+		answer, err := node.Once(ctx, who, xrpc.ConvosCall(cursor, pageSize))
+		if err != nil {
+			return nil, err
+		}
+		page, err := mlsapi.DecodeGetConvosOutput(answer.Body)
+		if err != nil {
+			return nil, &fatalError{err}
+		}
+		for _, convo := range page.Conversations {
+			if read[convo.ID], err = readLog(ctx, node, who, convo.ID); err != nil {
+				return nil, err
+			}
+		}
+		if page.Cursor == nil {
+			return read, nil
+		}
+		cursor = *page.Cursor
+	}
+}
+
+// readLog reads the log of a convo, and returns its last seq.
+func readLog(ctx context.Context, node *xrpc.Client, who *xrpc.Account, convo string) (last int64, err error) {
+	for {
+		answer, err := node.Once(ctx, who, xrpc.MessagesCall(convo, "all", last, pageSize))
+		if err != nil {
+			return 0, err
+		}
+		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+		if err != nil {
+			return 0, &fatalError{err}
+		}
+		if n := len(page.Messages); n > 0 {
+			last = page.Messages[n-1].Seq
+		}
+		if page.Cursor == nil || len(page.Messages) == 0 {
+			return last, nil
+		}
 	}
 }
 
@@ -433,8 +498,10 @@ func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, para
 			if h.Kind == xrpc.EventInfo && h.Name == mlsapi.ErrConsumerTooSlow {
 				return true, &xrpc.StreamError{Name: h.Name}
 			}
-			if h.Kind != xrpc.EventInfo || h.Name == "OutdatedCursor" {
-				s.observe(h, time.Now(), since)
+			if h.Kind != xrpc.EventInfo || h.Name == outdatedCursor {
+				if err := s.observe(ctx, node, h, time.Now(), since); err != nil {
+					return true, err
+				}
 			}
 			id, event, data = "", "", nil
 		case name == "id":

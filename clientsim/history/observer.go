@@ -26,6 +26,7 @@ type Observer struct {
 	resumedFrom int64      // the cursor that this connection began from
 	inclusive   bool       // it begins with an event that came before
 	fresh       bool       // this connection has had no event yet
+	readAgain   bool       // it has read its convos again; the stream can begin within a membership
 	convos      map[string]*observedConvo
 	personal    []xrpc.Event // Welcomes, KeyPackages
 	events      int64        // without repeated ones
@@ -45,6 +46,7 @@ type observedMembership struct {
 	changes []rosterChange
 	gone    bool
 	assumed bool // it began as a member; what came before is unknown
+	read    bool // it has read the log up to from itself: events up to there are no news
 }
 
 // next returns the seq of the next expected entry.
@@ -60,6 +62,17 @@ func (v *Observer) StartAsMember(convo string, seq int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.convos[convo] = &observedConvo{memberships: []observedMembership{{from: seq, assumed: true}}}
+}
+
+// ReadAgain says that the subscriber got OutdatedCursor, and has read the logs of its convos up to
+// these seqs. What it saw before is forgotten: the server has possibly lost it.
+func (v *Observer) ReadAgain(read map[string]int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.cursor, v.last, v.fresh, v.readAgain, v.convos = 0, xrpc.Event{}, false, true, map[string]*observedConvo{}
+	for convo, seq := range read {
+		v.convos[convo] = &observedConvo{memberships: []observedMembership{{from: seq, assumed: true, read: true}}}
+	}
 }
 
 // Devices sets the subscriber's devices.
@@ -83,13 +96,20 @@ func (v *Observer) Resume(again bool) (cursor int64, ok bool) {
 	defer v.mu.Unlock()
 	v.fresh, v.inclusive, v.resumedFrom = true, false, 0
 	if v.cursor == 0 {
-		return 0, false
+		return 0, v.readAgain // then 0: all that are kept
 	}
 	v.inclusive, v.resumedFrom = again, v.cursor
 	if !again {
 		v.resumedFrom++
 	}
 	return v.resumedFrom, true
+}
+
+// Position returns the position of the last event, or "" if it came without one.
+func (v *Observer) Position() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last.Position
 }
 
 // Observe takes the next event of the present connection, and reports whether it is new.
@@ -147,7 +167,10 @@ func (v *Observer) current(convo string) *observedMembership {
 
 func (v *Observer) observeEntry(h *xrpc.Event) {
 	s := v.current(h.Convo)
-	if s == nil {
+	switch {
+	case s == nil && v.readAgain, s != nil && s.read && h.Seq <= s.from:
+		return
+	case s == nil:
 		v.report(Broken, h.Convo, "the %s at seq %d comes to one who is not in the convo", h.Kind, h.Seq)
 		return
 	}
@@ -172,6 +195,9 @@ func (v *Observer) observeEntry(h *xrpc.Event) {
 func (v *Observer) observeRosterChange(h *xrpc.Event) {
 	s := v.current(h.Convo)
 	own := syntax.DID(h.DID) == v.did
+	if s != nil && s.read && (h.Seq < s.from || h.Seq == s.from && h.Change == mlsapi.MembershipEventChangeJoined) {
+		return
+	}
 	t := rosterChange{did: syntax.DID(h.DID), change: h.Change, by: syntax.DID(h.By), seq: h.Seq}
 	switch {
 	case own && h.Change == mlsapi.MembershipEventChangeJoined && s != nil:
@@ -183,6 +209,7 @@ func (v *Observer) observeRosterChange(h *xrpc.Event) {
 			v.convos[h.Convo] = a
 		}
 		a.memberships = append(a.memberships, observedMembership{from: h.Seq, changes: []rosterChange{t}})
+	case s == nil && v.readAgain:
 	case s == nil:
 		v.report(Broken, h.Convo, "that %s %s comes to one who is not in the convo", h.DID, h.Change)
 	default:

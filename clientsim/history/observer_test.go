@@ -173,6 +173,38 @@ func TestObserverSeesSeededViolations(t *testing.T) {
 	}
 }
 
+// E3: after OutdatedCursor a subscriber reads its convos, and the stream goes on with events that it
+// has read and events that are new. A gap behind those is still one.
+func TestObserverReadsAgain(t *testing.T) {
+	t.Parallel()
+	entry := func(cursor, seq int64, convo string) xrpc.Event {
+		return xrpc.Event{Cursor: cursor, Kind: xrpc.EventMessage, Convo: convo, Seq: seq, ID: fmt.Sprint(seq), Sender: "y"}
+	}
+	v := NewObserver("vigilant", xrpctest.Listener)
+	v.StartAsMember("one", 0)
+	v.Observe(entry(10, 1, "one"))
+	v.Observe(entry(20, 2, "one")) // lost
+	v.Resume(false)
+	v.ReadAgain(map[string]int64{"one": 3})
+	if cursor, ok := v.Resume(false); cursor != 0 || !ok {
+		t.Errorf("before the first event it goes on at %d, %t", cursor, ok)
+	}
+	joined := xrpc.Event{Cursor: 5, Kind: xrpc.EventMembership, Convo: "one", DID: xrpctest.Listener.String(), Change: "joined"}
+	for _, h := range []xrpc.Event{joined, entry(15, 2, "one"), entry(16, 7, "gone"), entry(17, 3, "one"), entry(18, 4, "one")} {
+		v.Observe(h)
+	}
+	if len(v.found) > 0 {
+		t.Errorf("found %v", v.found)
+	}
+	if cursor, _ := v.Resume(false); cursor != 19 {
+		t.Errorf("it goes on at %d", cursor)
+	}
+	v.Observe(entry(30, 6, "one"))
+	if len(v.found) != 1 || v.found[0].Kind != Lost {
+		t.Errorf("found %v", v.found)
+	}
+}
+
 // soundEvents is how many events a correct stream has.
 const soundEvents = 10
 

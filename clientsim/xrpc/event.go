@@ -17,6 +17,7 @@ import (
 // Event is one event of a stream. Which fields it has depends on its kind.
 type Event struct {
 	Cursor       int64
+	Position     string // the cursor as an opaque text; only subscribeConvoEvents has it
 	Kind         string // one of EventMessage and so on
 	Convo        string
 	Seq          int64 // of the log entry, or of the newest one at that time
@@ -118,14 +119,15 @@ func ReadFrame(frame []byte) (Event, error) {
 	}
 	var fields struct {
 		eventFields
-		Cursor int64  `cbor:"cursor"`
-		Name   string `cbor:"name"`
+		Cursor   int64  `cbor:"cursor"`
+		Position string `cbor:"position"`
+		Name     string `cbor:"name"`
 	}
 	if err := readLastItem(body, &fields); err != nil {
 		return Event{}, fmt.Errorf("frame: %s: %w", kind, err)
 	}
 	e := fields.event(kind, fields.Cursor)
-	e.Name = fields.Name
+	e.Position, e.Name = fields.Position, fields.Name
 	return e, e.check()
 }
 

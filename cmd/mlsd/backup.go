@@ -48,7 +48,7 @@ func restoreCommand(stdout, stderr io.Writer) *cli.Command {
 			own := localpg.Config{DataDir: cfg.DataDir, Logger: logger(cfg, stderr), Archive: cfg.WALArchive}
 			target := localpg.Target{To: cmd.Timestamp("to"), Timeline: cmd.Uint32("timeline")}
 			last, err := localpg.Restore(ctx, own, dir, target, func(ctx context.Context, s *localpg.Server) error {
-				return afterRestore(ctx, s.ConnString(localpg.Database))
+				return afterRestore(ctx, s.ConnString(localpg.Database), stdout)
 			})
 			if err != nil {
 				return err
@@ -78,5 +78,10 @@ func withDirectory(do func(ctx context.Context, cfg Config, dir string, cmd *cli
 }
 
 // afterRestore prepares a restored database before a node uses it. A backup can have the schema of an
-// older version.
-func afterRestore(ctx context.Context, url string) error { return migrations.Up(ctx, url) }
+// older version, and its stream goes back.
+func afterRestore(ctx context.Context, url string, stdout io.Writer) error {
+	if err := migrations.Up(ctx, url); err != nil {
+		return err
+	}
+	return restored(ctx, url, stdout)
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
@@ -150,6 +151,28 @@ func TestSilentDatabase(t *testing.T) {
 	if reachTimeout > 30*time.Second {
 		t.Errorf("reachTimeout is %v", reachTimeout)
 	}
+}
+
+// E3: an operator says that the database was restored. Each time begins another generation.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	for n := range 2 {
+		s := launch(t, []string{"MLSD_DATABASE_URL=" + database}, "restored")
+		if err := s.wait(); err != nil || !strings.Contains(s.stdout.String(), "begins after event 0\n") {
+			t.Fatalf("restored: %q, %v", s.stdout, err)
+		}
+		conn, err := pgx.Connect(t.Context(), database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var generations int
+		err = errors.Join(conn.QueryRow(t.Context(), `SELECT count(*) FROM generations`).Scan(&generations), conn.Close(t.Context()))
+		if err != nil || generations != n+2 {
+			t.Errorf("%d generations, %v", generations, err)
+		}
+	}
+	launch(t, []string{"MLSD_DATABASE_URL=" + pgtest.EmptyURL(t)}, "restored").fails("generations")
 }
 
 func TestMigrate(t *testing.T) {

@@ -51,6 +51,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			migrateCommand(stdout, stderr),
 			backupCommand(stdout),
 			restoreCommand(stdout, stderr),
+			restoredCommand(stdout, stderr),
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
 		},

@@ -126,9 +126,9 @@ func metrics() []metric {
 				GROUP BY n.convo_id, m.sender_did, m.epoch, m.length, m.tag HAVING count(*) > 1
 			) repeated`, args: []any{newestEvents}},
 		{desc: desc("mlsd_outbox_events", "Events that wait for their place in the stream, up to 10000."), sql: `
-			SELECT count(*) FROM (SELECT FROM outbox ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
+			SELECT count(*) FROM (SELECT FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_outbox_oldest_seconds", "Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `
-			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox ORDER BY id LIMIT 1), 0)`},
+			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1), 0)`},
 		{desc: desc("mlsd_erasures_running", "Erasures of accounts that have not ended."), sql: `
 			SELECT count(*) FROM erasures WHERE state = 'running'`},
 		{desc: desc("mlsd_erasure_oldest_batch_seconds", "How long ago the last batch was committed of the running erasure whose last batch is the oldest; 0 if none is running."), sql: `

@@ -241,6 +241,9 @@ var globalChecks = []check{
 		UNION ALL
 		SELECT format('%s begins at %s, with event %s', d.day, d.first_seq, min(e.stream_seq))
 		FROM event_days d LEFT JOIN events e USING (day) GROUP BY d.day, d.first_seq HAVING min(e.stream_seq) IS DISTINCT FROM d.first_seq`},
+	{"the stream has not gone back", `
+		SELECT format('generation %s begins after event %s, and the stream ends at %s', id, after_seq, head)
+		FROM generations, stream WHERE after_seq > head`},
 	{"every record has its answer", `
 		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = '' AND started_at IS NULL`},
 }

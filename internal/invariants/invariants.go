@@ -44,6 +44,11 @@ func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err erro
 			}
 			violations = append(violations, found.list(c.promise)...)
 		}
+		var generation findings
+		if err := checkGeneration(ctx, tx, &generation); err != nil {
+			return fmt.Errorf("read the stream's generation: %w", err)
+		}
+		violations = append(violations, generation.list(generationPromise)...)
 		found, err := checkConvos(ctx, tx, nil)
 		violations = append(violations, found...)
 		return err
@@ -89,6 +94,29 @@ func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.
 		}
 		return look(ctx, tx)
 	})
+}
+
+const generationPromise = "the stream's generation is that of this database"
+
+// checkGeneration compares the PostgreSQL that writes the stream's newest generation with the one
+// that is there. It finds nothing if the role may not ask which one that is.
+func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
+	var may bool
+	err := tx.QueryRow(ctx, `
+		SELECT bool_and(has_function_privilege(f, 'execute'))
+		FROM unnest('{pg_control_system(), pg_walfile_name(pg_lsn), pg_current_wal_lsn()}'::text[]) AS f`).Scan(&may)
+	if err != nil || !may {
+		return err
+	}
+	var text string
+	return each(ctx, tx, `
+		SELECT format('generation %s was written by PostgreSQL %s on timeline %s, this is %s on timeline %s',
+			g.id, g.system_identifier, g.timeline, here.system_identifier, here.timeline)
+		FROM (SELECT * FROM generations ORDER BY id DESC LIMIT 1) g, (
+			SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline
+			FROM pg_control_system()
+		) here
+		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, func() { found.add("%s: %s", generationPromise, text) })
 }
 
 // checkConvos verifies the convo with the id, or all convos if id is nil.

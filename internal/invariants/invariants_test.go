@@ -314,6 +314,8 @@ func TestBrokenPromises(t *testing.T) {
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 2`, nil},
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 1`, nil},
 		{"a dense stream", `UPDATE stream SET head = 7`, nil},
+		{"the stream has not gone back", `UPDATE generations SET after_seq = 1000`, nil},
+		{"the stream's generation is that of this database", `UPDATE generations SET system_identifier = 1, timeline = 1`, nil},
 		{"is of another group", `UPDATE messages SET body = $1 WHERE seq = 4`, []any{other}},
 		{"says application of epoch 3", `UPDATE messages SET kind = 2 WHERE seq = 4`, nil},
 		{"log entry 4", `UPDATE messages SET body = 'garbage' WHERE seq = 4`, nil},

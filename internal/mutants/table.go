@@ -526,7 +526,7 @@ var mutants = []mutant{
 
 	// Events
 	{"bigserial-gap", "events.TestBigserialGap", []edit{
-		{"events.Sequencer.step", `FROM outbox ORDER BY id LIMIT $1`, `FROM outbox WHERE id > (SELECT coalesce(max(stream_seq), 0) FROM events) ORDER BY id LIMIT $1`}}},
+		{"events.Sequencer.step", `WHERE id > $6 AND`, `WHERE id > greatest($6, (SELECT coalesce(max(stream_seq), 0) FROM events)) AND`}}},
 	{"catchup-fills-live", "events.TestCatchupFillsLive", []edit{
 		{"events.Subscription.advance", `s.mu.Unlock() if len(page) > 0 {`, `if s.queued > s.hub.buffer {
 		s.fail(ErrConsumerTooSlow)
@@ -556,7 +556,19 @@ var mutants = []mutant{
 	{"a reader of the table stops the stream", "events.TestReaderOfTheTable", []edit{
 		{"events.Sequencer.round", `s.maintainDue = time.Now().Add(maintainAgain)`, `s.maintainDue = time.Now().Add(maintainAgain); return 0, err`}}},
 	{"days are dropped in silence", "events.TestDroppedWhileCatchingUp", []edit{
-		{"events.catchUp.page", `if first > c.position+1 {`, `if first > c.position+1 && first < 0 {`}}},
+		{"events.catchUp.find", `first > c.position+1 ||`, `first > c.position+1 && first < 0 ||`}}},
+	{"a lost event's place is as good as its successor's", "events.TestDatabaseGoesBack", []edit{
+		{"events.generations.resolve", `if later.after < place {`, `if later.after < place && later.after < 0 {`}}},
+	{"a reader of the table reads on in another generation", "events.TestCatchUpNoticesGeneration", []edit{
+		{"events.catchUp.find", `|| newest != c.s.of.newest().id`, ``}}},
+	{"places of a generation that is not recorded", "events.TestSequencerRecordsGeneration", []edit{
+		{"events.Sequencer.adopt", `all, err := checkServer(ctx, s.conn, now.of)`, `all, err := now.of, error(nil)`}}},
+	{"the leader does not see that the stream goes back", "events.TestDatabaseGoesBack", []edit{
+		{"events.Sequencer.step", `AND $4 = (SELECT head FROM stream) AND $5 = (SELECT max(id) FROM generations)`, `AND $4::bigint >= 0 AND $5::bigint >= 0`},
+		{"events.Sequencer.step", `return 0, errWentBack`, ``},
+		{"events.Sequencer.adopt", `now.head < s.head || !elected`, `!elected`}}},
+	{"the floor does not wait for low ids", "events.TestFloorWaitsForLowIDs", []edit{
+		{"events.Sequencer.seekFloor", `len(f.writers) == 0`, `true`}}},
 	{"commit-without-event", "convos.TestCommitWithoutEvent", []edit{
 		{"messages.AppendCommit", `, outboxed AS ( … ) SELECT seq`, ` SELECT seq`}}},
 
@@ -572,7 +584,7 @@ var mutants = []mutant{
 	return results, nil`}}},
 	{"connected to a stream that stands still", "push.TestNothingWasSent", []edit{
 		{"push.Worker.dueJobs", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
-		{"events.Presence.renew", `(SELECT created_at FROM outbox ORDER BY id LIMIT 1)`, `clock_timestamp()`}}},
+		{"events.Presence.renew", `(SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1)`, `clock_timestamp()`}}},
 	{"pushed before the commit", "push.TestFanoutDuringCommit", []edit{
 		{"messages/append.sql", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
 	{"pushed before the commit (looked at first)", "push.TestFanoutDuringCommit", []edit{

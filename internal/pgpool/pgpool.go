@@ -20,6 +20,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -67,6 +68,10 @@ const (
 	// keep one connection each for minutes.
 	maintenanceConns = 4
 )
+
+// pingTimeout is how long a connection that was idle for a second may take to answer before it is
+// used. A silent one is closed after it, and the caller gets another one.
+const pingTimeout = 2 * time.Second
 
 // requestConns is the size of a request pool: four connections for each processor, from 8 to 32.
 // More connections are not faster where the database has as many processors as the server, and they
@@ -142,6 +147,7 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 	if err != nil {
 		return nil, fmt.Errorf("parse the database URL: %w", err)
 	}
+	cfg.PingTimeout = pingTimeout
 	for _, group := range settings {
 		for name, value := range group {
 			if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {

@@ -10,8 +10,9 @@ import (
 
 const (
 	// shortestLimit is the time limit of a round if the interval is shorter. Otherwise the limit is
-	// the interval.
-	shortestLimit = time.Minute
+	// the interval. A statement of ours may take 15 seconds. A connection that has become silent
+	// shows no error, and stops the worker for as long as this.
+	shortestLimit = 20 * time.Second
 	// lastLimit is the time limit of the call given to AtEnd.
 	lastLimit = 5 * time.Second
 )
@@ -23,6 +24,7 @@ type Worker struct {
 	log      *slog.Logger
 	runOnce  func(context.Context) error
 
+	limit time.Duration   // of a round
 	late  bool            // the first round begins after one interval
 	wake  <-chan struct{} // nil: none
 	delay time.Duration   // from a wake to the round
@@ -31,6 +33,10 @@ type Worker struct {
 
 // Option changes what Every does.
 type Option func(*Worker)
+
+// Limit sets the time limit of a round. A worker has one if others take its node for dead when it
+// stands still.
+func Limit(limit time.Duration) Option { return func(w *Worker) { w.limit = limit } }
 
 // AfterInterval delays the first round by one interval. Without it, the first round begins at once.
 func AfterInterval() Option { return func(w *Worker) { w.late = true } }
@@ -53,11 +59,11 @@ func AtEnd(last func(context.Context) error) Option { return func(w *Worker) { w
 //
 // runOnce must be bounded: it works in batches with a limit of rows, each a transaction, so that it
 // can end between any two. Its context ends with the worker's, and after the longer of the interval
-// and a minute. The next round then goes on with what is left.
+// and 20 seconds, or after Limit. The next round then goes on with what is left.
 //
 // Errors are logged. A panic is not recovered.
 func Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error, options ...Option) *Worker {
-	w := &Worker{name: name, interval: interval, log: log, runOnce: runOnce}
+	w := &Worker{name: name, interval: interval, limit: max(interval, shortestLimit), log: log, runOnce: runOnce}
 	for _, o := range options {
 		o(w)
 	}
@@ -101,7 +107,7 @@ func (w *Worker) pause(ctx context.Context, tick <-chan time.Time) bool {
 
 // round calls runOnce within its time and logs its error, unless the worker itself was stopped.
 func (w *Worker) round(ctx context.Context) {
-	limited, cancel := context.WithTimeout(ctx, max(w.interval, shortestLimit))
+	limited, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
 	err := w.runOnce(limited)
 	switch {

@@ -120,19 +120,26 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// A round that lasts too long is ended, and the next one begins.
+// E7: a round that lasts too long is ended, and the next one begins.
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	for interval, limit := range map[time.Duration]time.Duration{time.Second: time.Minute, time.Hour: time.Hour} {
+	for _, c := range []struct {
+		interval, limit time.Duration
+		options         []worker.Option
+	}{
+		{time.Second, 20 * time.Second, nil},
+		{time.Hour, time.Hour, nil},
+		{5 * time.Second, 5 * time.Second, []worker.Option{worker.Limit(5 * time.Second)}},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := rounds{begin: time.Now()}
-			log := run(t, limit+30*time.Second, interval, func(ctx context.Context) error {
+			log := run(t, c.limit+c.limit/2, c.interval, func(ctx context.Context) error {
 				_ = r.add(ctx) // never fails
 				<-ctx.Done()
 				return ctx.Err()
-			})
-			if diff := cmp.Diff([]float64{0, limit.Seconds()}, r.at); diff != "" || strings.Count(log, "level=WARN") != 1 {
-				t.Errorf("every %s: (-want +got):\n%s\n%s", interval, diff, log)
+			}, c.options...)
+			if diff := cmp.Diff([]float64{0, c.limit.Seconds()}, r.at); diff != "" || strings.Count(log, "level=WARN") != 1 {
+				t.Errorf("every %s: (-want +got):\n%s\n%s", c.interval, diff, log)
 			}
 		})
 	}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/urfave/cli/v3"
+
+	"mlsd/events"
+)
+
+// restoredTimeout is how long "restored" waits for the database.
+const restoredTimeout = 30 * time.Second
+
+// restoredCommand returns the command "restored".
+func restoredCommand(stdout, stderr io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:  "restored",
+		Usage: "say that the database was restored to an earlier state, before nodes use it: begins a generation of the event stream",
+		Action: withConfig(0, func(ctx context.Context, cfg Config, _ *cli.Command) error {
+			return withDatabase(ctx, cfg, stderr, func(url string) error { return restored(ctx, url, stdout) })
+		}),
+	}
+}
+
+func restored(ctx context.Context, url string, stdout io.Writer) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, restoredTimeout)
+	defer cancel()
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
+	}
+	conn, err := connect(ctx, cfg.ConnConfig)
+	if err != nil {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
+	id, after, err := events.Restored(ctx, conn)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, `generation %d of the event stream begins after event %d
+A subscriber that has later events gets OutdatedCursor and reads its convos again. All others go on where they are.
+`, id, after)
+	return err
+}

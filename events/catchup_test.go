@@ -1,0 +1,132 @@
+package events_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/events"
+	"mlsd/internal/pgtest"
+)
+
+// filled returns a node whose stream has n events of convos that alice is in, spread evenly. The
+// events need no log entry.
+func filled(t testing.TB, db *pgxpool.Pool, n, convos int) *node {
+	t.Helper()
+	_, err := db.Exec(t.Context(), `
+		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
+		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(c), 12, '0'))::uuid, int4send(c), 'did:plc:alice', 1, 1, now() FROM generate_series(1, $1::int) AS c`, convos)
+	if err == nil {
+		_, err = db.Exec(t.Context(), `
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) SELECT id, 'did:plc:alice', 'creator', now(), 0 FROM convos`)
+	}
+	if err == nil {
+		_, err = db.Exec(t.Context(), `CREATE TABLE events_20261120 PARTITION OF events FOR VALUES FROM ('2026-11-20') TO ('2026-11-21')`)
+	}
+	for from := 0; err == nil && from < n; from += 10_000 { // each statement is short
+		_, err = db.Exec(t.Context(), `
+			INSERT INTO events (stream_seq, day, kind, convo_id, seq, did, size, detail, created_at)
+			SELECT s, '2026-11-20', 4, ('00000000-0000-7000-8000-' || lpad(to_hex(1 + s % $3), 12, '0'))::uuid, 0, 'did:plc:' || s % 5000, 0,
+				'{"change": "joined"}', now()
+			FROM generate_series($1::bigint + 1, least($1 + 10000, $2::bigint)) AS s`, from, n, convos)
+	}
+	if err == nil {
+		_, err = db.Exec(t.Context(), `
+			WITH head AS (UPDATE stream SET head = $1, day = '2026-11-20') INSERT INTO event_days VALUES ('2026-11-20', 1)`, n)
+	}
+	if err == nil {
+		_, err = db.Exec(t.Context(), `VACUUM ANALYZE events, convos, members`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := (&world{db: db}).node(t)
+	if _, err := m.hub.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// E5: to catch up over many convos reads each event about once, not once for each convo.
+func TestCatchUpReadsEachEventOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t, pgtest.MaxConns(1)) // one session, whose statistics are written on request
+	const total = 20_000
+	n := filled(t, db, total, 400)
+	read := func() (rows int64) {
+		t.Helper()
+		if _, err := db.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
+			t.Fatal(err)
+		}
+		err := db.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname = 'events_20261120'`).Scan(&rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	before := read()
+	s := n.subscribe(t, alice, 0)
+	for want := int64(1); want <= total; want++ {
+		e, err := s.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.StreamSeq != want {
+			t.Fatalf("event %d came instead of %d", e.StreamSeq, want)
+		}
+	}
+	if rows := read() - before; rows < total || rows > 4*total {
+		t.Errorf("it read %d rows for %d events", rows, total)
+	}
+}
+
+// A subscriber of one quiet convo finds its events in a long stream of others' in a few pages.
+func TestCatchUpOfAQuietConvo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	n := filled(t, db, 100_000, 1000)
+	if _, err := db.Exec(t.Context(), `DELETE FROM members WHERE convo_id <> '00000000-0000-7000-8000-000000000001'`); err != nil {
+		t.Fatal(err)
+	}
+	s := n.subscribe(t, alice, 0)
+	if got := len(next(t, s, 100)); got != 100 {
+		t.Errorf("%d events", got)
+	}
+	nothing(t, s)
+	if n.pages > 10 {
+		t.Errorf("%d pages", n.pages)
+	}
+}
+
+// BenchmarkCatchUp measures events per second of a subscriber that catches up. Run it with
+// -benchtime 1x: it reads the whole stream, or for a minute.
+func BenchmarkCatchUp(b *testing.B) {
+	for _, convos := range []int{1000, 4000} {
+		b.Run(fmt.Sprintf("convos=%d", convos), func(b *testing.B) {
+			const total = 600_000
+			n := filled(b, pgtest.Database(b), total, convos)
+			for b.Loop() {
+				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+				s, err := n.hub.Subscribe(ctx, events.Request{DID: alice, Cursor: new(events.From(0))})
+				if err != nil {
+					b.Fatal(err)
+				}
+				began, got := time.Now(), 0
+				for ; got < total; got++ {
+					if _, err = s.Next(ctx); err != nil {
+						slog.Info("it ends", "error", err)
+						break
+					}
+				}
+				b.ReportMetric(float64(got)/time.Since(began).Seconds(), "events/s")
+				b.ReportMetric(float64(got), "events")
+				s.Close()
+				cancel()
+			}
+		})
+	}
+}

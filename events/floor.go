@@ -1,0 +1,78 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// floorEvery is how often the leader tries to raise the floor.
+const floorEvery = 500 * time.Millisecond
+
+// floor is an id of the outbox. All rows up to it have been moved, and no transaction can insert one
+// any more. The sequencer reads the rows behind it. While a snapshot is open anywhere, for example
+// of a pg_dump, PostgreSQL keeps the rows that were moved. Without a floor each step would read all
+// of them again.
+//
+// An id is given before its row is committed, so a low id can be committed late. A transaction holds
+// a lock on the table, in the mode ROW EXCLUSIVE, from before it takes an id until it has ended. So
+// these three steps find a floor:
+//
+//  1. read the newest id that was given: the candidate;
+//  2. after that, find the transactions that hold such a lock;
+//  3. once all of them have ended, move rows until there are none left.
+//
+// Then no row is missing up to the candidate. Transaction ids would not show this: a transaction can
+// have the id of a row before it has its own.
+type floor struct {
+	at  int64     // the floor
+	due time.Time // when the next of the three steps may be done
+
+	moved     bool     // rows were moved since the last candidate was read
+	candidate int64    // 0: none
+	writers   []string // virtual transaction ids of those that possibly hold a lower id
+	ended     bool     // they all have ended
+}
+
+// seekFloor does what comes next to raise the floor, at most every floorEvery.
+func (s *Sequencer) seekFloor(ctx context.Context) error {
+	f := &s.floor
+	if time.Now().Before(f.due) || f.ended || f.candidate == 0 && !f.moved {
+		return nil
+	}
+	f.due = time.Now().Add(floorEvery)
+	if f.candidate > 0 {
+		err := s.conn.QueryRow(ctx, `
+			SELECT count(*) = 0 FROM pg_locks WHERE relation = 'outbox'::regclass AND virtualtransaction = ANY($1)`, f.writers).Scan(&f.ended)
+		if err != nil {
+			return fmt.Errorf("look for the writers of the outbox: %w", err)
+		}
+		return nil
+	}
+	both := &pgx.Batch{}
+	both.Queue(`SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM outbox_id_seq`).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&f.candidate) })
+	both.Queue(`
+		SELECT coalesce(array_agg(virtualtransaction), '{}') FROM pg_locks
+		WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox'::regclass
+			AND mode = 'RowExclusiveLock' AND granted AND pid IS DISTINCT FROM pg_backend_pid()`).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&f.writers) })
+	if err := s.conn.SendBatch(ctx, both).Close(); err != nil {
+		f.candidate = 0
+		return fmt.Errorf("look for the writers of the outbox: %w", err)
+	}
+	f.moved, f.ended = false, len(f.writers) == 0
+	return nil
+}
+
+// raiseFloor makes the candidate the floor. The caller has moved all rows that were there after the
+// writers had ended.
+func (s *Sequencer) raiseFloor(ctx context.Context) error {
+	if _, err := s.conn.Exec(ctx, `UPDATE stream SET floor = $1`, s.floor.candidate); err != nil {
+		return fmt.Errorf("raise the floor of the outbox: %w", err)
+	}
+	s.floor = floor{at: s.floor.candidate, due: s.floor.due, moved: s.floor.moved}
+	return nil
+}

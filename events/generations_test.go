@@ -1,0 +1,282 @@
+package events_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/events"
+	"mlsd/internal/invariants"
+)
+
+// database is the name of the world's database, and a connection to another one.
+func (w *world) database(t *testing.T) (name string, other *pgx.Conn) {
+	t.Helper()
+	cfg := w.db.Config().ConnConfig.Copy()
+	name, cfg.Database = cfg.Database, "postgres"
+	other, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := other.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return name, other
+}
+
+// disconnect ends all connections to the world's database.
+func (w *world) disconnect(t *testing.T, name string, other *pgx.Conn) {
+	t.Helper()
+	w.db.Reset()
+	if _, err := other.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1`, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// backup copies the world's database, and returns a function that puts the copy in its place. The
+// copy was written by the same PostgreSQL, so restore looks like a disk that was replaced by an
+// older copy. If the copy must look as if another PostgreSQL has written it, foreign is set.
+func (w *world) backup(t *testing.T, foreign bool) (restore func()) {
+	t.Helper()
+	name, other := w.database(t)
+	exec := func(format string, args ...any) {
+		t.Helper()
+		if _, err := other.Exec(t.Context(), fmt.Sprintf(format, args...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.disconnect(t, name, other)
+	exec(`CREATE DATABASE %s TEMPLATE %s`, name+"_back", name)
+	return func() {
+		t.Helper()
+		w.disconnect(t, name, other)
+		exec(`DROP DATABASE %s`, name)
+		exec(`ALTER DATABASE %s RENAME TO %s`, name+"_back", name)
+		if foreign {
+			if _, err := w.db.Exec(t.Context(), `UPDATE generations SET timeline = timeline + 1`); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// recover does rounds of the sequencer and the hub. The first ones find that their connections have
+// ended.
+func (n *node) recover(t *testing.T) {
+	t.Helper()
+	var err error
+	for range 5 {
+		if _, err = n.seq.Round(t.Context()); err != nil {
+			n.seq.Resign() // as Run does
+			n.seq.TryNow()
+			continue
+		}
+		if _, err = n.hub.Round(t.Context()); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.publish(t)
+}
+
+// E3: a failover or a restore loses four events, and eight others get places, the first four of them
+// those of the lost ones. A subscriber that has lost events is told so, and gets all eight. One that
+// has none goes on and gets all eight. Both is so on the node whose hub remembers the lost events,
+// and on another one.
+func TestDatabaseGoesBack(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ foreign, operator bool }{
+		"another timeline": {true, false},
+		"an older copy":    {false, false}, // noticed by who remembers where the stream ended
+		"an operator":      {false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			n := w.node(t)
+			n.publish(t)
+			convo := w.convo(t, alice)
+			w.say(t, convo, alice, 5)
+			n.publish(t)
+			common := ends(t, n.subscribe(t, alice, 0), 6)
+			n.seq.Resign()
+			restore := w.backup(t, tc.foreign)
+			w.say(t, convo, alice, 4)
+			n.seq.TryNow()
+			n.publish(t)
+			s := n.subscribe(t, alice, 0)
+			lost := ends(t, s, 10)
+			restore()
+			if tc.operator {
+				w.restored(t)
+			}
+			w.say(t, convo, alice, 8)
+			sequencer := n // it remembers where the stream ended
+			if tc.foreign || tc.operator {
+				n.seq.Resign()
+				sequencer = w.node(t)
+			}
+			sequencer.seq.TryNow()
+			sequencer.recover(t)
+			n.recover(t)
+			if _, err := s.Next(t.Context()); !errors.Is(err, events.ErrClosing) {
+				t.Fatalf("the subscription goes on: %v", err)
+			}
+			other := w.node(t)
+			other.publish(t)
+			for _, at := range []*node{n, other} {
+				eight := []string{"6", "7", "8", "9", "10", "11", "12", "13"}
+				everything := slices.Concat([]string{"alice joined", "1", "2", "3", "4", "5"}, eight)
+				for _, c := range []struct {
+					cursor   string
+					outdated bool
+					want     []string
+				}{
+					{common.number, false, eight},
+					{common.position, false, eight},
+					{lost.number, true, eight},
+					{lost.position, true, eight},
+					{"zz.0:4", true, everything}, // of a generation that was lost
+					{"3", false, slices.Concat([]string{"3", "4", "5"}, eight)},
+					{"0", false, everything},
+				} {
+					again := at.resume(t, c.cursor)
+					if again.Outdated != c.outdated {
+						t.Errorf("cursor %s: outdated is %t", c.cursor, again.Outdated)
+					}
+					want(t, next(t, again, len(c.want)), c.want...)
+					nothing(t, again)
+				}
+			}
+			e, err := other.resume(t, common.number).Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first := fmt.Sprint(e.Number()); len(first) < len(lost.number) || len(first) == len(lost.number) && first <= lost.number {
+				t.Errorf("the number %s comes after the lost %s", first, lost.number)
+			}
+		})
+	}
+}
+
+// cursors are the two forms of a cursor.
+type cursors struct{ number, position string }
+
+// ends reads n events, and returns the cursor of the last one.
+func ends(t *testing.T, s *events.Subscription, n int) (c cursors) {
+	t.Helper()
+	for range n {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		e, err := s.Next(ctx)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = cursors{fmt.Sprint(e.Number()), e.Position()}
+	}
+	return c
+}
+
+// resume subscribes alice after a cursor.
+func (n *node) resume(t *testing.T, cursor string) *events.Subscription {
+	t.Helper()
+	c, err := events.ParseCursor(cursor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.subscribeTo(t, events.Request{DID: alice, Cursor: &c})
+}
+
+// restored says that the database was restored.
+func (w *world) restored(t *testing.T) (generation int64) {
+	t.Helper()
+	conn, err := w.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	id, _, err := events.Restored(t.Context(), conn.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// E3: a reader that catches up while the database is replaced reads no event of the new generation
+// behind those of the old one. The hub has not noticed yet.
+func TestCatchUpNoticesGeneration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t)
+	n.publish(t)
+	convo := w.convo(t, alice)
+	w.say(t, convo, alice, 5)
+	n.publish(t)
+	s := n.subscribe(t, alice, 0)
+	w.restored(t)
+	if _, err := s.Next(t.Context()); !errors.Is(err, events.ErrClosing) {
+		t.Errorf("it reads on: %v", err)
+	}
+	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: new(events.From(0))}); !errors.Is(err, events.ErrClosing) {
+		t.Errorf("a subscription on a hub of an old generation: %v", err)
+	}
+	if _, err := n.hub.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next(t, n.subscribe(t, alice, 0), 6)
+}
+
+// E3: no event gets a place in a generation that is not recorded. A leader notices in the statement
+// that gives the places; a new leader notices before its first one.
+func TestSequencerRecordsGeneration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t)
+	convo := w.convo(t, alice)
+	n.publish(t)
+	generations := func() (ids []int64) {
+		rows, err := w.db.Query(t.Context(), `SELECT after_seq FROM generations ORDER BY id`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+			t.Fatal(err)
+		}
+		return ids
+	}
+	w.say(t, convo, alice, 1)
+	w.restored(t)
+	n.publish(t) // the leader takes up the generation that an operator began
+	if got := generations(); !slices.Equal(got, []int64{0, 1}) {
+		t.Errorf("generations begin after %d", got)
+	}
+	n.seq.Resign()
+	if _, err := w.db.Exec(t.Context(), `UPDATE generations SET system_identifier = 1`); err != nil {
+		t.Fatal(err)
+	}
+	violated(t, w, "the stream's generation is that of this database")
+	w.say(t, convo, alice, 1)
+	m := w.node(t)
+	m.publish(t)
+	if got := generations(); !slices.Equal(got, []int64{0, 1, 2}) {
+		t.Errorf("generations begin after %d", got)
+	}
+}
+
+// violated demands that the invariants find a violation of a promise.
+func violated(t *testing.T, w *world, promise string) {
+	t.Helper()
+	violations, err := invariants.Check(t.Context(), w.db)
+	if err != nil || !slices.ContainsFunc(violations, func(v string) bool { return strings.HasPrefix(v, promise) }) {
+		t.Errorf("no violation of %q: %q, %v", promise, violations, err)
+	}
+}

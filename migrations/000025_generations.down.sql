@@ -1,0 +1,2 @@
+ALTER TABLE stream DROP COLUMN floor;
+DROP TABLE generations;
