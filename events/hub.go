@@ -249,8 +249,10 @@ func (h *Hub) read(ctx context.Context) (batch []*Event, goesOn bool, err error)
 		batch, err = pgx.CollectRows(rows, h.of.scan)
 		return err
 	})
-	// After the events: the generation of an event is recorded before the event.
-	both.Queue(`SELECT (SELECT max(id) FROM generations), head FROM stream`).QueryRow(func(row pgx.Row) error { return row.Scan(&id, &head) })
+	// After the events: the generation of an event is recorded before the event. The newest event is
+	// where the stream ends. The row that says so has a version for each step, and PostgreSQL keeps
+	// all of them while a snapshot is open.
+	both.Queue(`SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0)`).QueryRow(func(row pgx.Row) error { return row.Scan(&id, &head) })
 	if err := h.db.SendBatch(ctx, both).Close(); err != nil {
 		return nil, false, fmt.Errorf("read the end of the stream: %w", err)
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/xrpc"
 	"mlsd/clientsim/xrpc/xrpctest"
@@ -184,5 +186,96 @@ func TestSubscriberTakesInfoWithoutID(t *testing.T) {
 	}
 	if found := s.Observer.Judge(want); len(found) > 0 {
 		t.Errorf("found %v", found)
+	}
+}
+
+// lostServer is a server that has lost events: its stream begins with OutdatedCursor, and goes on
+// with events of a convo whose log has four entries. The subscriber must have read two pages of it.
+func lostServer(t *testing.T, asked *atomic.Value) *xrpc.Client {
+	t.Helper()
+	at := lexcodec.NewDatetime(time.Date(2026, 11, 20, 10, 11, 12, 0, time.UTC))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		switch name := r.URL.Path[strings.LastIndex(r.URL.Path, ".")+1:]; name {
+		case "getConvos":
+			out := mlsapi.GetConvosOutput{Conversations: []mlsapi.ConvoView{{ID: "c", Creator: xrpctest.Other, CreatedAt: at, Members: []mlsapi.MemberView{}}}}
+			w.Write(out.AppendJSON(nil))
+		case "getMessages":
+			since, _ := strconv.ParseInt(q.Get("sinceSeq"), 10, 64)
+			out := mlsapi.GetMessagesOutput{Messages: []mlsapi.MessageView{}}
+			for seq := since + 1; seq <= min(since+3, 4); seq++ {
+				out.Messages = append(out.Messages, mlsapi.MessageView{ID: fmt.Sprint("id-", seq), ConvoID: "c", Seq: seq, Sender: xrpctest.Other, CreatedAt: at})
+			}
+			if since+3 < 4 {
+				out.Cursor = new("more")
+			}
+			w.Write(out.AppendJSON(nil))
+		default:
+			asked.Store(q.Get("cursor") + " " + q.Get("position"))
+			conn, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			frames := [][]byte{xrpctest.FrameOf(t, map[string]any{"op": 1, "t": "#infoEvent"}, map[string]any{"name": "OutdatedCursor"})}
+			for seq := int64(3); seq <= 6; seq++ {
+				frames = append(frames, xrpctest.MessageFrame(t, 1000+seq, seq, "c"))
+			}
+			for _, f := range frames {
+				if err := conn.Write(r.Context(), websocket.MessageBinary, f); err != nil {
+					return
+				}
+			}
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	return xrpc.NewClient(server.URL, "did:web:test", http.DefaultTransport, &xrpc.Stats{})
+}
+
+// E3: a subscriber whose server has lost events reads its convos again, and goes on with the stream.
+func TestSubscriberReadsAgain(t *testing.T) {
+	t.Parallel()
+	account, err := xrpc.NewAccount(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Value
+	news := make(chan int64, 10)
+	s := &Subscriber{
+		Name: "sub", Account: account, Observer: history.NewObserver("sub", xrpctest.Listener), Nodes: []*xrpc.Client{lostServer(t, &asked)},
+		By: ByToken, ReadAgain: true, rng: rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{}, ready: make(chan struct{}),
+		OnEvent: func(h *xrpc.Event, _ time.Time, _ bool) { news <- h.Seq },
+	}
+	s.Observer.StartAsMember("c", 0)
+	for seq := int64(1); seq <= 9; seq++ {
+		s.Observer.Observe(xrpc.Event{Cursor: seq, Position: fmt.Sprint("0.0:", seq), Kind: xrpc.EventMessage, Convo: "c", Seq: seq, ID: "lost", Sender: "y"})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Listen(ctx) }()
+	for got := int64(0); got < 6; { // Observe calls an event that it knows new; the log says otherwise
+		select {
+		case got = <-news:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the stream does not go on")
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if cursor, ok := s.Observer.Resume(false); cursor != 1007 || !ok {
+		t.Errorf("it goes on at %d, %t", cursor, ok)
+	}
+	if text := asked.Load().(string); text != "9 " && text != "10 0.0:9" {
+		t.Errorf("it asked from %q", text)
+	}
+	if found := s.Observer.Judge(history.New()); len(found) > 0 {
+		for _, v := range found {
+			if v.Kind != history.Broken || !strings.Contains(v.What, "never in this convo") {
+				t.Errorf("found %v", v)
+			}
+		}
 	}
 }

@@ -172,7 +172,7 @@ func TestRestored(t *testing.T) {
 			t.Errorf("%d generations, %v", generations, err)
 		}
 	}
-	launch(t, []string{"MLSD_DATABASE_URL=" + pgtest.EmptyURL(t)}, "restored").fails("generations")
+	launch(t, []string{"MLSD_DATABASE_URL=" + pgtest.EmptyURL(t)}, "restored").fails("does not exist")
 }
 
 func TestMigrate(t *testing.T) {
