@@ -1,6 +1,6 @@
 // Command clientsim plays simulated MLS clients against mlsd, with faults, and checks that every
 // promise is kept. Without arguments it starts its own server and plays every scenario. The
-// subcommand tour serves the README's tour, bench measures, and attack attacks.
+// subcommand tour serves the README's tour, bench measures, attack attacks, and torture injects faults.
 package main
 
 import (
@@ -82,7 +82,7 @@ func command(out, progress io.Writer) *cli.Command {
 			}
 			return play(ctx, c, out, progress)
 		},
-		Commands: []*cli.Command{tour(out), measure(out, progress), attacks(out, progress)},
+		Commands: []*cli.Command{tour(out), measure(out, progress), attacks(out, progress), tortures(out, progress)},
 	}
 }
 

@@ -1,0 +1,185 @@
+package torture
+
+import (
+	"fmt"
+
+	"github.com/anishathalye/porcupine"
+
+	"mlsd/clientsim/history"
+)
+
+// This file has the models that journals are judged by. A state is a comparable value. Each model is
+// one object; a journal has many.
+
+// outcome is what became of an attempt.
+type outcome string
+
+const (
+	original outcome = "done"    // the answer says that it was done now
+	replayed outcome = "replay"  // the answer says that it was done before
+	refused  outcome = "refused" // nothing was done
+	unknown  outcome = "unknown" // it may be done, now or later
+)
+
+// keyResult is the output of an attempt under an idempotency key.
+type keyResult struct {
+	outcome outcome
+	body    history.Digest // of done and replay
+}
+
+func (r keyResult) String() string {
+	if r.outcome == original || r.outcome == replayed {
+		return fmt.Sprintf("%s %x", r.outcome, r.body[:4])
+	}
+	return string(r.outcome)
+}
+
+// keyState is the state of an idempotency key.
+type keyState struct {
+	done  bool
+	known bool // body is set
+	body  history.Digest
+}
+
+// keyModel: a request under a key is done at most once, and every later answer is the first one.
+func keyModel() porcupine.Model {
+	model := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{keyState{}} },
+		Step: func(state, _, output any) []any { return stepKey(state.(keyState), output.(keyResult)) },
+	}
+	return model.ToModel()
+}
+
+func stepKey(s keyState, r keyResult) []any {
+	done := keyState{done: true, known: true, body: r.body}
+	switch {
+	case r.outcome == unknown && !s.done:
+		return []any{s, keyState{done: true}}
+	case r.outcome == unknown, r.outcome == refused && !s.done:
+		return []any{s}
+	case r.outcome == original && !s.done:
+		return []any{done}
+	case r.outcome == replayed && s.done && (!s.known || s.body == r.body):
+		return []any{done}
+	}
+	return nil
+}
+
+// epochInput commits from an epoch, or reads the epoch if from is readEpoch.
+type epochInput struct{ from int64 }
+
+const readEpoch = -1
+
+// epochOutput is the epoch after the operation. committed is set if the commit was accepted.
+type epochOutput struct {
+	committed bool
+	epoch     int64
+}
+
+// epochModel: a commit is accepted if it was made in the present epoch, and moves it by one.
+func epochModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return int64(0) },
+		Step: func(state, input, output any) (bool, any) {
+			epoch, in, out := state.(int64), input.(epochInput), output.(epochOutput)
+			if out.committed {
+				return in.from == epoch && out.epoch == epoch+1, epoch + 1
+			}
+			return out.epoch == epoch && in.from != epoch, epoch
+		},
+	}
+}
+
+// welcomeDo is an operation on the Welcome of a device in a convo.
+type welcomeDo string
+
+const (
+	deliver welcomeDo = "deliver"
+	cancel  welcomeDo = "cancel" // its owner leaves the convo
+	fetch   welcomeDo = "fetch"
+	confirm welcomeDo = "confirm"
+)
+
+type welcomeInput struct {
+	do   welcomeDo
+	body history.Digest // of deliver
+}
+
+func (i welcomeInput) String() string { return fmt.Sprintf("%s %x", i.do, i.body[:4]) }
+
+// welcomeState is the state of the device's newest Welcome, and the output of fetch and confirm.
+type welcomeState struct {
+	state welcomeIs
+	body  history.Digest // of there
+}
+
+func (s welcomeState) String() string { return fmt.Sprintf("%s %x", s.state, s.body[:4]) }
+
+type welcomeIs string
+
+const (
+	none     welcomeIs = "none" // there is none, or the caller is no member
+	there    welcomeIs = "there"
+	consumed welcomeIs = "consumed"
+	maybe    welcomeIs = "unknown" // whether a confirmation was done
+)
+
+// welcomeModel: a Welcome can be fetched, always with the same bytes, until it is confirmed.
+func welcomeModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return welcomeState{state: none} },
+		Step: func(state, input, output any) (bool, any) {
+			s, in := state.(welcomeState), input.(welcomeInput)
+			switch in.do {
+			case deliver:
+				return true, welcomeState{there, in.body}
+			case cancel:
+				return true, welcomeState{state: none}
+			case fetch:
+				return output.(welcomeState) == s, s
+			}
+			out := output.(welcomeState).state
+			if s.state == none {
+				return out == none || out == maybe, s
+			}
+			return out == consumed || out == maybe, welcomeState{state: consumed}
+		},
+	}
+}
+
+// packageDo is an operation on a one-time KeyPackage. The output is the claim's key.
+type packageDo string
+
+const (
+	publish packageDo = "publish"
+	claim   packageDo = "claim"
+)
+
+// packageModel: a one-time KeyPackage is claimed once, after it was published.
+func packageModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return "" },
+		Step: func(state, input, _ any) (bool, any) {
+			if input.(packageDo) == publish {
+				return state.(string) == "", string(publish)
+			}
+			return state.(string) == string(publish), string(claim)
+		},
+	}
+}
+
+// registerInput writes a value, or reads if write is "".
+type registerInput struct{ write string }
+
+// registerModel: a read returns what was written last.
+func registerModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return "" },
+		Step: func(state, input, output any) (bool, any) {
+			if in := input.(registerInput); in.write != "" {
+				return true, in.write
+			}
+			return output.(string) == state.(string) || state.(string) == "", output.(string)
+		},
+	}
+}
