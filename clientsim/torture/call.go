@@ -16,7 +16,7 @@ import (
 type caller struct {
 	nodes []*xrpc.Client
 	keys  *journal // of attempts, by idempotency key
-	// acknowledged gets every acknowledged request that has a key.
+	// acknowledged gets every acknowledged request that has a key, unless it is nil.
 	acknowledged func(*xrpc.Account, xrpc.Call)
 
 	attempts, tripled, unknown, refused atomic.Int64
@@ -46,7 +46,7 @@ func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, c
 		if !again {
 			if err != nil {
 				c.refused.Add(1)
-			} else if call.Key != "" {
+			} else if call.Key != "" && c.acknowledged != nil {
 				c.acknowledged(who, call)
 			}
 			return answer, err
@@ -98,9 +98,9 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	_, again := xrpc.RetryAfter(err, 0)
 	switch {
 	case err == nil && answer.Replayed():
-		result = keyResult{outcome: replayed, body: history.DigestOf(answer.Body)}
+		result = keyResult{outcome: replayed, body: digestOf(answer)}
 	case err == nil:
-		result = keyResult{outcome: original, body: history.DigestOf(answer.Body)}
+		result = keyResult{outcome: original, body: digestOf(answer)}
 	case again:
 		c.unknown.Add(1)
 		result.outcome, end = unknown, never
@@ -112,4 +112,9 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 		seen(begun, answer, err)
 	}
 	return answer, err
+}
+
+// digestOf is a digest of an answer's status and body.
+func digestOf(a xrpc.Answer) history.Digest {
+	return history.DigestOf(append([]byte{byte(a.Status >> 8), byte(a.Status)}, a.Body...))
 }

@@ -50,6 +50,16 @@ func (j *journal) addUntil(object string, begun, end int64, input, output any) {
 	})
 }
 
+// change changes the operations on each object, and returns the sum of what f counts.
+func (j *journal) change(f func([]porcupine.Operation) int) (sum int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, ops := range j.objects {
+		sum += f(ops)
+	}
+	return sum
+}
+
 // objectLimit bounds the search for one object.
 const objectLimit = 10 * time.Second
 

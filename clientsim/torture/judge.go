@@ -18,7 +18,7 @@ import (
 
 // judge compares what the servers say with what was acknowledged. No fault happens any more. What
 // is wrong goes into the world's report.
-func (l *load) judge(ctx context.Context, ledger *history.Ledger, report *Report) error {
+func (l *load) judge(ctx context.Context, report *Report) error {
 	l.w.Progress("waiting until every subscriber has everything")
 	if err := l.w.AwaitAndJudge(ctx, l.subscribers, l.model.History, xrpc.CallTimeout); err != nil {
 		return err
@@ -31,8 +31,8 @@ func (l *load) judge(ctx context.Context, ledger *history.Ledger, report *Report
 	if err := l.replay(ctx, report); err != nil {
 		return err
 	}
-	l.w.Report(ledger.Violations()...)
 	l.w.Progress("looking for an order of every history")
+	report.Unmarked = l.calls.keys.change(markConcurrent)
 	for _, j := range l.journals() {
 		found, operations, undecided := j.judge()
 		l.w.Report(found...)
@@ -105,7 +105,8 @@ func (l *load) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.Acco
 	}
 }
 
-// replay sends every acknowledged request again. The ledger compares the answers with the first.
+// replay sends every acknowledged request again. The journal of keys compares the answers with the
+// first ones.
 func (l *load) replay(ctx context.Context, report *Report) error {
 	calls := l.model.AcknowledgedCalls()
 	report.Replayed = len(calls)
@@ -117,7 +118,7 @@ func (l *load) replay(ctx context.Context, report *Report) error {
 		all.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(calls)) && ctx.Err() == nil; i = next.Add(1) - 1 {
 				s := calls[i]
-				answer, err := l.cluster.Clients[rng.IntN(len(l.cluster.Clients))].Do(ctx, s.Who, s.Call)
+				answer, err := l.calls.do(ctx, rng, s.Who, s.Call)
 				switch {
 				case err != nil && ctx.Err() == nil:
 					l.w.Broken("asked again: %v", err)

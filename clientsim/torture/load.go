@@ -22,9 +22,9 @@ const (
 	listenerCount = 9
 	stockCount    = 4
 	consentCount  = 3
-	convoCount    = 12
-	steadyConvos  = 4 // of them; their rosters stay as they are
-	lanes         = 14
+	convoCount    = 24
+	steadyConvos  = 8 // of them; their rosters stay as they are
+	lanes         = 24
 )
 
 // load makes clients do everything at once. Messages and commits are fake objects, because they are

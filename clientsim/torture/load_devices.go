@@ -52,17 +52,14 @@ func welcomeRefusal(err error) (welcomeState, bool) {
 	return welcomeState{}, false
 }
 
-// keepWelcome keeps an attempt to fetch or confirm a Welcome. A confirmation whose outcome is
-// unknown can happen at any later time.
+// keepWelcome keeps an attempt to fetch or confirm a Welcome.
 func (l *load) keepWelcome(object string, begun int64, in welcomeInput, answer xrpc.Answer, err error) {
 	if state, ok := welcomeRefusal(err); ok {
 		l.welcomes.add(object, begun, in, state)
 		return
 	}
 	if err != nil {
-		if in.do == confirm {
-			l.welcomes.addUntil(object, begun, never, in, welcomeState{state: maybe})
-		}
+		l.welcomes.addUntil(object, begun, never, in, welcomeState{state: maybe})
 		return
 	}
 	if in.do == confirm {
@@ -74,7 +71,7 @@ func (l *load) keepWelcome(object string, begun int64, in welcomeInput, answer x
 		l.w.Broken("%v", err)
 		return
 	}
-	l.welcomes.add(object, begun, in, welcomeState{there, history.DigestOf(out.Welcome)})
+	l.welcomes.add(object, begun, in, welcomeState{fetched, history.DigestOf(out.Welcome)})
 }
 
 // publish publishes some one-time KeyPackages.

@@ -65,6 +65,33 @@ func stepKey(s keyState, r keyResult) []any {
 	return nil
 }
 
+// markConcurrent makes replays of the answers that are not marked as such, but were asked for before
+// the first answer came, and counts them. When a node loses the answer to a COMMIT, it looks whether
+// the write is there. It does not know then whether its own transaction or that of a concurrent
+// repetition has written it. An answer that was asked for later stays as it is.
+func markConcurrent(ops []porcupine.Operation) (unmarked int) {
+	first := -1
+	for i, op := range ops {
+		if r := op.Output.(keyResult); (r.outcome == original || r.outcome == replayed) && (first < 0 || op.Return < ops[first].Return) {
+			first = i
+		}
+	}
+	seen := false
+	for i, op := range ops {
+		r := op.Output.(keyResult)
+		if r.outcome != original {
+			continue
+		}
+		if seen && op.Call < ops[first].Return {
+			r.outcome = replayed
+			ops[i].Output = r
+			unmarked++
+		}
+		seen = true
+	}
+	return unmarked
+}
+
 // epochInput commits from an epoch, or reads the epoch if from is readEpoch.
 type epochInput struct{ from int64 }
 
@@ -110,7 +137,7 @@ func (i welcomeInput) String() string { return fmt.Sprintf("%s %x", i.do, i.body
 // welcomeState is the state of the device's newest Welcome, and the output of fetch and confirm.
 type welcomeState struct {
 	state welcomeIs
-	body  history.Digest // of there
+	body  history.Digest // of delivered and fetched
 }
 
 func (s welcomeState) String() string { return fmt.Sprintf("%s %x", s.state, s.body[:4]) }
@@ -118,13 +145,15 @@ func (s welcomeState) String() string { return fmt.Sprintf("%s %x", s.state, s.b
 type welcomeIs string
 
 const (
-	none     welcomeIs = "none" // there is none, or the caller is no member
-	there    welcomeIs = "there"
-	consumed welcomeIs = "consumed"
-	maybe    welcomeIs = "unknown" // whether a confirmation was done
+	none      welcomeIs = "none" // there is none, or the caller is no member
+	delivered welcomeIs = "delivered"
+	fetched   welcomeIs = "fetched"
+	consumed  welcomeIs = "consumed"
+	maybe     welcomeIs = "unknown" // the outcome of an attempt; the server may do it at any later time
 )
 
-// welcomeModel: a Welcome can be fetched, always with the same bytes, until it is confirmed.
+// welcomeModel: a Welcome can be fetched, always with the same bytes, until it is confirmed. Before
+// it was fetched it cannot be confirmed.
 func welcomeModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return welcomeState{state: none} },
@@ -132,19 +161,30 @@ func welcomeModel() porcupine.Model {
 			s, in := state.(welcomeState), input.(welcomeInput)
 			switch in.do {
 			case deliver:
-				return true, welcomeState{there, in.body}
+				return true, welcomeState{delivered, in.body}
 			case cancel:
 				return true, welcomeState{state: none}
-			case fetch:
-				return output.(welcomeState) == s, s
 			}
-			out := output.(welcomeState).state
-			if s.state == none {
-				return out == none || out == maybe, s
-			}
-			return out == consumed || out == maybe, welcomeState{state: consumed}
+			got, after := stepWelcome(s, in.do)
+			out := output.(welcomeState)
+			return out == got || out.state == maybe, after
 		},
 	}
+}
+
+// stepWelcome returns the answer to fetch or confirm, and the state after it.
+func stepWelcome(s welcomeState, do welcomeDo) (got, after welcomeState) {
+	there := s.state == delivered || s.state == fetched
+	switch {
+	case do == fetch && there:
+		s.state = fetched
+		return s, s
+	case do == fetch:
+		return s, s
+	case s.state == fetched, s.state == consumed:
+		return welcomeState{state: consumed}, welcomeState{state: consumed}
+	}
+	return welcomeState{state: none}, s
 }
 
 // packageDo is an operation on a one-time KeyPackage. The output is the claim's key.

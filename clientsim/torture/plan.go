@@ -65,7 +65,7 @@ func (s Step) String() string {
 
 // How often faults begin, on average.
 const (
-	wireEvery    = 80 * time.Millisecond
+	wireEvery    = 100 * time.Millisecond
 	processEvery = 3 * time.Second
 )
 

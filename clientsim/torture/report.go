@@ -22,6 +22,7 @@ type Report struct {
 	Unknown    int64 // requests without a verdict
 	Refused    int64 // operations
 	Entries    int   // of logs, acknowledged
+	Unmarked   int   // answers to concurrent repetitions that were not marked as replays
 	Replayed   int   // acknowledged requests that were sent again in the end
 	Events     int64 // that came to subscribers
 	Histories  map[string]int
@@ -64,6 +65,9 @@ func (r *Report) Write(out io.Writer) error {
 	}
 	p.line("%d operations, %d of them refused; %d requests: %d times to all nodes at once, %d without a verdict", r.Operations, r.Refused, r.Attempts, r.Tripled, r.Unknown)
 	p.line("%d entries of logs acknowledged, %d events delivered, %d requests asked again in the end", r.Entries, r.Events, r.Replayed)
+	if r.Unmarked > 0 {
+		p.line("%d answers to concurrent repetitions were not marked as replays", r.Unmarked)
+	}
 	for _, kind := range sorted(r.Histories) {
 		p.line("  %5d operations judged: %s", r.Histories[kind], kind)
 	}

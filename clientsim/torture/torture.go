@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"mlsd/clientsim/history"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/torture/pgwire"
 	"mlsd/clientsim/xrpc"
@@ -75,7 +74,6 @@ func (c *Config) play(ctx context.Context, length time.Duration, plan []Step) (_
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	transport := testbed.FastTransport()
 	defer transport.CloseIdleConnections()
-	ledger := history.NewLedger(transport)
 	w := testbed.NewWorld(testbed.Target{
 		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir,
 	}, testbed.Options{Seed: c.Seed, For: length}, 0x70, c.Progress)
@@ -87,7 +85,7 @@ func (c *Config) play(ctx context.Context, length time.Duration, plan []Step) (_
 		}
 	}()
 	err = w.WithClusterOf(ctx, testbed.ClusterOptions{
-		Nodes: c.Nodes, Settings: settings, Transport: ledger,
+		Nodes: c.Nodes, Settings: settings, Transport: transport,
 		Through: func(databaseURL string) (string, error) {
 			p, err := pgwire.New(databaseURL)
 			if err != nil {
@@ -99,7 +97,7 @@ func (c *Config) play(ctx context.Context, length time.Duration, plan []Step) (_
 	}, func(f *testbed.Cluster) error {
 		defer transport.CloseIdleConnections()
 		l := newLoad(ctx, w, f)
-		err := c.torture(ctx, l, newInjector(f, settings, proxies, c.Seed), ledger, report)
+		err := c.torture(ctx, l, newInjector(f, settings, proxies, c.Seed), report)
 		return errors.Join(err, l.subscribers.Stop())
 	})
 	report.Violations, report.Notes = w.Found(), w.Notes()
@@ -111,7 +109,7 @@ func (c *Config) play(ctx context.Context, length time.Duration, plan []Step) (_
 }
 
 // torture runs the load and the plan, heals and judges.
-func (c *Config) torture(ctx context.Context, l *load, i *injector, ledger *history.Ledger, report *Report) error {
+func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Report) error {
 	if err := l.prepare(ctx, report.For); err != nil {
 		return err
 	}
@@ -143,7 +141,7 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, ledger *hist
 	report.Operations, report.Attempts, report.Tripled = l.operations.Load(), l.calls.attempts.Load(), l.calls.tripled.Load()
 	report.Unknown, report.Refused = l.calls.unknown.Load(), l.calls.refused.Load()
 	healed := time.Now()
-	if err := l.judge(ctx, ledger, report); err != nil {
+	if err := l.judge(ctx, report); err != nil {
 		return err
 	}
 	report.Events = l.w.Stats.Delivered.Load()
