@@ -106,7 +106,7 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 		result.outcome, end = unknown, never
 	}
 	if call.Key != "" {
-		c.keys.addUntil(who.DID.String()+" "+call.Method.String()+" "+call.Convo+" "+call.Key, begun, end, nil, result)
+		c.keys.addUntil(who.DID.String()+" "+call.Method.String()+" "+call.Convo+" "+call.Key, begun, end, history.DigestOf(call.Body), result)
 	}
 	if seen != nil {
 		seen(begun, answer, err)

@@ -87,6 +87,8 @@ type pendingSend struct {
 	from *xrpc.Account
 	sent history.Sent
 	call xrpc.Call
+	// clashes is set if another message has the same idempotency key.
+	clashes bool
 }
 
 func newLoad(ctx context.Context, w *testbed.World, f *testbed.Cluster) *load {
@@ -184,7 +186,7 @@ type operation struct {
 
 func (l *load) all() []operation {
 	return []operation{
-		{50, l.send}, {6, l.abandon}, {10, l.change}, {8, l.race}, {14, l.welcome}, {2, l.publish}, {6, l.claim}, {5, l.setConsent},
+		{45, l.send}, {5, l.clash}, {6, l.abandon}, {10, l.change}, {8, l.race}, {14, l.welcome}, {2, l.publish}, {6, l.claim}, {5, l.setConsent},
 		{5, l.readConsent}, {6, l.readEpoch},
 	}
 }

@@ -52,7 +52,11 @@ func (l *load) create(ctx context.Context, rng *rand.Rand, steady bool) error {
 
 // message makes a message of one of the convo's writers, and records that it is about to be sent.
 func (l *load) message(rng *rand.Rand, r *convo) pendingSend {
-	from, epoch := r.writers[rng.IntN(len(r.writers))], r.epoch.Load()
+	return l.messageOf(rng, r, r.writers[rng.IntN(len(r.writers))], xrpc.NewKey())
+}
+
+func (l *load) messageOf(rng *rand.Rand, r *convo, from *xrpc.Account, key string) pendingSend {
+	epoch := r.epoch.Load()
 	size := 100 + rng.IntN(200)
 	if rng.IntN(50) == 0 {
 		size = 40 << 10
@@ -63,7 +67,7 @@ func (l *load) message(rng *rand.Rand, r *convo) pendingSend {
 	l.model.Attempted(r.id, text, d)
 	return pendingSend{
 		to: r, from: from, sent: history.Sent{Text: text, Sender: from.DID, Digest: d, Epoch: epoch},
-		call: xrpc.SendCall(r.id, from.DID, epoch, body, xrpc.NewKey()),
+		call: xrpc.SendCall(r.id, from.DID, epoch, body, key),
 	}
 }
 
@@ -73,6 +77,10 @@ func (l *load) deliver(ctx context.Context, rng *rand.Rand, m pendingSend) error
 	if err != nil {
 		// In a steady convo the epoch can have moved.
 		if xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch && m.to.steady {
+			l.model.Refused(m.to.id, m.sent.Digest)
+			return nil
+		}
+		if xrpc.ErrorName(err) == mlsapi.ErrIdempotencyConflict && m.clashes {
 			l.model.Refused(m.to.id, m.sent.Digest)
 			return nil
 		}
@@ -97,6 +105,22 @@ func (l *load) send(ctx context.Context, rng *rand.Rand) error {
 		defer r.mu.RUnlock()
 	}
 	return l.deliver(ctx, rng, l.message(rng, r))
+}
+
+// clash sends two messages with the same idempotency key at once. At most one of them is accepted.
+func (l *load) clash(ctx context.Context, rng *rand.Rand) error {
+	r := l.some(rng)
+	if !r.steady {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+	}
+	one := l.message(rng, r)
+	other := l.messageOf(rng, r, one.from, one.call.Key)
+	one.clashes, other.clashes = true, true
+	own := rand.New(rand.NewPCG(rng.Uint64(), 0))
+	done := make(chan error, 1)
+	go func() { done <- l.deliver(ctx, own, other) }()
+	return errors.Join(l.deliver(ctx, rng, one), <-done)
 }
 
 // abandon sends a message to a steady convo, and does not wait for the answer. Its verdict is asked

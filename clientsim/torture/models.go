@@ -36,30 +36,35 @@ func (r keyResult) String() string {
 
 // keyState is the state of an idempotency key.
 type keyState struct {
-	done  bool
-	known bool // body is set
-	body  history.Digest
+	done    bool
+	request history.Digest // that was done
+	known   bool           // body is set
+	body    history.Digest // of the answer
 }
 
-// keyModel: a request under a key is done at most once, and every later answer is the first one.
+// keyModel: one request under a key is done, once, and every later answer to it is the first one. A
+// request with other content is refused from then on. The input is the request's digest.
 func keyModel() porcupine.Model {
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{keyState{}} },
-		Step: func(state, _, output any) []any { return stepKey(state.(keyState), output.(keyResult)) },
+		Step: func(state, input, output any) []any {
+			return stepKey(state.(keyState), input.(history.Digest), output.(keyResult))
+		},
 	}
 	return model.ToModel()
 }
 
-func stepKey(s keyState, r keyResult) []any {
-	done := keyState{done: true, known: true, body: r.body}
+func stepKey(s keyState, request history.Digest, r keyResult) []any {
+	done := keyState{done: true, request: request, known: true, body: r.body}
+	same := s.done && s.request == request
 	switch {
 	case r.outcome == unknown && !s.done:
-		return []any{s, keyState{done: true}}
-	case r.outcome == unknown, r.outcome == refused && !s.done:
+		return []any{s, keyState{done: true, request: request}}
+	case r.outcome == unknown, r.outcome == refused && !same:
 		return []any{s}
 	case r.outcome == original && !s.done:
 		return []any{done}
-	case r.outcome == replayed && s.done && (!s.known || s.body == r.body):
+	case r.outcome == replayed && same && (!s.known || s.body == r.body):
 		return []any{done}
 	}
 	return nil
@@ -82,7 +87,7 @@ func markConcurrent(ops []porcupine.Operation) (unmarked int) {
 		if r.outcome != original {
 			continue
 		}
-		if seen && op.Call < ops[first].Return {
+		if seen && op.Call < ops[first].Return && op.Input == ops[first].Input {
 			r.outcome = replayed
 			ops[i].Output = r
 			unmarked++
