@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -20,6 +21,9 @@ type caller struct {
 	acknowledged func(*xrpc.Account, xrpc.Call)
 
 	attempts, tripled, unknown, refused atomic.Int64
+
+	mu       sync.Mutex // guards failures
+	failures map[string]int
 }
 
 // verdictTimeout is how long a request is tried again without a verdict. The longest outage of a
@@ -102,6 +106,7 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	case err == nil:
 		result = keyResult{outcome: original, body: digestOf(answer)}
 	case again:
+		c.failed(err)
 		c.unknown.Add(1)
 		result.outcome, end = unknown, never
 	}
@@ -112,6 +117,13 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 		seen(begun, answer, err)
 	}
 	return answer, err
+}
+
+// failed counts an attempt without a verdict, by the error's name.
+func (c *caller) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failures[cmp.Or(xrpc.ErrorName(err), "no answer")]++
 }
 
 // digestOf is a digest of an answer's status and body.

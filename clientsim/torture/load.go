@@ -96,7 +96,7 @@ func newLoad(ctx context.Context, w *testbed.World, f *testbed.Cluster) *load {
 	model.History = history.New()
 	return &load{
 		w: w, cluster: f, model: model, subscribers: client.NewSubscribers(ctx, w.RNG.Uint64()),
-		calls:  &caller{nodes: f.Clients, keys: newJournal("idempotency key", keyModel()), acknowledged: model.Acknowledged},
+		calls:  &caller{nodes: f.Clients, keys: newJournal("idempotency key", keyModel()), acknowledged: model.Acknowledged, failures: map[string]int{}},
 		epochs: newJournal("epoch of convo", epochModel()), welcomes: newJournal("Welcome", welcomeModel()),
 		packages: newJournal("KeyPackage", packageModel()), consents: newJournal("consent", registerModel()),
 	}

@@ -50,11 +50,17 @@ func (l *load) create(ctx context.Context, rng *rand.Rand, steady bool) error {
 	return nil
 }
 
-// message makes a message of one of the convo's writers, and records that it is about to be sent.
+// message makes a message of one of the convo's writers. Some have no idempotency key: their bytes
+// are what is there once.
 func (l *load) message(rng *rand.Rand, r *convo) pendingSend {
-	return l.messageOf(rng, r, r.writers[rng.IntN(len(r.writers))], xrpc.NewKey())
+	key := xrpc.NewKey()
+	if rng.IntN(6) == 0 {
+		key = ""
+	}
+	return l.messageOf(rng, r, r.writers[rng.IntN(len(r.writers))], key)
 }
 
+// messageOf makes a message, and records that it is about to be sent.
 func (l *load) messageOf(rng *rand.Rand, r *convo, from *xrpc.Account, key string) pendingSend {
 	epoch := r.epoch.Load()
 	size := 100 + rng.IntN(200)
@@ -114,8 +120,8 @@ func (l *load) clash(ctx context.Context, rng *rand.Rand) error {
 		r.mu.RLock()
 		defer r.mu.RUnlock()
 	}
-	one := l.message(rng, r)
-	other := l.messageOf(rng, r, one.from, one.call.Key)
+	from, key := r.writers[rng.IntN(len(r.writers))], xrpc.NewKey()
+	one, other := l.messageOf(rng, r, from, key), l.messageOf(rng, r, from, key)
 	one.clashes, other.clashes = true, true
 	own := rand.New(rand.NewPCG(rng.Uint64(), 0))
 	done := make(chan error, 1)

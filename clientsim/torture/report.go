@@ -17,14 +17,15 @@ type Report struct {
 	Faults     map[string]int // that happened, by name
 	Recoveries int64          // of PostgreSQL after a crash
 	Operations int64
-	Attempts   int64 // requests, with repetitions
-	Tripled    int64 // attempts that went to all nodes at once
-	Unknown    int64 // requests without a verdict
-	Refused    int64 // operations
-	Entries    int   // of logs, acknowledged
-	Unmarked   int   // answers to concurrent repetitions that were not marked as replays
-	Replayed   int   // acknowledged requests that were sent again in the end
-	Events     int64 // that came to subscribers
+	Attempts   int64          // requests, with repetitions
+	Tripled    int64          // attempts that went to all nodes at once
+	Unknown    int64          // requests without a verdict
+	Failures   map[string]int // requests without a verdict, by the error's name
+	Refused    int64          // operations
+	Entries    int            // of logs, acknowledged
+	Unmarked   int            // answers to concurrent repetitions that were not marked as replays
+	Replayed   int            // acknowledged requests that were sent again in the end
+	Events     int64          // that came to subscribers
 	Histories  map[string]int
 	Undecided  int // objects whose search for an order took too long
 	Notes      []string
@@ -64,6 +65,9 @@ func (r *Report) Write(out io.Writer) error {
 		p.line("  %5d  %s", r.Faults[name], name)
 	}
 	p.line("%d operations, %d of them refused; %d requests: %d times to all nodes at once, %d without a verdict", r.Operations, r.Refused, r.Attempts, r.Tripled, r.Unknown)
+	for _, name := range sorted(r.Failures) {
+		p.line("  %5d  %s", r.Failures[name], name)
+	}
 	p.line("%d entries of logs acknowledged, %d events delivered, %d requests asked again in the end", r.Entries, r.Events, r.Replayed)
 	if r.Unmarked > 0 {
 		p.line("%d answers to concurrent repetitions were not marked as replays", r.Unmarked)

@@ -139,6 +139,7 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 		return err
 	}
 	report.Operations, report.Attempts, report.Tripled = l.operations.Load(), l.calls.attempts.Load(), l.calls.tripled.Load()
+	report.Failures = l.calls.failures
 	report.Unknown, report.Refused = l.calls.unknown.Load(), l.calls.refused.Load()
 	healed := time.Now()
 	if err := l.judge(ctx, report); err != nil {
