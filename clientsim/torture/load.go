@@ -186,7 +186,7 @@ type operation struct {
 
 func (l *load) all() []operation {
 	return []operation{
-		{45, l.send}, {5, l.clash}, {6, l.abandon}, {10, l.change}, {8, l.race}, {14, l.welcome}, {2, l.publish}, {6, l.claim}, {5, l.setConsent},
+		{42, l.send}, {5, l.clash}, {3, l.clashConsent}, {6, l.abandon}, {10, l.change}, {8, l.race}, {14, l.welcome}, {2, l.publish}, {6, l.claim}, {5, l.setConsent},
 		{5, l.readConsent}, {6, l.readEpoch},
 	}
 }

@@ -113,20 +113,25 @@ func (l *load) send(ctx context.Context, rng *rand.Rand) error {
 	return l.deliver(ctx, rng, l.message(rng, r))
 }
 
-// clash sends two messages with the same idempotency key at once. At most one of them is accepted.
+// clash sends messages with the same idempotency key at once. At most one of them is accepted. One
+// can take the key while the COMMIT of another one is lost.
 func (l *load) clash(ctx context.Context, rng *rand.Rand) error {
+	const messages = 3
 	r := l.some(rng)
 	if !r.steady {
 		r.mu.RLock()
 		defer r.mu.RUnlock()
 	}
 	from, key := r.writers[rng.IntN(len(r.writers))], xrpc.NewKey()
-	one, other := l.messageOf(rng, r, from, key), l.messageOf(rng, r, from, key)
-	one.clashes, other.clashes = true, true
-	own := rand.New(rand.NewPCG(rng.Uint64(), 0))
-	done := make(chan error, 1)
-	go func() { done <- l.deliver(ctx, own, other) }()
-	return errors.Join(l.deliver(ctx, rng, one), <-done)
+	var all sync.WaitGroup
+	errs := make([]error, messages)
+	for i := range messages {
+		m, own := l.messageOf(rng, r, from, key), rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
+		m.clashes = true
+		all.Go(func() { errs[i] = l.deliver(ctx, own, m) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // abandon sends a message to a steady convo, and does not wait for the answer. Its verdict is asked

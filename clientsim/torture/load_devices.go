@@ -2,8 +2,10 @@ package torture
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
@@ -142,12 +144,9 @@ func (l *load) claim(ctx context.Context, rng *rand.Rand) error {
 // setConsent sets an invitation policy, or blocks or unblocks an account.
 func (l *load) setConsent(ctx context.Context, rng *rand.Rand) error {
 	who := l.consenter[rng.IntN(len(l.consenter))]
-	object, value, call := "policy of "+who.DID.String(), "", xrpc.Call{}
+	object, value, call := policyOf(who), "", xrpc.Call{}
 	if rng.IntN(2) == 0 {
-		policies := []string{
-			mlsapi.SetInvitationPolicyInputPolicyEveryone, mlsapi.SetInvitationPolicyInputPolicyShared, mlsapi.SetInvitationPolicyInputPolicyNobody,
-		}
-		value = policies[rng.IntN(len(policies))]
+		value = policies()[rng.IntN(len(policies()))]
 		call = xrpc.SetPolicyCall(value, xrpc.NewKey())
 	} else {
 		object, value, call = blockOf(who), "blocked", xrpc.BlockCall(l.stocks[0].DID, xrpc.NewKey())
@@ -162,6 +161,38 @@ func (l *load) setConsent(ctx context.Context, rng *rand.Rand) error {
 	l.consents.add(object, begun, registerInput{value}, "")
 	return nil
 }
+
+// clashConsent sets different policies with the same idempotency key at once. At most one of them is
+// set.
+func (l *load) clashConsent(ctx context.Context, rng *rand.Rand) error {
+	who, key, begun := l.consenter[rng.IntN(len(l.consenter))], xrpc.NewKey(), l.consents.now()
+	var all sync.WaitGroup
+	policies := policies()
+	errs := make([]error, len(policies))
+	for i, policy := range policies {
+		own := rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
+		all.Go(func() {
+			_, err := l.calls.do(ctx, own, who, xrpc.SetPolicyCall(policy, key))
+			switch {
+			case err == nil:
+				l.consents.add(policyOf(who), begun, registerInput{policy}, "")
+			case xrpc.ErrorName(err) != mlsapi.ErrIdempotencyConflict:
+				errs[i] = l.unexpected(err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// policies are all invitation policies.
+func policies() []string {
+	return []string{
+		mlsapi.SetInvitationPolicyInputPolicyEveryone, mlsapi.SetInvitationPolicyInputPolicyShared, mlsapi.SetInvitationPolicyInputPolicyNobody,
+	}
+}
+
+func policyOf(who *xrpc.Account) string { return "policy of " + who.DID.String() }
 
 func blockOf(who *xrpc.Account) string { return "block by " + who.DID.String() }
 
@@ -178,7 +209,7 @@ func (l *load) readConsent(ctx context.Context, rng *rand.Rand) error {
 		if err != nil {
 			return err
 		}
-		l.consents.add("policy of "+who.DID.String(), begun, registerInput{}, out.Policy)
+		l.consents.add(policyOf(who), begun, registerInput{}, out.Policy)
 		return nil
 	}
 	answer, err := l.calls.do(ctx, rng, who, xrpc.BlocksCall())

@@ -108,6 +108,10 @@ func (c *Config) play(ctx context.Context, length time.Duration, plan []Step) (_
 	return report, err
 }
 
+// internalError is the answer to what the server did not expect. It is no name of the lexicons,
+// because every method can answer with it.
+const internalError = "InternalServerError"
+
 // torture runs the load and the plan, heals and judges.
 func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Report) error {
 	if err := l.prepare(ctx, report.For); err != nil {
@@ -140,6 +144,9 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 	}
 	report.Operations, report.Attempts, report.Tripled = l.operations.Load(), l.calls.attempts.Load(), l.calls.tripled.Load()
 	report.Failures = l.calls.failures
+	if n := report.Failures[internalError]; n > 0 {
+		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
+	}
 	report.Unknown, report.Refused = l.calls.unknown.Load(), l.calls.refused.Load()
 	healed := time.Now()
 	if err := l.judge(ctx, report); err != nil {
