@@ -162,8 +162,8 @@ func (l *load) setConsent(ctx context.Context, rng *rand.Rand) error {
 	return nil
 }
 
-// clashConsent sets different policies with the same idempotency key at once. At most one of them is
-// set.
+// clashConsent sets different policies with the same idempotency key at once. At most one of them
+// is set.
 func (l *load) clashConsent(ctx context.Context, rng *rand.Rand) error {
 	who, key, begun := l.consenter[rng.IntN(len(l.consenter))], xrpc.NewKey(), l.consents.now()
 	var all sync.WaitGroup

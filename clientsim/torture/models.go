@@ -8,8 +8,8 @@ import (
 	"mlsd/clientsim/history"
 )
 
-// This file has the models that journals are judged by. A state is a comparable value. Each model is
-// one object; a journal has many.
+// This file has the models that journals are judged by. A state is a comparable value. Each model
+// is one object; a journal has many.
 
 // outcome is what became of an attempt.
 type outcome string
@@ -70,9 +70,9 @@ func stepKey(s keyState, request history.Digest, r keyResult) []any {
 	return nil
 }
 
-// markConcurrent makes replays of the answers that are not marked as such, but were asked for before
-// the first answer came, and counts them. When a node loses the answer to a COMMIT, it looks whether
-// the write is there. It does not know then whether its own transaction or that of a concurrent
+// markConcurrent makes replays of the answers that are not marked as such, but were asked for
+// before the first answer came, and counts them. When a node loses the answer to a COMMIT, it looks
+// whether the write is there. It does not know then whether its own transaction or that of a concurrent
 // repetition has written it. An answer that was asked for later stays as it is.
 func markConcurrent(ops []porcupine.Operation) (unmarked int) {
 	first := -1

@@ -69,8 +69,8 @@ const (
 	processEvery = 3 * time.Second
 )
 
-// NewPlan draws a plan from a seed. The same seed and length give the same plan. Which connection or
-// session suffers depends on what runs at that time.
+// NewPlan draws a plan from a seed. The same seed and length give the same plan. Which connection
+// or session suffers depends on what runs at that time.
 func NewPlan(seed uint64, length time.Duration, nodes int) []Step {
 	rng := rand.New(rand.NewPCG(seed, 0xfa17))
 	var plan []Step

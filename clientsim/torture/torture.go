@@ -27,8 +27,8 @@ type Config struct {
 	Progress func(string) // gets lines about what is going on
 }
 
-// Run plays one run, and shrinks it if it fails. It returns an error if the run could not be played.
-// Broken promises are in the report.
+// Run plays one run, and shrinks it if it fails. It returns an error if the run could not be
+// played. Broken promises are in the report.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	home, err := os.MkdirTemp("", "mlsd-torture-")
 	if err != nil {

@@ -1,6 +1,7 @@
 // Command clientsim plays simulated MLS clients against mlsd, with faults, and checks that every
 // promise is kept. Without arguments it starts its own server and plays every scenario. The
-// subcommand tour serves the README's tour, bench measures, attack attacks, and torture injects faults.
+// subcommand tour serves the README's tour, bench measures, attack attacks, and torture makes
+// everything fail.
 package main
 
 import (

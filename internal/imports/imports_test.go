@@ -52,9 +52,9 @@ func allowed() map[string][]string {
 			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/torture/pgwire", "clientsim/xrpc",
 		},
 		"clientsim/torture/pgwire": {},
-		"clientsim/generators":   {}, // its tests import the packages above
-		"admin":                  domain("accounts", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
-		"accounts":               {"internal/tombstone"},
+		"clientsim/generators":     {}, // its tests import the packages above
+		"admin":                    domain("accounts", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"accounts":                 {"internal/tombstone"},
 		"erasure": {
 			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/serviceauth",
 			"internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",
