@@ -53,12 +53,15 @@ func (r *Report) faults() (n int) {
 // mostShown is how many violations, and faults of a shrunk run, a report shows.
 const mostShown = 20
 
+// longestNote is how much of a note a report shows, in characters. The log of a server is a note.
+const longestNote = 4000
+
 // Write writes the report for a person.
 func (r *Report) Write(out io.Writer) error {
 	p := &printer{out: out}
 	p.line("seed %d, %s", r.Seed, r.For.Round(time.Millisecond))
 	for _, note := range r.Notes {
-		p.line("note: %s", note)
+		p.line("note: %.*s", longestNote, note)
 	}
 	p.line("%d faults, %d recoveries of PostgreSQL from a crash", r.faults(), r.Recoveries)
 	for _, name := range sorted(r.Faults) {

@@ -101,9 +101,8 @@ func (c *Config) play(ctx context.Context, length time.Duration, plan []Step) (_
 		return errors.Join(err, l.subscribers.Stop())
 	})
 	report.Violations, report.Notes = w.Found(), w.Notes()
-	if err != nil && len(report.Violations) > 0 && ctx.Err() == nil { // what is broken can keep the run from its end
-		w.Broken("%v", err)
-		report.Violations, err = w.Found(), nil
+	if len(report.Violations) > 0 && ctx.Err() == nil {
+		err = nil // what is broken can keep the run from its end
 	}
 	return report, err
 }
@@ -136,18 +135,14 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 		}
 	}
 	l.w.Note("the load took %s, with the recovery from the last faults", time.Since(begun).Round(time.Millisecond))
-	if err != nil {
+	if err == nil {
+		err = l.resolve(ctx)
+	}
+	l.count(report)
+	if err != nil { // a request without a verdict, long after all faults, is a broken promise too
+		l.w.Broken("the load ended early: %v", err)
 		return err
 	}
-	if err := l.resolve(ctx); err != nil {
-		return err
-	}
-	report.Operations, report.Attempts, report.Tripled = l.operations.Load(), l.calls.attempts.Load(), l.calls.tripled.Load()
-	report.Failures = l.calls.failures
-	if n := report.Failures[internalError]; n > 0 {
-		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
-	}
-	report.Unknown, report.Refused = l.calls.unknown.Load(), l.calls.refused.Load()
 	healed := time.Now()
 	if err := l.judge(ctx, report); err != nil {
 		return err
@@ -155,6 +150,15 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 	report.Events = l.w.Stats.Delivered.Load()
 	l.w.Note("the judgement took %s", time.Since(healed).Round(time.Millisecond))
 	return nil
+}
+
+// count fills the report in with what the load did.
+func (l *load) count(report *Report) {
+	report.Operations, report.Attempts, report.Tripled = l.operations.Load(), l.calls.attempts.Load(), l.calls.tripled.Load()
+	report.Unknown, report.Refused, report.Failures = l.calls.unknown.Load(), l.calls.refused.Load(), l.calls.failures
+	if n := report.Failures[internalError]; n > 0 {
+		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
+	}
 }
 
 // progress says every second how far the load is.
