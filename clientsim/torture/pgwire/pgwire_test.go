@@ -73,6 +73,14 @@ func (b *bench) insert(t *testing.T, conn *pgx.Conn, point pgwire.Point, action 
 	return tx.Commit(t.Context())
 }
 
+// empty deletes the rows of an earlier part of the test.
+func (b *bench) empty(t *testing.T) {
+	t.Helper()
+	if _, err := b.direct.Exec(t.Context(), `TRUNCATE rows`); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // rows counts the rows once no other session is in a transaction.
 func (b *bench) rows(t *testing.T) (n int) {
 	t.Helper()
@@ -109,11 +117,11 @@ func TestCuts(t *testing.T) {
 		{pgwire.Answer, pgwire.CutInside, 1},
 		{pgwire.Request, pgwire.CutInside, 0},
 	}
+	b := newBench(t)
 	for _, tt := range tests {
 		fault := pgwire.Fault{Point: tt.point, Action: tt.action}
 		t.Run(fault.Name(), func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t)
+			b.empty(t)
 			conn := dial(t, b.url)
 			if err := b.insert(t, conn, tt.point, tt.action, 0); err == nil {
 				t.Error("COMMIT succeeded on a connection that was cut")
@@ -155,12 +163,12 @@ func TestCommitInBatch(t *testing.T) {
 func TestDelayAndFreeze(t *testing.T) {
 	t.Parallel()
 	const d = 50 * time.Millisecond
+	b := newBench(t)
 	for _, action := range []pgwire.Action{pgwire.Delay, pgwire.Freeze} {
 		for _, point := range pgwire.Points() {
 			fault := pgwire.Fault{Point: point, Action: action}
 			t.Run(fault.Name(), func(t *testing.T) {
-				t.Parallel()
-				b := newBench(t)
+				b.empty(t)
 				conn := dial(t, b.url)
 				begun := time.Now()
 				if err := b.insert(t, conn, point, action, d); err != nil {
