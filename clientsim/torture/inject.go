@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -75,17 +76,18 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 	i.mu.Lock()
 	i.count[string(s.Kind)]++
 	i.mu.Unlock()
-	node := i.cluster.Nodes[s.Node]
-	var err error
-	switch s.Kind {
-	case KillLeader, SuspendLeader:
-		if node, err = i.cluster.Leader(ctx); err != nil {
+	n := s.Node
+	if s.Kind == KillLeader || s.Kind == SuspendLeader {
+		leader, err := i.cluster.Leader(ctx)
+		if err != nil {
 			return err
 		}
+		n = slices.Index(i.cluster.Nodes, leader)
 	}
+	node := i.cluster.Nodes[n]
 	switch s.Kind {
 	case CutAll:
-		i.proxies[s.Node].CutAll()
+		i.proxies[n].CutAll()
 		return nil
 	case TerminateBackends:
 		return i.terminate(ctx)
@@ -100,7 +102,7 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 			return err
 		}
 		xrpc.Sleep(loading, s.For/4)
-		return i.startNode(ctx, node)
+		return i.startNode(ctx, n)
 	case SuspendNode, SuspendLeader:
 		if err := node.Suspend(); err != nil {
 			return err
@@ -113,16 +115,22 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 	return fmt.Errorf("unknown kind %q", s.Kind)
 }
 
-// startNode starts a node. A fault can end its first connections to the database, so it is tried
-// again.
-func (i *injector) startNode(ctx context.Context, node *testbed.Proc) error {
-	var err error
-	for range 10 {
-		if err = node.Start(ctx, i.settings); err == nil || ctx.Err() != nil {
-			return err
-		}
+// startLimit is how long a node is started again and again.
+const startLimit = time.Minute
+
+// startNode starts a node. A fault can end its first connections to the database, and then it ends
+// in order, so it is tried again.
+func (i *injector) startNode(ctx context.Context, n int) error {
+	var last error
+	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
+		i.proxies[n].Disarm() // else it meets all at once that came while it was down
+		last = i.cluster.Nodes[n].Start(ctx, i.settings)
+		return last == nil, nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
 	}
-	return err
+	return nil
 }
 
 // sessions returns the process ids of the nodes' sessions, in random order.

@@ -43,8 +43,9 @@ type load struct {
 	stocks    []*stock
 	consenter []*xrpc.Account
 
-	mu     sync.RWMutex // guards convos
-	convos []*convo
+	mu      sync.RWMutex // guards convos and invited
+	convos  []*convo
+	invited []invited
 
 	abandonedMu sync.Mutex // guards abandoned
 	abandoned   []pendingSend
@@ -186,7 +187,7 @@ type operation struct {
 
 func (l *load) all() []operation {
 	return []operation{
-		{42, l.send}, {5, l.clash}, {3, l.clashConsent}, {6, l.abandon}, {10, l.change}, {8, l.race}, {14, l.welcome}, {2, l.publish}, {6, l.claim}, {5, l.setConsent},
+		{42, l.send}, {5, l.clash}, {3, l.clashConsent}, {6, l.abandon}, {10, l.change}, {8, l.race}, {18, l.welcome}, {2, l.publish}, {6, l.claim}, {5, l.setConsent},
 		{5, l.readConsent}, {6, l.readEpoch},
 	}
 }

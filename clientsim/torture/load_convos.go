@@ -304,6 +304,9 @@ func (l *load) add(ctx context.Context, rng *rand.Rand, r *convo) error {
 	l.welcomes.add(welcomeOf(r, p), begun, welcomeInput{deliver, history.DigestOf(s.Welcome)}, nil)
 	l.model.Joined(r.id, r.writers[0].DID, seq, []syntax.DID{p.DID})
 	l.model.History.Welcomed(p.DID, r.id, p.device, int64(s.Epoch))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.invited = append(l.invited, invited{r, p})
 	return nil
 }
 

@@ -22,14 +22,10 @@ func welcomeOf(r *convo, p *listener) string { return r.id + " " + p.DID.String(
 
 // welcome fetches a Welcome of a random listener, or confirms one. The listener may have none.
 func (l *load) welcome(ctx context.Context, rng *rand.Rand) error {
-	r := l.some(rng)
-	if r.steady {
+	r, p := l.someone(rng)
+	if p == nil {
 		return nil
 	}
-	r.mu.RLock()
-	candidates := slices.Concat(r.members, r.nonMembers)
-	r.mu.RUnlock()
-	p := candidates[rng.IntN(len(candidates))]
 	call, in := xrpc.WelcomeCall(r.id, p.pkg.Ref), welcomeInput{do: fetch}
 	if rng.IntN(3) == 0 {
 		call, in = xrpc.ConfirmCall(r.id, p.pkg.Ref, true, ""), welcomeInput{do: confirm}
@@ -41,6 +37,33 @@ func (l *load) welcome(ctx context.Context, rng *rand.Rand) error {
 		return nil
 	}
 	return l.unexpected(err)
+}
+
+// invited is a device that was added to a convo.
+type invited struct {
+	to     *convo
+	device *listener
+}
+
+// someone returns a convo and one of its listeners: mostly one of those that were added last, whose
+// Welcome may still wait. nil: the roster of the convo does not change.
+func (l *load) someone(rng *rand.Rand) (*convo, *listener) {
+	const last = 12
+	l.mu.RLock()
+	recent := l.invited[max(0, len(l.invited)-last):]
+	l.mu.RUnlock()
+	if len(recent) > 0 && rng.IntN(4) > 0 {
+		i := recent[rng.IntN(len(recent))]
+		return i.to, i.device
+	}
+	r := l.some(rng)
+	if r.steady {
+		return r, nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	candidates := slices.Concat(r.members, r.nonMembers)
+	return r, candidates[rng.IntN(len(candidates))]
 }
 
 // welcomeRefusal says what a refusal means for a Welcome.

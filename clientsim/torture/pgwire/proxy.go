@@ -86,6 +86,13 @@ func (p *Proxy) take(points []Point) (Fault, bool) {
 	return f, true
 }
 
+// Disarm disarms the faults that have not happened yet.
+func (p *Proxy) Disarm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed = nil
+}
+
 // Fired counts the faults that happened, by name.
 func (p *Proxy) Fired() map[string]int {
 	p.mu.Lock()
@@ -95,9 +102,7 @@ func (p *Proxy) Fired() map[string]int {
 
 // Heal disarms all faults and ends those that last. It is called once.
 func (p *Proxy) Heal() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.armed = nil
+	p.Disarm()
 	close(p.healed)
 }
 
