@@ -157,18 +157,27 @@ const (
 	maybe     welcomeIs = "unknown" // the outcome of an attempt; the server may do it at any later time
 )
 
+// welcomeObject is the state of the Welcomes of a device in a convo, which all have the same
+// KeyPackageRef.
+type welcomeObject struct {
+	newest  welcomeState
+	earlier bool // an earlier one was fetched
+}
+
 // welcomeModel: a Welcome can be fetched, always with the same bytes, until it is confirmed. Before
-// it was fetched it cannot be confirmed.
+// any was fetched none can be confirmed. If only an earlier one was fetched, a confirmation is of
+// that one, and changes nothing.
 func welcomeModel() porcupine.Model {
 	return porcupine.Model{
-		Init: func() any { return welcomeState{state: none} },
+		Init: func() any { return welcomeObject{newest: welcomeState{state: none}} },
 		Step: func(state, input, output any) (bool, any) {
-			s, in := state.(welcomeState), input.(welcomeInput)
+			s, in := state.(welcomeObject), input.(welcomeInput)
+			fetchedOne := s.earlier || s.newest.state == fetched || s.newest.state == consumed
 			switch in.do {
 			case deliver:
-				return true, welcomeState{delivered, in.body}
+				return true, welcomeObject{welcomeState{delivered, in.body}, fetchedOne}
 			case cancel:
-				return true, welcomeState{state: none}
+				return true, welcomeObject{welcomeState{state: none}, fetchedOne}
 			}
 			got, after := stepWelcome(s, in.do)
 			out := output.(welcomeState)
@@ -178,16 +187,19 @@ func welcomeModel() porcupine.Model {
 }
 
 // stepWelcome returns the answer to fetch or confirm, and the state after it.
-func stepWelcome(s welcomeState, do welcomeDo) (got, after welcomeState) {
-	there := s.state == delivered || s.state == fetched
+func stepWelcome(s welcomeObject, do welcomeDo) (got welcomeState, after welcomeObject) {
+	there := s.newest.state == delivered || s.newest.state == fetched
 	switch {
 	case do == fetch && there:
-		s.state = fetched
-		return s, s
+		s.newest.state = fetched
+		return s.newest, s
 	case do == fetch:
-		return s, s
-	case s.state == fetched, s.state == consumed:
-		return welcomeState{state: consumed}, welcomeState{state: consumed}
+		return s.newest, s
+	case s.newest.state == fetched, s.newest.state == consumed:
+		s.newest = welcomeState{state: consumed}
+		return s.newest, s
+	case s.newest.state == delivered && s.earlier:
+		return welcomeState{state: consumed}, s
 	}
 	return welcomeState{state: none}, s
 }

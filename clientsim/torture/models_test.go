@@ -71,9 +71,14 @@ func TestModels(t *testing.T) {
 			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, never, tell, welcomeState{state: maybe}),
 			op(6, 7, get, welcomeState{state: consumed}),
 		}, true},
-		"other bytes":                    {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, two})}, false},
-		"confirmed before it was there":  {welcomeModel(), []porcupine.Operation{op(0, 1, tell, welcomeState{state: consumed})}, false},
-		"there after its owner has left": {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, gone, nil), op(4, 5, get, welcomeState{fetched, one})}, false},
+		"an earlier one confirmed": {welcomeModel(), []porcupine.Operation{
+			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, 5, gone, nil), op(6, 7, put, nil),
+			op(8, 9, tell, welcomeState{state: consumed}), op(10, 11, get, welcomeState{fetched, one}),
+		}, true},
+		"confirmed, and there was none fetched": {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, tell, welcomeState{state: consumed})}, false},
+		"other bytes":                           {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, two})}, false},
+		"confirmed before it was there":         {welcomeModel(), []porcupine.Operation{op(0, 1, tell, welcomeState{state: consumed})}, false},
+		"there after its owner has left":        {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, gone, nil), op(4, 5, get, welcomeState{fetched, one})}, false},
 
 		"claimed once":              {packageModel(), []porcupine.Operation{op(0, 1, publish, nil), op(0, 2, claim, "a")}, true},
 		"claimed twice":             {packageModel(), []porcupine.Operation{op(0, 1, publish, nil), op(2, 3, claim, "a"), op(2, 4, claim, "b")}, false},
