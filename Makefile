@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate generate-clients accounts upgrade pooler land mutants sim libraries bench tour
+.PHONY: help run test short check generate generate-clients accounts upgrade pooler land mutants sim libraries bench torture tour
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ libraries: ## play groups of several MLS libraries: needs cargo, node, npm
 
 bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread
+
+torture: ## let connections, servers and PostgreSQL fail for ten minutes, and check every write
+	go run ./cmd/clientsim torture --for 10m
 
 tour: ## serve the demo users of the README
 	go run ./cmd/clientsim tour

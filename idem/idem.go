@@ -14,6 +14,7 @@
 package idem
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -181,7 +182,10 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 			return Answer{}, err
 		}
 	}
-	if req.Key != "" && !answer.Expired {
+	switch {
+	case answer.Replayed:
+		s.metrics.Replayed(req.NSID)
+	case req.Key != "" && !answer.Expired:
 		s.metrics.First(req.NSID)
 	}
 	return answer, nil
@@ -258,9 +262,10 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 	return Answer{Body: rec.response, Replayed: true, Outcome: rec.outcome}, nil
 }
 
-// resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the
-// transaction was committed, and resolve returns the answer. If it is not there, the outcome is
-// unknown.
+// resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the write
+// was done, and resolve returns the answer. A repetition that ran at the same time can have done it
+// in place of this transaction. Then the answer is a replay: nothing that this transaction has read
+// or made may be used. If the record is not there, the outcome is unknown.
 func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)
@@ -280,6 +285,7 @@ func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause e
 		return Answer{}, err
 	}
 	s.log.WarnContext(ctx, "a lost commit was found committed", "nsid", req.NSID)
+	answer.Replayed = !bytes.Equal(rec.response, answer.Body)
 	answer.Body, answer.Outcome = rec.response, rec.outcome
 	return answer, nil
 }

@@ -340,6 +340,49 @@ func TestLostCommit(t *testing.T) {
 			t.Fatalf("retry: %+v, %v, %d effects", answer, err, b.effects(t))
 		}
 	})
+	// Found by clientsim torture: getKeyPackages then answered with the KeyPackages that its own
+	// transaction had claimed, and rolled back.
+	t.Run("another request has done it meanwhile", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t)
+		answering := func(body string, pid *int) idem.Effect {
+			return func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+				if err := tx.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(pid); err != nil {
+					return nil, err
+				}
+				_, err := effect(ctx, tx)
+				return []byte(body), err
+			}
+		}
+		if err := b.faults.Arm(failpoint.BeforeCommit, nsid, failpoint.Pause); err != nil {
+			t.Fatal(err)
+		}
+		reached := b.faults.Reached(failpoint.BeforeCommit, nsid)
+		type outcome struct {
+			answer idem.Answer
+			err    error
+		}
+		var pid, other int
+		first := make(chan outcome, 1)
+		go func() {
+			answer, err := b.Do(t.Context(), request("k"), answering("rolled back", &pid))
+			first <- outcome{answer, err}
+		}()
+		<-reached
+		if _, err := b.db.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, pid); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := b.Do(t.Context(), request("k"), answering("committed", &other)); err != nil || answer.Replayed {
+			t.Fatalf("the other request: %+v, %v", answer, err)
+		}
+		b.faults.Resume(failpoint.BeforeCommit, nsid)
+		if got := <-first; got.err != nil || string(got.answer.Body) != "committed" || !got.answer.Replayed {
+			t.Errorf("the lost request: %q, replayed %t, %v; want the replay of the other's answer", got.answer.Body, got.answer.Replayed, got.err)
+		}
+		if n := b.effects(t); n != 1 {
+			t.Errorf("%d effects, want 1", n)
+		}
+	})
 }
 
 // TestImpatientCaller: a caller that hangs up during the COMMIT does not make its outcome unknown.

@@ -145,34 +145,46 @@ func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel
 	if err != nil {
 		return nil, err
 	}
-	v := &history.View{Who: p.Name, DID: p.Account.DID, Entered: thread.Entered}
-	if v.Inbox, err = p.Inbox(c.ID); err != nil {
+	v, err := w.ViewBy(ctx, w.Net.Do, p.Name, p.Account, c.ID)
+	if err != nil {
 		return nil, err
 	}
-	if v.Log, v.LastSeq, err = w.pages(ctx, p, func(last *mlsapi.MessageView) xrpc.Call {
+	v.Entered = thread.Entered
+	v.Inbox, err = p.Inbox(c.ID)
+	return v, err
+}
+
+// Do sends a call until it has a verdict, as [xrpc.Client.Do] does.
+type Do func(context.Context, *xrpc.Account, xrpc.Call) (xrpc.Answer, error)
+
+// ViewBy fetches what a member can see of a convo, without what its phone decrypted. name is for
+// the report.
+func (w *World) ViewBy(ctx context.Context, do Do, name string, who *xrpc.Account, convo string) (v *history.View, err error) {
+	v = &history.View{Who: name, DID: who.DID}
+	if v.Log, v.LastSeq, err = w.pages(ctx, do, who, func(last *mlsapi.MessageView) xrpc.Call {
 		if last == nil {
-			return xrpc.MessagesCall(c.ID, "all", 0, 100)
+			return xrpc.MessagesCall(convo, "all", 0, 100)
 		}
-		return xrpc.MessagesCall(c.ID, "all", last.Seq, 100)
+		return xrpc.MessagesCall(convo, "all", last.Seq, 100)
 	}); err != nil {
 		return nil, err
 	}
-	if v.Apps, _, err = w.pages(ctx, p, func(last *mlsapi.MessageView) xrpc.Call {
+	if v.Apps, _, err = w.pages(ctx, do, who, func(last *mlsapi.MessageView) xrpc.Call {
 		if last == nil {
-			return xrpc.MessagesSinceCall(c.ID, "", "", 9)
+			return xrpc.MessagesSinceCall(convo, "", "", 9)
 		}
-		return xrpc.MessagesSinceCall(c.ID, "", last.ID, 9)
+		return xrpc.MessagesSinceCall(convo, "", last.ID, 9)
 	}); err != nil {
 		return nil, err
 	}
-	if err := w.epochView(ctx, p, c, v); err != nil {
+	if err := w.epochView(ctx, do, who, convo, v); err != nil {
 		return nil, err
 	}
 	return v, nil
 }
 
-func (w *World) epochView(ctx context.Context, p *client.Phone, c *history.ConvoModel, v *history.View) error {
-	answer, err := w.Net.Do(ctx, p.Account, xrpc.EpochCall(c.ID))
+func (w *World) epochView(ctx context.Context, do Do, who *xrpc.Account, convo string, v *history.View) error {
+	answer, err := do(ctx, who, xrpc.EpochCall(convo))
 	if err != nil {
 		return err
 	}
@@ -189,7 +201,7 @@ func (w *World) epochView(ctx context.Context, p *client.Phone, c *history.Convo
 	if err != nil {
 		return err
 	}
-	if answer, err = w.Net.Do(ctx, p.Account, xrpc.CommitsCall(c.ID, from+1)); err != nil {
+	if answer, err = do(ctx, who, xrpc.CommitsCall(convo, from+1)); err != nil {
 		return err
 	}
 	commits, err := mlsapi.DecodeGetCommitsOutput(answer.Body)
@@ -202,11 +214,11 @@ func (w *World) epochView(ctx context.Context, p *client.Phone, c *history.Convo
 }
 
 // pages reads a list to its end. next makes the call for the page after the last entry.
-func (w *World) pages(ctx context.Context, p *client.Phone, next func(*mlsapi.MessageView) xrpc.Call) ([]mlsapi.MessageView, int64, error) {
+func (w *World) pages(ctx context.Context, do Do, who *xrpc.Account, next func(*mlsapi.MessageView) xrpc.Call) ([]mlsapi.MessageView, int64, error) {
 	var all []mlsapi.MessageView
 	var last *mlsapi.MessageView
 	for {
-		answer, err := w.Net.Do(ctx, p.Account, next(last))
+		answer, err := do(ctx, who, next(last))
 		if err != nil {
 			return nil, 0, err
 		}

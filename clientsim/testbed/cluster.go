@@ -15,7 +15,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Cluster is two servers on one PostgreSQL. Each of the three processes can be killed or restarted
+// Cluster is several servers on one PostgreSQL. Each of the processes can be killed or restarted
 // alone.
 type Cluster struct {
 	Postgres *Postmaster
@@ -23,9 +23,24 @@ type Cluster struct {
 	Clients  []*xrpc.Client // of the nodes, in their order
 }
 
-// WithCluster runs play on a cluster. The cluster uses the database of the world's own server,
-// which stops meanwhile.
-func (w *World) WithCluster(ctx context.Context, play func(*Cluster) error) (err error) {
+// ClusterOptions say how a cluster differs from the usual one.
+type ClusterOptions struct {
+	Nodes    int
+	Settings map[string]string // of the nodes
+	// Through returns the URL by which a node reaches the database. nil: the database's own.
+	Through func(databaseURL string) (string, error)
+	// Transport is what the clients use. nil: one that keeps its connections open.
+	Transport http.RoundTripper
+}
+
+// WithCluster runs play on a cluster of two servers. The cluster uses the database of the world's
+// own server, which stops meanwhile.
+func (w *World) WithCluster(ctx context.Context, play func(*Cluster) error) error {
+	return w.WithClusterOf(ctx, ClusterOptions{Nodes: 2}, play)
+}
+
+// WithClusterOf is WithCluster with other options.
+func (w *World) WithClusterOf(ctx context.Context, o ClusterOptions, play func(*Cluster) error) (err error) {
 	w.CloseIdle()
 	pg, err := w.Server.Detach(ctx)
 	if err != nil {
@@ -49,19 +64,37 @@ func (w *World) WithCluster(ctx context.Context, play func(*Cluster) error) (err
 	if err := pg.Start(ctx); err != nil {
 		return err
 	}
-	for i := range 2 {
-		node := w.Server.onDatabase(pg.URL(), fmt.Sprintf("-node-%d", i+1))
-		if err := node.Start(ctx, nil); err != nil {
+	if o.Transport == nil {
+		o.Transport = FastTransport()
+	}
+	for range o.Nodes {
+		if err := w.addNode(ctx, f, o); err != nil {
 			return err
 		}
-		f.Nodes = append(f.Nodes, node)
-		f.Clients = append(f.Clients, xrpc.NewClient(node.URL(), w.Net.Audience, fastTransport(), w.Stats))
 	}
 	return play(f)
 }
 
-// fastTransport keeps its connections open.
-func fastTransport() *http.Transport {
+// addNode starts another node of the cluster.
+func (w *World) addNode(ctx context.Context, f *Cluster, o ClusterOptions) error {
+	address := f.Postgres.URL()
+	if o.Through != nil {
+		var err error
+		if address, err = o.Through(address); err != nil {
+			return err
+		}
+	}
+	node := w.Server.onDatabase(address, fmt.Sprintf("-node-%d", len(f.Nodes)+1))
+	if err := node.Start(ctx, o.Settings); err != nil {
+		return err
+	}
+	f.Nodes = append(f.Nodes, node)
+	f.Clients = append(f.Clients, xrpc.NewClient(node.URL(), w.Net.Audience, o.Transport, w.Stats))
+	return nil
+}
+
+// FastTransport keeps its connections open.
+func FastTransport() *http.Transport {
 	return &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}
 }
 

@@ -1,14 +1,17 @@
 package testbed
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,8 +29,24 @@ type Postmaster struct {
 	url     string
 	log     *lastLines
 
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has exited
+	cmd        *exec.Cmd
+	done       chan struct{} // closed when it has exited
+	recoveries atomic.Int64
+}
+
+// Recoveries counts how often it has recovered from a crash, as its log says.
+func (m *Postmaster) Recoveries() int64 { return m.recoveries.Load() }
+
+// recoveryCounter passes the log on, and counts the recoveries in it.
+type recoveryCounter struct {
+	log        io.Writer
+	recoveries *atomic.Int64
+}
+
+// Write implements io.Writer.
+func (c *recoveryCounter) Write(b []byte) (int, error) {
+	c.recoveries.Add(int64(bytes.Count(b, []byte("automatic recovery in progress"))))
+	return c.log.Write(b)
 }
 
 // Detach stops the server and returns its PostgreSQL, which does not run yet. When that is stopped
@@ -80,7 +99,8 @@ func (m *Postmaster) Start(ctx context.Context) error {
 	}
 	m.cmd = exec.Command(m.args[0], m.args[1:]...)
 	m.cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "LD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH")}
-	m.cmd.Stdout, m.cmd.Stderr, m.cmd.Dir, m.cmd.WaitDelay = m.log, m.log, "/", time.Second
+	output := &recoveryCounter{log: m.log, recoveries: &m.recoveries}
+	m.cmd.Stdout, m.cmd.Stderr, m.cmd.Dir, m.cmd.WaitDelay = output, output, "/", time.Second
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 { // PostgreSQL does not run as root
 		m.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: m.owner.Uid, Gid: m.owner.Gid, Groups: []uint32{}}
@@ -135,4 +155,26 @@ func (m *Postmaster) Stop() error {
 	case <-timer.C:
 		return errors.Join(fmt.Errorf("PostgreSQL: still running after %s\n%s", stopLimit, m.log), m.cmd.Process.Signal(syscall.SIGQUIT))
 	}
+}
+
+// Kill kills the postmaster with SIGKILL. Its children notice and end by themselves.
+func (m *Postmaster) Kill() error {
+	if err := m.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("PostgreSQL: %w", err)
+	}
+	<-m.done
+	return nil
+}
+
+// Restart starts it again after Kill. It is refused while children of the killed one are left.
+func (m *Postmaster) Restart(ctx context.Context) error {
+	var last error
+	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
+		last = m.Start(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
+	}
+	return nil
 }

@@ -77,7 +77,7 @@ func (w *World) wordsNotToPush(ctx context.Context) ([]string, error) {
 		if len(members) == 0 {
 			continue
 		}
-		log, _, err := w.pages(ctx, members[0], func(last *mlsapi.MessageView) xrpc.Call {
+		log, _, err := w.pages(ctx, w.Net.Do, members[0].Account, func(last *mlsapi.MessageView) xrpc.Call {
 			if last == nil {
 				return xrpc.MessagesCall(c.ID, "all", 0, 100)
 			}

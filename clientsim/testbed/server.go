@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -224,6 +225,39 @@ func (p *Proc) Kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.end(syscall.SIGKILL)
+}
+
+// Suspend stops the server's process where it is, until Continue.
+func (p *Proc) Suspend() error { return p.signal(syscall.SIGSTOP) }
+
+// Continue ends Suspend.
+func (p *Proc) Continue() error { return p.signal(syscall.SIGCONT) }
+
+func (p *Proc) signal(s syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil {
+		return errors.New("server: it does not run")
+	}
+	if err := p.child.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
+// Exited returns an error if the server was started and has exited by itself.
+func (p *Proc) Exited() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil {
+		return nil
+	}
+	select {
+	case <-p.child.done:
+		return fmt.Errorf("server: it exited by itself: %w\n%s", cmp.Or(p.child.err, errors.New("status 0")), p.log)
+	default:
+		return nil
+	}
 }
 
 // end signals the child and waits for it. Only an orderly stop can fail.

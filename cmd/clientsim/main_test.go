@@ -28,6 +28,7 @@ func TestBadArguments(t *testing.T) {
 	for want, args := range map[string][]string{
 		`no scenario "nonsense"`:      {"--scenario", "nonsense"},
 		`unexpected argument "extra"`: {"extra"},
+		`unexpected argument "more"`:  {"torture", "more"},
 		"nonsense":                    {"--nonsense"},
 		"seed":                        {"--seed", "many"},
 		"/no/such/mlsd":               {"--mlsd", "/no/such/mlsd"},

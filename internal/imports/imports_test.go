@@ -31,7 +31,7 @@ func allowed() map[string][]string {
 		},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed",
-			"clientsim/xrpc",
+			"clientsim/torture", "clientsim/xrpc",
 		},
 		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
 		// above it in this list.
@@ -48,10 +48,14 @@ func allowed() map[string][]string {
 		"clientsim/attack":       {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench":        {"api/lexcodec", "api/mlsapi", "clientsim/bench/report", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench/report": {},
-		"clientsim/generators":   {}, // its tests import the packages above
-		"admin":                  domain("accounts", "archive", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
-		"accounts":               {"internal/tombstone"},
-		"archive":                {},
+		"clientsim/torture": {
+			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/torture/pgwire", "clientsim/xrpc",
+		},
+		"clientsim/torture/pgwire": {},
+		"clientsim/generators":     {}, // its tests import the packages above
+		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"accounts":                 {"internal/tombstone"},
+		"archive":                  {},
 		"erasure": {
 			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/serviceauth",
 			"internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",

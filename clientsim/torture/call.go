@@ -1,0 +1,132 @@
+package torture
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/xrpc"
+)
+
+// caller sends requests to the nodes. It is safe for concurrent use.
+type caller struct {
+	nodes []*xrpc.Client
+	keys  *journal // of attempts, by idempotency key
+	// acknowledged gets every acknowledged request that has a key, unless it is nil.
+	acknowledged func(*xrpc.Account, xrpc.Call)
+
+	attempts, tripled, unknown, refused atomic.Int64
+
+	mu       sync.Mutex // guards failures
+	failures map[string]int
+}
+
+// verdictTimeout is how long a request is tried again without a verdict. The longest outage of a
+// plan is much shorter.
+const verdictTimeout = 2 * time.Minute
+
+// do sends a request until it has a verdict, each time with the same bytes and key. A third of the
+// attempts go to all nodes at once. Some have little patience: they hang up after a moment.
+func (c *caller) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
+	return c.watch(ctx, rng, who, call, nil)
+}
+
+// attempted gets when an attempt began, and its result. Concurrent attempts call it at once.
+type attempted func(begun int64, answer xrpc.Answer, err error)
+
+// watch is do for a request whose attempts are all of interest. seen can be nil.
+func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, verdictTimeout)
+	defer cancel()
+	backoff := xrpc.FirstBackoff
+	for {
+		answer, err := c.attempt(ctx, rng, who, call, seen)
+		wait, again := xrpc.RetryAfter(err, backoff)
+		if !again {
+			if err != nil {
+				c.refused.Add(1)
+			} else if call.Key != "" && c.acknowledged != nil {
+				c.acknowledged(who, call)
+			}
+			return answer, err
+		}
+		if ctx.Err() != nil {
+			return xrpc.Answer{}, errors.Join(err, ctx.Err())
+		}
+		xrpc.Sleep(ctx, wait)
+		backoff = min(2*backoff, xrpc.MaxBackoff)
+	}
+}
+
+// attempt sends a request once to one node, or once to each at once. It prefers an acknowledgement
+// to an error, and an unknown outcome to a refusal: another try then shows which it is.
+func (c *caller) attempt(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
+	if rng.IntN(4) == 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, between(rng, time.Millisecond, 100*time.Millisecond))
+		defer cancel()
+	}
+	if rng.IntN(3) > 0 {
+		return c.once(ctx, rng.IntN(len(c.nodes)), who, call, seen)
+	}
+	c.tripled.Add(1)
+	answers, errs := make([]xrpc.Answer, len(c.nodes)), make([]error, len(c.nodes))
+	var all sync.WaitGroup
+	for i := range c.nodes {
+		all.Go(func() { answers[i], errs[i] = c.once(ctx, i, who, call, seen) })
+	}
+	all.Wait()
+	verdict := 0
+	for i, err := range errs {
+		if err == nil {
+			return answers[i], nil
+		}
+		if _, again := xrpc.RetryAfter(err, 0); again {
+			verdict = i
+		}
+	}
+	return answers[verdict], errs[verdict]
+}
+
+// once sends a request once, and keeps what became of it.
+func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
+	c.attempts.Add(1)
+	begun := c.keys.now()
+	answer, err := c.nodes[node].Once(ctx, who, call)
+	result, end := keyResult{outcome: refused}, c.keys.now()
+	_, again := xrpc.RetryAfter(err, 0)
+	switch {
+	case err == nil && answer.Replayed():
+		result = keyResult{outcome: replayed, body: digestOf(answer)}
+	case err == nil:
+		result = keyResult{outcome: original, body: digestOf(answer)}
+	case again:
+		c.failed(err)
+		c.unknown.Add(1)
+		result.outcome, end = unknown, never
+	}
+	if call.Key != "" {
+		c.keys.addUntil(who.DID.String()+" "+call.Method.String()+" "+call.Convo+" "+call.Key, begun, end, history.DigestOf(call.Body), result)
+	}
+	if seen != nil {
+		seen(begun, answer, err)
+	}
+	return answer, err
+}
+
+// failed counts an attempt without a verdict, by the error's name.
+func (c *caller) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failures[cmp.Or(xrpc.ErrorName(err), "no answer")]++
+}
+
+// digestOf is a digest of an answer's status and body.
+func digestOf(a xrpc.Answer) history.Digest {
+	return history.DigestOf(append([]byte{byte(a.Status >> 8), byte(a.Status)}, a.Body...))
+}

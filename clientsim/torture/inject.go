@@ -1,0 +1,268 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/torture/pgwire"
+	"mlsd/clientsim/xrpc"
+)
+
+// injector carries a plan out.
+type injector struct {
+	cluster  *testbed.Cluster
+	settings map[string]string // of the nodes
+	proxies  []*pgwire.Proxy   // of the nodes, in their order
+	rng      *rand.Rand        // of the goroutine that injects faults of processes
+
+	mu    sync.Mutex // guards count
+	count map[string]int
+}
+
+func newInjector(f *testbed.Cluster, settings map[string]string, proxies []*pgwire.Proxy, seed uint64) *injector {
+	return &injector{cluster: f, settings: settings, proxies: proxies, rng: rand.New(rand.NewPCG(seed, 0x1213)), count: map[string]int{}}
+}
+
+// inject carries the plan out until loading ends. Faults of connections overlap with everything.
+// Faults of processes come one after the other, each with its recovery, so they can be late.
+func (i *injector) inject(ctx, loading context.Context, plan []Step) error {
+	begun := time.Now()
+	var wires, processes []Step
+	for _, s := range plan {
+		if s.Kind == Wire {
+			wires = append(wires, s)
+		} else {
+			processes = append(processes, s)
+		}
+	}
+	var all sync.WaitGroup
+	var errs [2]error
+	all.Go(func() {
+		errs[0] = each(loading, begun, wires, func(s Step) error { return i.proxies[s.Node].Arm(s.Fault) })
+	})
+	all.Go(func() {
+		errs[1] = each(loading, begun, processes, func(s Step) error { return i.process(ctx, loading, s) })
+	})
+	all.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// each does the steps when they are due, until loading ends.
+func each(loading context.Context, begun time.Time, steps []Step, do func(Step) error) error {
+	for _, s := range steps {
+		xrpc.Sleep(loading, time.Until(begun.Add(s.At)))
+		if loading.Err() != nil {
+			return nil
+		}
+		if err := do(s); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// process carries one fault out and recovers from it.
+func (i *injector) process(ctx, loading context.Context, s Step) error {
+	i.mu.Lock()
+	i.count[string(s.Kind)]++
+	i.mu.Unlock()
+	n := s.Node
+	if s.Kind == KillLeader || s.Kind == SuspendLeader {
+		leader, err := i.cluster.Leader(ctx)
+		if err != nil {
+			return err
+		}
+		n = slices.Index(i.cluster.Nodes, leader)
+	}
+	node := i.cluster.Nodes[n]
+	switch s.Kind {
+	case CutAll:
+		i.proxies[n].CutAll()
+		return nil
+	case TerminateBackends:
+		return i.terminate(ctx)
+	case KillBackend:
+		return i.killBackend(ctx)
+	case KillPostmaster:
+		return errors.Join(i.cluster.Postgres.Kill(), i.cluster.Postgres.Restart(ctx))
+	case StopPostgres:
+		return errors.Join(i.cluster.Postgres.Stop(), i.cluster.Postgres.Start(ctx))
+	case KillNode, KillLeader:
+		if err := node.Kill(); err != nil {
+			return err
+		}
+		xrpc.Sleep(loading, s.For/4)
+		return i.startNode(ctx, n)
+	case SuspendNode, SuspendLeader:
+		if err := node.Suspend(); err != nil {
+			return err
+		}
+		xrpc.Sleep(loading, s.For)
+		return node.Continue()
+	case HoldConnections:
+		return i.hold(loading, s.For)
+	}
+	return fmt.Errorf("unknown kind %q", s.Kind)
+}
+
+// startLimit is how long a node is started again and again.
+const startLimit = time.Minute
+
+// startNode starts a node. A fault can end its first connections to the database, and then it ends
+// in order, so it is tried again.
+func (i *injector) startNode(ctx context.Context, n int) error {
+	var last error
+	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
+		i.proxies[n].Disarm() // else it meets all at once that came while it was down
+		last = i.cluster.Nodes[n].Start(ctx, i.settings)
+		return last == nil, nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
+	}
+	return nil
+}
+
+// sessions returns the process ids of the nodes' sessions, in random order.
+func (i *injector) sessions(ctx context.Context, db *pgx.Conn) ([]int, error) {
+	rows, err := db.Query(ctx, `
+		SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name = 'mlsd' ORDER BY pid`)
+	if err != nil {
+		return nil, err
+	}
+	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	i.rng.Shuffle(len(pids), func(a, b int) { pids[a], pids[b] = pids[b], pids[a] })
+	return pids, err
+}
+
+// inDatabase runs do on a connection that does not go through a proxy. A crash that PostgreSQL has
+// not noticed yet can end the connection, so it is tried again.
+func (i *injector) inDatabase(ctx context.Context, do func(*pgx.Conn) error) error {
+	var err error
+	for range 10 {
+		db, connectErr := i.connect(ctx)
+		if connectErr != nil {
+			return connectErr
+		}
+		err = do(db)
+		_ = db.Close(context.WithoutCancel(ctx)) // if it was ended before, do has said so
+		if err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// connect waits for a connection. After a crash PostgreSQL accepts none for a moment.
+func (i *injector) connect(ctx context.Context) (db *pgx.Conn, err error) {
+	var last error
+	err = xrpc.Until(ctx, 30*time.Second, func() (bool, error) {
+		db, last = pgx.Connect(ctx, i.cluster.Postgres.URL())
+		return last == nil, nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, last)
+	}
+	return db, nil
+}
+
+// terminate ends a third of the sessions.
+func (i *injector) terminate(ctx context.Context) error {
+	return i.inDatabase(ctx, func(db *pgx.Conn) error {
+		pids, err := i.sessions(ctx, db)
+		if err != nil {
+			return err
+		}
+		_, err = db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid`, pids[:(len(pids)+2)/3])
+		return err
+	})
+}
+
+// killBackend kills the process of a session.
+func (i *injector) killBackend(ctx context.Context) error {
+	var pid int
+	err := i.inDatabase(ctx, func(db *pgx.Conn) error {
+		pids, err := i.sessions(ctx, db)
+		if len(pids) > 0 {
+			pid = pids[0]
+		}
+		return err
+	})
+	if err != nil || pid == 0 {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill a backend: %w", err)
+	}
+	return nil
+}
+
+// hold takes all free connections for a while. It also ends the sessions of the nodes, so that they
+// need new ones.
+func (i *injector) hold(ctx context.Context, d time.Duration) (err error) {
+	const most = 500
+	var held []*pgx.Conn
+	defer func() {
+		for _, db := range held {
+			_ = db.Close(context.WithoutCancel(ctx)) // PostgreSQL may have ended it
+		}
+	}()
+	for len(held) < most {
+		db, err := pgx.Connect(ctx, i.cluster.Postgres.URL())
+		if err != nil {
+			break // no connection is left
+		}
+		held = append(held, db)
+		if len(held) == 1 {
+			if err := i.terminateAll(ctx, db); err != nil {
+				return err
+			}
+		}
+	}
+	xrpc.Sleep(ctx, d)
+	return nil
+}
+
+func (i *injector) terminateAll(ctx context.Context, db *pgx.Conn) error {
+	pids, err := i.sessions(ctx, db)
+	if err == nil {
+		_, err = db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid`, pids)
+	}
+	if ctx.Err() != nil {
+		return nil // the load has ended
+	}
+	return err
+}
+
+// heal ends all faults.
+func (i *injector) heal() {
+	for _, p := range i.proxies {
+		p.Heal()
+	}
+}
+
+// fired counts the faults that happened, by name.
+func (i *injector) fired() map[string]int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	all := map[string]int{}
+	for name, n := range i.count {
+		all[name] += n
+	}
+	for _, p := range i.proxies {
+		for name, n := range p.Fired() {
+			all[name] += n
+		}
+	}
+	return all
+}

@@ -1,0 +1,116 @@
+package pgwire
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// Types of messages (PostgreSQL's documentation, "Message Formats").
+const (
+	typeBind            = 'B'
+	typeCommandComplete = 'C'
+	typeParse           = 'P'
+	typeQuery           = 'Q'
+	typeReadyForQuery   = 'Z'
+	typeSync            = 'S'
+)
+
+// Codes of the first message of a connection, which has no type.
+const (
+	codeCancel = 80877102
+	codeTLS    = 80877103
+	codeGSS    = 80877104
+)
+
+// maxMessage is the largest message that the proxy forwards, in bytes. mlsd's own are below 64 MiB.
+const maxMessage = 256 << 20
+
+// message is one message with its type and length, as it goes over the wire.
+type message []byte
+
+// kind is the type of a message that has one.
+func (m message) kind() byte { return m[0] }
+
+// body is what follows the type and the length.
+func (m message) body() []byte { return m[5:] }
+
+// readMessage reads a message. header is how many bytes stand before the length.
+func readMessage(r *bufio.Reader, header int) (message, error) {
+	head, err := r.Peek(header + 4)
+	if err != nil {
+		return nil, err
+	}
+	size := int64(binary.BigEndian.Uint32(head[header:]))
+	if size < 4 || size > maxMessage {
+		return nil, fmt.Errorf("pgwire: a message of %d bytes", size)
+	}
+	m := make(message, int64(header)+size)
+	_, err = io.ReadFull(r, m)
+	return m, err
+}
+
+// readTyped reads a message with a type.
+func readTyped(r *bufio.Reader) (message, error) { return readMessage(r, 1) }
+
+// readFirst reads the first message of a connection, and its code.
+func readFirst(r *bufio.Reader) (message, uint32, error) {
+	m, err := readMessage(r, 0)
+	if err == nil && len(m) < 8 {
+		err = fmt.Errorf("pgwire: a first message of %d bytes", len(m))
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return m, binary.BigEndian.Uint32(m[4:]), nil
+}
+
+// commits finds the messages that execute COMMIT, by text or by a prepared statement.
+type commits struct {
+	prepared map[string]bool // by the statement's name
+}
+
+// executes takes the client's next message, and reports whether it executes COMMIT.
+func (c *commits) executes(m message) bool {
+	switch m.kind() {
+	case typeQuery:
+		text, _, _ := bytes.Cut(m.body(), []byte{0})
+		return bytes.EqualFold(text, []byte("commit"))
+	case typeParse:
+		name, rest, _ := bytes.Cut(m.body(), []byte{0})
+		text, _, _ := bytes.Cut(rest, []byte{0})
+		c.prepared[string(name)] = bytes.EqualFold(text, []byte("commit"))
+	case typeBind:
+		_, rest, _ := bytes.Cut(m.body(), []byte{0}) // the portal
+		name, _, _ := bytes.Cut(rest, []byte{0})
+		return c.prepared[string(name)]
+	}
+	return false
+}
+
+// points returns the points at which the client's message stands.
+func (c *commits) points(m message) []Point {
+	if c.executes(m) {
+		return []Point{Commit, Request}
+	}
+	return []Point{Request}
+}
+
+// serverPoints returns the points at which the server's message stands.
+func serverPoints(m message) []Point {
+	switch {
+	case m.kind() == typeReadyForQuery:
+		return []Point{Ready, Answer}
+	case m.kind() == typeCommandComplete && bytes.Equal(m.body(), []byte("COMMIT\x00")):
+		return []Point{Committed, Answer}
+	}
+	return []Point{Answer}
+}
+
+// endsRequest reports whether the server now answers everything that was sent.
+func endsRequest(m message) bool { return m.kind() == typeQuery || m.kind() == typeSync }
+
+// terminate is the message that ends a connection in order.
+var terminate = message{'X', 0, 0, 0, 4}

@@ -1,0 +1,95 @@
+package torture
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/torture/pgwire"
+)
+
+func TestPlanFollowsFromItsSeed(t *testing.T) {
+	t.Parallel()
+	plan := NewPlan(7, time.Minute, 3)
+	if diff := cmp.Diff(plan, NewPlan(7, time.Minute, 3)); diff != "" {
+		t.Errorf("the same seed gives another plan:\n%s", diff)
+	}
+	if cmp.Equal(plan, NewPlan(8, time.Minute, 3)) {
+		t.Error("another seed gives the same plan")
+	}
+	kinds, faults := map[Kind]bool{}, map[string]bool{}
+	for _, s := range NewPlan(7, time.Hour, 3) {
+		kinds[s.Kind], faults[s.Fault.Name()] = true, true
+		if s.At >= time.Hour || s.Node < 0 || s.Node > 2 || !s.Fault.Valid() {
+			t.Errorf("a bad step: %s", s)
+		}
+	}
+	for _, kind := range append(processKinds(), Wire) {
+		if !kinds[kind] {
+			t.Errorf("no %s in an hour", kind)
+		}
+	}
+	for _, action := range pgwire.Actions() {
+		for _, point := range pgwire.Points() {
+			if f := (pgwire.Fault{Point: point, Action: action}); f.Valid() && !faults[f.Name()] {
+				t.Errorf("no %s in an hour", f.Name())
+			}
+		}
+	}
+}
+
+// Every smaller run is smaller, and together they leave out each step.
+func TestSmaller(t *testing.T) {
+	t.Parallel()
+	plan := NewPlan(7, time.Minute, 3)
+	left := map[int]bool{}
+	for _, c := range smaller(time.Minute, plan) {
+		if c.length >= time.Minute && len(c.plan) >= len(plan) {
+			t.Errorf("%s with %d faults is not smaller", c.length, len(c.plan))
+		}
+		for i, s := range plan {
+			kept := false
+			for _, k := range c.plan {
+				kept = kept || cmp.Equal(s, k)
+			}
+			left[i] = left[i] || !kept
+		}
+	}
+	if len(left) != len(plan) {
+		t.Errorf("%d of %d steps looked at", len(left), len(plan))
+	}
+	for i, out := range left {
+		if !out {
+			t.Errorf("no smaller run is without %s", plan[i])
+		}
+	}
+	if got := smaller(shortest, nil); len(got) != 0 {
+		t.Errorf("the shortest run without faults has smaller ones: %v", got)
+	}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	plan := NewPlan(7, time.Second, 3)
+	lost := history.Violation{Kind: history.Lost, What: "a message"}
+	r := &Report{
+		Seed: 7, For: time.Minute, Faults: map[string]int{"cut before commit": 3, "kill -9 of a node": 2}, Recoveries: 4,
+		Violations: []history.Violation{lost, {Kind: history.Duplicated, What: "another"}},
+		Shrunk:     &Report{For: time.Second, Plan: plan, Violations: []history.Violation{lost}},
+	}
+	var out bytes.Buffer
+	if err := r.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 1, doubled 1, otherwise broken 0\n", "  lost: a message\n", "a smaller run fails as well: 1s", plan[0].String(),
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in the report:\n%s", want, out.String())
+		}
+	}
+}

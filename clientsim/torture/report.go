@@ -1,0 +1,114 @@
+package torture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"mlsd/clientsim/history"
+)
+
+// Report says what a run did and what it found.
+type Report struct {
+	Seed       uint64
+	For        time.Duration
+	Plan       []Step
+	Faults     map[string]int // that happened, by name
+	Recoveries int64          // of PostgreSQL after a crash
+	Operations int64
+	Attempts   int64          // requests, with repetitions
+	Tripled    int64          // attempts that went to all nodes at once
+	Unknown    int64          // requests without a verdict
+	Failures   map[string]int // requests without a verdict, by the error's name
+	Refused    int64          // operations
+	Entries    int            // of logs, acknowledged
+	Unmarked   int            // answers to concurrent repetitions that were not marked as replays
+	Replayed   int            // acknowledged requests that were sent again in the end
+	Events     int64          // that came to subscribers
+	Histories  map[string]int
+	Undecided  int // objects whose search for an order took too long
+	Notes      []string
+	Violations []history.Violation
+	Shrunk     *Report // a smaller run that failed as well
+}
+
+// count counts the violations of a kind.
+func (r *Report) count(kind history.ViolationKind) (n int) {
+	for _, v := range r.Violations {
+		if v.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *Report) faults() (n int) {
+	for _, times := range r.Faults {
+		n += times
+	}
+	return n
+}
+
+// mostShown is how many violations, and faults of a shrunk run, a report shows.
+const mostShown = 20
+
+// longestNote is how much of a note a report shows, in characters. The log of a server is a note.
+const longestNote = 4000
+
+// Write writes the report for a person.
+func (r *Report) Write(out io.Writer) error {
+	p := &printer{out: out}
+	p.line("seed %d, %s", r.Seed, r.For.Round(time.Millisecond))
+	for _, note := range r.Notes {
+		p.line("note: %.*s", longestNote, note)
+	}
+	p.line("%d faults, %d recoveries of PostgreSQL from a crash", r.faults(), r.Recoveries)
+	for _, name := range sorted(r.Faults) {
+		p.line("  %5d  %s", r.Faults[name], name)
+	}
+	p.line("%d operations, %d of them refused; %d requests: %d times to all nodes at once, %d without a verdict", r.Operations, r.Refused, r.Attempts, r.Tripled, r.Unknown)
+	for _, name := range sorted(r.Failures) {
+		p.line("  %5d  %s", r.Failures[name], name)
+	}
+	p.line("%d entries of logs acknowledged, %d events delivered, %d requests asked again in the end", r.Entries, r.Events, r.Replayed)
+	if r.Unmarked > 0 {
+		p.line("%d answers to concurrent repetitions were not marked as replays", r.Unmarked)
+	}
+	for _, kind := range sorted(r.Histories) {
+		p.line("  %5d operations judged: %s", r.Histories[kind], kind)
+	}
+	if r.Undecided > 0 {
+		p.line("  %d objects undecided: the search for an order took too long", r.Undecided)
+	}
+	p.line("lost %d, doubled %d, otherwise broken %d", r.count(history.Lost), r.count(history.Duplicated), r.count(history.Broken))
+	for _, v := range r.Violations[:min(len(r.Violations), mostShown)] {
+		p.line("  %s", v)
+	}
+	if r.Shrunk != nil {
+		r.Shrunk.writeShrunk(p)
+	}
+	return p.err
+}
+
+// writeShrunk writes a smaller run that failed as well.
+func (r *Report) writeShrunk(p *printer) {
+	p.line("a smaller run fails as well: %s, %d operations, %d faults:", r.For.Round(time.Millisecond), r.Operations, len(r.Plan))
+	for _, s := range r.Plan[:min(len(r.Plan), mostShown)] {
+		p.line("  %s", s)
+	}
+	for _, v := range r.Violations[:min(len(r.Violations), 3)] {
+		p.line("  %s", v)
+	}
+}
+
+// printer writes lines until one fails.
+type printer struct {
+	out io.Writer
+	err error
+}
+
+func (p *printer) line(format string, args ...any) {
+	_, err := fmt.Fprintf(p.out, format+"\n", args...)
+	p.err = errors.Join(p.err, err)
+}

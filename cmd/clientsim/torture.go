@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"mlsd/clientsim/scenario"
+	"mlsd/clientsim/torture"
+)
+
+// tortures is the subcommand torture.
+func tortures(out, progress io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:  "torture",
+		Usage: "let connections, servers and PostgreSQL fail all the time, and check every write",
+		Flags: []cli.Flag{
+			&cli.DurationFlag{Name: "for", Value: 10 * time.Minute, Usage: "how long clients write"},
+			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER` of the faults; default: a random one, which is printed"},
+			&cli.IntFlag{Name: "nodes", Value: 3, Usage: "servers on the database"},
+			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
+			&cli.DurationFlag{Name: "shrink", Value: 5 * time.Minute, Usage: "after a failure, how long to look for a smaller run that fails; 0: not at all"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if c.Args().Present() {
+				return fmt.Errorf("unexpected argument %q", c.Args().First())
+			}
+			return runTorture(ctx, c, out, progress)
+		},
+	}
+}
+
+func runTorture(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
+	lines := scenario.NewProgress(progress)
+	config := torture.Config{
+		Seed: c.Uint64("seed"), For: c.Duration("for"), Nodes: c.Int("nodes"), Binary: c.String("mlsd"), Shrink: c.Duration("shrink"),
+		Progress: func(now string) { lines.Now("torture: %s", now) },
+	}
+	if !c.IsSet("seed") {
+		config.Seed = uint64(rand.Uint32())
+	}
+	lines.Line("seed %d", config.Seed)
+	report, err := torture.Run(ctx, config)
+	lines.Clear()
+	if report != nil {
+		err = errors.Join(err, report.Write(out))
+	}
+	if err == nil && len(report.Violations) > 0 {
+		return errBroken
+	}
+	return err
+}
