@@ -44,22 +44,23 @@ func fillDisk(dids int) func(context.Context, *Target) (*Prepared, error) {
 			return nil, err
 		}
 		accepted := &acceptances{}
-		send := func(ctx context.Context, who *xrpc.Account) bool {
+		send := func(ctx context.Context, who *xrpc.Account) error {
 			_, err := t.once(ctx, c, who, xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, bulk), xrpc.NewKey()))
 			if err == nil {
 				accepted.add(bulk)
 			}
-			return err == nil
+			return err
 		}
-		// A quota shows only when it is reached.
-		filled, refused := t.Fill, 0
-		for filled > 0 && refused < 5 {
-			if send(ctx, accounts[refused%dids]) {
-				filled -= bulk
-				continue
+		// A quota shows only when it is reached. Rate limits only delay that.
+		for i, left := 0, t.Fill; left > 0 && i < dids; {
+			switch err := send(ctx, accounts[i]); {
+			case err == nil:
+				left -= bulk
+			case xrpc.ErrorName(err) == "RateLimitExceeded" && ctx.Err() == nil:
+				xrpc.Sleep(ctx, time.Second)
+			default:
+				i++
 			}
-			refused++
-			xrpc.Sleep(ctx, time.Second)
 		}
 		return &Prepared{
 			Run: func(ctx context.Context) error {
@@ -68,7 +69,7 @@ func fillDisk(dids int) func(context.Context, *Target) (*Prepared, error) {
 				for i := range max(4, dids) {
 					lanes.Go(func() {
 						for ctx.Err() == nil && accepted.sum() < mostStored {
-							if !send(ctx, accounts[i%dids]) {
+							if send(ctx, accounts[i%dids]) != nil {
 								xrpc.Sleep(ctx, refusedPause)
 							}
 						}
