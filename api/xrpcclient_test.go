@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"os"
@@ -34,6 +35,9 @@ async function main() {
 main().catch((e) => console.log(JSON.stringify({ threw: e.error, message: e.message }))).then(() => process.exit(0))
 `
 
+// installTimeout is how long npm may take. A registry that does not answer is like none.
+const installTimeout = 2 * time.Minute
+
 // npm installs the client, or skips the test.
 func npm(t *testing.T) (dir string) {
 	t.Helper()
@@ -46,7 +50,9 @@ func npm(t *testing.T) (dir string) {
 		}
 	}
 	dir = t.TempDir()
-	install := exec.CommandContext(t.Context(), "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir, xrpcClient)
+	ctx, cancel := context.WithTimeout(t.Context(), installTimeout)
+	defer cancel()
+	install := exec.CommandContext(ctx, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir, xrpcClient)
 	install.Dir = dir
 	install.WaitDelay = time.Second
 	if out, err := install.CombinedOutput(); err != nil {

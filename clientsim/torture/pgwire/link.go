@@ -119,11 +119,11 @@ func (l *link) suffer(f Fault, m message, from *bufio.Reader, to net.Conn) bool 
 		_, _ = to.Write(m[:len(m)/2]) // the connection ends in any case
 		return false
 	case CutAfter:
-		if f.Point.fromClient() { // so that no answer comes
-			l.orphaned.Store(true)
-			_ = l.client.Close()
+		if f.Point.fromClient() {
+			l.orphan(m)
+			return false
 		}
-		_, _ = to.Write(m)
+		_, _ = to.Write(m) // the connection ends in any case
 		return false
 	case Delay:
 		l.sleep(f.For)
@@ -180,6 +180,19 @@ func (l *link) swallow(d time.Duration, from *bufio.Reader) {
 	_, _ = io.Copy(io.Discard, from) // until the link is cut, or its sender gives up
 	l.cut()
 	<-ended
+}
+
+// orphan ends the client's connection, so that no answer comes, sends m to the server, and waits until
+// the server has taken it: a server whose connection is reset can lose what it has not read.
+func (l *link) orphan(m []byte) {
+	l.orphaned.Store(true)
+	_ = l.client.Close()
+	if _, err := l.server.Write(m); err != nil {
+		return
+	}
+	if half, ok := l.server.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		<-l.closed // the server ends the connection
+	}
 }
 
 // deliverLate ends the client's connection. After d it sends the rest of the client's request,

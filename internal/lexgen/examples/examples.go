@@ -172,6 +172,8 @@ func named(name string) string {
 		return "00ff10"
 	case "welcomeMessage", "commit", "keyPackage", "welcome":
 		return "AAEC_w"
+	case "position":
+		return "0.0:1"
 	case "cursor":
 		return "7"
 	case "idempotencyKey", "convoId", "sinceMessage":
