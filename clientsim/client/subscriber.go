@@ -53,6 +53,8 @@ type Subscriber struct {
 	// ReadAgain makes it read its convos again after OutdatedCursor, as a client does whose server has
 	// lost events. Without it, OutdatedCursor is a violation.
 	ReadAgain bool
+	// OnOutdated is called for each OutdatedCursor, before the convos are read again. It may be nil.
+	OnOutdated func()
 	// ServerSent makes it read streamConvoEvents.
 	ServerSent bool
 	// ConnectionLife is about how long it keeps a connection; 0: for ever. Pause is how long it now
@@ -394,6 +396,9 @@ func (s *Subscriber) pause(ctx context.Context) {
 
 func (s *Subscriber) observe(ctx context.Context, node *xrpc.Client, h xrpc.Event, at, since time.Time) error {
 	if h.Kind == xrpc.EventInfo && h.Name == outdatedCursor && s.ReadAgain {
+		if s.OnOutdated != nil {
+			s.OnOutdated()
+		}
 		read, err := readConvos(ctx, node, s.Account)
 		if err == nil {
 			s.Observer.ReadAgain(read)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -18,9 +19,13 @@ import (
 // Cluster is two servers on one PostgreSQL. Each of the three processes can be killed or restarted
 // alone.
 type Cluster struct {
-	Postgres *Postmaster
+	Postgres *Postmaster // nil: a Pair
 	Nodes    []*Proc
 	Clients  []*xrpc.Client // of the nodes, in their order
+
+	// OnAnswer, if not nil, gets each call that a node has answered with success.
+	OnAnswer func(node int, who *xrpc.Account, call xrpc.Call, answer xrpc.Answer)
+	settings map[string]string // of the nodes
 }
 
 // WithCluster runs play on a cluster. The cluster uses the database of the world's own server,
@@ -31,7 +36,15 @@ func (w *World) WithCluster(ctx context.Context, play func(*Cluster) error) (err
 	if err != nil {
 		return err
 	}
-	f := &Cluster{Postgres: pg}
+	defer func() { err = errors.Join(err, pg.Stop(), w.Server.Start(context.WithoutCancel(ctx), nil)) }()
+	if err := pg.Start(ctx); err != nil {
+		return err
+	}
+	return w.withNodes(ctx, pg.URL(), &Cluster{Postgres: pg}, play)
+}
+
+// withNodes runs play on a cluster of two servers on the database at url.
+func (w *World) withNodes(ctx context.Context, url string, f *Cluster, play func(*Cluster) error) (err error) {
 	defer func() {
 		if err != nil {
 			for i, node := range f.Nodes {
@@ -44,13 +57,10 @@ func (w *World) WithCluster(ctx context.Context, play func(*Cluster) error) (err
 		for _, node := range f.Nodes {
 			err = errors.Join(err, node.Stop())
 		}
-		err = errors.Join(err, pg.Stop(), w.Server.Start(context.WithoutCancel(ctx), nil))
 	}()
-	if err := pg.Start(ctx); err != nil {
-		return err
-	}
 	for i := range 2 {
-		node := w.Server.onDatabase(pg.URL(), fmt.Sprintf("-node-%d", i+1))
+		node := w.Server.onDatabase(url, fmt.Sprintf("-node-%d", i+1))
+		maps.Copy(node.env, f.settings)
 		if err := node.Start(ctx, nil); err != nil {
 			return err
 		}
@@ -74,6 +84,9 @@ func (f *Cluster) Do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, cal
 		answer, err := f.Clients[node].Once(ctx, who, call)
 		wait, again := xrpc.RetryAfter(err, backoff)
 		if !again {
+			if err == nil && f.OnAnswer != nil {
+				f.OnAnswer(node, who, call, answer)
+			}
 			return answer, err
 		}
 		if ctx.Err() != nil {
