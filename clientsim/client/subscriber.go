@@ -171,8 +171,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 	for k, v := range s.Query {
 		params[k] = v
 	}
-	// Server-sent events begin after the cursor: the last event cannot be asked for again.
-	again := !s.ServerSent && s.rng.IntN(4) > 0
+	// Server-sent events begin after the cursor: the last event cannot be asked for again. A client
+	// whose server has lost exactly its last event would not be told if it asked for that.
+	again := !s.ServerSent && !s.ReadAgain && s.rng.IntN(4) > 0
 	cursor, ok := s.Observer.Resume(again)
 	position := s.Observer.Position()
 	if !ok && s.From != nil {

@@ -19,6 +19,8 @@ import (
 type fakeHost struct {
 	listener net.Listener
 	received chan string // statements that contain "write"
+	// endsAtExecute makes it end a connection instead of executing a prepared statement.
+	endsAtExecute bool
 
 	mu       sync.Mutex // guards what follows
 	readOnly bool
@@ -78,6 +80,9 @@ func (h *fakeHost) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
+		if _, ok := message.(*pgproto3.Execute); ok && h.endsAtExecute {
+			return
+		}
 		h.answer(backend, message, readOnly)
 	}
 }
@@ -100,6 +105,9 @@ func (h *fakeHost) answer(backend *pgproto3.Backend, message pgproto3.FrontendMe
 	case *pgproto3.Bind:
 		backend.Send(&pgproto3.BindComplete{})
 	case *pgproto3.Describe:
+		if m.ObjectType == 'S' {
+			backend.Send(&pgproto3.ParameterDescription{})
+		}
 		backend.Send(&pgproto3.NoData{})
 	case *pgproto3.Execute:
 		backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
