@@ -21,7 +21,7 @@ import (
 func FailoverAsync(ctx context.Context, w *testbed.World) error {
 	w.Calm = true // the losses are of messages alone
 	return w.WithPair(ctx, false, func(f *testbed.Cluster, pair *testbed.Pair) error {
-		for i := range orDefault(w.Failovers, failoversUsual) {
+		for i := range orDefault(w.Failovers, 1) {
 			r := &lossRun{liveRun: newLiveRun(ctx, w, f), pair: pair, seen: map[string]*seenEvents{}}
 			r.onSent, r.prepare = r.sent, r.observe
 			err := r.play(ctx)

@@ -111,7 +111,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 	}
 	if s.Standby {
 		if _, err := testbed.StandbyPrograms(); err != nil {
-			result.Skipped = err.Error()
+			result.Skipped = "SKIPPED: " + err.Error()
 			return result
 		}
 	}
