@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// killLimit is how long killed processes may take to end.
+const killLimit = 10 * time.Second
+
 // freeze stops all its processes where they are.
 func (m *Postmaster) freeze() error { return m.signalAll(syscall.SIGSTOP) }
 

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -69,8 +68,7 @@ func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Clust
 	if err != nil {
 		return err
 	}
-	ending := context.WithoutCancel(ctx)
-	defer func() { err = errors.Join(err, pair.close(ending)) }()
+	defer func() { err = errors.Join(err, pair.close()) }()
 	if err := pair.create(ctx); err != nil {
 		return err
 	}
@@ -204,9 +202,6 @@ func (p *Pair) create(ctx context.Context) error {
 	}
 	return p.follow(ctx, b)
 }
-
-// Primary is the name of the server that accepts writes.
-func (p *Pair) Primary() string { return p.servers[p.primary].name }
 
 // Crash kills all processes of the primary at once.
 func (p *Pair) Crash() error { return p.servers[p.primary].kill() }
@@ -361,7 +356,7 @@ func (p *Pair) Generation(ctx context.Context) (id, after int64, err error) {
 }
 
 // close ends both servers and removes their files.
-func (p *Pair) close(context.Context) error {
+func (p *Pair) close() error {
 	var errs []error
 	for _, s := range p.servers {
 		if s.cmd != nil {
@@ -370,6 +365,3 @@ func (p *Pair) close(context.Context) error {
 	}
 	return errors.Join(append(errs, os.RemoveAll(p.home))...)
 }
-
-// killLimit is how long killed processes may take to end.
-const killLimit = 10 * time.Second
