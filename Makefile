@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate generate-clients accounts upgrade pooler land mutants sim libraries bench torture tour
+.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries bench torture tour
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ accounts: ## follow the account events of a real PDS: needs node, npm
 
 upgrade: ## replace the version before by this one under load, and go back
 	cmd/mlsd/checkupgrade.sh
+
+failover: ## promote a standby ten times under load: needs PostgreSQL with pg_rewind
+	go run ./cmd/clientsim --scenario failover,failover-async --failovers 10
 
 pooler: ## run mlsd behind a real PgBouncer: needs it, or Debian's packages
 	cmd/mlsd/checkpgbouncer.sh

@@ -53,6 +53,8 @@ type Subscriber struct {
 	// ReadAgain makes it read its convos again after OutdatedCursor, as a client does whose server has
 	// lost events. Without it, OutdatedCursor is a violation.
 	ReadAgain bool
+	// OnOutdated is called for each OutdatedCursor, before the convos are read again. It may be nil.
+	OnOutdated func()
 	// ServerSent makes it read streamConvoEvents.
 	ServerSent bool
 	// ConnectionLife is about how long it keeps a connection; 0: for ever. Pause is how long it now
@@ -169,8 +171,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 	for k, v := range s.Query {
 		params[k] = v
 	}
-	// Server-sent events begin after the cursor: the last event cannot be asked for again.
-	again := !s.ServerSent && s.rng.IntN(4) > 0
+	// Server-sent events begin after the cursor: the last event cannot be asked for again. A client
+	// whose server has lost exactly its last event would not be told if it asked for that.
+	again := !s.ServerSent && !s.ReadAgain && s.rng.IntN(4) > 0
 	cursor, ok := s.Observer.Resume(again)
 	position := s.Observer.Position()
 	if !ok && s.From != nil {
@@ -394,6 +397,9 @@ func (s *Subscriber) pause(ctx context.Context) {
 
 func (s *Subscriber) observe(ctx context.Context, node *xrpc.Client, h xrpc.Event, at, since time.Time) error {
 	if h.Kind == xrpc.EventInfo && h.Name == outdatedCursor && s.ReadAgain {
+		if s.OnOutdated != nil {
+			s.OnOutdated()
+		}
 		read, err := readConvos(ctx, node, s.Account)
 		if err == nil {
 			s.Observer.ReadAgain(read)

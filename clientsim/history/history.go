@@ -177,6 +177,14 @@ func (s *convoHistory) step() int {
 	return s.roster[len(s.roster)-1].step + 1
 }
 
+// Log returns the digests of a convo's entries by seq, from 1. 0 is an entry that was not
+// acknowledged.
+func (c *History) Log(convo string) []EntryDigest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.convos[convo].log)
+}
+
 // End returns the seq of a convo's last entry.
 func (c *History) End(convo string) int64 {
 	c.mu.Lock()

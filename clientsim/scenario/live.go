@@ -56,6 +56,10 @@ type liveRun struct {
 	mu     sync.RWMutex // guards convos
 	convos []*liveConvo
 
+	// prepare, if not nil, is called for each subscriber before it listens.
+	prepare func(*client.Subscriber)
+	// onSent, if not nil, gets each acknowledged message instead of the history.
+	onSent      func(convo string, seq int64, m history.EntryDigest)
 	length      time.Duration                                                  // how long they write
 	disturb     func(ctx, writing context.Context, length time.Duration) error // goes on beside the writers
 	stopWriting func()                                                         // before length is over
@@ -182,6 +186,9 @@ func (b *liveRun) makeAccounts(ctx context.Context, writers, subscribers int, le
 		s := b.subscribers.Add(fmt.Sprintf("subscriber-%d", i), p.Account, b.cluster.Clients, p.device)
 		s.From = new(int64) // the account is new: this is everything that there ever was for it
 		s.OnEvent = b.measure
+		if b.prepare != nil {
+			b.prepare(s)
+		}
 		if b.w.Calm {
 			continue
 		}

@@ -111,6 +111,10 @@ func raise(most *atomic.Int64, n int64) {
 }
 
 func (b *liveRun) acknowledged(r *liveConvo, seq int64, m history.EntryDigest) error {
+	if b.onSent != nil {
+		b.onSent(r.id, seq, m)
+		return nil
+	}
 	if b.history.Entry(r.id, seq, m) {
 		return fmt.Errorf("two entries were acknowledged at seq %d of convo %s", seq, r.id)
 	}

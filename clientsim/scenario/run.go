@@ -109,7 +109,13 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 		result.Skipped = "needs --upgrade, other versions of the server: cmd/mlsd/checkupgrade.sh"
 		return result
 	}
-	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For)
+	if s.Standby {
+		if _, err := testbed.StandbyPrograms(); err != nil {
+			result.Skipped = "SKIPPED: " + err.Error()
+			return result
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For+time.Duration(c.Failovers)*failoverLimit)
 	defer cancel()
 	start := time.Now()
 	w := testbed.NewWorld(to, c.Options, salt(s.Name), func(now string) { progress.Now("%s: %s", s.Name, now) })

@@ -19,6 +19,8 @@ type Scenario struct {
 	Agents bool
 	// Upgrade is set for a scenario that needs several binaries of the server.
 	Upgrade bool
+	// Standby is set for a scenario that needs an installed PostgreSQL, to make a standby.
+	Standby bool
 	Run     func(context.Context, *testbed.World) error
 }
 
@@ -79,6 +81,8 @@ func Scenarios() []Scenario {
 		{Name: "live", About: "many write and many listen on two servers, with dropped, slow and new members, and kills of leader and database", Control: true, Run: Live},
 		{Name: "live-idle", About: "many idle streams, and then a message to many: memory, and time until the last has it", Control: true, Run: LiveIdle},
 		{Name: "rolling-upgrade", About: "two servers are replaced by other versions, one at a time, under load, and one goes back", Control: true, Upgrade: true, Run: RollingUpgrade},
+		{Name: "failover", About: "the primary of two servers crashes or hangs under load, again and again; its synchronous standby takes over", Control: true, Standby: true, Run: Failover},
+		{Name: "failover-async", About: "the standby takes over without the newest writes: how many are lost, and who is told", Control: true, Standby: true, Run: FailoverAsync},
 		{Name: "expired-key", About: "writes are repeated after their keys have expired: other checks prevent duplicates", Control: true, Run: ExpiredKey},
 		{Name: "long-conversation", About: "random joins, leaves, messages and faults, from the printed seed", Run: LongConversation},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -18,9 +19,12 @@ import (
 // Cluster is several servers on one PostgreSQL. Each of the processes can be killed or restarted
 // alone.
 type Cluster struct {
-	Postgres *Postmaster
+	Postgres *Postmaster // nil: a Pair
 	Nodes    []*Proc
 	Clients  []*xrpc.Client // of the nodes, in their order
+
+	// OnAnswer, if not nil, gets each call that a node has answered with success.
+	OnAnswer func(node int, who *xrpc.Account, call xrpc.Call, answer xrpc.Answer)
 }
 
 // ClusterOptions say how a cluster differs from the usual one.
@@ -46,7 +50,15 @@ func (w *World) WithClusterOf(ctx context.Context, o ClusterOptions, play func(*
 	if err != nil {
 		return err
 	}
-	f := &Cluster{Postgres: pg}
+	defer func() { err = errors.Join(err, pg.Stop(), w.Server.Start(context.WithoutCancel(ctx), nil)) }()
+	if err := pg.Start(ctx); err != nil {
+		return err
+	}
+	return w.withNodes(ctx, pg.URL(), o, &Cluster{Postgres: pg}, play)
+}
+
+// withNodes starts the servers of a cluster, on the database at url, and runs play on it.
+func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *Cluster, play func(*Cluster) error) (err error) {
 	defer func() {
 		if err != nil {
 			for i, node := range f.Nodes {
@@ -59,33 +71,29 @@ func (w *World) WithClusterOf(ctx context.Context, o ClusterOptions, play func(*
 		for _, node := range f.Nodes {
 			err = errors.Join(err, node.Stop())
 		}
-		err = errors.Join(err, pg.Stop(), w.Server.Start(context.WithoutCancel(ctx), nil))
 	}()
-	if err := pg.Start(ctx); err != nil {
-		return err
-	}
 	if o.Transport == nil {
 		o.Transport = FastTransport()
 	}
 	for range o.Nodes {
-		if err := w.addNode(ctx, f, o); err != nil {
+		if err := w.addNode(ctx, url, f, o); err != nil {
 			return err
 		}
 	}
 	return play(f)
 }
 
-// addNode starts another node of the cluster.
-func (w *World) addNode(ctx context.Context, f *Cluster, o ClusterOptions) error {
-	address := f.Postgres.URL()
+// addNode starts another node of the cluster, on the database at url.
+func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOptions) error {
 	if o.Through != nil {
 		var err error
-		if address, err = o.Through(address); err != nil {
+		if url, err = o.Through(url); err != nil {
 			return err
 		}
 	}
-	node := w.Server.onDatabase(address, fmt.Sprintf("-node-%d", len(f.Nodes)+1))
-	if err := node.Start(ctx, o.Settings); err != nil {
+	node := w.Server.onDatabase(url, fmt.Sprintf("-node-%d", len(f.Nodes)+1))
+	maps.Copy(node.env, o.Settings)
+	if err := node.Start(ctx, nil); err != nil {
 		return err
 	}
 	f.Nodes = append(f.Nodes, node)
@@ -107,6 +115,9 @@ func (f *Cluster) Do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, cal
 		answer, err := f.Clients[node].Once(ctx, who, call)
 		wait, again := xrpc.RetryAfter(err, backoff)
 		if !again {
+			if err == nil && f.OnAnswer != nil {
+				f.OnAnswer(node, who, call, answer)
+			}
 			return answer, err
 		}
 		if ctx.Err() != nil {

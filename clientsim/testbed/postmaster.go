@@ -25,7 +25,7 @@ import (
 type Postmaster struct {
 	args    []string // its command line
 	owner   *syscall.Stat_t
-	sockets string
+	sockets string // directory that it needs; "": none
 	url     string
 	log     *lastLines
 
@@ -92,11 +92,18 @@ func (m *Postmaster) URL() string { return m.url }
 
 // Start starts it, and returns when it accepts connections.
 func (m *Postmaster) Start(ctx context.Context) error {
+	if m.sockets == "" {
+		return m.start(ctx)
+	}
 	if err := os.Mkdir(m.sockets, 0o700); err == nil { // else it still exists
 		if err := os.Chown(m.sockets, int(m.owner.Uid), int(m.owner.Gid)); err != nil {
 			return fmt.Errorf("PostgreSQL: %w", err)
 		}
 	}
+	return m.start(ctx)
+}
+
+func (m *Postmaster) start(ctx context.Context) error {
 	m.cmd = exec.Command(m.args[0], m.args[1:]...)
 	m.cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "LD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH")}
 	output := &recoveryCounter{log: m.log, recoveries: &m.recoveries}

@@ -68,6 +68,8 @@ type Options struct {
 	Agents string // folder with agents of other MLS libraries, or ""
 	// Upgrade are the binaries that rolling-upgrade replaces the server's with, one after the other.
 	Upgrade []string
+	// Failovers is how often the primary fails in failover and failover-async.
+	Failovers int
 }
 
 // Target is the server that a run talks to.

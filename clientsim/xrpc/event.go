@@ -54,8 +54,8 @@ type StreamError struct{ Name, Message string }
 
 func (e *StreamError) Error() string { return "stream: " + e.Name + ": " + e.Message }
 
-// eventFields are the fields of all kinds of events, as CBOR and JSON name them. No two kinds use
-// one name for different things. Unknown fields are ignored.
+// eventFields are the fields of all kinds of events but info, as CBOR and JSON name them. No two of
+// these kinds use one name for different things. Unknown fields are ignored.
 type eventFields struct {
 	Message       *messageFields `json:"message"`
 	ConvoID       string         `json:"convoId"`
@@ -117,17 +117,32 @@ func ReadFrame(frame []byte) (Event, error) {
 	if header.Op != 1 || !ok || !strings.HasPrefix(header.T, "#") {
 		return Event{}, fmt.Errorf("frame: op %d, t %q", header.Op, header.T)
 	}
+	if kind == EventInfo {
+		return readInfoFrame(body)
+	}
 	var fields struct {
 		eventFields
 		Cursor   int64  `cbor:"cursor"`
 		Position string `cbor:"position"`
-		Name     string `cbor:"name"`
 	}
 	if err := readLastItem(body, &fields); err != nil {
 		return Event{}, fmt.Errorf("frame: %s: %w", kind, err)
 	}
 	e := fields.event(kind, fields.Cursor)
-	e.Position, e.Name = fields.Position, fields.Name
+	e.Position = fields.Position
+	return e, e.check()
+}
+
+// readInfoFrame reads an info event, whose message is a text for people.
+func readInfoFrame(body []byte) (Event, error) {
+	var fields struct {
+		Name    string `cbor:"name"`
+		Message string `cbor:"message"`
+	}
+	if err := readLastItem(body, &fields); err != nil {
+		return Event{}, fmt.Errorf("frame: info: %w", err)
+	}
+	e := Event{Kind: EventInfo, Name: fields.Name}
 	return e, e.check()
 }
 

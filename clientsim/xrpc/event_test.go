@@ -24,6 +24,10 @@ func TestReadFrame(t *testing.T) {
 	if got, err = xrpc.ReadFrame(xrpctest.MembershipFrame(t, 5, "c", xrpctest.Listener, "left")); err != nil || !got.CommitNeeded || got.DID != xrpctest.Listener.String() {
 		t.Errorf("a membership: %+v, %v", got, err)
 	}
+	info := xrpctest.FrameOf(t, map[string]any{"op": int64(1), "t": "#infoEvent"}, map[string]any{"name": "OutdatedCursor", "message": "read again"})
+	if got, err = xrpc.ReadFrame(info); err != nil || got.Kind != xrpc.EventInfo || got.Name != "OutdatedCursor" {
+		t.Errorf("an info with a message: %+v, %v", got, err)
+	}
 	_, err = xrpc.ReadFrame(xrpctest.FrameOf(t, map[string]any{"op": int64(-1)}, map[string]any{"error": "FutureCursor", "message": "no"}))
 	if err == nil || err.Error() != "stream: FutureCursor: no" {
 		t.Errorf("an error frame: %v", err)

@@ -132,15 +132,21 @@ func (l *lifecycle) migrate(ctx context.Context) error {
 }
 
 func (l *lifecycle) openPools(ctx context.Context) error {
+	primary, err := pgpool.NewPrimary(l.databaseURL, l.log)
+	if err != nil {
+		return err
+	}
+	stop := inBackground(ctx, primary.Run)
+	l.onClose(func(context.Context) error { stop(); return nil })
 	for _, p := range []struct {
 		pool **pgxpool.Pool
-		open func(context.Context, string) (*pgxpool.Pool, error)
+		open func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error)
 	}{
 		{&l.db.requests, pgpool.Open},
 		{&l.db.reserved, pgpool.OpenReserved},
 		{&l.db.maintenance, pgpool.OpenMaintenance},
 	} {
-		pool, err := p.open(ctx, l.databaseURL)
+		pool, err := p.open(ctx, l.databaseURL, primary.Follow)
 		if err != nil {
 			return err
 		}

@@ -252,6 +252,10 @@ var mutants = []mutant{
 	{"sessions that a pooler shares", "internal/pgpool.TestPooler", []edit{ // E11
 		{"internal/pgpool.compareSessions", `others == session`, `others == 0`},
 		{"internal/pgpool.compareSessions", `now != session`, `now == 0`}}},
+	{"a primary that hangs keeps its statements", "internal/pgpool.TestPrimaryHangs", []edit{ // E7
+		{"internal/pgpool.Primary.promoted", `c.address != address`, `false`}}},
+	{"a panic when the database ends", "internal/pgpool.TestLostBeforeCommit", []edit{ // L1
+		{"internal/pgpool.Transaction.sendAndCommit", `!conn.IsClosed()`, `true`}}},
 	{"parameters that a pooler refuses", "internal/pgpool.TestPooler", []edit{ // E11
 		{"internal/pgpool.SetLater", `!atStart[name]`, `false`}}},
 	{"a restore without the archive", "internal/localpg.TestRestoreToAMoment", []edit{

@@ -80,35 +80,38 @@ func requestConns() int32 { return int32(min(max(4*runtime.GOMAXPROCS(0), 8), 32
 
 // Open returns the pool for requests on the database at url. It does not wait for the database to
 // answer.
-func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
+func Open(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
 	cfg, err := Config(url)
 	if err != nil {
 		return nil, err
 	}
-	return open(ctx, cfg)
+	return open(ctx, cfg, options)
 }
+
+// Option changes how a pool connects.
+type Option func(*pgxpool.Config)
 
 // OpenReserved returns a pool of 13 connections for batches that many requests share. A batch does
 // not queue for a connection behind single requests.
-func OpenReserved(ctx context.Context, url string) (*pgxpool.Pool, error) {
+func OpenReserved(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
 	cfg, err := config(url, batchLimits, limits, lookups)
 	if err != nil {
 		return nil, err
 	}
 	cfg.MaxConns = reservedConns
-	return open(ctx, cfg)
+	return open(ctx, cfg, options)
 }
 
 // OpenMaintenance returns a pool of 4 connections for work in the background that no request waits
 // for. It does not change the planner's settings: such work reads many rows, and a scan can be
 // the right plan.
-func OpenMaintenance(ctx context.Context, url string) (*pgxpool.Pool, error) {
+func OpenMaintenance(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
 	cfg, err := config(url, limits)
 	if err != nil {
 		return nil, err
 	}
 	cfg.MaxConns = maintenanceConns
-	return open(ctx, cfg)
+	return open(ctx, cfg, options)
 }
 
 // Config returns how Open connects to the database at url. Settings in the URL, pool_max_conns
@@ -148,6 +151,7 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 		return nil, fmt.Errorf("parse the database URL: %w", err)
 	}
 	cfg.PingTimeout = pingTimeout
+	boundConnect(&cfg.ConnConfig.Config)
 	for _, group := range settings {
 		for name, value := range group {
 			if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
@@ -162,7 +166,10 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 	return cfg, nil
 }
 
-func open(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
+func open(ctx context.Context, cfg *pgxpool.Config, options []Option) (*pgxpool.Pool, error) {
+	for _, option := range options {
+		option(cfg)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)

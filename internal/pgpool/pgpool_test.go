@@ -23,7 +23,7 @@ func TestSettings(t *testing.T) {
 	repeatableRead(t, url)
 	for _, c := range []struct {
 		name         string
-		open         func(context.Context, string) (*pgxpool.Pool, error)
+		open         func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error)
 		url          string
 		setting      string
 		want         string
@@ -56,7 +56,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s, %s: %d connections, want %d", c.name, c.url, got, c.wantMaxConns)
 		}
 	}
-	for _, open := range []func(context.Context, string) (*pgxpool.Pool, error){pgpool.Open, pgpool.OpenReserved, pgpool.OpenMaintenance} {
+	for _, open := range []func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error){pgpool.Open, pgpool.OpenReserved, pgpool.OpenMaintenance} {
 		if _, err := open(t.Context(), "postgres://%"); err == nil {
 			t.Error("an invalid URL was accepted")
 		}

@@ -24,8 +24,9 @@ var atStart = map[string]bool{
 }
 
 // SetLater makes a new connection set its session settings with a statement. PgBouncer refuses a
-// connection that begins with settings such as lock_timeout.
+// connection that begins with settings such as lock_timeout. It also bounds the time to connect.
 func SetLater(cfg *pgx.ConnConfig) error {
+	boundConnect(&cfg.Config)
 	later := map[string]string{}
 	for name, value := range cfg.RuntimeParams {
 		if !atStart[name] {

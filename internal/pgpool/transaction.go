@@ -200,8 +200,10 @@ func (t *Transaction) sendAndCommit(ctx context.Context, queries []*pgx.QueuedQu
 	if err == nil {
 		pipeline.SendQueryParams("commit", nil, nil, nil, nil)
 	}
-	if syncErr := pipeline.Sync(); err == nil {
-		err = syncErr
+	if !conn.IsClosed() { // the driver is ending a closed one in the background, and panics if both send
+		if syncErr := pipeline.Sync(); err == nil {
+			err = syncErr
+		}
 	}
 	if err == nil {
 		err = results.receive(queries)

@@ -1,0 +1,215 @@
+package pgpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Primary knows which of the hosts of a database URL accepts writes. It keeps a session there. If
+// that does not answer, it looks for a host that has been promoted. Then it closes the connections
+// of its pools to all other hosts: a host that hangs would keep their statements waiting.
+//
+// It does nothing if the URL names one host, or has no target_session_attrs.
+type Primary struct {
+	cfg *pgx.ConnConfig // of the session; nil: nothing to do
+	log *slog.Logger
+
+	mu      sync.Mutex // guards what follows
+	address string     // the host that accepts writes; "": not known
+	conns   map[*followedConn]struct{}
+}
+
+const (
+	primaryPing    = time.Second / 2        // how often the session is asked
+	primaryAnswer  = time.Second            // how long it may take to answer, and to connect
+	primaryAgain   = 100 * time.Millisecond // until the next search for a primary
+	connectTimeout = 3 * time.Second        // to connect to one host
+)
+
+var errNotPrimary = errors.New("another host accepts writes")
+
+// NewPrimary returns the Primary of a URL. It connects when it runs.
+func NewPrimary(url string, log *slog.Logger) (*Primary, error) {
+	p := &Primary{log: log, conns: map[*followedConn]struct{}{}}
+	cfg, err := config(url, limits)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.ConnConfig.ValidateConnect == nil || !severalHosts(cfg.ConnConfig) {
+		return p, nil
+	}
+	p.cfg = cfg.ConnConfig
+	if err := SetLater(p.cfg); err != nil {
+		return nil, err
+	}
+	p.cfg.ConnectTimeout = primaryAnswer
+	return p, nil
+}
+
+func severalHosts(cfg *pgx.ConnConfig) bool {
+	for _, other := range cfg.Fallbacks { // with sslmode=prefer a host has two entries
+		if other.Host != cfg.Host || other.Port != cfg.Port {
+			return true
+		}
+	}
+	return false
+}
+
+// Follow makes a pool connect to the primary alone while that is known.
+func (p *Primary) Follow(cfg *pgxpool.Config) {
+	if p.cfg == nil {
+		return
+	}
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !p.allows(address) {
+			return nil, errNotPrimary
+		}
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return p.follow(conn, address)
+	}
+}
+
+func (p *Primary) allows(address string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.address == "" || p.address == address
+}
+
+// followedConn is a connection of a pool.
+type followedConn struct {
+	net.Conn
+	primary *Primary
+	address string // as it was dialled, which is also its RemoteAddr
+}
+
+func (p *Primary) follow(conn net.Conn, address string) (net.Conn, error) {
+	c := &followedConn{conn, p, address}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.address != "" && p.address != address { // it has changed meanwhile
+		return nil, errors.Join(errNotPrimary, conn.Close())
+	}
+	p.conns[c] = struct{}{}
+	return c, nil
+}
+
+// Close implements net.Conn.
+func (c *followedConn) Close() error {
+	c.primary.mu.Lock()
+	delete(c.primary.conns, c)
+	c.primary.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// Run watches the primary until ctx ends.
+func (p *Primary) Run(ctx context.Context) {
+	if p.cfg == nil {
+		return
+	}
+	for last := ""; ctx.Err() == nil; {
+		session, err := p.search(ctx, last)
+		if err == nil {
+			address := session.PgConn().Conn().RemoteAddr().String()
+			p.promoted(ctx, last, address)
+			last = address
+			err = p.hold(ctx, session)
+		}
+		if p.lost() && ctx.Err() == nil {
+			p.log.WarnContext(ctx, "the database's primary does not answer", "host", last, "error", err)
+		}
+		pause(ctx, primaryAgain)
+	}
+}
+
+// search connects to the host that accepts writes. A standby can have been promoted while the last
+// primary hangs, so the others are asked first.
+func (p *Primary) search(ctx context.Context, last string) (*pgx.Conn, error) {
+	others := p.cfg.Copy()
+	others.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address == last {
+			return nil, errNotPrimary
+		}
+		return p.cfg.DialFunc(ctx, network, address)
+	}
+	session, err := pgx.ConnectConfig(ctx, others)
+	if err != nil && last != "" {
+		session, err = pgx.ConnectConfig(ctx, p.cfg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the primary: %w", err)
+	}
+	return session, nil
+}
+
+// hold returns when the session does not answer any more, or ctx has ended.
+func (p *Primary) hold(ctx context.Context, session *pgx.Conn) (err error) {
+	for err == nil && ctx.Err() == nil {
+		pause(ctx, primaryPing)
+		asking, cancel := context.WithTimeout(ctx, primaryAnswer)
+		err = session.Ping(asking)
+		cancel()
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), primaryAnswer)
+	defer cancel()
+	return errors.Join(err, session.Close(closing))
+}
+
+// promoted records the primary, and closes the connections to other hosts.
+func (p *Primary) promoted(ctx context.Context, last, address string) {
+	p.mu.Lock()
+	p.address = address
+	var others []*followedConn
+	for c := range p.conns {
+		if c.address != address {
+			others = append(others, c)
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range others {
+		if err := c.Close(); err != nil {
+			p.log.DebugContext(ctx, "a connection to another host was closed already", "error", err)
+		}
+	}
+	if last != "" && last != address {
+		p.log.WarnContext(ctx, "the database has another primary", "host", address, "before", last, "closed", len(others))
+	}
+}
+
+// lost makes the pools try all hosts. It reports whether the primary was known.
+func (p *Primary) lost() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.address != ""
+	p.address = ""
+	return known
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// boundConnect limits the time to connect to each host: the driver waits for minutes. connect_timeout
+// in the URL wins.
+func boundConnect(cfg *pgconn.Config) {
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTimeout
+	}
+}

@@ -1,0 +1,181 @@
+package pgpool_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"mlsd/internal/pgpool"
+)
+
+// fakeHost is a server that speaks PostgreSQL's protocol. It can be a standby, and it can hang.
+type fakeHost struct {
+	listener net.Listener
+	received chan string // statements that contain "write"
+	// endsAtExecute makes it end a connection instead of executing a prepared statement.
+	endsAtExecute bool
+
+	mu       sync.Mutex // guards what follows
+	readOnly bool
+	hangs    bool
+}
+
+func newFakeHost(t *testing.T, readOnly bool) *fakeHost {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &fakeHost{listener: listener, received: make(chan string, 8), readOnly: readOnly}
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // the test is over
+			}
+			go h.serve(conn)
+		}
+	}()
+	return h
+}
+
+// set changes what it is.
+func (h *fakeHost) set(readOnly, hangs bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.readOnly, h.hangs = readOnly, hangs
+}
+
+// serve answers until it hangs. Then it reads on and answers nothing.
+func (h *fakeHost) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }() // what the client sees is what the test is about
+	backend := pgproto3.NewBackend(conn, conn)
+	if _, err := backend.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	backend.Send(&pgproto3.AuthenticationOk{})
+	backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	for {
+		h.mu.Lock()
+		readOnly, hangs := h.readOnly, h.hangs
+		h.mu.Unlock()
+		if !hangs {
+			if err := backend.Flush(); err != nil {
+				return
+			}
+		}
+		message, err := backend.Receive()
+		if err != nil {
+			return
+		}
+		if _, ok := message.(*pgproto3.Execute); ok && h.endsAtExecute {
+			return
+		}
+		h.answer(backend, message, readOnly)
+	}
+}
+
+func (h *fakeHost) answer(backend *pgproto3.Backend, message pgproto3.FrontendMessage, readOnly bool) {
+	switch m := message.(type) {
+	case *pgproto3.Query:
+		if strings.Contains(m.String, "write") {
+			h.received <- m.String
+		}
+		if strings.Contains(m.String, "transaction_read_only") {
+			value := map[bool]string{true: "on", false: "off"}[readOnly]
+			backend.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("transaction_read_only"), DataTypeOID: 25}}})
+			backend.Send(&pgproto3.DataRow{Values: [][]byte{[]byte(value)}})
+		}
+		backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
+		backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	case *pgproto3.Parse:
+		backend.Send(&pgproto3.ParseComplete{})
+	case *pgproto3.Bind:
+		backend.Send(&pgproto3.BindComplete{})
+	case *pgproto3.Describe:
+		if m.ObjectType == 'S' {
+			backend.Send(&pgproto3.ParameterDescription{})
+		}
+		backend.Send(&pgproto3.NoData{})
+	case *pgproto3.Execute:
+		backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
+	case *pgproto3.Sync:
+		backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	}
+}
+
+// E7: the primary hangs while it has a statement, and its standby is promoted. The statement ends,
+// and the next one goes to the new primary.
+func TestPrimaryHangs(t *testing.T) {
+	t.Parallel()
+	a, b := newFakeHost(t, false), newFakeHost(t, true)
+	url := fmt.Sprintf("postgres://mlsd@%s,%s/mlsd?sslmode=disable&target_session_attrs=read-write", a.listener.Addr(), b.listener.Addr())
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	primary, err := pgpool.NewPrimary(url, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgpool.Open(ctx, url, primary.Follow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var running sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { primary.Run(watching) })
+	if _, err := pool.Exec(ctx, "write 1"); err != nil {
+		t.Fatal(err)
+	}
+	<-a.received
+	a.set(false, true)
+	hanging := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(ctx, "write 2")
+		hanging <- err
+	}()
+	<-a.received
+	b.set(false, false)
+	if err := <-hanging; !pgpool.Unavailable(err) || !pgpool.OutcomeUnknown(err) {
+		t.Errorf("the statement that hung: %v", err)
+	}
+	if _, err := pool.Exec(ctx, "write 3"); err != nil {
+		t.Error(err)
+	}
+	select {
+	case got := <-b.received:
+		if got != "write 3" {
+			t.Errorf("the new primary got %q", got)
+		}
+	default:
+		t.Error("the new primary got nothing")
+	}
+}
+
+// E7: to connect to one host takes three seconds at most, unless the URL says otherwise.
+func TestConnectTimeout(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]time.Duration{
+		"postgres://a,b/mlsd?target_session_attrs=read-write": 3 * time.Second,
+		"postgres://a/mlsd?connect_timeout=7":                 7 * time.Second,
+	} {
+		cfg, err := pgpool.Config(url)
+		if err != nil || cfg.ConnConfig.ConnectTimeout != want {
+			t.Errorf("%s: %s, %v; want %s", url, cfg.ConnConfig.ConnectTimeout, err, want)
+		}
+	}
+}
