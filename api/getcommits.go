@@ -47,7 +47,7 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	if err := read(smallPage); err != nil {
 		return err
 	}
-	if next <= min(to, member.Epoch) && answer.n < maxCommits && !full {
+	if answer.n > 0 && next <= min(to, member.Epoch) && answer.n < maxCommits && !full {
 		var place reservation
 		defer place.release()
 		more, err := h.largePage(c, &place)

@@ -1,5 +1,6 @@
--- The log entries of the person in one convo, of the next @window entries. If none are left there, where the person's next convo begins.
--- Ciphertexts of at most @bytes together, or a single one: what exceeds them is left out, and the end of the window with it.
+-- The log entries of the person in one convo, of the next @window entries. If none are left there,
+-- where the person's next convo begins. Ciphertexts of at most @bytes together, or a single one: what
+-- exceeds them is left out, and the end of the window with it.
 WITH scanned AS (
     SELECT *, sender_did = @did AS own, lead(seq) OVER (ORDER BY seq) IS NULL AS last,
         coalesce(sum(octet_length(body)) FILTER (WHERE sender_did = @did)

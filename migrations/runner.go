@@ -161,7 +161,7 @@ func (r *runner) lock(ctx context.Context) error {
 	}
 	const salt = 1486364155 // golang-migrate's
 	key := int64(crc32.ChecksumIEEE([]byte(schema+"\x00schema_migrations\x00"+database)) * salt)
-	for told := false; ; {
+	for logged := false; ; {
 		var free bool
 		err := r.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&free)
 		if err != nil {
@@ -170,8 +170,8 @@ func (r *runner) lock(ctx context.Context) error {
 		if free {
 			return nil
 		}
-		if !told {
-			told = true
+		if !logged {
+			logged = true
 			r.log.InfoContext(ctx, "another process changes the schema; this one waits")
 		}
 		if err := pause(ctx, busyPause); err != nil {

@@ -60,8 +60,12 @@ func (j *journal) change(f func([]porcupine.Operation) int) (sum int) {
 	return sum
 }
 
-// objectLimit bounds the search for one object.
-const objectLimit = 10 * time.Second
+const (
+	// objectLimit bounds the search for one object.
+	objectLimit = 10 * time.Second
+	// maxUndecided is which part of the objects may take longer: one in so many.
+	maxUndecided = 100
+)
 
 // judge returns a violation for each object whose operations have no possible order. undecided
 // counts the objects whose search took too long.

@@ -38,6 +38,12 @@ func (l *load) judge(ctx context.Context, report *Report) error {
 		l.w.Report(found...)
 		report.Histories[j.kind] = operations
 		report.Undecided += undecided
+		if undecided*maxUndecided > len(j.objects) {
+			l.w.Broken("%s: the histories of %d of %d objects took too long to judge", j.kind, undecided, len(j.objects))
+		}
+		if operations == 0 {
+			l.w.Broken("%s: the run had no operations, so it shows nothing", j.kind)
+		}
 	}
 	for i, node := range l.cluster.Nodes {
 		broken, err := node.CheckDatabase(ctx)

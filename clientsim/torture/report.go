@@ -81,7 +81,7 @@ func (r *Report) Write(out io.Writer) error {
 	if r.Undecided > 0 {
 		p.line("  %d objects undecided: the search for an order took too long", r.Undecided)
 	}
-	p.line("lost %d, doubled %d, otherwise broken %d", r.count(history.Lost), r.count(history.Duplicated), r.count(history.Broken))
+	p.line("lost %d, doubled %d, broken %d", r.count(history.Lost), r.count(history.Duplicated), r.count(history.Broken))
 	for _, v := range r.Violations[:min(len(r.Violations), mostShown)] {
 		p.line("  %s", v)
 	}

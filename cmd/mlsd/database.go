@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/localpg"
@@ -63,7 +62,7 @@ func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 	if err != nil {
 		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
 	}
-	conn, err := connect(ctx, cfg.ConnConfig)
+	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
 	if err != nil {
 		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
 	}
@@ -72,12 +71,4 @@ func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
 	}
 	return nil
-}
-
-// connect makes one connection, also through a pooler.
-func connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
-	if err := pgpool.SetLater(cfg); err != nil {
-		return nil, err
-	}
-	return pgx.ConnectConfig(ctx, cfg)
 }

@@ -16,6 +16,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/localpg"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 )
 
@@ -165,7 +166,7 @@ func connectToInspect(ctx context.Context, cfg Config, timeout time.Duration) (*
 	params["statement_timeout"], params["lock_timeout"] = fmt.Sprint(timeout.Milliseconds()), "2000"
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	conn, err := connect(ctx, pool.ConnConfig)
+	conn, err := pgpool.Connect(ctx, pool.ConnConfig)
 	if err != nil {
 		return nil, fmt.Errorf("inspect: reach the database: %w", err)
 	}

@@ -110,7 +110,7 @@ func TestConnectionLostInMigration(t *testing.T) {
 	m.wantUntouched(t)
 }
 
-// X9: nothing is taken back while a node runs. A schema that is taken back all the same makes the
+// X9: nothing is taken back while a node runs. A schema that is taken back in spite of that makes the
 // node not ready, and the node says why.
 func TestDownUnderARunningServer(t *testing.T) {
 	t.Parallel()

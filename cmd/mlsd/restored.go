@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/events"
+	"mlsd/internal/pgpool"
 )
 
 // restoredTimeout is how long "restored" waits for the database.
@@ -34,7 +35,7 @@ func restored(ctx context.Context, url string, stdout io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
 	}
-	conn, err := connect(ctx, cfg.ConnConfig)
+	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
 	if err != nil {
 		return fmt.Errorf("reach the database: %w", err)
 	}

@@ -124,7 +124,7 @@ type TimelinesError struct {
 }
 
 func (e *TimelinesError) Error() string {
-	return fmt.Sprintf("the backup is of timeline %d, and the archive has the later timelines %v, which earlier restores have begun: say which one to restore",
+	return fmt.Sprintf("the backup is of timeline %d, and the archive has the later timelines %v, which earlier restores have begun, also failed ones: say which one to restore",
 		e.Backup, e.Later)
 }
 

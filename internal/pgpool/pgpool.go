@@ -141,7 +141,7 @@ func ConnectToMigrate(ctx context.Context, url string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	return Connect(ctx, cfg.ConnConfig)
 }
 
 // config parses the URL and adds the session settings that it lacks.

@@ -23,6 +23,14 @@ var atStart = map[string]bool{
 	"standard_conforming_strings": true, "options": true, "replication": true,
 }
 
+// Connect makes one connection, also through a pooler.
+func Connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	if err := SetLater(cfg); err != nil {
+		return nil, err
+	}
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
 // SetLater makes a new connection set its session settings with a statement. PgBouncer refuses a
 // connection that begins with settings such as lock_timeout. It also bounds the time to connect.
 func SetLater(cfg *pgx.ConnConfig) error {

@@ -51,6 +51,16 @@ func TestPooler(t *testing.T) {
 			if err != nil || timeout != "2s" || level != "read committed" {
 				t.Errorf("lock_timeout %q, isolation %q, %v", timeout, level, err)
 			}
+			migrate, err := pgpool.ConnectToMigrate(t.Context(), through)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := migrate.QueryRow(t.Context(), `SELECT current_setting('statement_timeout')`).Scan(&timeout); err != nil || timeout != "0" {
+				t.Errorf("statement_timeout %q, %v", timeout, err)
+			}
+			if err := migrate.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
