@@ -252,5 +252,8 @@ func (p *Phone) Acknowledge(d *Draft, answer xrpc.Answer) error {
 		return fmt.Errorf("%s: %s answered %.200q: %w", p.Name, d.Call.Method, answer.Body, err)
 	}
 	p.Model.Acknowledged(p.Account, d.Call)
+	if err := p.keep(d, changes); err != nil {
+		return err
+	}
 	return p.Save(changes)
 }

@@ -257,7 +257,8 @@ type Item struct {
 	ID     string     `json:"id"`
 	Commit bool       `json:"commit,omitempty"`
 	Own    bool       `json:"own,omitempty"`
-	Past   bool       `json:"past,omitempty"` // from before this device joined the group: it has no key
-	Sender syntax.DID `json:"sender"`         // as the MLS message says; for a message of its own, this account
+	Past   bool       `json:"past,omitempty"` // of an epoch that this device has no key for
+	Digest Digest     `json:"digest,omitzero"`
+	Sender syntax.DID `json:"sender"` // as the MLS message says; for a message of its own, this account
 	Text   string     `json:"text,omitempty"`
 }

@@ -79,6 +79,7 @@ func Scenarios() []Scenario {
 		{Name: "live", About: "many write and many listen on two servers, with dropped, slow and new members, and kills of leader and database", Control: true, Run: Live},
 		{Name: "live-idle", About: "many idle streams, and then a message to many: memory, and time until the last has it", Control: true, Run: LiveIdle},
 		{Name: "rolling-upgrade", About: "two servers are replaced by other versions, one at a time, under load, and one goes back", Control: true, Upgrade: true, Run: RollingUpgrade},
+		{Name: "restored-backup", About: "the server is restored to an earlier moment, and its clients make good what it lost", Control: true, Run: RestoredBackup},
 		{Name: "expired-key", About: "writes are repeated after their keys have expired: other checks prevent duplicates", Control: true, Run: ExpiredKey},
 		{Name: "long-conversation", About: "random joins, leaves, messages and faults, from the printed seed", Run: LongConversation},
 	}
