@@ -120,7 +120,7 @@ func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regain
 		k := &lost[i]
 		switch {
 		case k.Kind == kindSend && k.Epoch == epoch:
-		case k.Kind == kindLeave && (r.Waiting == "" || phase == GiveUp):
+		case k.Kind == kindLeave && r.Waiting == "":
 		case k.isCommit() && k.Epoch == epoch+1 && phase >= ResendCommits:
 		default:
 			r.Waiting = fmt.Sprintf("its %s of epoch %d, and the server is in %d", k.Kind, k.Epoch, epoch)
@@ -213,7 +213,11 @@ func (p *Phone) writeAnew(ctx context.Context, convo string, r *Regained) error 
 				return err
 			}
 			r.Anew++
-		case kindLeave: // resend sends it
+		case kindLeave:
+			if taken, err := p.sendKept(ctx, k); err != nil || !taken {
+				return fmt.Errorf("%s: its leave is refused: %w", p.Name, err)
+			}
+			r.Same++
 		default:
 			if err := p.Save(map[string][]byte{k.name: nil}); err != nil {
 				return err

@@ -59,6 +59,8 @@ type Thread struct {
 	Last string `json:"last,omitempty"`
 	// Rewound is set if the server has lost entries that this device had read.
 	Rewound bool `json:"rewound,omitempty"`
+	// AddedBy is the commit that added this device, if the server has lost it.
+	AddedBy history.Digest `json:"addedBy,omitzero"`
 }
 
 // ErrKilled is returned by every method of a phone whose app is not running.

@@ -37,6 +37,9 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) error {
 		thread.Cursor = items[common-1].Seq
 	} else {
 		thread.First, thread.Cursor = 0, 0
+		if len(items) > 0 && items[0].Past && items[0].Commit {
+			thread.AddedBy = items[0].Digest
+		}
 	}
 	if err := p.openThread(thread, changes); err != nil {
 		return err

@@ -120,6 +120,9 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		return history.Item{}, fmt.Errorf("a gap: it follows %d", thread.Cursor)
 	}
 	item := history.Item{Seq: view.Seq, ID: view.ID, Sender: view.Sender, Digest: history.DigestOf(view.Ciphertext)}
+	if added := thread.AddedBy; thread.First == 0 && added != (history.Digest{}) && added != item.Digest {
+		return history.Item{}, ErrForked // the log begins with another addition of this device
+	}
 	if before, ok, err := p.takeLoose(thread.ConvoID, item.Digest, changes); err != nil || ok {
 		before.Seq, before.ID = view.Seq, view.ID
 		return before, err
@@ -142,7 +145,7 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 	if epoch < thread.Entered || thread.Rewound && epoch < group.Epoch() {
 		// This entry is older than the commit that added this device, or of an epoch that is over
 		// for it. MLS keeps no keys of those.
-		item.Past = true
+		item.Past, item.Commit = true, xrpc.IsCommit(view)
 		return item, nil
 	}
 	got, err := group.Process(view.Ciphertext)
