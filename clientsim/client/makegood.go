@@ -23,9 +23,12 @@ const (
 	ResendMessages Phase = iota
 	// ResendCommits also sends again the commit that ends this epoch.
 	ResendCommits
-	// GiveUp waits for nobody any more. The device enters the group at the server's epoch, and
-	// encrypts again what no longer fits.
-	GiveUp
+	// EnterAgain does not wait for lost commits any more. A device whose group is ahead of the server
+	// enters it again, and who added members adds them again.
+	EnterAgain
+	// WriteAnew encrypts the lost messages again that no longer fit. It comes last: a device that is
+	// still ahead can never read them.
+	WriteAnew
 )
 
 // Regained is what one call of MakeGood did.
@@ -49,7 +52,7 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 		return r, nil
 	case xrpc.ErrorName(err) == mlsapi.ErrConvoNotFound:
 		r.Waiting = "the commit that added it"
-		if phase == GiveUp {
+		if phase >= EnterAgain {
 			err = p.withdrawUsed(ctx, convo)
 			return r, err
 		}
@@ -66,7 +69,7 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 		return r, err
 	}
 	if ahead {
-		if phase < GiveUp || r.Progress() {
+		if phase < EnterAgain || r.Progress() {
 			r.Waiting = "a commit of another device"
 			return r, nil
 		}
@@ -75,10 +78,38 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 			return r, err
 		}
 	}
-	if phase == GiveUp {
-		err = p.writeAnew(ctx, convo, &r)
+	if phase >= EnterAgain {
+		if err := p.makeAnew(ctx, convo, phase, &r); err != nil {
+			return r, err
+		}
+	}
+	if r.Waiting == "" {
+		err = p.confirmAgain(ctx, convo)
 	}
 	return r, err
+}
+
+// confirmAgain confirms the Welcome that the phone joined with, if the server has it as a new one.
+func (p *Phone) confirmAgain(ctx context.Context, convo string) error {
+	ref := p.UsedRef(convo)
+	if ref == "" {
+		return nil
+	}
+	_, err := p.Net.Do(ctx, p.Account, xrpc.WelcomeCall(convo, ref))
+	switch xrpc.ErrorName(err) {
+	case mlsapi.ErrWelcomeNotFound, mlsapi.ErrWelcomeConsumed, mlsapi.ErrNotMember:
+		return nil
+	}
+	if err == nil {
+		_, err = p.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, true, ""))
+	}
+	return err
+}
+
+// UsedRef returns the KeyPackageRef by which the phone joined a convo, or "".
+func (p *Phone) UsedRef(convo string) string {
+	ref, _ := p.Disk.Read(usedPrefix + convo)
+	return string(ref)
 }
 
 // ahead reports whether the phone's group has left the epoch that the server is in, or has another
@@ -192,36 +223,37 @@ func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err err
 	return true, p.Save(map[string][]byte{k.name: nil})
 }
 
-// writeAnew encrypts the lost messages again, in the present epoch, and makes the lost additions
-// again. Other lost commits only changed keys, or are made again by any member.
-func (p *Phone) writeAnew(ctx context.Context, convo string, r *Regained) error {
+// makeAnew makes the lost additions again, and then the lost messages. Other lost commits only changed
+// keys, or are made again by any member.
+func (p *Phone) makeAnew(ctx context.Context, convo string, phase Phase, r *Regained) error {
 	lost, err := p.lostDrafts(convo)
 	if err != nil {
 		return err
 	}
+	r.Waiting = ""
 	for i := range lost {
 		k := &lost[i]
-		switch k.Kind {
-		case kindSend:
-			changes := map[string][]byte{k.name: nil, looseName(convo, k.Digest): nil}
-			if err := errors.Join(p.Send(ctx, convo, k.Text), p.Save(changes)); err != nil {
-				return err
-			}
+		switch {
+		case k.Kind == kindAdd:
+			err = p.addAnew(ctx, convo, k)
 			r.Anew++
-		case kindAdd:
-			if err := p.addAnew(ctx, convo, k); err != nil {
-				return err
-			}
-			r.Anew++
-		case kindLeave:
-			if taken, err := p.sendKept(ctx, k); err != nil || !taken {
-				return fmt.Errorf("%s: its leave is refused: %w", p.Name, err)
+		case k.isCommit():
+			err = p.Save(map[string][]byte{k.name: nil})
+		case phase < WriteAnew:
+			r.Waiting = "others, before it writes again"
+		case k.Kind == kindLeave:
+			var taken bool
+			if taken, err = p.sendKept(ctx, k); err == nil && !taken {
+				err = fmt.Errorf("%s: its leave is refused", p.Name)
 			}
 			r.Same++
-		default:
-			if err := p.Save(map[string][]byte{k.name: nil}); err != nil {
-				return err
-			}
+		case k.Kind == kindSend:
+			changes := map[string][]byte{k.name: nil, looseName(convo, k.Digest): nil}
+			err = errors.Join(p.Send(ctx, convo, k.Text), p.Save(changes))
+			r.Anew++
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -264,13 +296,11 @@ func (p *Phone) MakeGoodPackages(ctx context.Context) error {
 // withdrawUsed withdraws the KeyPackage by which the phone joined a convo, if the addition does not
 // come back. The server may hand it out again, and the phone has no key for it any more.
 func (p *Phone) withdrawUsed(ctx context.Context, convo string) error {
-	ref, ok := p.Disk.Read(usedPrefix + convo)
-	if !ok {
+	ref := p.UsedRef(convo)
+	if ref == "" {
 		return nil
 	}
 	device := sha256.Sum256(p.Device.SignatureKey())
-	if _, err := p.Net.Do(ctx, p.Account, xrpc.WithdrawCall(hex.EncodeToString(device[:]), xrpc.NewKey(), string(ref))); err != nil {
-		return err
-	}
-	return p.Save(map[string][]byte{usedPrefix + convo: nil})
+	_, err := p.Net.Do(ctx, p.Account, xrpc.WithdrawCall(hex.EncodeToString(device[:]), xrpc.NewKey(), ref))
+	return err
 }

@@ -64,25 +64,38 @@ func (m *Model) Restored(convo string, log []mlsapi.MessageView, roster []syntax
 	}
 }
 
-// CheckRestored reports what is still gone, unless excuse says why it cannot come back. A commit need
-// not come back: another one may have its epoch.
-func (c *ConvoModel) CheckRestored(excuse func(syntax.DID) string) (found []Violation, named []string) {
-	judge := func(who syntax.DID, format string, args ...any) {
-		what := fmt.Sprintf(format, args...)
-		if why := excuse(who); why != "" {
-			named = append(named, what+": "+why)
+// Unread returns the acknowledged messages which a member may see and which a device has never read.
+func (c *ConvoModel) Unread(did syntax.DID, items []Item) (texts []string) {
+	read := map[string]bool{}
+	for _, item := range items {
+		read[item.Text] = true
+	}
+	for _, text := range slices.Sorted(maps.Keys(c.Sent)) {
+		if !read[text] && c.Sent[text].Seq >= c.Members[did].from {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// CheckRestored reports what is still gone, but for what members wrote that never came back: that is
+// named. A commit need not come back, because another one may have its epoch.
+func (c *ConvoModel) CheckRestored(never func(syntax.DID) bool) (found []Violation, named []string) {
+	judge := func(who syntax.DID, what string) {
+		if never(who) {
+			named = append(named, what+": its device never came back")
 			return
 		}
 		found = append(found, Violation{Kind: Lost, Convo: c.ID, What: what + " was lost in the restore, and nobody made it good"})
 	}
 	for _, text := range slices.Sorted(maps.Keys(c.Gone.Sent)) {
-		judge(c.Gone.Sent[text].Sender, "%q of %s", text, c.Gone.Sent[text].Sender)
+		judge(c.Gone.Sent[text].Sender, fmt.Sprintf("%q of %s", text, c.Gone.Sent[text].Sender))
 	}
 	for _, did := range slices.Sorted(maps.Keys(c.Gone.Joined)) {
-		judge(did, "the addition of %s", did)
+		judge(did, fmt.Sprintf("the addition of %s", did))
 	}
 	for _, did := range slices.Sorted(maps.Keys(c.Gone.Left)) {
-		judge(did, "the leave of %s", did)
+		judge(did, fmt.Sprintf("the leave of %s", did))
 	}
 	return found, named
 }

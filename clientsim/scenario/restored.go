@@ -12,12 +12,13 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
 )
 
 const (
 	restoredConvos = 3
-	restoredTexts  = 12 // messages of each phone
-	mostRounds     = 40 // calls of MakeGood of each phone until nothing is waited for
+	restoredTexts  = 12  // messages of each phone
+	mostRounds     = 100 // calls of MakeGood of each phone until nothing is waited for
 )
 
 // RestoredBackup restores the server to a moment at which clients were writing. The server loses
@@ -60,19 +61,40 @@ func RestoredBackup(ctx context.Context, w *testbed.World) error {
 		if err := g.creator().CommitRemovals(ctx, g.convo); err != nil {
 			return err
 		}
+		if err := r.w.SyncAll(ctx, g.convo, append(g.writers, g.late, g.joiner)...); err != nil {
+			return err
+		}
 	}
 	r.judge(lost)
+	return r.claimAll(ctx)
+}
+
+// claimAll claims the KeyPackages of those that joined. After the restore the server must not hand
+// out one that was used.
+func (r *restored) claimAll(ctx context.Context) error {
+	for _, g := range r.groups {
+		used := g.joiner.UsedRef(g.convo)
+		for range 3 {
+			out, err := g.creator().ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{g.joiner.Account.DID}, r.w.Suite, g.convo, xrpc.NewKey()))
+			if err != nil {
+				return err
+			}
+			for _, kp := range out.KeyPackages {
+				if kp.KeyPackageRef == nil || *kp.KeyPackageRef == used {
+					r.w.Broken("a used KeyPackage of %s is handed out again", g.joiner.Name)
+				}
+			}
+		}
+	}
 	return nil
 }
 
 // restored is a run of the scenario.
 type restored struct {
-	w         *testbed.World
-	groups    []*restoredGroup
-	same      int
-	anew      int
-	rejoined  int
-	neverBack []*client.Phone
+	w      *testbed.World
+	groups []*restoredGroup
+
+	same, anew, rejoined int // what MakeGood did
 }
 
 // restoredGroup is one convo, and its devices by what they do.
@@ -107,7 +129,6 @@ func (r *restored) makeGroup(ctx context.Context, i int) error {
 	}
 	g := &restoredGroup{convo: convo, writers: phones[:3], late: phones[3], never: phones[4], leaver: phones[5], joiner: joiners[0]}
 	r.groups = append(r.groups, g)
-	r.neverBack = append(r.neverBack, g.never)
 	return nil
 }
 
@@ -209,7 +230,7 @@ func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*cli
 			phase = client.ResendMessages
 		case waiting == "":
 			return nil
-		case phase < client.GiveUp:
+		case phase < client.WriteAnew:
 			phase++
 		default:
 			return errors.New(waiting)
@@ -220,17 +241,12 @@ func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*cli
 
 // judge checks what became of what was lost. Devices that never come back are taken out.
 func (r *restored) judge(lost int) {
-	never := map[syntax.DID]bool{}
-	for _, p := range r.neverBack {
-		never[p.Account.DID] = true
-		r.w.Retire(p)
+	never, late := map[syntax.DID]bool{}, map[syntax.DID]bool{}
+	for _, g := range r.groups {
+		never[g.never.Account.DID], late[g.late.Account.DID] = true, true
+		r.w.Retire(g.never)
 	}
-	r.w.CheckRestored(func(did syntax.DID) string {
-		if never[did] {
-			return "its device never came back"
-		}
-		return ""
-	})
+	r.w.CheckRestored(func(did syntax.DID) bool { return never[did] }, func(did syntax.DID) bool { return late[did] })
 	named := 0
 	for _, c := range r.w.Model.Snapshot() {
 		named += len(c.Gone.Sent) + len(c.Gone.Left)

@@ -117,14 +117,38 @@ func (w *World) founder(c *history.ConvoModel) (*client.Phone, error) {
 	return nil, fmt.Errorf("no founder is left in convo %s", c.ID)
 }
 
-// CheckRestored checks that clients have made good what a restore has lost. excuse says why an
-// account's writes cannot come back, or "". What cannot is in the report's notes.
-func (w *World) CheckRestored(excuse func(syntax.DID) string) {
+// CheckRestored checks that clients have made good what a restore has lost, and that each device has
+// read each message. What cannot come back is in the report's notes: what accounts wrote that never
+// came back, and what the others wrote anew before a late one came back, in an epoch that it had left.
+func (w *World) CheckRestored(never, late func(syntax.DID) bool) {
 	for _, c := range w.Model.Snapshot() {
-		found, named := c.CheckRestored(excuse)
+		found, named := c.CheckRestored(never)
+		for _, p := range w.membersOf(&c) {
+			unread, err := unreadBy(p, &c)
+			if err != nil {
+				w.Broken("%v", err)
+			}
+			for _, text := range unread {
+				if late(p.Account.DID) {
+					named = append(named, fmt.Sprintf("%q to %s, which came back after it was written anew", text, p.Name))
+					continue
+				}
+				found = append(found, history.Violation{Kind: history.Lost, Convo: c.ID, Who: p.Name, What: fmt.Sprintf("%q was never read", text)})
+			}
+		}
 		w.Report(found...)
 		for _, text := range named {
 			w.Note("cannot come back: %s", text)
 		}
 	}
+}
+
+// unreadBy returns the messages that a phone has never read.
+func unreadBy(p *client.Phone, c *history.ConvoModel) ([]string, error) {
+	inbox, err := p.Inbox(c.ID)
+	if err != nil {
+		return nil, err
+	}
+	loose, err := p.Loose(c.ID)
+	return c.Unread(p.Account.DID, append(inbox, loose...)), err
 }
