@@ -10,9 +10,6 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// comparePage is how many entries of the log rewind compares at once.
-const comparePage = 100
-
 // rewind sets a thread back to the last entry that both the phone and the server have. Later entries
 // of the inbox become loose: when their bytes come back at another place, take finds them by their
 // digest. They cannot be decrypted a second time.
@@ -21,7 +18,7 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) error {
 	if err != nil {
 		return err
 	}
-	common, last, err := p.common(ctx, thread, items)
+	common, err := p.common(ctx, thread, items)
 	if err != nil {
 		return err
 	}
@@ -32,11 +29,11 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) error {
 			return err
 		}
 	}
-	thread.Rewound, thread.Last = true, last
+	thread.Rewound = true
 	if common > 0 {
-		thread.Cursor = items[common-1].Seq
+		thread.Cursor, thread.Last = items[common-1].Seq, items[common-1].ID
 	} else {
-		thread.First, thread.Cursor = 0, 0
+		thread.First, thread.Cursor, thread.Last = 0, 0, ""
 		if len(items) > 0 && items[0].Past && items[0].Commit {
 			thread.AddedBy = items[0].Digest
 		}
@@ -47,35 +44,44 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) error {
 	return p.Save(changes)
 }
 
-// common counts the first entries of the inbox that the server's log has at the same place, and
-// returns the id of the last one.
-func (p *Phone) common(ctx context.Context, thread *Thread, items []history.Item) (n int, last string, err error) {
-	for after := thread.First - 1; n < len(items); {
-		answer, err := p.Net.Do(ctx, p.Account, xrpc.MessagesCall(thread.ConvoID, "all", max(after, 0), comparePage))
+// common counts the first entries of the inbox that the server still has. If it has one, it has all
+// before it.
+func (p *Phone) common(ctx context.Context, thread *Thread, items []history.Item) (n int, err error) {
+	low, high := 0, len(items) // the server has those below low, and not those from high on
+	for low < high {
+		middle := (low + high) / 2
+		has, err := p.serverHas(ctx, thread.ConvoID, items[middle])
 		if err != nil {
-			return 0, "", err
+			return 0, err
 		}
-		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
-		if err != nil {
-			return 0, "", fmt.Errorf("%s: getMessages: %w", p.Name, err)
-		}
-		for i := range page.Messages {
-			if n == len(items) || !isAt(items[n], &page.Messages[i]) {
-				return n, last, nil
-			}
-			n, last, after = n+1, page.Messages[i].ID, page.Messages[i].Seq
-		}
-		if page.Cursor == nil {
-			break
+		if has {
+			low = middle + 1
+		} else {
+			high = middle
 		}
 	}
-	return n, last, nil
+	return low, nil
 }
 
-// isAt reports whether an entry of the log is the one that was read. Bytes that came back at the same
-// place have another id.
-func isAt(item history.Item, view *mlsapi.MessageView) bool {
-	return item.Seq == view.Seq && (item.ID == view.ID || item.ID == "") && item.Digest == history.DigestOf(view.Ciphertext)
+// serverHas asks whether the server has an entry at the place where it was read. An entry that came
+// back at the same place has another id.
+func (p *Phone) serverHas(ctx context.Context, convo string, item history.Item) (bool, error) {
+	call := xrpc.MessagesSinceCall(convo, "all", item.ID, 1)
+	if item.ID == "" { // its own external commit, which it has not read
+		call = xrpc.MessagesCall(convo, "all", item.Seq-1, 1)
+	}
+	answer, err := p.Net.Do(ctx, p.Account, call)
+	if xrpc.ErrorName(err) == mlsapi.ErrInvalidCursor {
+		return false, nil
+	}
+	if err != nil || item.ID != "" {
+		return err == nil, err
+	}
+	page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+	if err != nil {
+		return false, fmt.Errorf("%s: getMessages: %w", p.Name, err)
+	}
+	return len(page.Messages) == 1 && page.Messages[0].Seq == item.Seq && history.DigestOf(page.Messages[0].Ciphertext) == item.Digest, nil
 }
 
 // looseName names the file of an entry that was read, and that the server has lost.
