@@ -108,6 +108,9 @@ func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[stri
 	own := history.Item{Seq: out.Seq, Commit: true, Own: true, Sender: p.Account.DID, Digest: d.Digest}
 	if thread, ok := p.Threads[d.Convo()]; ok && thread.Rewound {
 		// The device leaves a fork, and keeps what it has read. It reads on to its own commit.
+		if err := p.leaveBranch(d.Convo(), changes); err != nil {
+			return err
+		}
 		thread.Entered, thread.AddedBy = d.Epoch, history.Digest{}
 		if err := p.writeItem(looseName(d.Convo(), d.Digest), own, changes); err != nil {
 			return err

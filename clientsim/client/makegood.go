@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -150,9 +151,9 @@ func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regain
 	for i := range lost {
 		k := &lost[i]
 		switch {
-		case k.Kind == kindSend && k.Epoch == epoch:
+		case k.Kind == kindSend && k.Epoch == epoch && !k.Forked:
 		case k.Kind == kindLeave && r.Waiting == "":
-		case k.isCommit() && k.Epoch == epoch+1 && phase >= ResendCommits:
+		case k.isCommit() && k.Epoch == epoch+1 && !k.Forked && phase >= ResendCommits:
 		default:
 			r.Waiting = fmt.Sprintf("its %s of epoch %d, and the server is in %d", k.Kind, k.Epoch, epoch)
 			continue
@@ -192,6 +193,22 @@ func (p *Phone) lostDrafts(convo string) ([]keptDraft, error) {
 	return slices.DeleteFunc(kept, func(k keptDraft) bool {
 		return there[k.Digest] || k.Kind != kindLeave && !thread.Rewound && k.Epoch < thread.Entered
 	}), err
+}
+
+// leaveBranch marks the lost drafts of a convo, but for a leave, because the device enters the group
+// again.
+func (p *Phone) leaveBranch(convo string, changes map[string][]byte) error {
+	lost, err := p.lostDrafts(convo)
+	if err != nil {
+		return err
+	}
+	for _, k := range lost {
+		k.Forked = k.Kind != kindLeave
+		if changes[k.name], err = json.Marshal(&k.Draft); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isCommit reports whether the draft moves the epoch.
