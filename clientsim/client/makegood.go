@@ -137,7 +137,8 @@ func (p *Phone) ahead(ctx context.Context, convo string) (bool, error) {
 	return group.Epoch() > uint64(view.Epoch), nil
 }
 
-// resend sends a convo's lost drafts in their order, until one has to wait for other devices.
+// resend sends a convo's lost drafts in their order, as far as they need not wait for other devices.
+// It sends one commit at most, because others may have messages of the epoch that it creates.
 func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regained) error {
 	lost, err := p.lostDrafts(convo)
 	if err != nil || len(lost) == 0 {
@@ -168,7 +169,7 @@ func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regain
 		}
 		r.Same++
 		if k.isCommit() {
-			epoch = k.Epoch
+			epoch, phase = k.Epoch, ResendMessages
 		}
 	}
 	return nil

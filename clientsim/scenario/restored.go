@@ -51,9 +51,13 @@ func RestoredBackup(ctx context.Context, w *testbed.World) error {
 	if lost == 0 {
 		w.Broken("the scenario itself: the restore has lost nothing")
 	}
-	for _, g := range r.groups {
+	for number, g := range r.groups {
+		before := r.anew + r.rejoined
 		if err := r.makeGood(ctx, g, g.reconnecting(false)); err != nil {
 			return fmt.Errorf("convo %s: %w", g.convo, err)
+		}
+		if n := r.anew + r.rejoined - before; n > 0 && number > 0 {
+			w.Broken("convo %s waits for no late commit, and still %d writes did not come back byte for byte", g.convo, n)
 		}
 		if err := r.makeGood(ctx, g, g.reconnecting(true)); err != nil {
 			return fmt.Errorf("convo %s, the late devices: %w", g.convo, err)
@@ -223,11 +227,12 @@ func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*cli
 			if got.Waiting != "" {
 				waiting = p.Name + " waits for " + got.Waiting
 			}
-			progress = progress || got.Progress()
+			if got.Progress() { // the log has grown: messages come first again
+				progress, phase = true, client.ResendMessages
+			}
 		}
 		switch {
 		case progress:
-			phase = client.ResendMessages
 		case waiting == "":
 			return nil
 		case phase < client.WriteAnew:
