@@ -105,9 +105,24 @@ func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[stri
 	if err := p.Model.Committed(d.Convo(), d.Digest, out.Seq); err != nil {
 		return err
 	}
-	return p.startReading(&Thread{
+	own := history.Item{Seq: out.Seq, Commit: true, Own: true, Sender: p.Account.DID, Digest: d.Digest}
+	if thread, ok := p.Threads[d.Convo()]; ok && thread.Rewound {
+		// The device leaves a fork, and keeps what it has read. It reads on to its own commit.
+		if err := p.leaveBranch(d.Convo(), changes); err != nil {
+			return err
+		}
+		thread.Entered, thread.AddedBy = d.Epoch, history.Digest{}
+		if err := p.writeItem(looseName(d.Convo(), d.Digest), own, changes); err != nil {
+			return err
+		}
+		return p.openThread(thread, changes)
+	}
+	if err := p.startReading(&Thread{
 		ConvoID: d.Convo(), GroupID: d.GroupID, First: out.Seq, Cursor: out.Seq, Entered: d.Epoch,
-	}, changes)
+	}, changes); err != nil {
+		return err
+	}
+	return p.writeItem(inboxName(d.Convo(), out.Seq), own, changes)
 }
 
 func (p *Phone) acknowledgeLeave(d *Draft, answer xrpc.Answer) error {

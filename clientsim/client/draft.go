@@ -42,6 +42,9 @@ type Draft struct {
 	DIDs    []syntax.DID   `json:"dids,omitempty"`  // members that are added or removed
 	// WithInfo is set if the draft carries the group's new GroupInfo.
 	WithInfo bool `json:"withInfo,omitempty"`
+	// Forked is set if the device has left the branch of the group that the bytes belong to. An epoch
+	// of the same number can come, in which nobody can read them.
+	Forked bool `json:"forked,omitempty"`
 }
 
 // Convo is the convo that the draft writes to. It is empty for a create.
@@ -252,5 +255,8 @@ func (p *Phone) Acknowledge(d *Draft, answer xrpc.Answer) error {
 		return fmt.Errorf("%s: %s answered %.200q: %w", p.Name, d.Call.Method, answer.Body, err)
 	}
 	p.Model.Acknowledged(p.Account, d.Call)
+	if err := p.keep(d, changes); err != nil {
+		return err
+	}
 	return p.Save(changes)
 }

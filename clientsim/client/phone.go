@@ -55,6 +55,12 @@ type Thread struct {
 	// Entered is the epoch in which this device joined the group. It has no key for older messages
 	// of its account.
 	Entered uint64 `json:"entered"`
+	// Last is the id of the entry at Cursor. It is empty if that was not read.
+	Last string `json:"last,omitempty"`
+	// Rewound is set if the server has lost entries that this device had read.
+	Rewound bool `json:"rewound,omitempty"`
+	// AddedBy is the commit that added this device, if the server has lost it.
+	AddedBy history.Digest `json:"addedBy,omitzero"`
 }
 
 // ErrKilled is returned by every method of a phone whose app is not running.
@@ -111,6 +117,9 @@ const (
 	OutboxPrefix  = "outbox/"
 	ownPrefix     = "own/"
 	welcomePrefix = "welcome/"
+	keptPrefix    = "kept/"  // acknowledged drafts: see MakeGood
+	loosePrefix   = "loose/" // entries that were read, and that the server has lost
+	usedPrefix    = "used/"  // KeyPackageRef of the Welcome that was joined with
 )
 
 // Save writes the device and the given files in one write.

@@ -1,9 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -19,20 +20,22 @@ const pageSize = 7
 
 // Sync reads the log from where this phone stopped, and decrypts it. Each page is one write of
 // ratchets, cursor and plaintexts. A killed app reads the page again, and still has the secrets for
-// it.
+// it. If the server has lost entries that the phone has read, the phone goes back to the last one
+// that both have: see rewind. Error: ErrForked.
 func (p *Phone) Sync(ctx context.Context, convo string) error {
 	for {
 		thread, _, err := p.Open(convo)
 		if err != nil {
 			return err
 		}
-		answer, err := p.Net.Do(ctx, p.Account, xrpc.MessagesCall(convo, "all", thread.Cursor, pageSize))
+		page, behind, err := p.nextPage(ctx, thread)
+		if err == nil && behind {
+			if err = p.rewind(ctx, thread); err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return err
-		}
-		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
-		if err != nil {
-			return fmt.Errorf("%s: getMessages: %w", p.Name, err)
 		}
 		if err := p.takePage(thread, page.Messages); err != nil {
 			return fmt.Errorf("%s: %w", p.Name, err)
@@ -46,56 +49,104 @@ func (p *Phone) Sync(ctx context.Context, convo string) error {
 	}
 }
 
+// nextPage asks for the entries behind the last one that was read. It names that entry by its id,
+// so that the server notices if it does not have it any more. behind is set then.
+func (p *Phone) nextPage(ctx context.Context, thread *Thread) (page *mlsapi.GetMessagesOutput, behind bool, err error) {
+	call := xrpc.MessagesCall(thread.ConvoID, "all", thread.Cursor, pageSize)
+	if thread.Last != "" { // not after its own external commit, which the phone does not read
+		call = xrpc.MessagesSinceCall(thread.ConvoID, "all", thread.Last, pageSize)
+	}
+	answer, err := p.Net.Do(ctx, p.Account, call)
+	if xrpc.ErrorName(err) == mlsapi.ErrInvalidCursor {
+		return nil, true, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if page, err = mlsapi.DecodeGetMessagesOutput(answer.Body); err != nil {
+		return nil, false, fmt.Errorf("%s: getMessages: %w", p.Name, err)
+	}
+	return page, page.LastSeq != nil && *page.LastSeq < thread.Cursor, nil
+}
+
+// ErrForked says that the log has another commit in an epoch that this device has left by a commit
+// which the server has lost. The device must enter the group again: see Rejoin.
+var ErrForked = errors.New("clientsim: another commit has taken the epoch")
+
+// takePage keeps what comes before a fork.
 func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) error {
 	if len(page) == 0 {
 		return nil
 	}
 	changes := map[string][]byte{}
+	var forked error
 	for i := range page {
-		item, err := p.take(thread, &page[i])
+		item, err := p.take(thread, &page[i], changes)
+		if errors.Is(err, ErrForked) {
+			forked = fmt.Errorf("seq %d: %w", page[i].Seq, err)
+			break
+		}
 		if err != nil {
 			return fmt.Errorf("seq %d: %w", page[i].Seq, err)
 		}
-		data, err := json.Marshal(item)
-		if err != nil {
+		if err := p.writeItem(inboxName(thread.ConvoID, item.Seq), item, changes); err != nil {
 			return err
 		}
-		changes[fmt.Sprintf("%s%s/%012d", inboxPrefix, thread.ConvoID, item.Seq)] = data
+		thread.First = cmp.Or(thread.First, item.Seq)
+		thread.Cursor, thread.Last = item.Seq, item.ID
 	}
 	if err := p.openThread(thread, changes); err != nil {
 		return err
 	}
-	return p.Save(changes)
+	return errors.Join(forked, p.Save(changes))
+}
+
+// inboxName names the file of an entry that was read.
+func inboxName(convo string, seq int64) string {
+	return fmt.Sprintf("%s%s/%012d", inboxPrefix, convo, seq)
+}
+
+// writeItem adds an entry to the files to be written.
+func (p *Phone) writeItem(name string, item history.Item, changes map[string][]byte) error {
+	data, err := json.Marshal(item)
+	changes[name] = data
+	return err
 }
 
 // take reads one entry. It trusts no field: the seq must be the next one, and the entry's own bytes
 // say what it is.
-func (p *Phone) take(thread *Thread, view *mlsapi.MessageView) (history.Item, error) {
-	switch {
-	case thread.First == 0:
-		thread.First = view.Seq
-	case view.Seq != thread.Cursor+1:
+func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[string][]byte) (history.Item, error) {
+	if thread.First != 0 && view.Seq != thread.Cursor+1 {
 		return history.Item{}, fmt.Errorf("a gap: it follows %d", thread.Cursor)
 	}
-	item := history.Item{Seq: view.Seq, ID: view.ID, Sender: view.Sender}
-	if text, ok := p.Disk.Read(ownName(sha256.Sum256(view.Ciphertext))); ok {
+	item := history.Item{Seq: view.Seq, ID: view.ID, Sender: view.Sender, Digest: history.DigestOf(view.Ciphertext)}
+	if added := thread.AddedBy; thread.First == 0 && added != (history.Digest{}) && added != item.Digest {
+		return history.Item{}, ErrForked // the log begins with another addition of this device
+	}
+	if before, ok, err := p.takeLoose(thread.ConvoID, item.Digest, changes); err != nil || ok {
+		before.Seq, before.ID = view.Seq, view.ID
+		return before, err
+	}
+	if text, ok := p.Disk.Read(ownName(item.Digest)); ok {
 		item.Own, item.Text = true, string(text)
-		thread.Cursor = view.Seq
 		return item, nil
 	}
 	epoch, err := mlsclient.HeaderEpoch(view.Ciphertext)
 	if err != nil {
 		return history.Item{}, err
 	}
-	if epoch < thread.Entered {
-		// This entry is older than the commit that added this device.
-		item.Past = true
-		thread.Cursor = view.Seq
-		return item, nil
-	}
 	_, group, err := p.Open(thread.ConvoID)
 	if err != nil {
 		return history.Item{}, err
+	}
+	if thread.Rewound && xrpc.IsCommit(view) && epoch+1 >= thread.Entered && epoch < group.Epoch() {
+		return history.Item{}, ErrForked
+	}
+	if epoch < thread.Entered || thread.Rewound && epoch < group.Epoch() {
+		// This entry is older than the commit that added this device, or of an epoch that is over
+		// for it. MLS keeps no keys of those.
+		item.Past, item.Commit = true, xrpc.IsCommit(view)
+		return item, nil
 	}
 	got, err := group.Process(view.Ciphertext)
 	if err != nil {
@@ -108,15 +159,20 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView) (history.Item, er
 	if !got.Commit {
 		item.Sender = syntax.DID(got.Sender)
 		p.stats.Delivered.Add(1)
+		err = p.forgetLoose(thread.ConvoID, item.Text, changes)
 	}
-	thread.Cursor = view.Seq
-	return item, nil
+	return item, err
 }
 
 // Inbox returns what the phone has read of a convo, in order.
 func (p *Phone) Inbox(convo string) ([]history.Item, error) {
+	return p.items(inboxPrefix + convo + "/")
+}
+
+// items reads the entries in a folder of the disk, by name.
+func (p *Phone) items(folder string) ([]history.Item, error) {
 	var items []history.Item
-	for _, name := range p.Disk.List(inboxPrefix + convo + "/") {
+	for _, name := range p.Disk.List(folder) {
 		data, _ := p.Disk.Read(name)
 		var item history.Item
 		if err := json.Unmarshal(data, &item); err != nil {

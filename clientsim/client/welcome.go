@@ -102,7 +102,7 @@ func (p *Phone) JoinSaved(convo string) error {
 		return fmt.Errorf("%s: %w: %w", p.Name, errCannotJoin, err)
 	}
 	w.Joined, w.GroupID = true, group.ID()
-	changes := map[string][]byte{}
+	changes := map[string][]byte{usedPrefix + convo: []byte(w.Ref)}
 	if err := p.startReading(&Thread{ConvoID: convo, GroupID: group.ID(), Entered: group.Epoch()}, changes); err != nil {
 		return err
 	}
@@ -112,8 +112,13 @@ func (p *Phone) JoinSaved(convo string) error {
 // startReading opens a thread for a device that has just joined the group. A device that was in the
 // group before starts again.
 func (p *Phone) startReading(t *Thread, changes map[string][]byte) error {
-	for _, name := range p.Disk.List(inboxPrefix + t.ConvoID + "/") {
-		changes[name] = nil
+	for _, folder := range []string{inboxPrefix, loosePrefix} {
+		for _, name := range p.Disk.List(folder + t.ConvoID + "/") {
+			changes[name] = nil
+		}
+	}
+	if err := p.dropKept(t.ConvoID, changes); err != nil {
+		return err
 	}
 	return p.openThread(t, changes)
 }

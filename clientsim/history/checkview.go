@@ -228,10 +228,12 @@ func (k *checker) applications() {
 }
 
 // inboxed checks that the phone decrypted every acknowledged message once, with the text and the
-// sender that it was sent with.
+// sender that it was sent with. Messages of epochs that it had left when the server was restored are
+// the matter of CheckRestored.
 func (k *checker) inboxed(from int64) {
-	seen := map[string]int64{}
+	seen, past := map[string]int64{}, map[Digest]bool{}
 	for _, item := range k.view.Inbox {
+		past[item.Digest] = item.Past
 		if item.Commit || item.Past {
 			continue
 		}
@@ -245,7 +247,7 @@ func (k *checker) inboxed(from int64) {
 		}
 	}
 	for text, s := range k.convo.Sent {
-		if _, ok := seen[text]; !ok && s.Seq >= from && s.Epoch >= k.view.Entered {
+		if _, ok := seen[text]; !ok && s.Seq >= from && s.Epoch >= k.view.Entered && !past[s.Digest] {
 			k.report(Lost, "%q, acknowledged at seq %d, was never read", text, s.Seq)
 		}
 	}
@@ -257,7 +259,8 @@ type Item struct {
 	ID     string     `json:"id"`
 	Commit bool       `json:"commit,omitempty"`
 	Own    bool       `json:"own,omitempty"`
-	Past   bool       `json:"past,omitempty"` // from before this device joined the group: it has no key
-	Sender syntax.DID `json:"sender"`         // as the MLS message says; for a message of its own, this account
+	Past   bool       `json:"past,omitempty"` // of an epoch that this device has no key for
+	Digest Digest     `json:"digest,omitzero"`
+	Sender syntax.DID `json:"sender"` // as the MLS message says; for a message of its own, this account
 	Text   string     `json:"text,omitempty"`
 }

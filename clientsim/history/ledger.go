@@ -39,6 +39,9 @@ type record struct {
 	unknown   int // attempts with an unknown outcome
 	status    int
 	body      []byte
+	// restored is set if the server was restored since the last answer. The next one may repeat it,
+	// or be a new original.
+	restored bool
 }
 
 // NewLedger returns a ledger that sends requests through wire.
@@ -103,6 +106,12 @@ func (l *Ledger) answered(key ledgerKey, a xrpc.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.recordOf(key)
+	if r.restored {
+		r.restored = false
+		if !a.Replayed() {
+			*r = record{attempts: 1}
+		}
+	}
 	if a.Replayed() {
 		r.replays++
 	} else {
@@ -145,6 +154,15 @@ func (l *Ledger) Expired(who *xrpc.Account, call xrpc.Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.records, ledgerKey{who.DID, call.Method, call.Convo, call.Key})
+}
+
+// Restored records that the server was restored, and may have lost records.
+func (l *Ledger) Restored() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.records {
+		r.restored = true
+	}
 }
 
 // Violations returns the violations since the last call and forgets all keys. Replays without an

@@ -83,3 +83,40 @@ func TestLedgerKeepsCallersApart(t *testing.T) {
 		t.Errorf("violations: %v", found)
 	}
 }
+
+// After a restore, the server may answer a key anew, or repeat its answer. After that, every answer
+// must be the same again.
+func TestLedgerAfterRestore(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		replies []reply // the first comes before the restore
+		broken  bool
+	}{
+		"a record that is still there": {replies: []reply{{200, "a", false}, {200, "a", true}}},
+		"a lost one":                   {replies: []reply{{200, "a", false}, {200, "b", false}, {200, "b", true}}},
+		"a lost one, done twice":       {replies: []reply{{200, "a", false}, {200, "b", false}, {200, "b", false}}, broken: true},
+		"a changed replay":             {replies: []reply{{200, "a", false}, {200, "b", true}}, broken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, ledger := watched(t, func(n int, w http.ResponseWriter) {
+				if tt.replies[n].replay {
+					w.Header().Set("X-Idempotency-Replay", "true")
+				}
+				xrpctest.Say(tt.replies[n].status, tt.replies[n].body)(n, w)
+			})
+			who := xrpctest.Account(t, 0)
+			for i := range tt.replies {
+				if _, err := client.Once(t.Context(), who, xrpctest.Call()); err != nil {
+					t.Fatal(err)
+				}
+				if i == 0 {
+					ledger.Restored()
+				}
+			}
+			if found := ledger.Violations(); (len(found) > 0) != tt.broken {
+				t.Errorf("violations: %v", found)
+			}
+		})
+	}
+}

@@ -42,6 +42,7 @@ type ConvoModel struct {
 	Commits    map[Digest]Commit   // every commit that left a phone
 	Refused    map[Digest]struct{} // ciphertexts and commits that the server turned down
 	Members    map[syntax.DID]*Member
+	Gone       Gone // what a restore of the server has lost
 }
 
 // Commit is a commit that a phone made.
@@ -61,6 +62,11 @@ type Sent struct {
 	Epoch  uint64
 	ID     string
 	Seq    int64
+}
+
+// Founded reports whether did sees the convo from its beginning.
+func (c *ConvoModel) Founded(did syntax.DID) bool {
+	return c.Members[did] != nil && c.Members[did].from == 1
 }
 
 // Live returns the present members, sorted.
@@ -156,6 +162,7 @@ func (m *Model) Committed(convo string, d Digest, seq int64) error {
 	}
 	c.Seq = seq
 	m.convos[convo].Commits[d] = c
+	delete(m.convos[convo].Gone.Commits, d)
 	if m.History != nil && m.History.Entry(convo, seq, DigestEntry(true, "", c.Sender.String(), int64(c.Epoch), d)) {
 		return fmt.Errorf("another entry was acknowledged at seq %d", seq)
 	}
@@ -180,6 +187,7 @@ func (m *Model) Acked(convo string, s Sent) (fresh bool, err error) {
 		return false, fmt.Errorf("acknowledged before as %s at seq %d", before.ID, before.Seq)
 	}
 	m.convos[convo].Sent[s.Text] = s
+	delete(m.convos[convo].Gone.Sent, s.Text)
 	if m.History != nil && m.History.Entry(convo, s.Seq, DigestEntry(false, s.ID, s.Sender.String(), int64(s.Epoch), s.Digest)) {
 		return !ok, fmt.Errorf("another entry was acknowledged at seq %d", s.Seq)
 	}
@@ -196,6 +204,7 @@ func (m *Model) Joined(convo string, by syntax.DID, seq int64, dids []syntax.DID
 			continue // a replay was acknowledged
 		}
 		m.convos[convo].Members[did] = &Member{from: seq, Live: true, Cursor: seq}
+		delete(m.convos[convo].Gone.Joined, did)
 		fresh = append(fresh, did)
 	}
 	if m.History != nil && len(fresh) > 0 {
@@ -212,6 +221,7 @@ func (m *Model) Left(convo string, by, did syntax.DID, seq int64) {
 		return
 	}
 	old.Live = false
+	delete(m.convos[convo].Gone.Left, did)
 	switch {
 	case m.History == nil:
 	case by == did:
@@ -284,7 +294,7 @@ func (m *Model) Snapshot() []ConvoModel {
 	for _, id := range slices.Sorted(maps.Keys(m.convos)) {
 		c := *m.convos[id]
 		c.Sent, c.Attempted, c.Refused = maps.Clone(c.Sent), maps.Clone(c.Attempted), maps.Clone(c.Refused)
-		c.Commits = maps.Clone(c.Commits)
+		c.Commits, c.Gone = maps.Clone(c.Commits), c.Gone.clone()
 		c.Members = map[syntax.DID]*Member{}
 		for did, member := range m.convos[id].Members {
 			copied := *member

@@ -156,10 +156,10 @@ func UnregisterCall(device, key string) Call {
 	})
 }
 
-// WithdrawCall withdraws the KeyPackages of one of the caller's devices.
-func WithdrawCall(deviceID, key string) Call {
+// WithdrawCall withdraws the KeyPackages of one of the caller's devices, or some of them.
+func WithdrawCall(deviceID, key string, refs ...string) Call {
 	return Procedure(mlsapi.NSIDWithdrawKeyPackages, "", key, &mlsapi.WithdrawKeyPackagesInput{
-		DeviceID: deviceID, IdempotencyKey: optional(key),
+		DeviceID: deviceID, KeyPackageRefs: refs, IdempotencyKey: optional(key),
 	})
 }
 

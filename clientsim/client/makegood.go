@@ -1,0 +1,324 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/xrpc"
+)
+
+// Phase says how far MakeGood goes. A client goes on to the next one when the log has not grown for
+// a while: docs/RECOVERY.md says how long.
+type Phase int
+
+const (
+	// ResendMessages sends again what belongs to the epoch that the server is in.
+	ResendMessages Phase = iota
+	// ResendCommits also sends again the commit that ends this epoch.
+	ResendCommits
+	// EnterAgain does not wait for lost commits any more. A device whose group is ahead of the server
+	// enters it again, and who added members adds them again.
+	EnterAgain
+	// WriteAnew encrypts the lost messages again that no longer fit. It comes last: a device that is
+	// still ahead can never read them.
+	WriteAnew
+)
+
+// Regained is what one call of MakeGood did.
+type Regained struct {
+	Same     int    // writes that the server took again, byte for byte
+	Anew     int    // messages that were encrypted again, and members that were invited again
+	Rejoined bool   // by external commit
+	Waiting  string // what the phone waits for, or ""
+}
+
+// Progress reports whether the call changed anything on the server.
+func (r Regained) Progress() bool { return r.Same+r.Anew > 0 || r.Rejoined }
+
+// MakeGood sends again what the server has lost of a convo: the same bytes under the same keys, as
+// far as they fit the epoch that the server is in. It reads the log before and after that. The
+// caller calls it until nothing is waited for.
+func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Regained, err error) {
+	err = p.Sync(ctx, convo)
+	switch forked := errors.Is(err, ErrForked); {
+	case xrpc.ErrorName(err) == mlsapi.ErrNotMember: // it has left, or was removed
+		return r, nil
+	case xrpc.ErrorName(err) == mlsapi.ErrConvoNotFound:
+		r.Waiting = "the commit that added it"
+		if phase >= EnterAgain {
+			err = p.withdrawUsed(ctx, convo)
+			return r, err
+		}
+		return r, nil
+	case err != nil && !forked:
+		return r, err
+	case !forked:
+		if err := p.resend(ctx, convo, phase, &r); err != nil {
+			return r, err
+		}
+	}
+	ahead, err := p.ahead(ctx, convo)
+	if err != nil {
+		return r, err
+	}
+	if ahead {
+		if phase < EnterAgain || r.Progress() {
+			r.Waiting = "a commit of another device"
+			return r, nil
+		}
+		r.Rejoined = true
+		if err := p.Rejoin(ctx, convo); err != nil {
+			return r, err
+		}
+	}
+	if phase >= EnterAgain {
+		if err := p.makeAnew(ctx, convo, phase, &r); err != nil {
+			return r, err
+		}
+	}
+	if r.Waiting == "" {
+		err = p.confirmAgain(ctx, convo)
+	}
+	return r, err
+}
+
+// confirmAgain confirms the Welcome that the phone joined with, if the server has it as a new one.
+func (p *Phone) confirmAgain(ctx context.Context, convo string) error {
+	ref := p.UsedRef(convo)
+	if ref == "" {
+		return nil
+	}
+	_, err := p.Net.Do(ctx, p.Account, xrpc.WelcomeCall(convo, ref))
+	switch xrpc.ErrorName(err) {
+	case mlsapi.ErrWelcomeNotFound, mlsapi.ErrWelcomeConsumed, mlsapi.ErrNotMember:
+		return nil
+	}
+	if err == nil {
+		_, err = p.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, true, ""))
+	}
+	return err
+}
+
+// UsedRef returns the KeyPackageRef by which the phone joined a convo, or "".
+func (p *Phone) UsedRef(convo string) string {
+	ref, _ := p.Disk.Read(usedPrefix + convo)
+	return string(ref)
+}
+
+// ahead reports whether the phone's group has left the epoch that the server is in, or has another
+// history.
+func (p *Phone) ahead(ctx context.Context, convo string) (bool, error) {
+	err := p.Sync(ctx, convo)
+	if errors.Is(err, ErrForked) {
+		return true, nil
+	}
+	if err != nil {
+		if xrpc.ErrorName(err) == mlsapi.ErrNotMember { // its leave was sent again
+			return false, nil
+		}
+		return false, err
+	}
+	group, err := p.Group(convo)
+	if err != nil {
+		return false, err
+	}
+	view, err := p.Convo(ctx, convo)
+	if err != nil {
+		return false, err
+	}
+	return group.Epoch() > uint64(view.Epoch), nil
+}
+
+// resend sends a convo's lost drafts in their order, as far as they need not wait for other devices.
+// It sends one commit at most, because others may have messages of the epoch that it creates.
+func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regained) error {
+	lost, err := p.lostDrafts(convo)
+	if err != nil || len(lost) == 0 {
+		return err
+	}
+	view, err := p.Convo(ctx, convo)
+	if err != nil {
+		return err
+	}
+	epoch := uint64(view.Epoch)
+	for i := range lost {
+		k := &lost[i]
+		switch {
+		case k.Kind == kindSend && k.Epoch == epoch && !k.Forked:
+		case k.Kind == kindLeave && r.Waiting == "":
+		case k.isCommit() && k.Epoch == epoch+1 && !k.Forked && phase >= ResendCommits:
+		default:
+			r.Waiting = fmt.Sprintf("its %s of epoch %d, and the server is in %d", k.Kind, k.Epoch, epoch)
+			continue
+		}
+		taken, err := p.sendKept(ctx, k)
+		if err != nil {
+			return err
+		}
+		if !taken {
+			r.Waiting = fmt.Sprintf("its %s of epoch %d, which is refused", k.Kind, k.Epoch)
+			continue
+		}
+		r.Same++
+		if k.isCommit() {
+			epoch, phase = k.Epoch, ResendMessages
+		}
+	}
+	return nil
+}
+
+// lostDrafts returns the acknowledged drafts of a convo that the log does not have. The phone has
+// read the log to its end.
+func (p *Phone) lostDrafts(convo string) ([]keptDraft, error) {
+	thread, _, err := p.Open(convo)
+	if err != nil {
+		return nil, err
+	}
+	items, err := p.Inbox(convo)
+	if err != nil {
+		return nil, err
+	}
+	there := map[history.Digest]bool{}
+	for _, item := range items {
+		there[item.Digest] = true
+	}
+	kept, err := p.keptDrafts(convo)
+	return slices.DeleteFunc(kept, func(k keptDraft) bool {
+		return there[k.Digest] || k.Kind != kindLeave && !thread.Rewound && k.Epoch < thread.Entered
+	}), err
+}
+
+// leaveBranch marks the lost drafts of a convo, but for a leave, because the device enters the group
+// again.
+func (p *Phone) leaveBranch(convo string, changes map[string][]byte) error {
+	lost, err := p.lostDrafts(convo)
+	if err != nil {
+		return err
+	}
+	for _, k := range lost {
+		k.Forked = k.Kind != kindLeave
+		if changes[k.name], err = json.Marshal(&k.Draft); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isCommit reports whether the draft moves the epoch.
+func (d *Draft) isCommit() bool {
+	return d.Kind == kindAdd || d.Kind == kindRemove || d.Kind == kindCommit || d.Kind == kindRejoin
+}
+
+// sendKept sends an acknowledged draft again. taken is false if the server refuses it.
+func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err error) {
+	answer, err := p.Net.Do(ctx, p.Account, k.Call)
+	var named *xrpc.CallError
+	if errors.As(err, &named) && named.Status/100 == 4 && named.Status != http.StatusUnauthorized {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if k.Kind == kindRejoin { // the group was entered when the commit was acknowledged first
+		out, err := mlsapi.DecodeProcessExternalCommitOutput(answer.Body)
+		if err != nil {
+			return false, err
+		}
+		p.Model.Acknowledged(p.Account, k.Call)
+		return true, p.Model.Committed(k.Convo(), k.Digest, out.Seq)
+	}
+	if err := p.Acknowledge(&k.Draft, answer); err != nil {
+		return false, err
+	}
+	return true, p.Save(map[string][]byte{k.name: nil})
+}
+
+// makeAnew makes the lost additions again, and then the lost messages. Other lost commits only changed
+// keys, or are made again by any member.
+func (p *Phone) makeAnew(ctx context.Context, convo string, phase Phase, r *Regained) error {
+	lost, err := p.lostDrafts(convo)
+	if err != nil {
+		return err
+	}
+	r.Waiting = ""
+	for i := range lost {
+		k := &lost[i]
+		switch {
+		case k.Kind == kindAdd:
+			err = p.addAnew(ctx, convo, k)
+			r.Anew++
+		case k.isCommit():
+			err = p.Save(map[string][]byte{k.name: nil})
+		case phase < WriteAnew:
+			r.Waiting = "others, before it writes again"
+		case k.Kind == kindLeave:
+			var taken bool
+			if taken, err = p.sendKept(ctx, k); err == nil && !taken {
+				err = fmt.Errorf("%s: its leave is refused", p.Name)
+			}
+			r.Same++
+		case k.Kind == kindSend:
+			changes := map[string][]byte{k.name: nil, looseName(convo, k.Digest): nil}
+			err = errors.Join(p.Send(ctx, convo, k.Text), p.Save(changes))
+			r.Anew++
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addAnew adds those members of a lost addition that are not on the roster.
+func (p *Phone) addAnew(ctx context.Context, convo string, k *keptDraft) error {
+	roster, err := p.Roster(ctx, convo)
+	if err != nil {
+		return err
+	}
+	for _, did := range k.DIDs {
+		if slices.Contains(roster, did) {
+			continue
+		}
+		if err := p.Add(ctx, convo, did); err != nil {
+			return err
+		}
+	}
+	return p.Save(map[string][]byte{k.name: nil})
+}
+
+// MakeGoodPackages publishes the KeyPackages again whose publication the server may have lost. Those
+// that it has are duplicates. A used one comes back too: the commit that used it needs it.
+func (p *Phone) MakeGoodPackages(ctx context.Context) error {
+	kept, err := p.keptDrafts("")
+	if err != nil {
+		return err
+	}
+	for i := range kept {
+		if k := &kept[i]; k.Kind == kindPublish || k.Kind == kindPublishMany {
+			if _, err := p.Net.Do(ctx, p.Account, k.Call); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// withdrawUsed withdraws the KeyPackage by which the phone joined a convo, if the addition does not
+// come back. The server may hand it out again, and the phone has no key for it any more.
+func (p *Phone) withdrawUsed(ctx context.Context, convo string) error {
+	ref := p.UsedRef(convo)
+	if ref == "" {
+		return nil
+	}
+	device := sha256.Sum256(p.Device.SignatureKey())
+	_, err := p.Net.Do(ctx, p.Account, xrpc.WithdrawCall(hex.EncodeToString(device[:]), xrpc.NewKey(), ref))
+	return err
+}

@@ -1,0 +1,261 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+const (
+	restoredConvos = 3
+	restoredTexts  = 12  // messages of each phone
+	mostRounds     = 100 // calls of MakeGood of each phone until nothing is waited for
+)
+
+// RestoredBackup restores the server to a moment at which clients were writing. The server loses
+// messages, commits, joins and leaves that it had acknowledged. Afterwards the clients send again
+// what they keep. Some devices come back later, and one never does.
+func RestoredBackup(ctx context.Context, w *testbed.World) error {
+	r := &restored{w: w}
+	for i := range restoredConvos {
+		if err := r.makeGroup(ctx, i); err != nil {
+			return err
+		}
+	}
+	w.Progress("making a backup")
+	backups, err := w.NewBackups(ctx)
+	if err != nil {
+		return err
+	}
+	to, err := r.busy(ctx)
+	if err != nil {
+		return err
+	}
+	w.Progress("restoring the backup")
+	if err := backups.Restore(ctx, to); err != nil {
+		return err
+	}
+	lost := 0
+	for _, c := range w.Model.Snapshot() {
+		lost += c.Gone.Count()
+	}
+	if lost == 0 {
+		w.Broken("the scenario itself: the restore has lost nothing")
+	}
+	for number, g := range r.groups {
+		before := r.anew + r.rejoined
+		if err := r.makeGood(ctx, g, g.reconnecting(false)); err != nil {
+			return fmt.Errorf("convo %s: %w", g.convo, err)
+		}
+		if n := r.anew + r.rejoined - before; n > 0 && number > 0 {
+			w.Broken("convo %s waits for no late commit, and still %d writes did not come back byte for byte", g.convo, n)
+		}
+		if err := r.makeGood(ctx, g, g.reconnecting(true)); err != nil {
+			return fmt.Errorf("convo %s, the late devices: %w", g.convo, err)
+		}
+		if err := g.creator().CommitRemovals(ctx, g.convo); err != nil {
+			return err
+		}
+		if err := r.w.SyncAll(ctx, g.convo, append(g.writers, g.late, g.joiner)...); err != nil {
+			return err
+		}
+	}
+	r.judge(lost)
+	return r.claimAll(ctx)
+}
+
+// claimAll claims the KeyPackages of those that joined. After the restore the server must not hand
+// out one that was used.
+func (r *restored) claimAll(ctx context.Context) error {
+	for _, g := range r.groups {
+		used := g.joiner.UsedRef(g.convo)
+		for range 3 {
+			out, err := g.creator().ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{g.joiner.Account.DID}, r.w.Suite, g.convo, xrpc.NewKey()))
+			if err != nil {
+				return err
+			}
+			for _, kp := range out.KeyPackages {
+				if kp.KeyPackageRef == nil || *kp.KeyPackageRef == used {
+					r.w.Broken("a used KeyPackage of %s is handed out again", g.joiner.Name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// restored is a run of the scenario.
+type restored struct {
+	w      *testbed.World
+	groups []*restoredGroup
+
+	same, anew, rejoined int // what MakeGood did
+}
+
+// restoredGroup is one convo, and its devices by what they do.
+type restoredGroup struct {
+	convo   string
+	writers []*client.Phone // the first is the creator
+	late    *client.Phone   // reconnects after the others
+	never   *client.Phone   // does not reconnect
+	leaver  *client.Phone   // leaves at the end
+	joiner  *client.Phone   // joins after the moment
+}
+
+func (g *restoredGroup) creator() *client.Phone { return g.writers[0] }
+
+// reconnecting are the phones that are there at first, or also the late one.
+func (g *restoredGroup) reconnecting(late bool) []*client.Phone {
+	phones := append([]*client.Phone{g.leaver, g.joiner}, g.writers...)
+	if late {
+		phones = append(phones, g.late)
+	}
+	return phones
+}
+
+func (r *restored) makeGroup(ctx context.Context, i int) error {
+	phones, convo, err := r.w.Convo(ctx, 6)
+	if err != nil {
+		return err
+	}
+	joiners, err := r.w.Phones(ctx, 1)
+	if err != nil {
+		return err
+	}
+	g := &restoredGroup{convo: convo, writers: phones[:3], late: phones[3], never: phones[4], leaver: phones[5], joiner: joiners[0]}
+	r.groups = append(r.groups, g)
+	return nil
+}
+
+// busy makes all phones write at once, and returns a moment in the middle of it.
+func (r *restored) busy(ctx context.Context) (to time.Time, err error) {
+	var before, after sync.WaitGroup
+	passed := make(chan struct{}) // closed at the moment
+	var mu sync.Mutex             // guards errs
+	var errs []error
+	for number, g := range r.groups {
+		for _, p := range append(g.reconnecting(true)[2:], g.never, g.leaver) {
+			rng := rand.New(rand.NewPCG(r.w.RNG.Uint64(), 0))
+			before.Add(1)
+			after.Go(func() {
+				err := r.write(ctx, g, p, 0, rng)
+				before.Done()
+				<-passed
+				if err == nil {
+					err = r.write(ctx, g, p, 1, rng)
+				}
+				if err == nil {
+					err = r.change(ctx, g, p, number)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			})
+		}
+	}
+	before.Wait()
+	to = time.Now()
+	close(passed)
+	after.Wait()
+	return to, errors.Join(errs...)
+}
+
+// write sends one half of a phone's messages, and now and then rotates its keys.
+func (r *restored) write(ctx context.Context, g *restoredGroup, p *client.Phone, half int, rng *rand.Rand) error {
+	for i := range restoredTexts / 2 {
+		if err := p.Send(ctx, g.convo, fmt.Sprintf("%s, %d.%d", p.Name, half, i)); err != nil {
+			return err
+		}
+		if rng.IntN(8) == 0 && p != g.never && p != g.late {
+			if err := p.Rotate(ctx, g.convo); err != nil {
+				return err
+			}
+		}
+	}
+	return p.Sync(ctx, g.convo)
+}
+
+// change makes the phone's change of the group, which the server loses.
+func (r *restored) change(ctx context.Context, g *restoredGroup, p *client.Phone, number int) error {
+	switch {
+	case p == g.writers[1]:
+		if err := p.Add(ctx, g.convo, g.joiner.Account.DID); err != nil {
+			return err
+		}
+		if err := g.joiner.Join(ctx, g.convo); err != nil {
+			return err
+		}
+		return g.joiner.Send(ctx, g.convo, g.joiner.Name+" is here")
+	case p == g.leaver:
+		return p.Leave(ctx, g.convo)
+	case p == g.late && number == 0: // the others wait for this commit, and then go on without it
+		return p.Rotate(ctx, g.convo)
+	}
+	return nil
+}
+
+// makeGood lets phones make good what was lost, until none waits for anything. They wait for each
+// other as long as somebody gets on.
+func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*client.Phone) error {
+	for _, p := range phones {
+		if err := p.MakeGoodPackages(ctx); err != nil {
+			return err
+		}
+	}
+	phase, waiting := client.ResendMessages, ""
+	for range mostRounds {
+		progress := false
+		waiting = ""
+		for _, p := range phones {
+			got, err := p.MakeGood(ctx, g.convo, phase)
+			if err != nil {
+				return err
+			}
+			r.same, r.anew = r.same+got.Same, r.anew+got.Anew
+			if got.Rejoined {
+				r.rejoined++
+			}
+			if got.Waiting != "" {
+				waiting = p.Name + " waits for " + got.Waiting
+			}
+			if got.Progress() { // the log has grown: messages come first again
+				progress, phase = true, client.ResendMessages
+			}
+		}
+		switch {
+		case progress:
+		case waiting == "":
+			return nil
+		case phase < client.WriteAnew:
+			phase++
+		default:
+			return errors.New(waiting)
+		}
+	}
+	return fmt.Errorf("after %d rounds, %s", mostRounds, waiting)
+}
+
+// judge checks what became of what was lost. Devices that never come back are taken out.
+func (r *restored) judge(lost int) {
+	never, late := map[syntax.DID]bool{}, map[syntax.DID]bool{}
+	for _, g := range r.groups {
+		never[g.never.Account.DID], late[g.late.Account.DID] = true, true
+		r.w.Retire(g.never)
+	}
+	r.w.CheckRestored(func(did syntax.DID) bool { return never[did] }, func(did syntax.DID) bool { return late[did] })
+	named := 0
+	for _, c := range r.w.Model.Snapshot() {
+		named += len(c.Gone.Sent) + len(c.Gone.Left)
+	}
+	r.w.Note("the restore lost %d writes: %d came back byte for byte, %d were made anew, %d cannot come back; %d rejoins",
+		lost, r.same, r.anew, named, r.rejoined)
+}
