@@ -20,8 +20,22 @@ func (s *Sequencer) Round(ctx context.Context) (bool, error) {
 	return moved > 0, err
 }
 
-// Resign gives up the lead.
-func (s *Sequencer) Resign() { s.resign() }
+// Resign gives up the lead, and waits until PostgreSQL has ended the session: then another node can
+// lead. It does not wait for a PostgreSQL that does not answer.
+func (s *Sequencer) Resign() {
+	if s.conn == nil {
+		return
+	}
+	session := s.conn.PgConn().PID()
+	s.resign()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for leads := true; leads; {
+		if s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = $1)`, session).Scan(&leads) != nil {
+			return
+		}
+	}
+}
 
 // Leads reports whether this node leads.
 func (s *Sequencer) Leads() bool { return s.conn != nil }

@@ -113,14 +113,14 @@ func TestStepReadsNoMovedRows(t *testing.T) {
 	if entries := read() - before; entries > 20 {
 		t.Errorf("a step that moves one event reads %d entries of the index", entries)
 	}
-	if m := w.node(t); m != nil { // a new leader begins where the old one was
-		n.seq.Resign()
-		if _, err := m.seq.Round(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if m.seq.Floor() != n.seq.Floor() || m.seq.Floor() < 3000 {
-			t.Errorf("the floors are %d and %d", n.seq.Floor(), m.seq.Floor())
-		}
+	// A new leader begins where the old one was.
+	m := w.node(t)
+	n.seq.Resign()
+	if _, err := m.seq.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m.seq.Floor() != n.seq.Floor() || m.seq.Floor() < 3000 {
+		t.Errorf("the floors are %d and %d", n.seq.Floor(), m.seq.Floor())
 	}
 }
 

@@ -86,7 +86,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 1, doubled 1, otherwise broken 0\n", "  lost: a message\n", "a smaller run fails as well: 1s", plan[0].String(),
+		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 1, doubled 1, broken 0\n", "  lost: a message\n", "a smaller run fails as well: 1s", plan[0].String(),
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the report:\n%s", want, out.String())
