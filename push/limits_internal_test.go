@@ -47,6 +47,31 @@ func TestPlaces(t *testing.T) {
 	admits(t, l, place{pool: poolAPNs, did: "did:plc:alice"}, busy)
 }
 
+// H6: the challenges at one host that has not agreed, and those of one account, are bounded.
+func TestChallengeBudgets(t *testing.T) {
+	t.Parallel()
+	c := &clock{time.Now()}
+	l := newLimits(c.now)
+	challenge := func(did, host string, want verdict) {
+		t.Helper()
+		p := admits(t, l, place{pool: poolChallenge, did: syntax.DID(did), host: host}, want)
+		if want == admitted {
+			l.release(p)
+		}
+	}
+	for i := range challengesUnknown.burst {
+		challenge(fmt.Sprintf("did:plc:a%d", i), "m.example", admitted)
+	}
+	challenge("did:plc:another", "m.example", limited)
+	c.at = c.at.Add(challengesUnknown.every)
+	challenge("did:plc:another", "m.example", admitted)
+	challenge("did:plc:another", "m.example", limited)
+	for i := range challengesOfDID.burst {
+		challenge("did:plc:mallory", fmt.Sprintf("m%d.example", i), admitted)
+	}
+	challenge("did:plc:mallory", "last.example", limited)
+}
+
 // H6: a circuit opens after failures in a row, is probed by one call at a time, and stays open
 // longer each time the probe fails. It closes when a probe succeeds.
 func TestCircuit(t *testing.T) {

@@ -254,8 +254,6 @@ var mutants = []mutant{
 		{"internal/pgpool.compareSessions", `now != session`, `now == 0`}}},
 	{"a primary that hangs keeps its statements", "internal/pgpool.TestPrimaryHangs", []edit{ // E7
 		{"internal/pgpool.Primary.promoted", `c.address != address`, `false`}}},
-	{"a panic when the database ends", "internal/pgpool.TestLostBeforeCommit", []edit{ // L1
-		{"internal/pgpool.Transaction.sendAndCommit", `!conn.IsClosed()`, `true`}}},
 	{"parameters that a pooler refuses", "internal/pgpool.TestPooler", []edit{ // E11
 		{"internal/pgpool.SetLater", `!atStart[name]`, `false`}}},
 	{"a restore without the archive", "internal/localpg.TestRestoreToAMoment", []edit{
@@ -628,7 +626,7 @@ var mutants = []mutant{
 		{"push.Webhooks.challenge", `strings.TrimSpace(string(answer)) != text`, `!strings.Contains(string(answer), text)`}}},
 	{"a call that was missed is forgotten", "push.TestChallenge", []edit{
 		{"push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
-	{"challenges without end", "push.TestChallengesAreBounded", []edit{
+	{"challenges without end", "push.TestChallengeBudgets", []edit{
 		{"push.limits.chargeChallenge", `!left.AllowN(l.now(), 1)`, `left == nil`}}},
 	{"the fan-out does not end", "push.TestFanOutEnds", []edit{
 		{"push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
