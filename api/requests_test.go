@@ -218,9 +218,9 @@ var unkeyed = []write{
 }
 
 // guarded returns the writes that take effect once, with one answer, even if they are repeated
-// without a key. These are all but the first step of eraseMyAccount, getKeyPackages, publishKeyPackages,
-// unregisterPushTarget and withdrawKeyPackages. The answers of the last three say that a request is a
-// repetition.
+// without a key. These are all but the first step of eraseMyAccount, getKeyPackages,
+// publishKeyPackages, unregisterPushTarget and withdrawKeyPackages. The answers of the last three
+// say that a request is a repetition.
 func guarded() []write {
 	var out []write
 	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {

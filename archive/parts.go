@@ -101,7 +101,8 @@ var parts = []part{
 		WHERE caller_did = @did AND (nsid, scope, key) > (@nsid, @scope, @key) ORDER BY nsid, scope, key LIMIT @limit`},
 	{"subscription_tickets", []column{{"id", textKey}}, `
 		SELECT id, data FROM (
-			-- The hash of a hash, so that no cursor says anything of a ticket. Few tickets live at a time.
+			-- The hash of a hash, so that no cursor says anything of a ticket. Few tickets live at
+			-- a time.
 			SELECT encode(sha256(hash), 'hex') COLLATE "C" AS id, (to_jsonb(t) - 'hash')::text AS data FROM subscription_tickets t WHERE did = @did
 		) t
 		WHERE id > @id ORDER BY id LIMIT @limit`},

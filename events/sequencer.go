@@ -54,9 +54,9 @@ const (
 //
 // A step deletes the rows that it moves. It skips no row, however long its transaction took: the
 // floor that it starts from is behind all rows that can still come. A row gets its place in the
-// stream when it is moved, which is after its commit. So no event appears before a place that a reader has passed. A write
-// that waited for another one, as writes to one convo wait for the row lock, has the higher outbox
-// id. So it comes after the other one.
+// stream when it is moved, which is after its commit. So no event appears before a place that a
+// reader has passed. A write that waited for another one, as writes to one convo wait for the row
+// lock, has the higher outbox id. So it comes after the other one.
 type Sequencer struct {
 	db        *pgxpool.Pool
 	log       *slog.Logger

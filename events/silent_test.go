@@ -14,7 +14,8 @@ import (
 	"mlsd/events"
 )
 
-// silencePatience is how long these tests wait. It is shorter than a minute, the limit of a round before.
+// silencePatience is how long these tests wait. It is shorter than a minute, the limit of a round
+// before.
 const silencePatience = 40 * time.Second
 
 // silentNetwork is a way to the database. The connections that exist when hush is called stay open

@@ -265,7 +265,8 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 // resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the write
 // was done, and resolve returns the answer. A repetition that ran at the same time can have done it
 // in place of this transaction. If its answer is another one, the answer is a replay: nothing that
-// this transaction has read or made may be used. If both have the same answer, it makes no difference. If the record is not there, the outcome is unknown.
+// this transaction has read or made may be used. If both have the same answer, it makes no
+// difference. If the record is not there, the outcome is unknown.
 func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)

@@ -72,8 +72,9 @@ func stepKey(s keyState, request history.Digest, r keyResult) []any {
 
 // markConcurrent makes replays of the answers that are not marked as such, but were asked for
 // before the first answer came, and counts them. When a node loses the answer to a COMMIT, it looks
-// whether the write is there. If both would have the same answer, it does not know then whether its own
-// transaction or that of a concurrent repetition has written it. An answer that was asked for later stays as it is.
+// whether the write is there. If both would have the same answer, it does not know then whether its
+// own transaction or that of a concurrent repetition has written it. An answer that was asked for
+// later stays as it is.
 func markConcurrent(ops []porcupine.Operation) (unmarked int) {
 	first := -1
 	for i, op := range ops {

@@ -64,8 +64,8 @@ type Config struct {
 	// where the server listens. With fsync=off, initdb does not sync either.
 	Settings map[string]string
 
-	// Archive is a directory to which the server copies its WAL, compressed, for [Restore]. Start makes
-	// it if it does not exist. If it is empty, the server archives nothing.
+	// Archive is a directory to which the server copies its WAL, compressed, for [Restore]. Start
+	// makes it if it does not exist. If it is empty, the server archives nothing.
 	Archive string
 
 	// BinDir is the directory with postgres and initdb. If it is empty, installed binaries are
