@@ -78,28 +78,30 @@ extension Messenger {
 
     // MARK: Author
 
-    func rewrite(_ write: Write, because error: ServiceError) async throws -> Draft? {
+    func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
         if write.nsid == ProcessExternalCommit.nsid {
             let external = try JSONDecoder().decode(External.self, from: write.note)
             let info = try await ask(GetGroupInfo.self, .init(convoId: external.convoId)).groupInfo.data
-            return try await turn.take { try await self.storing { try await self.draftExternal(external.convoId, info) } }
+            return try await storing { try await self.draftExternal(external.convoId, info) }
         }
         try await sync(write.lane)
-        if write.nsid == SendMessage.nsid {
-            return try await turn.take {
-                try await self.storing { try await self.draftMessage(write.note, write.lane) }
-            }
-        }
+        if write.forked, let digest = write.digest, await records.data(Name.own(digest)) == nil { return .asItIs } // the log has it
+        if write.nsid == SendMessage.nsid { return try await storing { try await self.draftMessage(write.note, write.lane) } }
         let plan = try JSONDecoder().decode(Plan.self, from: write.note)
-        return try await turn.take { try await self.storing { try await self.draftCommit(plan, write.lane) } }
+        return try await storing { try await self.draftCommit(plan, write.lane) }
     }
 
     /// Stores the MLS state before what it made is stored. A kill between the two costs a key that is never
     /// used.
-    private func storing(_ make: @Sendable () async throws -> Draft?) async throws -> Draft? {
-        let draft = try await make()
-        if let draft { try await records.write(changes(for: draft)) } else { try await records.write(mls.takeChanges()) }
-        return draft
+    private func storing(_ make: @Sendable () async throws -> Draft?) async throws -> Rewrite {
+        try await turn.take {
+            guard let draft = try await make() else {
+                try await self.records.write(self.mls.takeChanges())
+                return .never
+            }
+            try await self.records.write(self.changes(for: draft))
+            return .anew(draft)
+        }
     }
 
     func accepted(_ write: Write, answer: Data) async throws -> Changes {
@@ -135,7 +137,8 @@ extension Messenger {
         let accepted = try Service.read(ProcessExternalCommit.Output.self, answer)
         let external = try JSONDecoder().decode(External.self, from: write.note)
         let kept = await outbox.keptWrites(lane: external.convoId)
-        try await outbox.markForked(lostWrites(external.convoId, among: kept).map(\.id))
+        let unsent = await outbox.pending.filter { $0.lane == external.convoId && $0.epoch != nil }
+        try await outbox.markForked((lostWrites(external.convoId, among: kept) + unsent).map(\.id))
         var changes = try await turn.take {
             try await self.mls.confirmExternal(groupID: external.groupId)
             return try await self.mls.takeChanges()

@@ -74,15 +74,14 @@ extension Messenger {
             return .moved(from: before.messageId)
         }
         let isCommit = view.messageType == .commit
+        let epoch = try await mls.epoch(of: thread.groupId) ?? 0
         if let note = await records.data(Name.own(digest)) {
             changes[Name.own(digest)] = .some(nil)
             if !isCommit { return .own(note) }
+            if view.epoch < epoch { return .commit } // confirmed by its answer
         }
-        let epoch = try await mls.epoch(of: thread.groupId) ?? 0
         if thread.rewound, isCommit, view.epoch + 1 >= thread.entered, view.epoch < epoch { return nil }
         if view.epoch < thread.entered || thread.rewound && view.epoch < epoch { return isCommit ? .commit : .unreadable }
-        // A commit of the device itself that was confirmed by its answer.
-        if isCommit, view.epoch < epoch { return .commit }
         switch try await mls.process(view.ciphertext.data, in: thread.groupId) {
         case .application(let plaintext): return .message(plaintext)
         case .proposal: return .proposal

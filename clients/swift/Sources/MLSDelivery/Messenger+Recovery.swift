@@ -35,8 +35,14 @@ extension Messenger {
     /// Makes good what the server has lost of a convo, and then lets its lane go on. It takes up to 20
     /// minutes if other devices' commits are lost, and otherwise seconds.
     public func makeGood(_ convo: String) async throws {
-        guard recovering.insert(convo).inserted else { return }
-        defer { recovering.remove(convo) }
+        if let running = recovering[convo] { return try await running.value }
+        let task = Task { try await self.goThroughPhases(convo) }
+        recovering[convo] = task
+        defer { recovering[convo] = nil }
+        try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
+    }
+
+    private func goThroughPhases(_ convo: String) async throws {
         try await makeGoodPackages()
         for phase in RecoveryPhase.allCases {
             let random = surroundings.random()
@@ -140,6 +146,7 @@ extension Messenger {
                 let plan = write.nsid == AddMembers.nsid ? try JSONDecoder().decode(Plan.self, from: write.note) : Plan()
                 try await addAnew(plan.add, convo)
                 try await outbox.dismiss([write.id])
+                step.progress = true
             } else if phase < .writeAnew {
                 step.waiting = true
             } else {
@@ -150,8 +157,8 @@ extension Messenger {
                     changes[Name.loose(convo, digest)] = .some(nil)
                     try await self.outbox.sendAnew(write, draft, with: changes)
                 }
+                step.progress = true
             }
-            step.progress = true
         }
     }
 

@@ -46,7 +46,7 @@ public actor Messenger {
     let turn = Turn()
     private let author: AuthorOfMessenger
     private var tasks: [Task<Void, Never>] = []
-    var recovering: Set<String> = [] // convos whose losses are made good now
+    var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
     private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more
     private var listeners: [UUID: AsyncStream<MessengerEvent>.Continuation] = [:]
 
@@ -287,7 +287,7 @@ final class AuthorOfMessenger: Author, @unchecked Sendable {
         guard let messenger else { throw CancellationError() }
         return messenger
     }
-    func rewrite(_ write: Write, because error: ServiceError) async throws -> Draft? {
+    func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
         try await owner().rewrite(write, because: error)
     }
     func accepted(_ write: Write, answer: Data) async throws -> Changes { try await owner().accepted(write, answer: answer) }

@@ -2,14 +2,23 @@ import Foundation
 
 /// Who makes the writes, and what becomes of them.
 public protocol Author: Sendable {
-    /// The epoch of the write is over. Bring the group up to date, and make the write anew in the
-    /// present epoch under a new key; nil refuses it. An error is taken for a passing one.
-    func rewrite(_ write: Write, because error: ServiceError) async throws -> Draft?
+    /// The epoch of the write is over, or its branch of the group (then there is no error). Bring the
+    /// group up to date, and make the write anew in the present epoch under a new key. An error is
+    /// taken for a passing one.
+    func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite
     /// The write was accepted: a commit is applied now. The changes are stored together with the
     /// answer. After a kill it is called again for the same write.
     func accepted(_ write: Write, answer: Data) async throws -> Changes
     /// The write was refused for good: a staged commit is discarded now. As `accepted`.
     func refused(_ write: Write, because error: ServiceError) async throws -> Changes
+}
+
+/// What is sent in the place of a write.
+public enum Rewrite: Sendable {
+    case anew(Draft)
+    /// The same bytes: they are in the log, and their answer is still to be had.
+    case asItIs
+    case never
 }
 
 /// What happens in an outbox.
@@ -156,6 +165,10 @@ public actor Outbox {
         var attempts = 0
         while !Task.isCancelled, running, lanes[lane]?.held == nil, let write = next(lane) {
             do {
+                if write.forked {
+                    attempts = try await makeAnew(write, because: nil, attempts: attempts) ? attempts + 1 : 0
+                    continue
+                }
                 let answer = try await service.post(write.nsid, body: write.body, checked: procedures[write.nsid])
                 try await accept(write, answer)
                 attempts = 0
@@ -191,7 +204,7 @@ public actor Outbox {
             }
         } catch {
             lanes[write.lane]?.held = .hold
-            tell(.storageFailed(String(describing: error)))
+            tell(.storageFailed(String(describing: (error as? StorageFailure)?.cause ?? error)))
         }
         return false
     }
@@ -204,20 +217,30 @@ public actor Outbox {
         lanes[lane]?.sleep = nil
     }
 
-    private func makeAnew(_ write: Write, because error: ServiceError, attempts: Int) async throws -> Bool {
-        let draft: Draft?
-        do { draft = try await author.rewrite(write, because: error) } catch {
+    /// It returns whether the same write is tried again.
+    private func makeAnew(_ write: Write, because error: ServiceError?, attempts: Int) async throws -> Bool {
+        let rewrite: Rewrite
+        do { rewrite = try await author.rewrite(write, because: error) } catch {
             await wait(write.lane, surroundings.backoff(after: attempts, error), .again)
             return true
         }
-        guard let draft else {
-            try await refuse(write, because: error)
-            return false
+        var next = write
+        next.forked = false
+        switch rewrite {
+        case .anew(let draft):
+            next = Write(id: write.id, draft)
+            next.lane = write.lane
+            try await orStorageFailure { try await store(next) }
+        case .asItIs: try await orStorageFailure { try await store(next) }
+        case .never:
+            let reason = error ?? ServiceError(status: 0, name: ErrorName(rawValue: ""), message: "nothing is left to do")
+            try await orStorageFailure { try await refuse(write, because: reason) }
         }
-        var anew = Write(id: write.id, draft)
-        anew.lane = write.lane
-        try await store(anew)
         return false
+    }
+
+    private func orStorageFailure(_ work: () async throws -> Void) async throws {
+        do { try await work() } catch { throw StorageFailure(cause: error) }
     }
 
     // MARK: Outcomes

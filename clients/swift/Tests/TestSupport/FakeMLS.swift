@@ -129,6 +129,9 @@ public actor FakeMLS: MLSDevice {
         return out + [content] + vector(Data()) + vector(Data(count: 28)) + vector(body)
     }
 
+    /// The plaintext of an application message.
+    public static func text(_ message: Data) throws -> String { String(decoding: try parse(message).body.dropLast(8), as: UTF8.self) }
+
     static func parse(_ message: Data) throws -> (content: UInt8, groupID: Data, epoch: Int, body: Data) {
         var rest = message
         func take(_ count: Int) throws -> Data {

@@ -64,7 +64,7 @@ public actor ModelServer: Transport {
 
     /// The plaintexts of the log's messages.
     public func texts(_ convo: String) throws -> [String] {
-        try log(convo).filter { !$0.isCommit }.map { String(decoding: try FakeMLS.parse($0.ciphertext).body.dropLast(8), as: UTF8.self) }
+        try log(convo).filter { !$0.isCommit }.map { try FakeMLS.text($0.ciphertext) }
     }
 
     // MARK: Restore
