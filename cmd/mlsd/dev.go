@@ -153,6 +153,8 @@ func serveDev(ctx context.Context, server *http.Server, listen net.Listener, nod
 	case <-ctx.Done():
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
+	case err = <-nodes.failed:
+		err = fmt.Errorf("make an empty state: %w", err)
 	case <-nodes.databases.pg.Done():
 		err = errors.New("the private PostgreSQL has ended")
 	}
