@@ -193,9 +193,8 @@ func (s *Server) token(r *http.Request) (any, error) {
 	if err := read(r, &in); err != nil {
 		return nil, err
 	}
-	lxm, err := syntax.ParseNSID(in.Lxm.String())
-	if err != nil {
-		return nil, badRequest("lxm: %v", err)
+	if in.Lxm == "" {
+		return nil, badRequest("lxm is missing")
 	}
 	p, err := s.accounts.of(in.DID)
 	if err != nil {
@@ -208,7 +207,7 @@ func (s *Server) token(r *http.Request) (any, error) {
 	if in.Exp != 0 {
 		life = time.Until(time.Unix(in.Exp, 0)).Round(time.Second)
 	}
-	token, err := p.TokenFor(in.Aud, lxm, life)
+	token, err := p.TokenFor(in.Aud, in.Lxm, life)
 	if err != nil {
 		return nil, err
 	}

@@ -136,11 +136,6 @@ func (f *Fault) check() error {
 	case f.Ms != nil && (f.Kind == answerStatus || f.Kind == cut):
 		return badRequest("ms does not belong to the kind %s", f.Kind)
 	}
-	if f.Lxm != "" {
-		if _, err := syntax.ParseNSID(f.Lxm.String()); err != nil {
-			return badRequest("lxm: %v", err)
-		}
-	}
 	switch f.Kind {
 	case answerStatus:
 		return f.checkStatus()

@@ -143,17 +143,10 @@ func (d *devDatabases) empty(ctx context.Context, name string) (err error) {
 	if _, err := conn.Exec(ctx, emptySQL); err != nil {
 		return fmt.Errorf("empty a database: %w", err)
 	}
-	for begun := int64(-1); begun <= d.generation; {
-		if begun, _, err = events.Restored(ctx, conn); err != nil {
+	for before := d.generation; d.generation <= before; {
+		if d.generation, _, err = events.Restored(ctx, conn); err != nil {
 			return err
 		}
-	}
-	// A cursor of a generation that is not known is out of date.
-	err = conn.QueryRow(ctx, `
-		WITH older AS (DELETE FROM generations WHERE id < (SELECT max(id) FROM generations))
-		SELECT max(id) FROM generations`).Scan(&d.generation)
-	if err != nil {
-		return fmt.Errorf("drop older generations: %w", err)
 	}
 	return nil
 }
