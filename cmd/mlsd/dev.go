@@ -45,7 +45,6 @@ var productionSettings = map[string]string{
 	"MLSD_RELAY_URL":             "its accounts are made up",
 	"MLSD_RELAY_KIND":            "its accounts are made up",
 	"MLSD_TRUSTED_PROXIES":       "no proxy stands before it",
-	"MLSD_ADMIN_LISTEN":          "it has no admin listener",
 	"MLSD_ADMIN_URL":             "it has no admin listener",
 	"MLSD_ADMIN_HOSTS":           "it has no admin listener",
 	"MLSD_ADMIN_TOKEN":           "it has no admin listener",

@@ -40,7 +40,7 @@ const devPrefix = "mlsd-dev-"
 
 // startDevDatabases starts PostgreSQL and makes the empty database.
 func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, err error) {
-	if err := removeLeftovers(); err != nil {
+	if err := removeLeftovers(os.TempDir()); err != nil {
 		return nil, err
 	}
 	downloads, err := localpg.DefaultDataDir()
@@ -97,9 +97,10 @@ func (d *devDatabases) keepOriginal(ctx context.Context) (err error) {
 	return nil
 }
 
-// removeLeftovers removes the directories of processes that were killed.
-func removeLeftovers() error {
-	locks, err := filepath.Glob(filepath.Join(os.TempDir(), devPrefix+"*", "postgres.lock"))
+// removeLeftovers removes the directories of processes that were killed. base is the directory of
+// temporary files.
+func removeLeftovers(base string) error {
+	locks, err := filepath.Glob(filepath.Join(base, devPrefix+"*", "postgres.lock"))
 	if err != nil {
 		return err
 	}
