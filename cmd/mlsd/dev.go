@@ -118,7 +118,7 @@ func dev(ctx context.Context, cfg Config, expose bool, stdout, stderr io.Writer)
 	}
 	defer func() { err = errors.Join(err, nodes.close(ctx)) }()
 	server := httpServer(devserver.New(devserver.Config{
-		ServiceDID: cfg.ServiceDID, Version: version(), Service: nodes, Reset: nodes.reset, Log: log,
+		URL: cfg.PLCURL, ServiceDID: cfg.ServiceDID, Version: version(), Service: nodes, Reset: nodes.reset, Log: log,
 	}), log)
 	server.ConnContext = devserver.ConnContext
 	return serveDev(ctx, server, listen, nodes, stdout, log)

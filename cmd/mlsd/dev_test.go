@@ -104,6 +104,8 @@ func TestDev(t *testing.T) {
 	dir := regexp.MustCompile(`dir=(\S+/mlsd-dev-\d+)/postgres`).FindStringSubmatch(s.stderr.String())
 	t.Run("faults", c.testFaults)
 	t.Run("reset", c.testReset)
+	t.Run("devices", c.testDevices)
+	t.Run("refusals", c.testRefusals)
 	s.stop()
 	if dir == nil {
 		t.Fatalf("the log does not name the directory:\n%s", s.stderr)

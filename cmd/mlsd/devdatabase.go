@@ -74,7 +74,7 @@ func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, 
 	if err := d.pg.EnsureDatabase(ctx, localpg.Database); err != nil {
 		return nil, err
 	}
-	if err := migrations.Up(ctx, d.url(localpg.Database), migrations.Log(log)); err != nil {
+	if err := migrations.Up(ctx, d.url(localpg.Database)); err != nil {
 		return nil, err
 	}
 	if err := d.keepOriginal(ctx); err != nil {

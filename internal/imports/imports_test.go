@@ -30,7 +30,7 @@ func allowed() map[string][]string {
 			"internal/quota", "internal/serviceauth", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
-		"devserver": {"clientsim/xrpc"},
+		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed",
 			"clientsim/torture", "clientsim/xrpc",
