@@ -1,6 +1,11 @@
 package api
 
 import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/sessions"
 )
@@ -8,20 +13,31 @@ import (
 // DeleteSession: blue.catbird.mls.deleteSession. What has ended stays ended, however often it is
 // called.
 func (h *handlers) DeleteSession(c *call, in *mlsapi.DeleteSessionInput) error {
-	err := c.actsFor(in.DeviceID)
+	if err := c.actsFor(in.DeviceID); err != nil {
+		return err
+	}
+	err := h.write(c, "", "", content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		return &mlsapi.DeleteSessionOutput{Success: true}, c.endSessions(ctx, tx, in.DeviceID)
+	})
 	switch {
 	case err != nil:
 		return err
 	case c.session != nil:
-		err = h.sessions.Delete(c.ctx, *c.session)
-	case in.DeviceID != nil:
-		err = sessions.EndDevice(c.ctx, h.db, c.caller, *in.DeviceID)
+		h.sessions.Ended(*c.session)
 	default:
-		err = sessions.End(c.ctx, h.db, c.caller)
+		h.sessions.Wake()
 	}
-	if err != nil {
-		return err
+	return nil
+}
+
+// endSessions ends the session of the call. Without one, it ends those of a device of the caller's, or
+// all.
+func (c *call) endSessions(ctx context.Context, tx pgx.Tx, device *string) error {
+	switch {
+	case c.session != nil:
+		return sessions.EndSession(ctx, tx, *c.session)
+	case device != nil:
+		return sessions.EndDevice(ctx, tx, c.caller, *device)
 	}
-	h.sessions.Wake()
-	return c.reply(&mlsapi.DeleteSessionOutput{Success: true})
+	return sessions.End(ctx, tx, c.caller)
 }

@@ -61,11 +61,11 @@ func (openGate) Withheld(context.Context, []syntax.DID) ([]syntax.DID, error) { 
 
 // Config is what the public listener uses. All fields without a default are required.
 type Config struct {
-	DB     *pgxpool.Pool
-	Auth   *serviceauth.Validator
+	DB   *pgxpool.Pool
+	Auth *serviceauth.Validator
 	// Sessions are what service-auth tokens have bought.
 	Sessions *sessions.Service
-	Writes *idem.Store
+	Writes   *idem.Store
 	// Quotas counts what callers use. Default: there are no quotas.
 	Quotas   *quota.Counter
 	Messages Sender

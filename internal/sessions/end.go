@@ -39,10 +39,10 @@ func end(ctx context.Context, db Execer, dids []syntax.DID, device *string) erro
 	return nil
 }
 
-// Delete ends a session. Its node refuses it from then on, the others within a second. If the
-// database has lost the session, it gets a row that says that it has ended.
-func (s *Service) Delete(ctx context.Context, session Session) error {
-	_, err := s.cfg.Lookups.Exec(ctx, `
+// EndSession is End for one session. If the database has lost it, it gets a row that says that it has
+// ended.
+func EndSession(ctx context.Context, db Execer, session Session) error {
+	_, err := db.Exec(ctx, `
 		WITH clock AS (
 			UPDATE session_clock SET version = version + 1 RETURNING version
 		)
@@ -53,12 +53,18 @@ func (s *Service) Delete(ctx context.Context, session Session) error {
 	if err != nil {
 		return fmt.Errorf("end a session: %w", err)
 	}
+	return nil
+}
+
+// Ended says that a session has ended: this node refuses it from now on, and reads soon what else has
+// ended.
+func (s *Service) Ended(session Session) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.ended != nil {
 		s.ended[session.ID] = session.Expires.Add(bearerLife + keepExpired)
 	}
-	return nil
+	s.mu.Unlock()
+	s.Wake()
 }
 
 // endReplacedSQL ends sessions whose accounts have other keys.

@@ -139,9 +139,10 @@ func (s *Service) refreshed(ctx context.Context, session Session, r *stored, out
 		s.Wake()
 		return Grant{}, invalid(reasonKey)
 	case refreshReused:
-		if err := s.Delete(ctx, session); err != nil {
+		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {
 			return Grant{}, err
 		}
+		s.Ended(session)
 		return Grant{}, &RefreshError{"the refresh token was used before: the session has ended"}
 	}
 	key := s.key(r.key)

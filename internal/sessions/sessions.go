@@ -4,7 +4,7 @@
 //
 //	createSession ──▶ Create (grant.go) ──▶ row of sessions, bearer (token.go)
 //	a request     ──▶ Verify (verify.go): form, HMAC, expiry, is it among the ended ones?
-//	its end       ──▶ End, Delete (end.go) ──▶ row, session_clock ──▶ RunOnce (follow.go) on each node
+//	its end       ──▶ End (end.go) ──▶ row, session_clock ──▶ RunOnce (follow.go) on each node
 //
 // The keys of the HMAC are in the database, and change every day (keys.go). Each node reads keys and
 // ended sessions every [Interval]. A node that could not read them for [trustFor] refuses all
