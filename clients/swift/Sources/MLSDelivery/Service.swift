@@ -7,10 +7,14 @@ public struct Route: Sendable {
     /// The headers that authorize one call of the method with the NSID. It is asked for each attempt,
     /// because a token of a procedure is used up by it.
     public var headers: @Sendable (_ nsid: String) async throws -> [String: String]
+    /// What is done after a 401, before the one attempt with new headers. nil: there is no such attempt.
+    public var renew: (@Sendable () async -> Void)?
 
-    public init(base: URL, headers: @escaping @Sendable (_ nsid: String) async throws -> [String: String]) {
-        self.base = base
-        self.headers = headers
+    public init(
+        base: URL, renew: (@Sendable () async -> Void)? = nil,
+        headers: @escaping @Sendable (_ nsid: String) async throws -> [String: String]
+    ) {
+        (self.base, self.renew, self.headers) = (base, renew, headers)
     }
 
     /// Through the user's PDS, which signs each call. `service` is the service's DID with the id of
@@ -41,8 +45,8 @@ public struct Service: Sendable {
 
     /// Calls a query. Errors: ``ServiceError``, ``NoAnswer``.
     public func query<Q: Query>(_ method: Q.Type, _ parameters: Q.Parameters) async throws -> Q.Output {
-        let request = try await request("GET", Q.nsid, items: parameters.items)
-        return try Self.read(Q.Output.self, try await send(request))
+        let body = try await renewing { try await send(request("GET", Q.nsid, items: parameters.items)) }
+        return try Self.read(Q.Output.self, body)
     }
 
     /// Calls a procedure. Errors: ``ServiceError``, ``NoAnswer``.
@@ -53,10 +57,12 @@ public struct Service: Sendable {
     /// Sends a procedure's body as it is, and returns the body of the 2xx. `checked` is the procedure
     /// whose answer it must be: a captive portal answers 200 too.
     func post(_ nsid: String, body: Data, checked: (any Procedure.Type)? = nil) async throws -> Data {
-        var request = try await request("POST", nsid)
-        request.headers["Content-Type"] = "application/json"
-        request.body = body
-        let answer = try await send(request)
+        let answer = try await renewing {
+            var request = try await request("POST", nsid)
+            request.headers["Content-Type"] = "application/json"
+            request.body = body
+            return try await send(request)
+        }
         if let checked { try Self.check(checked, answer) }
         return answer
     }
@@ -69,12 +75,23 @@ public struct Service: Sendable {
     func open<E: EventQuery>(
         _ method: E.Type, _ parameters: E.Parameters
     ) async throws -> AsyncThrowingStream<Data, any Error> {
-        var request = try await request("GET", E.nsid, items: parameters.items)
-        request.headers["Accept"] = "text/event-stream"
-        let (answer, pieces): (Answer, AsyncThrowingStream<Data, any Error>)
-        do { (answer, pieces) = try await transport.open(request) } catch { throw NoAnswer(error) }
-        guard (200..<300).contains(answer.status) else { throw ServiceError(answer) }
-        return pieces
+        try await renewing {
+            var request = try await request("GET", E.nsid, items: parameters.items)
+            request.headers["Accept"] = "text/event-stream"
+            let (answer, pieces): (Answer, AsyncThrowingStream<Data, any Error>)
+            do { (answer, pieces) = try await transport.open(request) } catch { throw NoAnswer(error) }
+            guard (200..<300).contains(answer.status) else { throw ServiceError(answer) }
+            return pieces
+        }
+    }
+
+    /// Makes an attempt, and a second one if the first one's authorization can be renewed.
+    private func renewing<Output>(_ attempt: () async throws -> Output) async throws -> Output {
+        do { return try await attempt() } catch let error as ServiceError where error.status == 401 {
+            guard let renew = route.renew else { throw error }
+            await renew()
+            return try await attempt()
+        }
     }
 
     private func request(_ method: String, _ nsid: String, items: [URLQueryItem] = []) async throws -> Request {
@@ -85,9 +102,10 @@ public struct Service: Sendable {
             parts.percentEncodedQuery = parts.percentEncodedQuery?.replacingOccurrences(of: "+", with: "%2B")
             url = parts.url ?? url
         }
-        do { return Request(method: method, url: url, headers: try await route.headers(nsid), body: nil) } catch let error as ServiceError {
-            throw error
-        } catch { throw NoAnswer(error) }
+        do { return Request(method: method, url: url, headers: try await route.headers(nsid)) } catch {
+            if error is ServiceError { throw error }
+            throw NoAnswer(error)
+        }
     }
 
     private func send(_ request: Request) async throws -> Data {

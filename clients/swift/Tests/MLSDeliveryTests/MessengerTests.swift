@@ -31,7 +31,7 @@ final class MessengerTests: XCTestCase {
             if killed {
                 let second = try await messenger(server, storage, Life(seed: 0), seed: 3)
                 let joined = try await second.convos()
-                let open = try await second.records.names(KeptWelcome.prefix)
+                let open = await second.records.names(KeptWelcome.prefix)
                 if joined.isEmpty || !open.isEmpty { try await second.join(convo) }
                 try await second.sync(convo)
                 let convos = try await second.convos()

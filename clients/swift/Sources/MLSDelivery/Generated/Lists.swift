@@ -52,6 +52,9 @@ extension ErrorName {
     public static let invalidMessage = Self(rawValue: "InvalidMessage")
     /// The target is not valid, or this server does not support its kind.
     public static let invalidPushTarget = Self(rawValue: "InvalidPushTarget")
+    /// The refresh token is not the session's, it was used before, or the session cannot be
+    /// refreshed any more. Buy a new session with a service-auth token.
+    public static let invalidRefreshToken = Self(rawValue: "InvalidRefreshToken")
     /// The Welcome does not parse, or does not name just the KeyPackages that the commit adds.
     public static let invalidWelcome = Self(rawValue: "InvalidWelcome")
     /// A KeyPackage that the request refers to does not exist.
@@ -92,12 +95,15 @@ let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.blockActor": BlockActor.self,
     "blue.catbird.mls.confirmWelcome": ConfirmWelcome.self,
     "blue.catbird.mls.createConvo": CreateConvo.self,
+    "blue.catbird.mls.createSession": CreateSession.self,
+    "blue.catbird.mls.deleteSession": DeleteSession.self,
     "blue.catbird.mls.eraseMyAccount": EraseMyAccount.self,
     "blue.catbird.mls.getSubscriptionTicket": GetSubscriptionTicket.self,
     "blue.catbird.mls.leaveConvo": LeaveConvo.self,
     "blue.catbird.mls.processExternalCommit": ProcessExternalCommit.self,
     "blue.catbird.mls.publishKeyPackage": PublishKeyPackage.self,
     "blue.catbird.mls.publishKeyPackages": PublishKeyPackages.self,
+    "blue.catbird.mls.refreshSession": RefreshSession.self,
     "blue.catbird.mls.registerPushTarget": RegisterPushTarget.self,
     "blue.catbird.mls.sendMessage": SendMessage.self,
     "blue.catbird.mls.setInvitationPolicy": SetInvitationPolicy.self,
