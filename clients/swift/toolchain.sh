@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command where Swift is: toolchain.sh COMMAND [ARGUMENT…], in the current directory.
+# Runs a command where Swift is: toolchain.sh COMMAND [ARGUMENT…], in the current directory, which is in
+# this repository.
 #
 # If the machine has Swift 6, the command runs on it. Otherwise it runs in a Debian 13 root, which
 # has Swift 6.0. The first run makes the root with debootstrap: 3.4 GB, some minutes, as root, in
@@ -60,17 +61,18 @@ if swift --version 2>/dev/null | grep -q 'Swift version [6-9]'; then
 	exec "$@"
 fi
 [[ -L $root/usr/bin/swift ]] || make_root # a link that leads somewhere only inside the root
+top=$(cd "$(dirname "$0")/../.." && pwd) # tests read documents of the repository
 # The mounts are this command's own: they are gone when it ends.
-# $0 is the root, $1 the directory, the rest the command.
+# $0 is the root, $1 the repository, $2 the directory, the rest the command.
 # shellcheck disable=SC2016
 exec unshare --mount bash -c '
 	set -e
-	root=$0 directory=$1
-	shift
+	root=$0 top=$1 directory=$2
+	shift 2
 	mount -t proc proc "$root/proc"
 	mount --rbind /dev "$root/dev"
-	mkdir -p "$root/$directory"
-	mount --bind "$directory" "$root/$directory"
+	mkdir -p "$root/$top"
+	mount --bind "$top" "$root/$top"
 	exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/bin:/bin \
-		MLSD_DEV_URL="${MLSD_DEV_URL-}" bash -c '\''cd "$0" && exec "$@"'\'' "$directory" "$@"
-' "$root" "$PWD" "$@"
+		bash -c '\''cd "$0" && exec "$@"'\'' "$directory" "$@"
+' "$root" "$top" "$PWD" "$@"

@@ -104,64 +104,67 @@ extension Messenger {
         }
     }
 
-    func accepted(_ write: Write, answer: Data) async throws -> Changes {
+    func accepted(_ write: Write, answer: Data) async throws {
         switch write.nsid {
-        case CreateConvo.nsid: return try await opened(write, answer)
-        case ProcessExternalCommit.nsid: return try await entered(write, answer)
+        case CreateConvo.nsid: try await opened(write, answer)
+        case ProcessExternalCommit.nsid: try await entered(write, answer)
         case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
-            guard write.digest != nil else { return [:] }
-            return try await turn.take {
+            if write.digest == nil { return } // leaving needs no commit
+            try await turn.take {
                 try await self.mls.confirm(groupID: self.thread(write.lane).groupId)
-                return try await self.mls.takeChanges()
+                try await self.records.write(self.mls.takeChanges())
             }
         case PublishKeyPackages.nsid:
-            let results = try Service.read(PublishKeyPackages.Output.self, answer).results
-            for result in results where result.status == .rejected { tell(.failed("a KeyPackage was refused: \(result.message ?? "")")) }
-            return [:]
-        default: return [:]
+            for result in try Service.read(PublishKeyPackages.Output.self, answer).results where result.status == .rejected {
+                tell(.failed("a KeyPackage was refused: \(result.message ?? "")"))
+            }
+        default: break
         }
     }
 
-    private func opened(_ write: Write, _ answer: Data) async throws -> Changes {
+    private func opened(_ write: Write, _ answer: Data) async throws {
         let convo = try Service.read(CreateConvo.Output.self, answer)
-        let changes = try await turn.take {
+        try await turn.take {
+            if try await self.records.read(Thread.self, Thread.prefix + convo.id) != nil { return } // before a kill
             try await self.mls.confirm(groupID: write.note)
-            return try await self.mls.takeChanges()
+            var changes = try await self.mls.takeChanges()
+            let thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
+            changes[thread.name] = try encoded(thread)
+            try await self.records.write(changes)
         }
-        let thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
-        return changes.merging([thread.name: try encoded(thread)]) { _, new in new }
     }
 
     /// The device has no keys for older entries: it reads behind its own commit.
-    private func entered(_ write: Write, _ answer: Data) async throws -> Changes {
+    private func entered(_ write: Write, _ answer: Data) async throws {
         let accepted = try Service.read(ProcessExternalCommit.Output.self, answer)
         let external = try JSONDecoder().decode(External.self, from: write.note)
         let kept = await outbox.keptWrites(lane: external.convoId)
         let unsent = await outbox.pending.filter { $0.lane == external.convoId && $0.epoch != nil }
-        try await outbox.markForked((lostWrites(external.convoId, among: kept) + unsent).map(\.id))
-        var changes = try await turn.take {
+        try await turn.take {
+            var thread = try await self.records.read(Thread.self, Thread.prefix + external.convoId)
+                ?? Thread(convoId: external.convoId, groupId: external.groupId, entered: -1)
+            if thread.entered == accepted.newEpoch { return } // before a kill
+            let lost = try await self.lostWrites(external.convoId, among: kept)
+            try await self.outbox.markForked((lost + unsent).map(\.id))
             try await self.mls.confirmExternal(groupID: external.groupId)
-            return try await self.mls.takeChanges()
+            var changes = try await self.mls.takeChanges()
+            thread.entered = accepted.newEpoch
+            if !thread.rewound { (thread.seq, thread.messageId) = (accepted.seq, nil) }
+            changes[thread.name] = try encoded(thread)
+            changes[KeptWelcome.prefix + external.convoId] = .some(nil)
+            try await self.records.write(changes)
         }
-        var thread = try await records.read(Thread.self, Thread.prefix + external.convoId)
-            ?? Thread(convoId: external.convoId, groupId: external.groupId, entered: accepted.newEpoch)
-        thread.entered = accepted.newEpoch
-        if !thread.rewound { (thread.seq, thread.messageId) = (accepted.seq, nil) }
-        changes[thread.name] = try encoded(thread)
-        changes[KeptWelcome.prefix + external.convoId] = .some(nil)
-        return changes
     }
 
-    func refused(_ write: Write, because error: ServiceError) async throws -> Changes {
-        var changes: Changes = [:]
-        if let digest = write.digest { changes[Name.own(digest)] = .some(nil) }
-        if write.isCommit, write.nsid != ProcessExternalCommit.nsid {
-            let discarded = try await turn.take {
+    func refused(_ write: Write, because error: ServiceError) async throws {
+        guard let digest = write.digest else { return }
+        try await turn.take {
+            if write.isCommit, write.nsid != ProcessExternalCommit.nsid {
                 try await self.mls.discard(groupID: self.thread(write.lane).groupId)
-                return try await self.mls.takeChanges()
             }
-            changes.merge(discarded) { _, new in new }
+            var changes = try await self.mls.takeChanges()
+            changes[Name.own(digest)] = .some(nil)
+            try await self.records.write(changes)
         }
-        return changes
     }
 }

@@ -42,7 +42,8 @@ public actor Messenger {
     let mls: any MLSDevice
     let records: Records
     let surroundings: Surroundings
-    /// One operation on the MLS state at a time, with the write of its changes.
+    /// One operation on the MLS state at a time, with the write of its changes: an older state never follows a
+    /// newer one into the storage.
     let turn = Turn()
     private let author: AuthorOfMessenger
     private var tasks: [Task<Void, Never>] = []
@@ -290,6 +291,6 @@ final class AuthorOfMessenger: Author, @unchecked Sendable {
     func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
         try await owner().rewrite(write, because: error)
     }
-    func accepted(_ write: Write, answer: Data) async throws -> Changes { try await owner().accepted(write, answer: answer) }
-    func refused(_ write: Write, because error: ServiceError) async throws -> Changes { try await owner().refused(write, because: error) }
+    func accepted(_ write: Write, answer: Data) async throws { try await owner().accepted(write, answer: answer) }
+    func refused(_ write: Write, because error: ServiceError) async throws { try await owner().refused(write, because: error) }
 }

@@ -6,11 +6,11 @@ public protocol Author: Sendable {
     /// group up to date, and make the write anew in the present epoch under a new key. An error is
     /// taken for a passing one.
     func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite
-    /// The write was accepted: a commit is applied now. The changes are stored together with the
-    /// answer. After a kill it is called again for the same write.
-    func accepted(_ write: Write, answer: Data) async throws -> Changes
+    /// The write was accepted: a commit is applied now. Only then is the answer stored, so after a kill it
+    /// is called again for the same write.
+    func accepted(_ write: Write, answer: Data) async throws
     /// The write was refused for good: a staged commit is discarded now. As `accepted`.
-    func refused(_ write: Write, because error: ServiceError) async throws -> Changes
+    func refused(_ write: Write, because error: ServiceError) async throws
 }
 
 /// What is sent in the place of a write.
@@ -250,25 +250,25 @@ public actor Outbox {
 
     private func accept(_ write: Write, _ answer: Data) async throws {
         do {
-            let changes = try await author.accepted(write, answer: answer)
+            try await author.accepted(write, answer: answer)
             var done = write
             done.state = .accepted(answer, at: surroundings.now())
-            try await store(done, with: prune(changes))
+            try await store(done, with: outdated())
             tell(.accepted(done))
         } catch { throw StorageFailure(cause: error) }
     }
 
     private func refuse(_ write: Write, because error: ServiceError) async throws {
-        let changes = try await author.refused(write, because: error)
+        try await author.refused(write, because: error)
         var done = write
         done.state = .refused(error)
-        try await store(done, with: changes)
+        try await store(done)
         tell(.refused(done))
     }
 
-    /// Adds to the changes the removal of accepted writes that need not be kept any more.
-    private func prune(_ changes: Changes) -> Changes {
-        var changes = changes
+    /// The removal of accepted writes that need not be kept any more.
+    private func outdated() -> Changes {
+        var changes: Changes = [:]
         let oldest = surroundings.now().addingTimeInterval(-Self.keptFor)
         while let id = kept.first, case .accepted(_, let at)? = writes[id]?.state, kept.count >= Self.keptWrites || at < oldest {
             changes[Write.name(id)] = .some(nil)

@@ -1,41 +1,65 @@
 import Foundation
 
 /// SHA-256 (FIPS 180-4) of public bytes: digests of ciphertexts, checksums. Linux has no CryptoKit, and
-/// the package has no dependencies.
+/// the package has no dependencies. Pointers keep it usable in builds without optimization.
 func sha256(_ message: Data) -> Data {
     var state: [UInt32] = [
         0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19,
     ]
-    var bytes = [UInt8](message)
-    let bits = UInt64(bytes.count) * 8
-    bytes.append(0x80)
-    while bytes.count % 64 != 56 { bytes.append(0) }
-    bytes += (0..<8).map { UInt8(truncatingIfNeeded: bits >> (56 - 8 * $0)) }
-    var schedule = [UInt32](repeating: 0, count: 64)
-    for block in stride(from: 0, to: bytes.count, by: 64) {
-        compress(bytes[block..<block + 64], into: &state, schedule: &schedule)
+    let whole = message.count & ~63
+    var tail = [UInt8](message.suffix(message.count - whole))
+    tail.append(0x80)
+    while tail.count % 64 != 56 { tail.append(0) }
+    let bits = UInt64(message.count) * 8
+    for shift in stride(from: 56, through: 0, by: -8) { tail.append(UInt8(truncatingIfNeeded: bits >> UInt64(shift))) }
+    withUnsafeTemporaryAllocation(of: UInt32.self, capacity: 64) { schedule in
+        message.withUnsafeBytes { compress($0, to: whole, into: &state, schedule) }
+        tail.withUnsafeBytes { compress($0, to: $0.count, into: &state, schedule) }
     }
-    return Data(state.flatMap { word in (0..<4).map { UInt8(truncatingIfNeeded: word >> (24 - 8 * $0)) } })
+    return Data(state.flatMap { word in [24, 16, 8, 0].map { UInt8(truncatingIfNeeded: word >> UInt32($0)) } })
 }
 
-private func compress(_ block: ArraySlice<UInt8>, into state: inout [UInt32], schedule w: inout [UInt32]) {
-    func rotate(_ x: UInt32, _ n: UInt32) -> UInt32 { x >> n | x << (32 - n) }
-    let first = block.startIndex
-    for i in 0..<16 {
-        w[i] = (0..<4).reduce(0) { $0 << 8 | UInt32(block[first + 4 * i + $1]) }
+/// Takes the blocks of the first `end` bytes.
+private func compress(
+    _ bytes: UnsafeRawBufferPointer, to end: Int, into state: inout [UInt32], _ w: UnsafeMutableBufferPointer<UInt32>
+) {
+    var block = 0
+    while block < end {
+        var i = 0
+        while i < 16 {
+            w[i] = UInt32(bigEndian: bytes.loadUnaligned(fromByteOffset: block + 4 * i, as: UInt32.self))
+            i += 1
+        }
+        while i < 64 {
+            let (x, y) = (w[i - 15], w[i - 2])
+            let s0 = (x >> 7 | x << 25) ^ (x >> 18 | x << 14) ^ x >> 3
+            let s1 = (y >> 17 | y << 15) ^ (y >> 19 | y << 13) ^ y >> 10
+            w[i] = w[i - 16] &+ s0 &+ w[i - 7] &+ s1
+            i += 1
+        }
+        rounds(&state, w)
+        block += 64
     }
-    for i in 16..<64 {
-        let s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3
-        let s1 = rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10
-        w[i] = w[i - 16] &+ s0 &+ w[i - 7] &+ s1
-    }
-    var (a, b, c, d, e, f, g, h) = (state[0], state[1], state[2], state[3], state[4], state[5], state[6], state[7])
-    for i in 0..<64 {
-        let s1 = rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)
+}
+
+private func rounds(_ state: inout [UInt32], _ w: UnsafeMutableBufferPointer<UInt32>) {
+    var (a, b, c, d) = (state[0], state[1], state[2], state[3])
+    var (e, f, g, h) = (state[4], state[5], state[6], state[7])
+    var i = 0
+    while i < 64 {
+        let s1 = (e >> 6 | e << 26) ^ (e >> 11 | e << 21) ^ (e >> 25 | e << 7)
         let t1 = h &+ s1 &+ (e & f ^ ~e & g) &+ roundConstants[i] &+ w[i]
-        let s0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)
+        let s0 = (a >> 2 | a << 30) ^ (a >> 13 | a << 19) ^ (a >> 22 | a << 10)
         let t2 = s0 &+ (a & b ^ a & c ^ b & c)
-        (h, g, f, e, d, c, b, a) = (g, f, e, d &+ t1, c, b, a, t1 &+ t2)
+        h = g
+        g = f
+        f = e
+        e = d &+ t1
+        d = c
+        c = b
+        b = a
+        a = t1 &+ t2
+        i += 1
     }
     for (i, word) in [a, b, c, d, e, f, g, h].enumerated() { state[i] &+= word }
 }
