@@ -48,16 +48,7 @@ extension Messenger {
             let draft = try await self.draftExternal(convo, info)
             return try await self.outbox.add(draft, with: self.mls.takeChanges())
         }
-        for await event in await outbox.events() {
-            switch event {
-            case .accepted(let done) where done.id == write.id: return
-            case .refused(let done) where done.id == write.id:
-                if case .refused(let error) = done.state { throw error }
-            default: break
-            }
-            if case .accepted? = await outbox[write.id]?.state { return }
-        }
-        throw CancellationError()
+        if case .refused(let error) = try await outbox.finished(write.id).state { throw error }
     }
 
     /// Its lane is its own: the convo's may be held. The caller has the turn.

@@ -8,8 +8,19 @@ extension Messenger {
     /// says so to the service, keeps the bytes, and fetches once more. If that fails too, it comes back by
     /// an external commit. It can be called again after a kill at any point. Error: `needsInvitation`.
     public func join(_ convo: String) async throws {
+        if let running = joining[convo] { return try await running.value }
+        let task = Task { try await self.joinNow(convo) }
+        joining[convo] = task
+        defer { joining[convo] = nil }
+        try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
+    }
+
+    private func joinNow(_ convo: String) async throws {
         for _ in 0..<2 {
-            guard let kept = try await keptWelcome(convo) else { break }
+            guard let kept = try await keptWelcome(convo) else {
+                if try await records.read(Thread.self, Thread.prefix + convo) != nil { return } // it has joined
+                break
+            }
             if try await joined(kept) {
                 try await confirm(kept)
                 tell(.joined(convoId: convo))

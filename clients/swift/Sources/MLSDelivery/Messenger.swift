@@ -46,7 +46,8 @@ public actor Messenger {
     /// newer one into the storage.
     let turn = Turn()
     private let author: AuthorOfMessenger
-    private var tasks: [Task<Void, Never>] = []
+    private var tasks: [UUID: Task<Void, Never>] = [:]
+    var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
     var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
     private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more
     private var listeners: [UUID: AsyncStream<MessengerEvent>.Continuation] = [:]
@@ -86,7 +87,7 @@ public actor Messenger {
     /// false in a background task, which only sends and reads.
     public func start(listening: Bool = true) async throws {
         let outboxEvents = await outbox.events()
-        tasks.append(Task { for await event in outboxEvents { await self.follow(event) } })
+        tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
         await outbox.start()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         if listening { later { try await $0.listen() } }
@@ -94,19 +95,22 @@ public actor Messenger {
 
     /// Ends all work, and waits until it has ended.
     public func stop() async {
-        for task in tasks { task.cancel() }
+        let running = Array(tasks.values)
+        for task in running { task.cancel() }
         await outbox.stop()
-        for task in tasks { await task.value }
-        tasks = []
+        for task in running { await task.value }
+        tasks = [:]
     }
 
     /// Runs in the background what the app need not wait for.
     func later(_ work: @escaping @Sendable (Messenger) async throws -> Void) {
-        tasks.append(Task {
+        let id = UUID()
+        tasks[id] = Task {
             do { try await work(self) } catch is CancellationError {} catch {
                 self.tell(.failed(String(describing: error)))
             }
-        })
+            self.tasks[id] = nil
+        }
     }
 
     private func follow(_ event: OutboxEvent) async {

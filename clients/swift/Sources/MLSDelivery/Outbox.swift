@@ -309,6 +309,18 @@ public actor Outbox {
 
     public subscript(id: Int) -> Write? { writes[id] }
 
+    /// Waits until the write is accepted or refused. It throws if its task is cancelled, or if the write is not
+    /// there.
+    public func finished(_ id: Int) async throws -> Write {
+        let events = events()
+        if let write = writes[id], write.state != .pending { return write }
+        for await _ in events {
+            guard let write = writes[id] else { break }
+            if write.state != .pending { return write }
+        }
+        throw CancellationError()
+    }
+
     /// Forgets writes that were refused or accepted.
     public func dismiss(_ ids: [Int]) async throws {
         let gone = ids.filter { id in

@@ -115,7 +115,7 @@ final class DevTests: XCTestCase {
         try await bob.start()
         try await stocked(bob)
         try await alice.start()
-        let created = try await answer(alice, alice.create(with: [accounts[1]]))
+        let created = try await alice.outbox.finished(alice.create(with: [accounts[1]]).id)
         let convo = try XCTUnwrap(created.answer(of: CreateConvo.self)).id
         for await event in bobHears {
             if case .request(convo) = event {
@@ -134,22 +134,9 @@ final class DevTests: XCTestCase {
     }
 
     private func stocked(_ phone: Messenger) async throws {
-        let events = await phone.outbox.events()
         try await phone.restock()
-        if await phone.outbox.pending.isEmpty { return }
-        for await _ in events where await phone.outbox.pending.isEmpty { return }
+        for write in await phone.outbox.pending { _ = try await phone.outbox.finished(write.id) }
     }
-
-    private func answer(_ phone: Messenger, _ write: Write) async throws -> Write {
-        let events = await phone.outbox.events()
-        while true {
-            let now = try await XCTUnwrapAsync(await phone.outbox[write.id])
-            if now.state != .pending { return now }
-            for await _ in events { break }
-        }
-    }
-
-    private func XCTUnwrapAsync<T>(_ value: T?) async throws -> T { try XCTUnwrap(value) }
 
     private func expect(_ phone: Messenger, _ convo: String, _ text: String) async throws {
         let events = await phone.events()
