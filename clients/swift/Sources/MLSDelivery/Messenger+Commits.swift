@@ -46,7 +46,7 @@ extension Messenger {
         let info = try await ask(GetGroupInfo.self, .init(convoId: convo)).groupInfo.data
         let write = try await turn.take {
             let draft = try await self.draftExternal(convo, info)
-            return try await self.outbox.add(draft, with: self.mls.takeChanges())
+            return try await self.outbox.add(draft, with: self.changes(for: draft))
         }
         if case .refused(let error) = try await outbox.finished(write.id).state { throw error }
     }

@@ -98,6 +98,32 @@ final class DevTests: XCTestCase {
         return texts
     }
 
+    /// One service-auth token buys a session, which calls and streams. An ended one is replaced by another.
+    func testSession() async throws {
+        let account = try await dev.accounts(1)[0]
+        let direct = dev.route(account)
+        let bought = Bought()
+        let session = Session(dev.base, device: { String(repeating: "a", count: 64) }) { nsid in
+            await bought.add(nsid)
+            return try await direct.headers(nsid)["Authorization"].map { String($0.dropFirst("Bearer ".count)) } ?? ""
+        }
+        let service = Service(session.route)
+        for _ in 0..<3 { _ = try await service.query(GetConvos.self, .init()) }
+        let once = await bought.nsids
+        XCTAssertEqual(once, [CreateSession.nsid])
+        // The service ends it without the client's knowledge: the 401 buys another.
+        _ = try await Service(direct).call(DeleteSession.self, .init())
+        _ = try await service.query(GetConvos.self, .init())
+        let twice = await bought.nsids
+        XCTAssertEqual(twice, [CreateSession.nsid, CreateSession.nsid])
+        try await session.end()
+    }
+
+    private actor Bought {
+        var nsids: [String] = []
+        func add(_ nsid: String) { nsids.append(nsid) }
+    }
+
     /// Two devices with a real MLS library: KeyPackages, a convo, a Welcome, messages both ways over the stream
     /// of events, an addition, a device that joins again after it has lost its Welcome.
     func testRealDevices() async throws {
