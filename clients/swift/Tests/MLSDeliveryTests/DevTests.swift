@@ -111,8 +111,8 @@ final class DevTests: XCTestCase {
         for _ in 0..<3 { _ = try await service.query(GetConvos.self, .init()) }
         let once = await bought.nsids
         XCTAssertEqual(once, [CreateSession.nsid])
-        // The service ends it without the client's knowledge: the 401 buys another.
-        _ = try await Service(direct).call(DeleteSession.self, .init())
+        // It ends without the client's knowledge: the 401 buys another.
+        _ = try await service.call(DeleteSession.self, .init())
         _ = try await service.query(GetConvos.self, .init())
         let twice = await bought.nsids
         XCTAssertEqual(twice, [CreateSession.nsid, CreateSession.nsid])
