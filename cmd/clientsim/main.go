@@ -85,7 +85,7 @@ func command(out, progress io.Writer) *cli.Command {
 			}
 			return play(ctx, c, out, progress)
 		},
-		Commands: []*cli.Command{tour(out), measure(out, progress), attacks(out, progress), tortures(out, progress)},
+		Commands: []*cli.Command{tour(out), measure(out, progress), attacks(out, progress), tortures(out, progress), soaks(out, progress)},
 	}
 }
 
