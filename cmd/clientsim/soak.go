@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"time"
 
 	"github.com/urfave/cli/v3"
 
+	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/scenario"
 	"mlsd/clientsim/soak"
 )
@@ -27,17 +29,29 @@ func soaks(out, progress io.Writer) *cli.Command {
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one, which is printed"},
 			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
 			&cli.StringFlag{Name: "samples", Value: "soak.jsonl", Usage: "`FILE` that each sample is appended to"},
+			&cli.StringFlag{Name: "report", Usage: "`FILE` for the report as a page"},
+			&cli.StringFlag{Name: "picture", Usage: "`FILE` for the report's pictures as one SVG"},
+			&cli.StringFlag{Name: "figures", Usage: "`FILE` of the documentation in which the figures are replaced"},
+			&cli.BoolFlag{Name: "plot", Usage: "run nothing; report what is in --samples"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return fmt.Errorf("unexpected argument %q", c.Args().First())
 			}
-			return runSoak(ctx, c, out, progress)
+			if !c.Bool("plot") {
+				if err := runSoak(ctx, c, progress); err != nil {
+					return err
+				}
+			}
+			return reportSoak(c, out)
 		},
 	}
 }
 
-func runSoak(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
+// errGrew ends a run in which a measure grew.
+var errGrew = errors.New("something grew")
+
+func runSoak(ctx context.Context, c *cli.Command, progress io.Writer) error {
 	lines := scenario.NewProgress(progress)
 	config := soak.Config{
 		For: c.Duration("for"), Rate: c.Int("rate"), Every: c.Duration("every"), Keep: c.Duration("keep"), Seed: c.Uint64("seed"), Binary: c.String("mlsd"),
@@ -47,14 +61,48 @@ func runSoak(ctx context.Context, c *cli.Command, out, progress io.Writer) error
 		config.Seed = uint64(rand.Uint32())
 	}
 	lines.Line("seed %d", config.Seed)
-	broken, err := soak.Run(context.WithoutCancel(ctx), ctx, config)
+	// The first signal ends the load, and the run is judged and reported as at its end.
+	err := soak.Run(context.WithoutCancel(ctx), ctx, config)
 	lines.Clear()
-	for _, text := range broken {
-		_, printed := fmt.Fprintln(out, "BROKEN:", text)
-		err = errors.Join(err, printed)
-	}
-	if err == nil && len(broken) > 0 {
-		return errBroken
-	}
 	return err
+}
+
+// reportSoak prints what the samples say, and writes the requested files.
+func reportSoak(c *cli.Command, out io.Writer) error {
+	file, err := os.Open(c.String("samples"))
+	if err != nil {
+		return err
+	}
+	run, err := report.ReadSoak(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	errs := []error{run.WriteMarkdown(out)}
+	if name := c.String("report"); name != "" {
+		errs = append(errs, writeFile(name, run.WriteHTML))
+	}
+	if name := c.String("picture"); name != "" {
+		errs = append(errs, writeFile(name, run.WriteSVG))
+	}
+	if name := c.String("figures"); name != "" {
+		errs = append(errs, replaceFigures(name, run))
+	}
+	switch {
+	case run.End != nil && len(run.End.Broken) > 0:
+		errs = append(errs, errBroken)
+	case !run.Kept():
+		errs = append(errs, errGrew)
+	}
+	return errors.Join(errs...)
+}
+
+func replaceFigures(name string, run *report.Soak) error {
+	page, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if page, err = run.ReplaceFigures(page); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return os.WriteFile(name, page, 0o644)
 }

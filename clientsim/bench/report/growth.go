@@ -1,0 +1,224 @@
+package report
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// This file says which measures of a soak run may not grow, and judges them.
+//
+// The first quarter of a run is its warm-up. The median of the last quarter may exceed the median
+// of the second quarter by a share of it and a constant. Medians of quarters forget single peaks,
+// and a wave that is much shorter than a quarter moves both alike. A leak of L per hour grows by
+// L × T / 2 between the two medians in a run of T hours: so it is found if that exceeds what is
+// allowed. The longer the run, the smaller the leak that it finds.
+
+// limit says how much a measure may grow, in its unit.
+type limit struct {
+	share float64 // of the second quarter's median
+	plus  float64
+	// quarter is the shortest quarter in which the measure is judged.
+	quarter time.Duration
+}
+
+// allowed is the largest median of the last quarter.
+func (l limit) allowed(before float64) float64 { return before*(1+l.share) + l.plus }
+
+// rule is a measure that may not grow.
+type rule struct {
+	name  string
+	of    measure
+	limit limit
+	text  func(float64) string // writes a value with its unit
+}
+
+// Growth is the judgement of one rule.
+type Growth struct {
+	Name string
+	// Before is the median of the second quarter, After that of the last one, Allowed the most that
+	// After may be. All are texts with their units.
+	Before, After, Allowed string
+	Grew                   bool
+	// Short is set if the run is too short to judge.
+	Short bool
+}
+
+// leastSamples is how many samples a quarter needs.
+const leastSamples = 5
+
+// judge judges points of a run of a length.
+func (r rule) judge(points []point, length time.Duration) Growth {
+	g := Growth{Name: r.name, Before: none, After: none, Allowed: none}
+	quarter := length / 4
+	in := func(from, to time.Duration) (values []float64) {
+		for _, p := range points {
+			if p.x > from.Seconds() && p.x <= to.Seconds() {
+				values = append(values, p.y)
+			}
+		}
+		return values
+	}
+	second, last := in(quarter, 2*quarter), in(3*quarter, length)
+	if g.Short = quarter < r.limit.quarter || len(second) < leastSamples || len(last) < leastSamples; g.Short {
+		return g
+	}
+	before, after := median(second), median(last)
+	allowed := r.limit.allowed(before)
+	g.Before, g.After, g.Allowed, g.Grew = r.text(before), r.text(after), r.text(allowed), after > allowed
+	return g
+}
+
+// Growths judges every rule.
+func (s *Soak) Growths() (found []Growth) {
+	for _, r := range s.rules() {
+		if points := s.points(r.of); len(points) > 0 {
+			found = append(found, r.judge(points, s.length()))
+		}
+	}
+	return found
+}
+
+// Kept reports whether nothing grew, and no promise was broken.
+func (s *Soak) Kept() bool {
+	return (s.End == nil || len(s.End.Broken) == 0) && !slices.ContainsFunc(s.Growths(), func(g Growth) bool { return g.Grew })
+}
+
+const mib = 1 << 20
+
+// The limits. The shares cover what a busy machine does to a measure, and the constants what a small
+// measure does by itself.
+var (
+	// A garbage collector lets memory swing, and caches fill: of accounts, and of statements.
+	memoryLimit = limit{share: 0.15, plus: 12 * mib, quarter: time.Minute}
+	// A few requests and connections come and go.
+	handleLimit = limit{share: 0.10, plus: 10, quarter: time.Minute}
+	// The expirer runs every ten minutes, so a quarter has two of its waves at least. Autovacuum
+	// lets a table grow by a few per cent before it makes space.
+	tableLimit = limit{share: 0.15, plus: 2 * mib, quarter: 20 * time.Minute}
+	// Rows of one kind have one size. The figure of rows is an estimate.
+	rowLimit  = limit{share: 0.15, plus: 50, quarter: 20 * time.Minute}
+	deadLimit = limit{share: 0.25, plus: 5000, quarter: 20 * time.Minute}
+	// The machine has other work.
+	latencyLimit = limit{share: 0.5, plus: 0.005, quarter: time.Minute}
+	tailLimit    = limit{share: 1, plus: 0.050, quarter: time.Minute}
+	workLimit    = limit{share: 0.25, plus: 0, quarter: 20 * time.Minute}
+	backlogLimit = limit{share: 0.5, plus: 1, quarter: time.Minute}
+)
+
+// keptTables are the tables whose rows stay for longer than a run, and why. Their sizes grow with
+// their rows. So the bytes of a row may not grow.
+var keptTables = map[string]string{
+	"events":         "until the end of their day",
+	"accounts":       "an erased account leaves a mark",
+	"erasures":       "the record of an erasure stays",
+	"deleted_convos": "a deleted convo leaves a mark",
+	"admin_actions":  "the record of what operators did stays",
+	"caller_counts":  "for seven days",
+}
+
+// rules returns the rules for what the run has measured.
+func (s *Soak) rules() []rule {
+	var all []rule
+	for _, node := range s.nodes() {
+		all = append(all,
+			rule{"resident memory, " + node, value("resident/" + node), memoryLimit, sizeText},
+			rule{"heap after a collection, " + node, liveHeap(node), memoryLimit, sizeText},
+			rule{"goroutines, " + node, value("goroutines/" + node), handleLimit, significant},
+			rule{"open files, " + node, value("files/" + node), handleLimit, significant},
+		)
+	}
+	all = append(all,
+		rule{"private memory of all database connections", value("backends"), memoryLimit, sizeText},
+		rule{"database connections", value("connections"), handleLimit, significant},
+		rule{"send, p50", value("send/p50"), latencyLimit, secondsText},
+		rule{"send, p99", value("send/p99"), tailLimit, secondsText},
+		rule{"event, p50", value("event/p50"), latencyLimit, secondsText},
+		rule{"event, p99", value("event/p99"), tailLimit, secondsText},
+		rule{"wait of the oldest event for its number", value("outbox-oldest"), backlogLimit, secondsText},
+		rule{"WAL a message", quotient(perSecond(value("wal")), perSecond(value("sent"))), workLimit, sizeText},
+		rule{"dead rows, all tables", total(s.names("dead/")...), deadLimit, significant},
+	)
+	for _, name := range s.names("table/") {
+		table := strings.TrimPrefix(name, "table/")
+		size := total("table/"+table, "index/"+table)
+		if _, ok := keptTables[table]; ok {
+			all = append(all, rule{table + ", bytes a row", quotient(size, manyRows(table)), rowLimit, sizeText})
+			continue
+		}
+		all = append(all, rule{table + ", with its indexes", size, tableLimit, sizeText})
+	}
+	return all
+}
+
+// liveHeap is what was in use after the last garbage collection: the next one is due at twice that
+// (GOGC=100).
+func liveHeap(node string) measure {
+	return func(now, _ *Sample) (float64, bool) {
+		v, ok := now.Values["next-gc/"+node]
+		return v / 2, ok
+	}
+}
+
+// leastRows is how many rows a table needs before their size says something.
+const leastRows = 1000
+
+// manyRows is the number of a table's rows, if it has many.
+func manyRows(table string) measure {
+	return func(now, _ *Sample) (float64, bool) {
+		v, ok := now.Values["rows/"+table]
+		return v, ok && v >= leastRows
+	}
+}
+
+// names returns the names of values with a prefix, in order.
+func (s *Soak) names(prefix string) []string {
+	found := map[string]bool{}
+	for i := range s.Samples {
+		for name := range s.Samples[i].Values {
+			if strings.HasPrefix(name, prefix) {
+				found[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// nodes returns the names of the servers.
+func (s *Soak) nodes() (found []string) {
+	for _, name := range s.names("goroutines/node") {
+		found = append(found, strings.TrimPrefix(name, "goroutines/"))
+	}
+	return found
+}
+
+func sizeText(v float64) string { return bytesOf(uint64(max(v, 0))) }
+
+func secondsText(v float64) string { return latencyText(v * 1e6) }
+
+// verdict is the verdict in one line.
+func (s *Soak) verdict() string {
+	grew, short := 0, 0
+	all := s.Growths()
+	for _, g := range all {
+		if g.Grew {
+			grew++
+		}
+		if g.Short {
+			short++
+		}
+	}
+	text := fmt.Sprintf("%d of %d measures grew", grew, len(all))
+	if short > 0 {
+		text += fmt.Sprintf(", %d are not judged: the run is too short", short)
+	}
+	switch {
+	case s.End == nil:
+		return text + "; the run has no end yet, so no promise is judged"
+	case len(s.End.Broken) > 0:
+		return text + fmt.Sprintf("; %s broken", plural(len(s.End.Broken), "promise"))
+	}
+	return text + "; every promise kept"
+}
