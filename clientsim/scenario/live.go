@@ -158,7 +158,9 @@ func (b *liveRun) noteFigures(sent int64, took, waited time.Duration) {
 	if why := t.Reasons(); why != "" {
 		w.Note("why: %s", why)
 	}
-	w.Note("createdAt to arrival on an open connection: %s", &b.latencies)
+	if b.latencies.total() > 0 {
+		w.Note("createdAt to arrival on an open connection: %s", &b.latencies)
+	}
 }
 
 func (b *liveRun) count() (events, entries int64) {

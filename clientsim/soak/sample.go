@@ -85,6 +85,7 @@ var nodeMetrics = map[string]string{
 	"process_resident_memory_bytes":                               "resident",
 	"go_memstats_heap_inuse_bytes":                                "heap",
 	"go_memstats_stack_inuse_bytes":                               "stacks",
+	"go_gc_gogc_percent":                                          "gc-percent",
 	"go_memstats_next_gc_bytes":                                   "next-gc",
 	"go_goroutines":                                               "goroutines",
 	"go_threads":                                                  "threads",
@@ -128,6 +129,7 @@ func (s *soak) values(ctx context.Context, db *pgxpool.Pool) (map[string]float64
 	if err := databaseValues(ctx, db, values); err != nil {
 		return nil, err
 	}
+	values["cpu/database"] = testbed.TreeTime(s.cluster.Postgres.PID()).Seconds()
 	return values, loadValues(values)
 }
 

@@ -203,6 +203,9 @@ func (s *soak) playRound(ctx context.Context, play scenario.Scenario, n int) {
 	playing, cancel := context.WithTimeout(ctx, roundLimit)
 	defer cancel()
 	play.Play(playing, w)
+	if err := s.rotateKey(playing, w); err != nil {
+		w.Broken("an account with a new signing key: %v", err)
+	}
 	if err := s.remove(ctx, w, s.cluster.Nodes[1-node]); err != nil {
 		w.Broken("%v", err)
 	}
@@ -213,6 +216,19 @@ func (s *soak) playRound(ctx context.Context, play scenario.Scenario, n int) {
 	if len(w.Found()) > 0 {
 		s.rounds.failed.Add(1)
 	}
+}
+
+// rotateKey gives an account of a world a new signing key, as its owner's PDS does, and uses it.
+func (s *soak) rotateKey(ctx context.Context, w *testbed.World) error {
+	account, err := xrpc.NewAccountOf(w.Accounts()[0], w.RNG.IntN(2))
+	if err != nil {
+		return err
+	}
+	if err := s.dir.Register(account); err != nil {
+		return err
+	}
+	_, err = w.Net.Do(ctx, account, xrpc.ConvosCall("", 10))
+	return err
 }
 
 // remove deletes the convos of a world and erases its accounts, as an operator does.

@@ -153,12 +153,13 @@ func (s *Soak) rules() []rule {
 	return all
 }
 
-// liveHeap is what was in use after the last garbage collection: the next one is due at twice that
-// (GOGC=100).
+// liveHeap is what was in use after the last garbage collection. The next collection is due when
+// that has grown by gc-percent (GOGC).
 func liveHeap(node string) measure {
 	return func(now, _ *Sample) (float64, bool) {
-		v, ok := now.Values["next-gc/"+node]
-		return v / 2, ok
+		next, ok := now.Values["next-gc/"+node]
+		percent, known := now.Values["gc-percent/"+node]
+		return next / (1 + percent/100), ok && known
 	}
 }
 

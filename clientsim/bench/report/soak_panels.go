@@ -55,7 +55,7 @@ func (s *Soak) smalls() []small {
 		lag = append(lag, line{node, quotient(perSecond(value("lag-sum/"+node)), perSecond(value("lag-count/"+node)))})
 	}
 	resident = append(resident, line{"load", mebi(value("resident/load"))})
-	cpu = append(cpu, line{"load", scaled(perSecond(value("cpu/load")), 100)})
+	cpu = append(cpu, line{"database", scaled(perSecond(value("cpu/database")), 100)}, line{"load", scaled(perSecond(value("cpu/load")), 100)})
 	return []small{
 		{title: "Messages", unit: "a second", lines: []line{{"sent", perSecond(value("sent"))}}},
 		{title: "Time to an answer", unit: "", log: true, label: secondsText, lines: []line{{"p50", value("send/p50")}, {"p99", value("send/p99")}}},
