@@ -38,19 +38,16 @@ var aged = []string{
 	WHERE ended_at < now() - $1::interval AND ended_at > now() - interval '7 days'`,
 }
 
-// age makes rows old, every tenth of Config.Keep, until stop ends. What fails once is done the next
-// time.
+// age makes rows old at the beginning, when there are none, and every tenth of Config.Keep until stop
+// ends. What meets a deadlock is done the next time.
 func (s *soak) age(ctx, stop context.Context, db *pgxpool.Pool) {
-	for {
-		xrpc.Sleep(stop, s.c.Keep/10)
-		if stop.Err() != nil {
-			return
-		}
+	for stop.Err() == nil {
 		for _, sql := range aged {
 			if err := ageRows(ctx, db, sql, s.c.Keep); err != nil && !deadlocked(err) {
 				s.w.Broken("the run itself: make rows old: %v", err)
 			}
 		}
+		xrpc.Sleep(stop, s.c.Keep/10)
 	}
 }
 

@@ -38,12 +38,11 @@ func soaks(out, progress io.Writer) *cli.Command {
 			if c.Args().Present() {
 				return fmt.Errorf("unexpected argument %q", c.Args().First())
 			}
+			var err error
 			if !c.Bool("plot") {
-				if err := runSoak(ctx, c, progress); err != nil {
-					return err
-				}
+				err = runSoak(ctx, c, progress)
 			}
-			return reportSoak(c, out)
+			return errors.Join(err, reportSoak(c, out))
 		},
 	}
 }

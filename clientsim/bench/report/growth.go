@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -141,17 +140,26 @@ func (s *Soak) rules() []rule {
 		rule{"WAL a message", quotient(perSecond(value("wal")), perSecond(value("sent"))), workLimit, sizeText},
 		rule{"dead rows, all tables", total(s.names("dead/")...), deadLimit, significant},
 	)
-	for _, name := range s.names("table/") {
-		table := strings.TrimPrefix(name, "table/")
-		size := total("table/"+table, "index/"+table)
+	for _, table := range s.tables() {
 		if _, ok := keptTables[table]; ok {
-			all = append(all, rule{table + ", bytes a row", quotient(size, manyRows(table)), rowLimit, sizeText})
+			all = append(all, rule{table + ", bytes a row", quotient(tableSize(table), manyRows(table)), rowLimit, sizeText})
 			continue
 		}
-		all = append(all, rule{table + ", with its indexes", size, tableLimit, sizeText})
+		all = append(all, rule{table + ", with its indexes", tableSize(table), tableLimit, sizeText})
 	}
 	return all
 }
+
+// tables returns the names of all tables, in order.
+func (s *Soak) tables() (found []string) {
+	for _, name := range s.names("table/") {
+		found = append(found, strings.TrimPrefix(name, "table/"))
+	}
+	return found
+}
+
+// tableSize is the size of a table with its indexes, in bytes.
+func tableSize(table string) measure { return total("table/"+table, "index/"+table) }
 
 // liveHeap is what was in use after the last garbage collection. The next collection is due when
 // that has grown by gc-percent (GOGC).
@@ -174,17 +182,18 @@ func manyRows(table string) measure {
 	}
 }
 
-// names returns the names of values with a prefix, in order.
-func (s *Soak) names(prefix string) []string {
-	found := map[string]bool{}
-	for i := range s.Samples {
-		for name := range s.Samples[i].Values {
-			if strings.HasPrefix(name, prefix) {
-				found[name] = true
-			}
+// names returns the names of the last sample's values with a prefix, in order.
+func (s *Soak) names(prefix string) (found []string) {
+	if len(s.Samples) == 0 {
+		return nil
+	}
+	for name := range s.Samples[len(s.Samples)-1].Values {
+		if strings.HasPrefix(name, prefix) {
+			found = append(found, name)
 		}
 	}
-	return slices.Sorted(maps.Keys(found))
+	slices.Sort(found)
+	return found
 }
 
 // nodes returns the names of the servers.

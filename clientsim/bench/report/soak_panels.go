@@ -3,10 +3,8 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -66,8 +64,8 @@ func (s *Soak) smalls() []small {
 		{title: "Goroutines", unit: "", lines: each("goroutines/")},
 		{title: "Open files", unit: "", lines: each("files/")},
 		{title: "Private memory of database connections", unit: "MiB", lines: []line{{"all", mebi(value("backends"))}}},
-		{title: "Tables that keep a steady size", unit: "MiB", lines: s.largest(false, "table/", "index/")},
-		{title: "Tables that keep their rows", unit: "MiB", lines: s.largest(true, "table/", "index/")},
+		{title: "Tables that keep a steady size", unit: "MiB", lines: s.largest(false)},
+		{title: "Tables that keep their rows", unit: "MiB", lines: s.largest(true)},
 		{title: "Dead rows", unit: "thousands", lines: []line{{"all tables", scaled(total(s.names("dead/")...), 1e-3)}}},
 		{title: "WAL", unit: "KiB a second", lines: []line{{"written", scaled(perSecond(value("wal")), 1.0/1024)}}},
 		{title: "Processor", unit: "% of a core", lines: cpu},
@@ -85,25 +83,27 @@ func scaled(of measure, by float64) measure {
 	}
 }
 
-// largest returns the tables that are the largest at the end, in MiB. kept chooses between those
-// whose rows stay and the others.
-func (s *Soak) largest(kept bool, prefixes ...string) (lines []line) {
-	const most = 5
+// largest returns the tables that are the largest at the end, with their indexes, in MiB. kept
+// chooses between those whose rows stay and the others.
+func (s *Soak) largest(kept bool) (lines []line) {
+	const most = 4
 	if len(s.Samples) == 0 {
 		return nil
 	}
-	sizes := map[string]float64{}
-	for name, size := range s.Samples[len(s.Samples)-1].Values {
-		for _, prefix := range prefixes {
-			table, ok := strings.CutPrefix(name, prefix)
-			if _, stays := keptTables[table]; ok && stays == kept {
-				sizes[table] += size
-			}
+	last := &s.Samples[len(s.Samples)-1]
+	var tables []string
+	for _, table := range s.tables() {
+		if _, stays := keptTables[table]; stays == kept {
+			tables = append(tables, table)
 		}
 	}
-	tables := slices.SortedFunc(maps.Keys(sizes), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b)) })
+	slices.SortStableFunc(tables, func(a, b string) int {
+		x, _ := tableSize(a)(last, nil)
+		y, _ := tableSize(b)(last, nil)
+		return cmp.Compare(y, x)
+	})
 	for _, table := range tables[:min(most, len(tables))] {
-		lines = append(lines, line{table, scaled(total("table/"+table, "index/"+table), 1.0/mib)})
+		lines = append(lines, line{table, scaled(tableSize(table), 1.0/mib)})
 	}
 	return lines
 }
@@ -138,7 +138,7 @@ func (p small) draw(s *Soak) *drawing {
 	d.across(f, y, ticks)
 	d.upwards(f, x, hours)
 	d.text("label", "start", 0, 14, joined(p.title, p.unit))
-	at := f.left
+	at := 0.0
 	for i, l := range p.lines {
 		class := fmt.Sprintf("s%d", i%series)
 		for j, v := range curves[i] {
@@ -147,7 +147,7 @@ func (p small) draw(s *Soak) *drawing {
 		d.path("curve "+class, curves[i], l.name)
 		d.line("curve "+class, at, 32, at+16, 32)
 		d.text("tick", "start", at+21, 36, l.name)
-		at += 21 + 14 + 6.6*float64(utf8.RuneCountInString(l.name))
+		at += 21 + 12 + 6.8*float64(utf8.RuneCountInString(l.name))
 	}
 	return d
 }
