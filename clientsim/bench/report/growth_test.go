@@ -76,14 +76,15 @@ func TestGrowth(t *testing.T) {
 // A run that is too short for a limit is not judged, also if it grows.
 func TestGrowthOfShortRuns(t *testing.T) {
 	t.Parallel()
-	rises := func(at time.Duration, _ *rand.Rand) float64 { return at.Hours() * 1000 * mib }
+	rises := func(at time.Duration, _ *rand.Rand) float64 { return at.Hours() * 1000 * mib } // from zero, more than any limit
 	for _, test := range []struct {
 		limit  limit
 		length time.Duration
 		short  bool
 	}{
 		{tableLimit, 79 * time.Minute, true}, {tableLimit, 80 * time.Minute, false},
-		{memoryLimit, 3 * time.Minute, true}, {memoryLimit, 4 * time.Minute, false},
+		{memoryLimit, 119 * time.Minute, true}, {memoryLimit, 2 * time.Hour, false},
+		{tailLimit, 3 * time.Minute, true}, {tailLimit, 4 * time.Minute, false},
 		{limit{}, 2 * time.Minute, true}, // three samples in a quarter
 	} {
 		g := rule{limit: test.limit, text: significant}.judge(seriesOver(test.length, rises), test.length)
@@ -98,7 +99,7 @@ func TestGrowthSaysWhatItCompares(t *testing.T) {
 	// A quarter is an hour. The second one has the value 2, the last one the value 4.
 	points := seriesOver(4*time.Hour, func(at time.Duration, _ *rand.Rand) float64 { return math.Ceil(at.Hours()) })
 	g := rule{name: "steps", limit: limit{share: 0.25, plus: 1}, text: significant}.judge(points, 4*time.Hour)
-	if want := (Growth{Name: "steps", Before: "2", After: "4", Allowed: "3.50", Grew: true}); g != want {
+	if want := (Growth{Name: "steps", Before: "2", After: "4", Allowed: "3.50", Limit: "25 % + 1", Grew: true}); g != want {
 		t.Errorf("%+v, want %+v", g, want)
 	}
 }
@@ -133,7 +134,7 @@ func TestRulesSeeTheirLeaks(t *testing.T) {
 		"send, p99":                                  {"send/p99": steps(0.05, 1)},
 		"event, p50":                                 {"event/p50": steps(0.005, 0.02)},
 		"wait of the oldest event for its number":    {"outbox-oldest": steps(0, 3)},
-		"WAL a message":                              {"wal": func(at time.Duration) float64 { return 2e6 * at.Hours() * (1 + at.Hours()) }},
+		"WAL a message":                              {"wal": func(at time.Duration) float64 { return 2e8 * at.Hours() * (1 + at.Hours()) }},
 		"dead rows, all tables":                      {"dead/messages": steps(2000, 20_000)},
 		"messages, with its indexes":                 {"index/messages": steps(10*mib, 20*mib)},
 		"events, bytes a row":                        {"table/events": func(at time.Duration) float64 { return 300 * 72_000 * at.Hours() * (1 + at.Hours()) }},

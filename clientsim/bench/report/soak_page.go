@@ -61,9 +61,17 @@ func (s *Soak) WriteMarkdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&out, "- %d rounds of scenarios\n\n", s.End.Rounds)
 	}
-	fmt.Fprintf(&out, "| measure | second quarter | last quarter | allowed | |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(&out, "| measure | second quarter | last quarter | allowed | which is | |\n|---|---|---|---|---|---|\n")
+	small := 0
 	for _, g := range s.Growths() {
-		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", g.Name, g.Before, g.After, g.Allowed, g.Word())
+		if g.Small && !g.Grew {
+			small++
+			continue
+		}
+		fmt.Fprintf(&out, "| %s | %s | %s | %s | + %s | %s |\n", g.Name, g.Before, g.After, g.Allowed, g.Limit, g.Word())
+	}
+	if small > 0 {
+		fmt.Fprintf(&out, "| %s, each below 1 MiB | | | | | steady |\n", plural(small, "more table"))
 	}
 	_, err := out.WriteTo(w)
 	return err
