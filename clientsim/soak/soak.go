@@ -157,7 +157,7 @@ func (s *soak) check(ctx context.Context) {
 	}
 }
 
-// played are the scenarios of the rounds. Together they use every method.
+// played are the scenarios of the rounds. None kills a server or looks into its data.
 func played() []scenario.Scenario {
 	names := []string{
 		"long-conversation", "push", "lost-answer-send", "lost-answer-create", "lost-answer-add", "lost-answer-get-welcome", "twice-at-once",
@@ -173,8 +173,8 @@ func played() []scenario.Scenario {
 // that: see Config.Keep.
 const roundLimit = 4 * time.Minute
 
-// playRounds plays scenarios one after the other until stop ends. Between two, it rests five
-// times as long as the last one took. Each round has its own accounts and convos, and removes them.
+// playRounds plays scenarios one after the other until stop ends, and rests between them. Each round
+// has its own accounts and convos, and removes them.
 func (s *soak) playRounds(ctx, stop context.Context) {
 	rng := rand.New(rand.NewPCG(s.c.Seed, 0x4095d5))
 	scenarios := played()
@@ -220,7 +220,11 @@ func (s *soak) playRound(ctx context.Context, play scenario.Scenario, n int) {
 
 // rotateKey gives an account of a world a new signing key, as its owner's PDS does, and uses it.
 func (s *soak) rotateKey(ctx context.Context, w *testbed.World) error {
-	account, err := xrpc.NewAccountOf(w.Accounts()[0], w.RNG.IntN(2))
+	accounts := w.Accounts()
+	if len(accounts) == 0 {
+		return errors.New("the scenario has made none")
+	}
+	account, err := xrpc.NewAccountOf(accounts[0], w.RNG.IntN(2))
 	if err != nil {
 		return err
 	}
