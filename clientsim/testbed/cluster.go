@@ -188,7 +188,7 @@ func (w *World) P256Account() (*xrpc.Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a, w.dir.Register(a)
+	return a, w.register(a)
 }
 
 // DIDsOf returns the DIDs of accounts.

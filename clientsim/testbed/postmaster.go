@@ -90,6 +90,9 @@ func (p *Proc) Detach(ctx context.Context) (*Postmaster, error) {
 // URL is the URL of its database.
 func (m *Postmaster) URL() string { return m.url }
 
+// PID is the process id of a running one.
+func (m *Postmaster) PID() int { return m.cmd.Process.Pid }
+
 // Start starts it, and returns when it accepts connections.
 func (m *Postmaster) Start(ctx context.Context) error {
 	if m.sockets == "" {

@@ -1,7 +1,7 @@
 // Command clientsim plays simulated MLS clients against mlsd, with faults, and checks that every
 // promise is kept. Without arguments it starts its own server and plays every scenario. The
-// subcommand tour serves the README's tour, bench measures, attack attacks, and torture makes
-// everything fail.
+// subcommand tour serves the README's tour, bench measures, attack attacks, torture makes everything
+// fail, and soak goes on for hours.
 package main
 
 import (
@@ -85,7 +85,7 @@ func command(out, progress io.Writer) *cli.Command {
 			}
 			return play(ctx, c, out, progress)
 		},
-		Commands: []*cli.Command{tour(out), measure(out, progress), attacks(out, progress), tortures(out, progress)},
+		Commands: []*cli.Command{tour(out), measure(out, progress), attacks(out, progress), tortures(out, progress), soaks(out, progress)},
 	}
 }
 

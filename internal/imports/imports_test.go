@@ -31,7 +31,7 @@ func allowed() map[string][]string {
 		},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed",
-			"clientsim/torture", "clientsim/xrpc",
+			"clientsim/soak", "clientsim/torture", "clientsim/xrpc",
 		},
 		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
 		// above it in this list.
@@ -52,6 +52,7 @@ func allowed() map[string][]string {
 			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/torture/pgwire", "clientsim/xrpc",
 		},
 		"clientsim/torture/pgwire": {},
+		"clientsim/soak":           {"api/mlsapi", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"accounts":                 {"internal/tombstone"},
@@ -119,7 +120,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
 			"admin", "api", "cmd/mlsd", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/demo", "clientsim/history", "clientsim/scenario",
-			"clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
+			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
 		// Only the tests of the alert rules import it. Its other packages bring hundreds of modules.
