@@ -53,7 +53,7 @@ func allowed() map[string][]string {
 		},
 		"clientsim/torture/pgwire": {},
 		"clientsim/generators":     {}, // its tests import the packages above
-		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
