@@ -812,7 +812,7 @@ var mutants = []mutant{
 	{"a refresh token is good twice", "TestRefreshSession", []edit{
 		{"internal/sessions.stored.refresh", `case r.serial != serial:`, `case r.serial < serial:`}}},
 	{"a stream outlives its session", "TestStreamsOfASession", []edit{
-		{"internal/sessions.Service.apply", `w.ended(invalid(reasonEnded))`, ``}}},
+		{"internal/sessions.Service.apply", `s.tell(id)`, ``}}},
 	{"a stream outlives its bearer", "TestStreamEndsWithItsBearer", []edit{
 		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
 }
