@@ -522,7 +522,9 @@ var mutants = []mutant{
 	{"an address holds all memory", "api.TestSlowShareOfAddress", []edit{
 		{"api.memoryPool.cutSlow", `of.bytes <= p.size/slowShare`, `of.bytes <= p.size`}}},
 	{"a refused ticket is used up", "api.TestRefusedTicketStays", []edit{
-		{"api.handlers.subscriber", `h.tickets.Owner`, `h.tickets.Redeem`}}},
+		{"api.handlers.subscriber", `holder, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)`, `
+			did, err := h.tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
+			holder := events.Holder{DID: did}`}}},
 	{"waiting for memory is slowness", "events.TestWaitForLargeEventsIsExcused", []edit{
 		{"events.Subscription.acquireLarge", `defer s.excuse(time.Now())`, ``}}},
 
@@ -715,7 +717,7 @@ var mutants = []mutant{
 	{"one token claims again and again", "TestTokenOfAClaim", []edit{
 		{"api.handlers.GetKeyPackages", `if used != nil {`, `if false {`}}},
 	{"a claim without a key has no key", "TestTokenOfAClaim", []edit{
-		{"api.handlers.GetKeyPackages", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
+		{"api.call.useForClaim", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
 	{"the record of a claim is its answer", "TestClaimRecordIsSmall", []edit{
 		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return first, nil`}}},
 	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
