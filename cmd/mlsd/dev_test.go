@@ -106,6 +106,8 @@ func TestDev(t *testing.T) {
 	t.Run("reset", c.testReset)
 	t.Run("devices", c.testDevices)
 	t.Run("refusals", c.testRefusals)
+	t.Run("README", c.testPage("README.md"))
+	t.Run("DEV", c.testPage("docs/clients/DEV.md"))
 	s.stop()
 	if dir == nil {
 		t.Fatalf("the log does not name the directory:\n%s", s.stderr)

@@ -32,7 +32,7 @@ func allowed() map[string][]string {
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
-			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed",
+			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
 			"clientsim/torture", "clientsim/xrpc",
 		},
 		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
@@ -46,7 +46,6 @@ func allowed() map[string][]string {
 		"clientsim/scenario": {
 			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
 		},
-		"clientsim/demo":         {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc"},
 		"clientsim/attack":       {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench":        {"api/lexcodec", "api/mlsapi", "clientsim/bench/report", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench/report": {},
@@ -120,7 +119,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"admin", "api", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/demo", "clientsim/history", "clientsim/scenario",
+			"admin", "api", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
 			"clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
