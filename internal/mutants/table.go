@@ -783,4 +783,18 @@ var mutants = []mutant{
 		{"archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
 	{"an erased member's leaf stays", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"convos.leave", `if errors.Is(err, ErrTargetNotMember) {`, `if errors.Is(err, ErrTargetNotMember) && self {`}}},
+
+	// mlsd dev
+	{"everybody reaches mlsd dev", "cmd/mlsd.TestDevRefuses", []edit{
+		{"cmd/mlsd.checkExposure", `case !expose:`, `case false:`}}},
+	{"mlsd dev on a real service's settings", "cmd/mlsd.TestDevRefuses", []edit{
+		{"cmd/mlsd.checkDevelopment", `if production {`, `if production && s.env != "MLSD_DATABASE_URL" {`}}},
+	{"a reset keeps rows", "cmd/mlsd.TestDevEmpties", []edit{
+		{"cmd/mlsd/devempty.sql", `EXECUTE format('DELETE FROM %s', t.name);`, `NULL;`}}},
+	{"a lost answer is not carried out", "devserver.TestLoseAnswerAndCut", []edit{
+		{"devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
+	{"a fault meets every caller", "devserver.TestFaultsOfACaller", []edit{
+		{"devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
+	{"a website resets mlsd dev", "devserver.TestRoutes", []edit{
+		{"devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
 }
