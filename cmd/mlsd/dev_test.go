@@ -23,12 +23,12 @@ import (
 
 // devClient is a client of mlsd dev, with curl's means: it makes its accounts and tokens there.
 type devClient struct {
-	t   *testing.T
+	t   testing.TB
 	url string
 }
 
 // bootDev starts mlsd dev. It ends with the test.
-func bootDev(t *testing.T, args ...string) (devClient, *server) {
+func bootDev(t testing.TB, args ...string) (devClient, *server) {
 	t.Helper()
 	s := launch(t, nil, append([]string{"dev"}, args...)...)
 	found := s.stdout.await(t, regexp.MustCompile(`^mlsd dev on (http://127\.0\.0\.1:\d+)\n$`), s.ended)
