@@ -299,6 +299,7 @@ func TestDevRefuses(t *testing.T) {
 		{"MLSD_DATA_DIR=/var/lib/mlsd", nil, "MLSD_DATA_DIR is set"},
 		{"MLSD_WAL_ARCHIVE=/backup", nil, "MLSD_WAL_ARCHIVE is set"},
 		{"MLSD_SERVICE_DID=did:web:mls.example.com", nil, "MLSD_SERVICE_DID is set"},
+		{"MLSD_SERVICE_DID=did:web:localhost.example.com", nil, "MLSD_SERVICE_DID is set"},
 		{"MLSD_PUBLIC_URL=https://mls.example.com", nil, "MLSD_PUBLIC_URL is set"},
 		{"MLSD_PLC_URL=https://plc.example.com", nil, "MLSD_PLC_URL is set"},
 		{"MLSD_ADMIT=allowlist", nil, "MLSD_ADMIT is set"},
