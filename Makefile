@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries bench torture soak tour
+.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries bench torture soak dev
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -59,5 +59,5 @@ soak ?= 8h
 soak: ## run everything for a night, or soak=2h, and look for what grows: soak.html
 	go run ./cmd/clientsim soak --for $(soak) --report soak.html
 
-tour: ## serve the demo users of the README
-	go run ./cmd/clientsim tour
+dev: ## serve for development: made-up people, faults, resets (docs/clients/DEV.md)
+	go run ./cmd/mlsd dev

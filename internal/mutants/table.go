@@ -817,4 +817,17 @@ var mutants = []mutant{
 		{"internal/sessions.Service.apply", `s.tell(id)`, ``}}},
 	{"a stream outlives its bearer", "TestStreamEndsWithItsBearer", []edit{
 		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
+	// mlsd dev
+	{"everybody reaches mlsd dev", "cmd/mlsd.TestDevRefuses", []edit{
+		{"cmd/mlsd.checkExposure", `case !expose:`, `case false:`}}},
+	{"mlsd dev on a real service's settings", "cmd/mlsd.TestDevRefuses", []edit{
+		{"cmd/mlsd.checkDevelopment", `if production {`, `if production && s.env != "MLSD_DATABASE_URL" {`}}},
+	{"a reset keeps rows", "cmd/mlsd.TestDevEmpties", []edit{
+		{"cmd/mlsd/devempty.sql", `EXECUTE format('DELETE FROM %s', t.name);`, `NULL;`}}},
+	{"a lost answer is not carried out", "devserver.TestLoseAnswerAndCut", []edit{
+		{"devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
+	{"a fault meets every caller", "devserver.TestFaultsOfACaller", []edit{
+		{"devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
+	{"a website resets mlsd dev", "devserver.TestRoutes", []edit{
+		{"devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
 }

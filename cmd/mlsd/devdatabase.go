@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/events"
+	"mlsd/internal/localpg"
+	"mlsd/internal/pgpool"
+	"mlsd/migrations"
+)
+
+// devDatabases is a private PostgreSQL in a temporary directory, whose databases are copies of an
+// empty one. It does not flush to disk. It is not safe for concurrent use.
+type devDatabases struct {
+	dir        string
+	pg         *localpg.Server
+	admin      *pgx.Conn // to a database that nobody else uses
+	last       int       // number of the newest copy
+	generation int64     // of the event stream that was begun last
+}
+
+var (
+	//go:embed devoriginal.sql
+	originalSQL string
+	//go:embed devempty.sql
+	emptySQL string
+)
+
+// devPrefix begins the names of the temporary directories.
+const devPrefix = "mlsd-dev-"
+
+// startDevDatabases starts PostgreSQL and makes the empty database.
+func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, err error) {
+	if err := removeLeftovers(os.TempDir()); err != nil {
+		return nil, err
+	}
+	downloads, err := localpg.DefaultDataDir()
+	if err != nil {
+		return nil, err
+	}
+	d := &devDatabases{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close(ctx))
+		}
+	}()
+	if d.dir, err = os.MkdirTemp("", devPrefix); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(d.dir, 0o711); err != nil { // PostgreSQL may run as another account
+		return nil, err
+	}
+	d.pg, err = localpg.Start(ctx, localpg.Config{
+		DataDir: d.dir, DownloadDir: filepath.Join(downloads, "pgbin"), Logger: log,
+		Settings: map[string]string{
+			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
+			"max_connections":            "500", // several nodes at a time: see instances
+			"checkpoint_timeout":         "1h",
+			"dynamic_shared_memory_type": "mmap", // /dev/shm has 64 MB in many containers
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start the private PostgreSQL: %w", err)
+	}
+	if err := d.pg.EnsureDatabase(ctx, localpg.Database); err != nil {
+		return nil, err
+	}
+	if err := migrations.Up(ctx, d.url(localpg.Database)); err != nil {
+		return nil, err
+	}
+	if err := d.keepOriginal(ctx); err != nil {
+		return nil, err
+	}
+	d.admin, err = d.connect(ctx, "postgres")
+	return d, err
+}
+
+// keepOriginal prepares the database that is copied.
+func (d *devDatabases) keepOriginal(ctx context.Context) (err error) {
+	conn, err := d.connect(ctx, localpg.Database)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	if _, err := conn.Exec(ctx, originalSQL); err != nil {
+		return fmt.Errorf("keep the rows of an empty database: %w", err)
+	}
+	return nil
+}
+
+// removeLeftovers removes the directories of processes that were killed. base is the directory of
+// temporary files.
+func removeLeftovers(base string) error {
+	locks, err := filepath.Glob(filepath.Join(base, devPrefix+"*", "postgres.lock"))
+	if err != nil {
+		return err
+	}
+	for _, path := range locks {
+		lock, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			continue // another account's
+		}
+		// PostgreSQL ends with its process. Whoever has the lock still runs.
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			err = os.RemoveAll(filepath.Dir(path))
+		}
+		if err := errors.Join(err, lock.Close()); err != nil {
+			return fmt.Errorf("remove what a killed mlsd dev has left: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d *devDatabases) url(name string) string { return d.pg.ConnString(name) }
+
+// create makes an empty database.
+func (d *devDatabases) create(ctx context.Context) (name string, err error) {
+	d.last++
+	name = fmt.Sprintf("%s%d", localpg.Database, d.last)
+	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+localpg.Database)
+	if err != nil {
+		return "", fmt.Errorf("make an empty database: %w", err)
+	}
+	return name, d.empty(ctx, name)
+}
+
+// empty makes a database empty that nobody uses any more. Its event stream has a generation that no
+// database had before, so that cursors from before are out of date.
+func (d *devDatabases) empty(ctx context.Context, name string) (err error) {
+	conn, err := d.connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	if _, err := conn.Exec(ctx, emptySQL); err != nil {
+		return fmt.Errorf("empty a database: %w", err)
+	}
+	for before := d.generation; d.generation <= before; {
+		if d.generation, _, err = events.Restored(ctx, conn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *devDatabases) connect(ctx context.Context, name string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(d.url(name))
+	if err != nil {
+		return nil, err
+	}
+	return pgpool.Connect(ctx, cfg)
+}
+
+// close stops PostgreSQL and removes its directory.
+func (d *devDatabases) close(ctx context.Context) (err error) {
+	if d.admin != nil {
+		err = d.admin.Close(ctx)
+	}
+	if d.pg != nil {
+		err = errors.Join(err, stopDatabase(ctx, d.pg))
+	}
+	if d.dir != "" {
+		err = errors.Join(err, os.RemoveAll(d.dir))
+	}
+	return err
+}

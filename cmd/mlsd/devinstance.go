@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// instance is a node with a database of its own. A reset replaces it: what the node remembers is
+// gone as surely as what the database holds.
+type instance struct {
+	database string
+	run      *lifecycle
+	requests sync.WaitGroup // under way in this instance
+}
+
+// Shutdown waits for the requests that are under way. instance is the door of its node: the
+// connections belong to the server, and survive.
+func (i *instance) Shutdown(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		i.requests.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close implements door.
+func (i *instance) Close() error { return nil }
+
+// instances serve requests by one instance at a time. Others wait to take its place, so that a
+// reset takes a moment only.
+type instances struct {
+	cfg       Config
+	listen    net.Listener // only its address is used
+	log       *slog.Logger
+	databases *devDatabases // of the goroutine of keepBuilding, once that runs
+
+	mu      sync.RWMutex // guards current
+	current *instance
+
+	resetting sync.Mutex     // held by a reset, and for good by close
+	ready     chan *instance // those that wait
+	former    chan *instance // their databases are used again
+	failed    chan error     // why there will be no more instances
+	stop      func()         // ends keepBuilding
+}
+
+// spares is how many instances wait to be used, or are being closed.
+const spares = 2
+
+// startInstances starts PostgreSQL and the first instance.
+func startInstances(ctx context.Context, cfg Config, listen net.Listener, log *slog.Logger) (_ *instances, err error) {
+	all := &instances{cfg: cfg, listen: listen, log: log, ready: make(chan *instance, spares), former: make(chan *instance, spares), failed: make(chan error, 1)}
+	if all.databases, err = startDevDatabases(ctx, log); err != nil {
+		return nil, err
+	}
+	if all.current, err = all.build(ctx, ""); err != nil {
+		return nil, errors.Join(err, all.databases.close(ctx))
+	}
+	all.stop = inBackground(ctx, all.keepBuilding)
+	return all, nil
+}
+
+// build starts a node on an empty database: the given one, or a new one if there is none.
+func (all *instances) build(ctx context.Context, database string) (_ *instance, err error) {
+	if database == "" {
+		database, err = all.databases.create(ctx)
+	} else {
+		err = all.databases.empty(ctx, database)
+	}
+	if err != nil {
+		return nil, err
+	}
+	i := &instance{database: database}
+	i.run = &lifecycle{
+		cfg: all.cfg, log: all.log, databaseURL: all.databases.url(database), publicListen: all.listen, public: i, admin: &http.Server{},
+	}
+	for _, start := range []func(context.Context) error{
+		i.run.openPools, i.run.assemble, i.run.loadAccounts, i.run.checkSchema, i.run.startWorkers, i.run.startPresence,
+	} {
+		if err := start(ctx); err != nil {
+			return nil, errors.Join(err, i.run.close(ctx))
+		}
+	}
+	i.run.node.ready.Store(true)
+	return i, nil
+}
+
+// keepBuilding makes the instances that resets take, and ends those that they replace.
+func (all *instances) keepBuilding(ctx context.Context) {
+	for n := 0; ; n++ {
+		database := "" // the first ones get new databases
+		if n >= spares {
+			select {
+			case former := <-all.former:
+				all.end(ctx, former)
+				database = former.database
+			case <-ctx.Done():
+				return
+			}
+		}
+		next, err := all.build(ctx, database)
+		if err != nil {
+			if ctx.Err() == nil {
+				all.failed <- err
+			}
+			return
+		}
+		all.ready <- next
+	}
+}
+
+// end closes an instance that takes no more requests.
+func (all *instances) end(ctx context.Context, i *instance) {
+	if err := errors.Join(i.run.shutDown(ctx), i.run.close(ctx)); err != nil {
+		all.log.Warn("a former instance was not closed in order", "error", err)
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (all *instances) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	all.mu.RLock()
+	i := all.current
+	i.requests.Add(1)
+	all.mu.RUnlock()
+	defer i.requests.Done()
+	i.run.node.api.ServeHTTP(w, r)
+}
+
+// reset replaces the instance. Requests that are under way end in the former one, without a trace
+// in the next. Its streams are told to end.
+func (all *instances) reset(ctx context.Context) error {
+	all.resetting.Lock()
+	defer all.resetting.Unlock()
+	select {
+	case next := <-all.ready:
+		all.mu.Lock()
+		former := all.current
+		all.current = next
+		all.mu.Unlock()
+		all.former <- former
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// close ends all instances, stops PostgreSQL and removes its directory. No reset ends after it.
+func (all *instances) close(ctx context.Context) error {
+	all.resetting.Lock()
+	all.stop()
+	all.end(ctx, all.current)
+	for len(all.former) > 0 {
+		all.end(ctx, <-all.former)
+	}
+	for len(all.ready) > 0 {
+		all.end(ctx, <-all.ready)
+	}
+	return all.databases.close(context.WithoutCancel(ctx))
+}
