@@ -21,16 +21,21 @@ import (
 // injector carries a plan out.
 type injector struct {
 	cluster  *testbed.Cluster
-	settings map[string]string // of the nodes
-	proxies  []*pgwire.Proxy   // of the nodes, in their order
-	rng      *rand.Rand        // of the goroutine that injects faults of processes
+	settings map[string]string  // of the nodes
+	proxies  []*pgwire.Proxy    // of the nodes, in their order
+	disk     *testbed.SmallDisk // of PostgreSQL; nil: no FillDisk is planned
+	bouncer  *testbed.PgBouncer // of the last node; nil: no KillPgBouncer is planned
+	rng      *rand.Rand         // of the goroutine that injects faults of processes
 
 	mu    sync.Mutex // guards count
 	count map[string]int
 }
 
-func newInjector(f *testbed.Cluster, settings map[string]string, proxies []*pgwire.Proxy, seed uint64) *injector {
-	return &injector{cluster: f, settings: settings, proxies: proxies, rng: rand.New(rand.NewPCG(seed, 0x1213)), count: map[string]int{}}
+func newInjector(f *testbed.Cluster, settings map[string]string, e *equipment, seed uint64) *injector {
+	return &injector{
+		cluster: f, settings: settings, proxies: e.proxies, disk: e.disk, bouncer: e.bouncer,
+		rng: rand.New(rand.NewPCG(seed, 0x1213)), count: map[string]int{},
+	}
 }
 
 // inject carries the plan out until loading ends. Faults of connections overlap with everything.
@@ -111,8 +116,24 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 		return node.Continue()
 	case HoldConnections:
 		return i.hold(loading, s.For)
+	case FillDisk:
+		return i.fillDisk(ctx, loading, s.For)
+	case MoveClock:
+		return i.cluster.Clocks[n].Set(s.Ahead)
+	case KillPgBouncer:
+		return errors.Join(i.bouncer.Kill(), i.bouncer.Start(ctx))
 	}
 	return fmt.Errorf("unknown kind %q", s.Kind)
+}
+
+// fillDisk lets PostgreSQL's disk be full for a while. It crashes if it cannot write its log, and
+// does not recover while the disk is full.
+func (i *injector) fillDisk(ctx, loading context.Context, d time.Duration) error {
+	if err := i.disk.Fill(); err != nil {
+		return err
+	}
+	xrpc.Sleep(loading, d)
+	return errors.Join(i.disk.Free(), i.cluster.Postgres.AwaitRecovery(ctx))
 }
 
 // startLimit is how long a node is started again and again.
@@ -245,10 +266,14 @@ func (i *injector) terminateAll(ctx context.Context, db *pgx.Conn) error {
 }
 
 // heal ends all faults.
-func (i *injector) heal() {
+func (i *injector) heal() (err error) {
 	for _, p := range i.proxies {
 		p.Heal()
 	}
+	for _, c := range i.cluster.Clocks {
+		err = errors.Join(err, c.Set(0))
+	}
+	return err
 }
 
 // fired counts the faults that happened, by name.

@@ -79,6 +79,9 @@ type Client struct {
 	Audience string // the server's service DID
 	HTTP     *http.Client
 	Stats    *Stats
+	// Ahead is by how much the server's clock is wrong. Tokens are made by that clock. nil: it is
+	// right.
+	Ahead func() time.Duration
 }
 
 // AttemptLimit is the longest that one attempt may take.
@@ -98,10 +101,25 @@ func NewClient(base, audience string, transport http.RoundTripper, stats *Stats)
 	}
 }
 
+// Token signs a token for one call of one method, by the server's clock.
+func (c *Client) Token(who *Account, method syntax.NSID) (string, error) {
+	if c.Ahead == nil {
+		return who.Token(c.Audience, method)
+	}
+	return who.tokenAt(time.Now().Add(c.Ahead()), c.Audience, method)
+}
+
+// ClockMoved reports whether err can come from a move of the server's clock: the token was made
+// before it, and is not valid after it. Another token then helps.
+func (c *Client) ClockMoved(err error) bool {
+	var named *CallError
+	return c.Ahead != nil && errors.As(err, &named) && named.Status == http.StatusUnauthorized
+}
+
 // Once sends a call once, with a new token. The error is a *CallError if the server answered. After
 // any other error the outcome is unknown.
 func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, error) {
-	token, err := who.Token(c.Audience, call.Method)
+	token, err := c.Token(who, call.Method)
 	if err != nil {
 		return Answer{}, err
 	}

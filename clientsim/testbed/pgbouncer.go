@@ -1,0 +1,115 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"mlsd/clientsim/xrpc"
+)
+
+// PgBouncer is a real PgBouncer before a PostgreSQL. It pools sessions.
+type PgBouncer struct {
+	program, config string
+	address         string
+	database        *url.URL
+	owner           *syscall.Stat_t
+	log             *lastLines
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has exited
+}
+
+// StartPgBouncer starts a program of PgBouncer before a PostgreSQL. Its files go into dir, which
+// every account must be able to enter: PgBouncer does not run as root.
+func (m *Postmaster) StartPgBouncer(ctx context.Context, program, dir string) (*PgBouncer, error) {
+	database, err := url.Parse(m.url)
+	if err != nil {
+		return nil, fmt.Errorf("PgBouncer: %w", err)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("PgBouncer: %w", err)
+	}
+	b := &PgBouncer{
+		program: program, config: filepath.Join(dir, "pgbouncer.ini"), address: free.Addr().String(),
+		database: database, owner: m.owner, log: newLastLines(20),
+	}
+	if err := free.Close(); err != nil {
+		return nil, fmt.Errorf("PgBouncer: %w", err)
+	}
+	host, port, err := net.SplitHostPort(b.address)
+	if err != nil {
+		return nil, fmt.Errorf("PgBouncer: %w", err)
+	}
+	// After a failed connection to PostgreSQL it waits 15 seconds by default before it tries again.
+	text := fmt.Sprintf(`[databases]
+* = host=%s port=%s user=%s
+[pgbouncer]
+pool_mode = session
+listen_addr = %s
+listen_port = %s
+unix_socket_dir =
+auth_type = any
+max_client_conn = 400
+default_pool_size = 100
+server_login_retry = 0.5
+`, database.Query().Get("host"), database.Query().Get("port"), database.User.Username(), host, port)
+	if err := os.WriteFile(b.config, []byte(text), 0o644); err != nil {
+		return nil, fmt.Errorf("PgBouncer: %w", err)
+	}
+	return b, b.Start(ctx)
+}
+
+// URL is the URL of the database through it.
+func (b *PgBouncer) URL() string {
+	through := url.URL{Scheme: "postgres", User: b.database.User, Host: b.address, Path: b.database.Path, RawQuery: "sslmode=disable"}
+	return through.String()
+}
+
+// Start starts it, and returns when it listens.
+func (b *PgBouncer) Start(ctx context.Context) error {
+	cmd, done := exec.Command(b.program, b.config), make(chan struct{})
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = b.log, b.log, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: b.owner.Uid, Gid: b.owner.Gid, Groups: []uint32{}}
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("PgBouncer: %w", err)
+	}
+	go func() {
+		_ = cmd.Wait() // it ends by a signal
+		close(done)
+	}()
+	b.cmd, b.done = cmd, done
+	err := xrpc.Until(ctx, stopLimit, func() (bool, error) {
+		select {
+		case <-done:
+			return false, errors.New("it has ended")
+		default:
+		}
+		conn, err := net.Dial("tcp", b.address)
+		return err == nil && conn.Close() == nil, nil
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("PgBouncer: %w\n%s", err, b.log), b.Kill())
+	}
+	return nil
+}
+
+// Kill kills it with SIGKILL.
+func (b *PgBouncer) Kill() error {
+	if err := b.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("PgBouncer: %w", err)
+	}
+	<-b.done
+	return nil
+}
