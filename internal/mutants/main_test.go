@@ -2,6 +2,7 @@ package main
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -14,7 +15,7 @@ func TestTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := check(t.Context(), root, mutants); err != nil {
+	if err := check(t.Context(), root, slices.Concat(mutants, rackBugs)); err != nil {
 		t.Error(err)
 	}
 }
@@ -23,13 +24,13 @@ func TestTable(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, rackBugs) {
 		if seen[m.name] || m.name == "" || len(m.edits) == 0 {
 			t.Errorf("a second or an empty mutant: %q", m.name)
 		}
 		seen[m.name] = true
 	}
-	if _, err := choose([]string{"global-key", "no such bug"}); err == nil {
+	if _, err := choose(mutants, []string{"global-key", "no such bug"}); err == nil {
 		t.Error("a name that no mutant has is not an error")
 	}
 }
@@ -242,7 +243,7 @@ func TestParts(t *testing.T) {
 			seen[m.name]++
 		}
 	}
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, rackBugs) {
 		if seen[m.name] != 1 {
 			t.Errorf("%s is in %d parts", m.name, seen[m.name])
 		}
