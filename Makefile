@@ -53,7 +53,7 @@ bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread
 
 torture: ## let connections, servers and PostgreSQL fail for ten minutes, and check every write
-	go run ./cmd/clientsim torture --for 10m
+	cmd/mlsd/pgbouncer.sh go run ./cmd/clientsim torture --for 10m --clocks
 
 tour: ## serve the demo users of the README
 	go run ./cmd/clientsim tour

@@ -15,45 +15,24 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// PgBouncer is a real PgBouncer before a PostgreSQL. It pools sessions.
+// PgBouncer is a real PgBouncer before a PostgreSQL.
 type PgBouncer struct {
 	program, config string
 	address         string
 	database        *url.URL
-	owner           *syscall.Stat_t
+	owner           *syscall.Stat_t // of the PostgreSQL
 	log             *lastLines
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has exited
 }
 
-// StartPgBouncer starts a program of PgBouncer before a PostgreSQL. Its files go into dir, which
-// every account must be able to enter: PgBouncer does not run as root.
-func (m *Postmaster) StartPgBouncer(ctx context.Context, program, dir string) (*PgBouncer, error) {
-	database, err := url.Parse(m.url)
-	if err != nil {
-		return nil, fmt.Errorf("PgBouncer: %w", err)
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("PgBouncer: %w", err)
-	}
-	b := &PgBouncer{
-		program: program, config: filepath.Join(dir, "pgbouncer.ini"), address: free.Addr().String(),
-		database: database, owner: m.owner, log: newLastLines(20),
-	}
-	if err := free.Close(); err != nil {
-		return nil, fmt.Errorf("PgBouncer: %w", err)
-	}
-	host, port, err := net.SplitHostPort(b.address)
-	if err != nil {
-		return nil, fmt.Errorf("PgBouncer: %w", err)
-	}
-	// After a failed connection to PostgreSQL it waits 15 seconds by default before it tries again.
-	text := fmt.Sprintf(`[databases]
+// pgBouncerConfig is its configuration. After a failed connection to PostgreSQL it waits 15 seconds
+// by default before it tries again.
+const pgBouncerConfig = `[databases]
 * = host=%s port=%s user=%s
 [pgbouncer]
-pool_mode = session
+pool_mode = %s
 listen_addr = %s
 listen_port = %s
 unix_socket_dir =
@@ -61,11 +40,41 @@ auth_type = any
 max_client_conn = 400
 default_pool_size = 100
 server_login_retry = 0.5
-`, database.Query().Get("host"), database.Query().Get("port"), database.User.Username(), host, port)
-	if err := os.WriteFile(b.config, []byte(text), 0o644); err != nil {
+`
+
+// StartPgBouncer starts a program of PgBouncer before a database that has a unix socket. mode is
+// session, transaction or statement. Its files go into dir, which every account must be able to
+// enter: PgBouncer does not run as root.
+func StartPgBouncer(ctx context.Context, program, mode, databaseURL, dir string) (*PgBouncer, error) {
+	b := &PgBouncer{program: program, config: filepath.Join(dir, "pgbouncer.ini"), log: newLastLines(20)}
+	if err := b.configure(mode, databaseURL); err != nil {
 		return nil, fmt.Errorf("PgBouncer: %w", err)
 	}
 	return b, b.Start(ctx)
+}
+
+// configure chooses a free port and writes the configuration.
+func (b *PgBouncer) configure(mode, databaseURL string) (err error) {
+	if b.database, err = url.Parse(databaseURL); err != nil {
+		return err
+	}
+	sockets := b.database.Query().Get("host")
+	info, err := os.Stat(sockets)
+	if err != nil {
+		return err
+	}
+	b.owner, _ = info.Sys().(*syscall.Stat_t) // PostgreSQL accepts its own account at its socket
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	b.address = free.Addr().String()
+	host, port, err := net.SplitHostPort(b.address)
+	if err = errors.Join(err, free.Close()); err != nil {
+		return err
+	}
+	text := fmt.Sprintf(pgBouncerConfig, sockets, b.database.Query().Get("port"), b.database.User.Username(), mode, host, port)
+	return os.WriteFile(b.config, []byte(text), 0o644)
 }
 
 // URL is the URL of the database through it.
@@ -73,6 +82,9 @@ func (b *PgBouncer) URL() string {
 	through := url.URL{Scheme: "postgres", User: b.database.User, Host: b.address, Path: b.database.Path, RawQuery: "sslmode=disable"}
 	return through.String()
 }
+
+// Log returns the last lines of its log.
+func (b *PgBouncer) Log() string { return b.log.String() }
 
 // Start starts it, and returns when it listens.
 func (b *PgBouncer) Start(ctx context.Context) error {

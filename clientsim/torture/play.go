@@ -66,7 +66,7 @@ func (e *equipment) close() (err error) {
 // proxy, and the last node's proxy through PgBouncer.
 func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, databaseURL string) (_ string, err error) {
 	if c.PgBouncer != "" && len(f.Nodes) == c.Nodes-1 {
-		if e.bouncer, err = f.Postgres.StartPgBouncer(ctx, c.PgBouncer, e.home); err != nil {
+		if e.bouncer, err = testbed.StartPgBouncer(ctx, c.PgBouncer, "session", databaseURL, e.home); err != nil {
 			return "", err
 		}
 		databaseURL = e.bouncer.URL()

@@ -25,7 +25,7 @@ func tortures(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "nodes", Value: 3, Usage: "servers on the database"},
 			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
 			&cli.BoolFlag{Name: "clocks", Usage: "if a server is built, build one whose clock can be wrong"},
-			&cli.StringFlag{Name: "pgbouncer", Usage: "`PATH` of a PgBouncer, through which the last server reaches PostgreSQL"},
+			&cli.StringFlag{Name: "pgbouncer", Usage: "`PATH` of a PgBouncer, through which the last server reaches PostgreSQL", Sources: cli.EnvVars("MLSD_TEST_PGBOUNCER")},
 			&cli.DurationFlag{Name: "shrink", Value: 5 * time.Minute, Usage: "after a failure, how long to look for a smaller run that fails; 0: not at all"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
