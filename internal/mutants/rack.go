@@ -83,13 +83,21 @@ func torture(ctx context.Context, clientsim, server string, seed uint64) (why st
 	if err == nil {
 		return "", nil
 	}
-	_, found, judged := strings.Cut(string(raw), "\nlost ")
-	if !judged || strings.HasPrefix(found, "0, doubled 0, broken 0\n") {
+	if why = violation(string(raw)); why == "" {
 		return "", fmt.Errorf("clientsim torture did not judge: %w\n%s", err, raw)
 	}
-	counts, rest, _ := strings.Cut(found, "\n")
-	first, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
-	return fmt.Sprintf("lost %s: %.160s", counts, first), nil
+	return why, nil
+}
+
+// violation returns how many promises a report counts as broken, and the first one; or "".
+func violation(report string) string {
+	_, found, judged := strings.Cut(report, "\nlost ")
+	counts, list, _ := strings.Cut(found, "\n")
+	if !judged || counts == "0, doubled 0, broken 0" {
+		return ""
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(list), "\n")
+	return fmt.Sprintf("lost %s: %.160s", counts, first)
 }
 
 // goBuild builds a program of the module.
