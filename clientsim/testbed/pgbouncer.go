@@ -46,11 +46,14 @@ server_login_retry = 0.5
 // session, transaction or statement. Its files go into dir, which every account must be able to
 // enter: PgBouncer does not run as root.
 func StartPgBouncer(ctx context.Context, program, mode, databaseURL, dir string) (*PgBouncer, error) {
-	b := &PgBouncer{program: program, config: filepath.Join(dir, "pgbouncer.ini"), log: newLastLines(20)}
+	b := &PgBouncer{program: program, config: filepath.Join(dir, "pgbouncer.ini"), log: newLastLines(8)}
 	if err := b.configure(mode, databaseURL); err != nil {
 		return nil, fmt.Errorf("PgBouncer: %w", err)
 	}
-	return b, b.Start(ctx)
+	if err := b.Start(ctx); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // configure chooses a free port and writes the configuration.
@@ -115,6 +118,17 @@ func (b *PgBouncer) Start(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("PgBouncer: %w\n%s", err, b.log), b.Kill())
 	}
 	return nil
+}
+
+// Revive starts it again if it has ended by itself, as the system that runs it would. It returns
+// the last lines of its log then, and else "".
+func (b *PgBouncer) Revive(ctx context.Context) (log string, err error) {
+	select {
+	case <-b.done:
+		return b.Log(), b.Start(ctx)
+	default:
+		return "", nil
+	}
 }
 
 // Kill kills it with SIGKILL.

@@ -25,16 +25,17 @@ type injector struct {
 	proxies  []*pgwire.Proxy    // of the nodes, in their order
 	disk     *testbed.SmallDisk // of PostgreSQL; nil: no FillDisk is planned
 	bouncer  *testbed.PgBouncer // of the last node; nil: no KillPgBouncer is planned
-	rng      *rand.Rand         // of the goroutine that injects faults of processes
+	note     func(format string, args ...any)
+	rng      *rand.Rand // of the goroutine that injects faults of processes
 
 	mu    sync.Mutex // guards count
 	count map[string]int
 }
 
-func newInjector(f *testbed.Cluster, settings map[string]string, e *equipment, seed uint64) *injector {
+func newInjector(w *testbed.World, f *testbed.Cluster, settings map[string]string, e *equipment) *injector {
 	return &injector{
-		cluster: f, settings: settings, proxies: e.proxies, disk: e.disk, bouncer: e.bouncer,
-		rng: rand.New(rand.NewPCG(seed, 0x1213)), count: map[string]int{},
+		cluster: f, settings: settings, proxies: e.proxies, disk: e.disk, bouncer: e.bouncer, note: w.Note,
+		rng: rand.New(rand.NewPCG(w.Seed, 0x1213)), count: map[string]int{},
 	}
 }
 
@@ -56,7 +57,9 @@ func (i *injector) inject(ctx, loading context.Context, plan []Step) error {
 		errs[0] = each(loading, begun, wires, func(s Step) error { return i.proxies[s.Node].Arm(s.Fault) })
 	})
 	all.Go(func() {
-		errs[1] = each(loading, begun, processes, func(s Step) error { return i.process(ctx, loading, s) })
+		errs[1] = each(loading, begun, processes, func(s Step) error {
+			return errors.Join(i.revive(ctx), i.process(ctx, loading, s))
+		})
 	})
 	all.Wait()
 	return errors.Join(errs[:]...)
@@ -124,6 +127,18 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 		return errors.Join(i.bouncer.Kill(), i.bouncer.Start(ctx))
 	}
 	return fmt.Errorf("unknown kind %q", s.Kind)
+}
+
+// revive starts a PgBouncer again that has ended by itself.
+func (i *injector) revive(ctx context.Context) error {
+	if i.bouncer == nil {
+		return nil
+	}
+	log, err := i.bouncer.Revive(ctx)
+	if log != "" {
+		i.note("PgBouncer has ended by itself: %s", log)
+	}
+	return err
 }
 
 // fillDisk lets PostgreSQL's disk be full for a while. It crashes if it cannot write its log, and
@@ -266,14 +281,14 @@ func (i *injector) terminateAll(ctx context.Context, db *pgx.Conn) error {
 }
 
 // heal ends all faults.
-func (i *injector) heal() (err error) {
+func (i *injector) heal(ctx context.Context) (err error) {
 	for _, p := range i.proxies {
 		p.Heal()
 	}
 	for _, c := range i.cluster.Clocks {
 		err = errors.Join(err, c.Set(0))
 	}
-	return err
+	return errors.Join(err, i.revive(ctx))
 }
 
 // fired counts the faults that happened, by name.

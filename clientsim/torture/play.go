@@ -114,7 +114,7 @@ func (c *Config) play(ctx context.Context, report *Report) (err error) {
 	}, func(f *testbed.Cluster) error {
 		defer transport.CloseIdleConnections()
 		l := newLoad(ctx, w, f)
-		err := c.torture(ctx, l, newInjector(f, settings, e, c.Seed), report)
+		err := c.torture(ctx, l, newInjector(w, f, settings, e), report)
 		return errors.Join(err, l.subscribers.Stop())
 	})
 	report.Violations, report.Notes = w.Found(), w.Notes()

@@ -76,7 +76,7 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 	injected := make(chan error, 1)
 	go func() {
 		err := i.inject(ctx, loading, report.Plan)
-		injected <- errors.Join(err, i.heal()) // requests that still run get their verdict
+		injected <- errors.Join(err, i.heal(ctx)) // requests that still run get their verdict
 	}()
 	stop := c.progress(loading, l, i)
 	err := errors.Join(l.run(ctx, loading), <-injected)
