@@ -190,7 +190,7 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 		}
 		opened, err = s.readFrames(ctx, node, params)
 	}
-	if node.ClockMoved(err) {
+	if node.ClockWrong(err) {
 		err = errors.New(err.Error()) // not fatal: the next token is good
 	}
 	return opened, s.ended(ctx, opened, err)

@@ -90,6 +90,7 @@ func HasMovableClock(server string) (bool, error) {
 type Clock struct {
 	file  *os.File
 	ahead atomic.Int64 // seconds
+	moved atomic.Int64 // when Set changed it last, in nanoseconds since 1970
 }
 
 // newClock makes a clock that is right.
@@ -108,7 +109,9 @@ func newClock(path string) (*Clock, error) {
 // Set makes the server's clock wrong by d, in whole seconds. It is fast if d is positive.
 func (c *Clock) Set(d time.Duration) error {
 	seconds := int64(d / time.Second)
-	c.ahead.Store(seconds)
+	if c.ahead.Swap(seconds) != seconds {
+		c.moved.Store(time.Now().UnixNano())
+	}
 	var raw [8]byte
 	binary.NativeEndian.PutUint64(raw[:], uint64(seconds))
 	if _, err := c.file.WriteAt(raw[:], 0); err != nil {
@@ -119,3 +122,11 @@ func (c *Clock) Set(d time.Duration) error {
 
 // Ahead is by how much the clock is wrong.
 func (c *Clock) Ahead() time.Duration { return time.Duration(c.ahead.Load()) * time.Second }
+
+// settled is longer than a token lives, with all that servers allow.
+const settled = 2 * time.Minute
+
+// Right reports whether the clock is right, and has been for longer than a token lives.
+func (c *Clock) Right() bool {
+	return c.Ahead() == 0 && time.Since(time.Unix(0, c.moved.Load())) > settled
+}

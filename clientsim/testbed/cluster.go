@@ -100,21 +100,21 @@ func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOp
 	}
 	node := w.Server.onDatabase(url, fmt.Sprintf("-node-%d", len(f.Nodes)+1))
 	maps.Copy(node.env, o.Settings)
-	var ahead func() time.Duration
+	var wrong xrpc.Clock
 	if o.Clocks {
 		clock, err := newClock(node.data + ".clock")
 		if err != nil {
 			return err
 		}
 		f.Clocks = append(f.Clocks, clock)
-		node.env[clockVariable], ahead = clock.file.Name(), clock.Ahead
+		node.env[clockVariable], wrong = clock.file.Name(), clock
 	}
 	if err := node.Start(ctx, nil); err != nil {
 		return err
 	}
 	f.Nodes = append(f.Nodes, node)
 	client := xrpc.NewClient(node.URL(), w.Net.Audience, o.Transport, w.Stats)
-	client.Ahead = ahead
+	client.Clock = wrong
 	f.Clients = append(f.Clients, client)
 	return nil
 }

@@ -4,7 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,7 +105,7 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	result, end := keyResult{outcome: refused}, c.keys.now()
 	_, again := c.retryAfter(err, 0)
 	switch {
-	case c.nodes[node].ClockMoved(err): // the request was not looked at
+	case c.nodes[node].ClockWrong(err): // nothing was done: the transport repeats no request
 		c.failed(err)
 		return answer, err
 	case err == nil && answer.Replayed():
@@ -124,7 +128,7 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 
 // retryAfter is the retry rule, for nodes whose clocks can move.
 func (c *caller) retryAfter(err error, backoff time.Duration) (time.Duration, bool) {
-	if c.nodes[0].ClockMoved(err) { // all nodes have a movable clock, or none
+	if slices.ContainsFunc(c.nodes, func(n *xrpc.Client) bool { return n.ClockWrong(err) }) {
 		return backoff, true
 	}
 	return xrpc.RetryAfter(err, backoff)
@@ -140,4 +144,18 @@ func (c *caller) failed(err error) {
 // digestOf is a digest of an answer's status and body.
 func digestOf(a xrpc.Answer) history.Digest {
 	return history.DigestOf(append([]byte{byte(a.Status >> 8), byte(a.Status)}, a.Body...))
+}
+
+// unrepeated is a transport that sends each request once. http.Transport repeats a query whose
+// connection breaks. The first can have had an effect, such as the lease of a Welcome, which the
+// journals would not know of.
+type unrepeated struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (t unrepeated) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		req = req.Clone(req.Context())
+		req.Body = io.NopCloser(strings.NewReader("")) // it has no GetBody, so it cannot be sent again
+	}
+	return t.Transport.RoundTrip(req)
 }

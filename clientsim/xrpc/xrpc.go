@@ -79,9 +79,14 @@ type Client struct {
 	Audience string // the server's service DID
 	HTTP     *http.Client
 	Stats    *Stats
-	// Ahead is by how much the server's clock is wrong. Tokens are made by that clock. nil: it is
-	// right.
-	Ahead func() time.Duration
+	// Clock is the server's, by which tokens are made. nil: it is right.
+	Clock Clock
+}
+
+// Clock is the clock of a server.
+type Clock interface {
+	Ahead() time.Duration // by how much it is wrong; positive: it is fast
+	Right() bool          // it is right, and has been for longer than a token lives
 }
 
 // AttemptLimit is the longest that one attempt may take.
@@ -103,17 +108,18 @@ func NewClient(base, audience string, transport http.RoundTripper, stats *Stats)
 
 // Token signs a token for one call of one method, by the server's clock.
 func (c *Client) Token(who *Account, method syntax.NSID) (string, error) {
-	if c.Ahead == nil {
+	if c.Clock == nil {
 		return who.Token(c.Audience, method)
 	}
-	return who.tokenAt(time.Now().Add(c.Ahead()), c.Audience, method)
+	return who.tokenAt(time.Now().Add(c.Clock.Ahead()), c.Audience, method)
 }
 
-// ClockMoved reports whether err can come from a move of the server's clock: the token was made
-// before it, and is not valid after it. Another token then helps.
-func (c *Client) ClockMoved(err error) bool {
+// ClockWrong reports whether err can come from the server's wrong clock: its token was made before
+// the clock moved, or has expired by the clock of the database, which remembers used tokens. The
+// request was not done, and can be sent again with another token.
+func (c *Client) ClockWrong(err error) bool {
 	var named *CallError
-	return c.Ahead != nil && errors.As(err, &named) && named.Status == http.StatusUnauthorized
+	return c.Clock != nil && errors.As(err, &named) && named.Status == http.StatusUnauthorized && !c.Clock.Right()
 }
 
 // Once sends a call once, with a new token. The error is a *CallError if the server answered. After

@@ -48,8 +48,4 @@ var rackBugs = []mutant{
 		{"messages/append.sql", `SELECT ctid AS version FROM convos`, `SELECT id, ctid AS version FROM convos`}}},
 	{"a commit does not lock its convo", "", []edit{
 		{"convos.lockConvo", `FOR NO KEY UPDATE`, ``}}},
-	{"a node reads events only when it is woken", "", []edit{
-		{"events.Hub.Run", `case <-tick.C:`, ``},
-		{"events.Hub.listen", `h.Wake() s.Wake() for {`, `s.Wake()
-	for {`}}},
 }
