@@ -111,6 +111,9 @@ func (l *load) count(report *Report) {
 	report.Unknown, report.Refused, report.Failures = l.calls.unknown.Load(), l.calls.refused.Load(), l.calls.failures
 	if n := report.Failures[internalError]; n > 0 {
 		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
+		for i, node := range l.cluster.Nodes {
+			l.w.Note("node %d: %s", i+1, node.Errors())
+		}
 	}
 }
 
