@@ -160,6 +160,9 @@ func (i *injector) startNode(ctx context.Context, n int) error {
 	var last error
 	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
 		i.proxies[n].Disarm() // else it meets all at once that came while it was down
+		if err := i.revive(ctx); err != nil {
+			return false, err
+		}
 		last = i.cluster.Nodes[n].Start(ctx, i.settings)
 		return last == nil, nil
 	})
