@@ -53,7 +53,7 @@ bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread
 
 torture: ## let connections, servers and PostgreSQL fail for ten minutes, and check every write
-	go run ./cmd/clientsim torture --for 10m
+	cmd/mlsd/pgbouncer.sh go run ./cmd/clientsim torture --for 10m --clocks
 
 soak ?= 8h
 soak: ## run everything for a night, or soak=2h, and look for what grows: soak.html

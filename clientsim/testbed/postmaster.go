@@ -167,6 +167,27 @@ func (m *Postmaster) Stop() error {
 	}
 }
 
+// AwaitRecovery waits until it accepts connections after a crash. It starts it again if it has
+// ended, as after a recovery that failed.
+func (m *Postmaster) AwaitRecovery(ctx context.Context) error {
+	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
+		select {
+		case <-m.done:
+			return true, m.Restart(ctx)
+		default:
+		}
+		db, err := pgx.Connect(ctx, m.url)
+		if err != nil {
+			return false, nil
+		}
+		return true, db.Close(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("PostgreSQL: %w\n%s", err, m.log)
+	}
+	return nil
+}
+
 // Kill kills the postmaster with SIGKILL. Its children notice and end by themselves.
 func (m *Postmaster) Kill() error {
 	if err := m.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -4,7 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +50,7 @@ func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, c
 	backoff := xrpc.FirstBackoff
 	for {
 		answer, err := c.attempt(ctx, rng, who, call, seen)
-		wait, again := xrpc.RetryAfter(err, backoff)
+		wait, again := c.retryAfter(err, backoff)
 		if !again {
 			if err != nil {
 				c.refused.Add(1)
@@ -86,7 +90,7 @@ func (c *caller) attempt(ctx context.Context, rng *rand.Rand, who *xrpc.Account,
 		if err == nil {
 			return answers[i], nil
 		}
-		if _, again := xrpc.RetryAfter(err, 0); again {
+		if _, again := c.retryAfter(err, 0); again {
 			verdict = i
 		}
 	}
@@ -99,8 +103,11 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	begun := c.keys.now()
 	answer, err := c.nodes[node].Once(ctx, who, call)
 	result, end := keyResult{outcome: refused}, c.keys.now()
-	_, again := xrpc.RetryAfter(err, 0)
+	_, again := c.retryAfter(err, 0)
 	switch {
+	case c.nodes[node].ClockWrong(err): // nothing was done: the transport repeats no request
+		c.failed(err)
+		return answer, err
 	case err == nil && answer.Replayed():
 		result = keyResult{outcome: replayed, body: digestOf(answer)}
 	case err == nil:
@@ -119,6 +126,14 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	return answer, err
 }
 
+// retryAfter is the retry rule, for nodes whose clocks can move.
+func (c *caller) retryAfter(err error, backoff time.Duration) (time.Duration, bool) {
+	if slices.ContainsFunc(c.nodes, func(n *xrpc.Client) bool { return n.ClockWrong(err) }) {
+		return backoff, true
+	}
+	return xrpc.RetryAfter(err, backoff)
+}
+
 // failed counts an attempt without a verdict, by the error's name.
 func (c *caller) failed(err error) {
 	c.mu.Lock()
@@ -129,4 +144,18 @@ func (c *caller) failed(err error) {
 // digestOf is a digest of an answer's status and body.
 func digestOf(a xrpc.Answer) history.Digest {
 	return history.DigestOf(append([]byte{byte(a.Status >> 8), byte(a.Status)}, a.Body...))
+}
+
+// unrepeated is a transport that sends each request once. http.Transport repeats a query whose
+// connection breaks. The first can have had an effect, such as the lease of a Welcome, which the
+// journals would not know of.
+type unrepeated struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (t unrepeated) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		req = req.Clone(req.Context())
+		req.Body = io.NopCloser(strings.NewReader("")) // it has no GetBody, so it cannot be sent again
+	}
+	return t.Transport.RoundTrip(req)
 }
