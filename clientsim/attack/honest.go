@@ -364,7 +364,7 @@ func (h *honest) push(ctx context.Context, i int) (time.Duration, error) {
 func (h *honest) webNewcomer(ctx context.Context, _ int) (time.Duration, error) {
 	var account *xrpc.Account
 	site, err := serve(honestAddress, func(w http.ResponseWriter, _ *http.Request) {
-		document, err := testbed.Document(account)
+		document, err := account.Document("webnewcomer.test")
 		if err == nil {
 			err = json.NewEncoder(w).Encode(document)
 		}

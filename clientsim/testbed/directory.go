@@ -49,7 +49,7 @@ func (d *Directory) Handle(pattern string, handler http.Handler) { d.mux.Handle(
 
 // Register publishes the account's DID document, or replaces it.
 func (d *Directory) Register(a *xrpc.Account) error {
-	doc, err := Document(a)
+	doc, err := a.Document(syntax.Handle(a.DID.Identifier() + ".test"))
 	if err != nil {
 		return err
 	}
@@ -57,22 +57,6 @@ func (d *Directory) Register(a *xrpc.Account) error {
 	defer d.mu.Unlock()
 	d.docs[a.DID] = doc
 	return nil
-}
-
-// Document makes an account's DID document.
-func Document(a *xrpc.Account) (identity.DIDDocument, error) {
-	key, err := a.Multikey()
-	if err != nil {
-		return identity.DIDDocument{}, fmt.Errorf("document of %s: %w", a.DID, err)
-	}
-	return identity.DIDDocument{
-		DID:         a.DID,
-		AlsoKnownAs: []string{"at://" + a.DID.Identifier() + ".test"},
-		VerificationMethod: []identity.DocVerificationMethod{{
-			ID: a.DID.String() + "#atproto", Type: "Multikey", Controller: a.DID.String(), PublicKeyMultibase: key,
-		}},
-		Service: []identity.DocService{{ID: "#atproto_pds", Type: "AtprotoPersonalDataServer", ServiceEndpoint: "https://pds.test"}},
-	}, nil
 }
 
 func (d *Directory) serveDocument(w http.ResponseWriter, r *http.Request) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/auth"
+	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
@@ -76,11 +77,21 @@ func (a *Account) TokenFor(audience string, method syntax.NSID, life time.Durati
 	return token, nil
 }
 
-// Multikey is the public signing key as a DID document has it.
-func (a *Account) Multikey() (string, error) {
-	public, err := a.key.PublicKey()
+// SigningKey is the private signing key as a multikey, with which others can sign for the account.
+func (a *Account) SigningKey() string { return a.key.Multibase() }
+
+// Document makes the account's DID document (https://atproto.com/specs/did). Its PDS does not exist.
+func (a *Account) Document(handle syntax.Handle) (identity.DIDDocument, error) {
+	key, err := a.key.PublicKey()
 	if err != nil {
-		return "", err
+		return identity.DIDDocument{}, fmt.Errorf("document of %s: %w", a.DID, err)
 	}
-	return public.Multibase(), nil
+	return identity.DIDDocument{
+		DID:         a.DID,
+		AlsoKnownAs: []string{"at://" + handle.String()},
+		VerificationMethod: []identity.DocVerificationMethod{{
+			ID: a.DID.String() + "#atproto", Type: "Multikey", Controller: a.DID.String(), PublicKeyMultibase: key.Multibase(),
+		}},
+		Service: []identity.DocService{{ID: "#atproto_pds", Type: "AtprotoPersonalDataServer", ServiceEndpoint: "https://pds.test"}},
+	}, nil
 }

@@ -54,6 +54,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			restoredCommand(stdout, stderr),
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
+			devCommand(stdout, stderr),
 		},
 	}
 	return app.Run(ctx, args)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -38,10 +37,17 @@ type lifecycle struct {
 	access                    *admin.Access
 	node                      *node
 	stopPresence              func()
-	public, admin             *http.Server
+	public, admin             door
 	failed                    chan error // from the HTTP servers
 
 	closers []func(context.Context) error // undo what has started, in the order in which it started
+}
+
+// door is what lets requests in: an HTTP server. Shutdown waits for those that are under way, Close
+// cuts them off.
+type door interface {
+	Shutdown(context.Context) error
+	Close() error
 }
 
 // pools are the server's connections to its database. See package pgpool.
@@ -208,9 +214,10 @@ func inBackground(ctx context.Context, run ...func(context.Context)) (stop func(
 }
 
 func (l *lifecycle) startHTTP(context.Context) error {
-	l.public, l.admin = httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.log), l.log)
-	go func() { l.failed <- l.public.Serve(l.publicListen) }()
-	go func() { l.failed <- l.admin.Serve(l.adminListen) }()
+	public, admin := httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.log), l.log)
+	l.public, l.admin = public, admin
+	go func() { l.failed <- public.Serve(l.publicListen) }()
+	go func() { l.failed <- admin.Serve(l.adminListen) }()
 	l.node.ready.Store(true)
 	return nil
 }

@@ -1,0 +1,236 @@
+package devserver
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/identity"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/xrpc"
+)
+
+const (
+	// mostAccounts is how many accounts one request makes at most.
+	mostAccounts = 1000
+	// tokenLife is how long a token is valid if the request does not say. It is a PDS's default.
+	tokenLife = 60 * time.Second
+)
+
+// person is an account with its handle.
+type person struct {
+	*xrpc.Account
+	handle   syntax.Handle
+	document identity.DIDDocument
+}
+
+// accounts are the people of the server. It is safe for concurrent use.
+type accounts struct {
+	mu     sync.Mutex // guards the rest
+	made   int        // since the last reset
+	people map[syntax.DID]person
+	order  []syntax.DID // as they were made
+}
+
+func newAccounts() *accounts { return &accounts{people: map[syntax.DID]person{}} }
+
+func (a *accounts) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.made, a.order = 0, nil
+	clear(a.people)
+}
+
+// of returns an account that was made.
+func (a *accounts) of(did syntax.DID) (person, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p, ok := a.people[did]
+	if !ok {
+		return person{}, &refusal{http.StatusNotFound, "AccountNotFound", fmt.Sprintf("no account %q: POST /dev/accounts makes one", did)}
+	}
+	return p, nil
+}
+
+func (a *accounts) list() (all []person) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, did := range a.order {
+		all = append(all, a.people[did])
+	}
+	return all
+}
+
+// add makes an account. Without a handle it gets one.
+func (a *accounts) add(handle syntax.Handle) (person, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := func(h syntax.Handle) bool {
+		return slices.ContainsFunc(a.order, func(did syntax.DID) bool { return a.people[did].handle == h })
+	}
+	if handle != "" && taken(handle) {
+		return person{}, &refusal{http.StatusConflict, "HandleTaken", fmt.Sprintf("an account has the handle %s already", handle)}
+	}
+	a.made++
+	for n := a.made; handle == "" || taken(handle); n++ {
+		handle = syntax.Handle(fmt.Sprintf("user%d.test", n))
+	}
+	account, err := xrpc.NewAccount(a.made)
+	if err != nil {
+		return person{}, err
+	}
+	p := person{Account: account, handle: handle}
+	if p.document, err = account.Document(handle); err != nil {
+		return person{}, err
+	}
+	a.people[p.DID] = p
+	a.order = append(a.order, p.DID)
+	return p, nil
+}
+
+// Account is an account as POST /dev/accounts answers it.
+type Account struct {
+	DID        syntax.DID    `json:"did"`
+	Handle     syntax.Handle `json:"handle"`
+	SigningKey string        `json:"signingKey"` // the private key, as a multikey
+}
+
+// Accounts is the answer of POST and GET /dev/accounts.
+type Accounts struct {
+	Accounts []Account `json:"accounts"`
+}
+
+func show(people ...person) Accounts {
+	shown := Accounts{Accounts: []Account{}}
+	for _, p := range people {
+		shown.Accounts = append(shown.Accounts, Account{p.DID, p.handle, p.SigningKey()})
+	}
+	return shown
+}
+
+// NewAccounts is the body of POST /dev/accounts.
+type NewAccounts struct {
+	// Handle is that of one account. A name without a dot gets ".test".
+	Handle string `json:"handle"`
+	// Count is how many accounts are made, 1 by default. Each gets a handle.
+	Count *int `json:"count"`
+}
+
+func (s *Server) makeAccounts(r *http.Request) (any, error) {
+	var in NewAccounts
+	if err := read(r, &in); err != nil {
+		return nil, err
+	}
+	count := 1
+	if in.Count != nil {
+		count = *in.Count
+	}
+	if count < 1 || count > mostAccounts || in.Handle != "" && count != 1 {
+		return nil, badRequest("count must be from 1 to %d, and 1 with a handle", mostAccounts)
+	}
+	handle, err := parseHandle(in.Handle)
+	if err != nil {
+		return nil, err
+	}
+	var made []person
+	for range count {
+		p, err := s.accounts.add(handle)
+		if err != nil {
+			return nil, err
+		}
+		made = append(made, p)
+	}
+	return show(made...), nil
+}
+
+func parseHandle(text string) (syntax.Handle, error) {
+	if text == "" {
+		return "", nil
+	}
+	if !strings.Contains(text, ".") {
+		text += ".test"
+	}
+	handle, err := syntax.ParseHandle(text)
+	if err != nil {
+		return "", badRequest("handle: %v", err)
+	}
+	return handle.Normalize(), nil
+}
+
+func (s *Server) listAccounts(*http.Request) (any, error) { return show(s.accounts.list()...), nil }
+
+// document answers like a PLC directory.
+func (s *Server) document(r *http.Request) (any, error) {
+	p, err := s.accounts.of(syntax.DID(r.PathValue("did")))
+	return p.document, err
+}
+
+// NewToken is the body of POST /dev/token.
+type NewToken struct {
+	DID syntax.DID  `json:"did"`
+	Lxm syntax.NSID `json:"lxm"`
+	Aud string      `json:"aud"` // by default the service's DID
+	Exp int64       `json:"exp"` // in seconds since 1970; by default in a minute
+}
+
+// Token is the answer of POST /dev/token.
+type Token struct {
+	Token string `json:"token"`
+	Aud   string `json:"aud"`
+	Exp   int64  `json:"exp"`
+}
+
+// token signs what it is asked to, also what the service refuses: an old exp, another aud.
+func (s *Server) token(r *http.Request) (any, error) {
+	var in NewToken
+	if err := read(r, &in); err != nil {
+		return nil, err
+	}
+	lxm, err := syntax.ParseNSID(in.Lxm.String())
+	if err != nil {
+		return nil, badRequest("lxm: %v", err)
+	}
+	p, err := s.accounts.of(in.DID)
+	if err != nil {
+		return nil, err
+	}
+	if in.Aud == "" {
+		in.Aud = s.cfg.ServiceDID.String()
+	}
+	life := tokenLife
+	if in.Exp != 0 {
+		life = time.Until(time.Unix(in.Exp, 0)).Round(time.Second)
+	}
+	token, err := p.TokenFor(in.Aud, lxm, life)
+	if err != nil {
+		return nil, err
+	}
+	claims, err := claimsOf(token)
+	return Token{Token: token, Aud: in.Aud, Exp: claims.Exp}, err
+}
+
+// claims are those of a token that this package reads.
+type claims struct {
+	Iss syntax.DID `json:"iss"`
+	Exp int64      `json:"exp"`
+}
+
+// claimsOf reads a token's claims. It verifies nothing.
+func claimsOf(token string) (c claims, err error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return c, errors.New("not a JWT")
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return c, err
+	}
+	return c, json.Unmarshal(payload, &c)
+}

@@ -1,0 +1,177 @@
+// Package devserver is what the command "mlsd dev" serves beside the XRPC methods: made-up accounts
+// and their PLC directory, tokens, faults and a reset. Apps under test use it as a network of their
+// own. It holds no data of anybody, and anyone who reaches it can act as any of its accounts.
+//
+//	GET    /dev           what this is: see Info
+//	POST   /dev/accounts  makes accounts; GET lists them
+//	POST   /dev/token     signs a service-auth token for an account
+//	POST   /dev/reset     forgets everything
+//	POST   /dev/faults    plans a fault; GET lists them, DELETE removes them
+//	GET    /{did}         the DID document of an account, as a PLC directory serves it
+//
+// Bodies and answers are JSON. An error is {"error", "message"}, as XRPC has it. All other requests
+// go to the service, and meet the planned faults on their way.
+package devserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// maxBody is the longest body that is read of a request to /dev, in bytes.
+const maxBody = 16 << 20
+
+// Config is what a Server works with. All of it is required.
+type Config struct {
+	// ServiceDID is the audience of tokens.
+	ServiceDID syntax.DID
+	// Version is the server's build.
+	Version string
+	// Service serves XRPC.
+	Service http.Handler
+	// Reset replaces the service's state by an empty one.
+	Reset func(context.Context) error
+	Log   *slog.Logger
+}
+
+// Server serves /dev, the directory and the service. It is safe for concurrent use.
+type Server struct {
+	cfg    Config
+	routes http.Handler
+	faults *faults
+
+	resetting sync.Mutex // held by a reset
+	accounts  *accounts
+}
+
+// Info is the answer of GET /dev.
+type Info struct {
+	Service   string     `json:"service"` // always "mlsd dev"
+	Version   string     `json:"version"`
+	DID       syntax.DID `json:"did"` // of the service
+	Aud       string     `json:"aud"` // for tokens
+	URL       string     `json:"url"` // of the service, as the client reached it
+	Directory string     `json:"directory"`
+}
+
+// New returns a Server.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, faults: &faults{}, accounts: newAccounts()}
+	mux := http.NewServeMux()
+	for pattern, do := range map[string]func(*http.Request) (any, error){
+		"GET /dev":           s.info,
+		"POST /dev/accounts": s.makeAccounts,
+		"GET /dev/accounts":  s.listAccounts,
+		"POST /dev/token":    s.token,
+		"POST /dev/reset":    s.reset,
+		"POST /dev/faults":   s.planFault,
+		"GET /dev/faults":    s.listFaults,
+		"DELETE /dev/faults": s.clearFaults,
+		"GET /{did}":         s.document,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, do) })
+	}
+	mux.HandleFunc("/dev/", func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, r, func(*http.Request) (any, error) {
+			return nil, &refusal{http.StatusNotFound, "NotFound", "no such page; GET /dev says what there is"}
+		})
+	})
+	// A browser's page from elsewhere must not reset the server or get tokens.
+	own := http.NewCrossOriginProtection().Handler(mux)
+	s.routes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern == "" {
+			s.faults.serve(w, r, cfg.Service)
+			return
+		}
+		own.ServeHTTP(w, r)
+	})
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
+
+// refusal is an error that the client is told.
+type refusal struct {
+	status        int
+	name, message string
+}
+
+func (r *refusal) Error() string { return r.name + ": " + r.message }
+
+func badRequest(format string, args ...any) error {
+	return &refusal{http.StatusBadRequest, "InvalidRequest", fmt.Sprintf(format, args...)}
+}
+
+// answer writes the result of do.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, do func(*http.Request) (any, error)) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	result, err := do(r)
+	status := http.StatusOK
+	if err != nil {
+		refused := &refusal{http.StatusInternalServerError, "InternalServerError", err.Error()}
+		errors.As(err, &refused)
+		status, result = refused.status, errorBody{refused.name, refused.message}
+	}
+	writeJSON(w, s.cfg.Log, status, result)
+}
+
+// errorBody is the answer to a request that failed.
+type errorBody struct {
+	Error   string `json:"error"`
+	Message string `json:"message"`
+}
+
+func writeJSON(w http.ResponseWriter, log *slog.Logger, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		log.Debug("the answer could not be written", "error", err)
+	}
+}
+
+// read decodes the body into v. An empty body is {}.
+func read(r *http.Request, v any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	switch err := d.Decode(v); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return badRequest("the body: %v", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return badRequest("the body: something follows the JSON object")
+	}
+	return nil
+}
+
+func (s *Server) info(r *http.Request) (any, error) {
+	url := "http://" + r.Host
+	return Info{
+		Service: "mlsd dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url, Directory: url,
+	}, nil
+}
+
+// reset forgets everything: the service's state, accounts and faults.
+func (s *Server) reset(r *http.Request) (any, error) {
+	if err := read(r, &struct{}{}); err != nil {
+		return nil, err
+	}
+	s.resetting.Lock()
+	defer s.resetting.Unlock()
+	if err := s.cfg.Reset(r.Context()); err != nil {
+		return nil, fmt.Errorf("reset: %w", err)
+	}
+	s.accounts.forget()
+	s.faults.clear()
+	return struct{}{}, nil
+}

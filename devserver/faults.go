@@ -1,0 +1,202 @@
+package devserver
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// Kinds of faults.
+const (
+	// loseAnswer: the request is carried out, and the connection closes without an answer. An event
+	// stream begins, and its connection closes after Ms.
+	loseAnswer = "loseAnswer"
+	// delay: the request is carried out after Ms.
+	delay = "delay"
+	// answerStatus: the request is not carried out. The answer is Status, with RetryAfter.
+	answerStatus = "status"
+	// cut: the connection closes before the request is carried out.
+	cut = "cut"
+	// slow: the request is carried out at once, and its answer takes Ms to come.
+	slow = "slow"
+)
+
+const (
+	// defaultMs is how long a delay, a slow answer, or a stream before its loss lasts.
+	defaultMs = 1000
+	// mostMs is the longest of them.
+	mostMs = 10 * 60 * 1000
+	// mostFaults is how many faults can be planned at a time.
+	mostFaults = 1000
+)
+
+// Fault is one thing that goes wrong, as POST /dev/faults takes it and GET lists it.
+type Fault struct {
+	ID string `json:"id"` // made by the server
+	// Lxm and DID are the method and the caller that it meets. Empty: any.
+	Lxm  syntax.NSID `json:"lxm,omitempty"`
+	DID  syntax.DID  `json:"did,omitempty"`
+	Kind string      `json:"kind"`
+	// Status is the HTTP status of the kind "status", 503 by default.
+	Status int `json:"status,omitempty"`
+	// RetryAfter is the answer's Retry-After, in seconds. Without it there is none.
+	RetryAfter *int `json:"retryAfter,omitempty"`
+	// Ms is in milliseconds; see the kinds.
+	Ms *int `json:"ms,omitempty"`
+	// Times is how many requests it meets, 1 by default. 0: all of them.
+	Times *int `json:"times"`
+	// Struck is how many it has met.
+	Struck int `json:"struck"`
+}
+
+// faults are the planned faults. It is safe for concurrent use.
+type faults struct {
+	mu   sync.Mutex // guards the rest
+	last int        // id
+	plan []*Fault
+}
+
+func (f *faults) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plan = nil
+}
+
+func (f *faults) list() []Fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := []Fault{}
+	for _, one := range f.plan {
+		all = append(all, *one)
+	}
+	return all
+}
+
+func (f *faults) add(one Fault) (id string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.plan) == mostFaults {
+		return "", badRequest("%d faults are planned: DELETE /dev/faults removes them", mostFaults)
+	}
+	f.last++
+	one.ID, one.Struck = strconv.Itoa(f.last), 0
+	f.plan = append(f.plan, &one)
+	return one.ID, nil
+}
+
+// strike returns the oldest fault that the request meets, and counts it.
+func (f *faults) strike(r *http.Request) (Fault, bool) {
+	lxm, isCall := strings.CutPrefix(r.URL.Path, "/xrpc/")
+	if !isCall {
+		return Fault{}, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.plan) == 0 {
+		return Fault{}, false
+	}
+	caller := callerOf(r)
+	i := slices.IndexFunc(f.plan, func(one *Fault) bool {
+		return (one.Lxm == "" || one.Lxm.String() == lxm) && (one.DID == "" || one.DID == caller) && (*one.Times == 0 || one.Struck < *one.Times)
+	})
+	if i < 0 {
+		return Fault{}, false
+	}
+	f.plan[i].Struck++
+	return *f.plan[i], true
+}
+
+// callerOf reads who a request says that it is from. It need not be true: the service checks it.
+func callerOf(r *http.Request) syntax.DID {
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	c, err := claimsOf(token)
+	if err != nil {
+		return ""
+	}
+	return c.Iss
+}
+
+// check completes a fault, and refuses one that makes no sense.
+func (f *Fault) check() error {
+	if f.Times == nil {
+		f.Times = pointer(1)
+	}
+	switch {
+	case !slices.Contains([]string{loseAnswer, delay, answerStatus, cut, slow}, f.Kind):
+		return badRequest("kind must be one of %s, %s, %s, %s, %s", loseAnswer, delay, answerStatus, cut, slow)
+	case *f.Times < 0:
+		return badRequest("times must not be negative")
+	case f.Kind != answerStatus && (f.Status != 0 || f.RetryAfter != nil):
+		return badRequest("status and retryAfter belong to the kind status")
+	case f.Ms != nil && (f.Kind == answerStatus || f.Kind == cut):
+		return badRequest("ms does not belong to the kind %s", f.Kind)
+	}
+	if f.Lxm != "" {
+		if _, err := syntax.ParseNSID(f.Lxm.String()); err != nil {
+			return badRequest("lxm: %v", err)
+		}
+	}
+	switch f.Kind {
+	case answerStatus:
+		return f.checkStatus()
+	case loseAnswer, delay, slow:
+		if f.Ms == nil {
+			f.Ms = pointer(defaultMs)
+		}
+		if *f.Ms < 0 || *f.Ms > mostMs {
+			return badRequest("ms must be from 0 to %d", mostMs)
+		}
+	}
+	return nil
+}
+
+func (f *Fault) checkStatus() error {
+	if f.Status == 0 {
+		f.Status = http.StatusServiceUnavailable
+	}
+	switch {
+	case f.Status < 400 || f.Status > 599:
+		return badRequest("status must be from 400 to 599")
+	case f.RetryAfter != nil && *f.RetryAfter < 0:
+		return badRequest("retryAfter must not be negative")
+	}
+	return nil
+}
+
+func (f *Fault) duration() time.Duration { return time.Duration(*f.Ms) * time.Millisecond }
+
+func pointer[T any](v T) *T { return &v }
+
+// PlannedFault is the answer of POST /dev/faults.
+type PlannedFault struct {
+	ID string `json:"id"`
+}
+
+func (s *Server) planFault(r *http.Request) (any, error) {
+	var f Fault
+	if err := read(r, &f); err != nil {
+		return nil, err
+	}
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	id, err := s.faults.add(f)
+	return PlannedFault{id}, err
+}
+
+// Faults is the answer of GET /dev/faults.
+type Faults struct {
+	Faults []Fault `json:"faults"`
+}
+
+func (s *Server) listFaults(*http.Request) (any, error) { return Faults{s.faults.list()}, nil }
+
+func (s *Server) clearFaults(*http.Request) (any, error) {
+	s.faults.clear()
+	return struct{}{}, nil
+}

@@ -1,0 +1,149 @@
+package devserver
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// ConnContext lets faults close connections. It is for http.Server.ConnContext of the server that
+// serves a Server.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// serve sends a request to the service, and lets happen to it what is planned.
+func (f *faults) serve(w http.ResponseWriter, r *http.Request, service http.Handler) {
+	fault, planned := f.strike(r)
+	if !planned {
+		service.ServeHTTP(w, r)
+		return
+	}
+	switch fault.Kind {
+	case loseAnswer:
+		fault.loseAnswer(w, r, service)
+	case delay:
+		if wait(r.Context(), fault.duration()) == nil {
+			service.ServeHTTP(w, r)
+		}
+	case answerStatus:
+		fault.answer(w)
+	case cut:
+		panic(http.ErrAbortHandler) // closes the connection
+	case slow:
+		service.ServeHTTP(&slowWriter{ResponseWriter: w, ctx: r.Context(), takes: fault.duration()}, r)
+	}
+}
+
+// wait waits, unless the client goes away first.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// loseAnswer lets the service answer nobody, and then closes the connection. The answer of a stream
+// does not end by itself: its connection closes after a while.
+func (f *Fault) loseAnswer(w http.ResponseWriter, r *http.Request, service http.Handler) {
+	conn, known := r.Context().Value(connKey{}).(net.Conn)
+	if known && streams(r) {
+		timer := time.AfterFunc(f.duration(), func() { _ = conn.Close() }) // the client can have closed it
+		defer timer.Stop()
+		service.ServeHTTP(w, r)
+		return
+	}
+	service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r)
+	panic(http.ErrAbortHandler) // closes the connection
+}
+
+// streams reports whether the answer is a stream of events.
+func streams(r *http.Request) bool {
+	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || strings.HasSuffix(r.URL.Path, ".streamConvoEvents")
+}
+
+// answer writes an error as the service writes it.
+func (f *Fault) answer(w http.ResponseWriter) {
+	if f.RetryAfter != nil {
+		w.Header().Set("Retry-After", strconv.Itoa(*f.RetryAfter))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Access-Control-Allow-Origin", "*")
+	w.Header().Set("Access-Control-Expose-Headers", "Retry-After")
+	w.WriteHeader(f.Status)
+	// The client has closed the connection.
+	_ = json.NewEncoder(w).Encode(errorBody{nameOfStatus(f.Status), "a planned fault, by POST /dev/faults"})
+}
+
+// nameOfStatus is the name of the error with which the service answers a status.
+func nameOfStatus(status int) string {
+	switch status {
+	case http.StatusBadRequest:
+		return "InvalidRequest"
+	case http.StatusUnauthorized:
+		return "InvalidToken"
+	case http.StatusForbidden:
+		return "NotPermitted"
+	case http.StatusRequestEntityTooLarge:
+		return "PayloadTooLarge"
+	case http.StatusTooManyRequests:
+		return "RateLimitExceeded"
+	}
+	return strings.ReplaceAll(http.StatusText(status), " ", "")
+}
+
+// discarding is a ResponseWriter whose answer nobody gets. Deadlines are the connection's.
+type discarding struct {
+	http.ResponseWriter
+	header http.Header
+}
+
+func (d *discarding) Header() http.Header         { return d.header }
+func (d *discarding) WriteHeader(int)             {}
+func (d *discarding) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discarding) FlushError() error           { return nil }
+func (d *discarding) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+
+// slowWriter writes each piece of an answer slowly.
+type slowWriter struct {
+	http.ResponseWriter
+	ctx   context.Context
+	takes time.Duration
+}
+
+// slowPieces is in how many pieces a slow answer comes.
+const slowPieces = 20
+
+func (s *slowWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// Write implements io.Writer. It takes as long as the fault says, however long p is.
+func (s *slowWriter) Write(p []byte) (n int, err error) {
+	size := max(1, (len(p)+slowPieces-1)/slowPieces)
+	for len(p) > 0 {
+		piece := p[:min(size, len(p))]
+		written, err := s.ResponseWriter.Write(piece)
+		n += written
+		if err == nil {
+			err = http.NewResponseController(s.ResponseWriter).Flush()
+		}
+		if err == nil {
+			err = wait(s.ctx, s.takes/slowPieces)
+		}
+		if err != nil {
+			return n, err
+		}
+		p = p[len(piece):]
+	}
+	return n, nil
+}
