@@ -11,7 +11,7 @@ import type { Call, Transport } from "./transport.js"
 export type Method = l.Query | l.Procedure
 
 /** The parameters of a query. */
-export type Params<M extends Method> = l.InferMethodParams<M>
+export type Params<M extends Method> = l.InferInput<M["parameters"]>
 
 /** The input of a procedure. */
 export type Input<M extends Method> = l.InferMethodInputBody<M>
@@ -64,11 +64,19 @@ export class Api {
     return this.call(method, { body: encodeInput(method, input) })
   }
 
-  private async call<M extends Method>(method: M, call: Omit<Call, "method">): Promise<Output<M>> {
+  /** Sends a request again that the service has accepted before, byte for byte. */
+  resend(method: string, body: string): Promise<string> {
+    return this.repeat({ method, body }, (text) => text)
+  }
+
+  private call<M extends Method>(method: M, call: Omit<Call, "method">): Promise<Output<M>> {
+    return this.repeat({ ...call, method: method.nsid }, (text) => decodeAnswer(method, text))
+  }
+
+  private async repeat<T>(call: Call, decode: (text: string) => T): Promise<T> {
     for (let attempt = 1; ; attempt++) {
       try {
-        const text = await this.transport.call({ ...call, method: method.nsid, signal: this.signal })
-        return decodeAnswer(method, text)
+        return decode(await this.transport.call({ ...call, signal: this.signal }))
       } catch (err) {
         if (verdictOf(err) !== "again" || this.signal.aborted) throw err
         await this.clock.sleep(waitOf(err, this.clock, attempt), this.signal)

@@ -22,6 +22,11 @@ export class NoAnswerError extends Error {
   override readonly name = "NoAnswerError"
 }
 
+/** The log goes another way than this device's group: docs/RECOVERY.md. */
+export class OutOfStepError extends Error {
+  override readonly name = "OutOfStepError"
+}
+
 /** The name of the error that a service answered, or `""`. */
 export function errorName(err: unknown): string {
   return err instanceof XrpcError ? err.error : ""
@@ -70,6 +75,7 @@ export const retryTable: readonly Rule[] = [
 /** Says what to do after a failed call. An error that is no answer of the service is thrown again. */
 export function verdictOf(err: unknown): Verdict {
   if (err instanceof NoAnswerError) return "again"
+  if (err instanceof OutOfStepError) return "lost"
   if (!(err instanceof XrpcError)) throw err
   if (err.status >= 500 && err.status !== 501) return "again"
   const rule = retryTable.find((line) => fits(line, err))

@@ -57,6 +57,8 @@ export type Plan =
  * changes are stored in one step with the write's new state.
  */
 export interface Writer {
+  /** The lock of a queue. Queues that change the same records have one lock. */
+  lockOf(queue: string): string
   /** Makes the request of a write, under a new key. */
   seal(write: Write): Promise<Plan>
   /** Says what an accepted write changes, and its result for the app. */
@@ -83,7 +85,7 @@ export interface OutboxEvents {
   /** The account may not use the service now, or is not signed in. Call `resume` to try again. */
   onStop?(err: XrpcError): void
   /** The server has lost writes of a queue, which waits for `resume`: docs/RECOVERY.md. */
-  onLost?(queue: string, err: XrpcError): void
+  onLost?(queue: string, err: Error): void
   /** A write waits until a time, in milliseconds of Unix time, because a quota is used up. */
   onQuota?(write: Write, until: number, err: XrpcError): void
   /** The store or the writer failed. The outbox sends nothing until it is opened again. */
@@ -263,6 +265,11 @@ export class Outbox {
       await this.pause(waitOf(err, this.parts.clock, attempt))
       return false
     }
+    if (verdict === "lost") {
+      this.parked.add(write.queue)
+      this.parts.events.onLost?.(write.queue, err instanceof Error ? err : new Error(String(err)))
+      return false
+    }
     if (!(err instanceof XrpcError)) throw err
     switch (verdict) {
       case "later":
@@ -272,10 +279,6 @@ export class Outbox {
         if (!isSealed(write)) throw err
         await this.locked(write, () => this.unseal(write))
         return true
-      case "lost":
-        this.parked.add(write.queue)
-        this.parts.events.onLost?.(write.queue, err)
-        return false
       case "stop":
         this.stopped = err
         this.parts.events.onStop?.(err)
@@ -335,7 +338,7 @@ export class Outbox {
   }
 
   private locked(write: Write, fn: () => Promise<void>): Promise<void> {
-    return this.parts.locks.run(write.queue, fn)
+    return this.parts.locks.run(this.parts.writer.lockOf(write.queue), fn)
   }
 
   // save stores changes. After a failure nobody knows what is stored, so nothing is sent any more.

@@ -106,6 +106,10 @@ class ModelWriter implements Writer {
     private readonly chance: () => number,
   ) {}
 
+  lockOf(queue: string): string {
+    return queue
+  }
+
   async seal(write: Write): Promise<Plan> {
     const ratchet = await this.ratchet(write.queue)
     const generation = ratchet.generation + 1
