@@ -16,7 +16,7 @@ import type { Group, Mls } from "./mls.js"
 import { Outbox, type OutboxEvents, type Write } from "./outbox.js"
 import { type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
-import { get, getAll, type Store } from "./store.js"
+import { type Changes, get, getAll, type Store } from "./store.js"
 import type { Transport } from "./transport.js"
 import { WelcomeLostError, Welcomes } from "./welcome.js"
 import { type AddContent, type Committed } from "./write-commits.js"
@@ -58,6 +58,11 @@ export interface ClientOptions {
   /** How many one-time KeyPackages a full stock has, at most 99. */
   readonly fullStock?: number
   readonly clock?: Clock
+}
+
+/** What can go with a message. */
+export interface SendOptions extends Pick<SendContent, "embedType" | "embedUri"> {
+  readonly changes?: Changes
 }
 
 /** A message that is stored and will be sent. */
@@ -176,11 +181,17 @@ export class Client {
 
   // Messages
 
-  /** Stores a message, and sends it as soon as it can. When it returns, the message cannot get lost. */
-  async send(convo: string, content: Uint8Array, embed: Pick<SendContent, "embedType" | "embedUri"> = {}): Promise<Sending> {
+  /**
+   * Stores a message, and sends it as soon as it can. When it returns, the message cannot get lost.
+   *
+   * @param options.changes records of the app that are stored in the same step, under names that begin
+   *   with `app/`: for example, that the draft is gone. So a crash cannot make the app send it twice.
+   */
+  async send(convo: string, content: Uint8Array, options: SendOptions = {}): Promise<Sending> {
+    const { changes, ...embed } = options
     const id = this.newId()
     const body: SendContent = { id, content, ...embed }
-    const write = await this.outbox.add(convo, "send", body as unknown as LexValue)
+    const write = await this.outbox.add(convo, "send", body as unknown as LexValue, new Map(changes))
     const sent = this.outbox.settled(write) as unknown as Promise<SentMessage>
     sent.catch(() => {}) // the refusal is also in outbox.refused()
     return { id, sent }

@@ -1,6 +1,6 @@
 // A client of mlsd. See README.md.
 
-export { Client, type ClientEvents, type ClientOptions, type Sending } from "./client.js"
+export { Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
 export type { Did, Envelope, Message } from "./core.js"
 export { type Clock, systemClock } from "./clock.js"
 export {

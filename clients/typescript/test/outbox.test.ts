@@ -201,14 +201,14 @@ async function live(store: KillingStore, service: ModelService, chance: () => nu
   }
 }
 
-const seeds = Number(process.env.MLSD_CLIENT_SEEDS ?? 150)
-const first = Number(process.env.MLSD_CLIENT_SEED ?? 1)
+const seeds = Number(process.env.TEST_SEEDS ?? 150)
+const first = Number(process.env.TEST_SEED ?? 1)
 
 test(`the outbox loses and doubles nothing: ${seeds} seeds from ${first}`, async () => {
   const sum: Tally = { kills: 0, faults: 0, messages: 0 }
   for (let seed = first; seed < first + seeds; seed++) {
     const tally = await play(seed, 15, 20).catch((err) => {
-      throw new Error(`seed ${seed}: MLSD_CLIENT_SEED=${seed} MLSD_CLIENT_SEEDS=1`, { cause: err })
+      throw new Error(`seed ${seed}: TEST_SEED=${seed} TEST_SEEDS=1`, { cause: err })
     })
     for (const name of ["kills", "faults", "messages"] as const) sum[name] += tally[name]
   }

@@ -1,17 +1,17 @@
-// A server for tests: `mlsd dev`, at the URL in MLSD_DEV_URL.
+// A server for tests: `mlsd dev`, at the URL in TEST_SERVER.
 
 import assert from "node:assert/strict"
 import type { Did } from "../../src/core.js"
 import { DirectTransport } from "../../src/transport.js"
 
-const base = process.env.MLSD_DEV_URL
+const base = process.env.TEST_SERVER
 
 /** Options of a test that needs the server. check.sh starts one. */
-export const needsServer = base === undefined ? { skip: "MLSD_DEV_URL is not set: run check.sh" } : {}
+export const needsServer = base === undefined ? { skip: "TEST_SERVER is not set: run check.sh" } : {}
 
 /** The server's URL. */
 export function serverURL(): string {
-  assert.ok(base, "MLSD_DEV_URL")
+  assert.ok(base, "TEST_SERVER")
   return base
 }
 
