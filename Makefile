@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries bench torture tour
+.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries bench torture dev
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -55,5 +55,5 @@ bench: ## measure sending to many convos
 torture: ## let connections, servers and PostgreSQL fail for ten minutes, and check every write
 	go run ./cmd/clientsim torture --for 10m
 
-tour: ## serve the demo users of the README
-	go run ./cmd/clientsim tour
+dev: ## serve for development: made-up people, faults, resets (docs/clients/DEV.md)
+	go run ./cmd/mlsd dev

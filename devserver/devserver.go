@@ -1,5 +1,5 @@
 // Package devserver is what the command "mlsd dev" serves beside the XRPC methods: made-up accounts
-// and their PLC directory, tokens, faults and a reset. Apps under test use it as a network of their
+// and their PLC directory, tokens, devices that do real MLS, faults and a reset. Apps under test use it as a network of their
 // own. It holds no data of anybody, and anyone who reaches it can act as any of its accounts.
 //
 //	GET    /dev           what this is: see Info
@@ -7,6 +7,8 @@
 //	POST   /dev/token     signs a service-auth token for an account
 //	POST   /dev/reset     forgets everything
 //	POST   /dev/faults    plans a fault; GET lists them, DELETE removes them
+//	POST   /dev/devices   makes a device of an account; GET lists them
+//	POST   /dev/devices/{id}/{operation}  lets it join, send, read, commit: see Operation
 //	GET    /{did}         the DID document of an account, as a PLC directory serves it
 //
 // Bodies and answers are JSON. An error is {"error", "message"}, as XRPC has it. All other requests
@@ -31,6 +33,8 @@ const maxBody = 16 << 20
 
 // Config is what a Server works with. All of it is required.
 type Config struct {
+	// URL is where this process reaches the Server. Devices call the service there.
+	URL string
 	// ServiceDID is the audience of tokens.
 	ServiceDID syntax.DID
 	// Version is the server's build.
@@ -50,6 +54,7 @@ type Server struct {
 
 	resetting sync.Mutex // held by a reset
 	accounts  *accounts
+	devices   *devices
 }
 
 // Info is the answer of GET /dev.
@@ -64,7 +69,7 @@ type Info struct {
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, faults: &faults{}, accounts: newAccounts()}
+	s := &Server{cfg: cfg, faults: &faults{}, accounts: newAccounts(), devices: newDevices(cfg.URL, cfg.ServiceDID)}
 	mux := http.NewServeMux()
 	for pattern, do := range map[string]func(*http.Request) (any, error){
 		"GET /dev":           s.info,
@@ -75,7 +80,11 @@ func New(cfg Config) *Server {
 		"POST /dev/faults":   s.planFault,
 		"GET /dev/faults":    s.listFaults,
 		"DELETE /dev/faults": s.clearFaults,
+		"POST /dev/devices":  s.makeDevice,
+		"GET /dev/devices":   s.listDevices,
 		"GET /{did}":         s.document,
+
+		"POST /dev/devices/{id}/{operation}": s.operate,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, do) })
 	}
@@ -161,7 +170,7 @@ func (s *Server) info(r *http.Request) (any, error) {
 	}, nil
 }
 
-// reset forgets everything: the service's state, accounts and faults.
+// reset forgets everything: the service's state, accounts, devices and faults.
 func (s *Server) reset(r *http.Request) (any, error) {
 	if err := read(r, &struct{}{}); err != nil {
 		return nil, err
@@ -172,6 +181,7 @@ func (s *Server) reset(r *http.Request) (any, error) {
 		return nil, fmt.Errorf("reset: %w", err)
 	}
 	s.accounts.forget()
-	s.faults.clear()
+	s.devices.forget()
+	s.faults.forget()
 	return struct{}{}, nil
 }

@@ -61,10 +61,17 @@ type faults struct {
 	plan []*Fault
 }
 
+// clear removes the planned faults. Their ids are not given again.
 func (f *faults) clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.plan = nil
+}
+
+func (f *faults) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last, f.plan = 0, nil
 }
 
 func (f *faults) list() []Fault {
@@ -135,11 +142,6 @@ func (f *Fault) check() error {
 		return badRequest("status and retryAfter belong to the kind status")
 	case f.Ms != nil && (f.Kind == answerStatus || f.Kind == cut):
 		return badRequest("ms does not belong to the kind %s", f.Kind)
-	}
-	if f.Lxm != "" {
-		if _, err := syntax.ParseNSID(f.Lxm.String()); err != nil {
-			return badRequest("lxm: %v", err)
-		}
 	}
 	switch f.Kind {
 	case answerStatus:

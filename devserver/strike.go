@@ -122,7 +122,7 @@ type slowWriter struct {
 	takes time.Duration
 }
 
-// slowPieces is in how many pieces a slow answer comes.
+// slowPieces is in how many pieces a slow answer comes, at most.
 const slowPieces = 20
 
 func (s *slowWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
@@ -130,6 +130,7 @@ func (s *slowWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 // Write implements io.Writer. It takes as long as the fault says, however long p is.
 func (s *slowWriter) Write(p []byte) (n int, err error) {
 	size := max(1, (len(p)+slowPieces-1)/slowPieces)
+	pause := s.takes / time.Duration(max(1, (len(p)+size-1)/size))
 	for len(p) > 0 {
 		piece := p[:min(size, len(p))]
 		written, err := s.ResponseWriter.Write(piece)
@@ -138,7 +139,7 @@ func (s *slowWriter) Write(p []byte) (n int, err error) {
 			err = http.NewResponseController(s.ResponseWriter).Flush()
 		}
 		if err == nil {
-			err = wait(s.ctx, s.takes/slowPieces)
+			err = wait(s.ctx, pause)
 		}
 		if err != nil {
 			return n, err

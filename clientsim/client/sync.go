@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
@@ -128,7 +129,7 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		return before, err
 	}
 	if text, ok := p.Disk.Read(ownName(item.Digest)); ok {
-		item.Own, item.Text = true, string(text)
+		item.Own, item.Text, item.Data = true, string(text), binary(text)
 		return item, nil
 	}
 	epoch, err := mlsclient.HeaderEpoch(view.Ciphertext)
@@ -152,7 +153,7 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 	if err != nil {
 		return history.Item{}, err
 	}
-	item.Commit, item.Own, item.Text = got.Commit, got.Own, string(got.Plaintext)
+	item.Commit, item.Own, item.Text, item.Data = got.Commit, got.Own, string(got.Plaintext), binary(got.Plaintext)
 	if got.Proposal {
 		item.Text = ProposalText(view.Ciphertext)
 	}
@@ -162,6 +163,14 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		err = p.forgetLoose(thread.ConvoID, item.Text, changes)
 	}
 	return item, err
+}
+
+// binary returns a plaintext that is not UTF-8, or nil.
+func binary(plaintext []byte) []byte {
+	if utf8.Valid(plaintext) {
+		return nil
+	}
+	return plaintext
 }
 
 // Inbox returns what the phone has read of a convo, in order.

@@ -263,4 +263,5 @@ type Item struct {
 	Digest Digest     `json:"digest,omitzero"`
 	Sender syntax.DID `json:"sender"` // as the MLS message says; for a message of its own, this account
 	Text   string     `json:"text,omitempty"`
+	Data   []byte     `json:"data,omitempty"` // the plaintext, if Text cannot hold it because it is not UTF-8
 }

@@ -15,7 +15,8 @@ import (
 
 // Model is the simulator's own record of what happened. It is built from what clients sent and what
 // was acknowledged, never from what the server stores. The checks compare the server's log and
-// every phone's inbox with it. It is safe for concurrent use.
+// every phone's inbox with it. It is safe for concurrent use. A nil Model records nothing, for
+// phones in convos of others, of which it could not know everything.
 type Model struct {
 	mu           sync.Mutex // guards what follows
 	convos       map[string]*ConvoModel
@@ -104,6 +105,9 @@ func NewModel() *Model {
 
 // Created records a convo and its founders.
 func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, creator syntax.DID, members []syntax.DID) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.convos[id]; ok {
@@ -126,6 +130,9 @@ func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, 
 // Claimed records the KeyPackages that a claim got. The claim is known by its key. It is an error
 // if a KeyPackage went to another claim before.
 func (m *Model) Claimed(claim string, packages [][]byte) error {
+	if m == nil {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, kp := range packages {
@@ -140,6 +147,9 @@ func (m *Model) Claimed(claim string, packages [][]byte) error {
 
 // Attempted records that a phone is about to send a ciphertext.
 func (m *Model) Attempted(convo, text string, d Digest) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.convos[convo].Attempted[d] = text
@@ -147,6 +157,9 @@ func (m *Model) Attempted(convo, text string, d Digest) {
 
 // AttemptedCommit records that a phone is about to send a commit.
 func (m *Model) AttemptedCommit(convo string, d Digest, c Commit) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.convos[convo].Commits[d] = c
@@ -154,6 +167,9 @@ func (m *Model) AttemptedCommit(convo string, d Digest, c Commit) {
 
 // Committed records that a commit was acknowledged at seq.
 func (m *Model) Committed(convo string, d Digest, seq int64) error {
+	if m == nil {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.convos[convo].Commits[d]
@@ -172,6 +188,9 @@ func (m *Model) Committed(convo string, d Digest, seq int64) error {
 // Refused records that the server refused a ciphertext or a commit. It must never appear in the
 // log.
 func (m *Model) Refused(convo string, d Digest) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.convos[convo].Refused[d] = struct{}{}
@@ -180,6 +199,9 @@ func (m *Model) Refused(convo string, d Digest) {
 // Acked records an acknowledged message, and reports whether it is new. The same text acknowledged
 // under two ids is an error, and the first one stays.
 func (m *Model) Acked(convo string, s Sent) (fresh bool, err error) {
+	if m == nil {
+		return true, nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before, ok := m.convos[convo].Sent[s.Text]
@@ -196,6 +218,9 @@ func (m *Model) Acked(convo string, s Sent) (fresh bool, err error) {
 
 // Joined records that a commit by a member added others at seq.
 func (m *Model) Joined(convo string, by syntax.DID, seq int64, dids []syntax.DID) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var fresh []syntax.DID
@@ -214,6 +239,9 @@ func (m *Model) Joined(convo string, by syntax.DID, seq int64, dids []syntax.DID
 
 // Left records that a member left, or that a commit of another member removed it at seq.
 func (m *Model) Left(convo string, by, did syntax.DID, seq int64) {
+	if m == nil {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old, ok := m.convos[convo].Members[did]
@@ -236,6 +264,9 @@ func (m *Model) Left(convo string, by, did syntax.DID, seq int64) {
 // that the server may answer with. Devices of one account report at the same time, so the answer
 // can also be what another device reports meanwhile.
 func (m *Model) MarksRead(convo string, did syntax.DID, seq int64) (atLeast int64) {
+	if m == nil {
+		return seq
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	member := m.convos[convo].Members[did]
@@ -246,6 +277,9 @@ func (m *Model) MarksRead(convo string, did syntax.DID, seq int64) (atLeast int6
 // MarkedRead records the cursor that the server answered with. It must be no smaller than atLeast,
 // and no larger than the largest seq that the member ever reported.
 func (m *Model) MarkedRead(convo string, did syntax.DID, atLeast, answer int64) error {
+	if m == nil {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	member := m.convos[convo].Members[did]
@@ -259,7 +293,7 @@ func (m *Model) MarkedRead(convo string, did syntax.DID, atLeast, answer int64) 
 
 // Acknowledged records an acknowledged write. Writes without a key are ignored.
 func (m *Model) Acknowledged(who *xrpc.Account, call xrpc.Call) {
-	if call.Key == "" {
+	if m == nil || call.Key == "" {
 		return
 	}
 	m.mu.Lock()

@@ -45,7 +45,6 @@ var productionSettings = map[string]string{
 	"MLSD_RELAY_URL":             "its accounts are made up",
 	"MLSD_RELAY_KIND":            "its accounts are made up",
 	"MLSD_TRUSTED_PROXIES":       "no proxy stands before it",
-	"MLSD_ADMIN_LISTEN":          "it has no admin listener",
 	"MLSD_ADMIN_URL":             "it has no admin listener",
 	"MLSD_ADMIN_HOSTS":           "it has no admin listener",
 	"MLSD_ADMIN_TOKEN":           "it has no admin listener",
@@ -119,7 +118,7 @@ func dev(ctx context.Context, cfg Config, expose bool, stdout, stderr io.Writer)
 	}
 	defer func() { err = errors.Join(err, nodes.close(ctx)) }()
 	server := httpServer(devserver.New(devserver.Config{
-		ServiceDID: cfg.ServiceDID, Version: version(), Service: nodes, Reset: nodes.reset, Log: log,
+		URL: cfg.PLCURL, ServiceDID: cfg.ServiceDID, Version: version(), Service: nodes, Reset: nodes.reset, Log: log,
 	}), log)
 	server.ConnContext = devserver.ConnContext
 	return serveDev(ctx, server, listen, nodes, stdout, log)
@@ -153,6 +152,8 @@ func serveDev(ctx context.Context, server *http.Server, listen net.Listener, nod
 	case <-ctx.Done():
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
+	case err = <-nodes.failed:
+		err = fmt.Errorf("make an empty state: %w", err)
 	case <-nodes.databases.pg.Done():
 		err = errors.New("the private PostgreSQL has ended")
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
 	"mlsd/internal/localpg"
@@ -19,20 +19,28 @@ import (
 )
 
 // devDatabases is a private PostgreSQL in a temporary directory, whose databases are copies of an
-// empty one. It does not flush to disk.
+// empty one. It does not flush to disk. It is not safe for concurrent use.
 type devDatabases struct {
-	dir   string
-	pg    *localpg.Server
-	admin *pgxpool.Pool // of a database that nobody else uses
-	last  int           // number of the newest copy
+	dir        string
+	pg         *localpg.Server
+	admin      *pgx.Conn // to a database that nobody else uses
+	last       int       // number of the newest copy
+	generation int64     // of the event stream that was begun last
 }
+
+var (
+	//go:embed devoriginal.sql
+	originalSQL string
+	//go:embed devempty.sql
+	emptySQL string
+)
 
 // devPrefix begins the names of the temporary directories.
 const devPrefix = "mlsd-dev-"
 
 // startDevDatabases starts PostgreSQL and makes the empty database.
 func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, err error) {
-	if err := removeLeftovers(); err != nil {
+	if err := removeLeftovers(os.TempDir()); err != nil {
 		return nil, err
 	}
 	downloads, err := localpg.DefaultDataDir()
@@ -66,16 +74,33 @@ func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, 
 	if err := d.pg.EnsureDatabase(ctx, localpg.Database); err != nil {
 		return nil, err
 	}
-	if err := migrations.Up(ctx, d.url(localpg.Database), migrations.Log(log)); err != nil {
+	if err := migrations.Up(ctx, d.url(localpg.Database)); err != nil {
 		return nil, err
 	}
-	d.admin, err = pgxpool.New(ctx, d.url("postgres"))
+	if err := d.keepOriginal(ctx); err != nil {
+		return nil, err
+	}
+	d.admin, err = d.connect(ctx, "postgres")
 	return d, err
 }
 
-// removeLeftovers removes the directories of processes that were killed.
-func removeLeftovers() error {
-	locks, err := filepath.Glob(filepath.Join(os.TempDir(), devPrefix+"*", "postgres.lock"))
+// keepOriginal prepares the database that is copied.
+func (d *devDatabases) keepOriginal(ctx context.Context) (err error) {
+	conn, err := d.connect(ctx, localpg.Database)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	if _, err := conn.Exec(ctx, originalSQL); err != nil {
+		return fmt.Errorf("keep the rows of an empty database: %w", err)
+	}
+	return nil
+}
+
+// removeLeftovers removes the directories of processes that were killed. base is the directory of
+// temporary files.
+func removeLeftovers(base string) error {
+	locks, err := filepath.Glob(filepath.Join(base, devPrefix+"*", "postgres.lock"))
 	if err != nil {
 		return err
 	}
@@ -97,53 +122,51 @@ func removeLeftovers() error {
 
 func (d *devDatabases) url(name string) string { return d.pg.ConnString(name) }
 
-// create makes an empty database and returns its name. Each has another generation of the event
-// stream, so that cursors of an older one are out of date. It must not run twice at the same time.
+// create makes an empty database.
 func (d *devDatabases) create(ctx context.Context) (name string, err error) {
-	if err := d.beginGeneration(ctx); err != nil {
-		return "", err
-	}
 	d.last++
 	name = fmt.Sprintf("%s%d", localpg.Database, d.last)
-	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+quote(name)+" TEMPLATE "+quote(localpg.Database))
+	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+localpg.Database)
 	if err != nil {
 		return "", fmt.Errorf("make an empty database: %w", err)
 	}
-	return name, nil
+	return name, d.empty(ctx, name)
 }
 
-// beginGeneration begins a generation in the database that is copied.
-func (d *devDatabases) beginGeneration(ctx context.Context) (err error) {
-	cfg, err := pgx.ParseConfig(d.url(localpg.Database))
-	if err != nil {
-		return err
-	}
-	conn, err := pgpool.Connect(ctx, cfg)
+// empty makes a database empty that nobody uses any more. Its event stream has a generation that no
+// database had before, so that cursors from before are out of date.
+func (d *devDatabases) empty(ctx context.Context, name string) (err error) {
+	conn, err := d.connect(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	_, _, err = events.Restored(ctx, conn)
-	return err
-}
-
-// drop removes a database.
-func (d *devDatabases) drop(ctx context.Context, name string) error {
-	if _, err := d.admin.Exec(ctx, "DROP DATABASE "+quote(name)+" WITH (FORCE)"); err != nil {
-		return fmt.Errorf("drop database %s: %w", name, err)
+	if _, err := conn.Exec(ctx, emptySQL); err != nil {
+		return fmt.Errorf("empty a database: %w", err)
+	}
+	for before := d.generation; d.generation <= before; {
+		if d.generation, _, err = events.Restored(ctx, conn); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+func (d *devDatabases) connect(ctx context.Context, name string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(d.url(name))
+	if err != nil {
+		return nil, err
+	}
+	return pgpool.Connect(ctx, cfg)
+}
 
 // close stops PostgreSQL and removes its directory.
 func (d *devDatabases) close(ctx context.Context) (err error) {
 	if d.admin != nil {
-		d.admin.Close()
+		err = d.admin.Close(ctx)
 	}
 	if d.pg != nil {
-		err = stopDatabase(ctx, d.pg)
+		err = errors.Join(err, stopDatabase(ctx, d.pg))
 	}
 	if d.dir != "" {
 		err = errors.Join(err, os.RemoveAll(d.dir))

@@ -36,86 +36,92 @@ func (i *instance) Shutdown(ctx context.Context) error {
 // Close implements door.
 func (i *instance) Close() error { return nil }
 
-// instances serve requests by one instance at a time. One more waits to take its place, so that a
-// reset takes no longer than a moment.
+// instances serve requests by one instance at a time. Others wait to take its place, so that a
+// reset takes a moment only.
 type instances struct {
 	cfg       Config
 	listen    net.Listener // only its address is used
 	log       *slog.Logger
-	databases *devDatabases
+	databases *devDatabases // of the goroutine of keepBuilding, once that runs
 
 	mu      sync.RWMutex // guards current
 	current *instance
 
-	ready   chan built // the next instance
-	stop    func()     // ends the making of instances
-	closing sync.WaitGroup
-	slots   chan struct{} // taken by those that are being closed
+	resetting sync.Mutex     // held by a reset, and for good by close
+	ready     chan *instance // those that wait
+	former    chan *instance // their databases are used again
+	failed    chan error     // why there will be no more instances
+	stop      func()         // ends keepBuilding
 }
 
-// built is an instance, or the reason why there is none.
-type built struct {
-	*instance
-	err error
-}
-
-// mostClosing is how many former instances are being closed at a time. A reset waits if there are
-// more.
-const mostClosing = 4
+// spares is how many instances wait to be used, or are being closed.
+const spares = 2
 
 // startInstances starts PostgreSQL and the first instance.
 func startInstances(ctx context.Context, cfg Config, listen net.Listener, log *slog.Logger) (_ *instances, err error) {
-	all := &instances{cfg: cfg, listen: listen, log: log, ready: make(chan built), slots: make(chan struct{}, mostClosing)}
+	all := &instances{cfg: cfg, listen: listen, log: log, ready: make(chan *instance, spares), former: make(chan *instance, spares), failed: make(chan error, 1)}
 	if all.databases, err = startDevDatabases(ctx, log); err != nil {
 		return nil, err
 	}
-	if all.current, err = all.build(ctx); err != nil {
+	if all.current, err = all.build(ctx, ""); err != nil {
 		return nil, errors.Join(err, all.databases.close(ctx))
 	}
 	all.stop = inBackground(ctx, all.keepBuilding)
 	return all, nil
 }
 
-// build makes a database and starts a node on it.
-func (all *instances) build(ctx context.Context) (_ *instance, err error) {
-	name, err := all.databases.create(ctx)
+// build starts a node on an empty database: the given one, or a new one if there is none.
+func (all *instances) build(ctx context.Context, database string) (_ *instance, err error) {
+	if database == "" {
+		database, err = all.databases.create(ctx)
+	} else {
+		err = all.databases.empty(ctx, database)
+	}
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{database: name}
+	i := &instance{database: database}
 	i.run = &lifecycle{
-		cfg: all.cfg, log: all.log, databaseURL: all.databases.url(name), publicListen: all.listen, public: i, admin: &http.Server{},
+		cfg: all.cfg, log: all.log, databaseURL: all.databases.url(database), publicListen: all.listen, public: i, admin: &http.Server{},
 	}
 	for _, start := range []func(context.Context) error{
 		i.run.openPools, i.run.assemble, i.run.loadAccounts, i.run.checkSchema, i.run.startWorkers, i.run.startPresence,
 	} {
 		if err := start(ctx); err != nil {
-			return nil, errors.Join(err, i.run.close(ctx), all.databases.drop(context.WithoutCancel(ctx), name))
+			return nil, errors.Join(err, i.run.close(ctx))
 		}
 	}
 	i.run.node.ready.Store(true)
 	return i, nil
 }
 
-// keepBuilding makes the instances that resets take.
+// keepBuilding makes the instances that resets take, and ends those that they replace.
 func (all *instances) keepBuilding(ctx context.Context) {
-	for ctx.Err() == nil {
-		next, err := all.build(ctx)
-		select {
-		case all.ready <- built{next, err}:
-		case <-ctx.Done():
-			if err == nil {
-				all.end(ctx, next)
+	for n := 0; ; n++ {
+		database := "" // the first ones get new databases
+		if n >= spares {
+			select {
+			case former := <-all.former:
+				all.end(ctx, former)
+				database = former.database
+			case <-ctx.Done():
+				return
 			}
 		}
+		next, err := all.build(ctx, database)
+		if err != nil {
+			if ctx.Err() == nil {
+				all.failed <- err
+			}
+			return
+		}
+		all.ready <- next
 	}
 }
 
 // end closes an instance that takes no more requests.
 func (all *instances) end(ctx context.Context, i *instance) {
-	ctx = context.WithoutCancel(ctx)
-	err := errors.Join(i.run.shutDown(ctx), i.run.close(ctx), all.databases.drop(ctx, i.database))
-	if err != nil {
+	if err := errors.Join(i.run.shutDown(ctx), i.run.close(ctx)); err != nil {
 		all.log.Warn("a former instance was not closed in order", "error", err)
 	}
 }
@@ -130,40 +136,33 @@ func (all *instances) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.run.node.api.ServeHTTP(w, r)
 }
 
-// reset replaces the instance. The former one finishes its requests in the background, and ends its
-// streams.
+// reset replaces the instance. The requests of the former one are cut off, and its streams end.
 func (all *instances) reset(ctx context.Context) error {
+	all.resetting.Lock()
+	defer all.resetting.Unlock()
 	select {
-	case all.slots <- struct{}{}:
+	case next := <-all.ready:
+		all.mu.Lock()
+		former := all.current
+		all.current = next
+		all.mu.Unlock()
+		all.former <- former
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	var next built
-	select {
-	case next = <-all.ready:
-	case <-ctx.Done():
-		next.err = ctx.Err()
-	}
-	if next.err != nil {
-		<-all.slots
-		return next.err
-	}
-	all.mu.Lock()
-	former := all.current
-	all.current = next.instance
-	all.mu.Unlock()
-	all.closing.Go(func() {
-		all.end(ctx, former)
-		<-all.slots
-	})
-	return nil
 }
 
-// close ends all instances, stops PostgreSQL and removes its directory. No request is under way, and
-// no reset.
+// close ends all instances, stops PostgreSQL and removes its directory. No reset ends after it.
 func (all *instances) close(ctx context.Context) error {
+	all.resetting.Lock()
 	all.stop()
-	all.closing.Wait()
 	all.end(ctx, all.current)
+	for len(all.former) > 0 {
+		all.end(ctx, <-all.former)
+	}
+	for len(all.ready) > 0 {
+		all.end(ctx, <-all.ready)
+	}
 	return all.databases.close(context.WithoutCancel(ctx))
 }

@@ -27,10 +27,12 @@ func allowed() map[string][]string {
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
-			"internal/quota", "internal/serviceauth", "internal/usage", "internal/worker",
+			"internal/quota", "internal/serviceauth", "internal/usage", "internal/worker", "devserver",
 		},
+		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
+		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
-			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed",
+			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
 			"clientsim/torture", "clientsim/xrpc",
 		},
 		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
@@ -44,7 +46,6 @@ func allowed() map[string][]string {
 		"clientsim/scenario": {
 			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
 		},
-		"clientsim/demo":         {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc"},
 		"clientsim/attack":       {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench":        {"api/lexcodec", "api/mlsapi", "clientsim/bench/report", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench/report": {},
@@ -118,7 +119,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"admin", "api", "cmd/mlsd", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/demo", "clientsim/history", "clientsim/scenario",
+			"admin", "api", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
 			"clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
@@ -157,21 +158,29 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// The server links no MLS client and no test support, directly or not.
+// The server links no MLS client and no test support, directly or not. Only the command "mlsd dev"
+// has an MLS client, for the devices that it plays: it is below devserver, which nothing else
+// imports.
 func TestServerIsBuiltWithout(t *testing.T) {
 	t.Parallel()
-	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim"}
+	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim", "devserver"}
 	for name := range forTests() {
 		unwanted = append(unwanted, name)
 	}
-	deps := list(t, "-deps", "./cmd/mlsd")
+	server := []string{"-deps"}
+	for _, name := range allowed()["cmd/mlsd"] {
+		if name != "devserver" {
+			server = append(server, "./"+name)
+		}
+	}
+	deps := list(t, server...)
 	if !slices.ContainsFunc(deps, func(p pkg) bool { return p.ImportPath == "github.com/jackc/pgx/v5" }) {
 		t.Fatal("go list -deps does not list what it should")
 	}
 	for _, p := range deps {
 		for _, u := range unwanted {
 			if below(p.name(), u) {
-				t.Errorf("cmd/mlsd is built with %s", p.ImportPath)
+				t.Errorf("the server is built with %s", p.ImportPath)
 			}
 		}
 	}

@@ -1,0 +1,196 @@
+package devserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// firstPackages is how many one-time KeyPackages a new device publishes. It publishes a last-resort
+// one as well.
+const firstPackages = 2
+
+// mostDevices is how many devices there can be. Each has its MLS state in memory.
+const mostDevices = 1000
+
+// suites are those that a device can have, by name. The first one is the default.
+var suites = []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteP256, mlsclient.SuiteChaCha20}
+
+// device is a device of an account: a counterpart for an app under test. It calls the service as any
+// client does, by HTTP, so that planned faults meet it too, and it repeats what was not answered.
+type device struct {
+	id string
+
+	mu    sync.Mutex // guards phone: one operation at a time
+	phone *client.Phone
+}
+
+// devices are all devices. It is safe for concurrent use.
+type devices struct {
+	net *xrpc.Client
+
+	mu    sync.Mutex // guards the rest
+	last  int        // number of the newest id
+	all   map[string]*device
+	order []string // as they were made
+}
+
+func newDevices(url string, service syntax.DID) *devices {
+	return &devices{all: map[string]*device{}, net: xrpc.NewClient(url, service.String(), &http.Transport{}, &xrpc.Stats{})}
+}
+
+func (d *devices) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last, d.order = 0, nil
+	clear(d.all)
+}
+
+func (d *devices) of(id string) (*device, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one, ok := d.all[id]
+	if !ok {
+		return nil, &refusal{http.StatusNotFound, "DeviceNotFound", fmt.Sprintf("no device %q: POST /dev/devices makes one", id)}
+	}
+	return one, nil
+}
+
+func (d *devices) list() (all []*device) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range d.order {
+		all = append(all, d.all[id])
+	}
+	return all
+}
+
+// add gives a device an id, unless it has one.
+func (d *devices) add(one *device) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.all) == mostDevices {
+		return badRequest("there are %d devices: POST /dev/reset forgets them", mostDevices)
+	}
+	for one.id == "" {
+		d.last++
+		if id := "d" + strconv.Itoa(d.last); d.all[id] == nil {
+			one.id = id
+		}
+	}
+	if d.all[one.id] != nil {
+		return &refusal{http.StatusConflict, "DeviceExists", fmt.Sprintf("there is a device %q", one.id)}
+	}
+	d.all[one.id] = one
+	d.order = append(d.order, one.id)
+	return nil
+}
+
+// remove takes back a device that could not publish KeyPackages.
+func (d *devices) remove(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.all, id)
+	d.order = slices.DeleteFunc(d.order, func(other string) bool { return other == id })
+}
+
+// NewDevice is the body of POST /dev/devices.
+type NewDevice struct {
+	DID syntax.DID `json:"did"`
+	// ID is the name of the device in paths, with 1 to 64 letters, digits, ".", "_" and "-". Without
+	// it the device gets one.
+	ID string `json:"id"`
+	// CipherSuite is the suite of its KeyPackages, and of the groups that it creates.
+	CipherSuite string `json:"cipherSuite"`
+}
+
+// Device is the answer of POST /dev/devices.
+type Device struct {
+	ID          string     `json:"id"`
+	DID         syntax.DID `json:"did"`
+	DeviceID    string     `json:"deviceId"` // as the service names it: the SHA-256 of its signature key
+	CipherSuite string     `json:"cipherSuite"`
+}
+
+// Devices is the answer of GET /dev/devices.
+type Devices struct {
+	Devices []Device `json:"devices"`
+}
+
+func (d *device) show() Device {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := sha256.Sum256(d.phone.Device.SignatureKey())
+	return Device{ID: d.id, DID: d.phone.Account.DID, DeviceID: hex.EncodeToString(key[:]), CipherSuite: d.phone.Suite.Name()}
+}
+
+var validID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
+
+// makeDevice makes a device that others can add: it has published KeyPackages.
+func (s *Server) makeDevice(r *http.Request) (any, error) {
+	var in NewDevice
+	if err := read(r, &in); err != nil {
+		return nil, err
+	}
+	if !validID.MatchString(in.ID) {
+		return nil, badRequest("id must have 1 to 64 letters, digits, dots, underscores and hyphens")
+	}
+	owner, err := s.accounts.of(in.DID)
+	if err != nil {
+		return nil, err
+	}
+	suite, err := suiteOf(in.CipherSuite)
+	if err != nil {
+		return nil, err
+	}
+	phone, err := client.NewPhone(owner.handle.String(), owner.Account, suite, s.devices.net, nil)
+	if err != nil {
+		return nil, err
+	}
+	phone.HasSiblings = true // the app under test can be another device of the account
+	one := &device{id: in.ID, phone: phone}
+	if err := s.devices.add(one); err != nil {
+		return nil, err
+	}
+	if err := phone.PublishMany(context.WithoutCancel(r.Context()), firstPackages, true); err != nil {
+		s.devices.remove(one.id)
+		return nil, refusalOf(err)
+	}
+	return one.show(), nil
+}
+
+func suiteOf(name string) (mlsclient.Suite, error) {
+	if name == "" {
+		return suites[0], nil
+	}
+	i := slices.IndexFunc(suites, func(s mlsclient.Suite) bool { return s.Name() == name })
+	if i < 0 {
+		var names []string
+		for _, s := range suites {
+			names = append(names, s.Name())
+		}
+		return 0, badRequest("cipherSuite must be one of %s", strings.Join(names, ", "))
+	}
+	return suites[i], nil
+}
+
+func (s *Server) listDevices(*http.Request) (any, error) {
+	shown := Devices{Devices: []Device{}}
+	for _, one := range s.devices.list() {
+		shown.Devices = append(shown.Devices, one.show())
+	}
+	return shown, nil
+}

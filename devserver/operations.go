@@ -1,0 +1,356 @@
+package devserver
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/xrpc"
+)
+
+// Operation is the body of POST /dev/devices/{id}/{operation}. Each operation takes the fields that
+// it needs, and refuses the others.
+type Operation struct {
+	ConvoID string       `json:"convoId"`
+	DIDs    []syntax.DID `json:"dids"` // of the members that are added or removed
+	// Text or Data is a plaintext. Data is base64.
+	Text *string `json:"text"`
+	Data []byte  `json:"data"`
+	// Count is how many KeyPackages are published.
+	Count int `json:"count"`
+	// After is the seq after which messages are shown.
+	After int64 `json:"after"`
+}
+
+// Place is where a device is in a convo after an operation.
+type Place struct {
+	ConvoID string `json:"convoId"`
+	Epoch   uint64 `json:"epoch"`
+}
+
+// Joined is the answer of join.
+type Joined struct {
+	Joined []Place `json:"joined"`
+}
+
+// Published is the answer of publish.
+type Published struct {
+	Published int `json:"published"`
+}
+
+// SentMessage is the answer of send.
+type SentMessage struct {
+	Place
+	MessageID string `json:"messageId"`
+	Seq       int64  `json:"seq"`
+}
+
+// Encrypted is the answer of encrypt: what sendMessage takes.
+type Encrypted struct {
+	Place
+	Ciphertext lexcodec.Bytes `json:"ciphertext"`
+}
+
+// ReadMessages is the answer of read.
+type ReadMessages struct {
+	Place
+	Members  []string      `json:"members"` // the identity of each leaf
+	Messages []ReadMessage `json:"messages"`
+}
+
+// ReadMessage is an entry of the log.
+type ReadMessage struct {
+	Seq    int64      `json:"seq"`
+	ID     string     `json:"id"`
+	Sender syntax.DID `json:"sender"` // as the MLS message says
+	Commit bool       `json:"commit,omitempty"`
+	Own    bool       `json:"own,omitempty"`    // of this device
+	Before bool       `json:"before,omitempty"` // of an epoch before it joined: it has no key for it
+	Text   string     `json:"text,omitempty"`
+	Data   []byte     `json:"data,omitempty"` // in place of Text, if the plaintext is not UTF-8
+}
+
+// operation is one thing that a device does. fields are those of Operation that it takes; those
+// without a question mark are required.
+type operation struct {
+	fields string
+	do     func(ctx context.Context, p *client.Phone, in Operation) (any, error)
+}
+
+// operations are all of them, by name.
+var operations = map[string]operation{
+	"publish": {"count", publish},
+	"create":  {"dids?", create},
+	"invite":  {"convoId dids", invite},
+	"join":    {"convoId?", join},
+	"send":    {"convoId text|data", send},
+	"encrypt": {"convoId text|data", encrypt},
+	"read":    {"convoId after?", readLog},
+	"commit":  {"convoId", commit},
+	"remove":  {"convoId dids?", remove},
+	"leave":   {"convoId", leave},
+	"accept":  {"convoId", accept},
+	"rejoin":  {"convoId", rejoin},
+}
+
+// operate lets a device do something.
+func (s *Server) operate(r *http.Request) (any, error) {
+	op, ok := operations[r.PathValue("operation")]
+	if !ok {
+		return nil, &refusal{http.StatusNotFound, "NotFound", "a device can " + strings.Join(slices.Sorted(maps.Keys(operations)), ", ")}
+	}
+	one, err := s.devices.of(r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+	var in Operation
+	if err := read(r, &in); err != nil {
+		return nil, err
+	}
+	if err := in.check(op.fields); err != nil {
+		return nil, err
+	}
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	// A client that goes away must not leave the device in the middle of a commit.
+	result, err := op.do(context.WithoutCancel(r.Context()), one.phone, in)
+	return result, refusalOf(err)
+}
+
+// check refuses an operation that lacks a field, or has one too many.
+func (in *Operation) check(fields string) error {
+	given := map[string]bool{
+		"convoId": in.ConvoID != "", "dids": len(in.DIDs) > 0, "text": in.Text != nil, "data": in.Data != nil,
+		"count": in.Count != 0, "after": in.After != 0,
+	}
+	for _, field := range strings.Fields(fields) {
+		name, optional := strings.CutSuffix(field, "?")
+		present := 0
+		for _, alternative := range strings.Split(name, "|") {
+			if given[alternative] {
+				present++
+			}
+			delete(given, alternative)
+		}
+		if present > 1 || present == 0 && !optional {
+			return badRequest("want one %s", strings.ReplaceAll(name, "|", " or "))
+		}
+	}
+	for name, there := range given {
+		if there {
+			return badRequest("%s does not belong here", name)
+		}
+	}
+	if in.Count < 0 || in.After < 0 {
+		return badRequest("a number is negative")
+	}
+	return nil
+}
+
+// plaintext is what a message says.
+func (in *Operation) plaintext() string {
+	if in.Text != nil {
+		return *in.Text
+	}
+	return string(in.Data)
+}
+
+// refusalOf tells the client why a device could not do something. What the service answered is
+// passed on.
+func refusalOf(err error) error {
+	var call *xrpc.CallError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &call):
+		return &refusal{call.Status, call.Name, err.Error()}
+	}
+	return &refusal{http.StatusConflict, "DeviceFailed", err.Error()}
+}
+
+func placeOf(p *client.Phone, convo string) (Place, error) {
+	group, err := p.Group(convo)
+	if err != nil {
+		return Place{}, err
+	}
+	return Place{ConvoID: convo, Epoch: group.Epoch()}, nil
+}
+
+// after returns where the device is, unless the operation failed.
+func after(p *client.Phone, convo string, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return placeOf(p, convo)
+}
+
+func publish(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	return Published{in.Count}, p.PublishMany(ctx, in.Count, false)
+}
+
+func create(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	convo, err := p.Create(ctx, in.DIDs...)
+	return after(p, convo, err)
+}
+
+func invite(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	return after(p, in.ConvoID, p.Add(ctx, in.ConvoID, in.DIDs...))
+}
+
+// join joins a convo by its Welcome, or all convos of the account for which there is one.
+func join(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	convos := []string{in.ConvoID}
+	if in.ConvoID == "" {
+		var err error
+		if convos, err = waiting(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	joined := Joined{Joined: []Place{}}
+	for _, convo := range convos {
+		err := p.Join(ctx, convo)
+		if in.ConvoID == "" && xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound {
+			continue // another device of the account is invited
+		}
+		if err != nil {
+			return nil, err
+		}
+		place, err := placeOf(p, convo)
+		if err != nil {
+			return nil, err
+		}
+		joined.Joined = append(joined.Joined, place)
+	}
+	return joined, nil
+}
+
+// waiting returns the account's convos that the device has not joined.
+func waiting(ctx context.Context, p *client.Phone) (convos []string, err error) {
+	const page = 100
+	for cursor := ""; ; {
+		answer, err := p.Net.Do(ctx, p.Account, xrpc.ConvosCall(cursor, page))
+		if err != nil {
+			return nil, err
+		}
+		out, err := mlsapi.DecodeGetConvosOutput(answer.Body)
+		if err != nil {
+			return nil, err
+		}
+		for i := range out.Conversations {
+			if id := out.Conversations[i].ID; p.Threads[id] == nil {
+				convos = append(convos, id)
+			}
+		}
+		if out.Cursor == nil {
+			return convos, nil
+		}
+		cursor = *out.Cursor
+	}
+}
+
+func send(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	if err := p.Sync(ctx, in.ConvoID); err != nil {
+		return nil, err
+	}
+	if err := p.Send(ctx, in.ConvoID, in.plaintext()); err != nil {
+		return nil, err
+	}
+	if err := p.Sync(ctx, in.ConvoID); err != nil {
+		return nil, err
+	}
+	inbox, err := p.Inbox(in.ConvoID)
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range slices.Backward(inbox) {
+		if item.Own && !item.Commit {
+			place, err := placeOf(p, in.ConvoID)
+			return SentMessage{Place: place, MessageID: item.ID, Seq: item.Seq}, err
+		}
+	}
+	return nil, errors.New("the log does not have the message that was sent")
+}
+
+// encrypt makes a message that the caller sends itself. The device can read it as its own.
+func encrypt(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	if err := p.Sync(ctx, in.ConvoID); err != nil {
+		return nil, err
+	}
+	draft, err := p.DraftSend(in.ConvoID, in.plaintext())
+	if err != nil {
+		return nil, err
+	}
+	message, err := mlsapi.DecodeSendMessageInput(draft.Call.Body)
+	if err != nil {
+		return nil, err
+	}
+	return Encrypted{Place{in.ConvoID, draft.Epoch}, message.Ciphertext}, p.Save(map[string][]byte{client.OutboxPrefix + draft.Call.Key: nil})
+}
+
+func readLog(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	if err := p.Sync(ctx, in.ConvoID); err != nil {
+		return nil, err
+	}
+	inbox, err := p.Inbox(in.ConvoID)
+	if err != nil {
+		return nil, err
+	}
+	group, err := p.Group(in.ConvoID)
+	if err != nil {
+		return nil, err
+	}
+	out := ReadMessages{Place: Place{in.ConvoID, group.Epoch()}, Members: group.Members(), Messages: []ReadMessage{}}
+	for _, item := range inbox {
+		if item.Seq <= in.After {
+			continue
+		}
+		m := ReadMessage{Seq: item.Seq, ID: item.ID, Sender: item.Sender, Commit: item.Commit, Own: item.Own, Before: item.Past, Text: item.Text}
+		if item.Data != nil {
+			m.Text, m.Data = "", item.Data
+		}
+		out.Messages = append(out.Messages, m)
+	}
+	return out, nil
+}
+
+// commit rotates the device's keys.
+func commit(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	return after(p, in.ConvoID, p.Rotate(ctx, in.ConvoID))
+}
+
+// remove removes members, or those who have left.
+func remove(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	if len(in.DIDs) == 0 {
+		return after(p, in.ConvoID, p.CommitRemovals(ctx, in.ConvoID))
+	}
+	for _, did := range in.DIDs {
+		if err := p.Remove(ctx, in.ConvoID, did); err != nil {
+			return nil, err
+		}
+	}
+	return placeOf(p, in.ConvoID)
+}
+
+func leave(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	return after(p, in.ConvoID, p.Leave(ctx, in.ConvoID))
+}
+
+// accept accepts a request, which a convo is whose inviter the account does not know.
+func accept(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	_, err := p.Net.Do(ctx, p.Account, xrpc.AcceptCall(in.ConvoID, xrpc.NewKey()))
+	return Place{ConvoID: in.ConvoID}, err
+}
+
+// rejoin enters a convo of the account by an external commit: as a further device, or after its
+// state was lost.
+func rejoin(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+	return after(p, in.ConvoID, p.Rejoin(ctx, in.ConvoID))
+}
