@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 )
 
@@ -36,6 +37,7 @@ func (s *Store) StillDue(ctx context.Context, tx pgx.Tx, did syntax.DID, now tim
 }
 
 // BeginErasure makes every node refuse an account, within a second of the commit, until EndErasure.
+// Its sessions end.
 func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
@@ -44,7 +46,7 @@ func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
 	if err != nil {
 		return fmt.Errorf("refuse an account that is being erased: %w", err)
 	}
-	return nil
+	return sessions.End(ctx, db, did)
 }
 
 // EndErasure forgets an account whose data has been erased: what the network said of it, and its DID.

@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 )
 
@@ -22,7 +23,7 @@ type Store struct{ eraseAfter time.Duration }
 func NewStore(eraseAfter time.Duration) *Store { return &Store{eraseAfter} }
 
 // Block blocks an account. If it is blocked already, the new operator and reason replace the old
-// ones. Every node refuses the account within a second of the commit.
+// ones. Every node refuses the account within a second of the commit, and its sessions end.
 func (s *Store) Block(ctx context.Context, db DB, did syntax.DID, operator, reason string) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
@@ -33,7 +34,7 @@ func (s *Store) Block(ctx context.Context, db DB, did syntax.DID, operator, reas
 	if err != nil {
 		return fmt.Errorf("block an account: %w", err)
 	}
-	return nil
+	return sessions.End(ctx, db, did)
 }
 
 // Unblock takes an operator's block back. was says that there was one.
@@ -102,7 +103,8 @@ var setStatusSQL string
 
 // SetStatus stores what the relay source states of accounts, and returns what it has stored. It
 // makes no row for an account that is active, or that this service does not know (Known). A
-// statement that is older than the stored one has no effect. The DIDs must differ.
+// statement that is older than the stored one has no effect. The DIDs must differ. The sessions of
+// accounts that are not active end.
 func (s *Store) SetStatus(ctx context.Context, db DB, source string, changes []Change) (stored []Change, err error) {
 	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)), make([]time.Time, len(changes)), make([]int64, len(changes))
 	byDID := make(map[syntax.DID]Change, len(changes))
@@ -122,10 +124,14 @@ func (s *Store) SetStatus(ctx context.Context, db DB, source string, changes []C
 	if err != nil {
 		return nil, fmt.Errorf("store the states of accounts: %w", err)
 	}
+	var refused []syntax.DID
 	for _, did := range known {
 		stored = append(stored, byDID[did])
+		if byDID[did].Status != Active {
+			refused = append(refused, did)
+		}
 	}
-	return stored, nil
+	return stored, sessions.End(ctx, db, refused...)
 }
 
 // Known returns those of the accounts that this service knows: that are members of a convo, have a

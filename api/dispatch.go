@@ -19,6 +19,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 	"mlsd/internal/usage"
 )
 
@@ -42,7 +43,8 @@ type call struct {
 	begun   time.Time
 	// standing is why the account's requests are refused by other methods, or nil.
 	standing *accounts.InactiveError
-	token    *serviceauth.Verified // for a handler that uses it up itself
+	token    *serviceauth.Verified // for a handler that uses it up itself; nil: the caller has a session
+	session  *sessions.Session     // nil: the caller has a service-auth token
 	quota    *quota.Spending       // what the request uses, of a write
 	cost     []quota.Cost          // what the write uses, besides its record
 
@@ -159,13 +161,18 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 	if route.Method.Kind == mlsapi.Subscription {
 		return false, nil
 	}
-	token, err := s.cfg.Auth.Validate(r.Context(), cl.address, r.Header.Get(echo.HeaderAuthorization), syntax.NSID(name), route.token != reusable,
-		func(did syntax.DID) error {
-			err := s.handlers.mayCall(cl, did)
-			// Anybody can have any number of DIDs, so those that are not admitted do not count.
-			verified = !errors.Is(err, accounts.ErrNotAdmitted)
-			return err
-		})
+	mayCall := func(did syntax.DID) error {
+		err := s.handlers.mayCall(cl, did)
+		// Anybody can have any number of DIDs, so those that are not admitted do not count.
+		verified = !errors.Is(err, accounts.ErrNotAdmitted)
+		return err
+	}
+	authorization := r.Header.Get(echo.HeaderAuthorization)
+	if bearer, ok := sessions.Bearer(authorization); ok {
+		err := s.handlers.admitSession(cl, bearer, mayCall)
+		return verified, err
+	}
+	token, err := s.cfg.Auth.Validate(r.Context(), cl.address, authorization, syntax.NSID(name), route.token != reusable, mayCall)
 	if err == nil && route.token == usedByDispatch {
 		err = token.Use(r.Context())
 		verified = verified && !errors.Is(err, serviceauth.ErrReplayed)

@@ -23,6 +23,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/push"
@@ -46,10 +47,11 @@ const (
 )
 
 // retrySoon is the Retry-After of most errors. retryTooMany is that of too many subscriptions: it
-// gives one of them time to end.
+// gives one of them time to end. retryOften is that of too many sessions: one more can be bought then.
 const (
 	retrySoon    = time.Second
 	retryTooMany = 10 * time.Second
+	retryOften   = time.Minute
 )
 
 // failure is an answer with an error. Its text goes to the client.
@@ -148,6 +150,8 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrWelcomeConsumed, status: http.StatusGone, match: is(welcome.ErrConsumed)},
 	{name: mlsapi.ErrInvalidCursor, status: http.StatusBadRequest, match: is(archive.ErrPosition)},
 	{name: mlsapi.ErrInvalidConfirmation, status: http.StatusBadRequest, match: is(erasure.ErrConfirmation)},
+	{name: mlsapi.ErrInvalidRefreshToken, status: http.StatusBadRequest, match: as[*sessions.RefreshError]()},
+	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: is(sessions.ErrDevice, sessions.ErrDID)},
 	{name: mlsapi.ErrTooManyPushTargets, status: http.StatusBadRequest, match: is(push.ErrTooManyTargets)},
 	{name: mlsapi.ErrFutureCursor, status: http.StatusBadRequest, match: is(events.ErrFutureCursor)},
 	{name: mlsapi.ErrConsumerTooSlow, status: http.StatusBadRequest, match: is(events.ErrConsumerTooSlow)},
@@ -167,7 +171,7 @@ var errorTable = []errorRow{
 
 	// Authentication.
 	{name: authMissing, status: http.StatusUnauthorized, every: true, match: is(serviceauth.ErrMissing),
-		message: "a service-auth token is needed", header: echo.HeaderWWWAuthenticate, value: `Bearer`},
+		message: "a service-auth token or a session is needed", header: echo.HeaderWWWAuthenticate, value: `Bearer`},
 	{name: invalidToken, status: http.StatusUnauthorized, every: true, match: as[*serviceauth.InvalidError](),
 		header: echo.HeaderWWWAuthenticate, value: `Bearer error="invalid_token"`, more: tokenReason},
 
@@ -184,6 +188,9 @@ var errorTable = []errorRow{
 
 	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(serviceauth.ErrSpent), retryAfter: retrySoon,
 		message: "too many tokens of unknown accounts from this address"},
+
+	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(serviceauth.ErrOften), retryAfter: retryOften,
+		message: "too many sessions of this account were bought or refreshed; service-auth tokens work meanwhile"},
 
 	// The server cannot do it now.
 	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, match: as[busy](), retryAfter: retrySoon, more: busyAfter},

@@ -21,7 +21,7 @@ import (
 // GetKeyPackages: blue.catbird.mls.getKeyPackages. It is a query by its verb, but it claims
 // KeyPackages. A retry with the same key gets the same KeyPackages; a retry without a key gets
 // others. A token is good for one claim. A PDS can send a query twice with one token: the copy gets
-// the first answer, by the key or by the token.
+// the first answer, by the key or by the token. Under a session only the key guards.
 func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error {
 	key, err := c.key(p.IdempotencyKey)
 	if err != nil {
@@ -46,13 +46,9 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		return err
 	}
 	claim.Withheld = withheld
-	if key == "" {
-		id := c.token.ID()
-		key = "token:" + hex.EncodeToString(id[:])
-	}
-	used := c.token.Use(c.ctx)
-	if used != nil && !errors.Is(used, serviceauth.ErrReplayed) {
-		return used
+	key, used, err := c.useForClaim(key)
+	if err != nil {
+		return err
 	}
 	var first *mlsapi.GetKeyPackagesOutput
 	err = h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
@@ -73,6 +69,23 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		return h.replayClaim(c)
 	}
 	return c.reply(first)
+}
+
+// useForClaim uses the caller's token up. used is ErrReplayed if the token was used before. A claim
+// without a key gets that of the token. A session has none: each claim without a key is another one.
+func (c *call) useForClaim(key string) (keyOfClaim string, used, err error) {
+	if c.token == nil {
+		return key, nil, nil
+	}
+	if key == "" {
+		id := c.token.ID()
+		key = "token:" + hex.EncodeToString(id[:])
+	}
+	used = c.token.Use(c.ctx)
+	if used != nil && !errors.Is(used, serviceauth.ErrReplayed) {
+		return "", nil, used
+	}
+	return key, used, nil
 }
 
 func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {

@@ -10,6 +10,9 @@ import (
 
 // GetKeyPackageStats: blue.catbird.mls.getKeyPackageStats. It counts the caller's KeyPackages only.
 func (h *handlers) GetKeyPackageStats(c *call, p *mlsapi.GetKeyPackageStatsParams) error {
+	if err := c.actsFor(p.DeviceID); err != nil {
+		return err
+	}
 	var f keypackages.Filter
 	if p.CipherSuite != nil {
 		var err error

@@ -9,13 +9,18 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/events"
 	"mlsd/internal/nsid"
 )
 
 // GetSubscriptionTicket: blue.catbird.mls.getSubscriptionTicket. A repeated call gets another
-// ticket.
+// ticket. A stream of a ticket that a session has bought ends with the session.
 func (h *handlers) GetSubscriptionTicket(c *call) error {
-	ticket, expires, err := h.tickets.Issue(c.ctx, c.caller, nsid.SubscribeConvoEvents)
+	to := events.Holder{DID: c.caller}
+	if c.session != nil {
+		to.Session = &events.HolderSession{ID: c.session.ID, DeviceID: c.session.Device, Expires: c.session.Expires}
+	}
+	ticket, expires, err := h.tickets.Issue(c.ctx, to, nsid.SubscribeConvoEvents)
 	if err != nil {
 		return err
 	}

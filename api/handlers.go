@@ -19,6 +19,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 	"mlsd/mls"
 	"mlsd/push"
 	"mlsd/welcome"
@@ -42,6 +43,7 @@ type handlers struct {
 	socketURL string // of the subscription
 	// The handler of a subscription authenticates its caller itself.
 	auth     *serviceauth.Validator
+	sessions *sessions.Service
 	byIP     *limiter
 	byDID    *limiter
 	openings *openings
@@ -142,10 +144,16 @@ func (c *call) uses(of quota.Resource, n int) {
 }
 
 // device selects the Welcomes of a device of the caller's: all, or those for a device id or a
-// KeyPackage.
+// KeyPackage. Under a session they are those of its device.
 func (c *call) device(id, ref *string) (welcome.Device, error) {
 	d := welcome.Device{DID: c.caller}
-	if id != nil {
+	if err := c.actsFor(id); err != nil {
+		return d, err
+	}
+	switch {
+	case c.session != nil:
+		d.DeviceID = c.session.Device
+	case id != nil:
 		d.DeviceID = *id
 	}
 	if ref != nil {

@@ -23,6 +23,8 @@ type policy struct {
 	// request really spends is added: see [call.spend].
 	cost  int
 	token tokenUse
+	// noSession says that a session does not do: the method takes service-auth tokens only.
+	noSession bool
 	// recordLife is the lifetime of the method's idempotency records, unless the operator sets
 	// another. 0: it writes none.
 	recordLife time.Duration
@@ -89,6 +91,9 @@ const (
 	costErase  = 20
 )
 
+// costSession is what buying or refreshing a session costs, in units: a look-up of a DID document.
+const costSession = 10
+
 // States of accounts that some methods serve.
 var (
 	notActive = []accounts.Status{accounts.Deactivated, accounts.Suspended, accounts.TakenDown, accounts.Deleted}
@@ -125,10 +130,13 @@ var methods = map[string]policy{
 	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
+	// A session cannot buy another: who has stolen one has it for an hour.
+	nsid.CreateSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
+	nsid.DeleteSession: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	// The record of the first step holds the token, so it does not last longer than it must. The
 	// token itself is the record of the second step.
-	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, recordLife: recordHour,
-		leastLife: leastAnswer, serves: orErasing},
+	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, noSession: true,
+		recordLife: recordHour, leastLife: leastAnswer, serves: orErasing},
 	nsid.ExportMyData:        {answerMemory: answerPage, cost: costExport, serves: notActive},
 	nsid.GetBlocks:           {answerMemory: answerCounts},
 	nsid.GetCommits:          {answerMemory: answerPage},
@@ -156,6 +164,8 @@ var methods = map[string]policy{
 		}},
 	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
+	// Its session must be the request's. A service-auth token gets that far, and no farther.
+	nsid.RefreshSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch},
 	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget,
 		violations: []violation{
 			{"url", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},

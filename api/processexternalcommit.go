@@ -25,7 +25,7 @@ func (h *handlers) ProcessExternalCommit(c *call, in *mlsapi.ProcessExternalComm
 		key = input.DerivedKey()
 	}
 	s := convos.Submission{
-		ConvoID: convo, Caller: c.caller,
+		ConvoID: convo, Caller: c.caller, Device: c.sessionDevice(),
 		Proposed: c.proposed(key, input, in.Commit, nil, in.GroupInfo),
 	}
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {

@@ -23,7 +23,7 @@ func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput)
 		return err
 	}
 	input := content(in.Fields())
-	p := keypackages.Publication{Owner: c.caller, Body: in.KeyPackage, CipherSuite: suite, Key: key, Hash: input.Hash()}
+	p := keypackages.Publication{Owner: c.caller, Device: c.sessionDevice(), Body: in.KeyPackage, CipherSuite: suite, Key: key, Hash: input.Hash()}
 	if in.Expires != nil {
 		p.Expires = &in.Expires.Time
 	}

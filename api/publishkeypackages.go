@@ -66,7 +66,7 @@ func publications(c *call, items []mlsapi.Item, results []mlsapi.Result) (batch 
 			}
 			continue
 		}
-		p := keypackages.Publication{Owner: c.caller, Body: item.KeyPackage, CipherSuite: suite}
+		p := keypackages.Publication{Owner: c.caller, Device: c.sessionDevice(), Body: item.KeyPackage, CipherSuite: suite}
 		if item.Expires != nil {
 			p.Expires = &item.Expires.Time
 		}

@@ -17,6 +17,9 @@ func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInpu
 	if err != nil {
 		return err
 	}
+	if err := c.actsFor(&in.DeviceID); err != nil {
+		return err
+	}
 	target, err := pushTarget(c, in)
 	if err != nil {
 		return err

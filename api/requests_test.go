@@ -215,6 +215,13 @@ var unkeyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDUpdateCursor, in: &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1},
 			effects: `SELECT count(*) FROM members WHERE convo_id = $1 AND cursor_seq = 1`, args: []any{c.id}}
 	}},
+	{"deleteSession", func(w *world, _ *string) request {
+		alice := w.user()
+		alice.session()
+		return request{by: alice, nsid: mlsapi.NSIDDeleteSession, in: &mlsapi.DeleteSessionInput{},
+			effects: `SELECT version - 1 FROM session_clock WHERE EXISTS (SELECT FROM sessions WHERE did = $1 AND ended_version = version)`,
+			args:    []any{alice.did()}}
+	}},
 }
 
 // guarded returns the writes that take effect once, with one answer, even if they are repeated

@@ -32,6 +32,7 @@ import (
 	"mlsd/internal/quota"
 	"mlsd/internal/ratelog"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/push"
@@ -60,9 +61,11 @@ func (openGate) Withheld(context.Context, []syntax.DID) ([]syntax.DID, error) { 
 
 // Config is what the public listener uses. All fields without a default are required.
 type Config struct {
-	DB     *pgxpool.Pool
-	Auth   *serviceauth.Validator
-	Writes *idem.Store
+	DB   *pgxpool.Pool
+	Auth *serviceauth.Validator
+	// Sessions are what service-auth tokens have bought.
+	Sessions *sessions.Service
+	Writes   *idem.Store
 	// Quotas counts what callers use. Default: there are no quotas.
 	Quotas   *quota.Counter
 	Messages Sender
@@ -136,6 +139,7 @@ func New(cfg Config) (*Server, error) {
 			push: cfg.Push, committed: cfg.Committed,
 			gate:    cfg.Gate,
 			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
+			sessions: cfg.Sessions,
 		},
 		memory:    newMemory(),
 		strangers: ratelog.New(cfg.Log),

@@ -183,8 +183,8 @@ func TestRefusedTicketStays(t *testing.T) {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", second), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
-	if did, err := w.tickets.Owner(t.Context(), second, mlsapi.NSIDSubscribeConvoEvents); err != nil || did != alice.did() {
-		t.Errorf("the refused ticket: %q, %v", did, err)
+	if holder, err := w.tickets.Owner(t.Context(), second, mlsapi.NSIDSubscribeConvoEvents); err != nil || holder.DID != alice.did() {
+		t.Errorf("the refused ticket: %+v, %v", holder, err)
 	}
 	if _, err := w.tickets.Owner(t.Context(), first, mlsapi.NSIDSubscribeConvoEvents); !errors.Is(err, events.ErrInvalidTicket) {
 		t.Errorf("the used ticket: %v", err)

@@ -41,7 +41,10 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 		return err
 	}
 	defer sub.Close()
-	return h.streams.answer(c, sub, last, outdated)
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	defer h.watchSession(c, cancel)()
+	return h.streams.answer(ctx, c.http, sub, last, outdated)
 }
 
 const headerLastEventID = "Last-Event-ID"
@@ -71,12 +74,12 @@ type eventStream struct {
 }
 
 // answer sends the events of sub until the client or the server ends the stream.
-func (s *streams) answer(c *call, sub subscription, last string, outdated bool) error {
+func (s *streams) answer(ctx context.Context, c echo.Context, sub subscription, last string, outdated bool) error {
 	s.begun()
 	defer s.ended()
-	ctx, cancel := context.WithCancelCause(c.ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := c.http.Response()
+	w := c.Response()
 	// The controller is that of w.Writer, because w.Flush returns no error.
 	e := &eventStream{
 		streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel, last: cmp.Or(last, "0"),
@@ -90,7 +93,7 @@ func (s *streams) answer(c *call, sub subscription, last string, outdated bool) 
 	w.Header().Set(echo.HeaderCacheControl, "no-cache")
 	w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx sends only full buffers
 	w.WriteHeader(http.StatusOK)
-	c.http.Set(answeredAt, time.Now())
+	c.Set(answeredAt, time.Now())
 
 	defer s.metrics.streamBegins(kindServerSent)()
 	defer e.stop()

@@ -16,6 +16,7 @@ import (
 	"mlsd/accounts"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
 )
 
 // streams are the streams of events that this node serves: WebSockets (subscribeConvoEvents) and
@@ -133,6 +134,8 @@ func reasonOf(err error) string {
 		return "restart"
 	case accounts.Refused(err):
 		return "refused"
+	case errors.As(err, new(*serviceauth.InvalidError)):
+		return "session"
 	}
 	return "error"
 }

@@ -139,7 +139,7 @@ func (w *world) listen() (address string) {
 // ticket fetches a ticket.
 func (u *user) ticket() string {
 	u.w.t.Helper()
-	ticket, _, err := u.w.tickets.Issue(u.w.t.Context(), u.did(), mlsapi.NSIDSubscribeConvoEvents)
+	ticket, _, err := u.w.tickets.Issue(u.w.t.Context(), events.Holder{DID: u.did()}, mlsapi.NSIDSubscribeConvoEvents)
 	if err != nil {
 		u.w.t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -8,6 +9,8 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 )
 
 // SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. Errors that the lexicon declares are
@@ -18,6 +21,9 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 		return err
 	}
 	c.caller, err = h.subscriber(c, p.Ticket)
+	if err == nil {
+		err = c.actsFor(p.DeviceID)
+	}
 	if err == nil {
 		err = h.opens(c)
 	}
@@ -45,6 +51,7 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 		sub.Close()
 		return err
 	}
+	context.AfterFunc(socket.ctx, h.watchSession(c, socket.cancel))
 	socket.serve(sub, outdated)
 	return nil
 }
@@ -71,21 +78,33 @@ func cursorOf(name, text string) (*events.Cursor, error) {
 }
 
 // subscriber is the caller: the DID that the ticket was made for, or without a ticket the issuer of
-// the token. The ticket is not used up yet: it is good for another attempt if the caller's rate
+// the token, or that of the session. A ticket that a session has bought stands for the session. The ticket is not used up yet: it is good for another attempt if the caller's rate
 // limit or the queue of openings refuses this one.
 func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
 	admit := func(did syntax.DID) error { return h.mayCall(c, did) }
 	authorization := c.http.Request().Header.Get(echo.HeaderAuthorization)
+	bearer, isSession := sessions.Bearer(authorization)
 	switch {
+	case ticket == nil && isSession:
+		err := h.admitSession(c, bearer, admit)
+		return c.caller, err
 	case ticket == nil:
 		token, err := h.auth.Validate(c.ctx, c.address, authorization, syntax.NSID(c.route.Method.NSID), false, admit)
 		return token.Caller, err
 	case authorization != "":
 		return "", badRequest("there is a ticket and an Authorization header: send one of them")
 	}
-	did, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)
+	holder, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)
 	if err != nil {
 		return "", err
 	}
-	return did, admit(did)
+	if s := holder.Session; s != nil {
+		c.session = &sessions.Session{ID: s.ID, DID: holder.DID, Device: s.DeviceID, Expires: s.Expires}
+		if err := h.sessions.Check(c.ctx, *c.session); errors.As(err, new(*serviceauth.InvalidError)) {
+			return "", events.ErrInvalidTicket
+		} else if err != nil {
+			return "", err
+		}
+	}
+	return holder.DID, admit(holder.DID)
 }

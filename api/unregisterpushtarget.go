@@ -16,6 +16,9 @@ func (h *handlers) UnregisterPushTarget(c *call, in *mlsapi.UnregisterPushTarget
 	if err != nil {
 		return err
 	}
+	if err := c.actsFor(&in.DeviceID); err != nil {
+		return err
+	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		removed, err := push.Unregister(ctx, tx, c.caller, in.DeviceID)
 		if err != nil {

@@ -18,6 +18,9 @@ func (h *handlers) WithdrawKeyPackages(c *call, in *mlsapi.WithdrawKeyPackagesIn
 	if err != nil {
 		return err
 	}
+	if err := c.actsFor(&in.DeviceID); err != nil {
+		return err
+	}
 	w := keypackages.Withdrawal{Owner: c.caller, DeviceID: in.DeviceID}
 	if in.KeyPackageRefs != nil {
 		w.Refs = []mls.KeyPackageRef{}

@@ -39,6 +39,7 @@ import (
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
+	"mlsd/internal/sessions"
 	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/mls"
@@ -73,6 +74,8 @@ type world struct {
 	quotas    *quota.Counter   // of the node that was booted last
 	mode      accounts.Mode    // ""; the server has no gate
 	gate      *accounts.Gate
+	clock     func() time.Time  // of sessions; nil: the real one
+	sessions  *sessions.Service // of the node that was booted last
 }
 
 // served are the requests that a world's nodes have served.
@@ -156,6 +159,7 @@ func (w *world) boot() *api.Server {
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
+		Sessions: w.newSessions(log),
 		Writes:   idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys)),
 		Messages: w.messages,
 		Cursors:  convos.NewCursors(w.db, w.faults),
@@ -165,6 +169,16 @@ func (w *world) boot() *api.Server {
 		w.t.Fatal(err)
 	}
 	return server
+}
+
+// newSessions returns the sessions of a node, which reads changes when it is told.
+func (w *world) newSessions(log *slog.Logger) *sessions.Service {
+	w.t.Helper()
+	w.sessions = sessions.New(sessions.Config{DB: w.db, Identities: w.directory, Log: log, Now: w.clock})
+	if err := w.sessions.Load(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.sessions
 }
 
 // testLog writes the server's log into the test's. A defect that the server itself notices fails

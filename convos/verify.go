@@ -41,6 +41,7 @@ type rights struct {
 	invited  consent.Invitation // what consent says of adds
 	removes  syntax.DID         // the commit must remove all its devices; "" is none
 	joins    bool               // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
+	device   string             // the one that joins; "": any
 }
 
 // people are those whose Welcomes a commit of by's can end: it supersedes those of some devices.
@@ -342,6 +343,9 @@ func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *m
 	for _, a := range change.Adds {
 		if err := allowed.add(by, a.Member); err != nil {
 			return err
+		}
+		if allowed.device != "" && a.DeviceID() != allowed.device {
+			return ErrNotPermitted
 		}
 	}
 	for _, did := range allowed.adds {

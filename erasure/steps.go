@@ -17,6 +17,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/usage"
 	"mlsd/keypackages"
@@ -43,6 +44,7 @@ func steps() []step {
 		{"sessions", rows("subscription_tickets", func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
 			return events.EraseSessions(ctx, tx, p)
 		})},
+		{"direct sessions", rows("sessions", sessions.Erase)},
 		{"confirmations", rows("erasure_confirmations", eraseConfirmations)},
 		{"leave", leave},
 		{"KeyPackages", rows("key_packages", keypackages.Erase)},

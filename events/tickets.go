@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -28,16 +29,31 @@ const (
 // subscription_tickets, which stores only hashes.
 type Tickets struct{ db *pgxpool.Pool }
 
+// Holder is who has a ticket.
+type Holder struct {
+	DID syntax.DID
+	// Session is the session that has bought it. nil: a service-auth token has.
+	Session *HolderSession
+}
+
+// HolderSession is the session that a ticket belongs to.
+type HolderSession struct {
+	ID       uuid.UUID
+	DeviceID string
+	Expires  time.Time // the bearer that has bought the ticket
+}
+
 // NewTickets returns the tickets stored in db.
 func NewTickets(db *pgxpool.Pool) *Tickets { return &Tickets{db} }
 
-// Issue returns a ticket with which did can call the method scope once until it expires. If the DID
-// has maxTickets already, its oldest ones are deleted. Tickets issued at the same moment can exceed
+// Issue returns a ticket with which its holder can call the method scope once until it expires. If the
+// DID has maxTickets already, its oldest ones are deleted. Tickets issued at the same moment can exceed
 // that number for a moment.
-func (t *Tickets) Issue(ctx context.Context, did syntax.DID, scope string) (ticket string, expires time.Time, err error) {
+func (t *Tickets) Issue(ctx context.Context, to Holder, scope string) (ticket string, expires time.Time, err error) {
 	var secret [32]byte
 	rand.Read(secret[:]) // never fails
 	ticket = base64.RawURLEncoding.EncodeToString(secret[:])
+	session, device, sessionExpires := to.Session.columns()
 	err = t.db.QueryRow(ctx, `
 		WITH outdated AS (
 			DELETE FROM subscription_tickets WHERE hash IN (
@@ -45,28 +61,42 @@ func (t *Tickets) Issue(ctx context.Context, did syntax.DID, scope string) (tick
 				WHERE hash IN (SELECT hash FROM subscription_tickets WHERE did = $2 ORDER BY expires_at DESC OFFSET $5 - 1)
 				FOR UPDATE SKIP LOCKED)
 		)
-		INSERT INTO subscription_tickets (hash, did, scope, expires_at)
-		VALUES ($1, $2, $3, date_trunc('milliseconds', clock_timestamp() + $4::interval))
-		RETURNING expires_at`, hashOf(ticket), did, scope, ticketLife, maxTickets).Scan(&expires)
+		INSERT INTO subscription_tickets (hash, did, scope, expires_at, session_id, device_id, session_expires_at)
+		VALUES ($1, $2, $3, date_trunc('milliseconds', clock_timestamp() + $4::interval), $6, $7, $8)
+		RETURNING expires_at`, hashOf(ticket), to.DID, scope, ticketLife, maxTickets, session, device, sessionExpires).Scan(&expires)
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("issue a ticket: %w", err)
 	}
 	return ticket, expires, nil
 }
 
-// Owner returns the DID of a ticket, which it leaves as it is. Errors besides the database's:
+// columns are the values of a ticket's row, NULL without a session.
+func (s *HolderSession) columns() (id *uuid.UUID, device *string, expires *time.Time) {
+	if s == nil {
+		return nil, nil, nil
+	}
+	return &s.ID, &s.DeviceID, &s.Expires
+}
+
+// Owner returns the holder of a ticket, which it leaves as it is. Errors besides the database's:
 // ErrInvalidTicket.
-func (t *Tickets) Owner(ctx context.Context, ticket, scope string) (did syntax.DID, err error) {
+func (t *Tickets) Owner(ctx context.Context, ticket, scope string) (h Holder, err error) {
+	var session *uuid.UUID
+	var device *string
+	var expires *time.Time
 	err = t.db.QueryRow(ctx, `
-		SELECT did FROM subscription_tickets WHERE hash = $1 AND scope = $2 AND expires_at > clock_timestamp()`,
-		hashOf(ticket), scope).Scan(&did)
+		SELECT did, session_id, device_id, session_expires_at FROM subscription_tickets
+		WHERE hash = $1 AND scope = $2 AND expires_at > clock_timestamp()`, hashOf(ticket), scope).Scan(&h.DID, &session, &device, &expires)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return "", ErrInvalidTicket
+		return Holder{}, ErrInvalidTicket
 	}
 	if err != nil {
-		return "", fmt.Errorf("read a ticket: %w", err)
+		return Holder{}, fmt.Errorf("read a ticket: %w", err)
 	}
-	return did, nil
+	if session != nil {
+		h.Session = &HolderSession{ID: *session, DeviceID: *device, Expires: *expires}
+	}
+	return h, nil
 }
 
 // Redeem deletes a ticket and returns its DID. If several requests use the ticket at once, on any

@@ -39,7 +39,7 @@ func twoNodes(t *testing.T) [2]*pgxpool.Pool {
 
 func issue(t *testing.T, tickets *events.Tickets, did syntax.DID) string {
 	t.Helper()
-	ticket, _, err := tickets.Issue(t.Context(), did, ticketScope)
+	ticket, _, err := tickets.Issue(t.Context(), events.Holder{DID: did}, ticketScope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestTicketScopeAndExpiry(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	tickets := events.NewTickets(db)
-	ticket, expires, err := tickets.Issue(t.Context(), holder, ticketScope)
+	ticket, expires, err := tickets.Issue(t.Context(), events.Holder{DID: holder}, ticketScope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestTicketsOfOneDID(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for range 25 {
-				if _, _, err := events.NewTickets(nodes[i%2]).Issue(t.Context(), holder, ticketScope); err != nil {
+				if _, _, err := events.NewTickets(nodes[i%2]).Issue(t.Context(), events.Holder{DID: holder}, ticketScope); err != nil {
 					t.Error(err)
 				}
 			}

@@ -15,6 +15,7 @@ import (
 // Publication is a KeyPackage as its owner offers it.
 type Publication struct {
 	Owner       syntax.DID
+	Device      string // that the KeyPackage must be of; "": any
 	Body        []byte
 	CipherSuite mls.CipherSuite
 	Expires     *time.Time // nil: the KeyPackage's own lifetime; the earlier of the two counts
@@ -100,6 +101,8 @@ func (c checked) checkPublisher() error {
 		return &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", c.kp.CipherSuite)}
 	case !c.kp.BelongsTo(c.Owner.String()):
 		return &InvalidError{Reason: "credential: its identity is not the publisher's DID"}
+	case c.Device != "" && c.kp.DeviceID() != c.Device:
+		return &InvalidError{Reason: "signature_key: of another device than the session"}
 	}
 	return nil
 }

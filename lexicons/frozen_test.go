@@ -119,6 +119,7 @@ unblockActor | IdempotencyConflict, RequestInProgress
 getBlocks | InvalidCursor
 exportMyData | InvalidCursor
 eraseMyAccount | InvalidConfirmation, IdempotencyConflict, RequestInProgress
+refreshSession | InvalidRefreshToken
 setInvitationPolicy | IdempotencyConflict, RequestInProgress
 streamConvoEvents | FutureCursor
 subscribeConvoEvents | FutureCursor, ConsumerTooSlow, InvalidTicket

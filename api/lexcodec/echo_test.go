@@ -26,6 +26,9 @@ func (e *echo) GetInvitationPolicy(none) error                              { re
 func (e *echo) SetInvitationPolicy(_ none, in *mlsapi.SetInvitationPolicyInput) error {
 	return e.keep(in)
 }
+func (e *echo) CreateSession(_ none, in *mlsapi.CreateSessionInput) error           { return e.keep(in) }
+func (e *echo) DeleteSession(_ none, in *mlsapi.DeleteSessionInput) error           { return e.keep(in) }
+func (e *echo) RefreshSession(_ none, in *mlsapi.RefreshSessionInput) error         { return e.keep(in) }
 func (e *echo) AddMembers(_ none, in *mlsapi.AddMembersInput) error                 { return e.keep(in) }
 func (e *echo) ConfirmWelcome(_ none, in *mlsapi.ConfirmWelcomeInput) error         { return e.keep(in) }
 func (e *echo) CreateConvo(_ none, in *mlsapi.CreateConvoInput) error               { return e.keep(in) }

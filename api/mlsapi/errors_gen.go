@@ -62,6 +62,10 @@ const (
 	// ErrInvalidPushTarget: The target is not valid, or this server does not
 	// support its kind.
 	ErrInvalidPushTarget = "InvalidPushTarget"
+	// ErrInvalidRefreshToken: The refresh token is not the session's, it was used
+	// before, or the session cannot be refreshed any more. Buy a new session with a
+	// service-auth token.
+	ErrInvalidRefreshToken = "InvalidRefreshToken"
 	// ErrInvalidTicket: The ticket is unknown, used, or too old.
 	ErrInvalidTicket = "InvalidTicket"
 	// ErrInvalidWelcome: The Welcome does not parse, or does not name just the

@@ -49,6 +49,8 @@ func Methods() []Method {
 		{NSID: NSIDBlockActor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyBlocks, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
 		{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDCreateSession, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{}},
+		{NSID: NSIDDeleteSession, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{}},
 		{NSID: NSIDEraseMyAccount, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidConfirmation, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDExportMyData, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetBlocks, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
@@ -67,6 +69,7 @@ func Methods() []Method {
 		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDRefreshSession, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidRefreshToken}},
 		{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDSetInvitationPolicy, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
@@ -100,6 +103,18 @@ type Handler[C any] interface {
 	// CreateConvo: Record a new MLS group as a convo and deliver the Welcome to its
 	// first members.
 	CreateConvo(c C, in *CreateConvoInput) error
+	// CreateSession: Buy a session with a service-auth token, for a client that
+	// calls this service directly. For an hour the session stands for service-auth
+	// tokens of the caller, of all methods, on one device: a request under it that
+	// names another device is refused. A repeated call buys another session. The
+	// caller's DID document is looked up for it.
+	CreateSession(c C, in *CreateSessionInput) error
+	// DeleteSession: End sessions, on every node within a second, with the streams
+	// and tickets that were opened with them. Called with a session, it ends that
+	// session. Called with a service-auth token, it ends all sessions of the
+	// caller, or those of one device. Repeating it with a service-auth token does
+	// nothing; a session that has ended cannot call.
+	DeleteSession(c C, in *DeleteSessionInput) error
 	// EraseMyAccount: Erase everything that this service holds of the caller, for
 	// ever, in two steps. Without confirmationToken nothing is erased: the answer
 	// has a token, and says what would go. With the token the erasure begins, and
@@ -161,6 +176,14 @@ type Handler[C any] interface {
 	// PublishKeyPackages: Publish several KeyPackages. Each is checked on its own:
 	// a refused one does not affect the others.
 	PublishKeyPackages(c C, in *PublishKeyPackagesInput) error
+	// RefreshSession: Replace the session of the request by one that is good for
+	// another hour. It takes the session itself as Authorization, and the refresh
+	// token that came with it. The caller's DID document is looked up: if the
+	// account's key is not the one that the session was bought with, every session
+	// of the old key ends. A refresh token is good once. Within two minutes of its
+	// use a repetition gets the first answer. Later it ends the session, because
+	// somebody else could have used it.
+	RefreshSession(c C, in *RefreshSessionInput) error
 	// RegisterPushTarget: Send push notifications to one of the caller's devices
 	// when there is something to fetch. The device's former target is replaced. A
 	// notification does not say what there is to fetch.
@@ -241,187 +264,208 @@ func Routes[C any]() []Route[C] {
 			return h.CreateConvo(c, in)
 		}},
 		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeCreateSessionInput(body)
+			if err != nil {
+				return err
+			}
+			return h.CreateSession(c, in)
+		}},
+		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeDeleteSessionInput(body)
+			if err != nil {
+				return err
+			}
+			return h.DeleteSession(c, in)
+		}},
+		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeEraseMyAccountInput(body)
 			if err != nil {
 				return err
 			}
 			return h.EraseMyAccount(c, in)
 		}},
-		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeExportMyDataParams(query)
 			if err != nil {
 				return err
 			}
 			return h.ExportMyData(c, p)
 		}},
-		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetBlocksParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetBlocks(c, p)
 		}},
-		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetCommitsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetCommits(c, p)
 		}},
-		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvo(c, p)
 		}},
-		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvosParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvos(c, p)
 		}},
-		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetEpochParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetEpoch(c, p)
 		}},
-		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetGroupInfoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetGroupInfo(c, p)
 		}},
-		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			return h.GetInvitationPolicy(c)
 		}},
-		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackageStatsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackageStats(c, p)
 		}},
-		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackages(c, p)
 		}},
-		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetMessagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetMessages(c, p)
 		}},
-		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			return h.GetSubscriptionTicket(c)
 		}},
-		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetWelcomeParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetWelcome(c, p)
 		}},
-		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeLeaveConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.LeaveConvo(c, in)
 		}},
-		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeProcessExternalCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ProcessExternalCommit(c, in)
 		}},
-		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackage(c, in)
 		}},
-		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackagesInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackages(c, in)
 		}},
-		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeRefreshSessionInput(body)
+			if err != nil {
+				return err
+			}
+			return h.RefreshSession(c, in)
+		}},
+		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeRegisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.RegisterPushTarget(c, in)
 		}},
-		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSetInvitationPolicyInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SetInvitationPolicy(c, in)
 		}},
-		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeStreamConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.StreamConvoEvents(c, p)
 		}},
-		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSubmitCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SubmitCommit(c, in)
 		}},
-		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[31], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeSubscribeConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.SubscribeConvoEvents(c, p)
 		}},
-		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[32], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnblockActorInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnblockActor(c, in)
 		}},
-		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[33], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnregisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnregisterPushTarget(c, in)
 		}},
-		{Method: m[31], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[34], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UpdateCursor(c, in)
 		}},
-		{Method: m[32], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[35], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeWithdrawKeyPackagesInput(body)
 			if err != nil {
 				return err

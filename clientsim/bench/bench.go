@@ -34,7 +34,10 @@ type Config struct {
 	For      time.Duration // length of a turn
 	Warm     time.Duration // before each turn, not counted
 	Variants []string      // of batched, alone, ceiling; only some scenarios compare these
-	Messages int64         // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: no such limit
+	// Auth is how senders say who they are: service, session or both. Only the scenarios that compare
+	// ways to write messages know sessions. With both, each variant is measured with each.
+	Auth     []string
+	Messages int64 // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: no such limit
 
 	Convos      int // 0: the scenario's default
 	Members     int // of each convo; 0: the scenario's default
@@ -81,9 +84,15 @@ type Watch interface {
 func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, Variants: []string{batched, alone, ceiling},
-		Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
+		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
 	}
 }
+
+// How senders say who they are.
+const (
+	AuthService = "service" // a new service-auth token for each request
+	AuthSession = "session" // one session each, which a service-auth token has bought
+)
 
 // The variants that are ways to write messages.
 const (
@@ -128,6 +137,13 @@ func (c *Config) check() error {
 		return fmt.Errorf("curve is %q, and has to be k256, p256 or mixed", c.Curve)
 	case len(c.Variants) == 0:
 		return errors.New("no variant is to be measured")
+	case len(c.Auth) == 0:
+		return errors.New("auth must be service, session or both")
+	}
+	for _, a := range c.Auth {
+		if a != AuthService && a != AuthSession {
+			return fmt.Errorf("auth is %q, and has to be of %s and %s", a, AuthService, AuthSession)
+		}
 	}
 	names := map[string]bool{}
 	for _, binary := range c.Binaries {
@@ -156,6 +172,7 @@ type bench struct {
 	readers      []string  // the same, for getMessages
 	convos       []*convo
 	convoSets    []*convoSet
+	sessions     []string // of the senders; nil: they have none yet
 	workers      []*worker
 	rates        map[string]float64 // sends a second, by variant, in the last phase
 
@@ -184,6 +201,9 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	}
 	if c.compares() {
 		c.Variants = []string{batched}
+	}
+	if slices.Contains(c.Auth, AuthSession) && (!scenario.modes || c.compares() || scenario.Name == "mixed") {
+		return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
 	}
 	c.modes = scenario.modes && slices.ContainsFunc(c.Variants, func(v string) bool { return v != batched })
 	if c.Members > 0 && c.Members < 2 {
@@ -249,7 +269,7 @@ func (b *bench) begin(ctx context.Context) error {
 }
 
 // prepare makes the workers, jobs and tokens of a phase.
-func (b *bench) prepare(s *phase) error {
+func (b *bench) prepare(ctx context.Context, s *phase) error {
 	for len(b.workers) < s.inFlight {
 		b.workers = append(b.workers, newWorker(b, len(b.workers)))
 	}
@@ -275,6 +295,12 @@ func (b *bench) prepare(s *phase) error {
 			}
 		}
 		w.rng.Shuffle(len(w.jobs), func(i, j int) { w.jobs[i], w.jobs[j] = w.jobs[j], w.jobs[i] })
+	}
+	if err := b.useSessions(ctx, s.auth == AuthSession); err != nil {
+		return err
+	}
+	if s.auth == AuthSession {
+		return nil
 	}
 	n := b.expect(s)
 	return each(len(b.senders), func(i int) error {

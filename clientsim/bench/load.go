@@ -20,6 +20,7 @@ type phase struct {
 	turn     int
 	binary   int               // index of the binary that the servers run
 	mode     testbed.SendsMode // how they write
+	auth     string            // how senders say who they are; "": by service-auth tokens
 	convos   *convoSet
 	rate     float64 // open loop; 0: closed
 	inFlight int     // unanswered requests at any time; 0: as configured
@@ -159,7 +160,7 @@ const probeFor = 500 * time.Millisecond
 
 // play runs a phase and returns its result.
 func (b *bench) play(ctx context.Context, s phase) (*report.Run, error) {
-	if err := b.prepare(&s); err != nil {
+	if err := b.prepare(ctx, &s); err != nil {
 		return nil, err
 	}
 	if err := b.env.setMode(ctx, s.mode); err != nil {

@@ -84,7 +84,13 @@ func sendBy(ctx context.Context, b *bench) error {
 		return b.turns(ctx, all...)
 	}
 	for _, v := range c.Variants {
-		all = append(all, phase{variant: v, mode: modes[v], convos: s, rate: c.Rate})
+		for _, auth := range c.Auth {
+			name := v
+			if auth == AuthSession {
+				name += ", session"
+			}
+			all = append(all, phase{variant: name, mode: modes[v], auth: auth, convos: s, rate: c.Rate})
+		}
 	}
 	return b.turns(ctx, all...)
 }

@@ -21,13 +21,17 @@ type tokens struct {
 	audience string
 	method   syntax.NSID
 
-	signed []string
-	next   atomic.Int64 // of signed
-	late   atomic.Int64 // signed under load
+	session string // if not "", it is sent in the place of each token
+	signed  []string
+	next    atomic.Int64 // of signed
+	late    atomic.Int64 // signed under load
 }
 
-// take returns an unused token.
+// take returns an unused token, or the session.
 func (t *tokens) take() (string, error) {
+	if t.session != "" {
+		return t.session, nil
+	}
 	if i := t.next.Add(1) - 1; i < int64(len(t.signed)) {
 		return t.signed[i], nil
 	}

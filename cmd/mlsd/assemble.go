@@ -26,6 +26,7 @@ import (
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 	"mlsd/internal/usage"
 	"mlsd/keypackages"
 	"mlsd/messages"
@@ -47,6 +48,7 @@ type node struct {
 	api          *api.Server
 	operator     *admin.Service
 	identities   *serviceauth.CachedDirectory
+	sessions     *sessions.Service
 	messages     *messages.Log
 	cursors      *convos.Cursors
 	deliveries   *welcome.Service
@@ -83,6 +85,7 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	if err != nil {
 		return nil, err
 	}
+	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities, Log: log})
 	metrics := api.NewMetrics(n.reg)
 	n.assembleMaintenance(cfg, metrics, log)
 	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed))
@@ -102,7 +105,7 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved))
 	n.cursors, n.deliveries = convos.NewCursors(db.requests, n.faults), welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
 	n.api, err = api.New(api.Config{
-		DB: db.requests, Auth: auth, Metrics: metrics, Log: log,
+		DB: db.requests, Auth: auth, Sessions: n.sessions, Metrics: metrics, Log: log,
 		Writes:     writes,
 		Quotas:     n.quotas,
 		Lifetimes:  cfg.Lifetimes,

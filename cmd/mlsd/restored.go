@@ -12,6 +12,7 @@ import (
 
 	"mlsd/events"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/sessions"
 )
 
 // restoredTimeout is how long "restored" waits for the database.
@@ -44,8 +45,12 @@ func restored(ctx context.Context, url string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := sessions.Restored(ctx, conn); err != nil {
+		return err
+	}
 	_, err = fmt.Fprintf(stdout, `generation %d of the event stream begins after event %d
 A subscriber that has later events gets OutdatedCursor and reads its convos again. All others go on where they are.
+All sessions have ended: clients buy new ones.
 `, id, after)
 	return err
 }

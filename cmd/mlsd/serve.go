@@ -66,6 +66,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.listen,
 		l.assemble,
 		l.loadAccounts,
+		l.loadSessions,
 		l.checkSchema,
 		l.startWorkers,
 		l.startPresence,
@@ -182,6 +183,9 @@ func (l *lifecycle) assemble(context.Context) (err error) {
 // loadAccounts reads who may not use the node. Without it nobody could be refused, so the server
 // does not start.
 func (l *lifecycle) loadAccounts(ctx context.Context) error { return l.node.gate.Load(ctx) }
+
+// loadSessions reads the keys of sessions, and which sessions have ended.
+func (l *lifecycle) loadSessions(ctx context.Context) error { return l.node.sessions.Load(ctx) }
 
 // checkSchema looks at the schema before anybody asks whether the server is ready.
 func (l *lifecycle) checkSchema(ctx context.Context) error { return l.node.schema.RunOnce(ctx) }

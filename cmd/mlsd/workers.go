@@ -14,6 +14,7 @@ import (
 	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
 	"mlsd/internal/worker"
 )
 
@@ -38,6 +39,9 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		worker.Every("used token sweep", sweepInterval, log, sweepAll(tokens.Sweep)).Run,
 		worker.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync, worker.AtEnd(n.identities.Sync)).Run,
 		worker.Every("identity key sweep", sweepInterval, log, sweepAll(n.identities.Sweep)).Run,
+		worker.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Woken(), 0)).Run,
+		worker.Every("session key rotation", sessions.SweepInterval, log, n.sessions.Rotate).Run,
+		worker.Every("session sweep", sessions.SweepInterval, log, n.sessions.Sweep).Run,
 		worker.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
 		worker.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,
 		worker.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce).Run,

@@ -27,7 +27,7 @@ func allowed() map[string][]string {
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
-			"internal/quota", "internal/serviceauth", "internal/usage", "internal/worker", "devserver",
+			"internal/quota", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
@@ -54,17 +54,17 @@ func allowed() map[string][]string {
 		},
 		"clientsim/torture/pgwire": {},
 		"clientsim/generators":     {}, // its tests import the packages above
-		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
-		"accounts":                 {"internal/tombstone"},
+		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
 			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/serviceauth",
-			"internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",
+			"internal/sessions", "internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",
 		},
 		"internal/tombstone": {},
 		"internal/relay":     {"accounts"},
 		"api": domain("accounts", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/serviceauth", "internal/usage"),
+			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/serviceauth", "internal/sessions", "internal/usage"),
 		"consent":              {"internal/pgpool", "internal/tombstone"},
 		"convos":               domain("internal/tombstone", "internal/nsid", "consent", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota"),
 		"messages":             domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth"),
@@ -93,6 +93,7 @@ func allowed() map[string][]string {
 		"internal/batch":       {},
 		"internal/ratelog":     {},
 		"internal/k256":        {},
+		"internal/sessions":    {"internal/serviceauth", "internal/tombstone"},
 		"internal/serviceauth": {"internal/tombstone", "internal/batch", "internal/k256", "internal/pgpool", "internal/ratelog", "internal/ssrf"},
 	}
 }

@@ -783,4 +783,36 @@ var mutants = []mutant{
 		{"archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
 	{"an erased member's leaf stays", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"convos.leave", `if errors.Is(err, ErrTargetNotMember) {`, `if errors.Is(err, ErrTargetNotMember) && self {`}}},
+
+	// Sessions
+	{"a session's mac is not compared", "TestForgedSessions", []edit{
+		{"internal/sessions.parse", `key == nil || !hmac.Equal(sum, mac(prefix, key, content))`, `key == nil || !hmac.Equal(sum, sum)`}}},
+	{"a refresh token is a bearer", "TestForgedSessions", []edit{
+		{"internal/sessions.mac", `h.Write([]byte(prefix))`, ``}}},
+	{"an expired session is accepted", "TestOldSessions", []edit{
+		{"internal/sessions.Service.Check", `!s.cfg.Now().Before(session.Expires)`, `s.cfg.Now().IsZero()`}}},
+	{"an ended session is accepted", "TestDeleteSession", []edit{
+		{"internal/sessions.Service.Check", `case ended:`, `case ended && !remembers:`}}},
+	{"a node trusts old news of sessions", "TestOldSessions", []edit{
+		{"internal/sessions.Service.fresh", `s.cfg.Now().Sub(s.read) <= trustFor`, `true`}}},
+	{"a session acts for another device", "TestSessionOfAnotherDevice", []edit{
+		{"api.call.actsFor", `*device != c.session.Device`, `*device == ""`}}},
+	{"a session publishes for another device", "TestSessionOfAnotherDevice", []edit{
+		{"keypackages.checked.checkPublisher", `c.kp.DeviceID() != c.Device`, `c.kp.DeviceID() == ""`}}},
+	{"a session joins with another device", "TestSessionJoinsWithItsDevice", []edit{
+		{"convos.locked.permit", `a.DeviceID() != allowed.device`, `a.DeviceID() == ""`}}},
+	{"a session buys another", "TestWhatAStolenSessionCannotDo", []edit{
+		{"api.handlers.admitSession", `if c.route.noSession {`, `if c.route.noSession && c.caller != "" {`}}},
+	{"a replaced key refreshes sessions", "TestSessionsOfAReplacedKey", []edit{
+		{"internal/sessions.stored.refresh", `case accountKey != identity.Key.DIDKey():`, `case accountKey == "":`}}},
+	{"a replaced key buys sessions", "TestSessionsOfAReplacedKey", []edit{
+		{"internal/sessions.Service.Create", `!identity.Key.Equal(token)`, `token == nil`}}},
+	{"a session outlives its account's key", "TestSessionsEndWithTheirAccount", []edit{
+		{"internal/sessions/end_replaced.sql", `account_key IS DISTINCT FROM k.key`, `account_key < k.key AND account_key > k.key`}}},
+	{"a refresh token is good twice", "TestRefreshSession", []edit{
+		{"internal/sessions.stored.refresh", `case r.serial != serial:`, `case r.serial < serial:`}}},
+	{"a stream outlives its session", "TestStreamsOfASession", []edit{
+		{"internal/sessions.Service.apply", `w.ended(invalid(reasonEnded))`, ``}}},
+	{"a stream outlives its bearer", "TestStreamEndsWithItsBearer", []edit{
+		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
 }

@@ -5,7 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -21,6 +23,46 @@ const (
 	// addresses and domainsKept are how many budgets are remembered. A forgotten one is full.
 	addresses, domainsKept = 65_536, 16_384
 )
+
+const (
+	// currentRate and currentBurst are the look-ups that the sessions of one account may cause, per
+	// second and at once. allCurrentRate and allCurrentBurst are those of all accounts. They are
+	// less than those of known accounts (plcLookups), so that buying sessions delays no token.
+	currentRate, currentBurst       = 1.0 / 60, 20
+	allCurrentRate, allCurrentBurst = 50, 500
+	// currentDIDs is for how many accounts the look-ups are remembered. A forgotten account has all.
+	currentDIDs = 65_536
+)
+
+// currentLimit bounds the look-ups of [CachedDirectory.Current].
+type currentLimit struct {
+	all *rate.Limiter
+
+	mu   sync.Mutex // guards what follows
+	dids *simplelru.LRU[syntax.DID, *bucket]
+}
+
+func newCurrentLimit() *currentLimit {
+	return &currentLimit{all: rate.NewLimiter(allCurrentRate, allCurrentBurst), dids: newLRU[syntax.DID, *bucket](currentDIDs)}
+}
+
+// admit counts a look-up of did. Errors: ErrOften, ErrBusy.
+func (l *currentLimit) admit(did syntax.DID, now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, ok := l.dids.Get(did)
+	if !ok {
+		b = &bucket{left: currentBurst, at: now}
+		l.dids.Add(did, b)
+	}
+	switch {
+	case !b.take(now, currentRate, currentBurst):
+		return ErrOften
+	case !l.all.AllowN(now, 1):
+		return ErrBusy
+	}
+	return nil
+}
 
 // bucket is a token bucket that gives back. rate.Limiter does not: a reservation whose time has
 // come cannot be cancelled.

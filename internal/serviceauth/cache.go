@@ -3,6 +3,7 @@ package serviceauth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -46,6 +47,7 @@ type CachedDirectory struct {
 	now    func() time.Time
 	shared *sharedKeys // nil: keys are only in memory
 	flight singleflight.Group
+	asked  *currentLimit
 
 	mu sync.Mutex // guards the rest
 	// Accounts one of whose tokens verified never give way to others: those cost nothing.
@@ -84,6 +86,7 @@ func newCachedDirectory(now func() time.Time, fetch fetchKey, db Database) *Cach
 		verified: newLRU[syntax.DID, cachedKey](verifiedKeys),
 		others:   newLRU[syntax.DID, cachedKey](otherKeys),
 		failures: newLRU[syntax.DID, cachedFailure](cachedFailures),
+		asked:    newCurrentLimit(),
 		loading:  map[syntax.DID]*load{},
 		pending:  map[syntax.DID]cachedKey{},
 	}
@@ -117,19 +120,51 @@ func (c *CachedDirectory) Resolve(ctx context.Context, did syntax.DID) (atcrypto
 	if known := c.Known(did); known.Key != nil || known.Err != nil {
 		return known.Key, known.Err
 	}
-	key, err := c.lookup(ctx, did, false)
+	found, err := c.lookup(ctx, did, false)
 	if err != nil && ctx.Err() == nil && outage(err) {
 		// The failure is remembered, and Known decides about the key.
 		if known := c.Known(did); known.Key != nil {
 			return known.Key, nil
 		}
 	}
-	return key, err
+	return found.key, err
 }
 
 // Refresh implements [Directory].
 func (c *CachedDirectory) Refresh(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
-	return c.lookup(ctx, did, true)
+	found, err := c.lookup(ctx, did, true)
+	return found.key, err
+}
+
+// Identity is the key of an account, and a number that changes on all nodes when the key is
+// forgotten or replaced: the version of its row in identity_keys.
+type Identity struct {
+	Key     atcrypto.PublicKey
+	Version int64
+}
+
+// Current looks the key of did up now, whatever is remembered. A look-up of did that is under way
+// counts. The key is stored at once, so that its replacement is noticed on every node: a token of did
+// must have verified. One account causes 20 look-ups at once and one a minute later, all together 50 a
+// second.
+// Errors: those of [Validator.Validate] without ErrMissing, and [ErrOften].
+func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID) (Identity, error) {
+	if err := c.asked.admit(did, c.now()); err != nil {
+		return Identity{}, err
+	}
+	found, err := c.lookup(ctx, did, true)
+	switch {
+	case err != nil:
+		return Identity{}, lookupError(err)
+	case c.shared == nil:
+		return Identity{Key: found.key}, nil
+	case found.version == unread:
+		return Identity{}, fmt.Errorf("%w: the version of its issuer's key", ErrUnavailable)
+	}
+	if err := c.shared.write(ctx, c.now(), map[syntax.DID]cachedKey{did: found}); err != nil {
+		return Identity{}, err
+	}
+	return Identity{Key: found.key, Version: found.version}, nil
 }
 
 // Verified implements [Directory].
@@ -165,49 +200,46 @@ func outage(err error) bool { return !errors.Is(err, ErrIssuer) && !errors.Is(er
 
 // lookup fetches the key of did and remembers the outcome. Simultaneous calls share one fetch. The
 // fetch continues if a caller goes away. Without refresh, the key may come from another node.
-func (c *CachedDirectory) lookup(ctx context.Context, did syntax.DID, refresh bool) (atcrypto.PublicKey, error) {
+func (c *CachedDirectory) lookup(ctx context.Context, did syntax.DID, refresh bool) (cachedKey, error) {
 	flight := "resolve " + did.String()
 	if refresh {
 		flight = "refresh " + did.String()
 	}
-	return shareFetch(ctx, &c.flight, flight, func(ctx context.Context) (atcrypto.PublicKey, error) {
+	return shareFetch(ctx, &c.flight, flight, func(ctx context.Context) (cachedKey, error) {
 		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
-		key, void, err := c.load(ctx, did, refresh)
+		found, void, err := c.load(ctx, did, refresh)
 		if void {
 			// The account changed while it was looked up.
-			key, void, err = c.load(ctx, did, refresh)
+			found, void, err = c.load(ctx, did, refresh)
 		}
 		if void {
-			return nil, ErrBusy
+			return cachedKey{}, ErrBusy
 		}
-		return key, err
+		return found, err
 	})
 }
 
 // shareFetch returns the result of fetch. Simultaneous calls for one flight share one fetch. A call
 // returns when its ctx ends; the fetch continues for the others.
-func shareFetch(
-	ctx context.Context, flights *singleflight.Group, flight string,
-	fetch func(context.Context) (atcrypto.PublicKey, error),
-) (atcrypto.PublicKey, error) {
+func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight string, fetch func(context.Context) (T, error)) (found T, err error) {
 	detached := context.WithoutCancel(ctx)
 	result := flights.DoChan(flight, func() (any, error) { return fetch(detached) })
 	select {
 	case r := <-result:
-		key, _ := r.Val.(atcrypto.PublicKey)
-		return key, r.Err
+		found, _ = r.Val.(T)
+		return found, r.Err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return found, ctx.Err()
 	}
 }
 
 // load reads the key of did from the table or fetches it, and remembers the outcome. void says that
 // the outcome does not count, because did was forgotten meanwhile.
-func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool) (key atcrypto.PublicKey, void bool, err error) {
+func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool) (found cachedKey, void bool, err error) {
 	l := c.begin(did)
 	r := c.shared.read(ctx, did)
-	found := cachedKey{key: r.key, fetched: c.now().Add(-r.age), version: r.version, stored: true}
+	found = cachedKey{key: r.key, fetched: c.now().Add(-r.age), version: r.version, stored: true}
 	if refresh || r.key == nil || r.age >= keyFresh {
 		fetched := cachedKey{fetched: c.now(), version: r.version}
 		fetched.key, err = c.fetch(ctx, did, r.verified || c.Known(did).Verified)
@@ -219,7 +251,7 @@ func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool
 		// Other nodes must not use the key either. If this fails, they find out within an hour.
 		_ = c.shared.forget(ctx, did)
 	}
-	return found.key, c.end(did, l, found, err), err
+	return found, c.end(did, l, found, err), err
 }
 
 // begin says that a look-up of did begins.

@@ -20,6 +20,10 @@ var ErrBusy = errors.New("serviceauth: too many identity look-ups")
 // verified caller (RateLimitExceeded with Retry-After). Other addresses are not concerned.
 var ErrSpent = fmt.Errorf("%w from one address", ErrBusy)
 
+// ErrOften is the [ErrBusy] of one account: its sessions caused too many look-ups
+// (RateLimitExceeded with Retry-After).
+var ErrOften = fmt.Errorf("%w of one account", ErrBusy)
+
 // ErrHost means that the host of a did:web account failed to serve its DID document. The caller
 // chose the host, so the caller is at fault. [ErrUnavailable] without ErrHost means that the PLC
 // directory or our database failed. Validate reports ErrHost together with ErrUnavailable.

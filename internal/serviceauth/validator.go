@@ -202,12 +202,13 @@ func (v *Validator) Validate(
 	var (
 		sum   [sha256.Size]byte
 		c     claims
+		key   atcrypto.PublicKey
 		known bool
 		tok   token
 	)
 	if !once {
 		sum = sha256.Sum256([]byte(raw))
-		c, known = v.remembered(sum)
+		c, key, known = v.remembered(sum)
 	}
 	if !known {
 		if tok, err = parseToken(raw); err != nil {
@@ -222,8 +223,7 @@ func (v *Validator) Validate(
 		return Verified{}, err
 	}
 	if !known {
-		key, err := v.checkSignature(ctx, from, &tok)
-		if err != nil {
+		if key, err = v.checkSignature(ctx, from, &tok); err != nil {
 			return Verified{}, err
 		}
 		if !once {
@@ -235,17 +235,18 @@ func (v *Validator) Validate(
 			return Verified{}, err
 		}
 	}
-	return Verified{Caller: c.iss, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
+	return Verified{Caller: c.iss, Key: key, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
 }
 
-// remembered returns the claims of a token that verified before, if its issuer still has the key.
-func (v *Validator) remembered(sum [sha256.Size]byte) (claims, bool) {
+// remembered returns the claims and the key of a token that verified before, if its issuer still has
+// the key.
+func (v *Validator) remembered(sum [sha256.Size]byte) (claims, atcrypto.PublicKey, bool) {
 	t, ok := v.verified.Get(sum)
 	if !ok {
-		return claims{}, false
+		return claims{}, nil, false
 	}
 	key := v.dir.Known(t.iss).Key
-	return t.claims, key != nil && key.Equal(t.key)
+	return t.claims, key, key != nil && key.Equal(t.key)
 }
 
 // forgetExpired drops a remembered token that can never pass again. It keeps one that was refused

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
 // Verified is a token that was verified. Only such a token can be used up, so that
 // no one can use up another's token.
 type Verified struct {
-	Caller  syntax.DID // its issuer
+	Caller syntax.DID // its issuer
+	// Key is the key that verified it.
+	Key     atcrypto.PublicKey
 	lxm     string
 	jti     string
 	expires time.Time

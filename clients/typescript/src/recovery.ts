@@ -35,6 +35,7 @@ const enterAfter = 10 * minute
 const enterSpread = 5 * minute // chosen at random, so that not all devices enter at once
 const anewAfter = 5 * minute // after Enter
 const lookEvery = 5 * second
+const lookLaterEvery = minute // once it does not wait for lost commits any more
 
 /** What one round did. */
 interface Round {
@@ -78,13 +79,13 @@ export class Recovery {
       if (this.signal.aborted) return
       if (round.progress || (await this.cursor(convo)) !== before) quietSince = clock.now()
       const quiet = clock.now() - quietSince
-      if (round.forked || (phase < Phase.Enter && quiet >= enterAt)) phase = Phase.Enter
+      if (phase < Phase.Enter && (round.forked || quiet >= enterAt)) phase = Phase.Enter
       else if (phase < Phase.Commits && quiet >= commitsAfter) phase = Phase.Commits
       if (phase === Phase.Enter) {
         entered ??= clock.now()
-        if (clock.now() - entered >= anewAfter) phase = Phase.Anew
+        if (!round.forked && clock.now() - entered >= anewAfter) phase = Phase.Anew
       }
-      await clock.sleep(lookEvery, this.signal)
+      await clock.sleep(phase < Phase.Enter ? lookEvery : lookLaterEvery, this.signal)
     }
     await this.end(convo)
   }
@@ -133,18 +134,17 @@ export class Recovery {
     return round
   }
 
-  // notFound waits for the commit that added this device. At last it withdraws the KeyPackage that it
-  // has used: the server may hand it out again.
+  // notFound waits for the commit that added this device, or for another addition. When the first will
+  // not come any more, the KeyPackage that it used is withdrawn: the server may hand it out again.
   private async notFound(convo: string, phase: Phase, round: Round): Promise<Round> {
-    if (phase < Phase.Enter) return { ...round, waiting: "the commit that added it" }
     const joinedWith = (await this.log.thread(convo))?.joinedWith
-    if (joinedWith !== undefined) {
+    if (phase >= Phase.Enter && joinedWith !== undefined) {
       await this.core.api.procedure(mls.withdrawKeyPackages.main, {
         deviceId: await deviceIdOf(this.core), keyPackageRefs: [joinedWith],
         idempotencyKey: hex(this.core.clock.randomBytes(16)),
       })
     }
-    throw new OutOfStepError(`convo ${convo}: the server has lost it, or that this device is in it`)
+    return { ...round, waiting: "the commit that added it" }
   }
 
   private async read(convo: string): Promise<void> {

@@ -82,6 +82,14 @@ func (d *Directory) Refresh(_ context.Context, did syntax.DID) (atcrypto.PublicK
 	return d.lookup(did)
 }
 
+// Current looks did up without the cache. Its version is always 0.
+func (d *Directory) Current(_ context.Context, did syntax.DID) (serviceauth.Identity, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key, err := d.lookup(did)
+	return serviceauth.Identity{Key: key}, err
+}
+
 // lookup looks did up without the cache. The caller holds d.mu.
 func (d *Directory) lookup(did syntax.DID) (atcrypto.PublicKey, error) {
 	d.lookups++

@@ -11,13 +11,14 @@ import { transportOf } from "./dev.js"
 export const suite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
 const begun = Date.now()
-const haste = 50
 
-/** A clock on which time passes fifty times as fast. */
-export const hastyClock: Clock = {
-  ...systemClock,
-  now: () => begun + (Date.now() - begun) * haste,
-  sleep: (ms, signal) => systemClock.sleep(ms / haste, signal),
+/** A clock on which time passes so many times as fast. */
+export function hastyClock(haste: number): Clock {
+  return {
+    ...systemClock,
+    now: () => begun + (Date.now() - begun) * haste,
+    sleep: (ms, signal) => systemClock.sleep(ms / haste, signal),
+  }
 }
 
 /** Opens the client of a device. The store has the device, or gets a new one. */
@@ -25,7 +26,7 @@ export async function openPhone(did: Did, store: Store, options: Partial<ClientO
   const saved = await store.read("test/device")
   const mls = saved === undefined ? await TsMls.create(did, suite) : await TsMls.import(saved)
   if (saved === undefined) await store.write(new Map([["test/device", mls.export()]]))
-  return Client.open({ did, store, mls, transport: transportOf(did), clock: hastyClock, fullStock: 5, ...options })
+  return Client.open({ did, store, mls, transport: transportOf(did), clock: hastyClock(50), fullStock: 5, ...options })
 }
 
 const encoder = new TextEncoder()

@@ -1,0 +1,43 @@
+package api
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/internal/sessions"
+)
+
+// DeleteSession: blue.catbird.mls.deleteSession. What has ended stays ended, however often it is
+// called.
+func (h *handlers) DeleteSession(c *call, in *mlsapi.DeleteSessionInput) error {
+	if err := c.actsFor(in.DeviceID); err != nil {
+		return err
+	}
+	err := h.write(c, "", "", content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		return &mlsapi.DeleteSessionOutput{Success: true}, c.endSessions(ctx, tx, in.DeviceID)
+	})
+	switch {
+	case err != nil:
+		return err
+	case c.session != nil:
+		h.sessions.Ended(*c.session)
+	default:
+		h.sessions.Wake()
+	}
+	return nil
+}
+
+// endSessions ends the session of the call. Without one, it ends those of a device of the caller's, or
+// all.
+func (c *call) endSessions(ctx context.Context, tx pgx.Tx, device *string) error {
+	switch {
+	case c.session != nil:
+		return sessions.EndSession(ctx, tx, *c.session)
+	case device != nil:
+		return sessions.EndDevice(ctx, tx, c.caller, *device)
+	}
+	return sessions.End(ctx, tx, c.caller)
+}

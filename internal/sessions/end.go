@@ -1,0 +1,115 @@
+package sessions
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// End ends all sessions of accounts, on every node within a second of the commit. It holds the lock
+// of session_clock until the transaction ends, so it belongs at its end.
+func End(ctx context.Context, db Execer, dids ...syntax.DID) error { return end(ctx, db, dids, nil) }
+
+// EndDevice is End for one device of an account.
+func EndDevice(ctx context.Context, db Execer, did syntax.DID, device string) error {
+	return end(ctx, db, []syntax.DID{did}, &device)
+}
+
+func end(ctx context.Context, db Execer, dids []syntax.DID, device *string) error {
+	if len(dids) == 0 {
+		return nil
+	}
+	_, err := db.Exec(ctx, `
+		WITH open AS MATERIALIZED (
+			SELECT id FROM sessions WHERE did = ANY($1::text[]) AND ($2::text IS NULL OR device_id = $2) AND ended_version IS NULL
+		), clock AS (
+			UPDATE session_clock SET version = version + 1 WHERE EXISTS (SELECT FROM open) RETURNING version
+		)
+		UPDATE sessions SET ended_version = clock.version
+		FROM clock WHERE id IN (SELECT id FROM open) AND ended_version IS NULL`, dids, device)
+	if err != nil {
+		return fmt.Errorf("end sessions: %w", err)
+	}
+	return nil
+}
+
+// EndSession is End for one session. If the database has lost it, it gets a row that says that it has
+// ended.
+func EndSession(ctx context.Context, db Execer, session Session) error {
+	_, err := db.Exec(ctx, `
+		WITH clock AS (
+			UPDATE session_clock SET version = version + 1 RETURNING version
+		)
+		INSERT INTO sessions AS s (id, did, device_id, account_key, key_version, signed_with, issued_at, expires_at, ends_at, ended_version)
+		SELECT $1, $2, $3, '', 0, 0, clock_timestamp(), $4, $4, version FROM clock
+		ON CONFLICT (id) DO UPDATE SET ended_version = coalesce(s.ended_version, excluded.ended_version)`,
+		session.ID, session.DID, session.Device, session.Expires)
+	if err != nil {
+		return fmt.Errorf("end a session: %w", err)
+	}
+	return nil
+}
+
+// Ended says that a session has ended: this node refuses it from now on, and reads soon what else has
+// ended.
+func (s *Service) Ended(session Session) {
+	s.mu.Lock()
+	if s.ended != nil {
+		s.ended[session.ID] = session.Expires.Add(bearerLife + keepExpired)
+	}
+	s.mu.Unlock()
+	s.Wake()
+}
+
+// endReplacedSQL ends sessions whose accounts have other keys.
+//
+//go:embed end_replaced.sql
+var endReplacedSQL string
+
+// endReplaced ends the sessions of accounts whose keys were forgotten or replaced lately, after the
+// sessions were bought.
+func (s *Service) endReplaced(ctx context.Context, lately time.Duration) error {
+	if _, err := s.cfg.DB.Exec(ctx, endReplacedSQL, lately); err != nil {
+		return fmt.Errorf("end the sessions of replaced keys: %w", err)
+	}
+	return nil
+}
+
+// Erase forgets whose the sessions of an account were, up to limit, and returns how many. They have
+// ended. Their rows stay until their bearers have expired, so that every node knows that.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		WITH clock AS (
+			UPDATE session_clock SET version = version + 1 WHERE EXISTS (SELECT FROM sessions WHERE did = $1) RETURNING version
+		)
+		UPDATE sessions s SET did = NULL, device_id = NULL, account_key = '', ended_version = coalesce(s.ended_version, clock.version)
+		FROM clock WHERE s.id IN (SELECT id FROM sessions WHERE did = $1 LIMIT $2)`, p.DID, limit)
+	if err != nil {
+		return 0, fmt.Errorf("erase sessions: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// Sweep deletes the rows of sessions whose last bearers have expired, in bounded batches, and forgets
+// their ends.
+func (s *Service) Sweep(ctx context.Context) error {
+	s.forgetExpired()
+	for {
+		tag, err := s.cfg.DB.Exec(ctx, `
+			DELETE FROM sessions WHERE id IN (
+				SELECT id FROM sessions WHERE expires_at < now() - $1::interval LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+			keepExpired, sweepBatch)
+		if err != nil {
+			return fmt.Errorf("delete expired sessions: %w", err)
+		}
+		if tag.RowsAffected() < sweepBatch {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package sessions
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// keyOverlap is how far a round looks back beyond the last one for keys of accounts that were
+	// replaced: a transaction that was still under way has an earlier time, and a session can be
+	// stored after the key that it was bought with was replaced.
+	keyOverlap = 30 * time.Second
+	// firstLook is how far the first round looks back. All bearers from before have expired.
+	firstLook = 2 * bearerLife
+)
+
+// Wake makes the next RunOnce begin at once. It does not block.
+func (s *Service) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // the last one has not been received yet
+	}
+}
+
+// Woken receives what Wake sends, for the worker that calls RunOnce.
+func (s *Service) Woken() <-chan struct{} { return s.wake }
+
+// Load reads the keys and which sessions have ended. The first node makes the first key. A later call
+// begins anew.
+func (s *Service) Load(ctx context.Context) error {
+	if err := s.Rotate(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.read, s.version = time.Time{}, 0
+	s.mu.Unlock()
+	return s.RunOnce(ctx)
+}
+
+// RunOnce ends sessions whose account has another key, and reads what has changed since the last
+// call. Only one call runs at a time.
+func (s *Service) RunOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	began := s.cfg.Now()
+	s.mu.RLock()
+	since, last := s.version, s.read
+	s.mu.RUnlock()
+	look := firstLook
+	if !last.IsZero() {
+		look = keyOverlap + began.Sub(last)
+	}
+	if err := s.endReplaced(ctx, look); err != nil {
+		return err
+	}
+	version, err := s.readVersion(ctx)
+	switch {
+	case err != nil:
+		return err
+	case version == since && !last.IsZero():
+		s.heard(began)
+		return nil
+	case version < since:
+		s.cfg.Log.ErrorContext(ctx, "the sessions of the database are older than those that this node has read: all sessions end",
+			"version", version, "read", since)
+		if err := replaceKeys(ctx, s.cfg.DB, &since); err != nil {
+			return err
+		}
+		return s.Load(ctx)
+	}
+	found, err := s.readKeys(ctx)
+	if err != nil {
+		return err
+	}
+	ended, err := s.readEnded(ctx, since)
+	if err != nil {
+		return err
+	}
+	s.apply(found, ended, version)
+	s.heard(began)
+	return nil
+}
+
+// heard says that the node knows everything up to began.
+func (s *Service) heard(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read = began
+}
+
+func (s *Service) readVersion(ctx context.Context) (version int64, err error) {
+	if err := s.cfg.DB.QueryRow(ctx, `SELECT version FROM session_clock`).Scan(&version); err != nil {
+		return 0, fmt.Errorf("read the version of the sessions: %w", err)
+	}
+	return version, nil
+}
+
+// readEnded reads the sessions that have ended since a version, and how long their bearers could
+// still be good. It reads one more than the node remembers at most.
+func (s *Service) readEnded(ctx context.Context, since int64) (map[uuid.UUID]time.Time, error) {
+	now := s.cfg.Now()
+	rows, err := s.cfg.DB.Query(ctx, `
+		SELECT id, expires_at - clock_timestamp() FROM sessions
+		WHERE ended_version > $1 AND expires_at > now() - $2::interval LIMIT $3`, since, keepExpired, s.cfg.MaxEnded+1)
+	if err != nil {
+		return nil, fmt.Errorf("read which sessions have ended: %w", err)
+	}
+	ended := map[uuid.UUID]time.Time{}
+	var id uuid.UUID
+	var left time.Duration
+	if _, err := pgx.ForEachRow(rows, []any{&id, &left}, func() error {
+		ended[id] = now.Add(left + keepExpired)
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("read which sessions have ended: %w", err)
+	}
+	return ended, nil
+}
+
+// apply remembers the keys and ended sessions up to version, and tells those who watch the sessions.
+func (s *Service) apply(found keys, ended map[uuid.UUID]time.Time, version int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys = found
+	if s.read.IsZero() {
+		s.ended = map[uuid.UUID]time.Time{}
+	}
+	s.version = version
+	for id, until := range ended {
+		if s.ended != nil {
+			s.ended[id] = until
+		}
+		for w := range s.watched[id] {
+			w.expires.Stop()
+			w.ended(invalid(reasonEnded))
+		}
+	}
+	if len(s.ended) > s.cfg.MaxEnded {
+		s.ended = nil
+		s.cfg.Log.Warn("too many sessions have ended to remember them: the database is asked about each request with a session", "most", s.cfg.MaxEnded)
+	}
+}
+
+// forgetExpired forgets ended sessions whose bearers have expired.
+func (s *Service) forgetExpired() {
+	now := s.cfg.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, until := range s.ended {
+		if now.After(until) {
+			delete(s.ended, id)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package sessions
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/serviceauth"
+)
+
+// Errors of Create. ErrDevice says that a text is no id of a device.
+var (
+	ErrDevice = errors.New("deviceId must be 64 lower-case hexadecimal digits: the SHA-256 of the device's signature key")
+	ErrDID    = errors.New("the account's DID is too long for a session: send service-auth tokens")
+)
+
+// RefreshError says why a session cannot be refreshed.
+type RefreshError struct{ Reason string }
+
+func (e *RefreshError) Error() string { return e.Reason }
+
+// Grant is what a client gets for a service-auth token, or for a refresh token.
+type Grant struct {
+	Bearer  string
+	Expires time.Time
+	Refresh string
+	Ends    time.Time // the session is not refreshed beyond
+	// Repeated says that the refresh token had been used, a moment ago.
+	Repeated bool
+}
+
+// stored is the part of a row of sessions from which the tokens are made.
+type stored struct {
+	id      uuid.UUID
+	did     syntax.DID
+	device  [deviceLen]byte
+	serial  int32
+	key     int32
+	issued  time.Time
+	expires time.Time
+	ends    time.Time
+}
+
+// grant returns the tokens of a row.
+func (r *stored) grant(key []byte) Grant {
+	c := claims{key: r.key, id: r.id, serial: r.serial, issued: r.issued, expires: r.expires, device: r.device, did: r.did}
+	return Grant{Bearer: c.sign(bearerPrefix, key), Expires: r.expires, Refresh: c.sign(refreshPrefix, key), Ends: r.ends}
+}
+
+// createSQL stores a session.
+//
+//go:embed create.sql
+var createSQL string
+
+// Create makes a session of a device. token is the key that verified the account's service-auth
+// token. The account's key is looked up: a token that is signed with a replaced key buys nothing, and
+// sessions that were bought with one end. If the account has maxSessions already, its oldest ones end. Sessions that are bought at the same
+// moment can exceed that number for a moment. Errors: ErrDevice, ErrDID, *serviceauth.InvalidError,
+// serviceauth.ErrOften, serviceauth.ErrBusy, serviceauth.ErrUnavailable, the database's.
+func (s *Service) Create(ctx context.Context, did syntax.DID, device string, token atcrypto.PublicKey) (Grant, error) {
+	r := stored{did: did}
+	var ok bool
+	if r.device, ok = parseDevice(device); !ok {
+		return Grant{}, ErrDevice
+	}
+	if len(did) > maxDID {
+		return Grant{}, ErrDID
+	}
+	identity, err := s.cfg.Identities.Current(ctx, did)
+	if err != nil {
+		return Grant{}, err
+	}
+	if !identity.Key.Equal(token) {
+		return Grant{}, invalid(reasonSigner)
+	}
+	signer, ok := s.signer()
+	if !ok {
+		return Grant{}, fmt.Errorf("%w: there is no key to sign sessions with", serviceauth.ErrUnavailable)
+	}
+	if r.id, err = uuid.NewRandom(); err != nil {
+		return Grant{}, fmt.Errorf("make the id of a session: %w", err)
+	}
+	r.key = signer.id
+	err = s.cfg.Lookups.QueryRow(ctx, createSQL,
+		r.id, did, device, identity.Key.DIDKey(), identity.Version, r.key, bearerLife, sessionLife, maxSessions).
+		Scan(&r.issued, &r.expires, &r.ends)
+	if err != nil {
+		return Grant{}, fmt.Errorf("store a session: %w", err)
+	}
+	return r.grant(signer.key), nil
+}
+
+// Refresh replaces the tokens of a session, which must be the caller's. A refresh token is good once.
+// For repeatFor after its use a repetition gets the first answer. Later it ends the session: two
+// clients have the token. Errors: *RefreshError, and those of Create.
+func (s *Service) Refresh(ctx context.Context, session Session, refresh string) (Grant, error) {
+	c, err := parse(refreshPrefix, refresh, s.key)
+	if err != nil || c.id != session.ID {
+		return Grant{}, &RefreshError{"the refresh token is not this session's"}
+	}
+	identity, err := s.cfg.Identities.Current(ctx, session.DID)
+	if err != nil {
+		return Grant{}, err
+	}
+	signer, ok := s.signer()
+	if !ok {
+		return Grant{}, fmt.Errorf("%w: there is no key to sign sessions with", serviceauth.ErrUnavailable)
+	}
+	r := stored{id: c.id, did: c.did, device: c.device}
+	var outcome refreshOutcome
+	err = pgx.BeginFunc(ctx, s.cfg.Lookups, func(tx pgx.Tx) (err error) {
+		outcome, err = r.refresh(ctx, tx, c.serial, identity, signer.id)
+		return err
+	})
+	if err != nil {
+		return Grant{}, fmt.Errorf("refresh a session: %w", err)
+	}
+	return s.refreshed(ctx, session, &r, outcome)
+}
+
+// refreshed carries out what Refresh has decided.
+func (s *Service) refreshed(ctx context.Context, session Session, r *stored, outcome refreshOutcome) (Grant, error) {
+	switch outcome {
+	case refreshEnded:
+		return Grant{}, invalid(reasonEnded)
+	case refreshOver:
+		return Grant{}, &RefreshError{"the session was bought too long ago: buy a new one with createSession"}
+	case refreshReplaced:
+		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {
+			return Grant{}, err
+		}
+		s.Ended(session)
+		return Grant{}, invalid(reasonKey)
+	case refreshReused:
+		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {
+			return Grant{}, err
+		}
+		s.Ended(session)
+		return Grant{}, &RefreshError{"the refresh token was used before: the session has ended"}
+	}
+	key := s.key(r.key)
+	if key == nil {
+		return Grant{}, fmt.Errorf("%w: the key of a session is not known here", serviceauth.ErrUnavailable)
+	}
+	g := r.grant(key)
+	g.Repeated = outcome == refreshRepeated
+	return g, nil
+}
+
+// refreshOutcome is what becomes of an attempt to refresh a session.
+type refreshOutcome int
+
+const (
+	refreshDone     refreshOutcome = iota
+	refreshRepeated                // its first answer is given again
+	refreshEnded                   // the session has ended
+	refreshOver                    // it cannot be refreshed any more
+	refreshReplaced                // its account has another key
+	refreshReused                  // its token was used long ago
+)
+
+// refresh locks the row of the session, decides, and writes the new bearer. serial is that of the
+// refresh token.
+func (r *stored) refresh(ctx context.Context, tx pgx.Tx, serial int32, identity serviceauth.Identity, signer int32) (refreshOutcome, error) {
+	var accountKey string
+	var ended, over bool
+	var age time.Duration
+	err := tx.QueryRow(ctx, `
+		SELECT account_key, serial, signed_with, issued_at, expires_at, ends_at, ended_version IS NOT NULL,
+			ends_at <= clock_timestamp(), clock_timestamp() - issued_at
+		FROM sessions WHERE id = $1 FOR UPDATE`, r.id).
+		Scan(&accountKey, &r.serial, &r.key, &r.issued, &r.expires, &r.ends, &ended, &over, &age)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && ended:
+		return refreshEnded, nil
+	case err != nil:
+		return refreshEnded, err
+	case accountKey != identity.Key.DIDKey():
+		return refreshReplaced, nil
+	case r.serial == serial+1 && age <= repeatFor:
+		return refreshRepeated, nil
+	case r.serial != serial:
+		return refreshReused, nil
+	case over:
+		return refreshOver, nil
+	}
+	r.serial, r.key = serial+1, signer
+	return refreshDone, tx.QueryRow(ctx, `
+		UPDATE sessions SET serial = $2, signed_with = $3, key_version = $4, issued_at = date_trunc('second', clock_timestamp()),
+			expires_at = least(date_trunc('second', clock_timestamp()) + $5::interval, ends_at)
+		WHERE id = $1 RETURNING issued_at, expires_at`, r.id, r.serial, r.key, identity.Version, bearerLife).
+		Scan(&r.issued, &r.expires)
+}

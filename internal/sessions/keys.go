@@ -1,0 +1,139 @@
+package sessions
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// rotateEvery is the age at which a key gets a successor.
+	rotateEvery = 24 * time.Hour
+	// activeAfter is the age at which a key begins to sign: every node that trusts sessions has
+	// read it by then.
+	activeAfter = 2 * trustFor
+	// keepReplaced is the age of its successor at which a key is deleted. The last bearer that it
+	// has signed has expired, on a node whose clock is minutes behind too.
+	keepReplaced = activeAfter + bearerLife + 5*time.Minute
+)
+
+// keys are the keys of the HMAC.
+type keys struct {
+	byID  map[int32][]byte
+	order []signingKey // the oldest first
+}
+
+type signingKey struct {
+	id     int32
+	key    []byte
+	active time.Time // by this node's clock
+}
+
+// signer returns the newest key that signs at now. If none does yet, it is the newest of all. ok is
+// false if there is none.
+func (k *keys) signer(now time.Time) (key signingKey, ok bool) {
+	for i := len(k.order) - 1; i >= 0; i-- {
+		if !now.Before(k.order[i].active) {
+			return k.order[i], true
+		}
+	}
+	if n := len(k.order); n > 0 {
+		return k.order[n-1], true
+	}
+	return key, false
+}
+
+// key returns a key, or nil.
+func (s *Service) key(id int32) []byte {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.keys.byID[id]
+}
+
+// signer is keys.signer for now.
+func (s *Service) signer() (signingKey, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.keys.signer(s.cfg.Now())
+}
+
+// readKeys reads all keys.
+func (s *Service) readKeys(ctx context.Context) (keys, error) {
+	began := s.cfg.Now()
+	rows, err := s.cfg.DB.Query(ctx, `SELECT id, key, clock_timestamp() - created_at FROM session_keys ORDER BY id`)
+	if err != nil {
+		return keys{}, fmt.Errorf("read the keys of sessions: %w", err)
+	}
+	found := keys{byID: map[int32][]byte{}}
+	var id int32
+	var key []byte
+	var age time.Duration
+	_, err = pgx.ForEachRow(rows, []any{&id, &key, &age}, func() error {
+		found.byID[id] = key
+		found.order = append(found.order, signingKey{id: id, key: key, active: began.Add(activeAfter - age)})
+		key = nil // the next row has memory of its own
+		return nil
+	})
+	if err != nil {
+		return keys{}, fmt.Errorf("read the keys of sessions: %w", err)
+	}
+	return found, nil
+}
+
+func newKey() []byte {
+	key := make([]byte, sha256.Size)
+	rand.Read(key) // never fails
+	return key
+}
+
+// Rotate makes a new key if the newest is a day old or there is none, and deletes keys that sign
+// nothing that is still good. The nodes take turns.
+func (s *Service) Rotate(ctx context.Context) error {
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT FROM session_clock FOR UPDATE`)
+	// A statement of its own, so that it sees what the lock has waited for.
+	batch.Queue(`
+		WITH made AS (
+			INSERT INTO session_keys (key, created_at)
+			SELECT $1, clock_timestamp()
+			WHERE NOT EXISTS (SELECT FROM session_keys WHERE created_at > clock_timestamp() - $2::interval)
+			RETURNING id
+		), deleted AS (
+			DELETE FROM session_keys k
+			WHERE EXISTS (SELECT FROM session_keys n WHERE n.id > k.id AND n.created_at < clock_timestamp() - $3::interval)
+			RETURNING id
+		)
+		UPDATE session_clock SET version = version + 1 WHERE EXISTS (SELECT FROM made) OR EXISTS (SELECT FROM deleted)`,
+		newKey(), rotateEvery, keepReplaced)
+	err := pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	if err != nil {
+		return fmt.Errorf("rotate the keys of sessions: %w", err)
+	}
+	return nil
+}
+
+// Restored makes all sessions end, because the database has gone back to an earlier state: it could
+// have lost the ends of some. They were signed with keys that are then gone.
+func Restored(ctx context.Context, db Execer) error { return replaceKeys(ctx, db, nil) }
+
+// replaceKeys replaces all keys by a new one, unless the clock is past seen already. A clock that has
+// gone back becomes newer than seen, so that every node reads the new key. nil: replace them anyway.
+func replaceKeys(ctx context.Context, db Execer, seen *int64) error {
+	_, err := db.Exec(ctx, `
+		WITH clock AS (
+			UPDATE session_clock SET version = greatest(version, coalesce($1::bigint, 0)) + 1
+			WHERE $1::bigint IS NULL OR version < $1::bigint
+			RETURNING version
+		), deleted AS (
+			DELETE FROM session_keys WHERE EXISTS (SELECT FROM clock)
+		)
+		INSERT INTO session_keys (key, created_at) SELECT $2, clock_timestamp() FROM clock`, seen, newKey())
+	if err != nil {
+		return fmt.Errorf("replace the keys of sessions: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package sessions
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+
+	"mlsd/internal/serviceauth"
+)
+
+// A token is a prefix, which says its kind and the version of its form, and base64url of
+//
+//	key  id  serial  issued  expires  device  did  mac
+//	4    16  4       8       8        32      …    32   bytes, integers big-endian, times in Unix seconds
+//
+// The mac is the HMAC-SHA256 of the prefix and of all before the mac. So a refresh token is no
+// bearer, and a bearer no refresh token.
+const (
+	bearerPrefix  = "mlss1_"
+	refreshPrefix = "mlsr1_"
+	// maxToken is the most bytes of a token. One of a did:plc has 188.
+	maxToken  = 512
+	deviceLen = sha256.Size
+	fixedLen  = 4 + 16 + 4 + 8 + 8 + deviceLen
+	// maxDID is the most bytes of a DID that fit into a token. A did:web of the longest host name
+	// has 261.
+	maxDID = (maxToken-len(bearerPrefix))*3/4 - fixedLen - sha256.Size
+)
+
+// claims are what a token says.
+type claims struct {
+	key     int32
+	id      uuid.UUID
+	serial  int32
+	issued  time.Time
+	expires time.Time
+	device  [deviceLen]byte
+	did     syntax.DID
+}
+
+// The reasons why a session is refused. They repeat nothing of it.
+const (
+	reasonForm    = "session is malformed"
+	reasonMAC     = "session is not one of this service, or too old: buy a new one with createSession"
+	reasonExpired = "session has expired: refresh it before, or buy a new one with createSession"
+	reasonEnded   = "session has ended: buy a new one with createSession"
+	reasonKey     = "the account has another key now: buy a new session with createSession"
+	reasonSigner  = "the account's key has been replaced: sign the token with the new one"
+)
+
+func invalid(reason string) error { return &serviceauth.InvalidError{Reason: reason} }
+
+// sign returns the token of a kind that says c.
+func (c *claims) sign(prefix string, key []byte) string {
+	b := make([]byte, 0, fixedLen+len(c.did)+sha256.Size)
+	b = binary.BigEndian.AppendUint32(b, uint32(c.key))
+	b = append(b, c.id[:]...)
+	b = binary.BigEndian.AppendUint32(b, uint32(c.serial))
+	b = binary.BigEndian.AppendUint64(b, uint64(c.issued.Unix()))
+	b = binary.BigEndian.AppendUint64(b, uint64(c.expires.Unix()))
+	b = append(b, c.device[:]...)
+	b = append(b, c.did...)
+	return prefix + base64.RawURLEncoding.EncodeToString(append(b, mac(prefix, key, b)...))
+}
+
+func mac(prefix string, key, content []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(prefix)) // a Hash returns no error
+	h.Write(content)
+	return h.Sum(nil)
+}
+
+// parse reads a token of a kind and checks its mac with the key that keyOf returns for its number,
+// or nil. Until then it believes nothing else that the token says.
+func parse(prefix, token string, keyOf func(int32) []byte) (c claims, err error) {
+	text, ok := strings.CutPrefix(token, prefix)
+	if !ok || len(token) > maxToken {
+		return c, invalid(reasonForm)
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) <= fixedLen+sha256.Size {
+		return c, invalid(reasonForm)
+	}
+	content, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	c.key = int32(binary.BigEndian.Uint32(content))
+	key := keyOf(c.key)
+	if key == nil || !hmac.Equal(sum, mac(prefix, key, content)) {
+		return claims{}, invalid(reasonMAC)
+	}
+	content = content[4:]
+	content = content[copy(c.id[:], content):]
+	c.serial = int32(binary.BigEndian.Uint32(content))
+	c.issued = time.Unix(int64(binary.BigEndian.Uint64(content[4:])), 0)
+	c.expires = time.Unix(int64(binary.BigEndian.Uint64(content[12:])), 0)
+	content = content[20:]
+	content = content[copy(c.device[:], content):]
+	c.did = syntax.DID(content)
+	return c, nil
+}
+
+func (c *claims) session() Session {
+	return Session{ID: c.id, DID: c.did, Device: hex.EncodeToString(c.device[:]), Expires: c.expires}
+}
+
+// parseDevice reads the id of a device: the SHA-256 of its signature key.
+func parseDevice(text string) (d [deviceLen]byte, ok bool) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != deviceLen || strings.ToLower(text) != text {
+		return d, false
+	}
+	return [deviceLen]byte(b), true
+}
