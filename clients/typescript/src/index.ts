@@ -8,6 +8,7 @@ export {
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
+export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type Store } from "./store.js"
 export { IndexedDBStore } from "./store-indexeddb.js"
 export {

@@ -54,6 +54,7 @@ test(`${count} messages each, of which the server loses some`, { ...needsServer,
     const last = await a.send(convo, bytesOf(`a ${count}`))
     await Promise.all([b, c].map((phone) => phone.sync(convo)))
     await Promise.all(phones.map((phone) => phone.recover(convo)))
+    await Promise.all(phones.map((phone) => phone.outbox.idle())) // what had to be encrypted again
     await last.sent
     for (const phone of phones) await phone.sync(convo)
     const names = [...range("a", count + 1), ...range("b", count), ...range("c", count)].sort()
