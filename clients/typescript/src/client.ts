@@ -13,7 +13,7 @@ import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
 import { Locks } from "./locks.js"
 import { Log } from "./log.js"
 import type { Group, Mls } from "./mls.js"
-import { Outbox, type OutboxEvents, type Write } from "./outbox.js"
+import { Outbox, type OutboxEvents } from "./outbox.js"
 import { type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
 import { type Changes, get, getAll, type Store } from "./store.js"
@@ -69,7 +69,10 @@ export interface SendOptions extends Pick<SendContent, "embedType" | "embedUri">
 export interface Sending {
   /** The message's own id, which its entry of the log has too. */
   readonly id: string
-  /** Resolves when the service has it. Rejects with an {@link XrpcError} if it refuses it for good. */
+  /**
+   * Resolves when the service has it. Rejects with an {@link XrpcError} if it refuses it for good: it
+   * is then in `outbox.refused()` too, and nobody need wait here.
+   */
   readonly sent: Promise<SentMessage>
 }
 
@@ -191,10 +194,8 @@ export class Client {
     const { changes, ...embed } = options
     const id = this.newId()
     const body: SendContent = { id, content, ...embed }
-    const write = await this.outbox.add(convo, "send", body as unknown as LexValue, new Map(changes))
-    const sent = this.outbox.settled(write) as unknown as Promise<SentMessage>
-    sent.catch(() => {}) // the refusal is also in outbox.refused()
-    return { id, sent }
+    const { settled } = await this.outbox.add(convo, "send", body as unknown as LexValue, new Map(changes))
+    return { id, sent: settled as unknown as Promise<SentMessage> }
   }
 
   /** The entries of a convo's log that this device has read, after a seq. */
@@ -379,8 +380,8 @@ export class Client {
   }
 
   private async write(queue: string, kind: string, content: object): Promise<LexValue> {
-    const write: Write = await this.outbox.add(queue, kind, content as LexValue)
-    return this.outbox.settled(write)
+    const { settled } = await this.outbox.add(queue, kind, content as LexValue)
+    return settled
   }
 
   private newId(): string {

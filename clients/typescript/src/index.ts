@@ -12,7 +12,7 @@ export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type Store } from "./store.js"
 export { IndexedDBStore } from "./store-indexeddb.js"
 export {
-  Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite, StoreError,
+  type Added, Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite, StoreError,
   type Write, type Writer,
 } from "./outbox.js"
 export type { Kept, KeptWrite } from "./kept.js"

@@ -41,8 +41,8 @@ export class KeyPackageStock {
   async publish(oneTime: number, lastResort: boolean): Promise<number> {
     if (oneTime === 0 && !lastResort) return 0
     const content: PublishContent = { oneTime, lastResort }
-    const write = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
-    const { published } = (await this.outbox.settled(write)) as { published: number }
+    const { settled } = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
+    const { published } = (await settled) as { published: number }
     return published
   }
 

@@ -106,6 +106,13 @@ const outboxPrefix = "outbox/"
 const refusedPrefix = "refused/"
 const quotaWait = 3_600_000 // if the answer does not say how long, and at most in one go
 
+/** A write that is stored. */
+export interface Added {
+  readonly write: Write
+  /** Resolves to the write's result. Rejects with an {@link XrpcError} if it is refused for good. */
+  readonly settled: Promise<LexValue>
+}
+
 /** A write that waits for its end. */
 interface Waiting {
   readonly settled: Promise<LexValue>
@@ -138,22 +145,18 @@ export class Outbox {
   }
 
   /** Stores a write, with other changes in the same step, and sends it as soon as it can. */
-  async add(queue: string, kind: string, content: LexValue, changes: Changes = new Map()): Promise<Write> {
+  async add(queue: string, kind: string, content: LexValue, changes: Changes = new Map()): Promise<Added> {
     const now = this.parts.clock.now()
     this.lastId = Math.max(this.lastId + 1, now * 1000)
     const write: Write = { id: String(this.lastId).padStart(16, "0"), queue, kind, content, createdAt: now }
     put(changes, outboxPrefix + write.id, write)
     await this.save(changes)
-    this.enqueue(write)
+    const settled = this.enqueue(write)
     this.drive(queue)
-    return write
+    return { write, settled }
   }
 
-  /**
-   * Waits until the service has accepted a write, and returns its result.
-   *
-   * @throws XrpcError if the service refused it for good
-   */
+  /** The end of a write of {@link pending}: see {@link Added}. */
   settled(write: Write): Promise<LexValue> {
     const waiting = this.waiting.get(write.id)
     return waiting?.settled ?? Promise.reject(new Error(`no write ${write.id} is in the outbox`))
@@ -197,12 +200,13 @@ export class Outbox {
     await this.idle()
   }
 
-  private enqueue(write: Write): void {
+  private enqueue(write: Write): Promise<LexValue> {
     this.lastId = Math.max(this.lastId, Number(write.id))
     this.queues.set(write.queue, [...(this.queues.get(write.queue) ?? []), write])
     const { promise, resolve, reject } = deferred<LexValue>()
     promise.catch(() => {}) // nobody need wait for it
     this.waiting.set(write.id, { settled: promise, resolve, reject })
+    return promise
   }
 
   private drive(queue: string): void {

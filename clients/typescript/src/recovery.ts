@@ -221,8 +221,8 @@ export class Recovery {
     for (const kept of await this.lostWrites(convo)) {
       if (kept.write.kind !== "leave") this.outbox.kept.fork(kept, changes)
     }
-    const write = await this.outbox.add(rejoinQueue(convo), "rejoin", { convoId: convo }, changes)
-    await this.outbox.settled(write)
+    const { settled } = await this.outbox.add(rejoinQueue(convo), "rejoin", { convoId: convo }, changes)
+    await settled
     await this.read(convo)
   }
 

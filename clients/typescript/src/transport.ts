@@ -41,7 +41,8 @@ export class DirectTransport implements Transport {
   /**
    * @param service the service's URL, such as `https://mls.example.com`
    * @param token makes a service-auth token for a method, each time another one, for example with
-   *   `com.atproto.server.getServiceAuth`
+   *   `com.atproto.server.getServiceAuth`. If it throws an {@link XrpcError} with status 401, the client
+   *   stops; after any other error it tries again
    */
   constructor(
     private readonly service: string,
@@ -58,8 +59,18 @@ export class DirectTransport implements Transport {
   }
 
   private async send(call: Call, signal?: AbortSignal): Promise<Response> {
-    const authorization = `Bearer ${await this.token(call.method)}`
+    const authorization = `Bearer ${await tokenOf(this.token(call.method))}`
     return request(this.fetch, new URL(pathOf(call), this.service).href, call, { authorization }, signal)
+  }
+}
+
+// What fails on the way to a token is no answer of the service, as if the network were gone.
+async function tokenOf(token: Promise<string>): Promise<string> {
+  try {
+    return await token
+  } catch (err) {
+    if (err instanceof XrpcError || err instanceof NoAnswerError) throw err
+    throw new NoAnswerError("no token", { cause: err })
   }
 }
 
