@@ -1,8 +1,8 @@
 // Package lexicons holds the contract: one Lexicon JSON file per NSID, in the folders that the NSID
 // names.
 //
-// These files are the only source of generated code (api/mlsapi, internal/nsid), of input
-// validation and of error names. After a change run go generate; a test refuses generated code that
+// These files are the only source of generated code (api/mlsapi, internal/nsid, the
+// Swift client's), of input validation and of error names. After a change run go generate; a test refuses generated code that
 // is behind, and another refuses a change that would break a client that was built against an
 // earlier state.
 package lexicons
@@ -13,6 +13,7 @@ import (
 )
 
 //go:generate go run mlsd/internal/lexgen
+//go:generate go run mlsd/internal/lexgen -lang swift
 
 // Files holds every lexicon at its [Path].
 //

@@ -54,6 +54,7 @@ func allowed() map[string][]string {
 		},
 		"clientsim/torture/pgwire": {},
 		"clientsim/soak":           {"api/mlsapi", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc"},
+		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"accounts":                 {"internal/sessions", "internal/tombstone"},

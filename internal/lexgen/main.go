@@ -1,8 +1,9 @@
-// Command lexgen generates packages mlsapi and nsid from the lexicons, and checks
-// that no change of a lexicon breaks a client.
+// Command lexgen generates code from the lexicons, and checks that no change of a lexicon breaks a
+// client.
 //
-//	go run ./internal/lexgen         write api/mlsapi/*_gen.go and internal/nsid/*_gen.go
-//	go run ./internal/lexgen -land   record the lexicons as the landed contract
+//	go run ./internal/lexgen               write api/mlsapi/*_gen.go and internal/nsid/*_gen.go
+//	go run ./internal/lexgen -lang swift   write the types of the Swift client
+//	go run ./internal/lexgen -land         record the lexicons as the landed contract
 //
 // # Landing
 //
@@ -46,8 +47,13 @@ func main() {
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("lexgen", flag.ContinueOnError)
 	land := flags.Bool("land", false, "record the lexicons as the landed contract")
+	lang := flags.String("lang", "go", "write the code of this language: go, swift")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	into, ok := languages[*lang]
+	if !ok {
+		return fmt.Errorf("there is no generator for the language %q", *lang)
 	}
 	root, err := moduleRoot()
 	if err != nil {
@@ -60,11 +66,23 @@ func run(args []string, out io.Writer) error {
 	if *land {
 		return landSnapshot(set, filepath.Join(root, landedPath), out)
 	}
-	files, err := generate(set)
+	files, err := into.generate(set)
 	if err != nil {
 		return err
 	}
-	return write(root, files)
+	return into.write(root, files)
+}
+
+// language is what code is generated for.
+type language struct {
+	generate func(schemas) (map[string][]byte, error)
+	// patterns match all generated files of the language, from the module's root.
+	patterns []string
+}
+
+var languages = map[string]language{
+	"go":    {generate, []string{path.Join(apiDir, "*"+suffix), path.Join(nsidDir, "*"+suffix)}},
+	"swift": {generateSwift, []string{path.Join(swiftDir, "*"+swiftSuffix)}},
 }
 
 // moduleRoot finds the module, so that go generate may start anywhere in it.
@@ -77,10 +95,10 @@ func moduleRoot() (string, error) {
 }
 
 // generated lists the generated files that the module has, by their paths in it.
-func generated(root fs.FS) ([]string, error) {
+func (l language) generated(root fs.FS) ([]string, error) {
 	var all []string
-	for _, dir := range []string{apiDir, nsidDir} {
-		files, err := fs.Glob(root, path.Join(dir, "*"+suffix))
+	for _, pattern := range l.patterns {
+		files, err := fs.Glob(root, pattern)
 		if err != nil {
 			return nil, err
 		}
@@ -90,8 +108,8 @@ func generated(root fs.FS) ([]string, error) {
 }
 
 // write stores the files and removes generated files that are no longer wanted.
-func write(root string, files map[string][]byte) error {
-	old, err := generated(os.DirFS(root))
+func (l language) write(root string, files map[string][]byte) error {
+	old, err := l.generated(os.DirFS(root))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,18 @@ import (
 // errors writes a constant for each distinct error name. The first description
 // in the order of the NSIDs documents it.
 func (g *source) errors(methods []*method) {
+	docs := errorDocs(methods)
+	g.p("// Error names that the lexicons declare.")
+	g.p("const (")
+	for _, name := range slices.Sorted(maps.Keys(docs)) {
+		g.comment("Err" + name + ": " + docs[name])
+		g.p("Err%s = %q", name, name)
+	}
+	g.p(")")
+}
+
+// errorDocs are the descriptions of the distinct error names.
+func errorDocs(methods []*method) map[string]string {
 	docs := map[string]string{}
 	for _, m := range methods {
 		for _, e := range m.errors {
@@ -18,13 +30,7 @@ func (g *source) errors(methods []*method) {
 			}
 		}
 	}
-	g.p("// Error names that the lexicons declare.")
-	g.p("const (")
-	for _, name := range slices.Sorted(maps.Keys(docs)) {
-		g.comment("Err" + name + ": " + docs[name])
-		g.p("Err%s = %q", name, name)
-	}
-	g.p(")")
+	return docs
 }
 
 // nsids writes a constant for the name of each method.

@@ -1,0 +1,161 @@
+import Foundation
+
+extension Messenger {
+    /// Makes a commit for the plan and puts it into the outbox. It is applied when it is accepted. It returns
+    /// nil if the group is so already.
+    func commit(_ plan: Plan, _ convo: String) async throws -> Write? {
+        try await sync(convo)
+        return try await turn.take {
+            guard let draft = try await self.draftCommit(plan, convo) else { return nil }
+            return try await self.outbox.add(draft, with: self.changes(for: draft))
+        }
+    }
+
+    /// What is stored together with a draft: the MLS state that made it, and the mark by which the device knows
+    /// its own object in the log.
+    func changes(for draft: Draft) async throws -> Changes {
+        var changes = try await mls.takeChanges()
+        if let digest = draft.digest { changes[Name.own(digest)] = draft.note }
+        return changes
+    }
+
+    /// The caller has the turn.
+    private func draftCommit(_ plan: Plan, _ convo: String) async throws -> Draft? {
+        let thread = try await thread(convo)
+        guard let staged = try await mls.stage(plan.change, in: thread.groupId) else { return nil }
+        let note = try encoded(plan)
+        let epoch = staged.epoch - 1
+        let (info, key) = (Bytes(staged.groupInfo), surroundings.newKey)
+        if let member = plan.remove {
+            let input = LeaveConvo.Input(convoId: convo, commit: Base64Text(staged.commit), groupInfo: info, targetDid: member)
+            return try Draft(LeaveConvo.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, newKey: key)
+        }
+        let welcome = staged.welcome.map(Base64Text.init)
+        if plan.add.isEmpty {
+            let input = SubmitCommit.Input(commit: Bytes(staged.commit), convoId: convo, groupInfo: info, welcomeMessage: welcome)
+            return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, newKey: key)
+        }
+        let input = AddMembers.Input(
+            convoId: convo, didList: plan.add, commit: Base64Text(staged.commit), groupInfo: info, welcomeMessage: welcome
+        )
+        return try Draft(AddMembers.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, newKey: key)
+    }
+
+    /// Enters a convo of the account by external commit, and reads on from there.
+    func rejoin(_ convo: String) async throws {
+        let info = try await ask(GetGroupInfo.self, .init(convoId: convo)).groupInfo.data
+        let write = try await turn.take {
+            let draft = try await self.draftExternal(convo, info)
+            return try await self.outbox.add(draft, with: self.changes(for: draft))
+        }
+        if case .refused(let error) = try await outbox.finished(write.id).state { throw error }
+    }
+
+    /// Its lane is its own: the convo's may be held. The caller has the turn.
+    private func draftExternal(_ convo: String, _ info: Data) async throws -> Draft {
+        let staged = try await mls.stageExternal(groupInfo: info)
+        return try Draft(
+            ProcessExternalCommit.self,
+            .init(commit: Bytes(staged.commit), convoId: convo, groupInfo: Bytes(staged.groupInfo)),
+            lane: "external/" + convo, epoch: staged.epoch - 1, object: staged.commit,
+            note: encoded(External(groupId: staged.groupID, convoId: convo)), newKey: surroundings.newKey
+        )
+    }
+
+    private struct External: Codable {
+        var groupId: Data
+        var convoId: String
+    }
+
+    // MARK: Author
+
+    func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
+        if write.nsid == ProcessExternalCommit.nsid {
+            let external = try JSONDecoder().decode(External.self, from: write.note)
+            let info = try await ask(GetGroupInfo.self, .init(convoId: external.convoId)).groupInfo.data
+            return try await storing { try await self.draftExternal(external.convoId, info) }
+        }
+        try await sync(write.lane)
+        if write.forked, let digest = write.digest, await records.data(Name.own(digest)) == nil { return .asItIs } // the log has it
+        if write.nsid == SendMessage.nsid { return try await storing { try await self.draftMessage(write.note, write.lane) } }
+        let plan = try JSONDecoder().decode(Plan.self, from: write.note)
+        return try await storing { try await self.draftCommit(plan, write.lane) }
+    }
+
+    /// Stores the MLS state before what it made is stored. A kill between the two costs a key that is never
+    /// used.
+    private func storing(_ make: @Sendable () async throws -> Draft?) async throws -> Rewrite {
+        try await turn.take {
+            guard let draft = try await make() else {
+                try await self.records.write(self.mls.takeChanges())
+                return .never
+            }
+            try await self.records.write(self.changes(for: draft))
+            return .anew(draft)
+        }
+    }
+
+    func accepted(_ write: Write, answer: Data) async throws {
+        switch write.nsid {
+        case CreateConvo.nsid: try await opened(write, answer)
+        case ProcessExternalCommit.nsid: try await entered(write, answer)
+        case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
+            if write.digest == nil { return } // leaving needs no commit
+            try await turn.take {
+                try await self.mls.confirm(groupID: self.thread(write.lane).groupId)
+                try await self.records.write(self.mls.takeChanges())
+            }
+        case PublishKeyPackages.nsid:
+            for result in try Service.read(PublishKeyPackages.Output.self, answer).results where result.status == .rejected {
+                tell(.failed("a KeyPackage was refused: \(result.message ?? "")"))
+            }
+        default: break
+        }
+    }
+
+    private func opened(_ write: Write, _ answer: Data) async throws {
+        let convo = try Service.read(CreateConvo.Output.self, answer)
+        try await turn.take {
+            if try await self.records.read(Thread.self, Thread.prefix + convo.id) != nil { return } // before a kill
+            try await self.mls.confirm(groupID: write.note)
+            var changes = try await self.mls.takeChanges()
+            let thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
+            changes[thread.name] = try encoded(thread)
+            try await self.records.write(changes)
+        }
+    }
+
+    /// The device has no keys for older entries: it reads behind its own commit.
+    private func entered(_ write: Write, _ answer: Data) async throws {
+        let accepted = try Service.read(ProcessExternalCommit.Output.self, answer)
+        let external = try JSONDecoder().decode(External.self, from: write.note)
+        let kept = await outbox.keptWrites(lane: external.convoId)
+        let unsent = await outbox.pending.filter { $0.lane == external.convoId && $0.epoch != nil }
+        try await turn.take {
+            var thread = try await self.records.read(Thread.self, Thread.prefix + external.convoId)
+                ?? Thread(convoId: external.convoId, groupId: external.groupId, entered: -1)
+            if thread.entered == accepted.newEpoch { return } // before a kill
+            let lost = try await self.lostWrites(external.convoId, among: kept)
+            try await self.outbox.markForked((lost + unsent).map(\.id))
+            try await self.mls.confirmExternal(groupID: external.groupId)
+            var changes = try await self.mls.takeChanges()
+            thread.entered = accepted.newEpoch
+            if !thread.rewound { (thread.seq, thread.messageId) = (accepted.seq, nil) }
+            changes[thread.name] = try encoded(thread)
+            changes[KeptWelcome.prefix + external.convoId] = .some(nil)
+            try await self.records.write(changes)
+        }
+    }
+
+    func refused(_ write: Write, because error: ServiceError) async throws {
+        guard let digest = write.digest else { return }
+        try await turn.take {
+            if write.isCommit, write.nsid != ProcessExternalCommit.nsid {
+                try await self.mls.discard(groupID: self.thread(write.lane).groupId)
+            }
+            var changes = try await self.mls.takeChanges()
+            changes[Name.own(digest)] = .some(nil)
+            try await self.records.write(changes)
+        }
+    }
+}

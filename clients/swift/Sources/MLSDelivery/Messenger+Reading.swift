@@ -1,0 +1,128 @@
+import Foundation
+
+extension Messenger {
+    /// How many entries a page has.
+    private static let pageSize = 100
+
+    /// Reads the log from where the device stopped. Each page is one write of MLS state, place and
+    /// plaintexts. If the server has lost entries that were read, it goes back to the last one that both have.
+    func read(_ convo: String) async throws {
+        var again = true
+        while again {
+            let before = try await thread(convo)
+            // The turn is not taken while the network is asked: a message can be encrypted meanwhile.
+            let page = try await nextPage(before)
+            let back = page == nil ? try await lastCommon(before) : nil
+            again = try await turn.take {
+                var thread = try await self.thread(convo)
+                if thread != before { return true } // the device entered the group again meanwhile
+                guard let page else {
+                    try await self.rewind(&thread, to: back ?? 0)
+                    await self.later { try await $0.makeGood(convo) }
+                    return true
+                }
+                try await self.take(page.messages, &thread)
+                return page.cursor != nil
+            }
+        }
+    }
+
+    /// nil if the server does not have what was read. The last entry is named by its id: then the server
+    /// notices.
+    private func nextPage(_ thread: Thread) async throws -> GetMessages.Output? {
+        var parameters = GetMessages.Parameters(convoId: thread.convoId, limit: Self.pageSize, messageType: .all)
+        if let last = thread.messageId { parameters.sinceMessage = last } else { parameters.sinceSeq = thread.seq }
+        do {
+            let page = try await ask(GetMessages.self, parameters)
+            return page.lastSeq.map { $0 < thread.seq } == true ? nil : page
+        } catch let error as ServiceError where error.name == .invalidCursor { return nil }
+    }
+
+    private func take(_ page: [Defs.MessageView], _ thread: inout Thread) async throws {
+        var changes: Changes = [:]
+        var forked: MessengerError?
+        for view in page {
+            guard view.seq == thread.seq + 1 || thread.seq == 0 else {
+                throw MessengerError.gap(convoId: thread.convoId, after: thread.seq)
+            }
+            let digest = sha256(view.ciphertext.data)
+            guard let content = try await content(of: view, digest, thread, &changes) else {
+                forked = .forked(convoId: thread.convoId)
+                break
+            }
+            let entry = Entry(convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: view.sender, content: content)
+            changes[entry.name] = try encoded(entry)
+            changes[ReadMark.name(thread.convoId, view.seq)] = try encoded(ReadMark(seq: view.seq, messageId: view.id, digest: digest))
+            changes[ReadMark.name(thread.convoId, view.seq - ReadMark.most)] = .some(nil)
+            (thread.seq, thread.messageId) = (view.seq, view.id)
+        }
+        if changes.isEmpty && forked == nil { return }
+        changes[thread.name] = try encoded(thread)
+        changes.merge(try await mls.takeChanges()) { _, new in new }
+        try await records.write(changes)
+        tell(.received(convoId: thread.convoId))
+        if let forked { throw forked }
+    }
+
+    /// Reads one entry. Its own bytes say what it is. nil is a fork.
+    private func content(
+        of view: Defs.MessageView, _ digest: Data, _ thread: Thread, _ changes: inout Changes
+    ) async throws -> Entry.Content? {
+        let loose = Name.loose(thread.convoId, digest)
+        if let before = try await records.read(ReadMark.self, loose) {
+            changes[loose] = .some(nil)
+            return .moved(from: before.messageId)
+        }
+        let isCommit = view.messageType == .commit
+        let epoch = try await mls.epoch(of: thread.groupId) ?? 0
+        if let note = await records.data(Name.own(digest)) {
+            changes[Name.own(digest)] = .some(nil)
+            if !isCommit { return .own(note) }
+            if view.epoch < epoch { return .commit } // confirmed by its answer
+        }
+        if thread.rewound, isCommit, view.epoch + 1 >= thread.entered, view.epoch < epoch { return nil }
+        if view.epoch < thread.entered || thread.rewound && view.epoch < epoch { return isCommit ? .commit : .unreadable }
+        switch try await mls.process(view.ciphertext.data, in: thread.groupId) {
+        case .application(let plaintext): return .message(plaintext)
+        case .proposal: return .proposal
+        case .commit: return .commit
+        case .past: return .unreadable
+        }
+    }
+
+    // MARK: After a loss
+
+    /// Sets the thread back to the last entry that the device and the server both have. What was read behind
+    /// it is kept by its digest: MLS cannot decrypt it a second time.
+    /// `common` is how many of the marks the server has.
+    private func rewind(_ thread: inout Thread, to common: Int) async throws {
+        let marks = try await records.list(ReadMark.self, ReadMark.folder(thread.convoId))
+        var changes: Changes = [:]
+        for mark in marks[common...] {
+            changes[ReadMark.name(thread.convoId, mark.seq)] = .some(nil)
+            changes[Name.loose(thread.convoId, mark.digest)] = try encoded(mark)
+        }
+        thread.rewound = true
+        let last = common > 0 ? marks[common - 1] : nil
+        thread.seq = last?.seq ?? 0
+        thread.messageId = last?.messageId
+        changes[thread.name] = try encoded(thread)
+        try await records.write(changes)
+    }
+
+    /// How many of the marks the server still has: if it has one, it has all before it.
+    private func lastCommon(_ thread: Thread) async throws -> Int {
+        let marks = try await records.list(ReadMark.self, ReadMark.folder(thread.convoId))
+        var (low, high) = (0, marks.count)
+        while low < high {
+            let middle = (low + high) / 2
+            do {
+                _ = try await ask(
+                    GetMessages.self, .init(convoId: thread.convoId, limit: 1, messageType: .all, sinceMessage: marks[middle].messageId)
+                )
+                low = middle + 1
+            } catch let error as ServiceError where error.name == .invalidCursor { high = middle }
+        }
+        return low
+    }
+}

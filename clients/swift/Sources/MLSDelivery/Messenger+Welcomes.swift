@@ -1,0 +1,130 @@
+import Foundation
+
+extension Messenger {
+    /// The service takes 1,024 bytes of details of a failed join.
+    private static let mostDetails = 200
+
+    /// Enters a convo that the account was added to: fetch, store, join, confirm, read. If joining fails, it
+    /// says so to the service, keeps the bytes, and fetches once more. If that fails too, it comes back by
+    /// an external commit. It can be called again after a kill at any point. Error: `needsInvitation`.
+    public func join(_ convo: String) async throws {
+        if let running = joining[convo] { return try await running.value }
+        let task = Task { try await self.joinNow(convo) }
+        joining[convo] = task
+        defer { joining[convo] = nil }
+        try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
+    }
+
+    private func joinNow(_ convo: String) async throws {
+        for _ in 0..<2 {
+            guard let kept = try await keptWelcome(convo) else {
+                if try await records.read(Thread.self, Thread.prefix + convo) != nil { return } // it has joined
+                break
+            }
+            if try await joined(kept) {
+                try await confirm(kept)
+                tell(.joined(convoId: convo))
+                return try await sync(convo)
+            }
+        }
+        do { try await rejoin(convo) } catch let error as ServiceError where error.name == .groupInfoNotFound {
+            try await restock(atLeast: 1)
+            tell(.needsInvitation(convoId: convo))
+            throw MessengerError.needsInvitation(convoId: convo)
+        }
+        tell(.joined(convoId: convo))
+        try await sync(convo)
+    }
+
+    /// The Welcome in the storage if the device has joined with it, else what the service has. nil if it is
+    /// gone on both sides.
+    private func keptWelcome(_ convo: String) async throws -> KeptWelcome? {
+        let name = KeptWelcome.prefix + convo
+        let before = try await records.read(KeptWelcome.self, name)
+        if let before, before.joined { return before }
+        do {
+            let device = try await mls.deviceID
+            let fetched = try await ask(GetWelcome.self, .init(convoId: convo, deviceId: device))
+            let kept = KeptWelcome(convoId: convo, welcome: fetched.welcome.data, keyPackageRef: fetched.keyPackageRef)
+            try await records.write([name: try encoded(kept)])
+            return kept
+        } catch let error as ServiceError where error.name == .welcomeConsumed || error.name == .welcomeNotFound {
+            return before
+        }
+    }
+
+    /// Joins and stores that, in one write with the MLS state. A failure is reported, and false.
+    private func joined(_ kept: KeptWelcome) async throws -> Bool {
+        if kept.joined { return true }
+        let failure: String? = try await turn.take {
+            let state: GroupState
+            do { state = try await self.mls.join(welcome: kept.welcome) } catch {
+                try await self.records.write(self.mls.takeChanges())
+                return String(describing: error)
+            }
+            var done = kept
+            done.joined = true
+            var changes = try await self.mls.takeChanges()
+            let thread = Thread(convoId: kept.convoId, groupId: state.groupID, entered: state.epoch)
+            changes[thread.name] = try encoded(thread)
+            changes[kept.name] = try encoded(done)
+            for name in await self.records.names(ReadMark.folder(kept.convoId)) { changes[name] = .some(nil) }
+            try await self.records.write(changes)
+            return nil
+        }
+        guard let failure else { return true }
+        let details = String(decoding: failure.utf8.prefix(Self.mostDetails), as: UTF8.self)
+        try await report(kept, success: false, details: details)
+        return false
+    }
+
+    private func confirm(_ kept: KeptWelcome) async throws {
+        try await report(kept, success: true, details: nil)
+        try await records.write([kept.name: nil])
+    }
+
+    private func report(_ kept: KeptWelcome, success: Bool, details: String?) async throws {
+        let input = ConfirmWelcome.Input(
+            convoId: kept.convoId, success: success, errorDetails: details, keyPackageRef: kept.keyPackageRef
+        )
+        _ = try await patiently { try await $0.call(ConfirmWelcome.self, input) }
+    }
+
+    // MARK: KeyPackages
+
+    /// How many KeyPackages are published at once.
+    public static let stock = 100
+
+    /// Publishes KeyPackages if the service has too few of this device, and a last-resort one if it has none.
+    /// Through the outbox: a lost answer costs nothing.
+    public func restock(atLeast: Int = 0) async throws {
+        let device = try await mls.deviceID
+        let stats = try await ask(GetKeyPackageStats.self, .init(deviceId: device))
+        let own = stats.byDevice.first { $0.deviceId == device }
+        let low = own?.needsReplenish ?? true
+        let count = low ? Self.stock - min(Self.stock, own?.available ?? 0) : atLeast
+        try await publish(count, lastResort: (own?.lastResort ?? 0) == 0)
+    }
+
+    private func publish(_ count: Int, lastResort: Bool) async throws {
+        let lane = "keypackages"
+        guard count > 0 || lastResort, await !outbox.pending.contains(where: { $0.lane == lane }) else { return }
+        try await turn.take {
+            var packages = try await self.mls.makeKeyPackages(count, lastResort: false)
+            if lastResort { packages += try await self.mls.makeKeyPackages(1, lastResort: true) }
+            let suite = try await self.mls.cipherSuite
+            var changes = try await self.mls.takeChanges()
+            // A batch has at most 100. The changes go with the first.
+            for first in stride(from: 0, to: packages.count, by: Self.stock) {
+                let items = packages[first..<min(first + Self.stock, packages.count)].map {
+                    PublishKeyPackages.Item(cipherSuite: suite, keyPackage: Base64Text($0))
+                }
+                let draft = try Draft(
+                    PublishKeyPackages.self, .init(keyPackages: items), lane: lane, newKey: self.surroundings.newKey
+                )
+                try await self.outbox.add(draft, with: changes)
+                changes = [:]
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+import Foundation
+
+/// What the app is told.
+public enum MessengerEvent: Sendable, Hashable {
+    /// The convo has new entries: `inbox`.
+    case received(convoId: String)
+    /// Somebody whom the account shares no convo with invited it. The app asks the person, and calls
+    /// `accept` or `leave`.
+    case request(convoId: String)
+    case joined(convoId: String)
+    /// The device cannot join, nor come back by itself: a member has to add the account again.
+    case needsInvitation(convoId: String)
+    case membership(StreamConvoEvents.MembershipEvent)
+    case outbox(OutboxEvent)
+    /// Another event, such as that somebody types.
+    case other(StreamConvoEvents.Event)
+    /// The work failed and is not tried again by itself.
+    case failed(String)
+}
+
+public enum MessengerError: Error, Hashable {
+    case unknownConvo(String)
+    /// The log has another commit in an epoch that this device has left.
+    case forked(convoId: String)
+    /// The log misses entries: a fault of the service.
+    case gap(convoId: String, after: Int)
+    /// Neither the Welcome nor a GroupInfo lets the device in.
+    case needsInvitation(convoId: String)
+    /// The claim returned no KeyPackage of the account.
+    case noKeyPackage(DID)
+}
+
+/// A device of an account: its convos, its outbox, its stock of KeyPackages, its events.
+///
+/// Nothing that the service has acknowledged or delivered is lost when the app is killed, at any moment.
+/// The app takes plaintexts from the `inbox` and says when it has stored them.
+public actor Messenger {
+    public nonisolated let account: DID
+    public nonisolated let outbox: Outbox
+
+    let service: Service
+    let mls: any MLSDevice
+    let records: Records
+    let surroundings: Surroundings
+    /// One operation on the MLS state at a time, with the write of its changes: an older state never follows a
+    /// newer one into the storage.
+    let turn = Turn()
+    private let author: AuthorOfMessenger
+    private var tasks: [UUID: Task<Void, Never>] = [:]
+    var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
+    var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
+    private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more
+    private var listeners: [UUID: AsyncStream<MessengerEvent>.Continuation] = [:]
+
+    /// `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
+    public init(
+        account: DID, service: Service, storage: any Storage, surroundings: Surroundings = .init(),
+        load: @Sendable ([String: Data]) async throws -> any MLSDevice
+    ) async throws {
+        let values = try await storage.load()
+        self.account = account
+        self.service = service
+        self.surroundings = surroundings
+        records = Records(storage, values)
+        mls = try await load(values.filter { $0.key.hasPrefix("mls/") })
+        author = AuthorOfMessenger()
+        outbox = try Outbox(service: service, storage: RecordsStorage(records), values: values, author: author, surroundings: surroundings)
+        author.messenger = self
+    }
+
+    /// What happens from now on.
+    public func events() -> AsyncStream<MessengerEvent> {
+        let (stream, continuation) = AsyncStream<MessengerEvent>.makeStream()
+        let id = UUID()
+        listeners[id] = continuation
+        continuation.onTermination = { [weak self] _ in Task { await self?.forgetListener(id) } }
+        return stream
+    }
+
+    private func forgetListener(_ id: UUID) { listeners[id] = nil }
+
+    func tell(_ event: MessengerEvent) {
+        for listener in listeners.values { listener.yield(event) }
+    }
+
+    /// Sends, listens and keeps the stock until `stop`. Work that a kill has interrupted goes on. `listening` is
+    /// false in a background task, which only sends and reads.
+    public func start(listening: Bool = true) async throws {
+        let outboxEvents = await outbox.events()
+        tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
+        await outbox.start()
+        for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
+        if listening { later { try await $0.listen() } }
+    }
+
+    /// Ends all work, and waits until it has ended.
+    public func stop() async {
+        let running = Array(tasks.values)
+        for task in running { task.cancel() }
+        await outbox.stop()
+        for task in running { await task.value }
+        tasks = [:]
+    }
+
+    /// Runs in the background what the app need not wait for.
+    func later(_ work: @escaping @Sendable (Messenger) async throws -> Void) {
+        let id = UUID()
+        tasks[id] = Task {
+            do { try await work(self) } catch is CancellationError {} catch {
+                self.tell(.failed(String(describing: error)))
+            }
+            self.tasks[id] = nil
+        }
+    }
+
+    private func follow(_ event: OutboxEvent) async {
+        tell(.outbox(event))
+        if case .held(let lane, .recover, _) = event { later { try await $0.makeGood(lane) } }
+    }
+
+    /// Calls a query until it has an answer. Errors: ``ServiceError`` that do not pass.
+    func ask<Q: Query>(_ method: Q.Type, _ parameters: Q.Parameters) async throws -> Q.Output {
+        try await patiently { try await $0.query(method, parameters) }
+    }
+
+    /// Repeats a call while it fails in a way that passes. The call must not have an effect twice.
+    func patiently<Output: Sendable>(_ call: @Sendable (Service) async throws -> Output) async throws -> Output {
+        var attempts = 0
+        while true {
+            do { return try await call(service) } catch {
+                guard RetryRule.verdict(on: error) == .again else { throw error }
+                try await surroundings.sleep(surroundings.backoff(after: attempts, error))
+                attempts += 1
+            }
+        }
+    }
+
+    // MARK: Convos
+
+    /// The convos that the device has joined.
+    public func convos() async throws -> [String] {
+        try await records.list(Thread.self, Thread.prefix).map(\.convoId)
+    }
+
+    func thread(_ convo: String) async throws -> Thread {
+        guard let thread = try await records.read(Thread.self, Thread.prefix + convo) else { throw MessengerError.unknownConvo(convo) }
+        return thread
+    }
+
+    /// Encrypts a message and puts it into the outbox. When it has returned, the message is sent, whatever
+    /// happens to the app. `message` should carry an id of its own: docs/RECOVERY.md. `changes` are values of the
+    /// app, with names that begin with `app/`, which are stored in the same write: for example that this
+    /// message is in the outbox.
+    @discardableResult
+    public func send(_ message: Data, to convo: String, with changes: Changes = [:]) async throws -> Write {
+        try await turn.take {
+            let draft = try await self.draftMessage(message, convo)
+            let all = try await self.changes(for: draft).merging(changes) { _, new in new }
+            return try await self.outbox.add(draft, with: all)
+        }
+    }
+
+    /// The value of the app under a name.
+    public func value(_ name: String) async -> Data? { await records.data(name) }
+
+    /// The caller has the turn.
+    func draftMessage(_ message: Data, _ convo: String) async throws -> Draft {
+        let thread = try await thread(convo)
+        guard let epoch = try await mls.epoch(of: thread.groupId) else { throw MessengerError.unknownConvo(convo) }
+        let ciphertext = try await mls.encrypt(message, in: thread.groupId)
+        return try Draft(
+            SendMessage.self,
+            .init(ciphertext: Bytes(ciphertext), convoId: convo, epoch: epoch, senderDid: account),
+            lane: convo, epoch: epoch, object: ciphertext, note: message, newKey: surroundings.newKey
+        )
+    }
+
+    /// Creates a convo with the members, of each of whom it claims KeyPackages. The answer of the write
+    /// names the convo.
+    @discardableResult
+    public func create(with members: [DID], metadata: Defs.ConvoMetadata? = nil) async throws -> Write {
+        let packages = try await claim(members, convo: nil)
+        let groupID = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
+        return try await turn.take {
+            try await self.mls.create(groupID: groupID)
+            let staged = packages.isEmpty ? nil : try await self.mls.stage(GroupChange(add: packages), in: groupID)
+            let info = if let staged { staged.groupInfo } else { try await self.mls.groupInfo(of: groupID) }
+            let draft = try await Draft(
+                CreateConvo.self,
+                .init(
+                    cipherSuite: self.mls.cipherSuite, groupId: hexadecimal(groupID), currentEpoch: staged?.epoch ?? 0,
+                    groupInfo: Bytes(info), initialMembers: members, metadata: metadata,
+                    welcomeMessage: staged?.welcome.map(Base64Text.init)
+                ),
+                lane: "", note: groupID, newKey: self.surroundings.newKey
+            )
+            return try await self.outbox.add(draft, with: self.mls.takeChanges())
+        }
+    }
+
+    /// Adds accounts.
+    @discardableResult
+    public func add(_ members: [DID], to convo: String) async throws -> Write? {
+        try await commit(Plan(add: members, packages: claim(members, convo: convo)), convo)
+    }
+
+    /// Removes accounts: a right of the convo's creator, and everybody's once they have left.
+    @discardableResult
+    public func remove(_ member: DID, from convo: String) async throws -> Write? {
+        try await commit(Plan(remove: member), convo)
+    }
+
+    /// Changes the keys of the device.
+    @discardableResult
+    public func rotate(_ convo: String) async throws -> Write? { try await commit(Plan(), convo) }
+
+    /// Leaves the convo.
+    @discardableResult
+    public func leave(_ convo: String) async throws -> Write {
+        try await outbox.add(Draft(LeaveConvo.self, .init(convoId: convo), lane: convo, newKey: surroundings.newKey))
+    }
+
+    /// Accepts a request.
+    @discardableResult
+    public func accept(_ convo: String) async throws -> Write {
+        try await outbox.add(Draft(AcceptConvo.self, .init(convoId: convo), lane: convo, newKey: surroundings.newKey))
+    }
+
+    private func claim(_ members: [DID], convo: String?) async throws -> [Data] {
+        if members.isEmpty { return [] }
+        let suite = try await mls.cipherSuite
+        let key = surroundings.newKey()
+        let claimed = try await ask(GetKeyPackages.self, .init(dids: members, cipherSuite: suite, convoId: convo, idempotencyKey: key))
+        for member in members where !claimed.keyPackages.contains(where: { $0.did == member }) {
+            throw MessengerError.noKeyPackage(member)
+        }
+        return claimed.keyPackages.map(\.keyPackage.data)
+    }
+
+    // MARK: The inbox
+
+    /// Entries that the app has not taken yet, in the order of the log.
+    public func inbox(_ convo: String) async throws -> [Entry] {
+        try await records.list(Entry.self, Entry.prefix + convo + "/")
+    }
+
+    /// The app has stored these entries: they leave the inbox.
+    public func taken(_ entries: [Entry]) async throws {
+        try await records.write(Dictionary(entries.map { ($0.name, nil) }) { first, _ in first })
+    }
+
+    /// Reads the convo's log to its end. Calls during a run lead to one more run.
+    public func sync(_ convo: String) async throws {
+        if syncing[convo] != nil {
+            syncing[convo] = true
+            return
+        }
+        repeat {
+            syncing[convo] = false
+            do { try await read(convo) } catch {
+                syncing[convo] = nil
+                throw error
+            }
+        } while syncing[convo] == true
+        syncing[convo] = nil
+    }
+}
+
+/// What a commit is to do, as its write's note: from it, a commit that lost its epoch is made again.
+struct Plan: Codable {
+    var add: [DID] = []
+    var packages: [Data] = []
+    var remove: DID?
+    var external = false
+
+    var change: GroupChange { GroupChange(add: packages, remove: remove.map { [$0] } ?? []) }
+}
+
+/// The outbox's storage: the messenger's own, so that all writes go through one place.
+private struct RecordsStorage: Storage {
+    let records: Records
+    init(_ records: Records) { self.records = records }
+    func load() async throws -> [String: Data] { [:] } // the outbox is given its values
+    func write(_ changes: Changes) async throws { try await records.write(changes) }
+}
+
+/// Breaks the circle between the messenger and its outbox. `messenger` is set before the outbox starts.
+final class AuthorOfMessenger: Author, @unchecked Sendable {
+    weak var messenger: Messenger?
+
+    private func owner() throws -> Messenger {
+        guard let messenger else { throw CancellationError() }
+        return messenger
+    }
+    func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
+        try await owner().rewrite(write, because: error)
+    }
+    func accepted(_ write: Write, answer: Data) async throws { try await owner().accepted(write, answer: answer) }
+    func refused(_ write: Write, because error: ServiceError) async throws { try await owner().refused(write, because: error) }
+}

@@ -1,0 +1,370 @@
+import Foundation
+
+/// Who makes the writes, and what becomes of them.
+public protocol Author: Sendable {
+    /// The epoch of the write is over, or its branch of the group (then there is no error). Bring the
+    /// group up to date, and make the write anew in the present epoch under a new key. An error is
+    /// taken for a passing one.
+    func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite
+    /// The write was accepted: a commit is applied now. Only then is the answer stored, so after a kill it
+    /// is called again for the same write.
+    func accepted(_ write: Write, answer: Data) async throws
+    /// The write was refused for good: a staged commit is discarded now. As `accepted`.
+    func refused(_ write: Write, because error: ServiceError) async throws
+}
+
+/// What is sent in the place of a write.
+public enum Rewrite: Sendable {
+    case anew(Draft)
+    /// The same bytes: they are in the log, and their answer is still to be had.
+    case asItIs
+    case never
+}
+
+/// What happens in an outbox.
+public enum OutboxEvent: Sendable, Hashable {
+    case accepted(Write)
+    case refused(Write)
+    /// The lane waits for a time, because of the last attempt's outcome.
+    case waiting(lane: String, until: Date, Verdict)
+    /// The lane waits for `resume`.
+    case held(lane: String, Verdict, ServiceError)
+    /// The storage failed: nothing is sent until the app has been started again.
+    case storageFailed(String)
+}
+
+/// Writes that must take effect exactly once.
+///
+/// A write is in the storage, with its key and its bytes, before the first attempt. Each attempt sends
+/// the same bytes, until the service says what became of them: ``RetryRule``. The writes of a lane
+/// take effect in their order. Accepted writes are kept for a while, in case that the server loses
+/// them.
+public actor Outbox {
+    /// How many accepted writes are kept, and how long, in seconds: docs/RECOVERY.md.
+    public static let keptWrites = 200
+    public static let keptFor: TimeInterval = 7 * 24 * 3600
+
+    private struct Lane {
+        var worker: Task<Void, Never>?
+        var sleep: Task<Void, any Error>?
+        var held: Verdict?
+    }
+
+    private let service: Service
+    private let storage: any Storage
+    private let author: any Author
+    private let surroundings: Surroundings
+    private var writes: [Int: Write] = [:]
+    private var queues: [String: [Int]] = [:] // ids of pending writes, by lane
+    private var lanes: [String: Lane] = [:]
+    private var stored: Set<Int> = [] // ids of writes that are in the storage: no other one is sent
+    private var kept: [Int] = [] // ids of accepted writes, in the order of their answers
+    private var nextID = 1
+    private var running = false
+    private var listeners: [UUID: AsyncStream<OutboxEvent>.Continuation] = [:]
+
+    /// `values` is what the storage has loaded.
+    public init(
+        service: Service, storage: any Storage, values: [String: Data], author: any Author, surroundings: Surroundings = .init()
+    ) throws {
+        (self.service, self.storage, self.author, self.surroundings) = (service, storage, author, surroundings)
+        var answered: [(Date, Int)] = []
+        for (name, value) in values where name.hasPrefix(Write.prefix) {
+            let write = try JSONDecoder().decode(Write.self, from: value)
+            writes[write.id] = write
+            stored.insert(write.id)
+            nextID = max(nextID, write.id + 1)
+            switch write.state {
+            case .pending: queues[write.lane, default: []].append(write.id)
+            case .accepted(_, let at): answered.append((at, write.id))
+            case .refused: break
+            }
+        }
+        for lane in queues.keys { queues[lane]?.sort() }
+        kept = answered.sorted { $0 < $1 }.map(\.1)
+    }
+
+    /// What happens from now on.
+    public func events() -> AsyncStream<OutboxEvent> {
+        let (stream, continuation) = AsyncStream<OutboxEvent>.makeStream()
+        let id = UUID()
+        listeners[id] = continuation
+        continuation.onTermination = { [weak self] _ in Task { await self?.forgetListener(id) } }
+        return stream
+    }
+
+    private func forgetListener(_ id: UUID) { listeners[id] = nil }
+
+    private func tell(_ event: OutboxEvent) {
+        for listener in listeners.values { listener.yield(event) }
+    }
+
+    /// Stores a write, in one step with other changes: those of the MLS state that made it. When it has
+    /// returned, neither a lost answer nor a killed app can lead to a second ciphertext of the same text.
+    @discardableResult
+    public func add(_ draft: Draft, with changes: Changes = [:]) async throws -> Write {
+        let write = Write(id: nextID, draft)
+        nextID += 1
+        var all = changes
+        all[write.name] = try encoded(write)
+        writes[write.id] = write // its place in the lane is that of the call
+        queues[write.lane, default: []].append(write.id)
+        do { try await storage.write(all) } catch {
+            queues[write.lane]?.removeAll { $0 == write.id }
+            writes[write.id] = nil
+            throw error
+        }
+        stored.insert(write.id)
+        wake(write.lane)
+        return write
+    }
+
+
+    // MARK: Running
+
+    /// Sends what is pending, and what comes, until `stop`.
+    public func start() {
+        running = true
+        for lane in queues.keys { wake(lane) }
+    }
+
+    /// Ends all attempts, and waits until they have ended. What is pending stays in the storage.
+    public func stop() async {
+        running = false
+        let workers = lanes.values.compactMap(\.worker)
+        for worker in workers { worker.cancel() }
+        for worker in workers { await worker.value }
+    }
+
+    /// Ends the waits for a passing failure: the network is back. Waits that the service asked for end too,
+    /// so it is not for a timer.
+    public func retryNow() {
+        for lane in lanes.values { lane.sleep?.cancel() }
+    }
+
+    /// Goes on with the lanes that are held: with all, or with one.
+    public func resume(lane: String? = nil) {
+        for name in lane.map({ [$0] }) ?? Array(lanes.keys) {
+            lanes[name]?.held = nil
+            wake(name)
+        }
+    }
+
+    private func wake(_ lane: String) {
+        guard running, lanes[lane]?.worker == nil, lanes[lane]?.held == nil, next(lane) != nil else { return }
+        lanes[lane, default: Lane()].worker = Task { await self.drain(lane) }
+    }
+
+    private func next(_ lane: String) -> Write? {
+        guard let id = queues[lane]?.first, let write = writes[id] else { return nil }
+        return stored.contains(id) ? write : nil
+    }
+
+    /// Sends the lane's writes one after the other.
+    private func drain(_ lane: String) async {
+        var attempts = 0
+        while !Task.isCancelled, running, lanes[lane]?.held == nil, let write = next(lane) {
+            do {
+                if write.forked {
+                    attempts = try await makeAnew(write, because: nil, attempts: attempts) ? attempts + 1 : 0
+                    continue
+                }
+                let answer = try await service.post(write.nsid, body: write.body, checked: procedures[write.nsid])
+                try await accept(write, answer)
+                attempts = 0
+            } catch let error as StorageFailure {
+                lanes[lane]?.held = .hold
+                tell(.storageFailed(String(describing: error.cause)))
+            } catch {
+                if await handle(error, of: write, attempts: attempts) { attempts += 1 } else { attempts = 0 }
+            }
+        }
+        lanes[lane]?.worker = nil
+    }
+
+    /// Follows the retry table. It returns whether the same write is tried again.
+    private func handle(_ error: any Error, of write: Write, attempts: Int) async -> Bool {
+        let answer = error as? ServiceError ?? ServiceError(status: 0, name: ErrorName(rawValue: ""), message: "\(error)")
+        do {
+            switch RetryRule.verdict(on: error) {
+            case .again:
+                await wait(write.lane, surroundings.backoff(after: attempts, error), .again)
+                return true
+            case .atReset:
+                let reset = answer.resetsAt.map { $0.timeIntervalSince(surroundings.now()) } ?? 0
+                await wait(write.lane, max(reset, surroundings.backoff(after: attempts, error)), .atReset)
+                return true
+            case .newEpoch:
+                return try await makeAnew(write, because: answer, attempts: attempts)
+            case .refuse:
+                try await refuse(write, because: answer)
+            case let verdict:
+                lanes[write.lane]?.held = verdict
+                tell(.held(lane: write.lane, verdict, answer))
+            }
+        } catch {
+            lanes[write.lane]?.held = .hold
+            tell(.storageFailed(String(describing: (error as? StorageFailure)?.cause ?? error)))
+        }
+        return false
+    }
+
+    private func wait(_ lane: String, _ seconds: Double, _ verdict: Verdict) async {
+        tell(.waiting(lane: lane, until: surroundings.now().addingTimeInterval(seconds), verdict))
+        let sleep = Task { [surroundings] in try await surroundings.sleep(seconds) }
+        lanes[lane]?.sleep = sleep
+        await withTaskCancellationHandler { _ = await sleep.result } onCancel: { sleep.cancel() }
+        lanes[lane]?.sleep = nil
+    }
+
+    /// It returns whether the same write is tried again.
+    private func makeAnew(_ write: Write, because error: ServiceError?, attempts: Int) async throws -> Bool {
+        let rewrite: Rewrite
+        do { rewrite = try await author.rewrite(write, because: error) } catch {
+            await wait(write.lane, surroundings.backoff(after: attempts, error), .again)
+            return true
+        }
+        var next = write
+        next.forked = false
+        switch rewrite {
+        case .anew(let draft):
+            next = Write(id: write.id, draft)
+            next.lane = write.lane
+            try await orStorageFailure { try await store(next) }
+        case .asItIs: try await orStorageFailure { try await store(next) }
+        case .never:
+            let reason = error ?? ServiceError(status: 0, name: ErrorName(rawValue: ""), message: "nothing is left to do")
+            try await orStorageFailure { try await refuse(write, because: reason) }
+        }
+        return false
+    }
+
+    private func orStorageFailure(_ work: () async throws -> Void) async throws {
+        do { try await work() } catch { throw StorageFailure(cause: error) }
+    }
+
+    // MARK: Outcomes
+
+    /// Wraps an error of the storage, or of the author, which must not be taken for one of the service.
+    private struct StorageFailure: Error { var cause: any Error }
+
+    private func accept(_ write: Write, _ answer: Data) async throws {
+        do {
+            try await author.accepted(write, answer: answer)
+            var done = write
+            done.state = .accepted(answer, at: surroundings.now())
+            try await store(done, with: outdated())
+            tell(.accepted(done))
+        } catch { throw StorageFailure(cause: error) }
+    }
+
+    private func refuse(_ write: Write, because error: ServiceError) async throws {
+        try await author.refused(write, because: error)
+        var done = write
+        done.state = .refused(error)
+        try await store(done)
+        tell(.refused(done))
+    }
+
+    /// The removal of accepted writes that need not be kept any more.
+    private func outdated() -> Changes {
+        var changes: Changes = [:]
+        let oldest = surroundings.now().addingTimeInterval(-Self.keptFor)
+        while let id = kept.first, case .accepted(_, let at)? = writes[id]?.state, kept.count >= Self.keptWrites || at < oldest {
+            changes[Write.name(id)] = .some(nil)
+            writes[id] = nil
+            kept.removeFirst()
+        }
+        return changes
+    }
+
+    /// Stores a new form of a write, and puts it where its state belongs.
+    private func store(_ write: Write, with changes: Changes = [:]) async throws {
+        var changes = changes
+        changes[write.name] = try encoded(write)
+        try await storage.write(changes)
+        writes[write.id] = write
+        stored.insert(write.id)
+        kept.removeAll { $0 == write.id }
+        if case .pending = write.state {
+            if queues[write.lane]?.contains(write.id) != true { queues[write.lane, default: []].append(write.id) }
+            return
+        }
+        queues[write.lane]?.removeAll { $0 == write.id }
+        if case .accepted = write.state { kept.append(write.id) }
+    }
+
+    // MARK: What there is
+
+    /// Writes without a final answer, in the order in which they will be sent.
+    public var pending: [Write] { queues.keys.sorted().flatMap { queues[$0] ?? [] }.compactMap { writes[$0] } }
+
+    /// Writes that were refused, until `dismiss`.
+    public var refused: [Write] {
+        writes.values.filter { if case .refused = $0.state { true } else { false } }.sorted { $0.id < $1.id }
+    }
+
+    /// Accepted writes of a lane that are still kept, in the order of their answers.
+    public func keptWrites(lane: String) -> [Write] { kept.compactMap { writes[$0] }.filter { $0.lane == lane } }
+
+    public subscript(id: Int) -> Write? { writes[id] }
+
+    /// Waits until the write is accepted or refused. It throws if its task is cancelled, or if the write is not
+    /// there.
+    public func finished(_ id: Int) async throws -> Write {
+        let events = events()
+        if let write = writes[id], write.state != .pending { return write }
+        for await _ in events {
+            guard let write = writes[id] else { break }
+            if write.state != .pending { return write }
+        }
+        throw CancellationError()
+    }
+
+    /// Forgets writes that were refused or accepted.
+    public func dismiss(_ ids: [Int]) async throws {
+        let gone = ids.filter { id in
+            if case .pending? = writes[id]?.state { return false }
+            return writes[id] != nil
+        }
+        try await storage.write(Dictionary(uniqueKeysWithValues: gone.map { (Write.name($0), nil) }))
+        for id in gone {
+            writes[id] = nil
+            kept.removeAll { $0 == id }
+        }
+    }
+
+    // MARK: After the server has lost writes
+
+    /// Sends a kept write again, the same bytes under the same key. It returns the error of a refusal.
+    /// Errors that pass are thrown.
+    func resend(_ write: Write) async throws -> ServiceError? {
+        do {
+            let answer = try await service.post(write.nsid, body: write.body, checked: procedures[write.nsid])
+            var again = write
+            again.state = .accepted(answer, at: surroundings.now())
+            try await store(again)
+            return nil
+        } catch let error as ServiceError {
+            switch RetryRule.verdict(on: error) {
+            case .again, .atReset, .hold: throw error
+            case .newEpoch, .recover, .refuse: return error
+            }
+        }
+    }
+
+    /// Makes a kept write pending again, with the bytes of the draft, behind what its lane holds.
+    func sendAnew(_ write: Write, _ draft: Draft, with changes: Changes = [:]) async throws {
+        try await dismiss([write.id])
+        try await add(draft, with: changes)
+    }
+
+    /// Marks kept writes as those of a branch that the device has left.
+    func markForked(_ ids: [Int]) async throws {
+        for id in ids {
+            guard var write = writes[id] else { continue }
+            write.forked = true
+            try await store(write)
+        }
+    }
+}

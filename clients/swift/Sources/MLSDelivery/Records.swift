@@ -1,0 +1,141 @@
+import Foundation
+
+/// What the messenger stores of a convo.
+struct Thread: Codable, Hashable {
+    var convoId: String
+    var groupId: Data
+    /// The epoch that the device entered the group in.
+    var entered: Int
+    /// The last entry of the log that was read.
+    var seq = 0
+    var messageId: String?
+    /// Set once the server has lost entries that this device had read.
+    var rewound = false
+
+    static let prefix = "thread/"
+    var name: String { Self.prefix + convoId }
+}
+
+/// A Welcome that was fetched and not confirmed yet.
+struct KeptWelcome: Codable {
+    var convoId: String
+    var welcome: Data
+    var keyPackageRef: String?
+    var joined = false
+
+    static let prefix = "welcome/"
+    var name: String { Self.prefix + convoId }
+}
+
+/// An entry of a convo's log, as the device read it.
+public struct Entry: Codable, Hashable, Sendable {
+    public enum Content: Codable, Hashable, Sendable {
+        case message(Data)
+        /// The device's own message: the note of its write.
+        case own(Data)
+        case proposal
+        case commit
+        /// The device has no keys for it.
+        case unreadable
+        /// An entry that was read before, under this id, and has another place after a loss.
+        case moved(from: String)
+    }
+
+    public var convoId: String
+    public var seq: Int
+    public var messageId: String
+    public var sender: DID
+    public var content: Content
+
+    static let prefix = "inbox/"
+    var name: String { Self.prefix + convoId + "/" + ordered(seq) }
+}
+
+/// What was read at a place of the log, to notice if the server loses it.
+struct ReadMark: Codable, Hashable {
+    var seq: Int
+    var messageId: String
+    var digest: Data
+
+    /// How many marks are kept of a convo.
+    static let most = 500
+    static let prefix = "read/"
+    static func folder(_ convo: String) -> String { prefix + convo + "/" }
+    static func name(_ convo: String, _ seq: Int) -> String { folder(convo) + ordered(seq) }
+}
+
+/// Names of further records.
+enum Name {
+    static let cursor = "cursor"
+    static func own(_ digest: Data) -> String { "own/" + hexadecimal(digest) }
+    static func loose(_ convo: String, _ digest: Data) -> String { "loose/" + convo + "/" + hexadecimal(digest) }
+}
+
+/// A number in a name: names in their order are numbers in theirs.
+func ordered(_ number: Int) -> String {
+    let digits = String(number)
+    return String(repeating: "0", count: max(0, 16 - digits.count)) + digits
+}
+
+func hexadecimal(_ data: Data) -> String { data.map { String(format: "%02x", $0) }.joined() }
+
+func bytes(ofHexadecimal text: String) -> Data {
+    var out = Data()
+    var digits = Substring(text)
+    while let byte = UInt8(digits.prefix(2), radix: 16), digits.count >= 2 {
+        out.append(byte)
+        digits = digits.dropFirst(2)
+    }
+    return out
+}
+
+/// A storage's values in memory, and the writes to it one after the other.
+actor Records {
+    private let storage: any Storage
+    private var values: [String: Data]
+    private let turn = Turn()
+
+    init(_ storage: any Storage, _ values: [String: Data]) { (self.storage, self.values) = (storage, values) }
+
+    func write(_ changes: Changes) async throws {
+        try await turn.take { try await self.storage.write(changes) }
+        for (name, value) in changes { values[name] = value }
+    }
+
+    func read<Value: Decodable>(_ type: Value.Type, _ name: String) throws -> Value? {
+        try values[name].map { try JSONDecoder().decode(type, from: $0) }
+    }
+
+    func data(_ name: String) -> Data? { values[name] }
+
+    /// The names that begin with a prefix, in order.
+    func names(_ prefix: String) -> [String] { values.keys.filter { $0.hasPrefix(prefix) }.sorted() }
+
+    func list<Value: Decodable>(_ type: Value.Type, _ prefix: String) throws -> [Value] {
+        try names(prefix).compactMap { try read(type, $0) }
+    }
+}
+
+/// Lets one operation run at a time, in the order of their calls.
+actor Turn {
+    private var busy = false
+    private var waiting: [CheckedContinuation<Void, Never>] = []
+
+    func take<Result: Sendable>(_ operation: @Sendable () async throws -> Result) async rethrows -> Result {
+        await enter()
+        defer { leave() }
+        return try await operation()
+    }
+
+    private func enter() async {
+        if busy {
+            await withCheckedContinuation { waiting.append($0) }
+        } else {
+            busy = true
+        }
+    }
+
+    private func leave() {
+        if waiting.isEmpty { busy = false } else { waiting.removeFirst().resume() }
+    }
+}

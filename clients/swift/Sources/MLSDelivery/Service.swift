@@ -1,0 +1,122 @@
+import Foundation
+
+/// The way to the service: an address, and what authorizes a call of a method.
+public struct Route: Sendable {
+    /// Where `/xrpc/…` is.
+    public var base: URL
+    /// The headers that authorize one call of the method with the NSID. It is asked for each attempt,
+    /// because a token of a procedure is used up by it.
+    public var headers: @Sendable (_ nsid: String) async throws -> [String: String]
+    /// What is done after a 401, before the one attempt with new headers. nil: there is no such attempt.
+    public var renew: (@Sendable () async -> Void)?
+
+    public init(
+        base: URL, renew: (@Sendable () async -> Void)? = nil,
+        headers: @escaping @Sendable (_ nsid: String) async throws -> [String: String]
+    ) {
+        (self.base, self.renew, self.headers) = (base, renew, headers)
+    }
+
+    /// Through the user's PDS, which signs each call. `service` is the service's DID with the id of
+    /// its entry, such as `did:web:mls.example.com#atproto_mls`. `access` gives the token of the
+    /// user's session at the PDS. Streams do not pass a PDS.
+    public static func pds(
+        _ base: URL, service: String, access: @escaping @Sendable () async throws -> String
+    ) -> Route {
+        Route(base: base) { _ in ["Authorization": "Bearer " + (try await access()), "atproto-proxy": service] }
+    }
+
+    /// Directly. `token` gives a new service-auth token for the method: from the PDS by
+    /// `com.atproto.server.getServiceAuth`.
+    public static func direct(_ base: URL, token: @escaping @Sendable (_ nsid: String) async throws -> String) -> Route {
+        Route(base: base) { nsid in ["Authorization": "Bearer " + (try await token(nsid))] }
+    }
+}
+
+/// The service, as typed calls. One call is one attempt: ``Outbox`` repeats what must not be lost.
+public struct Service: Sendable {
+    public var route: Route
+    public var transport: any Transport
+
+    public init(_ route: Route, transport: any Transport = URLSessionTransport()) {
+        self.route = route
+        self.transport = transport
+    }
+
+    /// Calls a query. Errors: ``ServiceError``, ``NoAnswer``.
+    public func query<Q: Query>(_ method: Q.Type, _ parameters: Q.Parameters) async throws -> Q.Output {
+        let body = try await renewing { try await send(request("GET", Q.nsid, items: parameters.items)) }
+        return try Self.read(Q.Output.self, body)
+    }
+
+    /// Calls a procedure. Errors: ``ServiceError``, ``NoAnswer``.
+    public func call<P: Procedure>(_ method: P.Type, _ input: P.Input) async throws -> P.Output {
+        try Self.read(P.Output.self, try await post(P.nsid, body: encoded(input)))
+    }
+
+    /// Sends a procedure's body as it is, and returns the body of the 2xx. `checked` is the procedure
+    /// whose answer it must be: a captive portal answers 200 too.
+    func post(_ nsid: String, body: Data, checked: (any Procedure.Type)? = nil) async throws -> Data {
+        let answer = try await renewing {
+            var request = try await request("POST", nsid)
+            request.headers["Content-Type"] = "application/json"
+            request.body = body
+            return try await send(request)
+        }
+        if let checked { try Self.check(checked, answer) }
+        return answer
+    }
+
+    private static func check<P: Procedure>(_ procedure: P.Type, _ answer: Data) throws {
+        _ = try read(P.Output.self, answer)
+    }
+
+    /// Opens a stream of events, from its parameters. `last` is the id of the last event.
+    func open<E: EventQuery>(
+        _ method: E.Type, _ parameters: E.Parameters
+    ) async throws -> AsyncThrowingStream<Data, any Error> {
+        try await renewing {
+            var request = try await request("GET", E.nsid, items: parameters.items)
+            request.headers["Accept"] = "text/event-stream"
+            let (answer, pieces): (Answer, AsyncThrowingStream<Data, any Error>)
+            do { (answer, pieces) = try await transport.open(request) } catch { throw NoAnswer(error) }
+            guard (200..<300).contains(answer.status) else { throw ServiceError(answer) }
+            return pieces
+        }
+    }
+
+    /// Makes an attempt, and a second one if the first one's authorization can be renewed.
+    private func renewing<Output>(_ attempt: () async throws -> Output) async throws -> Output {
+        do { return try await attempt() } catch let error as ServiceError where error.status == 401 {
+            guard let renew = route.renew else { throw error }
+            await renew()
+            return try await attempt()
+        }
+    }
+
+    private func request(_ method: String, _ nsid: String, items: [URLQueryItem] = []) async throws -> Request {
+        var url = route.base.appendingPathComponent("xrpc").appendingPathComponent(nsid)
+        if !items.isEmpty, var parts = URLComponents(url: url, resolvingAgainstBaseURL: false) {
+            parts.queryItems = items
+            // A plus sign means a space in a query.
+            parts.percentEncodedQuery = parts.percentEncodedQuery?.replacingOccurrences(of: "+", with: "%2B")
+            url = parts.url ?? url
+        }
+        do { return Request(method: method, url: url, headers: try await route.headers(nsid)) } catch {
+            if error is ServiceError { throw error }
+            throw NoAnswer(error)
+        }
+    }
+
+    private func send(_ request: Request) async throws -> Data {
+        let answer: Answer
+        do { answer = try await transport.send(request) } catch { throw NoAnswer(error) }
+        guard (200..<300).contains(answer.status) else { throw ServiceError(answer) }
+        return answer.body
+    }
+
+    static func read<Output: Decodable>(_ type: Output.Type, _ body: Data) throws -> Output {
+        if let none = NoBody() as? Output { return none }
+        do { return try JSONDecoder().decode(Output.self, from: body) } catch { throw NoAnswer(error) }
+    }
+}

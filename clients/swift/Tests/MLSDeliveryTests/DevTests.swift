@@ -1,0 +1,175 @@
+import Foundation
+import MLSDelivery
+import TestSupport
+import XCTest
+
+/// Against a real server: `mlsd dev`, whose address is in MLSD_DEV_URL. check.sh starts it.
+final class DevTests: XCTestCase {
+    private var dev = DevServer(URL(fileURLWithPath: "/"))
+
+    override func setUpWithError() throws {
+        guard let text = ProcessInfo.processInfo.environment["MLSD_DEV_URL"], let url = URL(string: text) else {
+            throw XCTSkip("MLSD_DEV_URL names no mlsd dev: use check.sh")
+        }
+        dev = DevServer(url)
+    }
+
+    private func temporaryFolder() throws -> String {
+        let folder = FileManager.default.temporaryDirectory.appendingPathComponent("phone-" + UUID().uuidString)
+        try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+        addTeardownBlock { try FileManager.default.removeItem(at: folder) }
+        return folder.path
+    }
+
+    /// A convo of one, whose messages are fakes with true headers.
+    private func fakeConvo(_ service: Service) async throws -> (id: String, group: Data) {
+        var random = SystemRandomNumberGenerator()
+        let group = Data((0..<16).map { _ in UInt8.random(in: 0...255, using: &random) })
+        let input = CreateConvo.Input(
+            cipherSuite: "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", groupId: group.hexadecimal, currentEpoch: 0
+        )
+        return (try await service.call(CreateConvo.self, input).id, group)
+    }
+
+    /// The process `phone` sends 1,000 messages and is killed with SIGKILL again and again, at every kind of step;
+    /// the server loses answers, cuts connections, and answers 503 and 429; another device commits meanwhile.
+    func testKilledProcess() async throws {
+        let runs = UInt64(ProcessInfo.processInfo.environment["MLSD_SWIFT_DEV_RUNS"] ?? "") ?? 1
+        for seed in 1...runs { try await killedProcess(seed: seed) }
+    }
+
+    private func killedProcess(seed: UInt64) async throws {
+        let account = try await dev.accounts(1)[0]
+        let service = Service(dev.route(account))
+        let (convo, group) = try await fakeConvo(service)
+        let folder = try temporaryFolder()
+        do { try await FileStorage(path: folder + "/store").write(firstValues(convo: convo, groupID: group)) }
+        var random = Random(seed: seed)
+        var kills = 0
+        var commits = 0
+        var faults = 0
+        while true {
+            for (kind, more) in [("loseAnswer", [:]), ("cut", [:]), ("status", ["status": 503]), ("status", ["status": 429])] as [(String, [String: Int])] {
+                var fault: [String: any Sendable] = ["kind": kind, "did": account.rawValue, "lxm": SendMessage.nsid, "times": 1]
+                more.forEach { fault[$0] = $1 }
+                try await dev.addFault(fault)
+                faults += 1
+            }
+            let job = PhoneJob(
+                server: dev.base, account: account.rawValue, convo: convo, messages: 1000, folder: folder, seed: random.next() >> 12, killed: 300
+            )
+            let process = Process()
+            process.executableURL = Self.phone
+            process.arguments = [String(decoding: try JSONEncoder().encode(job), as: UTF8.self)]
+            try process.run()
+            let commit = FakeMLS.message(3, group, commits, random.bytes(16))
+            _ = try await service.call(SubmitCommit.self, .init(commit: Bytes(commit), convoId: convo))
+            commits += 1
+            process.waitUntilExit()
+            if process.terminationReason == .exit {
+                XCTAssertEqual(process.terminationStatus, 0)
+                break
+            }
+            XCTAssertEqual(process.terminationStatus, SIGKILL)
+            kills += 1
+        }
+        let texts = try await texts(service, convo)
+        XCTAssertEqual(texts, (0..<1000).map { "message \($0)" }, "seed \(seed)")
+        print("seed \(seed): 1000 messages, \(kills) kills, \(commits) commits of another device, \(faults) faults planned: \(Set(texts).count) there, \(texts.count - Set(texts).count) doubled")
+    }
+
+    private static var phone: URL {
+        // The test bundle lies beside the executables.
+        #if os(macOS)
+            Bundle(for: DevTests.self).bundleURL.deletingLastPathComponent().appendingPathComponent("phone")
+        #else
+            Bundle.main.bundleURL.appendingPathComponent("phone")
+        #endif
+    }
+
+    private func texts(_ service: Service, _ convo: String) async throws -> [String] {
+        var texts: [String] = []
+        var cursor: String?
+        repeat {
+            let page = try await service.query(GetMessages.self, .init(convoId: convo, limit: 100, sinceMessage: cursor))
+            texts += try page.messages.map { try FakeMLS.text($0.ciphertext.data) }
+            cursor = page.cursor
+        } while cursor != nil
+        return texts
+    }
+
+    /// One service-auth token buys a session, which calls and streams. An ended one is replaced by another.
+    func testSession() async throws {
+        let account = try await dev.accounts(1)[0]
+        let direct = dev.route(account)
+        let bought = Bought()
+        let session = Session(dev.base, device: { String(repeating: "a", count: 64) }) { nsid in
+            await bought.add(nsid)
+            return try await direct.headers(nsid)["Authorization"].map { String($0.dropFirst("Bearer ".count)) } ?? ""
+        }
+        let service = Service(session.route)
+        for _ in 0..<3 { _ = try await service.query(GetConvos.self, .init()) }
+        let once = await bought.nsids
+        XCTAssertEqual(once, [CreateSession.nsid])
+        // The service ends it without the client's knowledge: the 401 buys another.
+        _ = try await Service(direct).call(DeleteSession.self, .init())
+        _ = try await service.query(GetConvos.self, .init())
+        let twice = await bought.nsids
+        XCTAssertEqual(twice, [CreateSession.nsid, CreateSession.nsid])
+        try await session.end()
+    }
+
+    private actor Bought {
+        var nsids: [String] = []
+        func add(_ nsid: String) { nsids.append(nsid) }
+    }
+
+    /// Two devices with a real MLS library: KeyPackages, a convo, a Welcome, messages both ways over the stream
+    /// of events, an addition, a device that joins again after it has lost its Welcome.
+    func testRealDevices() async throws {
+        guard let program = ProcessInfo.processInfo.environment["MLSD_AGENT"], !program.isEmpty else { throw XCTSkip("MLSD_AGENT is not set") }
+        let accounts = try await dev.accounts(2)
+        var phones: [Messenger] = []
+        for account in accounts {
+            let storage = try FileStorage(path: temporaryFolder() + "/store")
+            phones.append(try await Messenger(account: account, service: Service(dev.route(account)), storage: storage) {
+                try await RealMLS.load($0, account: account, program: program)
+            })
+        }
+        let (alice, bob) = (phones[0], phones[1])
+        let bobHears = await bob.events()
+        try await bob.start()
+        try await stocked(bob)
+        try await alice.start()
+        let created = try await alice.outbox.finished(alice.create(with: [accounts[1]]).id)
+        let convo = try XCTUnwrap(created.answer(of: CreateConvo.self)).id
+        for await event in bobHears {
+            if case .request(convo) = event {
+                _ = try await bob.accept(convo)
+                try await bob.join(convo)
+            }
+            if case .joined(convo) = event { break }
+        }
+        try await alice.send(Data("hello".utf8), to: convo)
+        try await expect(bob, convo, "hello")
+        try await alice.rotate(convo)
+        try await bob.send(Data("and back".utf8), to: convo)
+        try await expect(alice, convo, "and back")
+        await alice.stop()
+        await bob.stop()
+    }
+
+    private func stocked(_ phone: Messenger) async throws {
+        try await phone.restock()
+        for write in await phone.outbox.pending { _ = try await phone.outbox.finished(write.id) }
+    }
+
+    private func expect(_ phone: Messenger, _ convo: String, _ text: String) async throws {
+        let events = await phone.events()
+        while true {
+            let inbox = try await phone.inbox(convo)
+            if inbox.contains(where: { $0.content == .message(Data(text.utf8)) }) { return }
+            for await event in events { if case .received(convo) = event { break } }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+import TestSupport
+import XCTest
+
+@testable import MLSDelivery
+
+/// Welcomes, KeyPackages and the recovery after a loss, against the model server.
+final class MessengerTests: XCTestCase {
+    let convo = OutboxTests.convo
+
+    func messenger(_ server: ModelServer, _ storage: MemoryStorage, _ life: Life, seed: UInt64) async throws -> Messenger {
+        let service = Service(
+            .direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: MortalTransport(server, life)
+        )
+        return try await Messenger(
+            account: OutboxTests.account, service: service, storage: MortalStorage(storage, life), surroundings: simulated(seed: seed, life: life)
+        ) { try FakeMLS($0, device: "phone", seed: seed) }
+    }
+
+    /// A kill at each step of fetch, store, join, confirm, read: the device joins, and confirms.
+    func testWelcomeKilledAtEachStep() async throws {
+        for step in 1... {
+            let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
+            await server.addConvo(convo)
+            await server.commit(convo)
+            try await server.addWelcome(convo, FakeMLS.state(Data(hexadecimal: convo)!, 1))
+            let life = Life(seed: 0, at: step)
+            let first = try await messenger(server, storage, life, seed: 2)
+            do { try await first.join(convo) } catch { let over = await life.isOver; XCTAssertTrue(over, "\(error)") }
+            await first.stop()
+            let killed = await life.isOver
+            if killed {
+                let second = try await messenger(server, storage, Life(seed: 0), seed: 3)
+                let joined = try await second.convos()
+                let open = await second.records.names(KeptWelcome.prefix)
+                if joined.isEmpty || !open.isEmpty { try await second.join(convo) }
+                try await second.sync(convo)
+                let convos = try await second.convos()
+                XCTAssertEqual(convos, [convo], "killed at step \(step)")
+            }
+            let welcome = await server.welcomes[convo]
+            XCTAssertEqual(welcome?.consumed, true, "killed at step \(step)")
+            XCTAssertEqual(welcome?.failures, 0)
+            if !killed { return XCTAssertGreaterThan(step, 8) }
+        }
+    }
+
+    /// A damaged Welcome: two fetches, two reports, and then back by an external commit.
+    func testDamagedWelcome() async throws {
+        let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
+        await server.addConvo(convo)
+        await server.commit(convo)
+        await server.addWelcome(convo, Data([9, 9]))
+        let phone = try await messenger(server, storage, Life(seed: 0), seed: 2)
+        try await phone.start(listening: false)
+        try await phone.join(convo)
+        let welcome = await server.welcomes[convo]
+        XCTAssertEqual(welcome?.fetched, 2)
+        XCTAssertEqual(welcome?.failures, 2)
+        let epoch = await server.epoch(convo)
+        XCTAssertEqual(epoch, 2)
+        try await phone.send(Data("message 0".utf8), to: convo)
+        try await untilEmpty(phone)
+        let texts = try await server.texts(convo)
+        XCTAssertEqual(texts, ["message 0"])
+        await phone.stop()
+    }
+
+
+    /// Lost answers do not lead to more KeyPackages than are needed, and none is made twice.
+    func testStock() async throws {
+        let (server, storage) = (ModelServer(seed: 5), MemoryStorage())
+        var faults = ModelServer.Faults()
+        (faults.lostAnswer, faults.lostRequest) = (2, 3)
+        await server.set(faults)
+        let phone = try await messenger(server, storage, Life(seed: 0), seed: 2)
+        let events = await phone.outbox.events()
+        try await phone.start(listening: false)
+        try await phone.restock()
+        for await event in events { // a last-resort one goes in a batch of its own
+            if case .accepted = event, await phone.outbox.pending.isEmpty { break }
+        }
+        let published = await server.keyPackages.count
+        XCTAssertEqual(published, Messenger.stock + 1)
+        try await phone.restock()
+        let pending = await phone.outbox.pending
+        XCTAssertEqual(pending, [])
+        await phone.stop()
+    }
+
+    /// The server goes back by a few hundred entries, other members' commits among them: every message is in
+    /// the log once in the end.
+    func testRestoredServer() async throws {
+        let runs = Int(ProcessInfo.processInfo.environment["MLSD_SWIFT_RUNS"] ?? "") ?? 3
+        for seed in 1...UInt64(runs) {
+            let (server, storage) = try await OutboxTests.begin(seed: seed)
+            var faults = ModelServer.Faults.all
+            faults.race = seed % 2 == 0 ? 0 : 40 // without commits the same bytes come back, with them new ones
+            await server.set(faults)
+            _ = try await OutboxTests.liveOn(server, storage, seed: seed, killed: 60, 850)
+            await server.backUp()
+            _ = try await OutboxTests.liveOn(server, storage, seed: seed &+ 100, killed: 60, 980)
+            let before = try await server.texts(convo).count
+            await server.restore()
+            faults.race = 0
+            await server.set(faults)
+            let lost = try await before - server.texts(convo).count
+            XCTAssertEqual(lost, 130)
+            let phone = try await messenger(server, storage, Life(seed: 0), seed: seed)
+            try await phone.start(listening: false)
+            for i in 980..<1000 { try await phone.send(Data("message \(i)".utf8), to: convo) }
+            try await phone.makeGood(convo)
+            try await untilEmpty(phone)
+            let texts = try await server.texts(convo)
+            XCTAssertEqual(texts.count, 1000, "seed \(seed)")
+            XCTAssertEqual(Set(texts), Set((0..<1000).map { "message \($0)" }), "seed \(seed)")
+            print("seed \(seed): the server lost \(lost) of 980 messages, \(texts.count) are there")
+            await phone.stop()
+        }
+    }
+
+    private func untilEmpty(_ phone: Messenger) async throws {
+        for write in await phone.outbox.pending { _ = try await phone.outbox.finished(write.id) }
+    }
+}

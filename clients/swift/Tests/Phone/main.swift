@@ -1,0 +1,5 @@
+import Foundation
+import MLSDelivery
+import TestSupport
+
+try await runPhone(CommandLine.arguments)

@@ -1,0 +1,183 @@
+import Foundation
+import MLSDelivery
+
+/// An MLS library without cryptography: true headers (RFC 9420 §6.3), so that a server accepts its
+/// messages and commits, and plaintexts in the place of ciphertexts. Its state is stored like a real one's.
+public actor FakeMLS: MLSDevice {
+    private struct Group: Codable {
+        var epoch = 0
+        var staged: Data?
+        var external: Data?
+        var generation = 0 // of the ratchet: a message that is read twice is an error
+        var seen: Set<Data> = []
+    }
+
+    public let deviceID: String
+    public let cipherSuite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
+    private var groups: [Data: Group] = [:]
+    private var changed: Set<Data> = []
+    private var random: Random
+
+    public init(_ values: [String: Data], device: String, seed: UInt64) throws {
+        deviceID = device
+        random = Random(seed: seed)
+        for (name, value) in values {
+            let id = Data(base64Encoded: String(name.dropFirst(4)).replacingOccurrences(of: "_", with: "/"))
+            groups[id ?? Data()] = try JSONDecoder().decode(Group.self, from: value)
+        }
+    }
+
+    public enum Failure: Error { case unknownGroup, notAMessage, readTwice, wrongEpoch(Int, Int) }
+
+    private func group(_ id: Data) throws -> Group {
+        guard let group = groups[id] else { throw Failure.unknownGroup }
+        return group
+    }
+    private func set(_ id: Data, _ group: Group) {
+        groups[id] = group
+        changed.insert(id)
+    }
+
+    public func takeChanges() throws -> Changes {
+        var changes: Changes = [:]
+        for id in changed {
+            changes["mls/" + id.base64EncodedString().replacingOccurrences(of: "/", with: "_")] = try JSONEncoder().encode(groups[id])
+        }
+        changed = []
+        return changes
+    }
+
+    public func makeKeyPackages(_ count: Int, lastResort: Bool) -> [Data] { (0..<count).map { _ in random.bytes(64) } }
+    public func create(groupID: Data) { set(groupID, Group()) }
+    public func epoch(of groupID: Data) -> Int? { groups[groupID]?.epoch }
+    public func groupInfo(of groupID: Data) throws -> Data { try Self.state(groupID, group(groupID).epoch) }
+
+    /// A fake Welcome or GroupInfo.
+    public static func state(_ groupID: Data, _ epoch: Int) throws -> Data { message(3, groupID, epoch, Data()) }
+
+    public func join(welcome: Data) throws -> GroupState {
+        let parsed = try Self.parse(welcome)
+        set(parsed.groupID, Group(epoch: parsed.epoch))
+        return GroupState(groupID: parsed.groupID, epoch: parsed.epoch)
+    }
+
+    public func encrypt(_ plaintext: Data, in groupID: Data) throws -> Data {
+        var group = try group(groupID)
+        group.generation += 1
+        set(groupID, group)
+        return Self.message(1, groupID, group.epoch, plaintext + random.bytes(8))
+    }
+
+    public func process(_ message: Data, in groupID: Data) throws -> Received {
+        var group = try group(groupID)
+        let parsed = try Self.parse(message)
+        guard parsed.groupID == groupID else { throw Failure.unknownGroup }
+        guard parsed.epoch == group.epoch else { throw Failure.wrongEpoch(parsed.epoch, group.epoch) }
+        if parsed.content == 3 {
+            set(groupID, Group(epoch: group.epoch + 1))
+            return .commit
+        }
+        guard group.seen.insert(message).inserted else { throw Failure.readTwice }
+        set(groupID, group)
+        return .application(parsed.body.dropLast(8))
+    }
+
+    public func stage(_ change: GroupChange, in groupID: Data) throws -> StagedCommit? {
+        var group = try group(groupID)
+        let commit = Self.message(3, groupID, group.epoch, random.bytes(16))
+        group.staged = commit
+        set(groupID, group)
+        let next = try Self.state(groupID, group.epoch + 1)
+        return StagedCommit(
+            groupID: groupID, epoch: group.epoch + 1, commit: commit, welcome: change.add.isEmpty ? nil : next, groupInfo: next
+        )
+    }
+
+    public func confirm(groupID: Data) throws {
+        let group = try group(groupID)
+        if group.staged != nil { set(groupID, Group(epoch: group.epoch + 1)) }
+    }
+
+    public func discard(groupID: Data) throws {
+        var group = try group(groupID)
+        group.staged = nil
+        set(groupID, group)
+    }
+
+    public func stageExternal(groupInfo: Data) throws -> StagedCommit {
+        let parsed = try Self.parse(groupInfo)
+        var group = groups[parsed.groupID] ?? Group()
+        group.external = groupInfo
+        set(parsed.groupID, group)
+        return StagedCommit(
+            groupID: parsed.groupID, epoch: parsed.epoch + 1, commit: Self.message(3, parsed.groupID, parsed.epoch, random.bytes(16)),
+            groupInfo: try Self.state(parsed.groupID, parsed.epoch + 1)
+        )
+    }
+
+    public func confirmExternal(groupID: Data) throws {
+        guard let info = try group(groupID).external else { return }
+        set(groupID, Group(epoch: try Self.parse(info).epoch + 1))
+    }
+
+    // MARK: Wire
+
+    /// An MLSMessage with a PrivateMessage: 1 is an application message, 3 a commit.
+    public static func message(_ content: UInt8, _ groupID: Data, _ epoch: Int, _ body: Data) -> Data {
+        var out = Data([0, 1, 0, 2]) + vector(groupID)
+        out += (0..<8).map { UInt8(truncatingIfNeeded: epoch >> (56 - 8 * $0)) }
+        return out + [content] + vector(Data()) + vector(Data(count: 28)) + vector(body)
+    }
+
+    /// The plaintext of an application message.
+    public static func text(_ message: Data) throws -> String { String(decoding: try parse(message).body.dropLast(8), as: UTF8.self) }
+
+    static func parse(_ message: Data) throws -> (content: UInt8, groupID: Data, epoch: Int, body: Data) {
+        var rest = message
+        func take(_ count: Int) throws -> Data {
+            guard rest.count >= count else { throw Failure.notAMessage }
+            defer { rest = rest.dropFirst(count) }
+            return Data(rest.prefix(count))
+        }
+        func takeVector() throws -> Data {
+            let first = try take(1)[0]
+            switch first >> 6 {
+            case 0: return try take(Int(first))
+            case 1: return try take(Int(first & 63) << 8 | Int(take(1)[0]))
+            default: return try take(try take(3).reduce(Int(first & 63)) { $0 << 8 | Int($1) })
+            }
+        }
+        guard try take(4) == Data([0, 1, 0, 2]) else { throw Failure.notAMessage }
+        let group = try takeVector()
+        let epoch = try take(8).reduce(0) { $0 << 8 | Int($1) }
+        let content = try take(1)[0]
+        _ = try takeVector()
+        _ = try takeVector()
+        return (content, group, epoch, try takeVector())
+    }
+
+    private static func vector(_ content: Data) -> Data {
+        let n = content.count
+        switch n {
+        case ..<64: return [UInt8(n)] + content
+        case ..<16384: return [UInt8(n >> 8) | 64, UInt8(n & 255)] + content
+        default: return [UInt8(n >> 24) | 128, UInt8(n >> 16 & 255), UInt8(n >> 8 & 255), UInt8(n & 255)] + content
+        }
+    }
+}
+
+/// A generator of numbers that a seed determines (SplitMix64).
+public struct Random: RandomNumberGenerator, Sendable {
+    private var state: UInt64
+    public init(seed: UInt64) { state = seed }
+    public mutating func next() -> UInt64 {
+        state &+= 0x9e37_79b9_7f4a_7c15
+        var z = state
+        z = (z ^ (z >> 30)) &* 0xbf58_476d_1ce4_e5b9
+        z = (z ^ (z >> 27)) &* 0x94d0_49bb_1331_11eb
+        return z ^ (z >> 31)
+    }
+    public mutating func bytes(_ count: Int) -> Data { Data((0..<count).map { _ in UInt8.random(in: 0...255, using: &self) }) }
+    /// True once in so many times.
+    public mutating func once(in times: Int) -> Bool { Int.random(in: 0..<times, using: &self) == 0 }
+}

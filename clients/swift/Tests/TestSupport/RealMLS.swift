@@ -1,0 +1,128 @@
+import Foundation
+import MLSDelivery
+
+/// A device of a real MLS library: mls-go, in the process `clientsim/agents/mlsgo`. The library's whole state
+/// is one value in the storage, `mls/device`.
+public actor RealMLS: MLSDevice {
+    public let deviceID: String
+    public let cipherSuite: String
+    private let agent: AgentProcess
+    private var changed = true
+
+    struct Reply: Decodable, Sendable {
+        var error: String?
+        var output: Data?
+        var outputs: [Data]?
+        var group: Data?
+        var epoch: Int?
+        var deviceId: String?
+        var suite: String?
+        var kind: String?
+        var commit: Data?
+        var welcome: Data?
+        var groupInfo: Data?
+    }
+
+    public struct Failure: Error { public var text: String }
+
+    private init(_ agent: AgentProcess, _ loaded: Reply) {
+        self.agent = agent
+        (deviceID, cipherSuite) = (loaded.deviceId ?? "", loaded.suite ?? "")
+    }
+
+    /// `program` is the path of the agent.
+    public static func load(_ values: [String: Data], account: DID, program: String) async throws -> RealMLS {
+        let agent = try AgentProcess(program)
+        let state = (values["mls/device"] ?? Data()).base64EncodedString()
+        return RealMLS(agent, try await agent.ask(["op": "load", "identity": account.rawValue, "input": state]))
+    }
+
+    private func ask(_ op: String, _ group: Data = Data(), input: Data = Data(), _ more: [String: any Sendable] = [:]) async throws -> Reply {
+        var request: [String: any Sendable] = ["op": op, "group": group.base64EncodedString(), "input": input.base64EncodedString()]
+        request.merge(more) { _, new in new }
+        return try await agent.ask(request)
+    }
+
+    private func change(_ op: String, _ group: Data = Data(), input: Data = Data(), _ more: [String: any Sendable] = [:]) async throws -> Reply {
+        changed = true
+        return try await ask(op, group, input: input, more)
+    }
+
+    public func takeChanges() async throws -> Changes {
+        guard changed else { return [:] }
+        changed = false
+        return ["mls/device": try await ask("export").output]
+    }
+
+    public func makeKeyPackages(_ count: Int, lastResort: Bool) async throws -> [Data] {
+        try await change("keyPackages", ["count": count, "lastResort": lastResort]).outputs ?? []
+    }
+    private func change(_ op: String, _ more: [String: any Sendable]) async throws -> Reply { try await change(op, Data(), input: Data(), more) }
+
+    public func create(groupID: Data) async throws { _ = try await change("create", groupID) }
+    public func join(welcome: Data) async throws -> GroupState {
+        let reply = try await change("join", input: welcome)
+        return GroupState(groupID: reply.group ?? Data(), epoch: reply.epoch ?? 0)
+    }
+    public func epoch(of groupID: Data) async throws -> Int? { try await ask("epoch", groupID).epoch }
+    public func encrypt(_ plaintext: Data, in groupID: Data) async throws -> Data {
+        try await change("encrypt", groupID, input: plaintext).output ?? Data()
+    }
+    public func process(_ message: Data, in groupID: Data) async throws -> Received {
+        let reply = try await change("process", groupID, input: message)
+        switch reply.kind {
+        case "commit": return .commit
+        case "proposal": return .proposal
+        default: return .application(reply.output ?? Data())
+        }
+    }
+    public func stage(_ wanted: GroupChange, in groupID: Data) async throws -> StagedCommit? {
+        let add = wanted.add.map { $0.base64EncodedString() }
+        return try await staged(change("stage", groupID, input: Data(), ["add": add, "remove": wanted.remove.map(\.rawValue)]))
+    }
+    private func staged(_ reply: Reply) throws -> StagedCommit? {
+        guard let commit = reply.commit, let group = reply.group, let epoch = reply.epoch, let info = reply.groupInfo else { return nil }
+        return StagedCommit(groupID: group, epoch: epoch, commit: commit, welcome: reply.welcome, groupInfo: info)
+    }
+    public func confirm(groupID: Data) async throws { _ = try await change("confirm", groupID) }
+    public func discard(groupID: Data) async throws { _ = try await change("discard", groupID) }
+    public func groupInfo(of groupID: Data) async throws -> Data { try await ask("groupInfo", groupID).output ?? Data() }
+    public func stageExternal(groupInfo: Data) async throws -> StagedCommit {
+        guard let staged = try await staged(change("stageExternal", input: groupInfo)) else { throw Failure(text: "no external commit") }
+        return staged
+    }
+    public func confirmExternal(groupID: Data) async throws { _ = try await change("confirmExternal", groupID) }
+}
+
+/// A process that answers lines with lines.
+private actor AgentProcess {
+    private let process = Process()
+    private let input = Pipe()
+    private let output = Pipe()
+    private var rest = Data()
+
+    init(_ program: String) throws {
+        process.executableURL = URL(fileURLWithPath: program)
+        process.standardInput = input
+        process.standardOutput = output
+        try process.run()
+    }
+
+    deinit { try? input.fileHandleForWriting.close() } // the agent ends with its input
+
+    func ask(_ request: [String: any Sendable]) throws -> RealMLS.Reply {
+        try input.fileHandleForWriting.write(contentsOf: JSONSerialization.data(withJSONObject: request) + [10])
+        while true {
+            if let end = rest.firstIndex(of: 10) {
+                let line = rest[rest.startIndex..<end]
+                rest = Data(rest[(end + 1)...])
+                let reply = try JSONDecoder().decode(RealMLS.Reply.self, from: Data(line))
+                if let error = reply.error { throw RealMLS.Failure(text: error) }
+                return reply
+            }
+            let piece = output.fileHandleForReading.availableData
+            if piece.isEmpty { throw RealMLS.Failure(text: "the agent has ended") }
+            rest += piece
+        }
+    }
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds the Swift client and runs its tests, also against a real server, `mlsd dev`.
+#
+# Without Swift, and without a Debian 13 root that has it, a line that begins with SKIPPED says so:
+# see toolchain.sh. The first run makes the root and compiles everything: 5 minutes. Later runs
+# compile what has changed.
+#
+#   check.sh           what .ci/run runs
+#   check.sh --long    the same with ten seeds for each test of faults
+set -euo pipefail
+cd "$(dirname "$0")"
+
+runs=2 dev_runs=1
+if [[ ${1-} == --long ]]; then runs=10 dev_runs=5; fi
+
+status=0
+./toolchain.sh swift --version || status=$?
+if [[ $status -eq 75 ]]; then exit 0; fi
+[[ $status -eq 0 ]] || exit "$status"
+
+folder=$(mktemp -d)
+server=
+finish() {
+	if [[ -n $server ]]; then
+		kill "$server" 2>/dev/null || true
+		wait "$server" || true
+	fi
+	rm -rf "$folder"
+}
+trap finish EXIT
+
+./toolchain.sh swift build --build-tests
+go build -o "$folder/mlsd" ../../cmd/mlsd
+CGO_ENABLED=0 go build -o .build/mlsgo ../../clientsim/agents/mlsgo # it runs inside the root too
+
+"$folder/mlsd" dev --listen 127.0.0.1:0 >"$folder/out" 2>"$folder/log" &
+server=$!
+url=
+for _ in $(seq 600); do
+	url=$(sed -n 's/^mlsd dev on //p' "$folder/out")
+	if [[ -n $url ]] || ! kill -0 "$server" 2>/dev/null; then break; fi
+	sleep 0.1
+done
+if [[ -z $url ]]; then
+	echo "mlsd dev has not started:" >&2
+	cat "$folder/log" >&2
+	exit 1
+fi
+
+if ! ./toolchain.sh env MLSD_DEV_URL="$url" MLSD_AGENT="$PWD/.build/mlsgo" MLSD_SWIFT_RUNS=$runs MLSD_SWIFT_DEV_RUNS=$dev_runs \
+	swift test --skip-build; then
+	tail -50 "$folder/log"
+	exit 1
+fi
