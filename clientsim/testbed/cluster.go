@@ -119,11 +119,6 @@ func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOp
 	return nil
 }
 
-// FastTransport keeps its connections open.
-func FastTransport() *http.Transport {
-	return &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}
-}
-
 // Do sends a call by the retry rule, to the other node after each failure.
 func (f *Cluster) Do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, xrpc.CallTimeout)

@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -144,18 +141,4 @@ func (c *caller) failed(err error) {
 // digestOf is a digest of an answer's status and body.
 func digestOf(a xrpc.Answer) history.Digest {
 	return history.DigestOf(append([]byte{byte(a.Status >> 8), byte(a.Status)}, a.Body...))
-}
-
-// unrepeated is a transport that sends each request once. http.Transport repeats a query whose
-// connection breaks. The first can have had an effect, such as the lease of a Welcome, which the
-// journals would not know of.
-type unrepeated struct{ *http.Transport }
-
-// RoundTrip implements http.RoundTripper.
-func (t unrepeated) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Body == nil || req.Body == http.NoBody {
-		req = req.Clone(req.Context())
-		req.Body = io.NopCloser(strings.NewReader("")) // it has no GetBody, so it cannot be sent again
-	}
-	return t.Transport.RoundTrip(req)
 }

@@ -103,7 +103,7 @@ func (c *Config) play(ctx context.Context, report *Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	transport := unrepeated{testbed.FastTransport()}
+	transport := testbed.Unrepeated{Transport: testbed.FastTransport()}
 	defer transport.CloseIdleConnections()
 	w := testbed.NewWorld(testbed.Target{
 		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir,

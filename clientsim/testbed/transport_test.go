@@ -1,12 +1,10 @@
-package torture
+package testbed
 
 import (
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
-
-	"mlsd/clientsim/testbed"
 )
 
 // A query whose connection breaks is not sent again, and the next one has no body.
@@ -22,7 +20,7 @@ func TestRequestsAreNotRepeated(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	client := &http.Client{Transport: unrepeated{testbed.FastTransport()}}
+	client := &http.Client{Transport: Unrepeated{FastTransport()}}
 	for n, fails := range []bool{false, true, false} {
 		resp, err := client.Get(server.URL)
 		if (err != nil) != fails {
