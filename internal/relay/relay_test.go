@@ -219,9 +219,9 @@ func TestOneNodeFollows(t *testing.T) {
 	w.relay.connections(1)
 	tries := make(chan struct{}, 100000)
 	config := w.db.Config()
-	config.BeforeAcquire = func(context.Context, *pgx.Conn) bool {
+	config.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
 		tries <- struct{}{}
-		return true
+		return true, nil
 	}
 	db, err := pgxpool.NewWithConfig(t.Context(), config)
 	w.check(err)
