@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries bench torture tour
+.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries typescript bench torture soak dev
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -49,11 +49,18 @@ libraries: ## play groups of several MLS libraries: needs cargo, node, npm
 	clientsim/agents/build.sh $(agents)
 	go run ./cmd/clientsim --scenario mls-libraries --agents $(agents)
 
+typescript: ## test the TypeScript client with mlsd dev: needs node, npm
+	clients/typescript/check.sh
+
 bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread
 
 torture: ## let connections, servers and PostgreSQL fail for ten minutes, and check every write
-	go run ./cmd/clientsim torture --for 10m
+	cmd/mlsd/pgbouncer.sh go run ./cmd/clientsim torture --for 10m --clocks
 
-tour: ## serve the demo users of the README
-	go run ./cmd/clientsim tour
+soak ?= 8h
+soak: ## run everything for a night, or soak=2h, and look for what grows: soak.html
+	go run ./cmd/clientsim soak --for $(soak) --report soak.html
+
+dev: ## serve for development: made-up people, faults, resets (docs/clients/DEV.md)
+	go run ./cmd/mlsd dev

@@ -7,13 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events"
+	"mlsd/internal/sessions"
 	"mlsd/keypackages"
 	"mlsd/push"
 	"mlsd/welcome"
 )
 
 var deviceRevoke = Method{
-	Noun: "device", Verb: "revoke", Usage: "withdraw what a lost device could get: KeyPackages, Welcomes, pushes, streams",
+	Noun: "device", Verb: "revoke", Usage: "withdraw what a lost device could get: KeyPackages, Welcomes, pushes, sessions, streams",
 	Params: []Param{didParam, {Name: "device", Usage: "the device's id"}}, Write: true, do: revokeDevice,
 }
 
@@ -50,6 +51,9 @@ func revokeDevice(ctx context.Context, s *Service, c Call) (any, error) {
 			return err
 		}
 		if out.PushTarget, err = push.Unregister(ctx, tx, did, device); err != nil {
+			return err
+		}
+		if err := sessions.EndDevice(ctx, tx, did, device); err != nil {
 			return err
 		}
 		return events.EndDevice(ctx, tx, did, device)

@@ -51,6 +51,7 @@ type call struct {
 	answer   []byte
 	usedKey  string // the key of the write's record; "": it has none
 	replayed bool
+	found    bool        // answer is the record's: the answer to the COMMIT was lost
 	expired  bool        // the key had been used, and the lifetime of its record is over
 	body     reservation // of the body
 	bodyRead bool        // nothing is left of the body, or the client does not send the rest

@@ -136,15 +136,7 @@ func TestSessionLostAtCommit(t *testing.T) {
 	writes := append(keyed[:len(keyed):len(keyed)], unkeyed...)
 	each(t, writes, newKey, func(t *testing.T, w *world, r request) {
 		answered, resume := w.pause(r)
-		ended := 0
-		for deadline := time.Now().Add(10 * time.Second); ended == 0 && time.Now().Before(deadline); {
-			ended = w.count(`
-				SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-				WHERE datname = current_database() AND xact_start IS NOT NULL AND wait_event = 'ClientRead'`)
-		}
-		if ended != 1 {
-			t.Fatalf("%d sessions were ended", ended)
-		}
+		w.endSession()
 		resume()
 		if answer := <-answered; r.retried() {
 			answer.ok()
@@ -154,6 +146,36 @@ func TestSessionLostAtCommit(t *testing.T) {
 		r.send(w.server).ok()
 		r.once()
 	})
+}
+
+// The database session dies just before a write commits, and a repetition at another node does the
+// write. The server finds the record of that one, and gives its answer. Found by clientsim torture:
+// a claim of the same KeyPackages has the same record, and yet another end.
+func TestSessionLostAtCommitOfARepeatedWrite(t *testing.T) {
+	t.Parallel()
+	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
+		answered, resume := w.pause(r)
+		w.endSession()
+		repeated := r.send(w.boot())
+		repeated.ok()
+		resume()
+		same(t, r, []answer{<-answered, repeated, r.send(w.server)})
+		r.once()
+	})
+}
+
+// endSession ends the one session that waits for its client in a transaction.
+func (w *world) endSession() {
+	w.t.Helper()
+	ended := 0
+	for deadline := time.Now().Add(10 * time.Second); ended == 0 && time.Now().Before(deadline); {
+		ended = w.count(`
+			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE datname = current_database() AND xact_start IS NOT NULL AND wait_event = 'ClientRead'`)
+	}
+	if ended != 1 {
+		w.t.Fatalf("%d sessions were ended", ended)
+	}
 }
 
 // retried reports whether the server itself tries r again. It does so for writes that take no key

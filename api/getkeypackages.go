@@ -65,7 +65,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	if err != nil {
 		return err
 	}
-	if c.replayed {
+	if c.replayed || c.found { // a repetition can have claimed the same KeyPackages, for another time
 		return h.replayClaim(c)
 	}
 	return c.reply(first)

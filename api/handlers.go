@@ -116,7 +116,7 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content, effect 
 		return err
 	}
 	h.committed()
-	c.answer, c.replayed = answer.Body, answer.Replayed
+	c.answer, c.replayed, c.found = answer.Body, answer.Replayed, answer.Found
 	return nil
 }
 

@@ -375,11 +375,10 @@ func TestSessionsOfAReplacedKey(t *testing.T) {
 		t.Errorf("the message is %q", message)
 	}
 	w.refresh(s.Session, s.RefreshToken).fails(http.StatusUnauthorized, "InvalidToken")
+	w.under(w.server, s.Session, mlsapi.NSIDGetConvos, nil).fails(http.StatusUnauthorized, "InvalidToken")
+	mine := alice.session() // which ends those of the key before
 	w.readSessions()
-	for _, bearer := range []string{s.Session, other.Session} {
-		w.under(w.server, bearer, mlsapi.NSIDGetConvos, nil).fails(http.StatusUnauthorized, "InvalidToken")
-	}
-	mine := alice.session()
+	w.under(w.server, other.Session, mlsapi.NSIDGetConvos, nil).fails(http.StatusUnauthorized, "InvalidToken")
 	w.under(w.server, mine.Session, mlsapi.NSIDGetConvos, nil).ok()
 }
 
@@ -399,12 +398,12 @@ func TestSessionOfAnotherDevice(t *testing.T) {
 		tried++
 		switch {
 		case method.Kind == mlsapi.Subscription:
-			w.handshake(method.NSID, query("deviceId", other.deviceID()), "Bearer "+s.Session).fails2(method.NSID)
+			w.handshake(method.NSID, query("deviceId", other.deviceID()), "Bearer "+s.Session).refusesDevice(method.NSID)
 		case kind == "parameters":
-			w.under(w.server, s.Session, method.NSID, nil, "deviceId", other.deviceID(), "convoId", c.id).fails2(method.NSID)
+			w.under(w.server, s.Session, method.NSID, nil, "deviceId", other.deviceID(), "convoId", c.id).refusesDevice(method.NSID)
 		default:
 			body := fmt.Sprintf(`{"deviceId": %q, "convoId": %q, "success": true, "kind": "webhook", "url": "https://push.example.com/"}`, other.deviceID(), c.id)
-			w.under(w.server, s.Session, method.NSID, []byte(body)).fails2(method.NSID)
+			w.under(w.server, s.Session, method.NSID, []byte(body)).refusesDevice(method.NSID)
 		}
 	}
 	if tried < 8 {
@@ -424,8 +423,24 @@ func TestSessionOfAnotherDevice(t *testing.T) {
 	w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackage, in.AppendJSON(nil)).ok()
 }
 
-// fails2 is fails for a request that names another device.
-func (a answer) fails2(nsid string) {
+// A session does not let another device join a group: who has stolen it cannot add one of its own.
+func TestSessionJoinsWithItsDevice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, still())
+	alice, bob := w.user(), w.user()
+	c := alice.knows(bob, nil)
+	second := alice.device()
+	proposal, ref := bob.Device.PublicProposal(t, c.info, 1, mlstest.SelfRemove())
+	bob.post(mlsapi.NSIDSendMessage, bob.propose(c, proposal)).ok()
+	in := &mlsapi.ProcessExternalCommitInput{
+		ConvoID: c.id, IdempotencyKey: newKey(), Commit: second.Device.ExternalCommit(t, c.info, alice.Device, mlstest.ByReference(ref)),
+	}
+	w.under(w.server, alice.session().Session, mlsapi.NSIDProcessExternalCommit, in.AppendJSON(nil)).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	w.under(w.server, second.session().Session, mlsapi.NSIDProcessExternalCommit, in.AppendJSON(nil)).ok()
+}
+
+// refusesDevice is fails for a request that names another device.
+func (a answer) refusesDevice(nsid string) {
 	a.t.Helper()
 	if a.status != http.StatusForbidden || !bytes.Contains(a.body, []byte("another device")) {
 		a.t.Errorf("%s: %d %s", nsid, a.status, a.body)
@@ -472,7 +487,7 @@ func TestStreamsOfASession(t *testing.T) {
 	ticket := read[mlsapi.GetSubscriptionTicketOutput](t, w.under(w.server, s.Session, mlsapi.NSIDGetSubscriptionTicket, []byte{}).ok())
 	unused := read[mlsapi.GetSubscriptionTicketOutput](t, w.under(w.server, s.Session, mlsapi.NSIDGetSubscriptionTicket, []byte{}).ok())
 
-	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket.Ticket, "deviceId", alice.device().deviceID()), "").fails2("a ticket")
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket.Ticket, "deviceId", alice.device().deviceID()), "").refusesDevice("a ticket")
 	sockets := []*socket{w.dial("Bearer "+s.Session, "deviceId", alice.deviceID()), w.dial("", "ticket", ticket.Ticket)}
 	for _, k := range sockets {
 		h.next(t).events <- welcomeEvent(7)

@@ -82,27 +82,27 @@ func TestLargePagesTakePlaces(t *testing.T) {
 	}
 	small := alice.create(bob)
 	alice.send(small, "hello")
-	readPage := func(cursor ...string) (n int, next *string) {
-		answer := bob.get(mlsapi.NSIDGetMessages, append([]string{"convoId", c.id}, cursor...)...).ok()
-		page := read[mlsapi.GetMessagesOutput](t, answer)
+	ask := func(cursor ...string) answer {
+		return bob.get(mlsapi.NSIDGetMessages, append([]string{"convoId", c.id}, cursor...)...)
+	}
+	pageOf := func(a answer) (n int, next *string) {
+		page := read[mlsapi.GetMessagesOutput](t, a.ok())
 		return len(page.Messages), page.Cursor
 	}
-	if n, next := readPage(); n != 3 || next != nil {
+	if n, next := pageOf(ask()); n != 3 || next != nil {
 		t.Fatalf("a page of %d messages, cursor %v; want all 3", n, next)
 	}
 	release := w.server.TakePlaces(t)
 	bob.get(mlsapi.NSIDGetMessages, "convoId", small.id).ok()
-	go func() {
-		defer release()
-		for t.Context().Err() == nil && w.server.WaitingForPlaces() == 0 {
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	n, next := readPage()
+	answers := make(chan answer, 1)
+	go func() { answers <- ask() }()
+	w.waitForPlaces(1)
+	release()
+	n, next := pageOf(<-answers)
 	if n != 1 || next == nil {
 		t.Fatalf("a page of %d messages, cursor %v; want one, because there was no free place", n, next)
 	}
-	if n, next := readPage("sinceMessage", *next); n != 2 || next != nil {
+	if n, next := pageOf(ask("sinceMessage", *next)); n != 2 || next != nil {
 		t.Errorf("%d messages after the cursor, cursor %v; want 2", n, next)
 	}
 }

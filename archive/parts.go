@@ -107,7 +107,7 @@ var parts = []part{
 		) t
 		WHERE id > @id ORDER BY id LIMIT @limit`},
 	{"sessions", []column{{"id", uuidKey}}, `
-		SELECT id, (to_jsonb(t) - 'account_key')::text FROM sessions t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
+		SELECT id, to_jsonb(t)::text FROM sessions t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
 	{"erasure_confirmations", []column{{"at", smallKey}}, `
 		SELECT 1, (to_jsonb(t) - 'hash')::text FROM erasure_confirmations t WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"presence", []column{{"device_id", textKey}, {"node", uuidKey}}, `

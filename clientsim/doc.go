@@ -13,9 +13,9 @@
 //	bench       the load benchmark and its report
 //	attack      programs that attack a server while honest users are measured
 //	torture     clients that write while connections, servers and PostgreSQL fail all the time
+//	soak        everything at a moderate load for hours, sampled: what grows?
 //	generators  the test that others can generate clients from the lexicons
-//	demo        two demo users for a person with curl (clientsim tour)
 //
-// Each package imports only those above it in this list, except that bench, attack, torture,
-// generators and demo do not use scenario.
+// Each package imports only those above it in this list, except that bench, attack, torture
+// and generators do not use scenario. The devices of "mlsd dev" are phones of package client.
 package clientsim

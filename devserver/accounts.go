@@ -205,7 +205,8 @@ func (s *Server) token(r *http.Request) (any, error) {
 	}
 	life := tokenLife
 	if in.Exp != 0 {
-		life = time.Until(time.Unix(in.Exp, 0)).Round(time.Second)
+		// The signer adds life to the time, and drops the fraction of a second.
+		life = time.Until(time.Unix(in.Exp, 0)) + time.Second/2
 	}
 	token, err := p.TokenFor(in.Aud, in.Lxm, life)
 	if err != nil {

@@ -182,6 +182,6 @@ func (s *Server) reset(r *http.Request) (any, error) {
 	}
 	s.accounts.forget()
 	s.devices.forget()
-	s.faults.clear()
+	s.faults.forget()
 	return struct{}{}, nil
 }

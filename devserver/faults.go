@@ -61,10 +61,17 @@ type faults struct {
 	plan []*Fault
 }
 
+// clear removes the planned faults. Their ids are not given again.
 func (f *faults) clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.plan = nil
+}
+
+func (f *faults) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last, f.plan = 0, nil
 }
 
 func (f *faults) list() []Fault {

@@ -84,8 +84,12 @@ type Request struct {
 type Answer struct {
 	Body     []byte // the response, exactly as it was first sent
 	Replayed bool
-	Expired  bool    // the key had been used before, so long ago that its record's lifetime was over
-	Outcome  Outcome // of work outside the database; Success for every other write
+	// Found says that the answer to the COMMIT was lost, and Body was read from the record. If not
+	// Replayed, Body equals what the effect returned. Nevertheless a repetition can have done the
+	// write, and nothing else that the effect has read or made may be used.
+	Found   bool
+	Expired bool    // the key had been used before, so long ago that its record's lifetime was over
+	Outcome Outcome // of work outside the database; Success for every other write
 }
 
 // Effect does the write inside tx and returns the encoded response. An error rolls everything back.
@@ -264,9 +268,8 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 
 // resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the write
 // was done, and resolve returns the answer. A repetition that ran at the same time can have done it
-// in place of this transaction. If its answer is another one, the answer is a replay: nothing that
-// this transaction has read or made may be used. If both have the same answer, it makes no
-// difference. If the record is not there, the outcome is unknown.
+// in place of this transaction. If its answer is another one, the answer is a replay. If the record
+// is not there, the outcome is unknown.
 func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)
@@ -287,7 +290,7 @@ func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause e
 	}
 	s.log.WarnContext(ctx, "a lost commit was found committed", "nsid", req.NSID)
 	answer.Replayed = !bytes.Equal(rec.response, answer.Body)
-	answer.Body, answer.Outcome = rec.response, rec.outcome
+	answer.Body, answer.Outcome, answer.Found = rec.response, rec.outcome, true
 	return answer, nil
 }
 

@@ -134,4 +134,7 @@ func TestJudgeBatch(t *testing.T) {
 	if n := f.count(t, `SELECT last_seq FROM convos WHERE id = $1`, convo); n != 3 {
 		t.Errorf("last_seq is %d", n)
 	}
+	if n := f.count(t, `SELECT count(DISTINCT xmin::text) FROM messages WHERE convo_id = $1`, convo); n != 1 {
+		t.Errorf("the batch was split into %d transactions", n)
+	}
 }

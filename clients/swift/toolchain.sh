@@ -46,11 +46,12 @@ make_root() {
 	command -v apt-get >/dev/null || skip "Swift is not installed, and this is not Debian"
 	mkdir -p "$folder"
 	site=$(mirror)
+	[[ -n $site ]] || skip "Swift is not installed, and this machine has no source of Debian's packages"
 	program=$(debootstrap_path) || skip "Swift is not installed, and debootstrap cannot be had"
 	rm -rf "$root.part"
 	echo "making a Debian 13 root with Swift in $root: some minutes, 3.4 GB" >&2
 	if ! DEBOOTSTRAP_DIR=$(dirname "$program")/../share/debootstrap "$program" --variant=minbase \
-		--include="$packages" trixie "$root.part" "${site:-http://deb.debian.org/debian}" >"$log" 2>&1; then
+		--include="$packages" trixie "$root.part" "$site" >"$log" 2>&1; then
 		tail -5 "$log" >&2
 		skip "Swift is not installed, and debootstrap failed: see $log"
 	fi

@@ -1,12 +1,10 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -28,13 +26,10 @@ type meter struct {
 	dead       time.Duration // of killed servers
 }
 
-// tick is the unit of /proc/PID/stat on every Linux there is.
-const tick = 10 * time.Millisecond
-
 func (m *meter) read() report.Spent {
-	s := report.Spent{Server: m.dead, Database: processTree(m.postmaster)}
+	s := report.Spent{Server: m.dead, Database: testbed.TreeTime(m.postmaster)}
 	for _, server := range m.servers {
-		s.Server += statOf(server.PID()).own
+		s.Server += testbed.ProcessTime(server.PID())
 	}
 	var self syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err == nil {
@@ -44,66 +39,7 @@ func (m *meter) read() report.Spent {
 }
 
 // keep remembers the processor time of a process that is about to be killed.
-func (m *meter) keep(pid int) { m.dead += statOf(pid).own }
-
-// stat is a process's line in /proc/PID/stat.
-type stat struct {
-	parent      int
-	own, reaped time.Duration // its own time, and that of its children that have ended
-}
-
-func statOf(pid int) (s stat) {
-	if pid == 0 {
-		return s
-	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return s
-	}
-	return parseStat(text)
-}
-
-// parseStat reads proc(5). The command's name is in parentheses and may contain parentheses.
-func parseStat(text []byte) (s stat) {
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 15 {
-		return s
-	}
-	number := func(i int) int64 {
-		n, err := strconv.ParseInt(fields[i-3], 10, 64) // proc(5) counts from 1, and the state is field 3
-		if err != nil {
-			return 0
-		}
-		return n
-	}
-	s.parent = int(number(4))
-	s.own = time.Duration(number(14)+number(15)) * tick
-	s.reaped = time.Duration(number(16)+number(17)) * tick
-	return s
-}
-
-// processTree returns the time of a process and its children, living and dead.
-func processTree(parent int) time.Duration {
-	if parent == 0 {
-		return 0
-	}
-	all := statOf(parent)
-	sum := all.own + all.reaped
-	paths, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0
-	}
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		if child := parseStat(text); child.parent == parent {
-			sum += child.own + child.reaped
-		}
-	}
-	return sum
-}
+func (m *meter) keep(pid int) { m.dead += testbed.ProcessTime(pid) }
 
 // settings are the PostgreSQL settings that decide what a COMMIT means and costs.
 var settings = []string{
@@ -139,7 +75,7 @@ func inspect(ctx context.Context, url string) (d report.Database, postmaster int
 		return d, 0, err
 	}
 	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", backend)); err == nil && strings.HasPrefix(string(name), "postgres") {
-		postmaster = statOf(backend).parent
+		postmaster = testbed.Parent(backend)
 	}
 	return d, postmaster, nil
 }

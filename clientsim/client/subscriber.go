@@ -190,6 +190,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 		}
 		opened, err = s.readFrames(ctx, node, params)
 	}
+	if node.ClockWrong(err) {
+		err = errors.New(err.Error()) // not fatal: the next token is good
+	}
 	return opened, s.ended(ctx, opened, err)
 }
 
@@ -238,7 +241,7 @@ func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Val
 		}
 		params.Set("ticket", ticket.Ticket)
 	} else {
-		token, err := s.Account.Token(node.Audience, NSIDSubscribe)
+		token, err := node.Token(s.Account, NSIDSubscribe)
 		if err != nil {
 			return nil, err
 		}
@@ -461,7 +464,7 @@ func readLog(ctx context.Context, node *xrpc.Client, who *xrpc.Account, convo st
 
 // readServerSent reads text/event-stream until it ends.
 func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, params url.Values, cursor int64, resume bool) (opened bool, err error) {
-	token, err := s.Account.Token(node.Audience, nsidStream)
+	token, err := node.Token(s.Account, nsidStream)
 	if err != nil {
 		return false, err
 	}

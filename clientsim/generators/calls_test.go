@@ -103,6 +103,7 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(grace, xrpc.UnregisterCall("phone", xrpc.NewKey()))
 	c.add(grace, xrpc.WithdrawCall("a lost device", xrpc.NewKey()))
 	c.add(grace, xrpc.Call{Method: mlsapi.NSIDGetSubscriptionTicket, Body: []byte{}})
+	c.session(grace)
 	c.add(alice, xrpc.ExportCall("", 10))
 	leaving, err := c.w.Phones(ctx, 2)
 	c.must(err)
@@ -143,6 +144,21 @@ func (c *caller) confirmation(of *client.Phone) string {
 	var out mlsapi.EraseMyAccountOutput
 	c.must(json.Unmarshal(answer.Body, &out))
 	return *out.ConfirmationToken
+}
+
+// session adds the calls about sessions. That of refreshSession is made under a session.
+func (c *caller) session(p *client.Phone) {
+	c.t.Helper()
+	device := strings.Repeat("0f", 32)
+	buy := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "", &mlsapi.CreateSessionInput{DeviceID: device})
+	c.add(p, buy)
+	answer, err := p.Net.Do(c.t.Context(), p.Account, buy)
+	c.must(err)
+	bought, err := mlsapi.DecodeCreateSessionOutput(answer.Body)
+	c.must(err)
+	c.add(p, xrpc.Procedure(mlsapi.NSIDRefreshSession, "", "", &mlsapi.RefreshSessionInput{RefreshToken: bought.RefreshToken}))
+	c.calls[len(c.calls)-1].Token = bought.Session
+	c.add(p, xrpc.Procedure(mlsapi.NSIDDeleteSession, "", "", &mlsapi.DeleteSessionInput{DeviceID: &device}))
 }
 
 func (c *caller) draft(d *client.Draft, err error) xrpc.Call {

@@ -56,11 +56,14 @@ type liveRun struct {
 	mu     sync.RWMutex // guards convos
 	convos []*liveConvo
 
-	// prepare, if not nil, is called for each subscriber before it listens.
+	// prepare, if not nil, is called for each subscriber before it listens, when everything else of
+	// it is set.
 	prepare func(*client.Subscriber)
 	// onSent, if not nil, gets each acknowledged message instead of the history.
 	onSent      func(convo string, seq int64, m history.EntryDigest)
 	length      time.Duration                                                  // how long they write
+	pause       time.Duration                                                  // half of the longest time between two changes of rosters; 0: by length
+	mostConvos  int                                                            // after that no change makes a convo; 0: any number
 	disturb     func(ctx, writing context.Context, length time.Duration) error // goes on beside the writers
 	stopWriting func()                                                         // before length is over
 
@@ -155,7 +158,9 @@ func (b *liveRun) noteFigures(sent int64, took, waited time.Duration) {
 	if why := t.Reasons(); why != "" {
 		w.Note("why: %s", why)
 	}
-	w.Note("createdAt to arrival on an open connection: %s", &b.latencies)
+	if b.latencies.total() > 0 {
+		w.Note("createdAt to arrival on an open connection: %s", &b.latencies)
+	}
 }
 
 func (b *liveRun) count() (events, entries int64) {
@@ -186,16 +191,15 @@ func (b *liveRun) makeAccounts(ctx context.Context, writers, subscribers int, le
 		s := b.subscribers.Add(fmt.Sprintf("subscriber-%d", i), p.Account, b.cluster.Clients, p.device)
 		s.From = new(int64) // the account is new: this is everything that there ever was for it
 		s.OnEvent = b.measure
+		if !b.w.Calm {
+			s.ConnectionLife = length / 3
+			s.ServerSent = i%10 == 2
+			if i%10 == 1 {
+				s.Pause, s.OnEvent = length*3/10, nil // it pauses, so its latency does not count
+			}
+		}
 		if b.prepare != nil {
 			b.prepare(s)
-		}
-		if b.w.Calm {
-			continue
-		}
-		s.ConnectionLife = length / 3
-		s.ServerSent = i%10 == 2
-		if i%10 == 1 {
-			s.Pause, s.OnEvent = length*3/10, nil // it pauses, so its latency does not count
 		}
 	}
 	return b.subscribers.Listen(b.subscribers.All...)

@@ -124,7 +124,7 @@ func (b *liveRun) acknowledged(r *liveConvo, seq int64, m history.EntryDigest) e
 // changeRosters changes rosters and epochs, one after the other, until writing ends.
 func (b *liveRun) changeRosters(ctx, writing context.Context, length time.Duration) error {
 	rng := rand.New(rand.NewPCG(b.w.Seed, 0x57112))
-	pause := max(length/400, 10*time.Millisecond)
+	pause := orDefault(b.pause, max(length/400, 10*time.Millisecond))
 	for writing.Err() == nil {
 		if err := b.change(ctx, rng); err != nil {
 			return err
@@ -136,7 +136,7 @@ func (b *liveRun) changeRosters(ctx, writing context.Context, length time.Durati
 }
 
 func (b *liveRun) change(ctx context.Context, rng *rand.Rand) error {
-	if rng.IntN(8) == 0 {
+	if rng.IntN(8) == 0 && !b.full() {
 		return b.open(ctx, rng)
 	}
 	r := b.some(rng)
@@ -151,6 +151,13 @@ func (b *liveRun) change(ctx context.Context, rng *rand.Rand) error {
 		return b.bring(ctx, rng, r)
 	}
 	return b.rotate(ctx, rng, r)
+}
+
+// full reports whether there are as many convos as there may be.
+func (b *liveRun) full() bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.mostConvos > 0 && len(b.convos) >= b.mostConvos
 }
 
 // pick removes a random element from a list and returns it.

@@ -119,13 +119,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 	defer cancel()
 	start := time.Now()
 	w := testbed.NewWorld(to, c.Options, salt(s.Name), func(now string) { progress.Now("%s: %s", s.Name, now) })
-	if err := s.Run(ctx, w); err != nil {
-		w.Broken("%v", err)
-	}
-	w.Check(ctx)
-	if err := w.Close(); err != nil {
-		w.Broken("%v", err)
-	}
+	s.Play(ctx, w)
 	if to.Server != nil && len(w.Found()) > 0 {
 		// After a failure, the next scenario gets a running server with the usual settings and no
 		// armed failpoint.
@@ -137,6 +131,17 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 	result.count(w.Stats, w.Found())
 	result.Notes = w.Notes()
 	return result
+}
+
+// Play runs the scenario in a world and checks everything. The world has what was broken.
+func (s Scenario) Play(ctx context.Context, w *testbed.World) {
+	if err := s.Run(ctx, w); err != nil {
+		w.Broken("%v", err)
+	}
+	w.Check(ctx)
+	if err := w.Close(); err != nil {
+		w.Broken("%v", err)
+	}
 }
 
 // salt gives each scenario its own random sequence. So a scenario draws the same numbers alone and

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -29,14 +30,19 @@ func FindServer(ctx context.Context, given, dir string) (string, error) {
 // BuildServer builds mlsd into dir, from the module of the working directory, with the given build
 // tags.
 func BuildServer(ctx context.Context, dir string, tags ...string) (string, error) {
+	return build(ctx, dir, "-tags", strings.Join(tags, ","))
+}
+
+// build builds mlsd into dir, with the given flags.
+func build(ctx context.Context, dir string, flags ...string) (string, error) {
 	root, err := moduleRoot(ctx)
 	if err != nil {
 		return "", fmt.Errorf("no mlsd to run: name one with --mlsd, or run inside its module: %w", err)
 	}
 	binary := filepath.Join(dir, "mlsd")
-	build := exec.CommandContext(ctx, "go", "build", "-tags", strings.Join(tags, ","), "-o", binary, "./cmd/mlsd")
-	build.Dir = root
-	if output, err := build.CombinedOutput(); err != nil {
+	command := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-o", binary}, flags, []string{"./cmd/mlsd"})...)
+	command.Dir = root
+	if output, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build mlsd: %w\n%s", err, output)
 	}
 	return binary, nil

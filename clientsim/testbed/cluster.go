@@ -22,6 +22,7 @@ type Cluster struct {
 	Postgres *Postmaster // nil: a Pair
 	Nodes    []*Proc
 	Clients  []*xrpc.Client // of the nodes, in their order
+	Clocks   []*Clock       // of the nodes, in their order; none: their clocks are right
 
 	// OnAnswer, if not nil, gets each call that a node has answered with success.
 	OnAnswer func(node int, who *xrpc.Account, call xrpc.Call, answer xrpc.Answer)
@@ -31,8 +32,11 @@ type Cluster struct {
 type ClusterOptions struct {
 	Nodes    int
 	Settings map[string]string // of the nodes
-	// Through returns the URL by which a node reaches the database. nil: the database's own.
-	Through func(databaseURL string) (string, error)
+	// Through returns the URL by which the next node of a cluster reaches the database. nil: the
+	// database's own.
+	Through func(f *Cluster, databaseURL string) (string, error)
+	// Clocks makes the clocks of the nodes movable. BuildMovable must have built the server.
+	Clocks bool
 	// Transport is what the clients use. nil: one that keeps its connections open.
 	Transport http.RoundTripper
 }
@@ -71,6 +75,9 @@ func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *
 		for _, node := range f.Nodes {
 			err = errors.Join(err, node.Stop())
 		}
+		for _, clock := range f.Clocks {
+			err = errors.Join(err, clock.file.Close())
+		}
 	}()
 	if o.Transport == nil {
 		o.Transport = FastTransport()
@@ -87,23 +94,29 @@ func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *
 func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOptions) error {
 	if o.Through != nil {
 		var err error
-		if url, err = o.Through(url); err != nil {
+		if url, err = o.Through(f, url); err != nil {
 			return err
 		}
 	}
 	node := w.Server.onDatabase(url, fmt.Sprintf("-node-%d", len(f.Nodes)+1))
 	maps.Copy(node.env, o.Settings)
+	var wrong xrpc.Clock
+	if o.Clocks {
+		clock, err := newClock(node.data + ".clock")
+		if err != nil {
+			return err
+		}
+		f.Clocks = append(f.Clocks, clock)
+		node.env[clockVariable], wrong = clock.file.Name(), clock
+	}
 	if err := node.Start(ctx, nil); err != nil {
 		return err
 	}
 	f.Nodes = append(f.Nodes, node)
-	f.Clients = append(f.Clients, xrpc.NewClient(node.URL(), w.Net.Audience, o.Transport, w.Stats))
+	client := xrpc.NewClient(node.URL(), w.Net.Audience, o.Transport, w.Stats)
+	client.Clock = wrong
+	f.Clients = append(f.Clients, client)
 	return nil
-}
-
-// FastTransport keeps its connections open.
-func FastTransport() *http.Transport {
-	return &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}
 }
 
 // Do sends a call by the retry rule, to the other node after each failure.
@@ -188,7 +201,7 @@ func (w *World) P256Account() (*xrpc.Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a, w.dir.Register(a)
+	return a, w.register(a)
 }
 
 // DIDsOf returns the DIDs of accounts.

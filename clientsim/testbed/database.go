@@ -1,11 +1,15 @@
 package testbed
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/xrpc"
 )
@@ -51,4 +55,27 @@ func (w *World) checkDatabase(ctx context.Context) {
 	for _, text := range broken {
 		w.Broken("in the database: %s", text)
 	}
+}
+
+// Operate calls a method of the operator's that changes something, such as "convo/delete".
+func (p *Proc) Operate(ctx context.Context, method string, params map[string]string) error {
+	body := maps.Clone(params)
+	body["operator"], body["reason"] = "clientsim", "the scenario is over"
+	text, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("server: %s: %w", method, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.AdminURL()+"/admin/"+method, bytes.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("server: %s: %w", method, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("server: %s: %w", method, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return errors.Join(xrpc.ReadError(syntax.NSID(method), resp, nil), xrpc.Drain(resp))
+	}
+	return xrpc.Drain(resp)
 }

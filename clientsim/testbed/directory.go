@@ -44,9 +44,6 @@ func NewDirectory(addr string) (*Directory, error) {
 // URL is the server's MLSD_PLC_URL.
 func (d *Directory) URL() string { return "http://" + d.listen.Addr().String() }
 
-// Handle serves other requests, under a path of their own.
-func (d *Directory) Handle(pattern string, handler http.Handler) { d.mux.Handle(pattern, handler) }
-
 // Register publishes the account's DID document, or replaces it.
 func (d *Directory) Register(a *xrpc.Account) error {
 	doc, err := a.Document(syntax.Handle(a.DID.Identifier() + ".test"))

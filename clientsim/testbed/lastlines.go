@@ -21,6 +21,7 @@ type lastLines struct {
 	mu    sync.Mutex // guards what follows
 	lines []string
 	keep  int
+	worst []string // the first lines that say ERROR
 	total LogSize
 }
 
@@ -36,6 +37,9 @@ func (t *lastLines) add(line string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lines = append(t.lines, line)
+	if strings.Contains(line, `"level":"ERROR"`) && len(t.worst) < t.keep {
+		t.worst = append(t.worst, line)
+	}
 	t.total.Lines += int64(strings.Count(line, "\n")) + 1
 	t.total.Bytes += int64(len(line)) + 1
 	if extra := len(t.lines) - t.keep; extra > 0 {
@@ -47,4 +51,11 @@ func (t *lastLines) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return "last output of the server:\n  " + strings.Join(t.lines, "\n  ")
+}
+
+// Errors returns the first lines of the server's log that say ERROR, as text.
+func (p *Proc) Errors() string {
+	p.log.mu.Lock()
+	defer p.log.mu.Unlock()
+	return strings.Join(p.log.worst, "\n  ")
 }

@@ -15,9 +15,9 @@ import (
 
 // This file reads a server's metrics and memory.
 
-// metrics reads the values of the metrics, by names with labels. It does not read those whose
+// Metrics reads the values of the metrics, by names with labels. It does not read those whose
 // labels have spaces.
-func (p *Proc) metrics(ctx context.Context) (map[string]float64, error) {
+func (p *Proc) Metrics(ctx context.Context) (map[string]float64, error) {
 	p.mu.Lock()
 	admin := p.admin
 	p.mu.Unlock()
@@ -45,13 +45,13 @@ func (p *Proc) metrics(ctx context.Context) (map[string]float64, error) {
 
 // isLeader reports whether this node sequences events.
 func (p *Proc) isLeader(ctx context.Context) (bool, error) {
-	values, err := p.metrics(ctx)
+	values, err := p.Metrics(ctx)
 	return values["mlsd_sequencer_leader"] == 1, err
 }
 
 // FailedJoins returns how many failed joins devices have reported to this node since its start.
 func (p *Proc) FailedJoins(ctx context.Context) (int, error) {
-	values, err := p.metrics(ctx)
+	values, err := p.Metrics(ctx)
 	return int(values[`mlsd_welcome_confirmations_total{outcome="failure"}`]), err
 }
 
@@ -82,7 +82,7 @@ func (p *Proc) Memory(ctx context.Context) (m Memory, err error) {
 	if err := p.collectGarbage(ctx); err != nil {
 		return m, err
 	}
-	values, err := p.metrics(ctx)
+	values, err := p.Metrics(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -95,13 +95,18 @@ func (p *Proc) Memory(ctx context.Context) (m Memory, err error) {
 // kernel counts it; 0 if unknown.
 func (p *Proc) PeakMemory() (int64, error) { return p.fromStatus("VmHWM:") }
 
-// fromStatus reads a size from the process's status (proc_pid_status(5)). It returns 0 on systems
-// without that file.
+// fromStatus reads a size from the status of the server's process.
 func (p *Proc) fromStatus(field string) (int64, error) {
 	pid := p.PID()
 	if pid == 0 {
 		return 0, errors.New("server: it does not run")
 	}
+	return FromStatus(pid, field)
+}
+
+// FromStatus reads a size from the status of a process (proc_pid_status(5)), in bytes. It returns 0
+// if there is no such file: the process has ended, or the system has none.
+func FromStatus(pid int, field string) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, nil

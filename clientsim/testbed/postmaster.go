@@ -90,6 +90,9 @@ func (p *Proc) Detach(ctx context.Context) (*Postmaster, error) {
 // URL is the URL of its database.
 func (m *Postmaster) URL() string { return m.url }
 
+// PID is the process id of a running one.
+func (m *Postmaster) PID() int { return m.cmd.Process.Pid }
+
 // Start starts it, and returns when it accepts connections.
 func (m *Postmaster) Start(ctx context.Context) error {
 	if m.sockets == "" {
@@ -162,6 +165,27 @@ func (m *Postmaster) Stop() error {
 	case <-timer.C:
 		return errors.Join(fmt.Errorf("PostgreSQL: still running after %s\n%s", stopLimit, m.log), m.cmd.Process.Signal(syscall.SIGQUIT))
 	}
+}
+
+// AwaitRecovery waits until it accepts connections after a crash. It starts it again if it has
+// ended, as after a recovery that failed.
+func (m *Postmaster) AwaitRecovery(ctx context.Context) error {
+	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
+		select {
+		case <-m.done:
+			return true, m.Restart(ctx)
+		default:
+		}
+		db, err := pgx.Connect(ctx, m.url)
+		if err != nil {
+			return false, nil
+		}
+		return true, db.Close(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("PostgreSQL: %w\n%s", err, m.log)
+	}
+	return nil
 }
 
 // Kill kills the postmaster with SIGKILL. Its children notice and end by themselves.

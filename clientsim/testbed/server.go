@@ -131,6 +131,8 @@ func (p *Proc) Start(ctx context.Context, settings map[string]string) error {
 	cmd := exec.Command(p.binary)
 	cmd.Env = p.environment(settings)
 	cmd.Stderr = p.log
+	// Control-C at a terminal goes to this process alone. It stops the server when it needs it no more.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A database that outlives a killed server keeps its standard error open.
 	cmd.WaitDelay = time.Second
 	stdout, theirs, err := os.Pipe()

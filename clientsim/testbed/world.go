@@ -41,7 +41,8 @@ type World struct {
 
 	CloseIdle func() // closes connections without a request
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex   // guards what follows
+	made  []syntax.DID // accounts
 	found []history.Violation
 	notes []string
 	atEnd []func() error
@@ -156,7 +157,21 @@ func (w *World) Account() (*xrpc.Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a, w.dir.Register(a)
+	return a, w.register(a)
+}
+
+func (w *World) register(a *xrpc.Account) error {
+	w.mu.Lock()
+	w.made = append(w.made, a.DID)
+	w.mu.Unlock()
+	return w.dir.Register(a)
+}
+
+// Accounts returns the accounts that were made in this world.
+func (w *World) Accounts() []syntax.DID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.made)
 }
 
 // Phone makes a phone with an account of its own.

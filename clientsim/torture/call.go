@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,7 @@ func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, c
 	backoff := xrpc.FirstBackoff
 	for {
 		answer, err := c.attempt(ctx, rng, who, call, seen)
-		wait, again := xrpc.RetryAfter(err, backoff)
+		wait, again := c.retryAfter(err, backoff)
 		if !again {
 			if err != nil {
 				c.refused.Add(1)
@@ -86,7 +87,7 @@ func (c *caller) attempt(ctx context.Context, rng *rand.Rand, who *xrpc.Account,
 		if err == nil {
 			return answers[i], nil
 		}
-		if _, again := xrpc.RetryAfter(err, 0); again {
+		if _, again := c.retryAfter(err, 0); again {
 			verdict = i
 		}
 	}
@@ -99,8 +100,11 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	begun := c.keys.now()
 	answer, err := c.nodes[node].Once(ctx, who, call)
 	result, end := keyResult{outcome: refused}, c.keys.now()
-	_, again := xrpc.RetryAfter(err, 0)
+	_, again := c.retryAfter(err, 0)
 	switch {
+	case c.nodes[node].ClockWrong(err): // nothing was done: the transport repeats no request
+		c.failed(err)
+		return answer, err
 	case err == nil && answer.Replayed():
 		result = keyResult{outcome: replayed, body: digestOf(answer)}
 	case err == nil:
@@ -117,6 +121,14 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 		seen(begun, answer, err)
 	}
 	return answer, err
+}
+
+// retryAfter is the retry rule, for nodes whose clocks can move.
+func (c *caller) retryAfter(err error, backoff time.Duration) (time.Duration, bool) {
+	if slices.ContainsFunc(c.nodes, func(n *xrpc.Client) bool { return n.ClockWrong(err) }) {
+		return backoff, true
+	}
+	return xrpc.RetryAfter(err, backoff)
 }
 
 // failed counts an attempt without a verdict, by the error's name.

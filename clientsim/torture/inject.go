@@ -21,16 +21,22 @@ import (
 // injector carries a plan out.
 type injector struct {
 	cluster  *testbed.Cluster
-	settings map[string]string // of the nodes
-	proxies  []*pgwire.Proxy   // of the nodes, in their order
-	rng      *rand.Rand        // of the goroutine that injects faults of processes
+	settings map[string]string  // of the nodes
+	proxies  []*pgwire.Proxy    // of the nodes, in their order
+	disk     *testbed.SmallDisk // of PostgreSQL; nil: no FillDisk is planned
+	bouncer  *testbed.PgBouncer // of the last node; nil: no KillPgBouncer is planned
+	note     func(format string, args ...any)
+	rng      *rand.Rand // of the goroutine that injects faults of processes
 
 	mu    sync.Mutex // guards count
 	count map[string]int
 }
 
-func newInjector(f *testbed.Cluster, settings map[string]string, proxies []*pgwire.Proxy, seed uint64) *injector {
-	return &injector{cluster: f, settings: settings, proxies: proxies, rng: rand.New(rand.NewPCG(seed, 0x1213)), count: map[string]int{}}
+func newInjector(w *testbed.World, f *testbed.Cluster, settings map[string]string, e *equipment) *injector {
+	return &injector{
+		cluster: f, settings: settings, proxies: e.proxies, disk: e.disk, bouncer: e.bouncer, note: w.Note,
+		rng: rand.New(rand.NewPCG(w.Seed, 0x1213)), count: map[string]int{},
+	}
 }
 
 // inject carries the plan out until loading ends. Faults of connections overlap with everything.
@@ -51,7 +57,9 @@ func (i *injector) inject(ctx, loading context.Context, plan []Step) error {
 		errs[0] = each(loading, begun, wires, func(s Step) error { return i.proxies[s.Node].Arm(s.Fault) })
 	})
 	all.Go(func() {
-		errs[1] = each(loading, begun, processes, func(s Step) error { return i.process(ctx, loading, s) })
+		errs[1] = each(loading, begun, processes, func(s Step) error {
+			return errors.Join(i.revive(ctx), i.process(ctx, loading, s))
+		})
 	})
 	all.Wait()
 	return errors.Join(errs[:]...)
@@ -111,8 +119,36 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 		return node.Continue()
 	case HoldConnections:
 		return i.hold(loading, s.For)
+	case FillDisk:
+		return i.fillDisk(ctx, loading, s.For)
+	case MoveClock:
+		return i.cluster.Clocks[n].Set(s.Ahead)
+	case KillPgBouncer:
+		return errors.Join(i.bouncer.Kill(), i.bouncer.Start(ctx))
 	}
 	return fmt.Errorf("unknown kind %q", s.Kind)
+}
+
+// revive starts a PgBouncer again that has ended by itself.
+func (i *injector) revive(ctx context.Context) error {
+	if i.bouncer == nil {
+		return nil
+	}
+	log, err := i.bouncer.Revive(ctx)
+	if log != "" {
+		i.note("PgBouncer has ended by itself: %s", log)
+	}
+	return err
+}
+
+// fillDisk lets PostgreSQL's disk be full for a while. It crashes if it cannot write its log, and
+// does not recover while the disk is full.
+func (i *injector) fillDisk(ctx, loading context.Context, d time.Duration) error {
+	if err := i.disk.Fill(); err != nil {
+		return err
+	}
+	xrpc.Sleep(loading, d)
+	return errors.Join(i.disk.Free(), i.cluster.Postgres.AwaitRecovery(ctx))
 }
 
 // startLimit is how long a node is started again and again.
@@ -124,6 +160,9 @@ func (i *injector) startNode(ctx context.Context, n int) error {
 	var last error
 	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
 		i.proxies[n].Disarm() // else it meets all at once that came while it was down
+		if err := i.revive(ctx); err != nil {
+			return false, err
+		}
 		last = i.cluster.Nodes[n].Start(ctx, i.settings)
 		return last == nil, nil
 	})
@@ -245,10 +284,14 @@ func (i *injector) terminateAll(ctx context.Context, db *pgx.Conn) error {
 }
 
 // heal ends all faults.
-func (i *injector) heal() {
+func (i *injector) heal(ctx context.Context) (err error) {
 	for _, p := range i.proxies {
 		p.Heal()
 	}
+	for _, c := range i.cluster.Clocks {
+		err = errors.Join(err, c.Set(0))
+	}
+	return errors.Join(err, i.revive(ctx))
 }
 
 // fired counts the faults that happened, by name.

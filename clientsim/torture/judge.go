@@ -2,6 +2,7 @@ package torture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -25,7 +26,9 @@ func (l *load) judge(ctx context.Context, report *Report) error {
 	}
 	l.w.Progress("reading every convo")
 	for _, c := range l.model.Snapshot() {
-		l.judgeConvo(ctx, &c)
+		if err := l.judgeConvo(ctx, &c); err != nil {
+			return err
+		}
 	}
 	l.w.Progress("asking for every answer again")
 	if err := l.replay(ctx, report); err != nil {
@@ -65,8 +68,9 @@ func (l *load) judge(ctx context.Context, report *Report) error {
 	return nil
 }
 
-// judgeConvo reads a convo from every node, as its creator.
-func (l *load) judgeConvo(ctx context.Context, c *history.ConvoModel) {
+// judgeConvo reads a convo from every node, as its creator. The error is that of a node that does
+// not answer: the other convos would have to wait for it as well.
+func (l *load) judgeConvo(ctx context.Context, c *history.ConvoModel) error {
 	l.mu.RLock()
 	i := slices.IndexFunc(l.convos, func(r *convo) bool { return r.id == c.ID })
 	by := l.convos[i].writers[0]
@@ -76,6 +80,9 @@ func (l *load) judgeConvo(ctx context.Context, c *history.ConvoModel) {
 		v, err := l.w.ViewBy(ctx, client.Do, name, by, c.ID)
 		if err != nil {
 			l.w.Broken("%s: %v", name, err)
+			if errors.Is(err, context.DeadlineExceeded) {
+				return err
+			}
 			continue
 		}
 		// These members decrypt nothing. The text of a message is a name of its bytes.
@@ -88,6 +95,7 @@ func (l *load) judgeConvo(ctx context.Context, c *history.ConvoModel) {
 		l.w.Report(history.CheckView(c, v)...)
 		l.judgeRoster(ctx, client, by, c, name)
 	}
+	return nil
 }
 
 func (l *load) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.Account, c *history.ConvoModel, name string) {

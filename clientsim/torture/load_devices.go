@@ -81,6 +81,11 @@ func welcomeRefusal(err error) (welcomeState, bool) {
 func (l *load) keepWelcome(object string, begun int64, in welcomeInput, answer xrpc.Answer, err error) {
 	if state, ok := welcomeRefusal(err); ok {
 		l.welcomes.add(object, begun, in, state)
+		if in.do == fetch {
+			// A server that loses the answer to the COMMIT fetches again. A confirmation in between
+			// has then consumed what the first time fetched.
+			l.welcomes.add(object, begun, in, welcomeState{state: maybe})
+		}
 		return
 	}
 	if err != nil {

@@ -67,6 +67,9 @@ func TestModels(t *testing.T) {
 		"consumed at fetch": {welcomeModel(), []porcupine.Operation{
 			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, 5, get, welcomeState{state: consumed}),
 		}, false},
+		"consumed between two tries of a server": {welcomeModel(), []porcupine.Operation{
+			op(0, 1, put, nil), op(2, 7, get, welcomeState{state: consumed}), op(2, 7, get, welcomeState{state: maybe}), op(4, 5, tell, welcomeState{state: consumed}),
+		}, true},
 		"consumed by a lost confirmation": {welcomeModel(), []porcupine.Operation{
 			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, never, tell, welcomeState{state: maybe}),
 			op(6, 7, get, welcomeState{state: consumed}),

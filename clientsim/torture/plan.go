@@ -36,14 +36,26 @@ const (
 	SuspendLeader Kind = "SIGSTOP of the leader"
 	// HoldConnections takes all free connections of PostgreSQL for a while.
 	HoldConnections Kind = "out of connections"
+	// FillDisk lets PostgreSQL's disk be full for a while.
+	FillDisk Kind = "disk full"
+	// MoveClock makes a node's clock wrong, or right again. It stays so until the next time.
+	MoveClock Kind = "clock of a node moved"
+	// KillPgBouncer kills PgBouncer with SIGKILL and starts it again.
+	KillPgBouncer Kind = "kill -9 of PgBouncer"
 )
 
 // processKinds are the kinds besides Wire.
 func processKinds() []Kind {
 	return []Kind{
 		CutAll, TerminateBackends, TerminateBackends, KillBackend, KillPostmaster, StopPostgres, KillNode, KillLeader,
-		SuspendNode, SuspendLeader, HoldConnections,
+		SuspendNode, SuspendLeader, HoldConnections, FillDisk, MoveClock, MoveClock, KillPgBouncer,
 	}
+}
+
+// clockErrors are by how much a node's clock can be wrong. Tokens live for a minute, and servers
+// accept 30 seconds of difference.
+func clockErrors() []time.Duration {
+	return []time.Duration{-time.Hour, -45 * time.Second, -3 * time.Second, 0, 3 * time.Second, 45 * time.Second, time.Hour}
 }
 
 // Step is one fault of a plan.
@@ -53,12 +65,16 @@ type Step struct {
 	Node  int           // the node, where one is meant
 	For   time.Duration // how long it lasts, where it lasts
 	Fault pgwire.Fault  // of Wire
+	Ahead time.Duration // of MoveClock: by how much the clock is wrong from now on
 }
 
 func (s Step) String() string {
 	what := string(s.Kind)
 	if s.Kind == Wire {
 		what = s.Fault.Name()
+	}
+	if s.Kind == MoveClock {
+		what += " to " + s.Ahead.String()
 	}
 	return fmt.Sprintf("%7s node %d: %s for %s", s.At.Round(time.Millisecond), s.Node+1, what, (s.For + s.Fault.For).Round(time.Millisecond))
 }
@@ -79,9 +95,11 @@ func NewPlan(seed uint64, length time.Duration, nodes int) []Step {
 	}
 	kinds := processKinds()
 	for at := next(rng, processEvery); at < length; at += next(rng, processEvery) {
-		plan = append(plan, Step{
-			At: at, Kind: kinds[rng.IntN(len(kinds))], Node: rng.IntN(nodes), For: between(rng, 100*time.Millisecond, 4*time.Second),
-		})
+		s := Step{At: at, Kind: kinds[rng.IntN(len(kinds))], Node: rng.IntN(nodes), For: between(rng, 100*time.Millisecond, 4*time.Second)}
+		if s.Kind == MoveClock {
+			s.Ahead = clockErrors()[rng.IntN(len(clockErrors()))]
+		}
+		plan = append(plan, s)
 	}
 	slices.SortStableFunc(plan, func(a, b Step) int { return cmp.Compare(a.At, b.At) })
 	return plan

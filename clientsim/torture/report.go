@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"mlsd/clientsim/history"
@@ -14,8 +16,9 @@ type Report struct {
 	Seed       uint64
 	For        time.Duration
 	Plan       []Step
-	Faults     map[string]int // that happened, by name
-	Recoveries int64          // of PostgreSQL after a crash
+	Skipped    map[Kind]string // faults that cannot happen on this machine, and why
+	Faults     map[string]int  // that happened, by name
+	Recoveries int64           // of PostgreSQL after a crash
 	Operations int64
 	Attempts   int64          // requests, with repetitions
 	Tripled    int64          // attempts that went to all nodes at once
@@ -62,6 +65,9 @@ func (r *Report) Write(out io.Writer) error {
 	p.line("seed %d, %s", r.Seed, r.For.Round(time.Millisecond))
 	for _, note := range r.Notes {
 		p.line("note: %.*s", longestNote, note)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(r.Skipped)) {
+		p.line("SKIPPED %s: %s", kind, r.Skipped[kind])
 	}
 	p.line("%d faults, %d recoveries of PostgreSQL from a crash", r.faults(), r.Recoveries)
 	for _, name := range sorted(r.Faults) {

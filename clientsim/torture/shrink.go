@@ -19,8 +19,8 @@ func (c *Config) shrink(ctx context.Context, failed *Report) (*Report, error) {
 				continue
 			}
 			c.Progress(fmt.Sprintf("shrinking: %s with %d faults", candidate.length, len(candidate.plan)))
-			report, err := c.play(ctx, candidate.length, candidate.plan)
-			if err != nil {
+			report := c.newReport(candidate.length, candidate.plan)
+			if err := c.play(ctx, report); err != nil {
 				return nil, err
 			}
 			if len(report.Violations) > 0 {

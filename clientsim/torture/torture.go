@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"mlsd/clientsim/testbed"
-	"mlsd/clientsim/torture/pgwire"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -22,6 +20,11 @@ type Config struct {
 	For    time.Duration // how long clients write
 	Nodes  int
 	Binary string // the mlsd to start; "": one is found or built
+	// PgBouncer is the program of a PgBouncer, through which the last node reaches PostgreSQL. "":
+	// all nodes reach it without.
+	PgBouncer string
+	// Clocks builds a server whose clock can be wrong, if one is to be built.
+	Clocks bool
 	// Shrink bounds the time of shrinking after a failure. 0: it is not shrunk.
 	Shrink   time.Duration
 	Progress func(string) // gets lines about what is going on
@@ -35,76 +38,27 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(home)
-	if c.Binary, err = testbed.FindServer(ctx, c.Binary, home); err != nil {
+	if c.Clocks && c.Binary == "" {
+		c.Binary, err = testbed.BuildMovable(ctx, home)
+	} else {
+		c.Binary, err = testbed.FindServer(ctx, c.Binary, home)
+	}
+	if err != nil {
 		return nil, err
 	}
-	report, err := c.play(ctx, c.For, NewPlan(c.Seed, c.For, c.Nodes))
-	if err != nil || len(report.Violations) == 0 || c.Shrink == 0 {
+	report := c.newReport(c.For, NewPlan(c.Seed, c.For, c.Nodes))
+	if err := c.play(ctx, report); err != nil {
 		return report, err
+	}
+	if len(report.Violations) == 0 || c.Shrink == 0 {
+		return report, nil
 	}
 	report.Shrunk, err = c.shrink(ctx, report)
 	return report, err
 }
 
-// play plays a plan, on a PostgreSQL and servers of its own.
-func (c *Config) play(ctx context.Context, length time.Duration, plan []Step) (_ *Report, err error) {
-	home, err := os.MkdirTemp("", "mlsd-torture-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
-	// A server started by root runs its database as another user, who needs access to the data
-	// directory.
-	if err := os.Chmod(home, 0o755); err != nil {
-		return nil, err
-	}
-	dir, err := testbed.NewDirectory("127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, dir.Close(context.WithoutCancel(ctx))) }()
-	settings, err := testbed.Unlimited(ctx, c.Binary)
-	if err != nil {
-		return nil, err
-	}
-	server := testbed.NewProc(c.Binary, filepath.Join(home, "data"), dir.URL(), xrpc.DefaultServiceDID)
-	if err := server.Start(ctx, settings); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	transport := testbed.FastTransport()
-	defer transport.CloseIdleConnections()
-	w := testbed.NewWorld(testbed.Target{
-		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir,
-	}, testbed.Options{Seed: c.Seed, For: length}, 0x70, c.Progress)
-	report := &Report{Seed: c.Seed, For: length, Plan: plan, Histories: map[string]int{}}
-	var proxies []*pgwire.Proxy
-	defer func() {
-		for _, p := range proxies {
-			err = errors.Join(err, p.Close())
-		}
-	}()
-	err = w.WithClusterOf(ctx, testbed.ClusterOptions{
-		Nodes: c.Nodes, Settings: settings, Transport: transport,
-		Through: func(databaseURL string) (string, error) {
-			p, err := pgwire.New(databaseURL)
-			if err != nil {
-				return "", err
-			}
-			proxies = append(proxies, p)
-			return p.Through(databaseURL)
-		},
-	}, func(f *testbed.Cluster) error {
-		defer transport.CloseIdleConnections()
-		l := newLoad(ctx, w, f)
-		err := c.torture(ctx, l, newInjector(f, settings, proxies, c.Seed), report)
-		return errors.Join(err, l.subscribers.Stop())
-	})
-	report.Violations, report.Notes = w.Found(), w.Notes()
-	if len(report.Violations) > 0 && ctx.Err() == nil {
-		err = nil // what is broken can keep the run from its end
-	}
-	return report, err
+func (c *Config) newReport(length time.Duration, plan []Step) *Report {
+	return &Report{Seed: c.Seed, For: length, Plan: plan, Histories: map[string]int{}}
 }
 
 // internalError is the answer to what the server did not expect. It is no name of the lexicons,
@@ -122,8 +76,7 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 	injected := make(chan error, 1)
 	go func() {
 		err := i.inject(ctx, loading, report.Plan)
-		i.heal() // requests that still run get their verdict
-		injected <- err
+		injected <- errors.Join(err, i.heal(ctx)) // requests that still run get their verdict
 	}()
 	stop := c.progress(loading, l, i)
 	err := errors.Join(l.run(ctx, loading), <-injected)
@@ -158,6 +111,9 @@ func (l *load) count(report *Report) {
 	report.Unknown, report.Refused, report.Failures = l.calls.unknown.Load(), l.calls.refused.Load(), l.calls.failures
 	if n := report.Failures[internalError]; n > 0 {
 		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
+		for i, node := range l.cluster.Nodes {
+			l.w.Note("node %d: %s", i+1, node.Errors())
+		}
 	}
 }
 

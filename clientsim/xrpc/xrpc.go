@@ -79,6 +79,14 @@ type Client struct {
 	Audience string // the server's service DID
 	HTTP     *http.Client
 	Stats    *Stats
+	// Clock is the server's, by which tokens are made. nil: it is right.
+	Clock Clock
+}
+
+// Clock is the clock of a server.
+type Clock interface {
+	Ahead() time.Duration // by how much it is wrong; positive: it is fast
+	Right() bool          // it is right, and has been for longer than a token lives
 }
 
 // AttemptLimit is the longest that one attempt may take.
@@ -98,10 +106,26 @@ func NewClient(base, audience string, transport http.RoundTripper, stats *Stats)
 	}
 }
 
+// Token signs a token for one call of one method, by the server's clock.
+func (c *Client) Token(who *Account, method syntax.NSID) (string, error) {
+	if c.Clock == nil {
+		return who.Token(c.Audience, method)
+	}
+	return who.tokenAt(time.Now().Add(c.Clock.Ahead()), c.Audience, method)
+}
+
+// ClockWrong reports whether err can come from the server's wrong clock: its token was made before
+// the clock moved, or has expired by the clock of the database, which remembers used tokens. The
+// request was not done, and can be sent again with another token.
+func (c *Client) ClockWrong(err error) bool {
+	var named *CallError
+	return c.Clock != nil && errors.As(err, &named) && named.Status == http.StatusUnauthorized && !c.Clock.Right()
+}
+
 // Once sends a call once, with a new token. The error is a *CallError if the server answered. After
 // any other error the outcome is unknown.
 func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, error) {
-	token, err := who.Token(c.Audience, call.Method)
+	token, err := c.Token(who, call.Method)
 	if err != nil {
 		return Answer{}, err
 	}

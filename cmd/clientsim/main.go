@@ -1,7 +1,7 @@
 // Command clientsim plays simulated MLS clients against mlsd, with faults, and checks that every
 // promise is kept. Without arguments it starts its own server and plays every scenario. The
-// subcommand tour serves the README's tour, bench measures, attack attacks, and torture makes
-// everything fail.
+// subcommand bench measures, attack attacks, torture makes everything fail, and soak goes on for
+// hours.
 package main
 
 import (
@@ -18,7 +18,6 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/clientsim/demo"
 	"mlsd/clientsim/scenario"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -85,24 +84,7 @@ func command(out, progress io.Writer) *cli.Command {
 			}
 			return play(ctx, c, out, progress)
 		},
-		Commands: []*cli.Command{tour(out), measure(out, progress), attacks(out, progress), tortures(out, progress)},
-	}
-}
-
-func tour(out io.Writer) *cli.Command {
-	return &cli.Command{
-		Name:  "tour",
-		Usage: "serve two demo users and their PLC directory to a person with curl (see the README)",
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "service-did", Value: xrpc.DefaultServiceDID, Usage: "the server's `DID`, the audience of the tokens"},
-			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:2582", Usage: "`ADDR` on loopback to serve at; the server must use it (MLSD_PLC_URL)"},
-		},
-		Action: func(ctx context.Context, c *cli.Command) error {
-			if c.Args().Present() {
-				return fmt.Errorf("unexpected argument %q", c.Args().First())
-			}
-			return demo.ServeTour(ctx, c.String("plc-listen"), c.String("service-did"), out)
-		},
+		Commands: []*cli.Command{measure(out, progress), attacks(out, progress), tortures(out, progress), soaks(out, progress)},
 	}
 }
 

@@ -29,6 +29,8 @@ func TestBadArguments(t *testing.T) {
 		`no scenario "nonsense"`:      {"--scenario", "nonsense"},
 		`unexpected argument "extra"`: {"extra"},
 		`unexpected argument "more"`:  {"torture", "more"},
+		`unexpected argument "much"`:  {"soak", "much"},
+		"no/such/samples":             {"soak", "--plot", "--samples", "/no/such/samples"},
 		"nonsense":                    {"--nonsense"},
 		"seed":                        {"--seed", "many"},
 		"/no/such/mlsd":               {"--mlsd", "/no/such/mlsd"},

@@ -42,7 +42,7 @@ func (o *output) String() string {
 
 // await waits until the output matches, and returns the groups of the match. It returns nil if the
 // writer ends before.
-func (o *output) await(t *testing.T, pattern *regexp.Regexp, ended <-chan struct{}) []string {
+func (o *output) await(t testing.TB, pattern *regexp.Regexp, ended <-chan struct{}) []string {
 	t.Helper()
 	timeout := time.After(deadline)
 	for {
@@ -69,7 +69,7 @@ func readyLines() *regexp.Regexp {
 
 // server is mlsd, running in this process.
 type server struct {
-	t              *testing.T
+	t              testing.TB
 	admin, public  string // URLs, once it is ready
 	stdout, stderr *output
 	cancel         context.CancelFunc
@@ -78,7 +78,7 @@ type server struct {
 }
 
 // launch calls run with free ports and args. The server stops at the end of the test.
-func launch(t *testing.T, environ []string, args ...string) *server {
+func launch(t testing.TB, environ []string, args ...string) *server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{t: t, stdout: newOutput(), stderr: newOutput(), cancel: cancel, ended: make(chan struct{})}

@@ -63,7 +63,7 @@ func checkDevelopment(cmd *cli.Command) error {
 		switch {
 		case value == s.value:
 			continue
-		case s.env == "MLSD_SERVICE_DID" && !strings.HasPrefix(value, "did:web:localhost"):
+		case s.env == "MLSD_SERVICE_DID" && !strings.HasPrefix(value, "did:web:localhost%3A"):
 			why, production = "a host's name is a real service's", true
 		case s.env == "MLSD_PUBLIC_URL" && !strings.HasPrefix(value, "http://"):
 			why, production = "https is a real service's", true

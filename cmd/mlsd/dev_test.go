@@ -23,12 +23,12 @@ import (
 
 // devClient is a client of mlsd dev, with curl's means: it makes its accounts and tokens there.
 type devClient struct {
-	t   *testing.T
+	t   testing.TB
 	url string
 }
 
 // bootDev starts mlsd dev. It ends with the test.
-func bootDev(t *testing.T, args ...string) (devClient, *server) {
+func bootDev(t testing.TB, args ...string) (devClient, *server) {
 	t.Helper()
 	s := launch(t, nil, append([]string{"dev"}, args...)...)
 	found := s.stdout.await(t, regexp.MustCompile(`^mlsd dev on (http://127\.0\.0\.1:\d+)\n$`), s.ended)
@@ -106,6 +106,8 @@ func TestDev(t *testing.T) {
 	t.Run("reset", c.testReset)
 	t.Run("devices", c.testDevices)
 	t.Run("refusals", c.testRefusals)
+	t.Run("README", c.testPage("README.md"))
+	t.Run("DEV", c.testPage("docs/clients/DEV.md"))
 	s.stop()
 	if dir == nil {
 		t.Fatalf("the log does not name the directory:\n%s", s.stderr)
@@ -297,6 +299,7 @@ func TestDevRefuses(t *testing.T) {
 		{"MLSD_DATA_DIR=/var/lib/mlsd", nil, "MLSD_DATA_DIR is set"},
 		{"MLSD_WAL_ARCHIVE=/backup", nil, "MLSD_WAL_ARCHIVE is set"},
 		{"MLSD_SERVICE_DID=did:web:mls.example.com", nil, "MLSD_SERVICE_DID is set"},
+		{"MLSD_SERVICE_DID=did:web:localhost.example.com", nil, "MLSD_SERVICE_DID is set"},
 		{"MLSD_PUBLIC_URL=https://mls.example.com", nil, "MLSD_PUBLIC_URL is set"},
 		{"MLSD_PLC_URL=https://plc.example.com", nil, "MLSD_PLC_URL is set"},
 		{"MLSD_ADMIT=allowlist", nil, "MLSD_ADMIT is set"},

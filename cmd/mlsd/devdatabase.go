@@ -23,9 +23,10 @@ import (
 type devDatabases struct {
 	dir        string
 	pg         *localpg.Server
-	admin      *pgx.Conn // to a database that nobody else uses
-	last       int       // number of the newest copy
-	generation int64     // of the event stream that was begun last
+	admin      *pgx.Conn            // to a database that nobody else uses
+	conns      map[string]*pgx.Conn // to the copies: a new session would have to read the whole catalogue
+	last       int                  // number of the newest copy
+	generation int64                // of the event stream that was begun last
 }
 
 var (
@@ -47,7 +48,7 @@ func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, 
 	if err != nil {
 		return nil, err
 	}
-	d := &devDatabases{}
+	d := &devDatabases{conns: map[string]*pgx.Conn{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close(ctx))
@@ -136,11 +137,13 @@ func (d *devDatabases) create(ctx context.Context) (name string, err error) {
 // empty makes a database empty that nobody uses any more. Its event stream has a generation that no
 // database had before, so that cursors from before are out of date.
 func (d *devDatabases) empty(ctx context.Context, name string) (err error) {
-	conn, err := d.connect(ctx, name)
-	if err != nil {
-		return err
+	conn := d.conns[name]
+	if conn == nil {
+		if conn, err = d.connect(ctx, name); err != nil {
+			return err
+		}
+		d.conns[name] = conn
 	}
-	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	if _, err := conn.Exec(ctx, emptySQL); err != nil {
 		return fmt.Errorf("empty a database: %w", err)
 	}
@@ -162,8 +165,11 @@ func (d *devDatabases) connect(ctx context.Context, name string) (*pgx.Conn, err
 
 // close stops PostgreSQL and removes its directory.
 func (d *devDatabases) close(ctx context.Context) (err error) {
+	for _, conn := range d.conns {
+		err = errors.Join(err, conn.Close(ctx))
+	}
 	if d.admin != nil {
-		err = d.admin.Close(ctx)
+		err = errors.Join(err, d.admin.Close(ctx))
 	}
 	if d.pg != nil {
 		err = errors.Join(err, stopDatabase(ctx, d.pg))

@@ -10,7 +10,8 @@ BEGIN
     FOR t IN
         SELECT c.oid::regclass AS name, p.oid::regclass AS original
         FROM pg_class c LEFT JOIN pg_class p ON p.relname = c.relname AND p.relnamespace = 'original'::regnamespace
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        WHERE c.relnamespace = 'public'::regnamespace AND NOT c.relispartition
+            AND (c.relkind = 'p' OR c.relkind = 'r' AND pg_relation_size(c.oid) > 0) -- the others never had a row
     LOOP
         IF t.name = 'generations'::regclass THEN
             EXECUTE format('DELETE FROM %1$s WHERE id < (SELECT max(id) FROM %1$s)', t.name);

@@ -136,7 +136,8 @@ func (all *instances) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.run.node.api.ServeHTTP(w, r)
 }
 
-// reset replaces the instance. The requests of the former one are cut off, and its streams end.
+// reset replaces the instance. Requests that are under way end in the former one, without a trace
+// in the next. Its streams are told to end.
 func (all *instances) reset(ctx context.Context) error {
 	all.resetting.Lock()
 	defer all.resetting.Unlock()

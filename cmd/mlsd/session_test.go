@@ -61,7 +61,7 @@ func (w *world) refusedWithin(s *server, bearer string, most time.Duration) time
 }
 
 // A session that one node ends is refused by the other within a second. If another key of the account
-// verifies on one node, the other refuses the sessions of the key before within three. The log of
+// verifies on one node, the other refuses the sessions of the key before within five, which is two for the key and
 // neither has a part of a session, at any level.
 func TestSessionsOfTwoNodes(t *testing.T) {
 	t.Parallel()
@@ -91,7 +91,7 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 	alice.Key = authtest.K256(t)
 	w.plc.publish(t, alice.Identity)
 	alice.query(mlsapi.NSIDGetConvos).must().ok()
-	t.Logf("the other node refuses the session of a replaced key after %s", w.refusedWithin(second, forgotten.Session, 3*time.Second))
+	t.Logf("the other node refuses the session of a replaced key after %s", w.refusedWithin(second, forgotten.Session, 5*time.Second))
 	first.stop()
 	second.stop()
 	for _, s := range []*server{first, second} {

@@ -72,7 +72,7 @@ func (u *user) did() syntax.DID { return u.Identity.DID }
 
 // answer is the server's answer.
 type answer struct {
-	t      *testing.T
+	t      testing.TB
 	status int
 	header http.Header
 	body   []byte
@@ -153,7 +153,7 @@ func (a answer) fails(status int, name string) {
 func (a answer) replayed() bool { return a.header.Get("X-Idempotency-Replay") == "true" }
 
 // read decodes an answer.
-func read[T any](t *testing.T, body []byte) T {
+func read[T any](t testing.TB, body []byte) T {
 	t.Helper()
 	var v T
 	if err := json.Unmarshal(body, &v); err != nil {

@@ -32,8 +32,8 @@ func allowed() map[string][]string {
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
-			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/demo", "clientsim/scenario", "clientsim/testbed",
-			"clientsim/torture", "clientsim/xrpc",
+			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
+			"clientsim/soak", "clientsim/torture", "clientsim/xrpc",
 		},
 		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
 		// above it in this list.
@@ -46,7 +46,6 @@ func allowed() map[string][]string {
 		"clientsim/scenario": {
 			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
 		},
-		"clientsim/demo":         {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc"},
 		"clientsim/attack":       {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench":        {"api/lexcodec", "api/mlsapi", "clientsim/bench/report", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench/report": {},
@@ -54,9 +53,10 @@ func allowed() map[string][]string {
 			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/torture/pgwire", "clientsim/xrpc",
 		},
 		"clientsim/torture/pgwire": {},
+		"clientsim/soak":           {"api/mlsapi", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc"},
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
-		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
@@ -122,8 +122,8 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"admin", "api", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/demo", "clientsim/history", "clientsim/scenario",
-			"clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
+			"admin", "api", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
+			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
 		// Only the tests of the alert rules import it. Its other packages bring hundreds of modules.

@@ -177,6 +177,9 @@ func (c *checker) readTests(root string, list []mutant) error {
 }
 
 func (c *checker) testExists(m mutant) error {
+	if m.test == "" { // clientsim torture finds it
+		return nil
+	}
 	if pkg, name := m.place(); !c.tests[pkg+"."+name] {
 		return fmt.Errorf("there is no %s.%s", pkg, name)
 	}

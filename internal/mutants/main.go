@@ -7,6 +7,7 @@
 //	go run ./internal/mutants -check     only checks that the table fits the source: quick
 //	go run ./internal/mutants -list      lists the bugs and their tests
 //	go run ./internal/mutants -again     also runs mutants that were caught before
+//	go run ./internal/mutants -rack      has clientsim torture look for the bugs of a second table
 //
 // The source itself is not touched: the copy reaches the compiler through go test's -overlay.
 //
@@ -66,12 +67,20 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	list := flags.Bool("list", false, "list the bugs and their tests")
 	checkOnly := flags.Bool("check", false, "check that each bug's place is found and that it compiles; run no test")
 	again := flags.Bool("again", false, "run also the tests that caught their bug before, from the same source")
+	rack := flags.Bool("rack", false, "put the bugs of the second table into a server, and see that clientsim torture finds each within 5 minutes")
+	seed := flags.Uint64("seed", 1, "with -rack: the first seed of clientsim torture")
 	of := part{1, 1}
 	flags.Var(&of, "part", "K/N: every Nth bug, from the Kth")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	chosen, err := choose(flags.Args())
+	table := mutants
+	if *rack {
+		table = rackBugs
+	} else if *checkOnly && flags.NArg() == 0 {
+		table = slices.Concat(mutants, rackBugs)
+	}
+	chosen, err := choose(table, flags.Args())
 	if err != nil {
 		return err
 	}
@@ -94,6 +103,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 		_, err := fmt.Fprintf(out, "%d of %d fit the source\n", len(chosen), len(chosen))
 		return err
+	case *rack:
+		return judgeRack(ctx, root, chosen, *seed, out)
 	}
 	return judge(ctx, root, chosen, *again, out)
 }
@@ -124,18 +135,18 @@ func (p *part) choose(all []mutant) (chosen []mutant) {
 	return chosen
 }
 
-// choose returns the mutants with these names, or all.
-func choose(names []string) ([]mutant, error) {
+// choose returns the mutants of a table with these names, or all.
+func choose(table []mutant, names []string) ([]mutant, error) {
 	if len(names) == 0 {
-		return mutants, nil
+		return table, nil
 	}
 	var chosen []mutant
 	for _, name := range names {
-		i := slices.IndexFunc(mutants, func(m mutant) bool { return m.name == name })
+		i := slices.IndexFunc(table, func(m mutant) bool { return m.name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("no mutant is called %s", name)
 		}
-		chosen = append(chosen, mutants[i])
+		chosen = append(chosen, table[i])
 	}
 	return chosen, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -14,7 +15,7 @@ func TestTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := check(t.Context(), root, mutants); err != nil {
+	if err := check(t.Context(), root, slices.Concat(mutants, rackBugs)); err != nil {
 		t.Error(err)
 	}
 }
@@ -23,13 +24,13 @@ func TestTable(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, rackBugs) {
 		if seen[m.name] || m.name == "" || len(m.edits) == 0 {
 			t.Errorf("a second or an empty mutant: %q", m.name)
 		}
 		seen[m.name] = true
 	}
-	if _, err := choose([]string{"global-key", "no such bug"}); err == nil {
+	if _, err := choose(mutants, []string{"global-key", "no such bug"}); err == nil {
 		t.Error("a name that no mutant has is not an error")
 	}
 }
@@ -250,6 +251,21 @@ func TestParts(t *testing.T) {
 	for _, text := range []string{"", "1", "0/3", "4/3", "1/0", "1/3x", "a/b", "-1/2"} {
 		if err := new(part).Set(text); err == nil {
 			t.Errorf("%q is a part", text)
+		}
+	}
+}
+
+// What a run of the rack found is in its report. A run that ended without a report found nothing.
+func TestRackVerdict(t *testing.T) {
+	t.Parallel()
+	report := "seed 7, 45s\nnote: slow\n12 faults\nlost 0, doubled 2, broken 1\n  doubled: a message\n  violated: a promise\n"
+	for output, want := range map[string]string{
+		report: "lost 0, doubled 2, broken 1: doubled: a message",
+		"seed 7, 45s\nlost 0, doubled 0, broken 0\n": "",
+		"clientsim: no PostgreSQL\n":                 "",
+	} {
+		if got := violation(output); got != want {
+			t.Errorf("%q says %q, want %q", output, got, want)
 		}
 	}
 }

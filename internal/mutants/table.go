@@ -116,6 +116,8 @@ var mutants = []mutant{
 		{"internal/pgpool.Transaction.Commit", `b.QueuedQueries = append(b.QueuedQueries, t.last)`, `_ = t.last`}}},
 	{"a ROLLBACK taken for a COMMIT", "idem.TestWriteThatFailsAnywhere", []edit{
 		{"internal/pgpool.Transaction.Commit", `tag.String() != "COMMIT"`, `tag.String() == ""`}}},
+	{"a claim answers with what was rolled back", "TestSessionLostAtCommitOfARepeatedWrite", []edit{
+		{"api.handlers.GetKeyPackages", `if c.replayed || c.found {`, `if c.replayed {`}}},
 	{"sliding-midnight", "TestSlidingMidnight", []edit{
 		{"idem.reserve", `clock_timestamp() + $7::interval`, `date_trunc('minute', clock_timestamp() + $7::interval - $7::interval)`}}},
 	{"frozen-lease", "idem.TestFrozenLease", []edit{
@@ -522,7 +524,9 @@ var mutants = []mutant{
 	{"an address holds all memory", "api.TestSlowShareOfAddress", []edit{
 		{"api.memoryPool.cutSlow", `of.bytes <= p.size/slowShare`, `of.bytes <= p.size`}}},
 	{"a refused ticket is used up", "api.TestRefusedTicketStays", []edit{
-		{"api.handlers.subscriber", `h.tickets.Owner`, `h.tickets.Redeem`}}},
+		{"api.handlers.subscriber", `holder, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)`, `
+			did, err := h.tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
+			holder := events.Holder{DID: did}`}}},
 	{"waiting for memory is slowness", "events.TestWaitForLargeEventsIsExcused", []edit{
 		{"events.Subscription.acquireLarge", `defer s.excuse(time.Now())`, ``}}},
 
@@ -715,7 +719,7 @@ var mutants = []mutant{
 	{"one token claims again and again", "TestTokenOfAClaim", []edit{
 		{"api.handlers.GetKeyPackages", `if used != nil {`, `if false {`}}},
 	{"a claim without a key has no key", "TestTokenOfAClaim", []edit{
-		{"api.handlers.GetKeyPackages", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
+		{"api.call.useForClaim", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
 	{"the record of a claim is its answer", "TestClaimRecordIsSmall", []edit{
 		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return first, nil`}}},
 	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
@@ -783,4 +787,49 @@ var mutants = []mutant{
 		{"archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
 	{"an erased member's leaf stays", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"convos.leave", `if errors.Is(err, ErrTargetNotMember) {`, `if errors.Is(err, ErrTargetNotMember) && self {`}}},
+
+	// Sessions
+	{"a session's mac is not compared", "TestForgedSessions", []edit{
+		{"internal/sessions.parse", `key == nil || !hmac.Equal(sum, mac(prefix, key, content))`, `key == nil || !hmac.Equal(sum, sum)`}}},
+	{"a refresh token is a bearer", "TestForgedSessions", []edit{
+		{"internal/sessions.mac", `h.Write([]byte(prefix))`, ``}}},
+	{"an expired session is accepted", "TestOldSessions", []edit{
+		{"internal/sessions.Service.Check", `!s.cfg.Now().Before(session.Expires)`, `s.cfg.Now().IsZero()`}}},
+	{"an ended session is accepted", "TestDeleteSession", []edit{
+		{"internal/sessions.Service.Check", `case ended:`, `case ended && !remembers:`}}},
+	{"a node trusts old news of sessions", "TestOldSessions", []edit{
+		{"internal/sessions.Service.fresh", `s.cfg.Now().Sub(s.read) <= trustFor`, `true`}}},
+	{"a session acts for another device", "TestSessionOfAnotherDevice", []edit{
+		{"api.call.actsFor", `*device != c.session.Device`, `*device == ""`}}},
+	{"a session publishes for another device", "TestSessionOfAnotherDevice", []edit{
+		{"keypackages.checked.checkPublisher", `c.kp.DeviceID() != c.Device`, `c.kp.DeviceID() == ""`}}},
+	{"a session joins with another device", "TestSessionJoinsWithItsDevice", []edit{
+		{"convos.locked.permit", `a.DeviceID() != allowed.device`, `a.DeviceID() == ""`}}},
+	{"a session buys another", "TestWhatAStolenSessionCannotDo", []edit{
+		{"api.handlers.admitSession", `if c.route.noSession {`, `if c.route.noSession && c.caller != "" {`}}},
+	{"a replaced key refreshes sessions", "TestSessionsOfAReplacedKey", []edit{
+		{"internal/sessions.stored.refresh", `case accountKey != identity.Key.DIDKey():`, `case accountKey == "":`}}},
+	{"a replaced key buys sessions", "TestSessionsOfAReplacedKey", []edit{
+		{"internal/sessions.Service.Create", `!identity.Key.Equal(token)`, `token == nil`}}},
+	{"a session outlives its account's key", "TestSessionsEndWithTheirAccount", []edit{
+		{"internal/sessions/end_replaced.sql", `account_key IS DISTINCT FROM k.key`, `account_key < k.key AND account_key > k.key`}}},
+	{"a refresh token is good twice", "TestRefreshSession", []edit{
+		{"internal/sessions.stored.refresh", `case r.serial != serial:`, `case r.serial < serial:`}}},
+	{"a stream outlives its session", "TestStreamsOfASession", []edit{
+		{"internal/sessions.Service.apply", `s.tell(id)`, ``}}},
+	{"a stream outlives its bearer", "TestStreamEndsWithItsBearer", []edit{
+		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
+	// mlsd dev
+	{"everybody reaches mlsd dev", "cmd/mlsd.TestDevRefuses", []edit{
+		{"cmd/mlsd.checkExposure", `case !expose:`, `case false:`}}},
+	{"mlsd dev on a real service's settings", "cmd/mlsd.TestDevRefuses", []edit{
+		{"cmd/mlsd.checkDevelopment", `if production {`, `if production && s.env != "MLSD_DATABASE_URL" {`}}},
+	{"a reset keeps rows", "cmd/mlsd.TestDevEmpties", []edit{
+		{"cmd/mlsd/devempty.sql", `EXECUTE format('DELETE FROM %s', t.name);`, `NULL;`}}},
+	{"a lost answer is not carried out", "devserver.TestLoseAnswerAndCut", []edit{
+		{"devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
+	{"a fault meets every caller", "devserver.TestFaultsOfACaller", []edit{
+		{"devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
+	{"a website resets mlsd dev", "devserver.TestRoutes", []edit{
+		{"devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
 }

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/accounts"
 	"mlsd/internal/relay"
@@ -214,7 +217,23 @@ func TestOneNodeFollows(t *testing.T) {
 	w := newWorld(t)
 	one := w.node()
 	w.relay.connections(1)
-	two := w.node()
+	tries := make(chan struct{}, 100000)
+	config := w.db.Config()
+	config.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
+		tries <- struct{}{}
+		return true, nil
+	}
+	db, err := pgxpool.NewWithConfig(t.Context(), config)
+	w.check(err)
+	t.Cleanup(db.Close)
+	two := w.node(func(n *node) { n.db = db })
+	for range 2 { // it tries a second time, so the first election has ended
+		select {
+		case <-tries:
+		case <-time.After(patience):
+			t.Fatal("the second node does not try")
+		}
+	}
 	w.relay.account(1, alice, "suspended")
 	one.stores()
 	if one.metric("mlsd_relay_following", "") != 1 || two.metric("mlsd_relay_following", "") != 0 || w.relay.count() != 1 {

@@ -144,7 +144,9 @@ type Identity struct {
 }
 
 // Current looks the key of did up now, whatever is remembered. A look-up of did that is under way
-// counts. One account causes 20 look-ups at once and one a minute later, all together 50 a second.
+// counts. The key is stored at once, so that its replacement is noticed on every node: a token of did
+// must have verified. One account causes 20 look-ups at once and one a minute later, all together 50 a
+// second.
 // Errors: those of [Validator.Validate] without ErrMissing, and [ErrOften].
 func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID) (Identity, error) {
 	if err := c.asked.admit(did, c.now()); err != nil {
@@ -154,8 +156,13 @@ func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID) (Identity
 	switch {
 	case err != nil:
 		return Identity{}, lookupError(err)
-	case found.version == unread && c.shared != nil:
+	case c.shared == nil:
+		return Identity{Key: found.key}, nil
+	case found.version == unread:
 		return Identity{}, fmt.Errorf("%w: the version of its issuer's key", ErrUnavailable)
+	}
+	if err := c.shared.write(ctx, c.now(), map[syntax.DID]cachedKey{did: found}); err != nil {
+		return Identity{}, err
 	}
 	return Identity{Key: found.key, Version: found.version}, nil
 }

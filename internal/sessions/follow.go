@@ -70,6 +70,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		if err := replaceKeys(ctx, s.cfg.DB, &since); err != nil {
 			return err
 		}
+		s.endWatched()
 		return s.Load(ctx)
 	}
 	found, err := s.readKeys(ctx)
@@ -134,14 +135,28 @@ func (s *Service) apply(found keys, ended map[uuid.UUID]time.Time, version int64
 		if s.ended != nil {
 			s.ended[id] = until
 		}
-		for w := range s.watched[id] {
-			w.expires.Stop()
-			w.ended(invalid(reasonEnded))
-		}
+		s.tell(id)
 	}
 	if len(s.ended) > s.cfg.MaxEnded {
 		s.ended = nil
 		s.cfg.Log.Warn("too many sessions have ended to remember them: the database is asked about each request with a session", "most", s.cfg.MaxEnded)
+	}
+}
+
+// tell tells those who watch a session that it has ended. The caller holds mu.
+func (s *Service) tell(id uuid.UUID) {
+	for w := range s.watched[id] {
+		w.expires.Stop()
+		w.ended(invalid(reasonEnded))
+	}
+}
+
+// endWatched tells everybody who watches a session that it has ended.
+func (s *Service) endWatched() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.watched {
+		s.tell(id)
 	}
 }
 

@@ -60,8 +60,8 @@ func (r *stored) grant(key []byte) Grant {
 var createSQL string
 
 // Create makes a session of a device. token is the key that verified the account's service-auth
-// token. The account's key is looked up: a token that is signed with a replaced key buys nothing. If
-// the account has maxSessions already, its oldest ones end. Sessions that are bought at the same
+// token. The account's key is looked up: a token that is signed with a replaced key buys nothing, and
+// sessions that were bought with one end. If the account has maxSessions already, its oldest ones end. Sessions that are bought at the same
 // moment can exceed that number for a moment. Errors: ErrDevice, ErrDID, *serviceauth.InvalidError,
 // serviceauth.ErrOften, serviceauth.ErrBusy, serviceauth.ErrUnavailable, the database's.
 func (s *Service) Create(ctx context.Context, did syntax.DID, device string, token atcrypto.PublicKey) (Grant, error) {
@@ -133,10 +133,10 @@ func (s *Service) refreshed(ctx context.Context, session Session, r *stored, out
 	case refreshOver:
 		return Grant{}, &RefreshError{"the session was bought too long ago: buy a new one with createSession"}
 	case refreshReplaced:
-		if err := End(ctx, s.cfg.Lookups, session.DID); err != nil {
+		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {
 			return Grant{}, err
 		}
-		s.Wake()
+		s.Ended(session)
 		return Grant{}, invalid(reasonKey)
 	case refreshReused:
 		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {

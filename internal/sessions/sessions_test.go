@@ -178,10 +178,19 @@ func TestDatabaseGoesBack(t *testing.T) {
 	f.check(b.RunOnce(t.Context()))
 	f.refuses(b, ended, "ended")
 
+	watched := make(chan error, 1)
+	session, err = b.Verify(t.Context(), open)
+	f.check(err)
+	defer b.Watch(session, func(why error) { watched <- why })()
 	f.exec(`UPDATE session_clock SET version = version - 1`)
 	f.exec(`UPDATE sessions SET ended_version = NULL`)
 	f.check(b.RunOnce(t.Context()))
 	f.check(a.RunOnce(t.Context()))
+	select {
+	case <-watched:
+	default:
+		t.Error("who watches the session does not learn of its end")
+	}
 	for _, s := range []*sessions.Service{a, b} {
 		f.refuses(s, ended, "not one of this service")
 		f.refuses(s, open, "not one of this service")

@@ -84,8 +84,8 @@ type watch struct {
 	expires *time.Timer
 }
 
-// Watch calls ended once, with the error of Verify, when the session ends or its bearer expires,
-// unless stop is called before. ended must not block.
+// Watch calls ended, with the error of Verify, when the session ends or its bearer expires, unless stop
+// is called before. ended must not block.
 func (s *Service) Watch(session Session, ended func(error)) (stop func()) {
 	w := &watch{ended: ended}
 	s.mu.Lock()

@@ -12,7 +12,17 @@ import (
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Parse(pageText))
+// styleText is the style of all pages and pictures.
+//
+//go:embed style.css
+var styleText string
+
+var page = parsePage(pageText)
+
+// parsePage parses a page that uses the template "style".
+func parsePage(text string) *template.Template {
+	return template.Must(template.Must(template.New("page").Parse(text)).New("style").Parse(styleText)).Lookup("page")
+}
 
 // WriteHTML writes the report as one page without scripts and without links to other files.
 func (r *Report) WriteHTML(w io.Writer) error {

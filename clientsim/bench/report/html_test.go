@@ -12,11 +12,17 @@ import (
 	"golang.org/x/net/html"
 )
 
-// pageOf writes the page, and checks that it is valid and needs no script and no network.
+// pageOf is the page of a report.
 func pageOf(t *testing.T, r *Report) (text string, visible string) {
 	t.Helper()
+	return checkPage(t, r.WriteHTML)
+}
+
+// checkPage writes a page, and checks that it is valid and needs no script and no network.
+func checkPage(t *testing.T, write func(io.Writer) error) (text string, visible string) {
+	t.Helper()
 	var out bytes.Buffer
-	if err := r.WriteHTML(&out); err != nil {
+	if err := write(&out); err != nil {
 		t.Fatal(err)
 	}
 	text = out.String()

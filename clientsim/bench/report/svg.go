@@ -67,10 +67,18 @@ func title(tooltip string) string {
 	return "<title>" + template.HTMLEscapeString(tooltip) + "</title>"
 }
 
+// place puts another drawing at a point of this one, at its own size.
+func (d *drawing) place(other *drawing, x, y float64) {
+	fmt.Fprintf(&d.body, `<g transform="translate(%.1f %.1f)">%s</g>`, x, y, other.body.String())
+}
+
 // done returns the SVG. All text in it is escaped above.
-func (d *drawing) done(label string) template.HTML {
-	return template.HTML(fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" role="img" aria-label="%s">%s</svg>`,
-		d.width, d.height, template.HTMLEscapeString(label), d.body.String()))
+func (d *drawing) done(label string) template.HTML { return d.doneWith("", label) }
+
+// doneWith returns the SVG with a style of its own, for a picture without a page.
+func (d *drawing) doneWith(style, label string) template.HTML {
+	return template.HTML(fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" role="img" aria-label="%s">%s%s</svg>`,
+		d.width, d.height, template.HTMLEscapeString(label), style, d.body.String()))
 }
 
 // scale maps values from least..greatest to pixels from low..high.

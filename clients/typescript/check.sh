@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Tests the TypeScript client: generates and compiles it, packs it, and runs its tests with mlsd dev.
+#
+#   check.sh          15 messages in each row of the fault matrix
+#   check.sh --long   1,000 messages in each row, and more kills and seeds
+#
+# Without Node, or without its packages, a line that begins with SKIPPED says so.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+case ${1-} in
+"") ;;
+--long) export TEST_MESSAGES=1000 TEST_KILLS=40 TEST_SEEDS=1000 ;;
+*) echo "usage: check.sh [--long]" >&2; exit 2 ;;
+esac
+
+if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
+	echo "SKIPPED the TypeScript client: node or npm is not installed"
+	exit 0
+elif ! npm ci --silent --no-audit --no-fund; then
+	echo "SKIPPED the TypeScript client: its packages cannot be downloaded"
+	exit 0
+fi
+
+folder=$(mktemp -d)
+server=
+finish() {
+	if [[ -n $server ]]; then
+		kill "$server"
+		wait "$server" || true
+	fi
+	rm -rf "$folder"
+}
+trap finish EXIT
+
+(cd ../.. && go build -o "$folder/mlsd" ./cmd/mlsd)
+"$folder/mlsd" dev --listen 127.0.0.1:0 >"$folder/url" 2>"$folder/log" &
+server=$!
+until grep -q "^mlsd dev on " "$folder/url"; do
+	if ! kill -0 "$server" 2>/dev/null; then
+		cat "$folder/log"
+		server=
+		exit 1
+	fi
+	sleep 0.1
+done
+
+TEST_SERVER=$(sed -n 's/^mlsd dev on //p' "$folder/url")
+TEST_BINARY=$folder/mlsd
+export TEST_SERVER TEST_BINARY
+npm test --silent
+npm pack --silent --dry-run --json | node -e '
+	const [{ size, unpackedSize, entryCount }] = JSON.parse(require("fs").readFileSync(0, "utf8"))
+	console.log(`package: ${size} bytes packed, ${unpackedSize} unpacked, ${entryCount} files`)'

@@ -1,0 +1,102 @@
+// Calls of the methods that lexicons/ describes. Inputs and answers are validated.
+
+import type { l } from "@atproto/lex-schema"
+import type { Clock } from "./clock.js"
+import { backoff } from "./clock.js"
+import { NoAnswerError, verdictOf, XrpcError } from "./errors.js"
+import { lexParse, lexStringify, type LexValue } from "./json.js"
+import type { Call, Transport } from "./transport.js"
+
+/** A query or a procedure of the lexicons. */
+export type Method = l.Query | l.Procedure
+
+/** The parameters of a query. */
+export type Params<M extends Method> = l.InferInput<M["parameters"]>
+
+/** The input of a procedure. */
+export type Input<M extends Method> = l.InferMethodInputBody<M>
+
+/** The answer of a method. */
+export type Output<M extends Method> = l.InferMethodOutputBody<M>
+
+/** Encodes the input of a procedure, and refuses one that breaks the lexicon. */
+export function encodeInput<M extends l.Procedure>(method: M, input: Input<M>): string {
+  const schema = method.input.schema
+  if (schema === undefined) return ""
+  schema.validate(input)
+  return lexStringify(input as LexValue)
+}
+
+/**
+ * Decodes an answer.
+ *
+ * @throws NoAnswerError if it breaks the lexicon, as the page of a proxy does: such a text says
+ *   nothing about what the service did
+ */
+export function decodeAnswer<M extends Method>(method: M, text: string): Output<M> {
+  try {
+    const schema = method.output.schema
+    return (schema === undefined ? undefined : schema.parse(lexParse(text))) as Output<M>
+  } catch (err) {
+    throw new NoAnswerError(`${method.nsid}: the answer breaks the lexicon`, { cause: err })
+  }
+}
+
+/**
+ * The methods of a service. It repeats what a query may repeat, by the retry table, until `signal`
+ * aborts: then it throws what came last. Writes that must not be lost go through the outbox instead.
+ */
+export class Api {
+  constructor(
+    readonly transport: Transport,
+    private readonly clock: Clock,
+    private readonly signal: AbortSignal,
+  ) {}
+
+  /** Makes a query. */
+  query<M extends l.Query>(method: M, params: Params<M>): Promise<Output<M>> {
+    method.parameters.validate(params)
+    return this.call(method, { params: toSearch(params as Record<string, unknown>) })
+  }
+
+  /** Makes a procedure that may be repeated without a key, such as confirmWelcome. */
+  procedure<M extends l.Procedure>(method: M, input: Input<M>): Promise<Output<M>> {
+    return this.call(method, { body: encodeInput(method, input) })
+  }
+
+  /** Sends a request again that the service has accepted before, byte for byte. */
+  resend(method: string, body: string): Promise<string> {
+    return this.repeat({ method, body }, (text) => text)
+  }
+
+  private call<M extends Method>(method: M, call: Omit<Call, "method">): Promise<Output<M>> {
+    return this.repeat({ ...call, method: method.nsid }, (text) => decodeAnswer(method, text))
+  }
+
+  private async repeat<T>(call: Call, decode: (text: string) => T): Promise<T> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return decode(await this.transport.call({ ...call, signal: this.signal }))
+      } catch (err) {
+        if (verdictOf(err) !== "again" || this.signal.aborted) throw err
+        await this.clock.sleep(waitOf(err, this.clock, attempt), this.signal)
+        if (this.signal.aborted) throw err
+      }
+    }
+  }
+}
+
+/** How long to wait after a failure that calls for the same again, in milliseconds. */
+export function waitOf(err: unknown, clock: Clock, attempt: number): number {
+  return (err instanceof XrpcError ? err.retryAfter : undefined) ?? backoff(clock, attempt)
+}
+
+function toSearch(params: Record<string, unknown>): URLSearchParams {
+  const search = new URLSearchParams()
+  for (const [name, value] of Object.entries(params)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined) search.append(name, String(one))
+    }
+  }
+  return search
+}

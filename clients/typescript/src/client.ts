@@ -1,0 +1,398 @@
+// A device of a person: everything that an app does with a service.
+
+import { Api } from "./api.js"
+import { hex } from "./bytes.js"
+import { type Clock, systemClock } from "./clock.js"
+import type { Core, Did, Envelope } from "./core.js"
+import { idLength, usualEnvelope } from "./envelope.js"
+import { OutOfStepError, verdictOf, XrpcError } from "./errors.js"
+import { EventStream, type StreamEvent } from "./events.js"
+import type { OpenSocket } from "./events-socket.js"
+import type { LexValue } from "./json.js"
+import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
+import { Locks } from "./locks.js"
+import { Log } from "./log.js"
+import type { Group, Mls } from "./mls.js"
+import { Outbox, type OutboxEvents } from "./outbox.js"
+import { type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
+import { Recovery } from "./recovery.js"
+import { type Changes, get, getAll, type Store } from "./store.js"
+import type { Transport } from "./transport.js"
+import { WelcomeLostError, Welcomes } from "./welcome.js"
+import { type AddContent, type Committed } from "./write-commits.js"
+import type { CreateContent } from "./write-convos.js"
+import type { SendContent, SentMessage } from "./write-messages.js"
+import { ClientWriter } from "./writer.js"
+import * as mls from "#lexicons"
+
+/** What an app hears of a client. */
+export interface ClientEvents extends OutboxEvents {
+  /** Entries of a convo's log were read and stored. */
+  onItems?(convo: string, items: Item[]): void
+  /** This device has joined a convo. */
+  onJoined?(convo: string): void
+  /**
+   * This device cannot join with its Welcome, and cannot come back by itself: a member must add the
+   * person again.
+   */
+  onWelcomeLost?(convo: string, err: Error): void
+  /** Any event of the stream, after the client has done what it asks for. */
+  onEvent?(event: StreamEvent): void
+  /** The event stream has lost its connection, and connects again. */
+  onReconnect?(err: unknown): void
+}
+
+/** What a client works with. */
+export interface ClientOptions {
+  /** The person's DID. */
+  readonly did: Did
+  /** Storage of this device alone. */
+  readonly store: Store
+  readonly transport: Transport
+  readonly mls: Mls
+  readonly events?: ClientEvents
+  /** How a plaintext holds the message's id. All clients of a convo must have the same form. */
+  readonly envelope?: Envelope
+  /** Makes a WebSocket, where the platform has none and the transport passes no streams on. */
+  readonly openSocket?: OpenSocket
+  /** How many one-time KeyPackages a full stock has, at most 99. */
+  readonly fullStock?: number
+  readonly clock?: Clock
+}
+
+/** What can go with a message. */
+export interface SendOptions extends Pick<SendContent, "embedType" | "embedUri"> {
+  readonly changes?: Changes
+}
+
+/** A message that is stored and will be sent. */
+export interface Sending {
+  /** The message's own id, which its entry of the log has too. */
+  readonly id: string
+  /**
+   * Resolves when the service has it. Rejects with an {@link XrpcError} if it refuses it for good: it
+   * is then in `outbox.refused()` too, and nobody need wait here.
+   */
+  readonly sent: Promise<SentMessage>
+}
+
+/** A device of a person. All its methods can be called at any time, and at the same time. */
+export class Client {
+  private stream: EventStream | undefined
+
+  private constructor(
+    private readonly core: Core,
+    private readonly log: Log,
+    /** The writes that the service has not accepted yet. */
+    readonly outbox: Outbox,
+    private readonly recovery: Recovery,
+    private readonly welcomes: Welcomes,
+    private readonly stock: KeyPackageStock,
+    private readonly events: ClientEvents,
+    private readonly openSocket: OpenSocket | undefined,
+    private readonly closing: AbortController,
+  ) {}
+
+  /** Opens the client of a device. It goes on with what an earlier life has not finished. */
+  static async open(options: ClientOptions): Promise<Client> {
+    const { did, store, transport, mls: library, events = {}, clock = systemClock, envelope = usualEnvelope } = options
+    const closing = new AbortController()
+    const locks = new Locks()
+    const api = new Api(transport, clock, closing.signal)
+    const core: Core = { did, store, api, mls: library, clock, locks, envelope }
+    const log = new Log(core, (convo, items) => events.onItems?.(convo, items))
+    const writer = new ClientWriter({ ...core, log })
+    let client: Client | undefined
+    const onLost = (queue: string, err: Error) => client?.lost(queue, err)
+    const outbox = await Outbox.open({ store, transport, writer, locks, clock, events: { ...events, onLost } })
+    client = new Client(
+      core, log, outbox, new Recovery(core, log, outbox, closing.signal), new Welcomes(core),
+      new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing)
+    await client.begin()
+    return client
+  }
+
+  private async begin(): Promise<void> {
+    this.outbox.resume()
+    for (const thread of await this.convos()) {
+      if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
+    }
+  }
+
+  /** Ends everything, and leaves the store open. What is not done waits for the next life. */
+  async close(): Promise<void> {
+    this.closing.abort()
+    await this.stream?.close()
+    await this.outbox.close()
+  }
+
+  /** This device's id, for `registerPushTarget`. */
+  deviceId(): Promise<string> {
+    return deviceIdOf(this.core)
+  }
+
+  // Convos
+
+  /**
+   * Makes a convo, and returns its id. Each member must have published KeyPackages.
+   *
+   * @throws XrpcError `KeyPackageNotFound` if somebody has none for this person
+   */
+  async createConvo(members: readonly Did[], metadata: { name?: string; description?: string } = {}): Promise<string> {
+    const groupId = this.newId()
+    const content: CreateContent = { groupId, members, claim: this.newId(), ...metadata }
+    const { convoId } = (await this.write(`create:${groupId}`, "create", content)) as { convoId: string }
+    return convoId
+  }
+
+  /** The convos that this device has joined, and those that it has left. */
+  convos(): Promise<Thread[]> {
+    return getAll<Thread>(this.core.store, names.threads)
+  }
+
+  /** The MLS group behind a convo, as this device has it. */
+  async group(convo: string): Promise<Group> {
+    return this.core.mls.describe(await mustRead(this.core.store, names.group(convo)))
+  }
+
+  /** Adds people. With `again` it replaces the leaves of people that never joined. */
+  async add(convo: string, dids: readonly Did[], again = false): Promise<Committed> {
+    const content: AddContent = { dids, claim: this.newId(), ...(again && { again }) }
+    return (await this.write(convo, "add", content)) as unknown as Committed
+  }
+
+  /** Removes a person with all its devices. */
+  async remove(convo: string, did: Did): Promise<Committed> {
+    return (await this.write(convo, "remove", { did })) as unknown as Committed
+  }
+
+  /** Renews this device's keys in the group. */
+  async update(convo: string): Promise<Committed> {
+    return (await this.write(convo, "update", {})) as unknown as Committed
+  }
+
+  /** Leaves a convo, and blocks who invited this person if `block` is set. */
+  async leave(convo: string, block = false): Promise<void> {
+    await this.write(convo, "leave", { block })
+  }
+
+  /** Comes back into a convo of this person by an external commit. */
+  async rejoin(convo: string): Promise<void> {
+    await this.write(rejoinQueue(convo), "rejoin", { convoId: convo })
+    await this.sync(convo)
+  }
+
+  // Messages
+
+  /**
+   * Stores a message, and sends it as soon as it can. When it returns, the message cannot get lost.
+   *
+   * @param options.changes records of the app that are stored in the same step, under names that begin
+   *   with `app/`: for example, that the draft is gone. So a crash cannot make the app send it twice.
+   */
+  async send(convo: string, content: Uint8Array, options: SendOptions = {}): Promise<Sending> {
+    const { changes, ...embed } = options
+    const id = this.newId()
+    const body: SendContent = { id, content, ...embed }
+    const { settled } = await this.outbox.add(convo, "send", body as unknown as LexValue, new Map(changes))
+    return { id, sent: settled as unknown as Promise<SentMessage> }
+  }
+
+  /** The entries of a convo's log that this device has read, after a seq. */
+  async items(convo: string, after = 0): Promise<Item[]> {
+    const items: Item[] = []
+    const from = names.item(convo, after)
+    for (const name of await this.core.store.list(names.items(convo))) {
+      const item = name > from ? await get<Item>(this.core.store, name) : undefined
+      if (item !== undefined) items.push(item)
+    }
+    return items
+  }
+
+  /** What this device has read and the server has lost, until it comes back. */
+  lostItems(convo: string): Promise<Item[]> {
+    return getAll<Item>(this.core.store, names.loose(convo))
+  }
+
+  /** Forgets the entries of a convo up to a seq, when the app has them in a store of its own. */
+  async forget(convo: string, upTo: number): Promise<void> {
+    const last = names.item(convo, upTo)
+    const old = (await this.core.store.list(names.items(convo))).filter((name) => name <= last)
+    await this.core.store.write(new Map(old.map((name) => [name, undefined])))
+  }
+
+  /** Reads a convo's log to its end. */
+  async sync(convo: string): Promise<void> {
+    try {
+      const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
+      if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
+    } catch (err) {
+      if (err instanceof OutOfStepError || isLost(err)) this.lost(convo, err as Error)
+      else throw err
+    }
+  }
+
+  /** Reads all convos, and joins those whose Welcomes wait. */
+  async syncAll(): Promise<void> {
+    await this.joinAll()
+    for (const thread of await this.convos()) {
+      if (!thread.left) await this.syncUnlessGone(thread.convoId)
+    }
+  }
+
+  /** Tells the server that this person has read a convo up to a seq. */
+  async markRead(convo: string, seq: number): Promise<void> {
+    await this.core.api.procedure(mls.updateCursor.main, { convoId: convo, seq })
+  }
+
+  // Joining
+
+  /**
+   * Joins a convo that this person was added to. If the Welcome is of no use, it comes back by an
+   * external commit.
+   *
+   * @throws WelcomeLostError if that is not possible either
+   */
+  async join(convo: string): Promise<void> {
+    try {
+      await this.core.locks.run(lockOf(convo), () => this.welcomes.join(convo))
+    } catch (err) {
+      if (!(err instanceof WelcomeLostError)) throw err
+      await this.comeBack(convo, err)
+    }
+    this.events.onJoined?.(convo)
+    await this.sync(convo)
+  }
+
+  private async comeBack(convo: string, lost: WelcomeLostError): Promise<void> {
+    try {
+      await this.rejoin(convo)
+      await this.core.store.write(new Map([[names.welcome(convo), undefined]]))
+    } catch (err) {
+      this.events.onWelcomeLost?.(convo, lost)
+      throw new WelcomeLostError(lost.message, { cause: err })
+    }
+  }
+
+  // joinAll joins what an earlier life has begun to join, and the convos that this device is not in.
+  private async joinAll(): Promise<void> {
+    const joined = new Set((await this.convos()).filter(({ left }) => !left).map(({ convoId }) => convoId))
+    const waiting = new Set(await this.welcomes.unfinished())
+    for (let cursor: string | undefined; ; ) {
+      const page = await this.core.api.query(mls.getConvos.main, { ...(cursor !== undefined && { cursor }) })
+      for (const { id } of page.conversations) if (!joined.has(id)) waiting.add(id)
+      cursor = page.cursor
+      if (cursor === undefined) break
+    }
+    for (const convo of waiting) await this.joinIfInvited(convo)
+  }
+
+  private async joinIfInvited(convo: string): Promise<void> {
+    try {
+      await this.join(convo)
+    } catch (err) {
+      if (!(err instanceof WelcomeLostError) && !isRefusal(err)) throw err
+    }
+  }
+
+  /** Accepts a convo to which a stranger has invited this person. */
+  async accept(convo: string): Promise<void> {
+    await this.core.api.procedure(mls.acceptConvo.main, { convoId: convo })
+  }
+
+  /** Publishes KeyPackages, if this device needs more. Returns how many. */
+  replenish(): Promise<number> {
+    return this.stock.keep()
+  }
+
+  // The event stream
+
+  /** Follows the event stream: the client reads, joins and publishes what its events ask for. */
+  listen(): void {
+    this.stream ??= new EventStream(this.core, {
+      onEvent: (event) => this.onEvent(event),
+      onMissing: () => this.syncAll(),
+      onReconnect: (err) => this.events.onReconnect?.(err),
+      onStop: (err) => err instanceof XrpcError && this.events.onStop?.(err),
+    }, this.openSocket)
+    this.stream.start()
+  }
+
+  /** Tries everything again at once: the network is back, the app is shown again, or a user asks. */
+  resume(): void {
+    this.outbox.resume()
+    this.stream?.reconnect()
+  }
+
+  private async onEvent(event: StreamEvent): Promise<void> {
+    switch (event.type) {
+      case "messageEvent":
+        await this.reach(event.body.message.convoId, event.body.message.seq)
+        break
+      case "commitEvent":
+        await this.reach(event.body.convoId, event.body.seq)
+        break
+      case "membershipEvent":
+        await this.onMembership(event.body.convoId, event.body.did, event.body.commitNeeded === true)
+        break
+      case "welcomeEvent":
+        if (event.body.deviceId === (await this.deviceId())) await this.joinIfInvited(event.body.convoId)
+        break
+      case "keyPackagesEvent":
+        if (event.body.deviceId === (await this.deviceId())) await this.replenish()
+        break
+    }
+    this.events.onEvent?.(event)
+  }
+
+  // reach reads a convo's log, if it is not read up to a seq yet.
+  private async reach(convo: string, seq: number): Promise<void> {
+    const thread = await this.log.thread(convo)
+    if (thread !== undefined && thread.cursor < seq) await this.syncUnlessGone(convo)
+  }
+
+  private async onMembership(convo: string, did: string, commitNeeded: boolean): Promise<void> {
+    if ((await this.log.thread(convo)) === undefined) return
+    await this.syncUnlessGone(convo)
+    // All members try it. One commit wins, and the others find nothing left to do.
+    if (commitNeeded && did !== this.core.did) await this.outbox.add(convo, "remove", { did })
+  }
+
+  private async syncUnlessGone(convo: string): Promise<void> {
+    try {
+      await this.sync(convo)
+    } catch (err) {
+      if (!isRefusal(err)) throw err // the person has left, or was removed
+    }
+  }
+
+  private lost(queue: string, err: Error): void {
+    const convo = lockOf(queue)
+    this.events.onLost?.(convo, err)
+    this.recovery.start(convo).catch((failed: unknown) => {
+      if (!this.closing.signal.aborted) this.events.onFailure?.(failed)
+    })
+  }
+
+  /** Makes good what the server has lost of a convo: docs/RECOVERY.md. The client does it by itself. */
+  recover(convo: string): Promise<void> {
+    return this.recovery.start(convo)
+  }
+
+  private async write(queue: string, kind: string, content: object): Promise<LexValue> {
+    const { settled } = await this.outbox.add(queue, kind, content as LexValue)
+    return settled
+  }
+
+  private newId(): string {
+    return hex(this.core.clock.randomBytes(idLength))
+  }
+}
+
+function isLost(err: unknown): boolean {
+  return err instanceof XrpcError && verdictOf(err) === "lost"
+}
+
+function isRefusal(err: unknown): boolean {
+  return err instanceof XrpcError && ["refused", "lost"].includes(verdictOf(err))
+}

@@ -1,0 +1,37 @@
+// What the parts of a client share.
+
+import type { Api } from "./api.js"
+import type { Clock } from "./clock.js"
+import type { Locks } from "./locks.js"
+import type { Mls } from "./mls.js"
+import type { Store } from "./store.js"
+
+/** A DID, as the lexicons have it. */
+export type Did = `did:${string}:${string}`
+
+/** What the parts of a client share. */
+export interface Core {
+  readonly did: Did
+  readonly store: Store
+  readonly api: Api
+  readonly mls: Mls
+  readonly clock: Clock
+  readonly locks: Locks
+  readonly envelope: Envelope
+}
+
+/** A plaintext: the message's own id, and what the app wants to say. */
+export interface Message {
+  /** Hexadecimal. It is the same when the message has to be encrypted again. */
+  readonly id: string
+  readonly content: Uint8Array
+}
+
+/**
+ * How a plaintext holds the message's id and its content. All clients of a convo must have the same
+ * form. A message without an id of this form gets the digest of its ciphertext as its id.
+ */
+export interface Envelope {
+  wrap(message: Message): Uint8Array
+  unwrap(plaintext: Uint8Array): Partial<Message> & Pick<Message, "content">
+}

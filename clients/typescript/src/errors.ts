@@ -1,0 +1,98 @@
+// What a service answered, and what a client does then. See docs/CLIENTS.md.
+
+/** An answer that is not 2xx. */
+export class XrpcError extends Error {
+  override readonly name = "XrpcError"
+
+  constructor(
+    readonly status: number,
+    /** The error's name, such as `EpochMismatch`. */
+    readonly error: string,
+    /** The text of the answer. What a client needs to go on stands there in a fixed form. */
+    readonly text: string,
+    /** Of the header `Retry-After`, in milliseconds. */
+    readonly retryAfter?: number,
+  ) {
+    super(`${status} ${error}: ${text}`)
+  }
+}
+
+/** There was no answer, or none of this service. What was asked for may have been done. */
+export class NoAnswerError extends Error {
+  override readonly name = "NoAnswerError"
+}
+
+/** The log goes another way than this device's group: docs/RECOVERY.md. */
+export class OutOfStepError extends Error {
+  override readonly name = "OutOfStepError"
+}
+
+/** The name of the error that a service answered, or `""`. */
+export function errorName(err: unknown): string {
+  return err instanceof XrpcError ? err.error : ""
+}
+
+/**
+ * What a client does with a write after an answer:
+ *
+ * | verdict | |
+ * |---|---|
+ * | `again` | it sends the same bytes again under the same key, after a while |
+ * | `later` | the same, not before the time that the answer names |
+ * | `stale` | the epoch is over: it reads the log, and makes the write anew under a new key |
+ * | `lost` | the server is behind this device. It has lost writes: docs/RECOVERY.md |
+ * | `stop` | the account may not use the service now: it stops everything, and keeps everything |
+ * | `refused` | to repeat it does not help |
+ */
+export type Verdict = "again" | "later" | "stale" | "lost" | "stop" | "refused"
+
+/** One line of the retry table. What is left out fits every answer. */
+export interface Rule {
+  readonly status?: number
+  readonly error?: string
+  readonly text?: RegExp
+  readonly then: Verdict
+}
+
+/** The retry table. The first line that fits an answer counts. No answer at all is `again`. */
+export const retryTable: readonly Rule[] = [
+  { status: 429, error: "QuotaExceeded", then: "later" },
+  { status: 429, then: "again" },
+  { status: 501, then: "refused" },
+  { status: 401, error: "InvalidToken", text: /was used before/, then: "again" },
+  { status: 401, then: "stop" },
+  { status: 400, error: "ExpiredToken", then: "stop" },
+  { status: 403, error: "Blocked", text: /is blocked by the caller/, then: "refused" },
+  { status: 403, error: "Blocked", then: "stop" },
+  { status: 403, error: "AccountInactive", then: "stop" },
+  { status: 404, error: "ConvoNotFound", then: "lost" },
+  { status: 409, error: "RequestInProgress", then: "again" },
+  { status: 409, error: "EpochMismatch", text: /is ahead/, then: "lost" },
+  { status: 409, error: "EpochMismatch", then: "stale" },
+  { status: 408, then: "again" },
+]
+
+/** Says what to do after a failed call. An error that is no answer of the service is thrown again. */
+export function verdictOf(err: unknown): Verdict {
+  if (err instanceof NoAnswerError) return "again"
+  if (err instanceof OutOfStepError) return "lost"
+  if (!(err instanceof XrpcError)) throw err
+  if (err.status >= 500 && err.status !== 501) return "again"
+  const rule = retryTable.find((line) => fits(line, err))
+  return rule?.then ?? "refused"
+}
+
+function fits(rule: Rule, err: XrpcError): boolean {
+  return (
+    (rule.status === undefined || rule.status === err.status) &&
+    (rule.error === undefined || rule.error === err.error) &&
+    (rule.text === undefined || rule.text.test(err.text))
+  )
+}
+
+/** The time that a `QuotaExceeded` names, in milliseconds of Unix time, if it names one. */
+export function resetsAt(err: XrpcError): number | undefined {
+  const named = /resets at (\S+)/.exec(err.text)?.[1]
+  const time = named === undefined ? Number.NaN : Date.parse(named)
+  return Number.isNaN(time) ? undefined : time
+}

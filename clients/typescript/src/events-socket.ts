@@ -1,0 +1,76 @@
+// Events over a WebSocket, of subscribeConvoEvents.
+
+import { decodeAll } from "@atproto/lex-cbor"
+import { NoAnswerError } from "./errors.js"
+import { endOf, type Incoming, type Place, readEvent } from "./events.js"
+
+/** What this package uses of a WebSocket. Those of browsers, of Node 22 and of `ws` have it. */
+export interface Socket {
+  binaryType: string
+  onmessage: ((event: { readonly data: unknown }) => void) | null
+  onclose: ((event: { readonly code: number; readonly reason: string }) => void) | null
+  onerror: ((event: unknown) => void) | null
+  close(): void
+}
+
+/** Opens a WebSocket. */
+export type OpenSocket = (url: string) => Socket
+
+/** The platform's WebSocket, if it has one. Node 20 has none. */
+function platformSocket(url: string): Socket {
+  if (typeof WebSocket === "undefined") throw new Error("this platform has no WebSocket: pass openSocket")
+  return new WebSocket(url) as Socket
+}
+
+/** Reads the events of a connection. */
+export async function* socketEvents(
+  open: OpenSocket = platformSocket, url: string, signal: AbortSignal,
+): AsyncGenerator<Incoming> {
+  const socket = open(url)
+  socket.binaryType = "arraybuffer"
+  const waiting: (Uint8Array | Error)[] = []
+  let wake = () => {}
+  const add = (one: Uint8Array | Error) => {
+    waiting.push(one)
+    wake()
+  }
+  socket.onmessage = ({ data }) => add(data instanceof ArrayBuffer ? new Uint8Array(data) : new NoAnswerError("a text frame"))
+  socket.onclose = ({ code, reason }) => add(endOf(reason === "" ? `closed with code ${code}` : reason))
+  socket.onerror = () => add(new NoAnswerError("the WebSocket failed"))
+  const abort = () => add(new NoAnswerError("the stream was closed"))
+  signal.addEventListener("abort", abort)
+  if (signal.aborted) abort()
+  try {
+    for (;;) {
+      const frame = waiting.shift()
+      if (frame === undefined) await new Promise<void>((resolve) => (wake = resolve))
+      else if (frame instanceof Error) throw frame
+      else {
+        const incoming = read(frame)
+        if (incoming !== undefined) yield incoming
+      }
+    }
+  } finally {
+    signal.removeEventListener("abort", abort)
+    socket.close()
+  }
+}
+
+// read reads a frame: a header and a body, both DAG-CBOR.
+function read(frame: Uint8Array): Incoming | undefined {
+  const [header, body] = [...decodeAll(frame)] as unknown as [Header?, Record<string, unknown>?]
+  if (header === undefined || body === undefined) throw new NoAnswerError("a frame without header and body")
+  if (header.op === -1) throw endOf(`${String(body.error)}: ${String(body.message ?? "")}`)
+  const name = (header.t ?? "").replace(/^#/, "")
+  if (name === "infoEvent") return body.name === "OutdatedCursor" ? "outdated" : undefined
+  const event = readEvent(name, body)
+  if (event === undefined) return undefined
+  const place: Place = { cursor: String(body.cursor), ...(typeof body.position === "string" && { position: body.position }) }
+  return { event, place }
+}
+
+interface Header {
+  readonly op: number
+  readonly t?: string
+}
+

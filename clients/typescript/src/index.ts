@@ -1,0 +1,27 @@
+// A client of mlsd. See README.md.
+
+export { Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
+export type { Did, Envelope, Message } from "./core.js"
+export { type Clock, systemClock } from "./clock.js"
+export {
+  errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, type Verdict, verdictOf, XrpcError,
+} from "./errors.js"
+export { Api, type Input, type Method, type Output, type Params } from "./api.js"
+export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
+export { SessionTransport } from "./transport-session.js"
+export { type Changes, MemoryStore, type Store } from "./store.js"
+export { IndexedDBStore } from "./store-indexeddb.js"
+export {
+  type Added, Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite, StoreError,
+  type Write, type Writer,
+} from "./outbox.js"
+export type { Kept, KeptWrite } from "./kept.js"
+export { Locks } from "./locks.js"
+export type { LexValue } from "./json.js"
+export type { Change, Group, Header, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
+export type { Item, Thread } from "./records.js"
+export type { StreamEvent } from "./events.js"
+export type { OpenSocket, Socket } from "./events-socket.js"
+export { WelcomeLostError } from "./welcome.js"
+export type { Committed } from "./write-commits.js"
+export type { SendContent, SentMessage } from "./write-messages.js"

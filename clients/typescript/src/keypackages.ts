@@ -1,0 +1,54 @@
+// The keeper of the stock of KeyPackages: docs/KEYPACKAGES.md.
+
+import { sha256 } from "./bytes.js"
+import type { Core } from "./core.js"
+import type { LexValue } from "./json.js"
+import type { Outbox } from "./outbox.js"
+import { mostAtOnce, type PublishContent } from "./write-keypackages.js"
+import * as mls from "#lexicons"
+
+/** The queue of publications. */
+export const publishQueue = "keypackages"
+
+/** The device's id: the SHA-256 of its signature key, in hexadecimal. */
+export function deviceIdOf(core: Core): Promise<string> {
+  return sha256(core.mls.signatureKey)
+}
+
+/** Keeps enough KeyPackages of this device published, and always one of last resort. */
+export class KeyPackageStock {
+  /** @param full how many one-time KeyPackages a full stock has, at most 99 */
+  constructor(
+    private readonly core: Core,
+    private readonly outbox: Outbox,
+    private readonly full = mostAtOnce - 1,
+  ) {}
+
+  /**
+   * Asks how many are available, and publishes what is missing if the server says that more are needed
+   * or none is of last resort. Call it after the start, once a day, and at a `#keyPackagesEvent`.
+   *
+   * @returns how many were published
+   */
+  async keep(): Promise<number> {
+    if (this.outbox.pending(publishQueue).length > 0) return 0
+    const device = await this.counts()
+    if (device !== undefined && !device.needsReplenish && device.lastResort > 0) return 0
+    return this.publish(Math.max(0, this.full - (device?.available ?? 0)), (device?.lastResort ?? 0) === 0)
+  }
+
+  /** Publishes new KeyPackages, and returns how many the server took. */
+  async publish(oneTime: number, lastResort: boolean): Promise<number> {
+    if (oneTime === 0 && !lastResort) return 0
+    const content: PublishContent = { oneTime, lastResort }
+    const { settled } = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
+    const { published } = (await settled) as { published: number }
+    return published
+  }
+
+  private async counts() {
+    const deviceId = await deviceIdOf(this.core)
+    const { byDevice } = await this.core.api.query(mls.getKeyPackageStats.main, { deviceId })
+    return byDevice.find((device) => device.deviceId === deviceId)
+  }
+}

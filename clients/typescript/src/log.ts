@@ -1,0 +1,207 @@
+// Reading a convo's log.
+
+import { type Output } from "./api.js"
+import { sha256 } from "./bytes.js"
+import type { Core } from "./core.js"
+import { errorName, OutOfStepError } from "./errors.js"
+import { didOf, type Header } from "./mls.js"
+import { type Item, mustRead, names, type Own, type Pending, type Thread } from "./records.js"
+import { rewind } from "./rewind.js"
+import { type Changes, get, getAll, put } from "./store.js"
+import * as mls from "#lexicons"
+
+const pageSize = 100
+
+type Page = Output<typeof mls.getMessages.main>
+type Entry = Page["messages"][number]
+
+/** A page that is being read. It is stored in one step. */
+interface Reading {
+  thread: Thread
+  state: Uint8Array
+  pending: Pending | undefined
+  readonly changes: Changes
+  readonly items: Item[]
+}
+
+/** Reads logs, and keeps what it has read. */
+export class Log {
+  constructor(
+    private readonly core: Core,
+    private readonly onItems: (convo: string, items: Item[]) => void,
+  ) {}
+
+  /** What this device knows of a convo. */
+  thread(convo: string): Promise<Thread | undefined> {
+    return get<Thread>(this.core.store, names.thread(convo))
+  }
+
+  /** Stores another state of a thread. */
+  async save(thread: Thread): Promise<void> {
+    const changes: Changes = new Map()
+    put(changes, names.thread(thread.convoId), thread)
+    await this.core.store.write(changes)
+  }
+
+  /**
+   * Reads a convo's log to its end. The caller has the convo's lock. Each page is one write of keys,
+   * place and plaintexts: after a crash the page is read again, and the keys for it are still there.
+   *
+   * @throws OutOfStepError if the log goes another way than this device's group
+   */
+  async read(convo: string): Promise<Thread> {
+    for (;;) {
+      const thread = await this.thread(convo)
+      if (thread === undefined) throw new Error(`this device is not in convo ${convo}`)
+      if (thread.stuck) throw new OutOfStepError(`convo ${convo}: a commit could not be processed`)
+      const page = await this.page(thread)
+      if (page === undefined) {
+        await this.core.store.write(await rewind(this.core, thread))
+        continue
+      }
+      if (page.messages.length > 0) await this.take(thread, page.messages)
+      if (page.cursor === undefined) return (await this.thread(convo)) ?? thread
+      if (page.messages.length === 0) throw new Error("an empty page with a cursor")
+    }
+  }
+
+  // page asks for the entries behind the last one that was read. It names that entry by its id, so
+  // that the server notices if it does not have it any more: then there is no page.
+  private async page(thread: Thread): Promise<Page | undefined> {
+    const since = thread.last === "" ? { sinceSeq: thread.cursor } : { sinceMessage: thread.last }
+    try {
+      const page = await this.core.api.query(mls.getMessages.main, {
+        convoId: thread.convoId, messageType: "all", limit: pageSize, ...since,
+      })
+      return (page.lastSeq ?? thread.cursor) < thread.cursor ? undefined : page
+    } catch (err) {
+      if (errorName(err) === "InvalidCursor") return undefined
+      if (errorName(err) === "NotMember") await this.save({ ...thread, left: true })
+      throw err
+    }
+  }
+
+  private async take(thread: Thread, entries: readonly Entry[]): Promise<void> {
+    const { store } = this.core
+    const pending = await get<Pending>(store, names.pending(thread.convoId))
+    const state = await mustRead(store, names.group(thread.convoId))
+    const reading: Reading = { thread, state, pending, changes: new Map(), items: [] }
+    const outOfStep = await this.takeAll(reading, entries)
+    const { changes, items } = reading
+    put(changes, names.thread(thread.convoId), reading.thread)
+    changes.set(names.group(thread.convoId), reading.state)
+    for (const item of items) put(changes, names.item(thread.convoId, item.seq), item)
+    await store.write(changes)
+    if (items.length > 0) this.onItems(thread.convoId, items)
+    if (outOfStep !== undefined) throw outOfStep
+  }
+
+  // takeAll reads entries until one goes another way than the group, whose error it returns.
+  private async takeAll(reading: Reading, entries: readonly Entry[]): Promise<OutOfStepError | undefined> {
+    for (const entry of entries) {
+      try {
+        const item = await this.takeOne(reading, entry)
+        reading.items.push(item)
+        const { thread } = reading
+        reading.thread = { ...thread, first: thread.first || item.seq, cursor: item.seq, last: item.id }
+      } catch (err) {
+        if (err instanceof OutOfStepError) return err
+        throw err
+      }
+    }
+    return undefined
+  }
+
+  // takeOne reads one entry. It trusts no field: the seq must be the next one, and the entry's own
+  // bytes say what it is.
+  private async takeOne(reading: Reading, entry: Entry): Promise<Item> {
+    const { thread, changes } = reading
+    if (thread.first !== 0 && entry.seq !== thread.cursor + 1) {
+      throw new Error(`convo ${thread.convoId}: seq ${entry.seq} follows ${thread.cursor}`)
+    }
+    const digest = await sha256(entry.ciphertext)
+    if (thread.first === 0 && thread.addedBy !== undefined && thread.addedBy !== digest) {
+      throw new OutOfStepError(`convo ${thread.convoId}: the log begins with another addition of this device`)
+    }
+    const loose = await this.takeLoose(reading, digest)
+    if (loose !== undefined) return { ...loose, seq: entry.seq, id: entry.id, createdAt: entry.createdAt }
+    const { seq, id, createdAt, sender } = entry
+    const base = { seq, id, createdAt, sender, digest, own: false, state: "read" as const }
+    if (reading.pending?.digest === digest) {
+      reading.state = reading.pending.state
+      reading.pending = undefined
+      changes.set(names.pending(thread.convoId), undefined)
+      return { ...base, kind: "commit", own: true }
+    }
+    const own = await get<Own>(this.core.store, names.own(digest))
+    if (own !== undefined) {
+      changes.set(names.own(digest), undefined)
+      return { ...base, kind: "application", own: true, messageId: own.messageId, content: own.content }
+    }
+    return this.process(reading, entry.ciphertext, base)
+  }
+
+  private async process(reading: Reading, bytes: Uint8Array, base: Omit<Item, "kind">): Promise<Item> {
+    const { mls } = this.core
+    const header = headerOf(this.core, bytes)
+    if (header === undefined) return { ...base, kind: "application", state: "unreadable" }
+    const { kind, epoch } = header
+    const { entered, rewound, convoId } = reading.thread
+    const present = mls.describe(reading.state).epoch
+    if (rewound && kind === "commit" && epoch + 1 >= entered && epoch < present) {
+      throw new OutOfStepError(`convo ${convoId}: seq ${base.seq}: another commit has taken epoch ${epoch}`)
+    }
+    if (epoch < entered || (rewound && epoch < present)) return { ...base, kind, state: "past" }
+    try {
+      const got = await mls.process(reading.state, bytes)
+      reading.state = got.state
+      if (kind === "commit") this.passPending(reading)
+      return await this.readable(reading, { ...base, kind, sender: didOf(got.sender) || base.sender }, got.plaintext)
+    } catch (err) {
+      if (err instanceof OutOfStepError) throw err
+      if (kind === "commit" && epoch === present) reading.thread = { ...reading.thread, stuck: true }
+      return { ...base, kind, state: "unreadable" }
+    }
+  }
+
+  // passPending forgets a commit of this device that lost its epoch to another one.
+  private passPending(reading: Reading): void {
+    if (reading.pending === undefined) return
+    reading.pending = undefined
+    reading.changes.set(names.pending(reading.thread.convoId), undefined)
+  }
+
+  private async readable(reading: Reading, item: Item, plaintext: Uint8Array | undefined): Promise<Item> {
+    if (plaintext === undefined) return item
+    const { id, content } = this.core.envelope.unwrap(plaintext)
+    const messageId = id ?? item.digest
+    await this.forgetLoose(reading, messageId)
+    return { ...item, messageId, content }
+  }
+
+  // takeLoose returns what was read before and lost by the server, and has come back byte for byte.
+  private async takeLoose(reading: Reading, digest: string): Promise<Item | undefined> {
+    if (!reading.thread.rewound) return undefined
+    const name = names.looseItem(reading.thread.convoId, digest)
+    const item = await get<Item>(this.core.store, name)
+    if (item !== undefined) reading.changes.set(name, undefined)
+    return item
+  }
+
+  // forgetLoose forgets a message that has come back in other bytes.
+  private async forgetLoose(reading: Reading, messageId: string): Promise<void> {
+    const { thread, changes } = reading
+    if (!thread.rewound) return
+    for (const item of await getAll<Item>(this.core.store, names.loose(thread.convoId))) {
+      if (item.messageId === messageId) changes.set(names.looseItem(thread.convoId, item.digest), undefined)
+    }
+  }
+}
+
+function headerOf(core: Core, bytes: Uint8Array): Header | undefined {
+  try {
+    return core.mls.header(bytes)
+  } catch {
+    return undefined // not an MLS object: the server does not take such ones
+  }
+}

@@ -1,0 +1,374 @@
+// The durable outbox. A write goes through these states:
+//
+//   queued ──seal──▶ sent ──2xx──▶ done
+//     ▲               │ │
+//     └──its epoch is over  └──refused──▶ refused
+//
+// queued: what shall be written is stored, and no bytes yet. sent: bytes and key are stored, and an
+// attempt may have arrived; only these bytes are sent, until the server has said what became of them.
+
+import { waitOf } from "./api.js"
+import type { Clock } from "./clock.js"
+import { resetsAt, verdictOf, XrpcError } from "./errors.js"
+import type { LexValue } from "./json.js"
+import { Kept } from "./kept.js"
+import type { Locks } from "./locks.js"
+import { type Changes, getAll, put, type Store } from "./store.js"
+import type { Transport } from "./transport.js"
+
+/** Something to be written to the service. */
+export interface Write {
+  /** The outbox's own id. Later writes have greater ids. */
+  readonly id: string
+  /** Writes of one queue are sent one after the other: the convo's id, or another name. */
+  readonly queue: string
+  /** Tells the {@link Writer} what it is. */
+  readonly kind: string
+  /** What shall be written: enough to make the request, also a second time in another epoch. */
+  readonly content: LexValue
+  /** Milliseconds of Unix time. */
+  readonly createdAt: number
+  /** The request, once it is made. Then an attempt may have arrived. */
+  readonly sealed?: Sealed
+}
+
+/** The request of a write. It is sent byte for byte, as often as it takes. */
+export interface Sealed {
+  /** The method's NSID. */
+  readonly method: string
+  /** The input, JSON. It has the key. */
+  readonly body: string
+  /** The epoch of a message, or the epoch that a commit creates. */
+  readonly epoch?: number
+  /** The SHA-256 of the message or the commit, in hexadecimal. */
+  readonly digest?: string
+}
+
+/** A write whose request is made. */
+export type SealedWrite = Write & { readonly sealed: Sealed }
+
+/** What a writer makes of a write: a request, or a result if there is nothing to send. */
+export type Plan =
+  | { readonly sealed: Sealed; readonly changes: Changes }
+  | { readonly result: LexValue; readonly changes: Changes }
+
+/**
+ * Makes the requests of an outbox. Each method runs with the lock of the write's queue, and its
+ * changes are stored in one step with the write's new state.
+ */
+export interface Writer {
+  /** The lock of a queue. Queues that change the same records have one lock. */
+  lockOf(queue: string): string
+  /** Makes the request of a write, under a new key. */
+  seal(write: Write): Promise<Plan>
+  /** Says what an accepted write changes, and its result for the app. */
+  done(write: SealedWrite, answer: string): Promise<{ result: LexValue; changes: Changes }>
+  /**
+   * Takes back what `seal` changed, after the server refused the request because its epoch is over.
+   * The write is sealed again afterwards.
+   */
+  unseal(write: SealedWrite): Promise<Changes>
+  /** Says what a refused write changes. */
+  refused(write: Write, err: XrpcError): Promise<Changes>
+}
+
+/** A write that the service refused for good. It stays until the app discards it. */
+export interface RefusedWrite {
+  readonly write: Write
+  readonly status: number
+  readonly error: string
+  readonly text: string
+}
+
+/** What an app hears of an outbox. */
+export interface OutboxEvents {
+  /** The account may not use the service now, or is not signed in. Call `resume` to try again. */
+  onStop?(err: XrpcError): void
+  /** The server has lost writes of a queue, which waits for `resume`: docs/RECOVERY.md. */
+  onLost?(queue: string, err: Error): void
+  /** A write waits until a time, in milliseconds of Unix time, because a quota is used up. */
+  onQuota?(write: Write, until: number, err: XrpcError): void
+  /** The store or the writer failed. The outbox sends nothing until it is opened again. */
+  onFailure?(err: unknown): void
+}
+
+/** What an outbox works with. */
+export interface OutboxParts {
+  readonly store: Store
+  readonly transport: Transport
+  readonly writer: Writer
+  readonly locks: Locks
+  readonly clock: Clock
+  readonly events: OutboxEvents
+}
+
+const outboxPrefix = "outbox/"
+const refusedPrefix = "refused/"
+const quotaWait = 3_600_000 // if the answer does not say how long, and at most in one go
+
+/** A write that is stored. */
+export interface Added {
+  readonly write: Write
+  /** Resolves to the write's result. Rejects with an {@link XrpcError} if it is refused for good. */
+  readonly settled: Promise<LexValue>
+}
+
+/** A write that waits for its end. */
+interface Waiting {
+  readonly settled: Promise<LexValue>
+  resolve(result: LexValue): void
+  reject(err: unknown): void
+}
+
+/** The durable outbox. See the package's README. */
+export class Outbox {
+  private readonly queues = new Map<string, Write[]>()
+  private readonly driving = new Map<string, Promise<void>>()
+  private readonly waiting = new Map<string, Waiting>()
+  private readonly parked = new Set<string>()
+  private readonly closing = new AbortController()
+  private wake = new AbortController()
+  private stopped: unknown
+  private lastId = 0
+
+  private constructor(
+    private readonly parts: OutboxParts,
+    /** The accepted writes that are kept in case that the server loses them. */
+    readonly kept: Kept,
+  ) {}
+
+  /** Opens the outbox of a store. It sends nothing before {@link resume}. */
+  static async open(parts: OutboxParts): Promise<Outbox> {
+    const outbox = new Outbox(parts, await Kept.open(parts.store, parts.clock))
+    for (const write of await getAll<Write>(parts.store, outboxPrefix)) outbox.enqueue(write)
+    return outbox
+  }
+
+  /** Stores a write, with other changes in the same step, and sends it as soon as it can. */
+  async add(queue: string, kind: string, content: LexValue, changes: Changes = new Map()): Promise<Added> {
+    const now = this.parts.clock.now()
+    this.lastId = Math.max(this.lastId + 1, now * 1000)
+    const write: Write = { id: String(this.lastId).padStart(16, "0"), queue, kind, content, createdAt: now }
+    put(changes, outboxPrefix + write.id, write)
+    await this.save(changes)
+    const settled = this.enqueue(write)
+    this.drive(queue)
+    return { write, settled }
+  }
+
+  /** The end of a write of {@link pending}: see {@link Added}. */
+  settled(write: Write): Promise<LexValue> {
+    const waiting = this.waiting.get(write.id)
+    return waiting?.settled ?? Promise.reject(new Error(`no write ${write.id} is in the outbox`))
+  }
+
+  /** The writes that the service has not accepted yet, in their order. */
+  pending(queue?: string): Write[] {
+    const all = queue === undefined ? [...this.queues.values()].flat() : (this.queues.get(queue) ?? [])
+    return [...all].sort((a, b) => (a.id < b.id ? -1 : 1))
+  }
+
+  /** The writes that the service refused for good. */
+  refused(): Promise<RefusedWrite[]> {
+    return getAll<RefusedWrite>(this.parts.store, refusedPrefix)
+  }
+
+  /** Forgets a refused write. */
+  async discard(id: string): Promise<void> {
+    await this.save(new Map([[refusedPrefix + id, undefined]]))
+  }
+
+  /** Sends what waits, at once: after a start, a stop, or when the network is back. */
+  resume(queue?: string): void {
+    if (queue === undefined) this.parked.clear()
+    else this.parked.delete(queue)
+    if (this.stopped instanceof XrpcError) this.stopped = undefined
+    this.wake.abort()
+    this.wake = new AbortController()
+    for (const name of this.queues.keys()) this.drive(name)
+  }
+
+  /** Waits until every queue is empty, waits for `resume`, or the outbox is closed. */
+  async idle(): Promise<void> {
+    while (this.driving.size > 0) await Promise.all(this.driving.values())
+  }
+
+  /** Ends all sending. What waits stays in the store. */
+  async close(): Promise<void> {
+    this.closing.abort()
+    this.wake.abort()
+    await this.idle()
+  }
+
+  private enqueue(write: Write): Promise<LexValue> {
+    this.lastId = Math.max(this.lastId, Number(write.id))
+    this.queues.set(write.queue, [...(this.queues.get(write.queue) ?? []), write])
+    const { promise, resolve, reject } = deferred<LexValue>()
+    promise.catch(() => {}) // nobody need wait for it
+    this.waiting.set(write.id, { settled: promise, resolve, reject })
+    return promise
+  }
+
+  private drive(queue: string): void {
+    if (this.driving.has(queue)) return
+    const driven = this.run(queue).finally(() => {
+      this.driving.delete(queue)
+      if (this.queues.has(queue) && this.mayRun(queue)) this.drive(queue) // it came at the last moment
+    })
+    this.driving.set(queue, driven)
+  }
+
+  private async run(queue: string): Promise<void> {
+    try {
+      for (let attempt = 1; this.mayRun(queue); ) {
+        const write = this.queues.get(queue)?.[0]
+        if (write === undefined) return
+        attempt = (await this.step(write, attempt)) ? 1 : attempt + 1
+      }
+    } catch (err) {
+      this.stopped = err
+      this.parts.events.onFailure?.(err)
+    }
+  }
+
+  private mayRun(queue: string): boolean {
+    return this.stopped === undefined && !this.closing.signal.aborted && !this.parked.has(queue)
+  }
+
+  // step moves a write on, and reports whether it moved.
+  private async step(write: Write, attempt: number): Promise<boolean> {
+    try {
+      if (isSealed(write)) await this.send(write)
+      else await this.locked(write, () => this.seal(write))
+      return true
+    } catch (err) {
+      if (this.closing.signal.aborted) return false
+      return this.react(write, err, attempt)
+    }
+  }
+
+  private async seal(write: Write): Promise<void> {
+    const plan = await this.parts.writer.seal(write)
+    if ("result" in plan) return this.finish(write, plan.result, plan.changes)
+    await this.replace({ ...write, sealed: plan.sealed }, plan.changes)
+  }
+
+  private async send(write: SealedWrite): Promise<void> {
+    const { method, body } = write.sealed
+    const answer = await this.parts.transport.call({ method, body, signal: this.closing.signal })
+    await this.locked(write, async () => {
+      const { result, changes } = await this.parts.writer.done(write, answer)
+      this.kept.add(write, changes)
+      await this.finish(write, result, changes)
+    })
+  }
+
+  private async react(write: Write, err: unknown, attempt: number): Promise<boolean> {
+    const verdict = verdictOf(err)
+    if (verdict === "again") {
+      await this.pause(waitOf(err, this.parts.clock, attempt))
+      return false
+    }
+    if (verdict === "lost") {
+      this.parked.add(write.queue)
+      this.parts.events.onLost?.(write.queue, err instanceof Error ? err : new Error(String(err)))
+      return false
+    }
+    if (!(err instanceof XrpcError)) throw err
+    switch (verdict) {
+      case "later":
+        await this.waitForQuota(write, err)
+        return false
+      case "stale":
+        if (!isSealed(write)) throw err
+        await this.locked(write, () => this.unseal(write))
+        return true
+      case "stop":
+        this.stopped = err
+        this.parts.events.onStop?.(err)
+        return false
+      case "refused":
+        await this.locked(write, () => this.refuse(write, err))
+        return true
+    }
+  }
+
+  private async unseal(write: SealedWrite): Promise<void> {
+    const { sealed: _, ...queued } = write
+    await this.replace(queued, await this.parts.writer.unseal(write))
+  }
+
+  private async refuse(write: Write, err: XrpcError): Promise<void> {
+    const changes = await this.parts.writer.refused(write, err)
+    const { status, error, text } = err
+    const refused: RefusedWrite = { write, status, error, text }
+    put(changes, refusedPrefix + write.id, refused)
+    changes.set(outboxPrefix + write.id, undefined)
+    await this.save(changes)
+    this.remove(write)?.reject(err)
+  }
+
+  private async finish(write: Write, result: LexValue, changes: Changes): Promise<void> {
+    changes.set(outboxPrefix + write.id, undefined)
+    await this.save(changes)
+    this.remove(write)?.resolve(result)
+  }
+
+  private async replace(write: Write, changes: Changes): Promise<void> {
+    put(changes, outboxPrefix + write.id, write)
+    await this.save(changes)
+    const queue = this.queues.get(write.queue) ?? []
+    this.queues.set(write.queue, queue.map((other) => (other.id === write.id ? write : other)))
+  }
+
+  private remove(write: Write): Waiting | undefined {
+    const rest = (this.queues.get(write.queue) ?? []).filter((other) => other.id !== write.id)
+    if (rest.length > 0) this.queues.set(write.queue, rest)
+    else this.queues.delete(write.queue)
+    const waiting = this.waiting.get(write.id)
+    this.waiting.delete(write.id)
+    return waiting
+  }
+
+  private async waitForQuota(write: Write, err: XrpcError): Promise<void> {
+    const { clock, events } = this.parts
+    const until = resetsAt(err) ?? clock.now() + (err.retryAfter ?? quotaWait)
+    events.onQuota?.(write, until, err)
+    await this.pause(Math.min(Math.max(until - clock.now(), 1000), quotaWait))
+  }
+
+  private pause(ms: number): Promise<void> {
+    return this.parts.clock.sleep(ms, this.wake.signal)
+  }
+
+  private locked(write: Write, fn: () => Promise<void>): Promise<void> {
+    return this.parts.locks.run(this.parts.writer.lockOf(write.queue), fn)
+  }
+
+  // save stores changes. After a failure nobody knows what is stored, so nothing is sent any more.
+  private async save(changes: Changes): Promise<void> {
+    if (this.stopped !== undefined && !(this.stopped instanceof XrpcError)) throw this.stopped
+    try {
+      await this.parts.store.write(changes)
+    } catch (err) {
+      this.stopped = new StoreError("the store failed", { cause: err })
+      throw this.stopped
+    }
+  }
+}
+
+/** The store failed. Open it and the client again. */
+export class StoreError extends Error {
+  override readonly name = "StoreError"
+}
+
+function isSealed(write: Write): write is SealedWrite {
+  return write.sealed !== undefined
+}
+
+function deferred<T>() {
+  let resolve!: (value: T) => void
+  let reject!: (err: unknown) => void
+  const promise = new Promise<T>((yes, no) => ([resolve, reject] = [yes, no]))
+  return { promise, resolve, reject }
+}

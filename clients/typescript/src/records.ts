@@ -1,0 +1,110 @@
+// The records of a client's store.
+
+import type { Store } from "./store.js"
+
+/** What a device knows of one convo. */
+export interface Thread {
+  readonly convoId: string
+  /** Hexadecimal. */
+  readonly groupId: string
+  /** The first and the last seq that were read, or 0. */
+  readonly first: number
+  readonly cursor: number
+  /** The id of the entry at `cursor`. It is empty if that was not read. */
+  readonly last: string
+  /** The epoch in which this device joined. It has no key for older messages. */
+  readonly entered: number
+  /** Set if the server has lost entries that this device had read. */
+  readonly rewound?: true
+  /** Set until {@link Recovery} has made good what the server has lost. */
+  readonly lost?: true
+  /** The digest of the commit that added this device, if the server has lost it. */
+  readonly addedBy?: string
+  /** The KeyPackageRef of the Welcome that was joined with. */
+  readonly joinedWith?: string
+  /** Set if a commit could not be processed: only an external commit brings the device back. */
+  readonly stuck?: true
+  /** Set if the person left the convo or was removed. */
+  readonly left?: true
+}
+
+/** One entry of a convo's log, as this device has read it. */
+export interface Item {
+  readonly seq: number
+  /** The messageId. It is empty for the device's own external commit. */
+  readonly id: string
+  readonly kind: "application" | "proposal" | "commit"
+  /** The DID in the sender's credential; the one that the server says, where there is no key. */
+  readonly sender: string
+  readonly createdAt: string
+  /** The SHA-256 of the entry's bytes, in hexadecimal. */
+  readonly digest: string
+  /** True for what this device sent. */
+  readonly own: boolean
+  /**
+   * What became of it: `read`; `past`, if it is older than this device's membership; `unreadable`, if
+   * MLS refused it.
+   */
+  readonly state: "read" | "past" | "unreadable"
+  /** The message's own id and its content, of an application message that was read. */
+  readonly messageId?: string
+  readonly content?: Uint8Array
+}
+
+/** A commit of this device that the log has not shown yet. */
+export interface Pending {
+  readonly digest: string
+  /** The group after it. */
+  readonly state: Uint8Array
+}
+
+/** What this device sent, by its digest. Nobody can decrypt their own messages. */
+export interface Own {
+  readonly messageId: string
+  readonly content: Uint8Array
+}
+
+/** A fetched Welcome. It is stored before the device joins with it. */
+export interface SavedWelcome {
+  readonly convoId: string
+  readonly welcome: Uint8Array
+  readonly ref?: string
+  readonly joined?: true
+}
+
+/** The private part of a published KeyPackage. */
+export interface SavedKeyPackage {
+  readonly secret: Uint8Array
+  readonly lastResort: boolean
+}
+
+/** Names of records. */
+export const names = {
+  threads: "thread/",
+  thread: (convo: string) => `thread/${convo}`,
+  group: (convo: string) => `group/${convo}`,
+  pending: (convo: string) => `pending/${convo}`,
+  founded: (groupId: string) => `founded/${groupId}`,
+  items: (convo: string) => `item/${convo}/`,
+  item: (convo: string, seq: number) => `item/${convo}/${String(seq).padStart(16, "0")}`,
+  loose: (convo: string) => `loose/${convo}/`,
+  looseItem: (convo: string, digest: string) => `loose/${convo}/${digest}`,
+  own: (digest: string) => `own/${digest}`,
+  welcomes: "welcome/",
+  welcome: (convo: string) => `welcome/${convo}`,
+  keyPackage: (ref: string) => `keypackage/${ref}`,
+  cursor: "cursor",
+} as const
+
+/** The queue of the external commit that brings a device back into a convo. */
+export const rejoinQueue = (convo: string) => `rejoin:${convo}`
+
+/** The lock of a queue: a convo has one lock, however many queues. */
+export const lockOf = (queue: string) => queue.replace(/^rejoin:/, "")
+
+/** A record of the group's state must be there. */
+export async function mustRead(store: Store, name: string): Promise<Uint8Array> {
+  const content = await store.read(name)
+  if (content === undefined) throw new Error(`the store has no ${name}`)
+  return content
+}

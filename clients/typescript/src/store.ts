@@ -1,0 +1,82 @@
+// Durable storage of a client.
+
+import { lexParse, lexStringify, type LexValue } from "./json.js"
+
+/** The records that one write changes, by name. `undefined` removes a record. */
+export type Changes = Map<string, Uint8Array | undefined>
+
+/**
+ * Storage of one device. A client writes the state of MLS and the writes that it is going to send
+ * into the same store, because they must change together.
+ *
+ * The package has three: {@link MemoryStore}, `FileStore` of `mlsd-client/node` and
+ * {@link IndexedDBStore}. An app with a database of its own can implement this interface.
+ */
+export interface Store {
+  /** Returns a record, or `undefined` if there is none. */
+  read(name: string): Promise<Uint8Array | undefined>
+  /** Returns the names that begin with `prefix`, in the order of their UTF-16 code units. */
+  list(prefix: string): Promise<string[]>
+  /**
+   * Changes all given records, or none. When it returns, the changes survive the end of the process.
+   * After an error nobody knows whether they were made: the caller must open the store again.
+   */
+  write(changes: Changes): Promise<void>
+  /** Releases what the store holds. */
+  close(): Promise<void>
+}
+
+/** A store that ends with the process, for tests. */
+export class MemoryStore implements Store {
+  private readonly records = new Map<string, Uint8Array>()
+
+  async read(name: string): Promise<Uint8Array | undefined> {
+    return this.records.get(name)
+  }
+
+  async list(prefix: string): Promise<string[]> {
+    return [...this.records.keys()].filter((name) => name.startsWith(prefix)).sort()
+  }
+
+  async write(changes: Changes): Promise<void> {
+    apply(this.records, changes)
+  }
+
+  async close(): Promise<void> {}
+}
+
+/** Applies changes to records in memory. */
+export function apply(records: Map<string, Uint8Array>, changes: Changes): void {
+  for (const [name, content] of changes) {
+    if (content === undefined) records.delete(name)
+    else records.set(name, content.slice())
+  }
+}
+
+const encoder = new TextEncoder()
+const decoder = new TextDecoder()
+
+/** Adds a record to changes, as JSON with bytes in the form of the AT Protocol's data model. */
+export function put(changes: Changes, name: string, value: object): void {
+  changes.set(name, encoder.encode(lexStringify(value as LexValue)))
+}
+
+/** Reads a record that {@link put} wrote. Nothing but this client writes it: it is not validated. */
+export async function get<T extends object>(store: Store, name: string): Promise<T | undefined> {
+  const content = await store.read(name)
+  return content && parse<T>(content)
+}
+
+/** Reads all records whose names begin with `prefix`, in the order of their names. */
+export async function getAll<T extends object>(store: Store, prefix: string): Promise<T[]> {
+  const all: T[] = []
+  for (const name of await store.list(prefix)) {
+    const value = await get<T>(store, name)
+    if (value !== undefined) all.push(value)
+  }
+  return all
+}
+
+function parse<T extends object>(content: Uint8Array): T {
+  return lexParse(decoder.decode(content)) as T
+}

@@ -1,0 +1,162 @@
+// Ways to reach a service: directly with service-auth tokens, and through the user's PDS.
+
+import { NoAnswerError, XrpcError } from "./errors.js"
+
+/** One call of an XRPC method. */
+export interface Call {
+  /** The method's NSID, such as `blue.catbird.mls.sendMessage`. */
+  readonly method: string
+  /** The parameters of a query. A call with a body is a procedure. */
+  readonly params?: URLSearchParams
+  /** The input of a procedure, JSON. `""` is a procedure without an input. */
+  readonly body?: string
+  /** Ends the call, which then throws {@link NoAnswerError}. */
+  readonly signal?: AbortSignal
+}
+
+/**
+ * A way to reach a service. The same call may be sent many times: a transport uses a fresh token each
+ * time.
+ */
+export interface Transport {
+  /**
+   * Makes a call, and returns the JSON of a 2xx.
+   *
+   * @throws XrpcError if the service refused it
+   * @throws NoAnswerError if no answer of the service came
+   */
+  call(call: Call): Promise<string>
+  /** Opens an event stream of server-sent events, where the way passes them on. */
+  stream?(call: Call): Promise<ReadableStream<Uint8Array>>
+}
+
+/** `fetch`, or a function that does the same. */
+export type Fetch = (input: string, init: RequestInit) => Promise<Response>
+
+/** How long a call may take, in milliseconds. */
+const callTimeout = 60_000
+
+/** Sends calls to a service with service-auth tokens of the user. */
+export class DirectTransport implements Transport {
+  /**
+   * @param service the service's URL, such as `https://mls.example.com`
+   * @param token makes a service-auth token for a method, each time another one, for example with
+   *   `com.atproto.server.getServiceAuth`. If it throws an {@link XrpcError} with status 401, the client
+   *   stops; after any other error it tries again
+   */
+  constructor(
+    private readonly service: string,
+    private readonly token: (method: string) => Promise<string>,
+    private readonly fetch: Fetch = (input, init) => globalThis.fetch(input, init),
+  ) {}
+
+  async call(call: Call): Promise<string> {
+    return textOf(await this.send(call, timeoutOf(call)))
+  }
+
+  async stream(call: Call): Promise<ReadableStream<Uint8Array>> {
+    return streamOf(await this.send(call, call.signal))
+  }
+
+  private async send(call: Call, signal?: AbortSignal): Promise<Response> {
+    const authorization = `Bearer ${await tokenOf(this.token(call.method))}`
+    return request(this.fetch, new URL(pathOf(call), this.service).href, call, { authorization }, signal)
+  }
+}
+
+// What fails on the way to a token is no answer of the service, as if the network were gone.
+async function tokenOf(token: Promise<string>): Promise<string> {
+  try {
+    return await token
+  } catch (err) {
+    if (err instanceof XrpcError || err instanceof NoAnswerError) throw err
+    throw new NoAnswerError("no token", { cause: err })
+  }
+}
+
+/** What a PDS agent has: for example `Agent` of `@atproto/api`, or an OAuth session. */
+export interface PdsAgent {
+  /** Sends a request to the user's PDS, with the user's session. */
+  fetchHandler(path: string, init: RequestInit): Promise<Response>
+}
+
+/** Sends calls through the user's PDS, which signs the tokens. It passes no event streams on. */
+export class PdsTransport implements Transport {
+  /** @param service the service's DID and its id, such as `did:web:mls.example.com#atproto_mls` */
+  constructor(
+    private readonly agent: PdsAgent,
+    private readonly service: string,
+  ) {}
+
+  async call(call: Call): Promise<string> {
+    const fetch: Fetch = (path, init) => this.agent.fetchHandler(path, init)
+    return textOf(await request(fetch, pathOf(call), call, { "atproto-proxy": this.service }, timeoutOf(call)))
+  }
+}
+
+function timeoutOf(call: Call): AbortSignal {
+  const timeout = AbortSignal.timeout(callTimeout)
+  return call.signal === undefined ? timeout : AbortSignal.any([call.signal, timeout])
+}
+
+function pathOf(call: Call): string {
+  const query = call.params?.toString() ?? ""
+  return `/xrpc/${call.method}${query === "" ? "" : "?" + query}`
+}
+
+/** Sends one request. Any failure before the answer's head is a {@link NoAnswerError}. */
+export async function request(
+  fetch: Fetch, url: string, call: Call, headers: Record<string, string>, signal?: AbortSignal,
+): Promise<Response> {
+  const init: RequestInit = { headers, ...(signal && { signal }) }
+  if (call.body !== undefined) {
+    init.method = "POST"
+    if (call.body !== "") {
+      init.body = call.body
+      headers["content-type"] = "application/json"
+    }
+  }
+  try {
+    return await fetch(url, init)
+  } catch (err) {
+    throw new NoAnswerError(`${call.method}: no answer`, { cause: err })
+  }
+}
+
+/** Returns the text of a 2xx, and throws any other answer. */
+export async function textOf(response: Response): Promise<string> {
+  let text: string
+  try {
+    text = await response.text()
+  } catch (err) {
+    throw new NoAnswerError("the answer was cut short", { cause: err })
+  }
+  if (response.ok) return text
+  throw failureOf(response, text)
+}
+
+async function streamOf(response: Response): Promise<ReadableStream<Uint8Array>> {
+  if (response.ok && response.body !== null) return response.body
+  await textOf(response)
+  throw new NoAnswerError("a stream without a body")
+}
+
+function failureOf(response: Response, text: string): Error {
+  const { error, message } = errorOf(text)
+  const seconds = response.headers.get("retry-after")
+  const wait = seconds === null ? Number.NaN : Number(seconds) * 1000
+  return new XrpcError(response.status, error, message, Number.isFinite(wait) && wait >= 0 ? wait : undefined)
+}
+
+// errorOf reads {"error", "message"}. A proxy on the way can answer anything else.
+function errorOf(text: string): { error: string; message: string } {
+  try {
+    const body: unknown = JSON.parse(text)
+    if (typeof body === "object" && body !== null && "error" in body && typeof body.error === "string") {
+      return { error: body.error, message: "message" in body ? String(body.message) : "" }
+    }
+  } catch {
+    // not JSON: see below
+  }
+  return { error: "", message: text.slice(0, 200) }
+}

@@ -1,0 +1,141 @@
+// Convos: making one, leaving one, and coming back into one.
+
+import { base64url, fromHex, hex } from "./bytes.js"
+import type { Did } from "./core.js"
+import { answerOf, type Done, type Kind, type Parts, sealed } from "./kind.js"
+import type { Plan, SealedWrite, Write } from "./outbox.js"
+import { type Item, mustRead, names, type Thread } from "./records.js"
+import { type Changes, get, put } from "./store.js"
+import { claimPackages } from "./write-commits.js"
+import * as mls from "#lexicons"
+
+/** What a write of the kind `create` holds. */
+export interface CreateContent {
+  /** Hexadecimal. */
+  readonly groupId: string
+  readonly members: readonly Did[]
+  /** The key of the claim of KeyPackages. */
+  readonly claim: string
+  readonly name?: string
+  readonly description?: string
+}
+
+/** What a write of the kind `leave` holds. */
+export interface LeaveContent {
+  /** Set to block who invited this person, too. */
+  readonly block: boolean
+}
+
+/** What a write of the kind `rejoin` holds. */
+export interface RejoinContent {
+  readonly convoId: string
+}
+
+const create: Kind = {
+  async seal(parts: Parts, write: Write): Promise<Plan> {
+    const { groupId, members, claim, name, description } = write.content as unknown as CreateContent
+    const alone = await parts.mls.create(fromHex(groupId))
+    const packages = members.length === 0 ? [] : await claimPackages(parts, members, claim)
+    const founded = packages.length === 0
+      ? { state: alone, groupInfo: await parts.mls.groupInfo(alone), welcome: undefined }
+      : await parts.mls.stage(alone, { add: packages })
+    const metadata = { ...(name !== undefined && { name }), ...(description !== undefined && { description }) }
+    const request = await sealed(parts, mls.createConvo.main, {
+      groupId, cipherSuite: parts.mls.cipherSuite, initialMembers: [...members], groupInfo: founded.groupInfo,
+      ...(founded.welcome && { welcomeMessage: base64url(founded.welcome) }),
+      ...(Object.keys(metadata).length > 0 && { metadata }),
+    })
+    const { epoch } = parts.mls.describe(founded.state)
+    return { sealed: { ...request, epoch }, changes: new Map([[names.founded(groupId), founded.state]]) }
+  },
+
+  async done(parts: Parts, write: SealedWrite, answer: string): Promise<Done> {
+    const { groupId } = write.content as unknown as CreateContent
+    const { id } = answerOf(mls.createConvo.main, answer)
+    const state = await mustRead(parts.store, names.founded(groupId))
+    const changes: Changes = new Map([[names.founded(groupId), undefined], [names.group(id), state]])
+    const entered = write.sealed.epoch ?? 0
+    const thread: Thread = { convoId: id, groupId, first: 0, cursor: 0, last: "", entered }
+    put(changes, names.thread(id), thread)
+    return { result: { convoId: id }, changes }
+  },
+
+  async undo(_parts: Parts, write: Write): Promise<Changes> {
+    const { groupId } = write.content as unknown as CreateContent
+    return new Map([[names.founded(groupId), undefined]])
+  },
+}
+
+const leave: Kind = {
+  async seal(parts, write) {
+    const { block } = write.content as unknown as LeaveContent
+    const request = await sealed(parts, mls.leaveConvo.main, { convoId: write.queue, ...(block && { block }) })
+    return { sealed: request, changes: new Map() }
+  },
+  async done(parts, write, answer) {
+    const { newEpoch } = answerOf(mls.leaveConvo.main, answer)
+    const changes: Changes = new Map()
+    const thread = await parts.log.thread(write.queue)
+    if (thread !== undefined) put(changes, names.thread(write.queue), { ...thread, left: true })
+    return { result: { epoch: newEpoch, seq: 0 }, changes }
+  },
+  undo: async () => new Map(),
+}
+
+// rejoin enters the group at once, unlike after a member's commit. The device has no key for older
+// entries, so it starts to read after its own commit.
+const rejoin: Kind = {
+  async seal(parts, write) {
+    const { convoId } = write.content as unknown as RejoinContent
+    const { groupInfo } = await parts.api.query(mls.getGroupInfo.main, { convoId })
+    const staged = await parts.mls.joinExternal(groupInfo)
+    const { epoch } = parts.mls.describe(staged.state)
+    const request = await sealed(parts, mls.processExternalCommit.main, {
+      convoId, commit: staged.commit, groupInfo: staged.groupInfo,
+    }, { bytes: staged.commit, epoch })
+    return { sealed: request, changes: new Map([[names.founded(convoId), staged.state]]) }
+  },
+
+  async done(parts, write, answer) {
+    const { convoId } = write.content as unknown as RejoinContent
+    const { newEpoch, seq } = answerOf(mls.processExternalCommit.main, answer)
+    const state = await mustRead(parts.store, names.founded(convoId))
+    const own: Item = {
+      seq, id: "", kind: "commit", sender: parts.did, createdAt: "", digest: write.sealed.digest ?? "", own: true, state: "read",
+    }
+    const changes: Changes = new Map([[names.founded(convoId), undefined], [names.group(convoId), state]])
+    changes.set(names.pending(convoId), undefined)
+    const before = await get<Thread>(parts.store, names.thread(convoId))
+    if (before?.rewound) enterFrom(before, own, newEpoch, changes)
+    else enterAt(convoId, hex(parts.mls.describe(state).groupId), own, newEpoch, changes)
+    return { result: { epoch: newEpoch, seq }, changes }
+  },
+
+  undo: async (_parts, write) => {
+    const { convoId } = write.content as unknown as RejoinContent
+    return new Map([[names.founded(convoId), undefined]])
+  },
+
+  // The log is of no use to a device that is not in the group. The next GroupInfo is.
+  catchUp: async () => {},
+}
+
+// enterFrom leaves a fork. The device keeps what it has read, and reads on to its own commit.
+function enterFrom(before: Thread, own: Item, entered: number, changes: Changes): void {
+  const { stuck: _, addedBy: __, ...rest } = before
+  put(changes, names.looseItem(before.convoId, own.digest), own)
+  put(changes, names.thread(before.convoId), { ...rest, entered })
+}
+
+// enterAt begins to read at the device's own commit. What it has read before stays.
+function enterAt(
+  convoId: string, groupId: string, own: Item, entered: number, changes: Changes,
+): void {
+  const { seq } = own
+  const thread: Thread = { convoId, groupId, first: seq, cursor: seq, last: "", entered }
+  put(changes, names.thread(convoId), thread)
+  put(changes, names.item(convoId, seq), own)
+}
+
+/** Making, leaving and coming back. */
+export const kindsOfConvos = { create, leave, rejoin }

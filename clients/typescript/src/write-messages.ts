@@ -1,0 +1,62 @@
+// Messages.
+
+import { answerOf, type Done, type Kind, type Parts, sealed } from "./kind.js"
+import type { LexValue } from "./json.js"
+import type { Plan, SealedWrite, Write } from "./outbox.js"
+import { mustRead, names, type Own } from "./records.js"
+import { type Changes, put } from "./store.js"
+import * as mls from "#lexicons"
+
+/** What a write of the kind `send` holds. */
+export interface SendContent {
+  /** The message's own id, in hexadecimal. */
+  readonly id: string
+  readonly content: Uint8Array
+  readonly embedType?: string
+  readonly embedUri?: `${string}:${string}`
+}
+
+/** Where the service has put a message. */
+export interface SentMessage {
+  readonly id: string
+  readonly messageId: string
+  readonly seq: number
+}
+
+export const kindOfMessages: Kind = {
+  async seal(parts: Parts, write: Write): Promise<Plan> {
+    const { id, content, ...embed } = write.content as unknown as SendContent
+    await readPending(parts, write.queue)
+    const state = await mustRead(parts.store, names.group(write.queue))
+    const { epoch } = parts.mls.describe(state)
+    const encrypted = await parts.mls.encrypt(state, parts.envelope.wrap({ id, content }))
+    const request = await sealed(parts, mls.sendMessage.main, {
+      convoId: write.queue, senderDid: parts.did, epoch, ciphertext: encrypted.message, ...embed,
+    }, { bytes: encrypted.message, epoch })
+    const changes: Changes = new Map([[names.group(write.queue), encrypted.state]])
+    const own: Own = { messageId: id, content }
+    put(changes, names.own(request.digest ?? ""), own)
+    return { sealed: request, changes }
+  },
+
+  async done(_parts: Parts, write: SealedWrite, answer: string): Promise<Done> {
+    const { messageId, seq } = answerOf(mls.sendMessage.main, answer)
+    const { id } = write.content as unknown as SendContent
+    return { result: { id, messageId, seq: seq ?? 0 } as LexValue, changes: new Map() }
+  },
+
+  async undo(_parts: Parts, write: Write): Promise<Changes> {
+    return new Map(write.sealed?.digest === undefined ? [] : [[names.own(write.sealed.digest), undefined]])
+  },
+
+  async catchUp(parts: Parts, write: Write): Promise<void> {
+    await parts.log.read(write.queue)
+  },
+}
+
+/** Reads the log if a commit of this device waits there. */
+export async function readPending(parts: Parts, convo: string): Promise<void> {
+  const thread = await parts.log.thread(convo)
+  const waits = (await parts.store.read(names.pending(convo))) !== undefined
+  if (waits || thread?.stuck || thread?.lost) await parts.log.read(convo)
+}

@@ -1,0 +1,49 @@
+// Makes the requests of a client's outbox. Each kind of write has its own file.
+
+import type { XrpcError } from "./errors.js"
+import type { Done, Kind, Parts } from "./kind.js"
+import type { Plan, SealedWrite, Write, Writer } from "./outbox.js"
+import { lockOf } from "./records.js"
+import type { Changes } from "./store.js"
+import { kindsOfCommits } from "./write-commits.js"
+import { kindsOfConvos } from "./write-convos.js"
+import { kindOfPublications } from "./write-keypackages.js"
+import { kindOfMessages } from "./write-messages.js"
+
+const kinds: Readonly<Record<string, Kind>> = {
+  ...kindsOfCommits,
+  ...kindsOfConvos,
+  publish: kindOfPublications,
+  send: kindOfMessages,
+}
+
+/** The writer of a client. */
+export class ClientWriter implements Writer {
+  constructor(private readonly parts: Parts) {}
+
+  readonly lockOf = lockOf
+
+  seal(write: Write): Promise<Plan> {
+    return kindOf(write).seal(this.parts, write)
+  }
+
+  done(write: SealedWrite, answer: string): Promise<Done> {
+    return kindOf(write).done(this.parts, write, answer)
+  }
+
+  async unseal(write: SealedWrite): Promise<Changes> {
+    const kind = kindOf(write)
+    await kind.catchUp?.(this.parts, write)
+    return kind.undo(this.parts, write)
+  }
+
+  refused(write: Write, _err: XrpcError): Promise<Changes> {
+    return kindOf(write).undo(this.parts, write)
+  }
+}
+
+function kindOf(write: Write): Kind {
+  const kind = kinds[write.kind]
+  if (kind === undefined) throw new Error(`no kind of write ${write.kind}`)
+  return kind
+}

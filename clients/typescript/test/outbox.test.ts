@@ -1,0 +1,221 @@
+// The outbox against a model of the service: from a seed, answers are lost, epochs move, quotas and
+// rates are used up, and the process is killed at any write. Nothing is lost, nothing is doubled, the
+// order of each queue stays, and no key of a message is used for two texts.
+
+import assert from "node:assert/strict"
+import { test } from "node:test"
+import { NoAnswerError, XrpcError } from "../src/errors.js"
+import { lexParse, lexStringify, type LexValue } from "../src/json.js"
+import { Locks } from "../src/locks.js"
+import { Outbox, type Plan, type SealedWrite, type Write, type Writer } from "../src/outbox.js"
+import { type Changes, get, MemoryStore, put, type Store } from "../src/store.js"
+import type { Call, Transport } from "../src/transport.js"
+import { chanceOf, testClock } from "./support/chance.js"
+import { KillingStore } from "./support/killing.js"
+
+interface Body {
+  convo: string
+  text: string
+  key: string
+  epoch: number
+  generation: number // stands for the key that MLS encrypts one message with
+}
+
+/** A convo of the model, and what its log has. */
+class Convo {
+  epoch = 1
+  readonly log: string[] = []
+  readonly answers = new Map<string, { text: string; answer: string }>()
+  readonly generations = new Map<string, string>()
+}
+
+/** The service as docs/IDEMPOTENCY.md describes it, behind a bad network. */
+class ModelService implements Transport {
+  readonly convos = new Map<string, Convo>()
+  faults = 0
+
+  constructor(
+    private readonly chance: () => number,
+    private readonly kill: () => void,
+  ) {}
+
+  convo(name: string): Convo {
+    const convo = this.convos.get(name) ?? new Convo()
+    this.convos.set(name, convo)
+    return convo
+  }
+
+  async call(call: Call): Promise<string> {
+    await new Promise((resolve) => setImmediate(resolve))
+    this.kill()
+    const roll = this.chance()
+    if (roll < 0.06) throw this.fault(new NoAnswerError("the request is lost"))
+    if (roll < 0.09) throw this.fault(new XrpcError(429, "RateLimitExceeded", "", 1000))
+    if (roll < 0.12) throw this.fault(new XrpcError(503, "ServiceUnavailable", ""))
+    if (roll < 0.14) throw this.fault(new XrpcError(409, "RequestInProgress", "", 1000))
+    if (roll < 0.15) throw this.fault(new XrpcError(401, "InvalidToken", "token was used before"))
+    if (roll < 0.16) {
+      throw this.fault(new XrpcError(429, "QuotaExceeded", "quota x is used up: 1 of 1; resets at 2026-01-01T01:00:00Z"))
+    }
+    const answer = this.take(lexParse(call.body ?? "") as unknown as Body)
+    this.kill()
+    if (roll < 0.3) throw this.fault(new NoAnswerError("the answer is lost"))
+    return answer
+  }
+
+  private fault(err: Error): Error {
+    this.faults++
+    return err
+  }
+
+  // take judges a write: the key first, then the epoch.
+  private take(body: Body): string {
+    const convo = this.convo(body.convo)
+    const generation = `${body.epoch}/${body.generation}`
+    const before = convo.generations.get(generation)
+    assert.ok(before === undefined || before === body.text, `${generation} encrypted ${before} and ${body.text}`)
+    convo.generations.set(generation, body.text)
+    const replay = convo.answers.get(body.key)
+    if (replay !== undefined) {
+      assert.equal(replay.text, body.text, "a key names one request")
+      return replay.answer
+    }
+    if (this.chance() < 0.1) convo.epoch++ // another member's commit
+    if (body.epoch < convo.epoch) {
+      this.faults++
+      throw new XrpcError(409, "EpochMismatch", `epoch ${body.epoch} is stale; currentEpoch=${convo.epoch}`)
+    }
+    const answer = lexStringify({ seq: convo.log.push(body.text) })
+    convo.answers.set(body.key, { text: body.text, answer })
+    return answer
+  }
+}
+
+interface Ratchet {
+  epoch: number
+  generation: number
+}
+
+/** What MLS is in a real client: each message takes the next generation of the epoch. */
+class ModelWriter implements Writer {
+  private keys = 0
+
+  constructor(
+    private readonly store: Store,
+    private readonly service: ModelService,
+    private readonly chance: () => number,
+  ) {}
+
+  lockOf(queue: string): string {
+    return queue
+  }
+
+  async seal(write: Write): Promise<Plan> {
+    const ratchet = await this.ratchet(write.queue)
+    const generation = ratchet.generation + 1
+    const changes: Changes = new Map()
+    put(changes, `ratchet/${write.queue}`, { epoch: ratchet.epoch, generation })
+    const key = `${this.keys++}-${this.chance()}`
+    const body: Body = { convo: write.queue, text: String(write.content), key, epoch: ratchet.epoch, generation }
+    return { changes, sealed: { method: "x.send", body: lexStringify({ ...body }), epoch: ratchet.epoch } }
+  }
+
+  async done(write: SealedWrite, answer: string) {
+    const changes: Changes = new Map()
+    put(changes, `done/${String(write.content)}`, {})
+    return { result: lexParse(answer) as LexValue, changes }
+  }
+
+  async unseal(write: SealedWrite): Promise<Changes> {
+    const changes: Changes = new Map()
+    put(changes, `ratchet/${write.queue}`, { epoch: this.service.convo(write.queue).epoch, generation: 0 })
+    return changes
+  }
+
+  async refused(): Promise<Changes> {
+    throw new Error("nothing is refused here")
+  }
+
+  private async ratchet(queue: string): Promise<Ratchet> {
+    return (await get<Ratchet>(this.store, `ratchet/${queue}`)) ?? { epoch: 1, generation: 0 }
+  }
+}
+
+/** Everything that one run of the property did. */
+interface Tally {
+  kills: number
+  faults: number
+  messages: number
+}
+
+// play writes texts into two convos until all are accepted, through as many lives of the process as
+// it takes.
+async function play(seed: number, each: number, lives: number): Promise<Tally> {
+  const chance = chanceOf(seed)
+  const disk = new MemoryStore()
+  let current: KillingStore
+  const service = new ModelService(chance, () => {
+    if (current.killed) current.kill()
+  })
+  const texts = ["a", "b"].flatMap((convo) => Array.from({ length: each }, (_, i) => ({ convo, text: `${convo}${i}` })))
+  let kills = 0
+  for (;;) {
+    const mortal = kills < lives
+    current = new KillingStore(disk, mortal ? Math.floor(chance() * 12) : Infinity, chance() < 0.5)
+    try {
+      await live(current, service, chance, texts)
+      break
+    } catch (err) {
+      if (!current.killed) throw err
+      kills++
+    }
+  }
+  for (const name of ["a", "b"]) {
+    const want = texts.filter((t) => t.convo === name).map((t) => t.text)
+    assert.deepEqual(service.convo(name).log, want, "each text once, in the order in which it was written")
+  }
+  return { kills, faults: service.faults, messages: texts.length }
+}
+
+// live is one life of the process: it opens the outbox, writes what it has not written yet, and waits
+// until all is accepted.
+async function live(store: KillingStore, service: ModelService, chance: () => number, texts: { convo: string; text: string }[]) {
+  const writer = new ModelWriter(store, service, chance)
+  let failure: unknown
+  const outbox = await Outbox.open({
+    store, transport: service, writer, locks: new Locks(), clock: testClock(chance),
+    events: { onFailure: (err) => (failure = err), onStop: (err) => (failure = err), onLost: (_, err) => (failure = err) },
+  })
+  try {
+    outbox.resume()
+    const waiting = new Set(outbox.pending().map((write) => write.content))
+    for (const { convo, text } of texts) {
+      if (waiting.has(text) || (await store.read(`done/${text}`)) !== undefined) continue
+      await outbox.add(convo, "send", text)
+    }
+    await outbox.idle()
+    if (failure !== undefined) throw failure
+    assert.deepEqual(outbox.pending(), [])
+  } finally {
+    await outbox.close()
+  }
+}
+
+const seeds = Number(process.env.TEST_SEEDS ?? 150)
+const first = Number(process.env.TEST_SEED ?? 1)
+
+test(`the outbox loses and doubles nothing: ${seeds} seeds from ${first}`, async () => {
+  const sum: Tally = { kills: 0, faults: 0, messages: 0 }
+  for (let seed = first; seed < first + seeds; seed++) {
+    const tally = await play(seed, 15, 20).catch((err) => {
+      throw new Error(`seed ${seed}: TEST_SEED=${seed} TEST_SEEDS=1`, { cause: err })
+    })
+    for (const name of ["kills", "faults", "messages"] as const) sum[name] += tally[name]
+  }
+  console.log(`${seeds} runs, ${sum.messages} messages, ${sum.faults} faults, ${sum.kills} kills: 0 lost, 0 doubled`)
+})
+
+test("the outbox loses and doubles nothing of 1,000 messages", async () => {
+  const tally = await play(first, 500, 200)
+  console.log(`1 run, ${tally.messages} messages, ${tally.faults} faults, ${tally.kills} kills: 0 lost, 0 doubled`)
+})

@@ -1,0 +1,44 @@
+// A device in a process of its own, which is killed at a chosen step: node mortal.js DID FILE KILL
+// CONVO COUNT TEXT.
+//
+// It joins the convo, and sends COUNT messages "TEXT 0", "TEXT 1" … over all its lives. If it is not
+// killed before, it ends when all are accepted and read.
+
+import { FileStore } from "../../src/store-file.js"
+import { get, put } from "../../src/store.js"
+import type { Did } from "../../src/core.js"
+import { transportOf } from "./dev.js"
+import { bytesOf, openPhone } from "./phone.js"
+import { Steps } from "./steps.js"
+
+const [did = "", file = "", kill = "0", convo = "", count = "0", text = ""] = process.argv.slice(2)
+
+const steps = new Steps(Number(kill))
+const store = steps.store(await FileStore.open(file))
+const phone = await openPhone(did as Did, store, {
+  transport: steps.transport(transportOf(did as Did)),
+  events: {
+    onFailure: (err) => fail(err),
+    onStop: (err) => fail(err),
+  },
+})
+
+function fail(err: unknown): never {
+  console.error(err)
+  process.exit(1)
+}
+
+if (convo === "") await phone.replenish()
+else {
+  await phone.syncAll()
+  const { sent } = (await get<{ sent: number }>(store, "app/sent")) ?? { sent: 0 }
+  for (let i = sent; i < Number(count); i++) {
+    const changes = new Map<string, Uint8Array | undefined>()
+    put(changes, "app/sent", { sent: i + 1 })
+    await phone.send(convo, bytesOf(`${text} ${i}`), { changes })
+  }
+  await phone.outbox.idle()
+  await phone.sync(convo)
+}
+await phone.close()
+await store.close()

@@ -1,0 +1,41 @@
+// A client with a device of ts-mls, for tests.
+
+import { Client, type ClientOptions } from "../../src/client.js"
+import type { Clock } from "../../src/clock.js"
+import { systemClock } from "../../src/clock.js"
+import type { Did } from "../../src/core.js"
+import { TsMls } from "../../src/mls-ts.js"
+import type { Store } from "../../src/store.js"
+import { transportOf } from "./dev.js"
+
+export const suite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
+
+const begun = Date.now()
+
+/** A clock on which time passes so many times as fast. */
+export function hastyClock(haste: number): Clock {
+  return {
+    ...systemClock,
+    now: () => begun + (Date.now() - begun) * haste,
+    sleep: (ms, signal) => systemClock.sleep(ms / haste, signal),
+  }
+}
+
+/** Opens the client of a device. The store has the device, or gets a new one. */
+export async function openPhone(did: Did, store: Store, options: Partial<ClientOptions> = {}): Promise<Client> {
+  const saved = await store.read("test/device")
+  const mls = saved === undefined ? await TsMls.create(did, suite) : await TsMls.import(saved)
+  if (saved === undefined) await store.write(new Map([["test/device", mls.export()]]))
+  return Client.open({ did, store, mls, transport: transportOf(did), clock: hastyClock(50), fullStock: 5, ...options })
+}
+
+const encoder = new TextEncoder()
+const decoder = new TextDecoder()
+
+export const bytesOf = (text: string) => encoder.encode(text)
+
+/** The texts of a convo's messages, as a device has read them. */
+export async function textsOf(phone: Client, convo: string): Promise<string[]> {
+  const items = await phone.items(convo)
+  return items.filter(({ content }) => content !== undefined).map(({ content }) => decoder.decode(content))
+}

@@ -1,0 +1,151 @@
+package report
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+)
+
+// Soak is a run of clientsim soak, as its file of samples tells it.
+type Soak struct {
+	SoakBegin
+	Samples []Sample
+	End     *SoakEnd // nil if the run was killed, or goes on
+}
+
+// SoakLine is one line of a file of samples, JSON. The first line has Begin, and the last one End.
+type SoakLine struct {
+	Begin  *SoakBegin `json:"begin,omitempty"`
+	Sample *Sample    `json:"sample,omitempty"`
+	End    *SoakEnd   `json:"end,omitempty"`
+}
+
+// SoakBegin says how a run is set up.
+type SoakBegin struct {
+	Began time.Time     `json:"began"`
+	For   time.Duration `json:"for"`   // ns; how long the load is to go on
+	Every time.Duration `json:"every"` // ns between two samples
+	Rate  int           `json:"rate"`  // messages a second
+	Seed  uint64        `json:"seed"`
+	Setup []string      `json:"setup"`
+	Cores int           `json:"cores"`
+	Go    string        `json:"go"`
+}
+
+// Sample is what was measured at one moment.
+type Sample struct {
+	At float64 `json:"at"` // seconds since the beginning
+	// Values are by name, such as "heap/node1". Sizes are in bytes, times in seconds. Counts of what
+	// happened grow from the beginning of the run. A value that is not known is absent.
+	Values map[string]float64 `json:"values"`
+}
+
+// SoakEnd says how a run ended.
+type SoakEnd struct {
+	Ended  time.Time `json:"ended"`
+	Rounds int64     `json:"rounds"`
+	Broken []string  `json:"broken"` // promises
+	Notes  []string  `json:"notes"`
+}
+
+// ReadSoak reads a file of samples. The last line of a killed run may be cut off.
+func ReadSoak(r io.Reader) (*Soak, error) {
+	s := &Soak{}
+	begun := false
+	lines := bufio.NewReader(r)
+	for n := 1; ; n++ {
+		text, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("samples: %w", err)
+		}
+		var line SoakLine
+		if err := json.Unmarshal(text, &line); err != nil {
+			return nil, fmt.Errorf("samples: line %d: %w", n, err)
+		}
+		switch {
+		case line.Begin != nil:
+			s.SoakBegin, begun = *line.Begin, true
+		case line.Sample != nil:
+			s.Samples = append(s.Samples, *line.Sample)
+		case line.End != nil:
+			s.End = line.End
+		}
+	}
+	if !begun {
+		return nil, errors.New("samples: no line says how the run began")
+	}
+	return s, nil
+}
+
+// length returns how long the run took up to its last sample.
+func (s *Soak) length() time.Duration {
+	if len(s.Samples) == 0 {
+		return 0
+	}
+	return time.Duration(s.Samples[len(s.Samples)-1].At * float64(time.Second))
+}
+
+// measure is something that each sample says. ok is false if the sample does not say it. before is
+// the sample before, or nil.
+type measure func(now, before *Sample) (value float64, ok bool)
+
+// points returns a measure of each sample, over seconds.
+func (s *Soak) points(of measure) (found []point) {
+	for i := range s.Samples {
+		var before *Sample
+		if i > 0 {
+			before = &s.Samples[i-1]
+		}
+		if v, ok := of(&s.Samples[i], before); ok && !math.IsNaN(v) && !math.IsInf(v, 0) {
+			found = append(found, point{s.Samples[i].At, v})
+		}
+	}
+	return found
+}
+
+// value is the value with a name.
+func value(name string) measure {
+	return func(now, _ *Sample) (float64, bool) {
+		v, ok := now.Values[name]
+		return v, ok
+	}
+}
+
+// total is the sum of values. One that is absent counts 0.
+func total(names ...string) measure {
+	return func(now, _ *Sample) (sum float64, ok bool) {
+		for _, name := range names {
+			v, there := now.Values[name]
+			sum, ok = sum+v, ok || there
+		}
+		return sum, ok
+	}
+}
+
+// perSecond is by how much a value grows in a second.
+func perSecond(of measure) measure {
+	return func(now, before *Sample) (float64, bool) {
+		if before == nil {
+			return 0, false
+		}
+		a, there := of(before, nil)
+		b, here := of(now, nil)
+		return (b - a) / (now.At - before.At), there && here && now.At > before.At
+	}
+}
+
+// quotient is one measure divided by another.
+func quotient(of, by measure) measure {
+	return func(now, before *Sample) (float64, bool) {
+		a, ok := of(now, before)
+		b, there := by(now, before)
+		return a / b, ok && there && b != 0
+	}
+}

@@ -1,0 +1,64 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// Steady is the load of Live for a run that watches the servers: it goes on at World.Rate for
+// World.For, and nothing is killed.
+type Steady struct {
+	// Change is the average time between two changes of rosters or epochs.
+	Change time.Duration
+	// ConnectionLife is about how long most subscribers keep a connection. Every fourth keeps its
+	// own for ever.
+	ConnectionLife time.Duration
+	// OnEvent gets the age of each event that comes over an open connection.
+	OnEvent func(age time.Duration)
+}
+
+// Play writes until World.For is over or stop ends. Then it waits until every subscriber has
+// everything, and reports what a subscriber missed or saw wrong.
+func (o Steady) Play(ctx, stop context.Context, w *testbed.World, f *testbed.Cluster) error {
+	b := newLiveRun(ctx, w, f)
+	b.pause, b.mostConvos = o.Change, orDefault(w.Convos, liveConvos)
+	b.prepare = func(s *client.Subscriber) { o.connect(s, len(b.listeners)-1) }
+	b.disturb = func(_, writing context.Context, _ time.Duration) error {
+		select {
+		case <-writing.Done():
+		case <-stop.Done():
+			b.stopWriting()
+		}
+		return nil
+	}
+	err := b.play(ctx)
+	return errors.Join(err, b.subscribers.Stop())
+}
+
+// pausesFor is how long some subscribers stop reading, now and then.
+const pausesFor = 2 * time.Second
+
+// connect says how the i-th subscriber keeps its connections. Of eight, two keep theirs for ever,
+// two read server-sent events, and one pauses.
+func (o Steady) connect(s *client.Subscriber, i int) {
+	s.ServerSent = i%8 == 2 || i%8 == 4
+	s.ConnectionLife = o.ConnectionLife
+	if i%4 == 0 {
+		s.ConnectionLife = 0
+	}
+	s.Pause = 0
+	if i%8 == 3 {
+		s.Pause, s.OnEvent = pausesFor, nil
+		return
+	}
+	s.OnEvent = func(h *xrpc.Event, at time.Time, live bool) {
+		if live {
+			o.OnEvent(at.Sub(h.At))
+		}
+	}
+}

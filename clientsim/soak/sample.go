@@ -1,0 +1,202 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/testbed"
+)
+
+// connectDatabase opens a few connections for samples and for age.
+func connectDatabase(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = 2
+	config.ConnConfig.RuntimeParams["application_name"] = "soak"
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// samples is the file of samples. It is flushed with every line, so a killed run keeps what it has.
+type samples struct {
+	file  *os.File
+	lines *json.Encoder
+}
+
+// openSamples makes the file and writes its first line.
+func openSamples(s *soak) (*samples, error) {
+	file, err := os.Create(s.c.Samples)
+	if err != nil {
+		return nil, err
+	}
+	out := &samples{file: file, lines: json.NewEncoder(file)}
+	return out, out.lines.Encode(report.SoakLine{Begin: &report.SoakBegin{
+		Began: s.began.UTC(), For: s.c.For, Rate: s.c.Rate, Every: s.c.Every, Seed: s.c.Seed, Setup: s.c.describe(),
+		Cores: runtime.NumCPU(), Go: runtime.Version(),
+	}})
+}
+
+// end writes the last line.
+func (o *samples) end(s *soak) error {
+	end := &report.SoakEnd{Ended: time.Now().UTC(), Rounds: s.rounds.played.Load(), Notes: s.w.Notes()}
+	for _, v := range s.w.Found() {
+		end.Broken = append(end.Broken, v.String())
+	}
+	return errors.Join(o.lines.Encode(report.SoakLine{End: end}), o.file.Close())
+}
+
+// sample takes samples until ended ends.
+func (s *soak) sample(ctx, ended context.Context, db *pgxpool.Pool, out *samples) {
+	tick := time.NewTicker(s.c.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended.Done():
+			return
+		case <-tick.C:
+		}
+		values, err := s.values(ctx, db)
+		at := time.Since(s.began)
+		if err == nil {
+			err = out.lines.Encode(report.SoakLine{Sample: &report.Sample{At: at.Seconds(), Values: values}})
+		}
+		if err != nil {
+			s.w.Broken("the run itself: no sample after %s: %v", at.Round(time.Second), err)
+		}
+		s.c.Progress(fmt.Sprintf("%s: %.0f sent, %d rounds, %d broken", at.Round(time.Second), values["sent"], s.rounds.played.Load(), len(s.w.Found())))
+	}
+}
+
+// nodeMetrics are the metrics of a node that are sampled, and their names in a sample.
+var nodeMetrics = map[string]string{
+	"process_resident_memory_bytes":                               "resident",
+	"go_memstats_heap_inuse_bytes":                                "heap",
+	"go_memstats_stack_inuse_bytes":                               "stacks",
+	"go_gc_gogc_percent":                                          "gc-percent",
+	"go_memstats_next_gc_bytes":                                   "next-gc",
+	"go_goroutines":                                               "goroutines",
+	"go_threads":                                                  "threads",
+	"process_open_fds":                                            "files",
+	"process_cpu_seconds_total":                                   "cpu",
+	"mlsd_stream_lag_seconds_sum":                                 "lag-sum",
+	"mlsd_stream_lag_seconds_count":                               "lag-count",
+	"mlsd_messages_expired_total":                                 "expired",
+	`mlsd_subscriptions{kind="websocket"}`:                        "websockets",
+	`mlsd_subscriptions{kind="sse"}`:                              "event-streams",
+	`mlsd_push_attempts_total{kind="webhook",result="delivered"}`: "pushes",
+}
+
+// databaseMetrics are gauges that all nodes read from the database.
+var databaseMetrics = map[string]string{
+	"mlsd_outbox_events": "outbox", "mlsd_outbox_oldest_seconds": "outbox-oldest", "mlsd_push_backlog": "push-backlog",
+}
+
+// values takes one sample.
+func (s *soak) values(ctx context.Context, db *pgxpool.Pool) (map[string]float64, error) {
+	values := map[string]float64{"rounds": float64(s.rounds.played.Load()), "rounds-failed": float64(s.rounds.failed.Load())}
+	for i, node := range s.cluster.Nodes {
+		metrics, err := node.Metrics(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for name, short := range nodeMetrics {
+			values[short+"/node"+strconv.Itoa(i+1)] = metrics[name]
+		}
+		for name, short := range databaseMetrics {
+			values[short] = max(values[short], metrics[name])
+		}
+		for name, value := range metrics {
+			if nsid, ok := strings.CutPrefix(name, "mlsd_overdue_rows{worker="); ok {
+				name := "overdue/" + strings.Trim(nsid, `"}`)
+				values[name] = max(values[name], value)
+			}
+		}
+	}
+	s.watch.take(values)
+	if err := databaseValues(ctx, db, values); err != nil {
+		return nil, err
+	}
+	values["cpu/database"] = testbed.TreeTime(s.cluster.Postgres.PID()).Seconds()
+	return values, loadValues(values)
+}
+
+// loadValues adds what the load generator itself uses.
+func loadValues(values map[string]float64) error {
+	resident, err := testbed.FromStatus(os.Getpid(), "VmRSS:")
+	if err != nil {
+		return err
+	}
+	values["resident/load"] = float64(resident)
+	values["goroutines/load"] = float64(runtime.NumGoroutine())
+	var self syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
+		return err
+	}
+	values["cpu/load"] = time.Duration(self.Utime.Nano() + self.Stime.Nano()).Seconds()
+	return nil
+}
+
+// tablesSQL reads the sizes of all tables, in bytes, and their rows as the statistics count them.
+// The partitions of events count together.
+const tablesSQL = `
+	SELECT CASE WHEN relname ~ '^events_[0-9]{8}$' THEN 'events' ELSE relname END, sum(pg_table_size(relid)), sum(pg_indexes_size(relid)),
+		sum(n_live_tup), sum(n_dead_tup)
+	FROM pg_stat_user_tables GROUP BY 1`
+
+// databaseSQL reads figures of the whole database.
+const databaseSQL = `
+	SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0'), pg_database_size(current_database()),
+		(SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()),
+		(SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()),
+		(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0) FROM pg_stat_activity WHERE backend_type = 'client backend')`
+
+// databaseValues adds what the database says.
+func databaseValues(ctx context.Context, db *pgxpool.Pool, values map[string]float64) error {
+	rows, err := db.Query(ctx, tablesSQL)
+	if err != nil {
+		return err
+	}
+	var name string
+	var table, index, live, dead int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &table, &index, &live, &dead}, func() error {
+		values["table/"+name], values["index/"+name] = float64(table), float64(index)
+		values["rows/"+name], values["dead/"+name] = float64(live), float64(dead)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var wal, size, commits, deadlocks, oldest float64
+	if err := db.QueryRow(ctx, databaseSQL).Scan(&wal, &size, &commits, &deadlocks, &oldest); err != nil {
+		return err
+	}
+	values["wal"], values["database"], values["commits"], values["deadlocks"], values["oldest-transaction"] = wal, size, commits, deadlocks, oldest
+	rows, err = db.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'soak'`)
+	if err != nil {
+		return err
+	}
+	var pid int
+	var private int64
+	connections := 0
+	_, err = pgx.ForEachRow(rows, []any{&pid}, func() error {
+		size, err := testbed.FromStatus(pid, "RssAnon:")
+		private += size
+		connections++
+		return err
+	})
+	values["backends"], values["connections"] = float64(private), float64(connections)
+	return err
+}

@@ -1,0 +1,267 @@
+// Package soak runs everything on two servers for hours at a moderate load, and samples the servers
+// and their database. Its report shows what grows.
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"mlsd/clientsim/scenario"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// Config says what to run.
+type Config struct {
+	For   time.Duration // how long the load goes on
+	Rate  int           // messages a second of the steady load
+	Every time.Duration // between two samples
+	// Keep is how long a row is as young as it is: see age.go. It is longer than a round takes.
+	Keep   time.Duration
+	Seed   uint64
+	Binary string // the mlsd to start; "": one is found or built
+	// Samples is the file that each sample is appended to.
+	Samples  string
+	Progress func(string) // gets lines about what is going on
+}
+
+// The size of the steady load.
+const (
+	steadyConvos      = 24
+	steadySubscribers = 12
+	changeEvery       = 4 * time.Second  // roster or epoch of one of the convos
+	connectionLife    = 90 * time.Second // of most subscribers
+	// messagesPerWriter bounds what a writer sends in a run, far below the quota of a day.
+	messagesPerWriter = 20_000
+	leastWriters      = 8
+)
+
+// settings are those of the nodes. Everything else has its default: quotas and rates are those of a
+// new server.
+func settings() map[string]string {
+	return map[string]string{
+		"MLSD_EVENT_RETENTION": "1h", "MLSD_MESSAGE_RETENTION": "25h", "MLSD_WELCOME_GRACE": "1m",
+	}
+}
+
+// Run runs the load until Config.For is over or stop ends, and then judges it. ctx ends everything
+// at once. What was broken is in the last line of the samples.
+func Run(ctx, stop context.Context, c Config) (err error) {
+	home, err := os.MkdirTemp("", "mlsd-soak-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
+	// A server started by root runs its database as another user, who needs access to the data
+	// directory.
+	if err := os.Chmod(home, 0o755); err != nil {
+		return err
+	}
+	if c.Binary, err = testbed.FindServer(ctx, c.Binary, home); err != nil {
+		return err
+	}
+	dir, err := testbed.NewDirectory("127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close(context.WithoutCancel(ctx))) }()
+	server := testbed.NewProc(c.Binary, filepath.Join(home, "data"), dir.URL(), xrpc.DefaultServiceDID)
+	server.UseDefaults()
+	if err := server.Start(ctx, nil); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	watch := newWatch(testbed.FastTransport())
+	w := testbed.NewWorld(testbed.Target{
+		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: watch, Server: server, Dir: dir,
+	}, c.options(), 0x50a4, c.Progress)
+	return w.WithClusterOf(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch}, func(f *testbed.Cluster) error {
+		s := &soak{c: &c, w: w, cluster: f, dir: dir, watch: watch, began: time.Now()}
+		return s.run(ctx, stop)
+	})
+}
+
+func (c *Config) options() testbed.Options {
+	writers := max(leastWriters, int(float64(c.Rate)*c.For.Seconds()/messagesPerWriter))
+	return testbed.Options{
+		Seed: c.Seed, For: c.For, Rate: c.Rate, Writers: writers, Convos: steadyConvos, Subscribers: steadySubscribers,
+		Clients: 6, Messages: 40, Epochs: 4, Members: 12, Claims: 40, // of the rounds
+	}
+}
+
+// soak is one run.
+type soak struct {
+	c       *Config
+	w       *testbed.World
+	cluster *testbed.Cluster
+	dir     *testbed.Directory
+	watch   *watch
+	began   time.Time
+	rounds  counters
+}
+
+// run runs the load and what watches it, and judges.
+func (s *soak) run(ctx, stop context.Context) error {
+	stop, cancel := context.WithTimeout(stop, s.c.For)
+	defer cancel()
+	database, err := connectDatabase(ctx, s.cluster.Postgres.URL())
+	if err != nil {
+		return err
+	}
+	defer database.Close()
+	out, err := openSamples(s)
+	if err != nil {
+		return err
+	}
+	var beside, sampling sync.WaitGroup
+	ended, end := context.WithCancel(ctx)
+	defer end()
+	sampling.Go(func() { s.sample(ctx, ended, database, out) })
+	beside.Go(func() { s.age(ctx, stop, database) })
+	beside.Go(func() { s.playRounds(ctx, stop) })
+	steady := scenario.Steady{Change: changeEvery, ConnectionLife: connectionLife, OnEvent: s.watch.event}
+	err = steady.Play(ctx, stop, s.w, s.cluster)
+	cancel()
+	beside.Wait()
+	end()
+	sampling.Wait()
+	if err != nil {
+		s.w.Broken("the load ended early: %v", err)
+	}
+	s.check(ctx)
+	return out.end(s)
+}
+
+// check asks every node's own checker about everything that is stored.
+func (s *soak) check(ctx context.Context) {
+	for i, node := range s.cluster.Nodes {
+		if exited := node.Exited(); exited != nil {
+			s.w.Broken("node %d: %v", i+1, exited)
+			continue
+		}
+		broken, err := node.CheckDatabase(ctx)
+		if err != nil {
+			s.w.Broken("node %d: %v", i+1, err)
+		}
+		for _, text := range broken {
+			s.w.Broken("/check of node %d: %s", i+1, text)
+		}
+	}
+}
+
+// played are the scenarios of the rounds. None kills a server or looks into its data.
+func played() []scenario.Scenario {
+	names := []string{
+		"long-conversation", "push", "lost-answer-send", "lost-answer-create", "lost-answer-add", "lost-answer-get-welcome", "twice-at-once",
+		"claim-at-once", "keys-exhausted", "key-other-body", "welcome-app-killed", "welcome-damaged", "confirm-twice", "two-devices", "same-epoch",
+		"leave-twice", "external-rejoin", "own-device", "hidden-handshakes", "malicious-commit", "live-basic", "live-late-convo", "live-removed",
+		"spammer", "metadata", "big-group",
+	}
+	all := scenario.Scenarios()
+	return slices.DeleteFunc(all, func(s scenario.Scenario) bool { return !slices.Contains(names, s.Name) })
+}
+
+// roundLimit ends a round against a server that answers nothing. A row must not be made old before
+// that: see Config.Keep.
+const roundLimit = 4 * time.Minute
+
+// playRounds plays scenarios one after the other until stop ends, and rests between them. Each round
+// has its own accounts and convos, and removes them.
+func (s *soak) playRounds(ctx, stop context.Context) {
+	rng := rand.New(rand.NewPCG(s.c.Seed, 0x4095d5))
+	scenarios := played()
+	for n := 0; stop.Err() == nil; n++ {
+		if n%len(scenarios) == 0 {
+			rng.Shuffle(len(scenarios), func(i, j int) { scenarios[i], scenarios[j] = scenarios[j], scenarios[i] })
+		}
+		begun := time.Now()
+		s.playRound(ctx, scenarios[n%len(scenarios)], n)
+		xrpc.Sleep(stop, max(restTimes*time.Since(begun), leastRest))
+	}
+}
+
+// The pause between two rounds, as a multiple of the last one's length, and at least.
+const (
+	restTimes = 5
+	leastRest = 10 * time.Second
+)
+
+// playRound plays a scenario in a world of its own, against one of the nodes.
+func (s *soak) playRound(ctx context.Context, play scenario.Scenario, n int) {
+	node := n % len(s.cluster.Nodes)
+	w := testbed.NewWorld(testbed.Target{
+		Base: s.cluster.Nodes[node].URL(), Audience: xrpc.DefaultServiceDID, Transport: s.watch, Dir: s.dir,
+	}, s.w.Options, uint64(n), func(string) {})
+	playing, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	play.Play(playing, w)
+	if err := s.rotateKey(playing, w); err != nil {
+		w.Broken("an account with a new signing key: %v", err)
+	}
+	if err := s.remove(ctx, w, s.cluster.Nodes[1-node]); err != nil {
+		w.Broken("%v", err)
+	}
+	for _, v := range w.Found() {
+		s.w.Broken("round %d, %s, at node %d: %s", n, play.Name, node+1, v)
+	}
+	s.rounds.played.Add(1)
+	if len(w.Found()) > 0 {
+		s.rounds.failed.Add(1)
+	}
+}
+
+// rotateKey gives an account of a world a new signing key, as its owner's PDS does, and uses it.
+func (s *soak) rotateKey(ctx context.Context, w *testbed.World) error {
+	accounts := w.Accounts()
+	if len(accounts) == 0 {
+		return errors.New("the scenario has made none")
+	}
+	account, err := xrpc.NewAccountOf(accounts[0], w.RNG.IntN(2))
+	if err != nil {
+		return err
+	}
+	if err := s.dir.Register(account); err != nil {
+		return err
+	}
+	_, err = w.Net.Do(ctx, account, xrpc.ConvosCall("", 10))
+	return err
+}
+
+// remove deletes the convos of a world and erases its accounts, as an operator does.
+func (s *soak) remove(ctx context.Context, w *testbed.World, node *testbed.Proc) error {
+	for _, convo := range w.Model.Snapshot() {
+		if err := node.Operate(ctx, "convo/delete", map[string]string{"convo": convo.ID}); err != nil {
+			return err
+		}
+	}
+	for _, did := range w.Accounts() {
+		if err := node.Operate(ctx, "account/erase", map[string]string{"did": did.String()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe says how the run is set up.
+func (c *Config) describe() []string {
+	o := c.options()
+	lines := []string{
+		fmt.Sprintf("steady: %d messages a second by %d writers to %d convos, a change of a roster or an epoch every %s, %d subscribers",
+			c.Rate, o.Writers, o.Convos, changeEvery, o.Subscribers),
+		fmt.Sprintf("rounds: %d scenarios in turn, each with accounts and convos of its own, which are erased and deleted", len(played())),
+		fmt.Sprintf("rows are made old %s after they were written", c.Keep),
+	}
+	all := settings()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		lines = append(lines, name+"="+all[name])
+	}
+	return lines
+}

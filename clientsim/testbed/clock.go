@@ -1,0 +1,132 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	_ "embed"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// This file makes the clock of a server wrong. A Go program reads the time without the C library,
+// so a library such as libfaketime does not reach it. Instead a server is built with another
+// package time, which adds what a file says. The source of the server stays as it is.
+
+// clockTag is the build tag by which a server with a movable clock is known.
+const clockTag = "movableclock"
+
+// clockVariable names the file of a server's Clock in its environment.
+const clockVariable = "CLOCK_AHEAD"
+
+//go:embed clock_ahead.txt
+var clockSource string
+
+// BuildMovable builds mlsd into dir, with a clock that a Clock moves. The first build compiles
+// the standard library and takes about a minute.
+func BuildMovable(ctx context.Context, dir string) (string, error) {
+	overlay, err := clockOverlay(ctx, dir)
+	if err != nil {
+		return "", fmt.Errorf("build a server with a movable clock: %w", err)
+	}
+	return build(ctx, dir, "-tags", clockTag, "-overlay", overlay)
+}
+
+// clockOverlay writes what go build's -overlay needs for another package time into dir.
+func clockOverlay(ctx context.Context, dir string) (string, error) {
+	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env: %w", err)
+	}
+	original := filepath.Join(string(bytes.TrimSpace(root)), "src", "time", "time.go")
+	source, err := os.ReadFile(original)
+	if err != nil {
+		return "", err
+	}
+	const before = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
+	if n := strings.Count(string(source), before); n != 1 {
+		return "", fmt.Errorf("%s has another time.Now than Go 1.26", original)
+	}
+	changed := strings.Replace(string(source), before, before+"\tsec += ahead()\n", 1)
+	replace := map[string]string{}
+	for original, text := range map[string]string{original: changed, filepath.Join(filepath.Dir(original), "ahead.go"): clockSource} {
+		replace[original] = filepath.Join(dir, filepath.Base(original))
+		if err := os.WriteFile(replace[original], []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	raw, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, raw, 0o600)
+}
+
+// HasMovableClock reports whether BuildMovable has built a server.
+func HasMovableClock(server string) (bool, error) {
+	info, err := buildinfo.ReadFile(server)
+	if err != nil {
+		return false, fmt.Errorf("server: %w", err)
+	}
+	for _, s := range info.Settings {
+		if s.Key == "-tags" && s.Value == clockTag {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Clock moves the clock of one server, also while it runs. The server must be built by
+// BuildMovable. It is safe for concurrent use.
+type Clock struct {
+	file  *os.File
+	ahead atomic.Int64 // seconds
+	moved atomic.Int64 // when Set changed it last, in nanoseconds since 1970
+}
+
+// newClock makes a clock that is right.
+func newClock(path string) (*Clock, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("clock: %w", err)
+	}
+	c := &Clock{file: file}
+	if err := c.Set(0); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return c, nil
+}
+
+// Set makes the server's clock wrong by d, in whole seconds. It is fast if d is positive.
+func (c *Clock) Set(d time.Duration) error {
+	seconds := int64(d / time.Second)
+	if c.ahead.Swap(seconds) != seconds {
+		c.moved.Store(time.Now().UnixNano())
+	}
+	var raw [8]byte
+	binary.NativeEndian.PutUint64(raw[:], uint64(seconds))
+	if _, err := c.file.WriteAt(raw[:], 0); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	return nil
+}
+
+// Ahead is by how much the clock is wrong.
+func (c *Clock) Ahead() time.Duration { return time.Duration(c.ahead.Load()) * time.Second }
+
+// settled is longer than a token lives, with all that servers allow.
+const settled = 2 * time.Minute
+
+// Right reports whether the clock is right, and has been for longer than a token lives.
+func (c *Clock) Right() bool {
+	return c.Ahead() == 0 && time.Since(time.Unix(0, c.moved.Load())) > settled
+}

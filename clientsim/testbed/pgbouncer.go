@@ -1,0 +1,141 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"mlsd/clientsim/xrpc"
+)
+
+// PgBouncer is a real PgBouncer before a PostgreSQL.
+type PgBouncer struct {
+	program, config string
+	address         string
+	database        *url.URL
+	owner           *syscall.Stat_t // of the PostgreSQL
+	log             *lastLines
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has exited
+}
+
+// pgBouncerConfig is its configuration. After a failed connection to PostgreSQL it waits 15 seconds
+// by default before it tries again.
+const pgBouncerConfig = `[databases]
+* = host=%s port=%s user=%s
+[pgbouncer]
+pool_mode = %s
+listen_addr = %s
+listen_port = %s
+unix_socket_dir =
+auth_type = any
+max_client_conn = 400
+default_pool_size = 100
+server_login_retry = 0.5
+`
+
+// StartPgBouncer starts a program of PgBouncer before a database that has a unix socket. mode is
+// session, transaction or statement. Its files go into dir, which every account must be able to
+// enter: PgBouncer does not run as root.
+func StartPgBouncer(ctx context.Context, program, mode, databaseURL, dir string) (*PgBouncer, error) {
+	b := &PgBouncer{program: program, config: filepath.Join(dir, "pgbouncer.ini"), log: newLastLines(8)}
+	if err := b.configure(mode, databaseURL); err != nil {
+		return nil, fmt.Errorf("PgBouncer: %w", err)
+	}
+	if err := b.Start(ctx); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// configure chooses a free port and writes the configuration.
+func (b *PgBouncer) configure(mode, databaseURL string) (err error) {
+	if b.database, err = url.Parse(databaseURL); err != nil {
+		return err
+	}
+	sockets := b.database.Query().Get("host")
+	info, err := os.Stat(sockets)
+	if err != nil {
+		return err
+	}
+	b.owner, _ = info.Sys().(*syscall.Stat_t) // PostgreSQL accepts its own account at its socket
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	b.address = free.Addr().String()
+	host, port, err := net.SplitHostPort(b.address)
+	if err = errors.Join(err, free.Close()); err != nil {
+		return err
+	}
+	text := fmt.Sprintf(pgBouncerConfig, sockets, b.database.Query().Get("port"), b.database.User.Username(), mode, host, port)
+	return os.WriteFile(b.config, []byte(text), 0o644)
+}
+
+// URL is the URL of the database through it.
+func (b *PgBouncer) URL() string {
+	through := url.URL{Scheme: "postgres", User: b.database.User, Host: b.address, Path: b.database.Path, RawQuery: "sslmode=disable"}
+	return through.String()
+}
+
+// Log returns the last lines of its log.
+func (b *PgBouncer) Log() string { return b.log.String() }
+
+// Start starts it, and returns when it listens.
+func (b *PgBouncer) Start(ctx context.Context) error {
+	cmd, done := exec.Command(b.program, b.config), make(chan struct{})
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = b.log, b.log, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: b.owner.Uid, Gid: b.owner.Gid, Groups: []uint32{}}
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("PgBouncer: %w", err)
+	}
+	go func() {
+		_ = cmd.Wait() // it ends by a signal
+		close(done)
+	}()
+	b.cmd, b.done = cmd, done
+	err := xrpc.Until(ctx, stopLimit, func() (bool, error) {
+		select {
+		case <-done:
+			return false, errors.New("it has ended")
+		default:
+		}
+		conn, err := net.Dial("tcp", b.address)
+		return err == nil && conn.Close() == nil, nil
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("PgBouncer: %w\n%s", err, b.log), b.Kill())
+	}
+	return nil
+}
+
+// Revive starts it again if it has ended by itself, as the system that runs it would. It returns
+// the last lines of its log then, and else "".
+func (b *PgBouncer) Revive(ctx context.Context) (log string, err error) {
+	select {
+	case <-b.done:
+		return b.Log(), b.Start(ctx)
+	default:
+		return "", nil
+	}
+}
+
+// Kill kills it with SIGKILL.
+func (b *PgBouncer) Kill() error {
+	if err := b.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("PgBouncer: %w", err)
+	}
+	<-b.done
+	return nil
+}

@@ -1,0 +1,125 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/torture/pgwire"
+	"mlsd/clientsim/xrpc"
+)
+
+// equipment is what faults need besides the cluster.
+type equipment struct {
+	home    string
+	proxies []*pgwire.Proxy // of the nodes, in their order
+	disk    *testbed.SmallDisk
+	bouncer *testbed.PgBouncer
+	clocks  bool
+	skipped map[Kind]string // why a kind of fault cannot happen
+}
+
+// prepare makes what does not need the cluster.
+func (c *Config) prepare() (_ *equipment, err error) {
+	e := &equipment{skipped: map[Kind]string{}}
+	if e.clocks, err = testbed.HasMovableClock(c.Binary); err != nil {
+		return nil, err
+	}
+	if !e.clocks {
+		e.skipped[MoveClock] = "the server is not built with --clocks"
+	}
+	if c.PgBouncer == "" {
+		e.skipped[KillPgBouncer] = "--pgbouncer names none"
+	}
+	if e.home, err = os.MkdirTemp("", "mlsd-torture-"); err != nil {
+		return nil, err
+	}
+	if e.disk, err = testbed.NewSmallDisk(e.home); err != nil {
+		e.skipped[FillDisk] = err.Error()
+	}
+	// A server started by root runs its database as another user, who needs access to the data
+	// directory.
+	if err := os.Chmod(e.home, 0o755); err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return e, nil
+}
+
+// close ends what prepare and connect made.
+func (e *equipment) close() (err error) {
+	for _, p := range e.proxies {
+		err = errors.Join(err, p.Close())
+	}
+	if e.bouncer != nil {
+		err = errors.Join(err, e.bouncer.Kill())
+	}
+	if e.disk != nil {
+		err = errors.Join(err, e.disk.Close())
+	}
+	return errors.Join(err, os.RemoveAll(e.home))
+}
+
+// connect returns the URL by which the next node of the cluster reaches the database: through a
+// proxy, and the last node's proxy through PgBouncer.
+func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, databaseURL string) (_ string, err error) {
+	if c.PgBouncer != "" && len(f.Nodes) == c.Nodes-1 {
+		if e.bouncer, err = testbed.StartPgBouncer(ctx, c.PgBouncer, "session", databaseURL, e.home); err != nil {
+			return "", err
+		}
+		databaseURL = e.bouncer.URL()
+	}
+	p, err := pgwire.New(databaseURL)
+	if err != nil {
+		return "", err
+	}
+	e.proxies = append(e.proxies, p)
+	return p.Through(databaseURL)
+}
+
+// play plays a plan, on a PostgreSQL and servers of its own. It leaves out the faults that cannot
+// happen on this machine.
+func (c *Config) play(ctx context.Context, report *Report) (err error) {
+	e, err := c.prepare()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	report.Plan = slices.DeleteFunc(report.Plan, func(s Step) bool { return e.skipped[s.Kind] != "" })
+	report.Skipped = e.skipped
+	dir, err := testbed.NewDirectory("127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close(context.WithoutCancel(ctx))) }()
+	settings, err := testbed.Unlimited(ctx, c.Binary)
+	if err != nil {
+		return err
+	}
+	server := testbed.NewProc(c.Binary, filepath.Join(e.home, "data"), dir.URL(), xrpc.DefaultServiceDID)
+	if err := server.Start(ctx, settings); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	transport := testbed.Unrepeated{Transport: testbed.FastTransport()}
+	defer transport.CloseIdleConnections()
+	w := testbed.NewWorld(testbed.Target{
+		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir,
+	}, testbed.Options{Seed: c.Seed, For: report.For}, 0x70, c.Progress)
+	err = w.WithClusterOf(ctx, testbed.ClusterOptions{
+		Nodes: c.Nodes, Settings: settings, Transport: transport, Clocks: e.clocks,
+		Through: func(f *testbed.Cluster, databaseURL string) (string, error) { return c.connect(ctx, e, f, databaseURL) },
+	}, func(f *testbed.Cluster) error {
+		defer transport.CloseIdleConnections()
+		l := newLoad(ctx, w, f)
+		err := c.torture(ctx, l, newInjector(w, f, settings, e), report)
+		return errors.Join(err, l.subscribers.Stop())
+	})
+	report.Violations, report.Notes = w.Found(), w.Notes()
+	if len(report.Violations) > 0 && ctx.Err() == nil {
+		err = nil // what is broken can keep the run from its end
+	}
+	return err
+}

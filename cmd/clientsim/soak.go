@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/scenario"
+	"mlsd/clientsim/soak"
+)
+
+// soaks is the subcommand soak.
+func soaks(out, progress io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:  "soak",
+		Usage: "run everything for hours at a moderate load, and look for what grows",
+		Flags: []cli.Flag{
+			&cli.DurationFlag{Name: "for", Value: 8 * time.Hour, Usage: "how long the load goes on"},
+			&cli.IntFlag{Name: "rate", Value: 20, Usage: "messages a second"},
+			&cli.DurationFlag{Name: "every", Value: 10 * time.Second, Usage: "time between two samples"},
+			&cli.DurationFlag{Name: "keep", Value: 10 * time.Minute, Usage: "time after which rows are made old, so that the server deletes them"},
+			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one, which is printed"},
+			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
+			&cli.StringFlag{Name: "samples", Value: "soak.jsonl", Usage: "`FILE` that each sample is appended to"},
+			&cli.StringFlag{Name: "report", Usage: "`FILE` for the report as a page"},
+			&cli.StringFlag{Name: "picture", Usage: "`FILE` for the report's pictures as one SVG"},
+			&cli.StringFlag{Name: "figures", Usage: "`FILE` of the documentation in which the figures are replaced"},
+			&cli.BoolFlag{Name: "plot", Usage: "run nothing; report what is in --samples"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if c.Args().Present() {
+				return fmt.Errorf("unexpected argument %q", c.Args().First())
+			}
+			var err error
+			if !c.Bool("plot") {
+				err = runSoak(ctx, c, progress)
+			}
+			return errors.Join(err, reportSoak(c, out))
+		},
+	}
+}
+
+// errGrew ends a run in which a measure grew.
+var errGrew = errors.New("something grew")
+
+func runSoak(ctx context.Context, c *cli.Command, progress io.Writer) error {
+	lines := scenario.NewProgress(progress)
+	config := soak.Config{
+		For: c.Duration("for"), Rate: c.Int("rate"), Every: c.Duration("every"), Keep: c.Duration("keep"), Seed: c.Uint64("seed"), Binary: c.String("mlsd"),
+		Samples: c.String("samples"), Progress: func(now string) { lines.Now("soak: %s", now) },
+	}
+	if !c.IsSet("seed") {
+		config.Seed = uint64(rand.Uint32())
+	}
+	lines.Line("seed %d", config.Seed)
+	// The first signal ends the load, and the run is judged and reported as at its end.
+	err := soak.Run(context.WithoutCancel(ctx), ctx, config)
+	lines.Clear()
+	return err
+}
+
+// reportSoak prints what the samples say, and writes the requested files.
+func reportSoak(c *cli.Command, out io.Writer) error {
+	file, err := os.Open(c.String("samples"))
+	if err != nil {
+		return err
+	}
+	run, err := report.ReadSoak(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	errs := []error{run.WriteMarkdown(out)}
+	if name := c.String("report"); name != "" {
+		errs = append(errs, writeFile(name, run.WriteHTML))
+	}
+	if name := c.String("picture"); name != "" {
+		errs = append(errs, writeFile(name, run.WriteSVG))
+	}
+	if name := c.String("figures"); name != "" {
+		errs = append(errs, replaceFigures(name, run))
+	}
+	switch {
+	case run.End != nil && len(run.End.Broken) > 0:
+		errs = append(errs, errBroken)
+	case !run.Kept():
+		errs = append(errs, errGrew)
+	}
+	return errors.Join(errs...)
+}
+
+func replaceFigures(name string, run *report.Soak) error {
+	page, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if page, err = run.ReplaceFigures(page); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return os.WriteFile(name, page, 0o644)
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mlsd/clientsim/bench/report"
+)
+
+// A run of a few seconds, ended by a signal, is judged and reported. Its samples have every measure
+// that has a rule.
+func TestSoak(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("boots servers")
+	}
+	dir := t.TempDir()
+	samples, page, picture, docs := filepath.Join(dir, "samples"), filepath.Join(dir, "page"), filepath.Join(dir, "picture"), filepath.Join(dir, "docs")
+	if err := os.WriteFile(docs, []byte("<!-- figures of the run -->\n<!-- end of the figures -->\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
+	go endSoak(ctx, samples, signal)
+	var out bytes.Buffer
+	err := run(ctx, []string{
+		"clientsim", "soak", "--for", "1h", "--every", "500ms", "--rate", "40", "--seed", "3",
+		"--samples", samples, "--report", page, "--picture", picture, "--figures", docs,
+	}, &out, io.Discard)
+	if err != nil {
+		t.Fatalf("run = %v\n%s", err, out.String())
+	}
+	for _, name := range []string{page, picture, docs} {
+		if content, err := os.ReadFile(name); err != nil || !bytes.Contains(content, []byte("node2")) {
+			t.Errorf("%s: %s, %v", name, content, err)
+		}
+	}
+	if !strings.Contains(out.String(), "every promise kept") {
+		t.Errorf("the table is\n%s", out.String())
+	}
+	s := readSoak(t, samples)
+	if s.End == nil || s.End.Rounds == 0 || len(s.Samples) < soakSamples {
+		t.Fatalf("%d samples, end %+v", len(s.Samples), s.End)
+	}
+	for _, name := range []string{
+		"sent", "send/p99", "event/p50", "wal", "database", "backends", "connections", "table/messages", "index/messages", "rows/messages", "table/events",
+		"resident/node1", "next-gc/node2", "gc-percent/node1", "goroutines/node1", "files/node2", "cpu/node1", "cpu/database", "cpu/load", "resident/load",
+		"lag-count/node1", "answers/2xx", "rounds",
+	} {
+		if !slices.ContainsFunc(s.Samples, func(at report.Sample) bool { return at.Values[name] > 0 }) {
+			t.Errorf("no sample has a value of %s", name)
+		}
+	}
+	for _, name := range []string{"outbox-oldest", "dead/messages", "answers/none", "answers/5xx", "rounds-failed"} {
+		if _, ok := s.Samples[0].Values[name]; !ok {
+			t.Errorf("%s is not in the first sample", name)
+		}
+	}
+}
+
+// soakSamples is how many samples the run of the test takes.
+const soakSamples = 6
+
+// endSoak sends the signal when the file has enough samples.
+func endSoak(ctx context.Context, file string, signal func()) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if text, err := os.ReadFile(file); err == nil && bytes.Count(text, []byte("\n")) > soakSamples {
+			signal()
+			return
+		}
+	}
+}
+
+func readSoak(t *testing.T, name string) *report.Soak {
+	t.Helper()
+	file, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	s, err := report.ReadSoak(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

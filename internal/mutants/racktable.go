@@ -1,0 +1,51 @@
+package main
+
+// rackBugs are bugs that clientsim torture must find within rackLimit. Each breaks a promise only
+// when something fails at a certain moment, or when requests meet. They have no test.
+var rackBugs = []mutant{
+	{"a lost COMMIT is a success", "", []edit{
+		{"idem.Store.resolve", `if errors.Is(err, pgx.ErrNoRows) { return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause) }`, `
+	if errors.Is(err, pgx.ErrNoRows) {
+		return answer, nil
+	}`}}},
+	{"a lost COMMIT is a success (messages)", "", []edit{
+		{"messages.Log.transact", `case pgpool.OutcomeUnknown(err):`, `case pgpool.OutcomeUnknown(err) && results != nil:
+		return results, nil
+	case pgpool.OutcomeUnknown(err):`}}},
+	{"a lost COMMIT is a refusal", "", []edit{
+		{"idem.Store.resolve", `if errors.Is(err, pgx.ErrNoRows) { return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause) }`, `
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Answer{}, &ConflictError{At: time.Now()}
+	}`}}},
+	{"a lost COMMIT is resolved without the content", "", []edit{
+		{"idem.Store.resolve", `if err := rec.conflict(req); err != nil { return Answer{}, err }`, ``}}},
+	{"a lost COMMIT is resolved without the content (messages)", "", []edit{
+		{"messages.Log.lookup", `WHERE r.request_hash = d.hash`, `WHERE d.hash IS NOT NULL`}}},
+	{"a lost COMMIT is a success (Welcomes)", "", []edit{
+		{"welcome.attempt", `case pgpool.ConnectionLost(err): err = fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)`, `case pgpool.ConnectionLost(err):
+			return nil`}}},
+	{"the floor of the outbox is one too high", "", []edit{
+		{"events.Sequencer.raiseFloor", `SET floor = $1`, `SET floor = $1 + 1`},
+		{"events.Sequencer.raiseFloor", `floor{at: s.floor.candidate,`, `floor{at: s.floor.candidate + 1,`}}},
+	{"the floor of the outbox does not wait for writers", "", []edit{
+		{"events.Sequencer.seekFloor", `f.moved, f.ended = false, len(f.writers) == 0`, `f.moved, f.ended = false, true`}}},
+	{"a KeyPackage is claimed twice", "", []edit{
+		{"keypackages/claim.sql", `FOR UPDATE SKIP LOCKED`, ``}}},
+	{"the record of a key after its write", "", []edit{onlyLooks, recordsLast,
+		{"idem.Store.Do", `complete(tx, req, answer.Body)`, ``},
+		{"idem.Store.Do", `return answer, nil`, `
+	late, err := s.begin(ctx, req)
+	if err != nil {
+		return answer, err
+	}
+	complete(late, req, answer.Body)
+	return answer, late.Commit(ctx)`}}},
+	{"a key is looked for, and not taken", "", []edit{onlyLooks, recordsLast}},
+	{"a full disk is the server's fault", "", []edit{
+		{"internal/pgpool.Unavailable", `code[:2] == "53"`, `code == "53300"`}}},
+	{"a message is judged by an old snapshot", "", []edit{
+		{"messages/append.sql", `version NOT IN (SELECT version FROM locked) THEN 'busy'`, `convo_id NOT IN (SELECT id FROM locked) THEN 'busy'`},
+		{"messages/append.sql", `SELECT ctid AS version FROM convos`, `SELECT id, ctid AS version FROM convos`}}},
+	{"a commit does not lock its convo", "", []edit{
+		{"convos.lockConvo", `FOR NO KEY UPDATE`, ``}}},
+}
