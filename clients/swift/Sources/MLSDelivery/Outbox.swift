@@ -58,7 +58,7 @@ public actor Outbox {
     private var queues: [String: [Int]] = [:] // ids of pending writes, by lane
     private var lanes: [String: Lane] = [:]
     private var stored: Set<Int> = [] // ids of writes that are in the storage: no other one is sent
-    private var kept: [Int] = [] // ids of accepted writes, in the order of their answers
+    private var kept: [Int] = [] // ids of accepted writes, ascending: the device's clock can be set back
     private var nextID = 1
     private var running = false
     private var listeners: [UUID: AsyncStream<OutboxEvent>.Continuation] = [:]
@@ -68,7 +68,6 @@ public actor Outbox {
         service: Service, storage: any Storage, values: [String: Data], author: any Author, surroundings: Surroundings = .init()
     ) throws {
         (self.service, self.storage, self.author, self.surroundings) = (service, storage, author, surroundings)
-        var answered: [(Date, Int)] = []
         for (name, value) in values where name.hasPrefix(Write.prefix) {
             let write = try JSONDecoder().decode(Write.self, from: value)
             writes[write.id] = write
@@ -76,12 +75,12 @@ public actor Outbox {
             nextID = max(nextID, write.id + 1)
             switch write.state {
             case .pending: queues[write.lane, default: []].append(write.id)
-            case .accepted(_, let at): answered.append((at, write.id))
+            case .accepted: kept.append(write.id)
             case .refused: break
             }
         }
         for lane in queues.keys { queues[lane]?.sort() }
-        kept = answered.sorted { $0 < $1 }.map(\.1)
+        kept.sort()
     }
 
     /// What happens from now on.
@@ -291,7 +290,10 @@ public actor Outbox {
             return
         }
         queues[write.lane]?.removeAll { $0 == write.id }
-        if case .accepted = write.state { kept.append(write.id) }
+        if case .accepted = write.state {
+            kept.append(write.id)
+            kept.sort()
+        }
     }
 
     // MARK: What there is
@@ -304,7 +306,7 @@ public actor Outbox {
         writes.values.filter { if case .refused = $0.state { true } else { false } }.sorted { $0.id < $1.id }
     }
 
-    /// Accepted writes of a lane that are still kept, in the order of their answers.
+    /// Accepted writes of a lane that are still kept, in the order in which they took effect.
     public func keptWrites(lane: String) -> [Write] { kept.compactMap { writes[$0] }.filter { $0.lane == lane } }
 
     public subscript(id: Int) -> Write? { writes[id] }
