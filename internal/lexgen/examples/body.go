@@ -187,7 +187,7 @@ func badStrings(path, name string, s lexicon.SchemaString, add adder) {
 			add(fmt.Sprintf("not base64: %q", v), path, "format", v)
 		}
 	default:
-		add("U+0000", path, "format", "a\x00b")
+		add("U+0000", path, "format", longEnough("a\x00b", s))
 	}
 	if s.MaxLength != nil {
 		n := *s.MaxLength

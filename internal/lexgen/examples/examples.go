@@ -168,7 +168,7 @@ func (m *method) object(fields []field, least bool) map[string]any {
 // named are values for strings whose meaning the lexicon only describes.
 func named(name string) string {
 	switch name {
-	case "groupId", "hash", "keyPackageRef":
+	case "groupId", "hash", "keyPackageRef", "deviceId":
 		return "00ff10"
 	case "welcomeMessage", "commit", "keyPackage", "welcome":
 		return "AAEC_w"
@@ -222,7 +222,15 @@ func stringValue(name string, s lexicon.SchemaString) string {
 	case len(s.KnownValues) > 0:
 		return s.KnownValues[0]
 	}
-	return named(name)
+	return longEnough(named(name), s)
+}
+
+// longEnough returns text, with zeros behind it if it has fewer bytes than s wants.
+func longEnough(text string, s lexicon.SchemaString) string {
+	if s.MinLength == nil {
+		return text
+	}
+	return text + strings.Repeat("0", max(*s.MinLength-len(text), 0))
 }
 
 // request makes the case of a value.
