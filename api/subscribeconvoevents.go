@@ -77,8 +77,9 @@ func cursorOf(name, text string) (*events.Cursor, error) {
 	return &c, nil
 }
 
-// subscriber is the caller: the DID that the ticket was made for, or without a ticket the issuer of
-// the token, or that of the session. A ticket that a session has bought stands for the session. The ticket is not used up yet: it is good for another attempt if the caller's rate
+// subscriber is the caller: the DID that the ticket was made for, or without a ticket the issuer
+// of the token, or that of the session. A ticket that a session has bought stands for the
+// session. The ticket is not used up yet: it is good for another attempt if the caller's rate
 // limit or the queue of openings refuses this one.
 func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
 	admit := func(did syntax.DID) error { return h.mayCall(c, did) }

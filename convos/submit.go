@@ -24,9 +24,10 @@ func Submit(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 	return submit(ctx, tx, s, rights{})
 }
 
-// Rejoin accepts an external commit (RFC 9420 §12.4.3.2). It adds a device of a current member's to
-// the group without a Welcome, and can remove an older device of the same member's. The commit must
-// be verifiable. A device other than s.Device gets ErrNotPermitted. Errors: those of Submit, and ErrNoGroupInfo.
+// Rejoin accepts an external commit (RFC 9420 §12.4.3.2). It adds a device of a current member's
+// to the group without a Welcome, and can remove an older device of the same member's. The
+// commit must be verifiable. A device other than s.Device gets ErrNotPermitted. Errors: those of
+// Submit, and ErrNoGroupInfo.
 func Rejoin(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 	return submit(ctx, tx, s, rights{joins: true, device: s.Device})
 }

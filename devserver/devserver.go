@@ -1,6 +1,7 @@
-// Package devserver is what the command "mlsd dev" serves beside the XRPC methods: made-up accounts
-// and their PLC directory, tokens, devices that do real MLS, faults and a reset. Apps under test use it as a network of their
-// own. It holds no data of anybody, and anyone who reaches it can act as any of its accounts.
+// Package devserver is what the command "mlsd dev" serves beside the XRPC methods: made-up
+// accounts and their PLC directory, tokens, devices that do real MLS, faults and a reset. Apps
+// under test use it as a network of their own. It holds no data of anybody, and anyone who
+// reaches it can act as any of its accounts.
 //
 //	GET    /dev           what this is: see Info
 //	POST   /dev/accounts  makes accounts; GET lists them

@@ -1,10 +1,10 @@
 // Package lexicons holds the contract: one Lexicon JSON file per NSID, in the folders that the NSID
 // names.
 //
-// These files are the only source of generated code (api/mlsapi, internal/nsid, the
-// Swift client's), of input validation and of error names. After a change run go generate; a test refuses generated code that
-// is behind, and another refuses a change that would break a client that was built against an
-// earlier state.
+// These files are the only source of generated code (api/mlsapi, internal/nsid, the Swift
+// client's), of input validation and of error names. After a change run go generate; a test
+// refuses generated code that is behind, and another refuses a change that would break a client
+// that was built against an earlier state.
 package lexicons
 
 import (

@@ -1,7 +1,7 @@
 -- Sessions of clients that call directly: a bearer of an hour that a service-auth token has bought. The bearer is signed with a key that all nodes
 -- share, so that no request reads these tables.
 
--- The keys with which sessions are signed. Whoever reads one can make sessions of any account as long as it is there: some 25 hours.
+-- The keys with which sessions are signed. A reader of one can make sessions of any account while it is there: some 25 hours.
 CREATE TABLE session_keys (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        bytea NOT NULL CHECK (octet_length(key) = 32),

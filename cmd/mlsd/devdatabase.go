@@ -110,7 +110,7 @@ func removeLeftovers(base string) error {
 		if err != nil {
 			continue // another account's
 		}
-		// PostgreSQL ends with its process. Whoever has the lock still runs.
+		// PostgreSQL ends with its process. A process that has the lock runs.
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			err = os.RemoveAll(filepath.Dir(path))
 		}

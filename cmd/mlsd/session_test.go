@@ -45,8 +45,8 @@ func (w *world) under(s *server, bearer, verb, nsid, body string) int {
 	return resp.StatusCode
 }
 
-// refusedWithin waits until a server refuses a session that it has accepted, and returns how long that
-// took.
+// refusedWithin waits until a server refuses a session that it has accepted, and returns how
+// long that took.
 func (w *world) refusedWithin(s *server, bearer string, most time.Duration) time.Duration {
 	w.t.Helper()
 	for begun := time.Now(); ; {
@@ -60,9 +60,9 @@ func (w *world) refusedWithin(s *server, bearer string, most time.Duration) time
 	}
 }
 
-// A session that one node ends is refused by the other within a second. If another key of the account
-// verifies on one node, the other refuses the sessions of the key before within five, which is two for the key and
-// neither has a part of a session, at any level.
+// A session that one node ends is refused by the other within a second. If another key of the
+// account verifies on one node, the other refuses the sessions of the key before within five,
+// which is two for the key and neither has a part of a session, at any level.
 func TestSessionsOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

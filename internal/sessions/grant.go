@@ -60,10 +60,11 @@ func (r *stored) grant(key []byte) Grant {
 var createSQL string
 
 // Create makes a session of a device. token is the key that verified the account's service-auth
-// token. The account's key is looked up: a token that is signed with a replaced key buys nothing, and
-// sessions that were bought with one end. If the account has maxSessions already, its oldest ones end. Sessions that are bought at the same
-// moment can exceed that number for a moment. Errors: ErrDevice, ErrDID, *serviceauth.InvalidError,
-// serviceauth.ErrOften, serviceauth.ErrBusy, serviceauth.ErrUnavailable, the database's.
+// token. The account's key is looked up: a token that is signed with a replaced key buys
+// nothing, and sessions that were bought with one end. If the account has maxSessions already,
+// its oldest ones end. Sessions that are bought at the same moment can exceed that number for a
+// moment. Errors: ErrDevice, ErrDID, *serviceauth.InvalidError, serviceauth.ErrOften,
+// serviceauth.ErrBusy, serviceauth.ErrUnavailable, the database's.
 func (s *Service) Create(ctx context.Context, did syntax.DID, device string, token atcrypto.PublicKey) (Grant, error) {
 	r := stored{did: did}
 	var ok bool
@@ -97,9 +98,9 @@ func (s *Service) Create(ctx context.Context, did syntax.DID, device string, tok
 	return r.grant(signer.key), nil
 }
 
-// Refresh replaces the tokens of a session, which must be the caller's. A refresh token is good once.
-// For repeatFor after its use a repetition gets the first answer. Later it ends the session: two
-// clients have the token. Errors: *RefreshError, and those of Create.
+// Refresh replaces the tokens of a session, which must be the caller's. A refresh token is good
+// once. For repeatFor after its use a repetition gets the first answer. Later it ends the
+// session: two clients have the token. Errors: *RefreshError, and those of Create.
 func (s *Service) Refresh(ctx context.Context, session Session, refresh string) (Grant, error) {
 	c, err := parse(refreshPrefix, refresh, s.key)
 	if err != nil || c.id != session.ID {
