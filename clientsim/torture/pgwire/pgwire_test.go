@@ -160,6 +160,37 @@ func TestCommitInBatch(t *testing.T) {
 	}
 }
 
+// Without BEGIN and COMMIT, the end of a request that writes commits. One that reads commits nothing.
+func TestCommitWithoutCOMMIT(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, tt := range []struct {
+		point  pgwire.Point
+		action pgwire.Action
+		rows   int
+	}{
+		{pgwire.Commit, pgwire.CutBefore, 0},
+		{pgwire.Commit, pgwire.CutAfter, 1},
+		{pgwire.Committed, pgwire.CutBefore, 1},
+	} {
+		fault := pgwire.Fault{Point: tt.point, Action: tt.action}
+		t.Run(fault.Name(), func(t *testing.T) {
+			b.empty(t)
+			conn := dial(t, b.url)
+			b.arm(t, tt.point, tt.action, 0)
+			if _, err := conn.Exec(t.Context(), `SELECT count(*) FROM rows`); err != nil {
+				t.Errorf("a read: %v", err)
+			}
+			if _, err := conn.Exec(t.Context(), `INSERT INTO rows VALUES ($1)`, 1); err == nil {
+				t.Error("the write succeeded on a connection that was cut")
+			}
+			if got := b.rows(t); got != tt.rows {
+				t.Errorf("%d rows, want %d", got, tt.rows)
+			}
+		})
+	}
+}
+
 func TestDelayAndFreeze(t *testing.T) {
 	t.Parallel()
 	const d = 50 * time.Millisecond
@@ -197,7 +228,7 @@ func TestHeal(t *testing.T) {
 	b.arm(t, pgwire.Request, pgwire.Freeze, time.Hour)
 	done := make(chan error, 1)
 	go func() {
-		_, err := conn.Exec(t.Context(), `INSERT INTO rows VALUES (1)`)
+		_, err := conn.Exec(t.Context(), `SELECT count(*) FROM rows`)
 		done <- err
 	}()
 	for b.proxy.Fired()["freeze request"] == 0 {
