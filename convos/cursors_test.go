@@ -290,7 +290,7 @@ func TestKilledCursors(t *testing.T) {
 		for killed := 0; killed == 0; { // until the session has done its statements and waits for COMMIT
 			if err := b.db.QueryRow(t.Context(), `
 				SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-				WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&killed); err != nil {
+				WHERE datname = current_database() AND wait_event = 'ClientRead' AND backend_xid IS NOT NULL`).Scan(&killed); err != nil {
 				t.Fatal(err)
 			}
 		}

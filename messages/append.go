@@ -133,29 +133,18 @@ func (l *Log) failure(ctx context.Context, d Draft, err error, wait bool) error 
 	return err
 }
 
-// batchLockTimeout is how long a transaction with drafts of several convos waits for a lock. A
-// draft that it cannot write in this time moves to a transaction of its own convo.
-const batchLockTimeout = 250 * time.Millisecond
-
 // transact judges and writes drafts in one transaction, which is one round trip. The error is a
 // *lostError if the transaction is possibly committed. Then the results are those of append.sql, or
 // nil if they were lost too. With any other error nothing was written.
 func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (results []Result, err error) {
 	began := time.Now()
-	conn, err := l.batches.Acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
 	statements := &pgx.Batch{}
-	var tx *pgpool.Transaction
 	if wait {
-		tx = pgpool.NewTransaction(conn, "")
+		statements.Queue(waitLonger, duplicateTimeout.String())
 		statements.Queue(waitForConvos, appendParams(drafts)[:2]...) // convos, senders
-	} else {
-		tx = pgpool.NewTransaction(conn, boundLocks, fmt.Sprint(batchLockTimeout.Milliseconds()))
 	}
 	queueAppend(statements, drafts, l.window, false, func(r []Result) { results = r })
-	err = tx.CommitAfter(ctx, statements, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	err = pgpool.SendTx(ctx, l.batches, statements, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
 	if err == nil {
 		err = l.faults.Hit(ctx, failpoint.AfterCommit, nsid.SendMessage)
 	}

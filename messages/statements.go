@@ -12,8 +12,9 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// boundLocks limits how long the statements of a batch that convos share wait for any lock.
-const boundLocks = `SELECT set_config('lock_timeout', $1, true)`
+// waitLonger lets the transaction of a busy convo wait for locks longer than a batch that convos
+// share does (pgpool.OpenReserved).
+const waitLonger = `SELECT set_config('lock_timeout', $1, true)`
 
 // waitForConvos locks the convos whose members the senders are. It waits for transactions that have
 // locked them. It is a statement of its own, because a statement keeps the snapshot that it began

@@ -338,7 +338,7 @@ func TestKilledConfirmations(t *testing.T) {
 			for killed := 0; killed == 0; { // until the session has done its statements and waits for COMMIT
 				killed = b.count(t, `
 					SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-					WHERE datname = current_database() AND state = 'idle in transaction'`)
+					WHERE datname = current_database() AND wait_event = 'ClientRead' AND backend_xid IS NOT NULL`)
 			}
 			b.faults.Resume(point, nsid.ConfirmWelcome)
 		}

@@ -423,7 +423,8 @@ var mutants = []mutant{
 	{"another's row for one's own", "messages.TestLostBatch", []edit{
 		{"messages.Log.lookup", `r.request_hash = d.hash`, `r.request_hash IS NOT NULL`}}},
 	{"answered before the COMMIT", "messages.TestPoisonedDraft", []edit{
-		{"messages.Log.transact", `err = tx.CommitAfter(`, `_ = tx.CommitAfter(`}}},
+		{"internal/pgpool.sendTx", `_, err = pipeline.GetResults()`, `_, _ = pipeline.GetResults()`},
+		{"internal/pgpool.sendTx", `err = closeErr`, `_ = closeErr`}}},
 	{"poison for all", "messages.TestPoisonedDraft", []edit{
 		{"messages.Log.write", `n > 0 && invalidDraft(err)`, `n > len(drafts) && invalidDraft(err)`}}},
 	{"appended without the lock", "messages.TestJudge", []edit{

@@ -56,9 +56,9 @@ var lookups = map[string]string{
 	"jit":               "off",
 }
 
-// batchLimits bound a session whose transaction holds the locks of many convos: a node that stops
-// before it has sent COMMIT delays the senders of other nodes no longer than this.
-var batchLimits = map[string]string{"idle_in_transaction_session_timeout": "5000"}
+// batchLockTimeout bounds how long a batch waits for a lock: one row of another transaction delays
+// the whole batch. What could not be written in this time moves to a transaction of its own.
+const batchLockTimeout = "250"
 
 const (
 	// reservedConns is the size of a reserved pool: the lanes of the message log, four and eight,
@@ -92,12 +92,13 @@ func Open(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, er
 type Option func(*pgxpool.Config)
 
 // OpenReserved returns a pool of 13 connections for batches that many requests share. A batch does
-// not queue for a connection behind single requests.
+// not queue for a connection behind single requests. It waits for a lock for 250 ms at most.
 func OpenReserved(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
-	cfg, err := config(url, batchLimits, limits, lookups)
+	cfg, err := config(url, limits, lookups)
 	if err != nil {
 		return nil, err
 	}
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = batchLockTimeout
 	cfg.MaxConns = reservedConns
 	return open(ctx, cfg, options)
 }

@@ -38,7 +38,7 @@ func TestSettings(t *testing.T) {
 		{"reserved", pgpool.OpenReserved, url, "transaction_isolation", "read committed", 13},
 		{"requests", pgpool.Open, url + "&lock_timeout=7000&pool_max_conns=3", "lock_timeout", "7s", 3},
 		{"reserved", pgpool.OpenReserved, url, "plan_cache_mode", "force_generic_plan", 13},
-		{"reserved", pgpool.OpenReserved, url + "&pool_max_conns=3", "lock_timeout", "2s", 13},
+		{"reserved", pgpool.OpenReserved, url + "&lock_timeout=7000&pool_max_conns=3", "lock_timeout", "250ms", 13},
 		{"maintenance", pgpool.OpenMaintenance, url, "lock_timeout", "2s", 4},
 		{"maintenance", pgpool.OpenMaintenance, url, "enable_seqscan", "on", 4},
 		{"maintenance", pgpool.OpenMaintenance, url, "plan_cache_mode", "auto", 4},

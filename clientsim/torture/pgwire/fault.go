@@ -11,11 +11,12 @@ type Point string
 const (
 	// Request: any message of the client.
 	Request Point = "request"
-	// Commit: the client's message that executes COMMIT.
+	// Commit: the client's message that executes COMMIT, or commits without one.
 	Commit Point = "commit"
 	// Answer: any message of the server.
 	Answer Point = "answer"
-	// Committed: the server's CommandComplete of COMMIT. The transaction is committed by then.
+	// Committed: the server's CommandComplete of COMMIT, or its ReadyForQuery after a transaction
+	// without COMMIT. The transaction is committed by then.
 	Committed Point = "committed"
 	// Ready: the server's ReadyForQuery.
 	Ready Point = "ready"

@@ -16,7 +16,7 @@ type link struct {
 	proxy          *Proxy
 	client, server net.Conn
 	fromClient     *bufio.Reader
-	commits        commits // of the client's pump only
+	commits        commits
 
 	closing sync.Once
 	closed  chan struct{}
@@ -30,7 +30,7 @@ type link struct {
 func newLink(p *Proxy, client, server net.Conn) *link {
 	return &link{
 		proxy: p, client: client, server: server, fromClient: bufio.NewReader(client),
-		commits: commits{prepared: map[string]bool{}}, closed: make(chan struct{}),
+		commits: commits{prepared: map[string]statement{}}, closed: make(chan struct{}),
 	}
 }
 
@@ -51,11 +51,11 @@ func (l *link) run() {
 	var pumps sync.WaitGroup
 	pumps.Go(func() {
 		defer l.cut()
-		l.pump(l.fromClient, l.server, l.commits.points)
+		l.pump(l.fromClient, l.server, l.commits.clientPoints)
 	})
 	pumps.Go(func() {
 		defer l.cut()
-		l.pump(bufio.NewReader(l.server), l.client, serverPoints)
+		l.pump(bufio.NewReader(l.server), l.client, l.commits.serverPoints)
 	})
 	pumps.Wait()
 }

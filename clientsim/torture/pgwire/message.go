@@ -2,7 +2,6 @@ package pgwire
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -65,48 +64,6 @@ func readFirst(r *bufio.Reader) (message, uint32, error) {
 		return nil, 0, err
 	}
 	return m, binary.BigEndian.Uint32(m[4:]), nil
-}
-
-// commits finds the messages that execute COMMIT, by text or by a prepared statement.
-type commits struct {
-	prepared map[string]bool // by the statement's name
-}
-
-// executes takes the client's next message, and reports whether it executes COMMIT.
-func (c *commits) executes(m message) bool {
-	switch m.kind() {
-	case typeQuery:
-		text, _, _ := bytes.Cut(m.body(), []byte{0})
-		return bytes.EqualFold(text, []byte("commit"))
-	case typeParse:
-		name, rest, _ := bytes.Cut(m.body(), []byte{0})
-		text, _, _ := bytes.Cut(rest, []byte{0})
-		c.prepared[string(name)] = bytes.EqualFold(text, []byte("commit"))
-	case typeBind:
-		_, rest, _ := bytes.Cut(m.body(), []byte{0}) // the portal
-		name, _, _ := bytes.Cut(rest, []byte{0})
-		return c.prepared[string(name)]
-	}
-	return false
-}
-
-// points returns the points at which the client's message stands.
-func (c *commits) points(m message) []Point {
-	if c.executes(m) {
-		return []Point{Commit, Request}
-	}
-	return []Point{Request}
-}
-
-// serverPoints returns the points at which the server's message stands.
-func serverPoints(m message) []Point {
-	switch {
-	case m.kind() == typeReadyForQuery:
-		return []Point{Ready, Answer}
-	case m.kind() == typeCommandComplete && bytes.Equal(m.body(), []byte("COMMIT\x00")):
-		return []Point{Committed, Answer}
-	}
-	return []Point{Answer}
 }
 
 // endsRequest reports whether the server now answers everything that was sent.

@@ -1,21 +1,19 @@
 package pgpool_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
 
-// CommitAfter commits all of its queries or none, calls their functions, and leaves a connection
-// that can be used.
-func TestCommitAfter(t *testing.T) {
+// SendTx commits all of its queries or none, calls their functions, and leaves a connection that can
+// be used.
+func TestSendTx(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("refused")
 	for name, c := range map[string]struct {
@@ -35,12 +33,11 @@ func TestCommitAfter(t *testing.T) {
 		"not encoded":      {second: `INSERT INTO x VALUES ($1) RETURNING a`, args: []any{struct{}{}}, want: pgpool.ErrNotSent},
 		"no row":           {second: `SELECT a FROM x WHERE a = 9`, want: pgx.ErrNoRows, rows: 1},
 	} {
-		for i := range 4 {
-			begun, direct := i%2 == 0, i/2 == 0
+		for _, direct := range []bool{false, true} {
 			if direct && c.before != nil {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s, begun %v, direct %v", name, begun, direct), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, direct %v", name, direct), func(t *testing.T) {
 				t.Parallel()
 				db := pgtest.Empty(t, pgtest.MaxConns(1))
 				if _, err := db.Exec(t.Context(), `
@@ -48,13 +45,10 @@ func TestCommitAfter(t *testing.T) {
 					CREATE TABLE y (a int REFERENCES x DEFERRABLE INITIALLY DEFERRED)`); err != nil {
 					t.Fatal(err)
 				}
-				tx := newTransaction(t, db)
-				if begun {
-					if err := tx.QueryRow(t.Context(), `SELECT 1`).Scan(new(int)); err != nil {
-						t.Fatal(err)
-					}
+				var pid uint32
+				if err := db.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+					t.Fatal(err)
 				}
-				pid := tx.Conn().PgConn().PID()
 				batch := &pgx.Batch{}
 				batch.Queue(`INSERT INTO x VALUES (1)`)
 				read := 0
@@ -68,7 +62,7 @@ func TestCommitAfter(t *testing.T) {
 				if direct {
 					before = nil
 				}
-				err := tx.CommitAfter(t.Context(), batch, before)
+				err := pgpool.SendTx(t.Context(), db, batch, before)
 				failed := c.want != nil || c.code != ""
 				switch {
 				case pgpool.Code(err) != c.code, !errors.Is(err, c.want) && c.want != nil, (err != nil) != failed:
@@ -88,19 +82,7 @@ func TestCommitAfter(t *testing.T) {
 				if rows != want || after != pid {
 					t.Errorf("%d rows, want %d; backend %d, then %d", rows, want, pid, after)
 				}
-				if err := tx.CommitAfter(t.Context(), &pgx.Batch{}, nil); !errors.Is(err, pgx.ErrTxClosed) {
-					t.Errorf("used again: %v", err)
-				}
 			})
 		}
 	}
-}
-
-func newTransaction(t *testing.T, db *pgxpool.Pool) *pgpool.Transaction {
-	t.Helper()
-	conn, err := db.Acquire(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pgpool.NewTransaction(conn, "")
 }
