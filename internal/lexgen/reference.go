@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -65,8 +66,6 @@ func generateReference(set schemas) (map[string][]byte, error) {
 		}
 		if m == nil {
 			p.suites()
-		} else {
-			p.example(m)
 		}
 		p.finish(files, path.Join(referenceDir, p.name+".md"))
 	}
@@ -106,6 +105,7 @@ func (p *page) method(m *method) error {
 	p.p("# %s\n\n%s\n", p.name, m.doc)
 	p.p("`%s /xrpc/%s` · [all methods](README.md)\n", verbs[m.kind], m.nsid)
 	p.p("**Repeating it.** %s\n", call.repeat)
+	p.example(m, call)
 	if m.params != nil {
 		if err := p.fields("## Parameters", m.params.Properties, m.params.Required); err != nil {
 			return err
@@ -254,6 +254,9 @@ func (p *page) link(ref string) string {
 	return fmt.Sprintf("[%s](%s#%s)", def, file, strings.ToLower(def))
 }
 
+// summary matches what a description says before its first full stop or colon.
+var summary = regexp.MustCompile(`^.*?[.:]( |$)`)
+
 // index writes the list of methods, the errors of every method, and what the examples begin with.
 func (p *page) index() error {
 	p.p("%s", indexHead)
@@ -266,8 +269,7 @@ func (p *page) index() error {
 				return fmt.Errorf("the index lists %s, which is no method", name)
 			}
 			listed++
-			first, _, _ := strings.Cut(m.doc, ". ")
-			p.p("| [%s](%s.md) | %s |", name, name, cell(first))
+			p.p("| [%s](%s.md) | %s |", name, name, cell(strings.TrimRight(summary.FindString(m.doc), ".: ")))
 		}
 	}
 	if listed != len(p.methods) {

@@ -3,17 +3,16 @@ package main
 import "strings"
 
 // example writes the call that a test runs, and what it is answered.
-func (p *page) example(m *method) {
-	c := calls[p.name]
-	p.p("## Example\n\nAfter the [preparation](README.md#preparation):\n\n```bash")
+func (p *page) example(m *method, c call) {
+	p.p("After the [preparation](README.md#preparation):\n\n```bash")
 	if c.prepare != "" {
 		p.p("%s", c.prepare)
 	}
 	if c.command != "" {
-		p.p("%s\n```\n\n```text\n%s\n```", c.command, c.answer)
+		p.p("%s\n```\n\n```text\n%s\n```\n", c.command, c.answer)
 		return
 	}
-	p.p("%s\n```\n\n```json\n%s\n```", c.curl(m), c.answer)
+	p.p("%s\n```\n\n```json\n%s\n```\n", c.curl(m), c.answer)
 }
 
 // curl is the command that calls the method.
