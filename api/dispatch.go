@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/accounts"
+	"mlsd/api/errorlist"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
@@ -153,7 +154,7 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 	r, name := cl.http.Request(), cl.http.Param("nsid")
 	route, ok := s.routes[name]
 	if !ok {
-		return false, failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
+		return false, named(errorlist.MethodNotImplemented, "no such method")
 	}
 	cl.route = route
 	if err := checkForm(cl.http, route.Method); err != nil {

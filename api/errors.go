@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/accounts"
+	"mlsd/api/errorlist"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/archive"
@@ -30,26 +31,9 @@ import (
 	"mlsd/welcome"
 )
 
-// Names of the errors that every method can answer with. Those of single methods come from the
-// lexicons.
+// retryTooMany is the Retry-After of too many subscriptions: it gives one of them time to end.
+// retryOften is that of too many sessions: one more can be bought then.
 const (
-	invalidRequest       = "InvalidRequest"
-	authMissing          = "AuthMissing"
-	invalidToken         = "InvalidToken"
-	payloadTooLarge      = "PayloadTooLarge"
-	rateLimitExceeded    = "RateLimitExceeded"
-	quotaExceeded        = "QuotaExceeded"
-	internalServerError  = "InternalServerError"
-	methodNotImplemented = "MethodNotImplemented"
-	serviceUnavailable   = "ServiceUnavailable"
-	accountInactive      = "AccountInactive"
-	blocked              = "Blocked"
-)
-
-// retrySoon is the Retry-After of most errors. retryTooMany is that of too many subscriptions: it
-// gives one of them time to end. retryOften is that of too many sessions: one more can be bought then.
-const (
-	retrySoon    = time.Second
 	retryTooMany = 10 * time.Second
 	retryOften   = time.Minute
 )
@@ -92,120 +76,102 @@ func (busy) Error() string { return "the server cannot take the request now" }
 
 // errorRow says how errors are answered.
 type errorRow struct {
-	name   string
-	status int
-	// every says that every method may answer with the name, although no lexicon declares it.
-	every bool
-	// match returns the error that the row is about, or nil. A row without match is for failures
-	// that handlers make.
+	name string // of package errorlist, which knows the status
+	// match returns the error that the row is about, or nil.
 	match func(error) error
 	// message is the text for the client. "": the matched error's own.
 	message string
 	// log is the line that the server logs, if not "".
 	log           string
-	retryAfter    time.Duration // 0: no Retry-After
+	retryAfter    time.Duration // Retry-After, if longer than the name's in package errorlist
 	header, value string        // one more header, if not ""
 	// more adds what only the matched error knows.
 	more func(f *failure, matched error)
 }
 
-// errorTable says how every error is answered: the first row that matches counts. An error without
-// a row is a defect, and answered with InternalServerError. Each name has the same status in all
-// rows.
+// errorTable says how the errors of other packages are answered: the first row that matches counts.
+// An error without a row is a defect, and answered with InternalServerError. Handlers answer with
+// further names themselves, by named.
 var errorTable = []errorRow{
-	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: as[*lexcodec.Violation]()},
-	{name: mlsapi.ErrEpochMismatch, status: http.StatusConflict, match: as[*messages.EpochMismatchError](), more: epochMismatch},
-	{name: mlsapi.ErrIdempotencyConflict, status: http.StatusConflict, match: as[*idem.ConflictError](),
+	{name: errorlist.InvalidRequest, match: as[*lexcodec.Violation]()},
+	{name: mlsapi.ErrEpochMismatch, match: as[*messages.EpochMismatchError](), more: epochMismatch},
+	{name: mlsapi.ErrIdempotencyConflict, match: as[*idem.ConflictError](),
 		header: headerConflict, value: "body-mismatch", more: keyUsed},
-	{name: mlsapi.ErrIdempotencyConflict, status: http.StatusConflict, match: is(idem.ErrKeyTaken), message: idem.ErrKeyTaken.Error(),
+	{name: mlsapi.ErrIdempotencyConflict, match: is(idem.ErrKeyTaken), message: idem.ErrKeyTaken.Error(),
 		log: "a row has a key that has no record"},
-	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: as[*idem.RunningError](), retryAfter: retrySoon, more: running},
-	{name: mlsapi.ErrRequestInProgress, status: http.StatusConflict, match: is(idem.ErrInProgress), retryAfter: retrySoon},
-	{name: mlsapi.ErrAlreadyMember, status: http.StatusConflict, match: as[*convos.AlreadyMemberError]()},
-	{name: mlsapi.ErrInvalidWelcome, status: http.StatusBadRequest, match: as[*keypackages.UnusableError]()},
-	{name: mlsapi.ErrInvalidKeyPackage, status: http.StatusBadRequest, match: as[*keypackages.InvalidError]()},
-	{name: mlsapi.ErrInvalidPushTarget, status: http.StatusBadRequest, match: as[*push.InvalidError]()},
-	{name: mlsapi.ErrInvalidCommit, status: http.StatusBadRequest, match: invalidObject(convos.Commit)},
-	{name: mlsapi.ErrInvalidWelcome, status: http.StatusBadRequest, match: invalidObject(convos.Welcome)},
-	{name: mlsapi.ErrInvalidGroupInfo, status: http.StatusBadRequest, match: invalidObject(convos.GroupInfo)},
-	{name: mlsapi.ErrConvoNotFound, status: http.StatusNotFound, match: is(messages.ErrConvoNotFound)},
-	{name: mlsapi.ErrNotMember, status: http.StatusForbidden, match: is(messages.ErrNotMember)},
-	{name: mlsapi.ErrConvoClosed, status: http.StatusConflict, match: is(messages.ErrConvoClosed)},
-	{name: mlsapi.ErrInvalidCursor, status: http.StatusBadRequest, match: is(messages.ErrInvalidCursor)},
-	{name: mlsapi.ErrInvalidMessage, status: http.StatusBadRequest, match: is(messages.ErrWrongGroup, convos.ErrNotExternalSender)},
-	{name: mlsapi.ErrInvalidMessage, status: http.StatusBadRequest, match: as[*convos.InvalidProposalError]()},
-	{name: mlsapi.ErrGroupAlreadyExists, status: http.StatusConflict, match: is(convos.ErrGroupAlreadyExists)},
-	{name: mlsapi.ErrTooManyMembers, status: http.StatusBadRequest, match: is(convos.ErrTooManyMembers)},
-	{name: mlsapi.ErrLastMember, status: http.StatusConflict, match: is(convos.ErrLastMember)},
-	{name: mlsapi.ErrCommitRequired, status: http.StatusBadRequest, match: is(convos.ErrCommitRequired)},
-	{name: mlsapi.ErrNotPermitted, status: http.StatusForbidden, every: true, match: is(convos.ErrNotPermitted)},
-	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy)},
-	{name: mlsapi.ErrGroupInfoNotFound, status: http.StatusNotFound, match: is(convos.ErrNoGroupInfo)},
-	{name: mlsapi.ErrKeyPackageNotFound, status: http.StatusNotFound, match: is(keypackages.ErrNotFound)},
-	{name: blocked, status: http.StatusForbidden, every: true, match: as[*consent.BlockedError]()}, // the caller's own block
-	{name: mlsapi.ErrTooManyBlocks, status: http.StatusBadRequest, match: is(consent.ErrTooManyBlocks)},
-	{name: mlsapi.ErrTooManyKeyPackages, status: http.StatusBadRequest, match: is(keypackages.ErrTooMany)},
-	{name: mlsapi.ErrExpirationTooFar, status: http.StatusBadRequest, match: is(keypackages.ErrExpirationTooFar)},
-	{name: mlsapi.ErrWelcomeNotFound, status: http.StatusNotFound, match: is(welcome.ErrNotFound)},
-	{name: mlsapi.ErrWelcomeConsumed, status: http.StatusGone, match: is(welcome.ErrConsumed)},
-	{name: mlsapi.ErrInvalidCursor, status: http.StatusBadRequest, match: is(archive.ErrPosition)},
-	{name: mlsapi.ErrInvalidConfirmation, status: http.StatusBadRequest, match: is(erasure.ErrConfirmation)},
-	{name: mlsapi.ErrInvalidRefreshToken, status: http.StatusBadRequest, match: as[*sessions.RefreshError]()},
-	{name: invalidRequest, status: http.StatusBadRequest, every: true, match: is(sessions.ErrDevice, sessions.ErrDID)},
-	{name: mlsapi.ErrTooManyPushTargets, status: http.StatusBadRequest, match: is(push.ErrTooManyTargets)},
-	{name: mlsapi.ErrFutureCursor, status: http.StatusBadRequest, match: is(events.ErrFutureCursor)},
-	{name: mlsapi.ErrConsumerTooSlow, status: http.StatusBadRequest, match: is(events.ErrConsumerTooSlow)},
-	{name: mlsapi.ErrInvalidTicket, status: http.StatusBadRequest, match: is(events.ErrInvalidTicket)},
-
-	// Handlers and the table of methods answer with these themselves.
-	{name: mlsapi.ErrSenderMismatch, status: http.StatusForbidden},
-	{name: mlsapi.ErrMessageTooLarge, status: http.StatusRequestEntityTooLarge},
-	{name: mlsapi.ErrInvalidAsset, status: http.StatusBadRequest},
-	{name: mlsapi.ErrInvalidCipherSuite, status: http.StatusBadRequest},
-	{name: mlsapi.ErrInvalidEpochRange, status: http.StatusBadRequest},
-	{name: mlsapi.ErrInvalidDid, status: http.StatusBadRequest},
-	{name: mlsapi.ErrTooManyDids, status: http.StatusBadRequest},
-	{name: payloadTooLarge, status: http.StatusRequestEntityTooLarge, every: true},
-	{name: methodNotImplemented, status: http.StatusNotImplemented, every: true},
-	{name: internalServerError, status: http.StatusInternalServerError, every: true},
+	{name: mlsapi.ErrRequestInProgress, match: as[*idem.RunningError](), more: running},
+	{name: mlsapi.ErrRequestInProgress, match: is(idem.ErrInProgress)},
+	{name: mlsapi.ErrAlreadyMember, match: as[*convos.AlreadyMemberError]()},
+	{name: mlsapi.ErrInvalidWelcome, match: as[*keypackages.UnusableError]()},
+	{name: mlsapi.ErrInvalidKeyPackage, match: as[*keypackages.InvalidError]()},
+	{name: mlsapi.ErrInvalidPushTarget, match: as[*push.InvalidError]()},
+	{name: mlsapi.ErrInvalidCommit, match: invalidObject(convos.Commit)},
+	{name: mlsapi.ErrInvalidWelcome, match: invalidObject(convos.Welcome)},
+	{name: mlsapi.ErrInvalidGroupInfo, match: invalidObject(convos.GroupInfo)},
+	{name: mlsapi.ErrConvoNotFound, match: is(messages.ErrConvoNotFound)},
+	{name: mlsapi.ErrNotMember, match: is(messages.ErrNotMember)},
+	{name: mlsapi.ErrConvoClosed, match: is(messages.ErrConvoClosed)},
+	{name: mlsapi.ErrInvalidCursor, match: is(messages.ErrInvalidCursor)},
+	{name: mlsapi.ErrInvalidMessage, match: is(messages.ErrWrongGroup, convos.ErrNotExternalSender)},
+	{name: mlsapi.ErrInvalidMessage, match: as[*convos.InvalidProposalError]()},
+	{name: mlsapi.ErrGroupAlreadyExists, match: is(convos.ErrGroupAlreadyExists)},
+	{name: mlsapi.ErrTooManyMembers, match: is(convos.ErrTooManyMembers)},
+	{name: mlsapi.ErrLastMember, match: is(convos.ErrLastMember)},
+	{name: mlsapi.ErrCommitRequired, match: is(convos.ErrCommitRequired)},
+	{name: mlsapi.ErrNotPermitted, match: is(convos.ErrNotPermitted)},
+	{name: errorlist.InvalidRequest, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy)},
+	{name: mlsapi.ErrGroupInfoNotFound, match: is(convos.ErrNoGroupInfo)},
+	{name: mlsapi.ErrKeyPackageNotFound, match: is(keypackages.ErrNotFound)},
+	{name: errorlist.Blocked, match: as[*consent.BlockedError]()}, // the caller's own block
+	{name: mlsapi.ErrTooManyBlocks, match: is(consent.ErrTooManyBlocks)},
+	{name: mlsapi.ErrTooManyKeyPackages, match: is(keypackages.ErrTooMany)},
+	{name: mlsapi.ErrExpirationTooFar, match: is(keypackages.ErrExpirationTooFar)},
+	{name: mlsapi.ErrWelcomeNotFound, match: is(welcome.ErrNotFound)},
+	{name: mlsapi.ErrWelcomeConsumed, match: is(welcome.ErrConsumed)},
+	{name: mlsapi.ErrInvalidCursor, match: is(archive.ErrPosition)},
+	{name: mlsapi.ErrInvalidConfirmation, match: is(erasure.ErrConfirmation)},
+	{name: mlsapi.ErrInvalidRefreshToken, match: as[*sessions.RefreshError]()},
+	{name: errorlist.InvalidRequest, match: is(sessions.ErrDevice, sessions.ErrDID)},
+	{name: mlsapi.ErrTooManyPushTargets, match: is(push.ErrTooManyTargets)},
+	{name: mlsapi.ErrFutureCursor, match: is(events.ErrFutureCursor)},
+	{name: mlsapi.ErrConsumerTooSlow, match: is(events.ErrConsumerTooSlow)},
+	{name: mlsapi.ErrInvalidTicket, match: is(events.ErrInvalidTicket)},
 
 	// Authentication.
-	{name: authMissing, status: http.StatusUnauthorized, every: true, match: is(serviceauth.ErrMissing),
+	{name: errorlist.AuthMissing, match: is(serviceauth.ErrMissing),
 		message: "a service-auth token or a session is needed", header: echo.HeaderWWWAuthenticate, value: `Bearer`},
-	{name: invalidToken, status: http.StatusUnauthorized, every: true, match: as[*serviceauth.InvalidError](),
+	{name: errorlist.InvalidToken, match: as[*serviceauth.InvalidError](),
 		header: echo.HeaderWWWAuthenticate, value: `Bearer error="invalid_token"`, more: tokenReason},
 
 	// The account may not use the node.
-	{name: blocked, status: http.StatusForbidden, every: true, match: is(accounts.ErrBlocked)},
-	{name: accountInactive, status: http.StatusForbidden, every: true, match: as[*accounts.InactiveError]()},
-	{name: mlsapi.ErrNotPermitted, status: http.StatusForbidden, every: true, match: is(accounts.ErrNotAdmitted)},
-	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon, match: is(accounts.ErrUnavailable)},
+	{name: errorlist.Blocked, match: is(accounts.ErrBlocked)},
+	{name: errorlist.AccountInactive, match: as[*accounts.InactiveError]()},
+	{name: mlsapi.ErrNotPermitted, match: is(accounts.ErrNotAdmitted)},
+	{name: errorlist.ServiceUnavailable, match: is(accounts.ErrUnavailable)},
 
 	// The client sends too much.
-	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: as[limited](), retryAfter: retrySoon, more: limitedAfter},
-	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(events.ErrTooMany), retryAfter: retryTooMany},
-	{name: quotaExceeded, status: http.StatusTooManyRequests, every: true, match: as[*quota.ExceededError](), more: quotaResets},
-
-	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(serviceauth.ErrSpent), retryAfter: retrySoon,
+	{name: errorlist.RateLimitExceeded, match: as[limited](), more: limitedAfter},
+	{name: errorlist.RateLimitExceeded, match: is(events.ErrTooMany), retryAfter: retryTooMany},
+	{name: errorlist.QuotaExceeded, match: as[*quota.ExceededError](), more: quotaResets},
+	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrSpent),
 		message: "too many tokens of unknown accounts from this address"},
-
-	{name: rateLimitExceeded, status: http.StatusTooManyRequests, every: true, match: is(serviceauth.ErrOften), retryAfter: retryOften,
+	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrOften), retryAfter: retryOften,
 		message: "too many sessions of this account were bought or refreshed; service-auth tokens work meanwhile"},
 
 	// The server cannot do it now.
-	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, match: as[busy](), retryAfter: retrySoon, more: busyAfter},
-	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+	{name: errorlist.ServiceUnavailable, match: as[busy](), more: busyAfter},
+	{name: errorlist.ServiceUnavailable,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
-	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+	{name: errorlist.ServiceUnavailable,
 		match:   is(serviceauth.ErrHost), // the caller's fault, so not in the log
 		message: "the token cannot be checked now"},
-	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+	{name: errorlist.ServiceUnavailable,
 		match:   is(serviceauth.ErrUnavailable, serviceauth.ErrBusy),
 		message: "the token cannot be checked now", log: "a token cannot be checked"},
-	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+	{name: errorlist.ServiceUnavailable,
 		match:   databaseDown,
 		message: "the write or read cannot be completed now; retry", log: "the database is unavailable"},
-	{name: serviceUnavailable, status: http.StatusServiceUnavailable, every: true, retryAfter: retrySoon,
+	{name: errorlist.ServiceUnavailable,
 		match: is(context.Canceled, context.DeadlineExceeded), message: "the request ran out of time"},
 }
 
@@ -285,7 +251,7 @@ func limitedAfter(f *failure, err error) {
 
 func quotaResets(f *failure, err error) {
 	exceeded, _ := find[*quota.ExceededError](err)
-	f.retryAfter = exceeded.After
+	f.retryAfter = max(f.retryAfter, exceeded.After)
 }
 
 func busyAfter(f *failure, err error) {
@@ -308,7 +274,8 @@ func answerTo(err error) (f failure, row *errorRow, ok bool) {
 		if matched == nil {
 			continue
 		}
-		f = failure{status: row.status, name: row.name, message: row.message, retryAfter: row.retryAfter, header: row.header, value: row.value}
+		f = named(row.name, row.message)
+		f.retryAfter, f.header, f.value = max(f.retryAfter, row.retryAfter), row.header, row.value
 		if f.message == "" {
 			f.message = matched.Error()
 		}
@@ -326,17 +293,21 @@ func refusal(err error) (failure, bool) {
 	return f, ok && f.status < http.StatusInternalServerError
 }
 
-// named makes a failure with a name of the table. The name says the status.
+// named makes a failure with a name of package errorlist. The name says the status.
 func named(name, message string) failure {
-	i := slices.IndexFunc(errorTable, func(row errorRow) bool { return row.name == name })
-	return failure{status: errorTable[i].status, name: name, message: message}
+	e, ok := errorlist.Find(name)
+	if !ok {
+		panic("api: no error is named " + name)
+	}
+	return failure{status: e.Status, name: name, message: message, retryAfter: e.RetryAfter}
 }
 
-func badRequest(message string) error { return named(invalidRequest, message) }
+func badRequest(message string) error { return named(errorlist.InvalidRequest, message) }
 
 // everyMethod reports whether every method may answer with name.
 func everyMethod(name string) bool {
-	return slices.ContainsFunc(errorTable, func(row errorRow) bool { return row.name == name && row.every })
+	e, ok := errorlist.Find(name)
+	return ok && e.Every
 }
 
 // declared returns an error that the method's lexicon declares: a broken rule gets the method's own
@@ -371,13 +342,13 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	}
 	// echo's own errors, such as a wrong path
 	if wrong, ok := find[*echo.HTTPError](err); ok && wrong.Code < http.StatusInternalServerError {
-		return failure{status: wrong.Code, name: invalidRequest, message: http.StatusText(wrong.Code)}
+		return failure{status: wrong.Code, name: errorlist.InvalidRequest, message: http.StatusText(wrong.Code)}
 	}
 	if t, ok := pgpool.Transition(err); ok {
 		s.cfg.Metrics.transitions.WithLabelValues(t.Entity).Inc()
 	}
 	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request", c.Response().Header().Get(echo.HeaderXRequestID))
-	return named(internalServerError, "internal error")
+	return named(errorlist.InternalServerError, "internal error")
 }
 
 // setHeaders sets the headers of the answer.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"mlsd/api/errorlist"
 	"mlsd/events"
 )
 
@@ -45,9 +46,9 @@ func (s *Server) Hurry(p Pace) {
 
 // EmittedNames are the error names that only some methods answer with.
 func EmittedNames() (names []string) {
-	for _, row := range errorTable {
-		if !row.every {
-			names = append(names, row.name)
+	for _, e := range errorlist.All {
+		if !e.Every {
+			names = append(names, e.Name)
 		}
 	}
 	return names

@@ -2,11 +2,13 @@ package api
 
 import (
 	"maps"
+	"net/http"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
 )
 
@@ -38,12 +40,12 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// Each error name has one status, so that the name determines the status.
-func TestOneStatusPerName(t *testing.T) {
+// Every error of the table is one that package errorlist knows.
+func TestErrorTableIsListed(t *testing.T) {
 	t.Parallel()
 	for _, row := range errorTable {
-		if status := named(row.name, "").status; status != row.status {
-			t.Errorf("%s is answered with %d and with %d", row.name, status, row.status)
+		if e, ok := errorlist.Find(row.name); !ok || e.Status < http.StatusBadRequest {
+			t.Errorf("%s is answered, and listed as %+v", row.name, e)
 		}
 	}
 }

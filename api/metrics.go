@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
@@ -182,7 +183,7 @@ func (m *Metrics) begin() {
 	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
 		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
 	}
-	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, internalServerError, serviceUnavailable} {
+	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, errorlist.InternalServerError, errorlist.ServiceUnavailable} {
 		m.fetches.WithLabelValues(outcome)
 	}
 	for _, outcome := range []welcome.Outcome{welcome.Success, welcome.Failure, welcome.Unchanged, welcome.Unknown} {

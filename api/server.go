@@ -25,6 +25,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
+	"mlsd/api/errorlist"
 	"mlsd/convos"
 	"mlsd/erasure"
 	"mlsd/events"
@@ -200,7 +201,7 @@ func (s *Server) build() *echo.Echo {
 	e.GET("/.well-known/did.json", s.didDocument)
 	e.Any("/xrpc/:nsid", s.serve)
 	e.RouteNotFound("/xrpc/*", func(echo.Context) error {
-		return failure{status: http.StatusNotImplemented, name: methodNotImplemented, message: "no such method"}
+		return named(errorlist.MethodNotImplemented, "no such method")
 	})
 	e.RouteNotFound("/*", func(echo.Context) error {
 		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}

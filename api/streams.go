@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/accounts"
+	"mlsd/api/errorlist"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
@@ -144,10 +145,10 @@ func reasonOf(err error) string {
 func (s *streams) failed(err error) string {
 	if pgpool.Unavailable(err) {
 		s.log.Warn("a stream has ended", "error", err)
-		return serviceUnavailable
+		return errorlist.ServiceUnavailable
 	}
 	s.log.Error("a stream has ended", "error", err)
-	return internalServerError
+	return errorlist.InternalServerError
 }
 
 // run calls f in its own goroutine. A panic ends that goroutine only.

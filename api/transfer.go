@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"mlsd/api/errorlist"
 )
 
 // How fast clients have to be.
@@ -102,7 +104,7 @@ func (c *call) receive(body []byte, most, growth int64) ([]byte, error) {
 }
 
 func tooLarge(limit int64) error {
-	return failure{status: http.StatusRequestEntityTooLarge, name: payloadTooLarge, message: "the body has more than " + strconv.FormatInt(limit, 10) + " bytes"}
+	return named(errorlist.PayloadTooLarge, "the body has more than "+strconv.FormatInt(limit, 10)+" bytes")
 }
 
 // write writes the answer. A client that reads too slowly loses the connection.

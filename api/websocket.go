@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"golang.org/x/net/http/httpguts"
 
+	"mlsd/api/errorlist"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
@@ -32,12 +33,12 @@ func checkUpgrade(c echo.Context) error {
 	switch {
 	case r.Method != http.MethodGet:
 		h.Set(echo.HeaderAllow, http.MethodGet)
-		return failure{status: http.StatusMethodNotAllowed, name: invalidRequest, message: "the method is a subscription: use GET"}
+		return failure{status: http.StatusMethodNotAllowed, name: errorlist.InvalidRequest, message: "the method is a subscription: use GET"}
 	case !r.ProtoAtLeast(1, 1), !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade"),
 		!httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "websocket"):
 		h.Set("Connection", "Upgrade")
 		h.Set("Upgrade", "websocket")
-		return failure{status: http.StatusUpgradeRequired, name: invalidRequest, message: "the method is a subscription: use a WebSocket"}
+		return failure{status: http.StatusUpgradeRequired, name: errorlist.InvalidRequest, message: "the method is a subscription: use a WebSocket"}
 	case r.Header.Get("Sec-WebSocket-Version") != "13":
 		h.Set("Sec-WebSocket-Version", "13")
 		return badRequest("Sec-WebSocket-Version must be 13")

@@ -99,6 +99,12 @@ var operations = map[string]operation{
 	"leave":   {"convoId", leave},
 	"accept":  {"convoId", accept},
 	"rejoin":  {"convoId", rejoin},
+
+	"draftPublish": {"", draftPublish},
+	"draftCreate":  {"dids?", draftCreate},
+	"draftInvite":  {"convoId dids", draftInvite},
+	"draftCommit":  {"convoId", draftCommit},
+	"draftRejoin":  {"convoId", draftRejoin},
 }
 
 // operate lets a device do something.

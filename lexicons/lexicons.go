@@ -2,9 +2,9 @@
 // names.
 //
 // These files are the only source of generated code (api/mlsapi, internal/nsid, the Swift
-// client's), of input validation and of error names. After a change run go generate; a test
-// refuses generated code that is behind, and another refuses a change that would break a client
-// that was built against an earlier state.
+// client's), of the API reference (docs/clients/api), of input validation and of error names. After
+// a change run go generate; a test refuses generated files that are behind, and another refuses a
+// change that would break a client that was built against an earlier state.
 package lexicons
 
 import (
@@ -14,6 +14,7 @@ import (
 
 //go:generate go run mlsd/internal/lexgen
 //go:generate go run mlsd/internal/lexgen -lang swift
+//go:generate go run mlsd/internal/lexgen -lang docs
 
 // Files holds every lexicon at its [Path].
 //

@@ -108,6 +108,7 @@ func TestDev(t *testing.T) {
 	t.Run("refusals", c.testRefusals)
 	t.Run("README", c.testPage("README.md"))
 	t.Run("DEV", c.testPage("docs/clients/DEV.md"))
+	t.Run("reference", c.testReference)
 	s.stop()
 	if dir == nil {
 		t.Fatalf("the log does not name the directory:\n%s", s.stderr)

@@ -25,7 +25,7 @@ func allowed() map[string][]string {
 	domain := func(more ...string) []string { return append(more, "mls", "internal/nsid", "internal/pgpool") }
 	return map[string][]string{
 		"cmd/mlsd": {
-			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
+			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
 			"internal/quota", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
 		},
@@ -65,7 +65,7 @@ func allowed() map[string][]string {
 		},
 		"internal/tombstone": {},
 		"internal/relay":     {"accounts"},
-		"api": domain("accounts", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
+		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/serviceauth", "internal/sessions", "internal/usage"),
 		"consent":              {"internal/pgpool", "internal/tombstone"},
 		"convos":               domain("internal/tombstone", "internal/nsid", "consent", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota"),
@@ -79,6 +79,7 @@ func allowed() map[string][]string {
 		"mls":                  {},
 		"migrations":           {"internal/failpoint", "internal/pgpool"},
 		"api/mlsapi":           {"api/lexcodec", "internal/nsid"},
+		"api/errorlist":        {},
 		"api/lexcodec":         {},
 		"lexicons":             {},
 		"internal/failpoint":   {},
@@ -88,7 +89,7 @@ func allowed() map[string][]string {
 		"internal/ssrf":        {},
 		"internal/worker":      {},
 		"internal/invariants":  {"mls", "internal/nsid"},
-		"internal/lexgen":      {"lexicons"},
+		"internal/lexgen":      {"api/errorlist", "lexicons"},
 		"internal/localpg":     {},
 		"internal/nsid":        {},
 		"internal/pgpool":      {},
@@ -122,7 +123,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"admin", "api", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
+			"admin", "api", "api/errorlist", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},

@@ -3,6 +3,7 @@
 //
 //	go run ./internal/lexgen               write api/mlsapi/*_gen.go and internal/nsid/*_gen.go
 //	go run ./internal/lexgen -lang swift   write the types of the Swift client
+//	go run ./internal/lexgen -lang docs    write docs/clients/api and docs/clients/ENCODINGS.md
 //	go run ./internal/lexgen -land         record the lexicons as the landed contract
 //
 // # Landing
@@ -47,7 +48,7 @@ func main() {
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("lexgen", flag.ContinueOnError)
 	land := flags.Bool("land", false, "record the lexicons as the landed contract")
-	lang := flags.String("lang", "go", "write the code of this language: go, swift")
+	lang := flags.String("lang", "go", "write the code of this language: go, swift; or docs")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -83,6 +84,7 @@ type language struct {
 var languages = map[string]language{
 	"go":    {generate, []string{path.Join(apiDir, "*"+suffix), path.Join(nsidDir, "*"+suffix)}},
 	"swift": {generateSwift, []string{path.Join(swiftDir, "*"+swiftSuffix)}},
+	"docs":  {generateReference, []string{path.Join(referenceDir, "*.md"), path.Join(clientDocs, "ENCODINGS.md")}},
 }
 
 // moduleRoot finds the module, so that go generate may start anywhere in it.

@@ -1,0 +1,71 @@
+package main
+
+// advice says what a client does about an error. A key with a method in front is for that method
+// alone. Links lead from docs/clients/api.
+var advice = map[string]string{
+	"AlreadyMember":       "If the person never joined, [invite it again](../../WELCOME.md#ways-back) in one commit. Else it is done",
+	"CommitRequired":      "Make the commit with your MLS library, and send it along",
+	"ConsumerTooSlow":     "Connect again at your cursor. Store events first, and process them later",
+	"ConvoClosed":         "Go on in the convo of `successorGroupId` ([COMMITS.md](../../COMMITS.md#proposals))",
+	"ConvoNotFound":       "Check the id. If you are in the convo, the server has [lost writes](../../RECOVERY.md#how-to-notice)",
+	"EpochMismatch":       "`is stale`: `getCommits`, apply, make it anew under a new key. `is ahead`: see the [retry rule](../../CLIENTS.md#the-retry-rule)",
+	"ExpirationTooFar":    "Send an earlier `expires`, or none",
+	"FutureCursor":        "Read the convos with `getConvos`, and connect without a cursor",
+	"GroupAlreadyExists":  "Look in `getConvos`: your first attempt may have made it. Else take another group_id",
+	"GroupInfoNotFound":   "Ask a member to [invite the device again](../../WELCOME.md#ways-back)",
+	"IdempotencyConflict": "A bug in the client: it used the key for other content. The message names the fields",
+	"InvalidAsset":        "Correct `embedUri` or `embedType`",
+	"InvalidCipherSuite":  "Take one of the [seven](TYPES.md#cipher-suites)",
+	"InvalidCommit":       "Discard the commit, and correct what the message says ([COMMITS.md](../../COMMITS.md#what-is-checked))",
+	"InvalidConfirmation": "Do the first step again, without `confirmationToken` and under a new key",
+	"InvalidCursor":       "Begin again without a cursor",
+	"InvalidDid":          "Send DIDs, not handles",
+	"InvalidEpochRange":   "Ask from an epoch that the convo has reached (`getEpoch`), the lower one first",
+	"InvalidGroupInfo":    "Send the GroupInfo of the new epoch, with tree and `external_pub` ([what libraries get wrong](../../CLIENTS.md#what-libraries-get-wrong))",
+	"InvalidKeyPackage":   "Make another one, and correct what the message says ([what libraries get wrong](../../CLIENTS.md#what-libraries-get-wrong))",
+	"InvalidMessage":      "Correct what the message says. Commits go to `submitCommit` and the other methods of commits",
+	"InvalidPushTarget":   "Correct what the message says ([PUSH.md](../../PUSH.md))",
+	"InvalidRefreshToken": "Buy another session with `createSession`",
+	"InvalidTicket":       "Get another ticket",
+	"InvalidWelcome":      "Discard the commit. Make one that adds KeyPackages which you have claimed, and its Welcome ([KEYPACKAGES.md](../../KEYPACKAGES.md))",
+	"KeyPackageNotFound":  "Claim KeyPackages with `getKeyPackages`, and make the commit anew with those",
+	"LastMember":          "Hide the convo in the app. `eraseMyAccount` would delete it",
+	"MessageTooLarge":     "Put large content elsewhere, and its address and key into the message",
+	"NotMember":           "Stop, and keep what you have read. A member can add you again",
+	"NotPermitted":        "Discard the commit ([who may change what](../../COMMITS.md#who-may-change-what))",
+	"RequestInProgress":   "Wait for `Retry-After`, then send the same bytes under the same key",
+	"SenderMismatch":      "Send the caller's own DID as `senderDid`",
+	"TooManyBlocks":       "End another block with `unblockActor`",
+	"TooManyDids":         "Ask for at most 100",
+	"TooManyKeyPackages":  "Publish when `getKeyPackageStats` says `needsReplenish` ([QUOTAS.md](../../QUOTAS.md))",
+	"TooManyMembers":      "Add fewer ([LIMITS.md](../../LIMITS.md))",
+	"TooManyPushTargets":  "Remove a device that is gone with `unregisterPushTarget`",
+	"WelcomeConsumed":     "If the device has joined, nothing. Else [come back](../../WELCOME.md#ways-back)",
+	"WelcomeNotFound":     "If the device is not in the group, [come back](../../WELCOME.md#ways-back)",
+
+	"getMessages InvalidCursor":             "The server does not have that entry: it has [lost writes](../../RECOVERY.md#how-to-notice)",
+	"publishKeyPackages TooManyKeyPackages": "Send at most 100 at once",
+}
+
+func adviceOf(method, name string) string {
+	if own, ok := advice[method+" "+name]; ok {
+		return own
+	}
+	return advice[name]
+}
+
+// commonErrors says of the errors of every method when they come and what a client does.
+var commonErrors = map[string]struct{ when, do string }{
+	"InvalidRequest":       {"A field, the verb or the `Content-Type` is wrong. The message names it", "Correct the client. To repeat the request does not help"},
+	"AuthMissing":          {"There is no token", "Send `Authorization: Bearer`"},
+	"InvalidToken":         {"The token does not hold, was used before, or its [session](../SESSIONS.md) has ended", "Send the same bytes under the same key, with a fresh token"},
+	"NotPermitted":         {"It is not the caller's right; the message says why", "Do not repeat it"},
+	"Blocked":              {"The operator has blocked the account. From a method that invites: the caller itself has blocked the person", "[Stop, keep everything, tell the user](../../CLIENTS.md#errors)"},
+	"AccountInactive":      {"The account is deactivated, suspended, taken down, deleted, or being erased; the message says which", "[Stop, keep everything, tell the user](../../CLIENTS.md#errors)"},
+	"PayloadTooLarge":      {"The body is longer than any that the method takes", "Send less"},
+	"RateLimitExceeded":    {"Too many requests of the account or the address", "Wait, then send the same bytes under the same key"},
+	"QuotaExceeded":        {"A [quota](../../QUOTAS.md) of the day is used up; the message names it", "Tell the user. Send the same bytes under the same key after the time in the message"},
+	"InternalServerError":  {"A defect of the server. The write may have been done", "Wait, then send the same bytes under the same key"},
+	"MethodNotImplemented": {"The server has no such method", "Do without it, or use a newer server"},
+	"ServiceUnavailable":   {"The server cannot do it now. The write may have been done", "Wait, then send the same bytes under the same key"},
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/lexicon"
+)
+
+// encoding is how a value is written. A lexicon says only a part of that. It is also how the pages
+// call it.
+type encoding string
+
+const (
+	encodingBytes    encoding = "bytes"
+	encodingBase64   encoding = "base64 text"
+	encodingHex      encoding = "hexadecimal text"
+	encodingID       encoding = "id"
+	encodingPosition encoding = "position"
+	encodingSecret   encoding = "secret text"
+	encodingKey      encoding = "idempotency key"
+	encodingDID      encoding = "DID"
+	encodingTime     encoding = "time"
+	encodingURI      encoding = "URI"
+	encodingInteger  encoding = "integer"
+	encodingBoolean  encoding = "true or false"
+	encodingName     encoding = "name"
+	encodingText     encoding = "text"
+)
+
+// encodingRules say how values look: in JSON and in parameters, and in the frames of
+// subscribeConvoEvents. The fields of those of every are in most methods.
+var encodingRules = []struct {
+	encoding    encoding
+	json, frame string
+	every       bool
+}{
+	{encodingBytes, "`{\"$bytes\": \"AAEC/w\"}`: standard base64 (RFC 4648 §4). You may pad it; the server does not. Refused: the URL-safe alphabet, white space, bits behind the end", "byte string", false},
+	{encodingBase64, "`\"AAEC_w\"`: base64 in a text. You may use the standard or the URL-safe alphabet, padded or not; the server uses the URL-safe one, unpadded (RFC 4648 §5). Refused: both alphabets in one text, white space, bits behind the end", "–", false},
+	{encodingHex, "`\"00ff10\"`: two digits for each byte. The server writes them in lower case, and takes a `groupId` in lower case only", "text", false},
+	{encodingID, "`\"0192f3a4-…\"`: a UUID in lower case, made by the server: UUIDv7", "text", true},
+	{encodingPosition, "A text that only the server understands: a place in a list or in the stream. Give it back as it came", "text; `cursor` is an integer there", false},
+	{encodingSecret, "A text that only the server understands, and that opens something. Keep it where the system keeps keys", "–", false},
+	{encodingKey, "1 to 128 printable ASCII characters, for instance a UUID. Direct clients may send it as the header `Idempotency-Key` instead", "–", true},
+	{encodingDID, "`\"did:plc:…\"`: a DID, never a handle", "text", true},
+	{encodingTime, "`\"2026-11-22T09:30:00.123Z\"`: RFC 3339. The server writes UTC, with milliseconds and `Z`", "text", true},
+	{encodingURI, "A URI with its scheme", "text", true},
+	{encodingInteger, "A number without fraction and exponent, at most 2^53 − 1. Epochs of MLS can be larger: those are refused", "integer", true},
+	{encodingBoolean, "`true` or `false`", "boolean", true},
+	{encodingName, "One of a few words or names, which the method's page lists. Treat one that you do not know as unknown, not as an error", "text", true},
+	{encodingText, "UTF-8 without U+0000. Limits count bytes", "text", true},
+}
+
+// encodingsByName are the encodings of texts that the lexicons only describe.
+var encodingsByName = func() map[string]encoding {
+	all := map[string]encoding{idempotencyKeyField: encodingKey}
+	for e, names := range map[encoding]string{
+		encodingHex:      "groupId successorGroupId keyPackageRef keyPackageRefs hash deviceId",
+		encodingID:       "convoId convoIds messageId id erasureId",
+		encodingPosition: "cursor position sinceMessage",
+		encodingSecret:   "session refreshToken ticket confirmationToken secret",
+		encodingText:     "description name errorDetails embedType error message info reaction topic type data token url",
+	} {
+		for _, name := range strings.Fields(names) {
+			all[name] = e
+		}
+	}
+	for name := range base64Fields {
+		all[name] = encodingBase64
+	}
+	return all
+}()
+
+// encodingOf returns "" for what has fields of its own.
+func encodingOf(name string, def lexicon.SchemaDef) (encoding, error) {
+	switch s := def.Inner.(type) {
+	case lexicon.SchemaBoolean:
+		return encodingBoolean, nil
+	case lexicon.SchemaInteger:
+		return encodingInteger, nil
+	case lexicon.SchemaBytes:
+		return encodingBytes, nil
+	case lexicon.SchemaString:
+		switch text(s.Format) {
+		case "did":
+			return encodingDID, nil
+		case "datetime":
+			return encodingTime, nil
+		case "uri":
+			return encodingURI, nil
+		}
+		if len(s.Enum)+len(s.KnownValues) > 0 {
+			return encodingName, nil
+		}
+		if e, ok := encodingsByName[name]; ok {
+			return e, nil
+		}
+		return "", errUnsupported("a text whose encoding is not in encodings.go", name)
+	}
+	return "", nil
+}
+
+// link leads to the encoding's row, unless a reader knows it.
+func (e encoding) link() string {
+	if e == encodingText || e == encodingURI || e == encodingName {
+		return string(e)
+	}
+	return "[" + string(e) + "](../ENCODINGS.md)"
+}
+
+// encodingUses are the fields of each encoding, with the pages that have them.
+type encodingUses map[encoding]map[string][]string
+
+func (u encodingUses) add(e encoding, field, page string) {
+	if u[e] == nil {
+		u[e] = map[string][]string{}
+	}
+	if !slices.Contains(u[e][field], page) {
+		u[e][field] = append(u[e][field], page)
+	}
+}
+
+// encodings writes the page of encodings.
+func (p *page) encodings() {
+	p.p("%s", encodingsHead)
+	for _, rule := range encodingRules {
+		p.p("| **%s** | %s | %s |", rule.encoding, rule.json, rule.frame)
+	}
+	p.p("%s", encodingsFields)
+	for _, rule := range encodingRules {
+		for i, field := range slices.Sorted(maps.Keys(p.encoding[rule.encoding])) {
+			if rule.every {
+				break
+			}
+			first := ""
+			if i == 0 {
+				first = string(rule.encoding)
+			}
+			p.p("| %s | `%s` | %s |", first, field, pageLinks(p.encoding[rule.encoding][field]))
+		}
+	}
+	p.p("\nThe others, in all methods:\n\n| encoding | fields |\n|---|---|")
+	for _, rule := range encodingRules {
+		if rule.every {
+			p.p("| %s | %s |", rule.encoding, codeList(slices.Sorted(maps.Keys(p.encoding[rule.encoding]))))
+		}
+	}
+	p.p("%s", encodingsFrames)
+}
+
+func pageLinks(pages []string) string {
+	links := make([]string, len(pages))
+	for i, name := range pages {
+		label := name
+		if name == "TYPES" {
+			label = "shared types"
+		}
+		links[i] = fmt.Sprintf("[%s](api/%s.md)", label, name)
+	}
+	return strings.Join(links, ", ")
+}
+
+const encodingsHead = `# Encodings
+
+For client developers: how each field is written. What is not written so is ` + "`InvalidRequest`" + `, and the message names the field.
+
+In one message, as ` + "`getMessages`" + ` answers it:
+
+` + "```json" + `
+{"id": "0192f3a5-…", "convoId": "0192f3a4-…", "sender": "did:plc:…", "ciphertext": {"$bytes": "AAEC/w"}, "epoch": 7, "seq": 42, "createdAt": "2026-11-22T09:30:00.123Z"}
+` + "```" + `
+
+| encoding | in JSON | in a frame |
+|---|---|---|`
+
+const encodingsFields = `
+In the parameters of a query a value stands without its quotes. A list is the parameter, repeated: ` + "`dids=did:plc:a&dids=did:plc:b`" + `.
+
+One object can be bytes in one method and base64 text in another, because the first contract had it so: ` + "`commit`" + ` is base64 text in addMembers
+and leaveConvo, and bytes in submitCommit and processExternalCommit.
+
+## Which field has which
+
+| encoding | field | on the page of |
+|---|---|---|`
+
+const encodingsFrames = `
+A ` + "`deviceId`" + ` is hexadecimal if it names a device by its KeyPackages: the SHA-256 of their signature key. A device that only gets pushes may have
+another name.
+
+## Frames
+
+[subscribeConvoEvents](api/subscribeConvoEvents.md) sends binary frames, as the [AT Protocol](https://atproto.com/specs/event-stream) says. A frame is two
+DAG-CBOR values, one behind the other:
+
+| value | is |
+|---|---|
+| header | ` + "`{\"op\": 1, \"t\": \"#messageEvent\"}`" + `, or ` + "`{\"op\": -1}`" + ` before an error |
+| body | the event, with the fields of its table and without ` + "`$type`" + `; or ` + "`{\"error\": name, \"message\": text}`" + ` |
+
+A field that is absent in JSON is absent there too. Bytes are byte strings there, not ` + "`$bytes`" + `. Keys are in the order of DAG-CBOR: shorter ones first.
+[streamConvoEvents](api/streamConvoEvents.md) sends the same events as JSON. Their ` + "`cursor`" + ` is a text there, and an integer in frames.`
