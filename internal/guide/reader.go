@@ -17,6 +17,8 @@ const (
 	hostTerminal = "host"
 	// serverTerminal is where the page starts the server.
 	serverTerminal = "server"
+	// showTime is how long a line of a running program may take.
+	showTime = time.Minute
 )
 
 // reader follows a page.
@@ -138,6 +140,8 @@ func (r *reader) shows(ctx context.Context, b block) error {
 	if t == nil {
 		return fmt.Errorf("there is no terminal %s", b.name)
 	}
+	ctx, cancel := context.WithTimeout(ctx, showTime)
+	defer cancel()
 	for _, line := range lines(b.text) {
 		if _, err := t.expect(ctx, line); err != nil {
 			return err

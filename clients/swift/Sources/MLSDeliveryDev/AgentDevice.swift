@@ -104,6 +104,9 @@ private actor AgentProcess {
     private var rest = Data()
 
     init(_ program: String) throws {
+        guard FileManager.default.isExecutableFile(atPath: program) else {
+            throw AgentDevice.Failure(text: "\(program) is no program: build clientsim/agents/mlsgo")
+        }
         process.executableURL = URL(fileURLWithPath: program)
         process.standardInput = input
         process.standardOutput = output
