@@ -55,4 +55,4 @@ npm test --silent
 port=$(node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close() })')
 cd ../..
 go run ./internal/guide -folder "$folder/guide" -server "$TEST_SERVER" docs/clients/TYPESCRIPT.md
-go run ./internal/guide -folder "$folder/guide" -server "http://127.0.0.1:$port" docs/clients/TESTING.md
+MLSD=http://127.0.0.1:$port go run ./internal/guide -folder "$folder/guide" -server "http://127.0.0.1:$port" docs/clients/TESTING.md
