@@ -51,7 +51,8 @@ export TEST_SERVER TEST_BINARY
 npm test --silent
 
 # The pages for app developers: the first packs and installs the client, the second tests its app
-# with a server that it starts itself.
+# with a server that it starts itself. npm has all their packages since its first run.
+export npm_config_prefer_offline=true npm_config_audit=false npm_config_fund=false
 port=$(node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close() })')
 cd ../..
 go run ./internal/guide -folder "$folder/guide" -server "$TEST_SERVER" docs/clients/TYPESCRIPT.md
