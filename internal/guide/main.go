@@ -27,8 +27,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -40,7 +40,7 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "guide:", err)
@@ -77,16 +77,4 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// prepare makes the folder, with the checkout in it.
-func (r *reader) prepare() error {
-	if err := os.MkdirAll(r.folder, 0o755); err != nil {
-		return err
-	}
-	link := filepath.Join(r.folder, "mlsd")
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return os.Symlink(r.clone, link)
 }

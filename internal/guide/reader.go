@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +30,18 @@ type reader struct {
 	patience      time.Duration
 	out           io.Writer
 	terminals     map[string]*terminal
+}
+
+// prepare makes the folder, with the checkout in it.
+func (r *reader) prepare() error {
+	if err := os.MkdirAll(r.folder, 0o755); err != nil {
+		return err
+	}
+	link := filepath.Join(r.folder, "mlsd")
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(r.clone, link)
 }
 
 // follow does what a page says. Its error begins with the line of the block.
@@ -54,7 +68,7 @@ func (r *reader) follow(ctx context.Context, page string) error {
 		}
 	}
 	if done == 0 {
-		return fmt.Errorf(": there is nothing to do")
+		return errors.New(": there is nothing to do")
 	}
 	return nil
 }
