@@ -4,11 +4,15 @@ import PackageDescription
 let package = Package(
     name: "MLSDelivery",
     platforms: [.iOS(.v16), .macOS(.v13)],
-    products: [.library(name: "MLSDelivery", targets: ["MLSDelivery"])],
+    products: [
+        .library(name: "MLSDelivery", targets: ["MLSDelivery"]),
+        .library(name: "MLSDeliveryDev", targets: ["MLSDeliveryDev"]),
+    ],
     targets: [
         .target(name: "MLSDelivery"),
-        .target(name: "TestSupport", dependencies: ["MLSDelivery"], path: "Tests/TestSupport"),
+        .target(name: "MLSDeliveryDev", dependencies: ["MLSDelivery"]),
+        .target(name: "TestSupport", dependencies: ["MLSDelivery", "MLSDeliveryDev"], path: "Tests/TestSupport"),
         .executableTarget(name: "phone", dependencies: ["MLSDelivery", "TestSupport"], path: "Tests/Phone"),
-        .testTarget(name: "MLSDeliveryTests", dependencies: ["MLSDelivery", "TestSupport", "phone"]),
+        .testTarget(name: "MLSDeliveryTests", dependencies: ["MLSDelivery", "MLSDeliveryDev", "TestSupport", "phone"]),
     ]
 )

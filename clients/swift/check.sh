@@ -52,3 +52,10 @@ if ! ./toolchain.sh env MLSD_DEV_URL="$url" MLSD_AGENT="$PWD/.build/mlsgo" MLSD_
 	tail -50 "$folder/log"
 	exit 1
 fi
+
+# The page for app developers, in a folder that toolchain.sh can see. What was compiled is kept.
+guide=$PWD/.build/guide
+mkdir -p "$guide/chat"
+find "$guide/chat" -mindepth 1 -maxdepth 1 ! -name .build -exec rm -rf {} +
+(cd ../.. && go run ./internal/guide -folder "$guide" -server "$url" -patience 5m \
+	-shell "$PWD/clients/swift/toolchain.sh stdbuf -oL bash" docs/clients/SWIFT.md)

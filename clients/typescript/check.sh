@@ -49,6 +49,11 @@ TEST_SERVER=$(sed -n 's/^mlsd dev on //p' "$folder/url")
 TEST_BINARY=$folder/mlsd
 export TEST_SERVER TEST_BINARY
 npm test --silent
-npm pack --silent --dry-run --json | node -e '
-	const [{ size, unpackedSize, entryCount }] = JSON.parse(require("fs").readFileSync(0, "utf8"))
-	console.log(`package: ${size} bytes packed, ${unpackedSize} unpacked, ${entryCount} files`)'
+
+# The pages for app developers: the first packs and installs the client, the second tests its app
+# with a server that it starts itself. npm has all their packages since its first run.
+export npm_config_prefer_offline=true npm_config_audit=false npm_config_fund=false
+port=$(node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close() })')
+cd ../..
+go run ./internal/guide -folder "$folder/guide" -server "$TEST_SERVER" docs/clients/TYPESCRIPT.md
+MLSD=http://127.0.0.1:$port go run ./internal/guide -folder "$folder/guide" -server "http://127.0.0.1:$port" docs/clients/TESTING.md

@@ -27,7 +27,7 @@ func pages(t *testing.T) map[string]string {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata"):
+		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"testdata", "node_modules"}, entry.Name())):
 			return fs.SkipDir
 		case entry.IsDir() || filepath.Ext(path) != ".md":
 			return nil

@@ -111,6 +111,7 @@ func forTests() map[string][]string {
 		"clientsim/testbed/testbedtest": {"clientsim/testbed"},
 		"internal/lexgen/examples":      {"lexicons"},
 		"internal/mutants":              {},
+		"internal/guide":                {},
 		"internal/imports":              {},
 		"ops":                           {},
 	}

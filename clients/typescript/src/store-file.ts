@@ -5,6 +5,9 @@ import { dirname, resolve } from "node:path"
 import { apply, type Changes, type Store } from "./store.js"
 import { decodeRecords, encodeRecords, type Decoded } from "./journal.js"
 
+/** Others on the machine cannot read it: it holds private keys. */
+const fileMode = 0o600
+
 /** The journal is written anew when it is longer than this and than twice its live records. */
 const longestJournal = 4 << 20
 
@@ -45,7 +48,7 @@ export class FileStore implements Store {
   private static async load(path: string): Promise<FileStore> {
     await rm(path + ".new", { force: true })
     const found: Decoded = decodeRecords(await readIfThere(path))
-    const file = await open(path, "a")
+    const file = await open(path, "a", fileMode)
     await file.truncate(found.length)
     await file.sync()
     await syncFolder(path)
@@ -92,7 +95,7 @@ export class FileStore implements Store {
   // compact writes the records into a new file, and puts it in the place of the journal.
   private async compact(): Promise<void> {
     const bytes = encodeRecords(new Map(this.records))
-    const file = await open(this.path + ".new", "w")
+    const file = await open(this.path + ".new", "w", fileMode)
     await file.writeFile(bytes)
     await file.sync()
     await file.close()

@@ -49,7 +49,8 @@ test("FileStore: an append that was cut short is dropped, and nothing else", asy
   const file = join(folder, "torn")
   const first = await FileStore.open(file)
   await first.write(new Map([["a", bytes(1)]]))
-  const whole = (await stat(file)).size
+  const { size: whole, mode } = await stat(file)
+  assert.equal(mode & 0o777, 0o600, "others can read private keys")
   await first.write(new Map([["a", bytes(2)], ["b", bytes(2)]]))
   await first.close()
   for (let cut = (await stat(file)).size - 1; cut >= whole; cut--) {
@@ -72,7 +73,9 @@ test("FileStore: the journal is written anew when most of it is old", async () =
   const store = await FileStore.open(file)
   const large = new Uint8Array(1 << 20)
   for (let i = 0; i < 12; i++) await store.write(new Map([["a", large.fill(i)]]))
-  assert.ok((await stat(file)).size < 7 << 20)
+  const { size, mode } = await stat(file)
+  assert.ok(size < 7 << 20)
+  assert.equal(mode & 0o777, 0o600, "others can read private keys")
   await store.close()
   const again = await FileStore.open(file)
   assert.equal((await again.read("a"))?.[0], 11)

@@ -1,5 +1,6 @@
 import Foundation
 import MLSDelivery
+import MLSDeliveryDev
 import TestSupport
 import XCTest
 
@@ -50,10 +51,8 @@ final class DevTests: XCTestCase {
         var commits = 0
         var faults = 0
         while true {
-            for (kind, more) in [("loseAnswer", [:]), ("cut", [:]), ("status", ["status": 503]), ("status", ["status": 429])] as [(String, [String: Int])] {
-                var fault: [String: any Sendable] = ["kind": kind, "did": account.rawValue, "lxm": SendMessage.nsid, "times": 1]
-                more.forEach { fault[$0] = $1 }
-                try await dev.addFault(fault)
+            for (kind, status) in [(DevServer.Fault.loseAnswer, nil), (.cut, nil), (.status, 503), (.status, 429)] as [(DevServer.Fault, Int?)] {
+                try await dev.addFault(kind, method: SendMessage.nsid, account: account, status: status)
                 faults += 1
             }
             let job = PhoneJob(
@@ -144,7 +143,7 @@ final class DevTests: XCTestCase {
         for account in accounts {
             let storage = try FileStorage(path: temporaryFolder() + "/store")
             phones.append(try await Messenger(account: account, service: Service(dev.route(account)), storage: storage) {
-                try await RealMLS.load($0, account: account, program: program)
+                try await AgentDevice.load($0, account: account, program: program)
             })
         }
         let (alice, bob) = (phones[0], phones[1])

@@ -1,5 +1,6 @@
 import Foundation
 import MLSDelivery
+import MLSDeliveryDev
 
 /// What a phone is asked to do: send numbered messages to a convo, whose group_id is known.
 public struct PhoneJob: Codable, Sendable {
@@ -60,43 +61,4 @@ public func runPhone(_ arguments: [String]) async throws {
         try FakeMLS($0, device: "phone", seed: job.seed)
     }
     try await sendNumbered(messenger, job.convo, job.messages, life: life)
-}
-
-/// `mlsd dev`, by its endpoints below /dev.
-public struct DevServer: Sendable {
-    public let base: URL
-    private let transport = URLSessionTransport()
-    public init(_ base: URL) { self.base = base }
-
-    /// The way to the service for an account: each call has a new token.
-    public func route(_ account: DID) -> Route {
-        .direct(base) { nsid in
-            struct Token: Decodable { var token: String }
-            return try await self.post("token", ["did": account.rawValue, "lxm": nsid], Token.self).token
-        }
-    }
-
-    public func accounts(_ count: Int) async throws -> [DID] {
-        struct Accounts: Decodable {
-            struct Account: Decodable { var did: DID }
-            var accounts: [Account]
-        }
-        return try await post("accounts", ["count": count], Accounts.self).accounts.map(\.did)
-    }
-
-    public func addFault(_ fault: [String: any Sendable]) async throws { _ = try await post("faults", fault, NoBody.self) }
-    public func reset() async throws { _ = try await post("reset", [:], NoBody.self) }
-
-    private func post<T: Decodable>(_ path: String, _ body: [String: any Sendable], _ type: T.Type) async throws -> T {
-        let body = try JSONSerialization.data(withJSONObject: body)
-        let request = Request(method: "POST", url: base.appendingPathComponent("dev/" + path), headers: ["Content-Type": "application/json"], body: body)
-        let answer = try await transport.send(request)
-        guard answer.status == 200 else { throw Refused(status: answer.status, text: String(decoding: answer.body, as: UTF8.self)) }
-        return try JSONDecoder().decode(type, from: answer.body)
-    }
-
-    public struct Refused: Error {
-        public var status: Int
-        public var text: String
-    }
 }

@@ -1,9 +1,11 @@
+#if os(macOS) || os(Linux)
+
 import Foundation
 import MLSDelivery
 
-/// A device of a real MLS library: mls-go, in the process `clientsim/agents/mlsgo`. The library's whole state
-/// is one value in the storage, `mls/device`.
-public actor RealMLS: MLSDevice {
+/// A device of a real MLS library, mls-go, for tests and first steps: the library runs in the process
+/// `clientsim/agents/mlsgo`. Its whole state is one value in the storage, `mls/device`.
+public actor AgentDevice: MLSDevice {
     public let deviceID: String
     public let cipherSuite: String
     private let agent: AgentProcess
@@ -31,10 +33,10 @@ public actor RealMLS: MLSDevice {
     }
 
     /// `program` is the path of the agent.
-    public static func load(_ values: [String: Data], account: DID, program: String) async throws -> RealMLS {
+    public static func load(_ values: [String: Data], account: DID, program: String) async throws -> AgentDevice {
         let agent = try AgentProcess(program)
         let state = (values["mls/device"] ?? Data()).base64EncodedString()
-        return RealMLS(agent, try await agent.ask(["op": "load", "identity": account.rawValue, "input": state]))
+        return AgentDevice(agent, try await agent.ask(["op": "load", "identity": account.rawValue, "input": state]))
     }
 
     private func ask(_ op: String, _ group: Data = Data(), input: Data = Data(), _ more: [String: any Sendable] = [:]) async throws -> Reply {
@@ -102,6 +104,9 @@ private actor AgentProcess {
     private var rest = Data()
 
     init(_ program: String) throws {
+        guard FileManager.default.isExecutableFile(atPath: program) else {
+            throw AgentDevice.Failure(text: "\(program) is no program: build clientsim/agents/mlsgo")
+        }
         process.executableURL = URL(fileURLWithPath: program)
         process.standardInput = input
         process.standardOutput = output
@@ -110,19 +115,21 @@ private actor AgentProcess {
 
     deinit { try? input.fileHandleForWriting.close() } // the agent ends with its input
 
-    func ask(_ request: [String: any Sendable]) throws -> RealMLS.Reply {
+    func ask(_ request: [String: any Sendable]) throws -> AgentDevice.Reply {
         try input.fileHandleForWriting.write(contentsOf: JSONSerialization.data(withJSONObject: request) + [10])
         while true {
             if let end = rest.firstIndex(of: 10) {
                 let line = rest[rest.startIndex..<end]
                 rest = Data(rest[(end + 1)...])
-                let reply = try JSONDecoder().decode(RealMLS.Reply.self, from: Data(line))
-                if let error = reply.error { throw RealMLS.Failure(text: error) }
+                let reply = try JSONDecoder().decode(AgentDevice.Reply.self, from: Data(line))
+                if let error = reply.error { throw AgentDevice.Failure(text: error) }
                 return reply
             }
             let piece = output.fileHandleForReading.availableData
-            if piece.isEmpty { throw RealMLS.Failure(text: "the agent has ended") }
+            if piece.isEmpty { throw AgentDevice.Failure(text: "the agent has ended") }
             rest += piece
         }
     }
 }
+
+#endif
