@@ -3,6 +3,7 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Client } from "../src/client.js"
+import type { Socket } from "../src/events-socket.js"
 import { MemoryStore } from "../src/store.js"
 import type { Transport } from "../src/transport.js"
 import { SessionTransport } from "../src/transport-session.js"
@@ -29,14 +30,21 @@ test("a listening device joins, and reads what others send, through lost connect
   const a = await openPhone(alice, new MemoryStore())
   const hears: { client?: Client; onItems?: () => void; onJoined?: () => void } = {}
   const joined = new Promise<void>((resolve) => (hears.onJoined = resolve))
+  const heard: string[] = []
   const b = await openPhone(bob, new MemoryStore(), {
-    events: { onItems: () => hears.onItems?.(), onJoined: () => hears.onJoined?.() },
+    events: {
+      onItems: () => hears.onItems?.(),
+      onJoined: () => hears.onJoined?.(),
+      onConnect: () => heard.push("connected"),
+      onWelcome: (_, state) => heard.push(state),
+    },
   })
   hears.client = b
   await b.replenish()
   b.listen()
   const convo = await a.createConvo([bob])
   await joined
+  assert.deepEqual(heard, ["connected", "available", "in_flight", "consumed"])
   await plan({ lxm: "blue.catbird.mls.streamConvoEvents", did: bob, kind: "loseAnswer", ms: 50, times: 3 })
   for (let i = 0; i < 10; i++) {
     await a.send(convo, bytesOf(`${i}`))
@@ -54,14 +62,30 @@ test("a ticket opens a WebSocket", { ...needsServer, ...(typeof WebSocket === "u
   const a = await openPhone(alice, new MemoryStore())
   const hears: { client?: Client; onItems?: () => void } = {}
   const direct = transportOf(bob)
-  const calls: Transport = { call: (call) => direct.call(call) } // as through a PDS: it passes no streams on
-  const b = await openPhone(bob, new MemoryStore(), { transport: calls, events: { onItems: () => hears.onItems?.() } })
+  const steps: string[] = []
+  const calls: Transport = { // as through a PDS: it passes no streams on
+    call: (call) => {
+      steps.push(call.method.replace(/.*\./, ""))
+      return direct.call(call)
+    },
+  }
+  const b = await openPhone(bob, new MemoryStore(), {
+    transport: calls,
+    events: { onItems: () => hears.onItems?.() },
+    openSocket: (url) => {
+      const socket = new WebSocket(url)
+      socket.addEventListener("open", () => steps.push("open"))
+      return socket as Socket
+    },
+  })
   hears.client = b
   await b.replenish()
   const convo = await a.createConvo([bob])
+  steps.length = 0
   b.listen()
   for (let i = 0; i < 5; i++) await a.send(convo, bytesOf(`${i}`))
   await reads(hears, convo, 5)
+  assert.deepEqual(steps.slice(0, 3), ["getSubscriptionTicket", "open", "getConvos"], "nothing falls between the two")
   await Promise.all([a.close(), b.close()])
 })
 
