@@ -41,24 +41,24 @@ export class Chat {
   }
 
   /**
-   * Reads the chat. Each message is there once: a message is looked up in the outbox first and in the
-   * log last, because that is the way on which it goes.
+   * Reads the chat. The log says where a message stands. While the outbox has it, the outbox says its
+   * state: the service can have it, and the answer be lost. The outbox is read first and the log last,
+   * because that is the way on which a message goes: it is in one of them at any time.
    *
    * @param retrying the ids of the writes whose last attempt has failed
    */
   async messages(retrying: ReadonlySet<string>): Promise<Message[]> {
     const { outbox } = this.phone.client
-    const pending = outbox.pending(this.convo).map((write) => fromWrite(write, stateOf(write, retrying)))
+    const pending = outbox.pending(this.convo).flatMap((write) => fromWrite(write, stateOf(write, retrying)))
     const refused = (await outbox.refused()).filter(({ write }) => write.queue === this.convo)
-    const accepted = (await outbox.kept.of(this.convo)).map(({ write }) => fromWrite(write, "sent"))
+    const accepted = (await outbox.kept.of(this.convo)).flatMap(({ write }) => fromWrite(write, "sent"))
     await this.readLog()
     const seen = this.seenByOther()
-    const logged = this.log.map((item) => fromItem(item, seen))
-    const byId = new Map<string, Message>()
-    for (const message of [...logged, ...accepted, ...refused.map(({ write }) => fromWrite(write, "refused")), ...pending]) {
-      if (message !== undefined && !byId.has(message.id)) byId.set(message.id, message)
-    }
-    return [...byId.values()]
+    const messages = new Map(this.log.flatMap((item) => fromItem(item, seen)).map((message) => [message.id, message]))
+    for (const message of accepted) if (!messages.has(message.id)) messages.set(message.id, message)
+    for (const message of refused.flatMap(({ write }) => fromWrite(write, "refused"))) messages.set(message.id, message)
+    for (const message of pending) messages.set(message.id, message)
+    return [...messages.values()]
   }
 
   /** Sends a text. When it returns, the text is stored and cannot get lost. */
@@ -96,13 +96,13 @@ function stateOf(write: Write, retrying: ReadonlySet<string>): State {
   return write.sealed === undefined ? "queued" : "sending"
 }
 
-function fromWrite(write: Write, state: State): Message | undefined {
-  if (write.kind !== "send") return undefined
+function fromWrite(write: Write, state: State): Message[] {
+  if (write.kind !== "send") return []
   const { id, content } = write.content as unknown as SendContent
   return textOf(decode(content), { id, at: new Date(write.createdAt), state })
 }
 
-function fromItem(item: Item, seen: number): Message | undefined {
+function fromItem(item: Item, seen: number): Message[] {
   const { messageId: id = item.id, own, seq } = item
   const state = !own ? "received" : seq <= seen ? "seen" : "sent"
   return textOf(contentOf(item), { id, at: new Date(item.createdAt), state })
@@ -112,6 +112,7 @@ function contentOf({ content }: Item): Content | undefined {
   return content && decode(content)
 }
 
-function textOf(content: Content | undefined, message: Omit<Message, "text">): Message | undefined {
-  return content?.type === "text" ? { ...message, text: content.text } : undefined
+// textOf is empty if the content is none that is shown.
+function textOf(content: Content | undefined, message: Omit<Message, "text">): Message[] {
+  return content?.type === "text" ? [{ ...message, text: content.text }] : []
 }

@@ -1,6 +1,6 @@
 // One person's app.
 
-import type { ClientEvents, Did, Write } from "mlsd-client"
+import { type ClientEvents, type Did, errorName, type Write } from "mlsd-client"
 import { Chat } from "./chat.js"
 import { Composer } from "./composer.js"
 import { button, el } from "./dom.js"
@@ -66,7 +66,8 @@ export class Pane {
       document.addEventListener("visibilitychange", () => this.draw())
       this.draw()
       client.listen()
-      await client.replenish()
+      const published = await client.replenish()
+      if (published > 0) this.events.add("KeyPackages", `published: ${published}`)
     } catch (err) {
       this.fail(err)
     }
@@ -116,7 +117,14 @@ export class Pane {
   }
 
   private async startChat(): Promise<void> {
-    await this.phone?.client.createConvo([this.other.did as Did])
+    if (this.phone === undefined || isStarting(this.phone)) return
+    this.alert.hidden = true
+    try {
+      await this.phone.client.createConvo([this.other.did as Did])
+    } catch (err) {
+      if (errorName(err) !== "KeyPackageNotFound") throw err
+      this.fail(new Error(`${this.other.name} cannot be invited yet: no device has published KeyPackages`))
+    }
   }
 
   // draw shows what the client has. A call that comes while it reads is answered by another reading.
@@ -137,7 +145,7 @@ export class Pane {
   }
 
   private async drawOnce(phone: Phone): Promise<void> {
-    this.start.disabled = phone.client.outbox.pending().some(({ kind }) => kind === "create")
+    this.start.setAttribute("aria-disabled", String(isStarting(phone))) // disabled, it would lose the focus
     this.chat ??= await this.findChat(phone)
     if (this.chat === undefined) return
     this.messages.show(await this.chat.messages(this.retrying))
@@ -160,4 +168,8 @@ export class Pane {
     this.alert.textContent = err instanceof Error ? err.message : String(err)
     this.alert.hidden = false
   }
+}
+
+function isStarting({ client }: Phone): boolean {
+  return client.outbox.pending().some(({ kind }) => kind === "create")
 }
