@@ -54,7 +54,7 @@ export class Pane {
         el("span", { class: "avatar", "aria-hidden": "true" }, name.slice(0, 1)),
         el("div", { class: "who" }, heading, el("div", { class: "line" }, this.status, this.again)),
         this.line.element),
-      this.alert, this.empty, this.messages.element, this.composer.element, this.events.element)
+      this.alert, this.messages.element, this.empty, this.composer.element, this.events.element)
   }
 
   /** Opens the person's device, and shows what it has. */

@@ -48,14 +48,15 @@ function pathOf(method: string): string {
 /** Holds the requests of a method until they are released. */
 async function hold(page: Page, method: string): Promise<{ arrived: Promise<void>; release(): Promise<void> }> {
   const held: Route[] = []
-  let tell = () => {}
+  let [tell, released] = [() => {}, false]
   const arrived = new Promise<void>((resolve) => (tell = resolve))
-  await page.route(pathOf(method), (route) => {
+  await page.route(pathOf(method), async (route) => {
+    if (released) return route.continue()
     held.push(route)
     tell()
   })
   const release = async () => {
-    await page.unroute(pathOf(method))
+    released = true
     await Promise.all(held.map((route) => route.continue()))
   }
   return { arrived, release }

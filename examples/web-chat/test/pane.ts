@@ -83,6 +83,7 @@ export class PaneOf {
  * order, each once.
  */
 export async function agree(alice: PaneOf, bob: PaneOf, texts: readonly string[]): Promise<void> {
+  await Promise.all(texts.flatMap((text) => [alice.message(text).waitFor(), bob.message(text).waitFor()]))
   for (const [one, other] of [[alice, bob], [bob, alice]] as const) {
     for (const { text, state } of await one.shown()) {
       if (state !== "received") await Promise.all([one.reaches(text, "seen"), other.reaches(text, "received")])
