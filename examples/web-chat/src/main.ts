@@ -18,7 +18,7 @@ const start = button("Start it again", () => void change(true))
 
 /** Shows what is broken. */
 function show({ running, ...rest }: World): void {
-  serviceState.textContent = running ? "Server is running" : "Server was killed. Its data is on the disk."
+  serviceState.textContent = running ? "Server is running" : "Server was killed"
   document.body.toggleAttribute("data-running", running)
   kill.hidden = !running
   start.hidden = running

@@ -109,7 +109,7 @@ export class Pane {
   }
 
   private connected(connected: boolean, why: string): void {
-    const status = connected ? "connected" : "connecting again"
+    const status = connected ? "connected" : "connecting"
     this.status.textContent = status
     this.element.toggleAttribute("data-connected", connected)
     this.again.hidden = connected

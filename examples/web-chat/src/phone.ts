@@ -22,6 +22,7 @@ export async function openPhone(did: Did, service: string, events: ClientEvents)
   const store = await IndexedDBStore.open(`web-chat/${did}`)
   const client = await Client.open({
     did, store, events, mls: await deviceOf(did, store), transport: new PdsTransport(agentOf(did), service),
+    fullStock: 9, // these people are invited once: a real app leaves this out
   })
   return { did, client, store }
 }

@@ -52,6 +52,11 @@ export class PaneOf {
     await this.pane.locator(`li[data-state="${state}"]`).filter({ hasText: text }).waitFor()
   }
 
+  /** The state of a message. */
+  async stateOf(text: string): Promise<string | null> {
+    return this.message(text).getAttribute("data-state")
+  }
+
   /** All messages, from the first to the last. */
   shown(): Promise<Shown[]> {
     return this.pane.locator("li[data-state]").evaluateAll((items) =>
