@@ -345,7 +345,7 @@ export class Client {
         await this.onMembership(event.body.convoId, event.body.did, event.body.commitNeeded === true)
         break
       case "welcomeEvent":
-        if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(event.body.convoId)
+        if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(event.body.convoId, event.body.keyPackageRef)
         break
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
@@ -354,7 +354,13 @@ export class Client {
     this.events.onEvent?.(event)
   }
 
-  private async onWelcome(convo: string): Promise<void> {
+  // onWelcome joins, unless the device has joined with this Welcome: the event can come again, and the
+  // device can have found the convo by itself.
+  private async onWelcome(convo: string, ref: string | undefined): Promise<void> {
+    const thread = await this.log.thread(convo)
+    const isIn = thread !== undefined && !thread.left && !thread.stuck
+    const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
+    if (isIn && !unfinished && ref !== undefined && ref === thread.joinedWith) return
     this.events.onWelcome?.(convo, "available")
     await this.joinIfInvited(convo)
   }

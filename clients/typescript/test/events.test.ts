@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import type { Client } from "../src/client.js"
+import type { Client, ClientEvents } from "../src/client.js"
 import type { Socket } from "../src/events-socket.js"
 import { MemoryStore } from "../src/store.js"
 import type { Transport } from "../src/transport.js"
@@ -54,6 +54,42 @@ test("a listening device joins, and reads what others send, through lost connect
   assert.deepEqual(await textsOf(b, convo), Array.from({ length: 10 }, (_, i) => `${i}`))
   await clearFaults()
   await Promise.all([a.close(), b.close()])
+})
+
+test("a Welcome's event that comes again changes nothing", { ...needsServer, timeout: 60_000 }, async () => {
+  const [alice, bob] = await newAccounts(2)
+  assert.ok(alice && bob)
+  const a = await openPhone(alice, new MemoryStore())
+  const store = new MemoryStore()
+  const hears: { client?: Client; onItems?: () => void } = {}
+  const heard: string[] = []
+  let place: Promise<Uint8Array | undefined> | undefined // before the event
+  const events: ClientEvents = {
+    onItems: () => hears.onItems?.(),
+    onWelcome: (_, state) => {
+      heard.push(state)
+      place ??= store.read("cursor")
+    },
+  }
+  hears.client = await openPhone(bob, store, { events })
+  await hears.client.replenish()
+  const connected = new Promise<void>((resolve) => (events.onConnect = resolve))
+  hears.client.listen()
+  await connected
+  const convo = await a.createConvo([bob])
+  await a.send(convo, bytesOf("one"))
+  await reads(hears, convo, 1)
+  await hears.client.close()
+  const before = await place
+  assert.ok(before)
+  await store.write(new Map([["cursor", before]]))
+  hears.client = await openPhone(bob, store, { events })
+  hears.client.listen()
+  await a.send(convo, bytesOf("two"))
+  await reads(hears, convo, 2)
+  assert.equal((await hears.client.group(convo)).epoch, 1, "it does not join a second time")
+  assert.deepEqual(heard, ["available", "in_flight", "consumed"])
+  await Promise.all([a.close(), hears.client.close()])
 })
 
 test("a ticket opens a WebSocket", { ...needsServer, ...(typeof WebSocket === "undefined" && { skip: "this Node has no WebSocket" }) }, async () => {
