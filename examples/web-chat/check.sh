@@ -20,11 +20,20 @@ if [[ ! -x $CHROMIUM ]]; then
 	echo "installing Debian's chromium"
 	apt-get install --yes --quiet=2 --no-install-recommends chromium >/dev/null || skip "Chromium cannot be installed"
 fi
-for folder in ../../clients/typescript .; do
-	(cd "$folder" && npm ci --silent --no-audit --no-fund) || skip "its packages cannot be downloaded"
-done
+install() {
+	npm ci --silent --no-audit --no-fund || skip "its packages cannot be downloaded"
+}
 
-(cd ../../clients/typescript && npm run build --silent)
+# The client's own check leaves it built.
+client=../../clients/typescript
+if [[ ! -d $client/node_modules || ! -e $client/dist/index.js ||
+	-n $(find "$client"/src "$client"/package-lock.json ../../lexicons -newer $client/dist/index.js -print -quit) ]]; then
+	pushd $client >/dev/null
+	install
+	npm run build --silent
+	popd >/dev/null
+fi
+install
 npm run build --silent
 MLSD_BINARY=$PWD/build/mlsd
 (cd ../.. && go build -o "$MLSD_BINARY" ./cmd/mlsd)

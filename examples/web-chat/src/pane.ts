@@ -40,7 +40,7 @@ export class Pane {
     const onFailure = (err: unknown) => this.fail(err)
     this.line = new LineButtons(person, { onWorld, onFailure, onOnline: () => this.phone?.client.resume() })
     this.start = button(`Start a chat with ${other.name}`, () => this.startChat().catch(onFailure), { class: "main" })
-    this.empty = el("div", { class: "empty" }, el("p", {}, "No chat yet"), this.start)
+    this.empty = el("div", { class: "empty", hidden: "" }, el("p", {}, "No chat yet"), this.start)
     this.messages = new MessageList(`Messages that ${name} sees`, this.welcome.element)
     this.composer = new Composer(name, async (text) => this.chat?.send(text))
     this.events = new EventList(`Events of ${name}`)
@@ -147,6 +147,7 @@ export class Pane {
   private async drawOnce(phone: Phone): Promise<void> {
     this.start.setAttribute("aria-disabled", String(isStarting(phone))) // disabled, it would lose the focus
     this.chat ??= await this.findChat(phone)
+    this.empty.hidden = this.chat !== undefined
     if (this.chat === undefined) return
     this.messages.show(await this.chat.messages(this.retrying))
     if (document.visibilityState === "visible") await this.chat.sendSeen()
@@ -157,10 +158,8 @@ export class Pane {
     const [convo] = (await phone.client.convos()).map(({ convoId }) => convoId).sort()
     if (convo === undefined) return undefined
     this.welcome.show((await readText(phone.store, names.welcome(convo))) ?? "")
-    const wasHere = this.element.contains(document.activeElement)
-    this.empty.hidden = true
     this.composer.element.hidden = false
-    if (wasHere) this.composer.focus()
+    if (document.activeElement === this.start) this.composer.focus()
     return new Chat(phone, convo)
   }
 
