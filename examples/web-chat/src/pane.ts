@@ -20,6 +20,7 @@ export class Pane {
   private readonly line: LineButtons
   private readonly start: HTMLButtonElement
   private readonly empty: HTMLElement
+  private readonly hint = el("p", {}, "No chat yet")
   private readonly welcome = new WelcomeSteps()
   private readonly messages: MessageList
   private readonly composer: Composer
@@ -40,7 +41,7 @@ export class Pane {
     const onFailure = (err: unknown) => this.fail(err)
     this.line = new LineButtons(person, { onWorld, onFailure, onOnline: () => this.phone?.client.resume() })
     this.start = button(`Start a chat with ${other.name}`, () => this.startChat().catch(onFailure), { class: "main" })
-    this.empty = el("div", { class: "empty", hidden: "" }, el("p", {}, "No chat yet"), this.start)
+    this.empty = el("div", { class: "empty", hidden: "" }, this.hint, this.start)
     this.messages = new MessageList(`Messages that ${name} sees`, this.welcome.element)
     this.composer = new Composer(name, async (text) => this.chat?.send(text))
     this.events = new EventList(`Events of ${name}`)
@@ -105,6 +106,9 @@ export class Pane {
   private onWelcome(convo: string, state: string): void {
     this.welcome.show(state)
     this.events.add("Welcome", state)
+    this.hint.textContent = `${this.other.name} has invited ${this.person.name}`
+    if (document.activeElement === this.start) this.messages.element.focus()
+    this.start.hidden = true
     this.phone?.store.write(textChange(names.welcome(convo), state)).catch((err: unknown) => this.fail(err))
   }
 

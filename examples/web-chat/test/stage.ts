@@ -4,7 +4,7 @@ import assert from "node:assert/strict"
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core"
 import { PaneOf } from "./pane.js"
 
-const wide = { width: 1040, height: 680 }
+const wide = { width: 1040, height: 720 }
 
 /** Debian's Chromium, or another one. As root it does not run in its sandbox. */
 export function openBrowser(): Promise<Browser> {
