@@ -29,6 +29,11 @@ import * as mls from "#lexicons"
 export interface ClientEvents extends OutboxEvents {
   /** Entries of a convo's log were read and stored. */
   onItems?(convo: string, items: Item[]): void
+  /**
+   * A Welcome of this device has another state, in the server's words (docs/WELCOME.md): `available`,
+   * `in_flight` once this device has it, `consumed` after this device has joined.
+   */
+  onWelcome?(convo: string, state: string): void
   /** This device has joined a convo. */
   onJoined?(convo: string): void
   /**
@@ -38,6 +43,8 @@ export interface ClientEvents extends OutboxEvents {
   onWelcomeLost?(convo: string, err: Error): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
+  /** The event stream is connected. */
+  onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
   onReconnect?(err: unknown): void
 }
@@ -106,7 +113,8 @@ export class Client {
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const outbox = await Outbox.open({ store, transport, writer, locks, clock, events: { ...events, onLost } })
     client = new Client(
-      core, log, outbox, new Recovery(core, log, outbox, closing.signal), new Welcomes(core),
+      core, log, outbox, new Recovery(core, log, outbox, closing.signal),
+      new Welcomes(core, (convo, state) => events.onWelcome?.(convo, state)),
       new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing)
     await client.begin()
     return client
@@ -312,6 +320,7 @@ export class Client {
     this.stream ??= new EventStream(this.core, {
       onEvent: (event) => this.onEvent(event),
       onMissing: () => this.syncAll(),
+      onConnect: () => this.events.onConnect?.(),
       onReconnect: (err) => this.events.onReconnect?.(err),
       onStop: (err) => err instanceof XrpcError && this.events.onStop?.(err),
     }, this.openSocket)
@@ -336,13 +345,24 @@ export class Client {
         await this.onMembership(event.body.convoId, event.body.did, event.body.commitNeeded === true)
         break
       case "welcomeEvent":
-        if (event.body.deviceId === (await this.deviceId())) await this.joinIfInvited(event.body.convoId)
+        if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(event.body.convoId, event.body.keyPackageRef)
         break
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
         break
     }
     this.events.onEvent?.(event)
+  }
+
+  // onWelcome joins, unless the device has joined with this Welcome: the event can come again, and the
+  // device can have found the convo by itself.
+  private async onWelcome(convo: string, ref: string | undefined): Promise<void> {
+    const thread = await this.log.thread(convo)
+    const isIn = thread !== undefined && !thread.left && !thread.stuck
+    const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
+    if (isIn && !unfinished && ref !== undefined && ref === thread.joinedWith) return
+    this.events.onWelcome?.(convo, "available")
+    await this.joinIfInvited(convo)
   }
 
   // reach reads a convo's log, if it is not read up to a seq yet.

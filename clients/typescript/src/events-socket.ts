@@ -7,6 +7,7 @@ import { endOf, type Incoming, type Place, readEvent } from "./events.js"
 /** What this package uses of a WebSocket. Those of browsers, of Node 22 and of `ws` have it. */
 export interface Socket {
   binaryType: string
+  onopen: ((event: unknown) => void) | null
   onmessage: ((event: { readonly data: unknown }) => void) | null
   onclose: ((event: { readonly code: number; readonly reason: string }) => void) | null
   onerror: ((event: unknown) => void) | null
@@ -22,22 +23,41 @@ function platformSocket(url: string): Socket {
   return new WebSocket(url) as Socket
 }
 
-/** Reads the events of a connection. */
-export async function* socketEvents(
+type Frame = Uint8Array | Error | "open"
+
+/** Opens a connection, and returns its events once it is open. */
+export async function socketEvents(
   open: OpenSocket = platformSocket, url: string, signal: AbortSignal,
-): AsyncGenerator<Incoming> {
-  const socket = open(url)
+): Promise<AsyncIterable<Incoming>> {
+  const frames = framesOf(open(url), signal)
+  await frames.next() // that it is open, or why it does not open
+  return incoming(frames)
+}
+
+async function* incoming(frames: AsyncIterable<Frame>): AsyncGenerator<Incoming> {
+  for await (const frame of frames) {
+    const one = frame instanceof Uint8Array ? read(frame) : undefined
+    if (one !== undefined) yield one
+  }
+}
+
+// framesOf yields "open", and then the frames. It ends with an error.
+async function* framesOf(socket: Socket, signal: AbortSignal): AsyncGenerator<Frame> {
   socket.binaryType = "arraybuffer"
-  const waiting: (Uint8Array | Error)[] = []
+  const waiting: Frame[] = []
   let wake = () => {}
-  const add = (one: Uint8Array | Error) => {
+  const add = (one: Frame) => {
     waiting.push(one)
     wake()
   }
+  socket.onopen = () => add("open")
   socket.onmessage = ({ data }) => add(data instanceof ArrayBuffer ? new Uint8Array(data) : new NoAnswerError("a text frame"))
   socket.onclose = ({ code, reason }) => add(endOf(reason === "" ? `closed with code ${code}` : reason))
   socket.onerror = () => add(new NoAnswerError("the WebSocket failed"))
-  const abort = () => add(new NoAnswerError("the stream was closed"))
+  const abort = () => {
+    add(new NoAnswerError("the stream was closed"))
+    socket.close()
+  }
   signal.addEventListener("abort", abort)
   if (signal.aborted) abort()
   try {
@@ -45,10 +65,7 @@ export async function* socketEvents(
       const frame = waiting.shift()
       if (frame === undefined) await new Promise<void>((resolve) => (wake = resolve))
       else if (frame instanceof Error) throw frame
-      else {
-        const incoming = read(frame)
-        if (incoming !== undefined) yield incoming
-      }
+      else yield frame
     }
   } finally {
     signal.removeEventListener("abort", abort)

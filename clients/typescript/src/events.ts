@@ -40,6 +40,8 @@ export interface StreamHandler {
    * connection is open, so nothing falls between the two.
    */
   onMissing(): Promise<void>
+  /** A connection is open: no event after this is missed. */
+  onConnect?(): void
   /** A connection has ended, and the stream connects again. */
   onReconnect?(err: unknown): void
   /** The stream has ended, because the account may not use the service now. */
@@ -95,23 +97,30 @@ export class EventStream {
 
   // follow is one connection. It ends with an error.
   private async follow(works: () => void): Promise<void> {
-    const place = await get<Place>(this.core.store, names.cursor)
-    const events = await this.open(place)
-    if (place === undefined) await this.handler.onMissing()
-    for await (const incoming of events) {
-      works()
-      if (incoming === "outdated") await this.handler.onMissing()
-      else {
-        await this.handler.onEvent(incoming.event)
-        await this.store(incoming.place)
+    const connection = new AbortController()
+    try {
+      const place = await get<Place>(this.core.store, names.cursor)
+      const events = await this.open(place, AbortSignal.any([this.closing.signal, this.wake.signal, connection.signal]))
+      this.handler.onConnect?.()
+      if (place === undefined) await this.handler.onMissing()
+      for await (const incoming of events) {
+        works()
+        await this.take(incoming)
       }
+      throw new NoAnswerError("the stream has ended")
+    } finally {
+      connection.abort()
     }
-    throw new NoAnswerError("the stream has ended")
   }
 
-  private async open(place: Place | undefined): Promise<AsyncIterable<Incoming>> {
+  private async take(incoming: Incoming): Promise<void> {
+    if (incoming === "outdated") return this.handler.onMissing()
+    await this.handler.onEvent(incoming.event)
+    await this.store(incoming.place)
+  }
+
+  private async open(place: Place | undefined, signal: AbortSignal): Promise<AsyncIterable<Incoming>> {
     const { api } = this.core
-    const signal = AbortSignal.any([this.closing.signal, this.wake.signal])
     if (api.transport.stream !== undefined) {
       const params = new URLSearchParams(place && { cursor: place.position ?? place.cursor })
       const method = mls.streamConvoEvents.main.nsid

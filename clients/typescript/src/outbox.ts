@@ -82,6 +82,13 @@ export interface RefusedWrite {
 
 /** What an app hears of an outbox. */
 export interface OutboxEvents {
+  /**
+   * A write of a queue has another state: it was added, its request was made, or it was accepted or
+   * refused. `pending`, `kept` and `refused` say so already.
+   */
+  onChange?(queue: string): void
+  /** An attempt has failed for now. The next one, of the same bytes, begins in `wait` milliseconds. */
+  onRetry?(write: Write, wait: number, err: unknown): void
   /** The account may not use the service now, or is not signed in. Call `resume` to try again. */
   onStop?(err: XrpcError): void
   /** The server has lost writes of a queue, which waits for `resume`: docs/RECOVERY.md. */
@@ -152,6 +159,7 @@ export class Outbox {
     put(changes, outboxPrefix + write.id, write)
     await this.save(changes)
     const settled = this.enqueue(write)
+    this.parts.events.onChange?.(queue)
     this.drive(queue)
     return { write, settled }
   }
@@ -266,7 +274,9 @@ export class Outbox {
   private async react(write: Write, err: unknown, attempt: number): Promise<boolean> {
     const verdict = verdictOf(err)
     if (verdict === "again") {
-      await this.pause(waitOf(err, this.parts.clock, attempt))
+      const wait = waitOf(err, this.parts.clock, attempt)
+      this.parts.events.onRetry?.(write, wait, err)
+      await this.pause(wait)
       return false
     }
     if (verdict === "lost") {
@@ -306,12 +316,14 @@ export class Outbox {
     changes.set(outboxPrefix + write.id, undefined)
     await this.save(changes)
     this.remove(write)?.reject(err)
+    this.parts.events.onChange?.(write.queue)
   }
 
   private async finish(write: Write, result: LexValue, changes: Changes): Promise<void> {
     changes.set(outboxPrefix + write.id, undefined)
     await this.save(changes)
     this.remove(write)?.resolve(result)
+    this.parts.events.onChange?.(write.queue)
   }
 
   private async replace(write: Write, changes: Changes): Promise<void> {
@@ -319,6 +331,7 @@ export class Outbox {
     await this.save(changes)
     const queue = this.queues.get(write.queue) ?? []
     this.queues.set(write.queue, queue.map((other) => (other.id === write.id ? write : other)))
+    this.parts.events.onChange?.(write.queue)
   }
 
   private remove(write: Write): Waiting | undefined {

@@ -18,7 +18,11 @@ const mostDetails = 200
 
 /** Joins convos. Each step is stored before the next one: a crash repeats a step, and loses nothing. */
 export class Welcomes {
-  constructor(private readonly core: Core) {}
+  /** @param onState hears the states that the server tells */
+  constructor(
+    private readonly core: Core,
+    private readonly onState: (convo: string, state: string) => void,
+  ) {}
 
   /** The convos whose Welcome is stored and not confirmed yet: after a crash, call {@link join}. */
   async unfinished(): Promise<string[]> {
@@ -55,11 +59,12 @@ export class Welcomes {
   private async fetch(convoId: string): Promise<SavedWelcome> {
     const deviceId = await deviceIdOf(this.core)
     try {
-      const { welcome, keyPackageRef } = await this.core.api.query(mls.getWelcome.main, { convoId, deviceId })
+      const { welcome, keyPackageRef, state } = await this.core.api.query(mls.getWelcome.main, { convoId, deviceId })
       const saved: SavedWelcome = { convoId, welcome: fromBase64url(welcome), ...(keyPackageRef && { ref: keyPackageRef }) }
       const changes: Changes = new Map()
       put(changes, names.welcome(convoId), saved)
       await this.core.store.write(changes)
+      if (state !== undefined) this.onState(convoId, state)
       return saved
     } catch (err) {
       if (errorName(err) !== "WelcomeConsumed") throw err
@@ -92,7 +97,8 @@ export class Welcomes {
   private async confirm({ convoId }: SavedWelcome): Promise<void> {
     const deviceId = await deviceIdOf(this.core)
     try {
-      await this.core.api.procedure(mls.confirmWelcome.main, { convoId, deviceId, success: true })
+      const { state } = await this.core.api.procedure(mls.confirmWelcome.main, { convoId, deviceId, success: true })
+      if (state !== undefined) this.onState(convoId, state)
     } catch (err) {
       if (!(err instanceof XrpcError) || verdictOf(err) === "stop") throw err
       // The device has joined, and the server has nothing to be confirmed any more.

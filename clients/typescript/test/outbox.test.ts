@@ -201,6 +201,35 @@ async function live(store: KillingStore, service: ModelService, chance: () => nu
   }
 }
 
+test("an app hears of every state of a write", async () => {
+  const store = new KillingStore(new MemoryStore(), Infinity, false)
+  const service = new ModelService(() => 1, () => {})
+  const answers: Error[] = [new NoAnswerError("lost"), new XrpcError(503, "", "", 7000)]
+  const transport: Transport = {
+    call: async (call) => {
+      const failure = answers.shift()
+      if (failure !== undefined) throw failure
+      return service.call(call)
+    },
+  }
+  const heard: string[] = []
+  const outbox: Outbox = await Outbox.open({
+    store, transport, writer: new ModelWriter(store, service, () => 1), locks: new Locks(), clock: testClock(() => 0),
+    events: {
+      onChange: (queue) => {
+        const [write] = outbox.pending(queue)
+        heard.push(write === undefined ? "done" : write.sealed === undefined ? "queued" : "sent")
+      },
+      onRetry: (write, wait, err) => heard.push(`${String(write.content)} again in ${wait}: ${String(err)}`),
+    },
+  })
+  await (await outbox.add("a", "send", "text")).settled
+  await outbox.idle()
+  const retries = ["text again in 250: NoAnswerError: lost", "text again in 7000: XrpcError: 503 : "]
+  assert.deepEqual(heard, ["queued", "sent", ...retries, "done"])
+  await outbox.close()
+})
+
 const seeds = Number(process.env.TEST_SEEDS ?? 150)
 const first = Number(process.env.TEST_SEED ?? 1)
 

@@ -1,0 +1,104 @@
+// The web server: the page, the stand-in for a PDS, and the page's buttons that break things.
+
+import { readFile } from "node:fs/promises"
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http"
+import { extname, join, normalize } from "node:path"
+import { type Line, type Pds, read } from "./pds.js"
+import type { Service } from "./processes.js"
+
+/** What the page asks first. */
+export interface World {
+  /** The service's DID and its id, for the header atproto-proxy. */
+  readonly service: string
+  readonly running: boolean
+  readonly people: readonly (Person & Line)[]
+}
+
+/** Somebody who chats. */
+export interface Person {
+  readonly name: string
+  readonly did: string
+}
+
+/** What the buttons change. */
+interface Change {
+  readonly running?: boolean
+  readonly did?: string
+  readonly line?: Partial<Line>
+}
+
+const types: Readonly<Record<string, string>> = {
+  ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".map": "application/json", ".svg": "image/svg+xml",
+}
+
+export class Web {
+  constructor(
+    private readonly folder: string,
+    private readonly pds: Pds,
+    private readonly service: Service,
+    private readonly people: readonly Person[],
+  ) {}
+
+  /** Answers the requests of a server. */
+  serve(server: Server): void {
+    server.on("request", (request, response) => {
+      this.route(request, response).catch((err: unknown) => {
+        console.error(err)
+        response.destroy()
+      })
+    })
+    server.on("upgrade", (request, socket, head) => {
+      if (isOwn(request)) this.pds.upgrade(request, socket, head)
+      else socket.destroy()
+    })
+  }
+
+  private async route(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { pathname, search } = new URL(request.url ?? "/", "http://localhost")
+    const [, first, did, ...rest] = pathname.split("/")
+    if (!isOwn(request)) response.writeHead(403).end("another site's page, or another name of this host")
+    else if (first === "pds") await this.pds.answer(decodeURIComponent(did ?? ""), `/${rest.join("/")}${search}`, request, response)
+    else if (first === "world") await this.world(request, response)
+    else await this.file(pathname === "/" ? "/index.html" : pathname, response)
+  }
+
+  private async world(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    if (request.method === "POST") await this.change(JSON.parse((await read(request)).toString()) as Change)
+    const world: World = {
+      service: `${this.service.did}#atproto_mls`, running: this.service.running,
+      people: this.people.map((person) => ({ ...person, ...(this.pds.line(person.did) ?? { online: true, loses: false }) })),
+    }
+    response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(world))
+  }
+
+  private async change({ running, did, line }: Change): Promise<void> {
+    if (running === false) await this.service.kill()
+    if (running === true) await this.service.start()
+    if (did !== undefined && line !== undefined) this.pds.change(did, line)
+  }
+
+  private async file(path: string, response: ServerResponse): Promise<void> {
+    try {
+      const content = await readFile(join(this.folder, normalize(path)))
+      response.writeHead(200, { "content-type": types[extname(path)] ?? "text/plain", "cache-control": "no-store" }).end(content)
+    } catch {
+      response.writeHead(404).end("not found")
+    }
+  }
+}
+
+// isOwn reports whether a request comes from a page of this server, under its own name: nobody else
+// may sign for the people, or kill the service.
+function isOwn({ headers }: IncomingMessage): boolean {
+  const host = headers.host ?? ""
+  return /^(localhost|127\.0\.0\.1)(:\d+)?$/.test(host) && (headers.origin ?? `http://${host}`) === `http://${host}`
+}
+
+/** Makes a server that listens on loopback, and returns its port with it. */
+export async function listen(port: number): Promise<{ server: Server; port: number }> {
+  const server = createServer().listen(port, "127.0.0.1")
+  await new Promise((resolve, reject) => server.once("listening", resolve).once("error", reject))
+  const address = server.address()
+  if (typeof address !== "object" || address === null) throw new Error("no port")
+  return { server, port: address.port }
+}

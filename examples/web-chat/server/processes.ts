@@ -1,0 +1,153 @@
+// The two processes behind the page. `mlsd dev` makes the people and signs in their names. The service
+// is an mlsd with a database on the disk: it can be killed, and has everything when it is back.
+
+import { type ChildProcess, spawn } from "node:child_process"
+import { once } from "node:events"
+import { chmod, mkdtemp, rm } from "node:fs/promises"
+import { createServer } from "node:net"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { createInterface } from "node:readline"
+
+/** How long a process may take until it answers, in milliseconds. */
+const longestStart = 120_000
+
+/** `mlsd dev`: a directory of made-up people, and their keys. */
+export class Network {
+  private constructor(
+    private readonly child: ChildProcess,
+    /** Where it answers. */
+    readonly url: string,
+  ) {}
+
+  static async start(binary: string): Promise<Network> {
+    const child = run(binary, ["dev", "--listen", "127.0.0.1:0"], {})
+    for await (const line of createInterface({ input: child.stdout })) {
+      const url = /^mlsd dev on (\S+)$/.exec(line)?.[1]
+      if (url !== undefined) return new Network(child, url)
+    }
+    throw new Error("mlsd dev has ended")
+  }
+
+  /** Makes a person, and returns its DID. */
+  async person(handle: string): Promise<string> {
+    const { accounts } = await this.post<{ accounts: { did: string }[] }>("/dev/accounts", { handle })
+    const [account] = accounts
+    if (account === undefined) throw new Error(`mlsd dev made no ${handle}`)
+    return account.did
+  }
+
+  /** Makes a service-auth token of a person. */
+  async token(did: string, aud: string, lxm: string): Promise<string> {
+    return (await this.post<{ token: string }>("/dev/token", { did, aud, lxm })).token
+  }
+
+  stop(): Promise<void> {
+    return end(this.child, "SIGTERM")
+  }
+
+  private async post<T>(path: string, body: object): Promise<T> {
+    const answer = await fetch(new URL(path, this.url), { method: "POST", body: JSON.stringify(body) })
+    if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`)
+    return (await answer.json()) as T
+  }
+}
+
+/** The delivery service. */
+export class Service {
+  private child: ChildProcess | undefined
+
+  private constructor(
+    private readonly binary: string,
+    private readonly folder: string,
+    readonly port: number,
+    private readonly settings: NodeJS.ProcessEnv,
+  ) {}
+
+  /**
+   * @param publicUrl where browsers reach it
+   * @param directory where the people's keys are
+   */
+  static async start(binary: string, publicUrl: string, directory: string): Promise<Service> {
+    const folder = await mkdtemp(join(tmpdir(), "web-chat-"))
+    await chmod(folder, 0o711) // as root, PostgreSQL runs as another account
+    const service = new Service(binary, folder, await freePort(), {
+      MLSD_DATA_DIR: join(folder, "data"), MLSD_ADMIN_LISTEN: "127.0.0.1:0", MLSD_PUBLIC_URL: publicUrl, MLSD_PLC_URL: directory,
+    })
+    await service.start()
+    return service
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.port}`
+  }
+
+  /** The audience of tokens. */
+  get did(): string {
+    return `did:web:localhost%3A${this.port}`
+  }
+
+  get running(): boolean {
+    return this.child !== undefined
+  }
+
+  /** Starts it. It has the data that it had. */
+  async start(): Promise<void> {
+    if (this.child !== undefined) return
+    const child = run(this.binary, [], {
+      ...this.settings, MLSD_LISTEN: `127.0.0.1:${this.port}`, MLSD_SERVICE_DID: this.did,
+    })
+    child.stdout.resume()
+    this.child = child
+    const until = Date.now() + longestStart
+    while (!(await this.answers())) {
+      if (child.exitCode !== null || Date.now() > until) throw new Error("mlsd does not start")
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    }
+  }
+
+  /** Kills it with SIGKILL: it can finish nothing. */
+  async kill(): Promise<void> {
+    const child = this.child
+    this.child = undefined
+    if (child !== undefined) await end(child, "SIGKILL")
+  }
+
+  /** Stops it, and deletes its data. */
+  async stop(): Promise<void> {
+    if (this.child !== undefined) await end(this.child, "SIGTERM")
+    await rm(this.folder, { recursive: true })
+  }
+
+  private async answers(): Promise<boolean> {
+    try {
+      return (await fetch(`${this.url}/xrpc/_health`)).ok
+    } catch {
+      return false
+    }
+  }
+}
+
+// run starts a process without the settings of other servers: mlsd refuses those that it does not know.
+function run(binary: string, args: string[], settings: NodeJS.ProcessEnv) {
+  const others = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("MLSD_")))
+  const env = { ...others, MLSD_LOG_LEVEL: "error", ...settings }
+  return spawn(binary, args, { stdio: ["ignore", "pipe", "inherit"], env })
+}
+
+async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  const exit = once(child, "exit")
+  child.kill(signal)
+  await exit
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1")
+  await once(server, "listening")
+  const address = server.address()
+  server.close()
+  await once(server, "close")
+  if (typeof address !== "object" || address === null) throw new Error("no port")
+  return address.port
+}

@@ -1,0 +1,178 @@
+// One person's app.
+
+import { type ClientEvents, type Did, errorName, type Write } from "mlsd-client"
+import { Chat } from "./chat.js"
+import { Composer } from "./composer.js"
+import { button, el } from "./dom.js"
+import { describeEvent, describeFailure, EventList } from "./event-list.js"
+import { LineButtons } from "./line-buttons.js"
+import { MessageList } from "./message-list.js"
+import { openPhone, type Phone } from "./phone.js"
+import { names, readText, textChange } from "./records.js"
+import { WelcomeSteps } from "./welcome-steps.js"
+import { lookAtWorld, type Person, type World } from "./world.js"
+
+export class Pane {
+  readonly element: HTMLElement
+  private readonly status = el("p", { class: "status", role: "status" }, "opening")
+  private readonly again = button("Try now", () => this.phone?.client.resume(), { class: "link", hidden: "" })
+  private readonly alert = el("p", { class: "alert", role: "alert", hidden: "" })
+  private readonly line: LineButtons
+  private readonly start: HTMLButtonElement
+  private readonly empty: HTMLElement
+  private readonly hint = el("p", {}, "No chat yet")
+  private readonly welcome = new WelcomeSteps()
+  private readonly messages: MessageList
+  private readonly composer: Composer
+  private readonly events: EventList
+  private phone: Phone | undefined
+  private chat: Chat | undefined
+  /** The writes whose last attempt has failed. */
+  private readonly retrying = new Set<string>()
+  private drawing: Promise<void> | undefined
+  private old = false
+
+  constructor(
+    private readonly person: Person,
+    private readonly other: Person,
+    private readonly onWorld: (world: World) => void,
+  ) {
+    const { name } = person
+    const onFailure = (err: unknown) => this.fail(err)
+    this.line = new LineButtons(person, { onWorld, onFailure, onOnline: () => this.phone?.client.resume() })
+    this.start = button(`Start a chat with ${other.name}`, () => this.startChat().catch(onFailure), { class: "main" })
+    this.empty = el("div", { class: "empty", hidden: "" }, this.hint, this.start)
+    this.messages = new MessageList(`Messages that ${name} sees`, this.welcome.element)
+    this.composer = new Composer(name, async (text) => this.chat?.send(text))
+    this.events = new EventList(`Events of ${name}`)
+    this.element = this.layOut(name)
+  }
+
+  private layOut(name: string): HTMLElement {
+    const heading = el("h2", { id: `name-${name}` }, name)
+    return el("section", { class: "pane", "aria-labelledby": heading.id, "data-person": name },
+      el("header", {},
+        el("span", { class: "avatar", "aria-hidden": "true" }, name.slice(0, 1)),
+        el("div", { class: "who" }, heading, el("div", { class: "line" }, this.status, this.again)),
+        this.line.element),
+      this.alert, this.messages.element, this.empty, this.composer.element, this.events.element)
+  }
+
+  /** Opens the person's device, and shows what it has. */
+  async open(service: string): Promise<void> {
+    try {
+      this.phone = await openPhone(this.person.did as Did, service, this.clientEvents())
+      const { client } = this.phone
+      addEventListener("online", () => client.resume())
+      document.addEventListener("visibilitychange", () => this.draw())
+      this.draw()
+      client.listen()
+      const published = await client.replenish()
+      if (published > 0) this.events.add("KeyPackages", `published: ${published}`)
+    } catch (err) {
+      this.fail(err)
+    }
+  }
+
+  /** Shows what is broken. */
+  show(world: World): void {
+    this.line.show(world)
+  }
+
+  private clientEvents(): ClientEvents {
+    return {
+      onChange: () => this.draw(),
+      onItems: () => this.draw(),
+      onJoined: () => this.draw(),
+      onRetry: (write, wait, err) => this.onRetry(write, wait, err),
+      onWelcome: (convo, state) => this.onWelcome(convo, state),
+      onEvent: (event) => this.events.add(event.type, describeEvent(event)),
+      onConnect: () => this.connected(true, ""),
+      onReconnect: (err) => this.connected(false, describeFailure(err)),
+      onLost: () => this.chat?.reset(),
+      onStop: (err) => this.fail(err),
+      onFailure: (err) => this.fail(err),
+      onWelcomeLost: (_, err) => this.fail(err),
+    }
+  }
+
+  private onRetry(write: Write, wait: number, err: unknown): void {
+    this.retrying.add(write.id)
+    this.events.add(write.kind, `${describeFailure(err)}; the same bytes again in ${(wait / 1000).toFixed(1)} s`)
+    this.draw()
+    lookAtWorld().then(this.onWorld, (failed: unknown) => this.fail(failed))
+  }
+
+  private onWelcome(convo: string, state: string): void {
+    this.welcome.show(state)
+    this.events.add("Welcome", state)
+    this.hint.textContent = `${this.other.name} has invited ${this.person.name}`
+    if (document.activeElement === this.start) this.messages.element.focus()
+    this.start.hidden = true
+    this.phone?.store.write(textChange(names.welcome(convo), state)).catch((err: unknown) => this.fail(err))
+  }
+
+  private connected(connected: boolean, why: string): void {
+    const status = connected ? "connected" : "connecting"
+    this.status.textContent = status
+    this.element.toggleAttribute("data-connected", connected)
+    this.again.hidden = connected
+    this.events.add(status, why)
+  }
+
+  private async startChat(): Promise<void> {
+    if (this.phone === undefined || isStarting(this.phone)) return
+    this.alert.hidden = true
+    try {
+      await this.phone.client.createConvo([this.other.did as Did])
+    } catch (err) {
+      if (errorName(err) !== "KeyPackageNotFound") throw err
+      this.fail(new Error(`${this.other.name} cannot be invited yet: no device has published KeyPackages`))
+    }
+  }
+
+  // draw shows what the client has. A call that comes while it reads is answered by another reading.
+  private draw(): void {
+    this.old = true
+    this.drawing ??= this.drawWhileOld().catch((err: unknown) => this.fail(err))
+  }
+
+  private async drawWhileOld(): Promise<void> {
+    try {
+      while (this.old && this.phone !== undefined) {
+        this.old = false
+        await this.drawOnce(this.phone)
+      }
+    } finally {
+      this.drawing = undefined
+    }
+  }
+
+  private async drawOnce(phone: Phone): Promise<void> {
+    this.start.setAttribute("aria-disabled", String(isStarting(phone))) // disabled, it would lose the focus
+    this.chat ??= await this.findChat(phone)
+    this.empty.hidden = this.chat !== undefined
+    if (this.chat === undefined) return
+    this.messages.show(await this.chat.messages(this.retrying))
+    if (document.visibilityState === "visible") await this.chat.sendSeen()
+  }
+
+  // findChat takes the oldest one: if both people have started one, they meet there.
+  private async findChat(phone: Phone): Promise<Chat | undefined> {
+    const [convo] = (await phone.client.convos()).map(({ convoId }) => convoId).sort()
+    if (convo === undefined) return undefined
+    this.welcome.show((await readText(phone.store, names.welcome(convo))) ?? "")
+    this.composer.element.hidden = false
+    if (document.activeElement === this.start) this.composer.focus()
+    return new Chat(phone, convo)
+  }
+
+  private fail(err: unknown): void {
+    this.alert.textContent = err instanceof Error ? err.message : String(err)
+    this.alert.hidden = false
+  }
+}
+
+function isStarting({ client }: Phone): boolean {
+  return client.outbox.pending().some(({ kind }) => kind === "create")
+}
