@@ -47,7 +47,12 @@ done
 
 TEST_SERVER=$(sed -n 's/^mlsd dev on //p' "$folder/url")
 TEST_BINARY=$folder/mlsd
-export TEST_SERVER TEST_BINARY
+TEST_PDS=$(../../cmd/mlsd/installpds.sh)
+if [[ $TEST_PDS == SKIPPED* ]]; then
+	echo "$TEST_PDS"
+	TEST_PDS=
+fi
+export TEST_SERVER TEST_BINARY TEST_PDS
 npm test --silent
 npm pack --silent --dry-run --json | node -e '
 	const [{ size, unpackedSize, entryCount }] = JSON.parse(require("fs").readFileSync(0, "utf8"))
