@@ -166,12 +166,6 @@ func parseHandle(text string) (syntax.Handle, error) {
 
 func (s *Server) listAccounts(*http.Request) (any, error) { return show(s.accounts.list()...), nil }
 
-// document answers like a PLC directory.
-func (s *Server) document(r *http.Request) (any, error) {
-	p, err := s.accounts.of(syntax.DID(r.PathValue("did")))
-	return p.document, err
-}
-
 // NewToken is the body of POST /dev/token.
 type NewToken struct {
 	DID syntax.DID  `json:"did"`

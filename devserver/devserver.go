@@ -10,7 +10,8 @@
 //	POST   /dev/faults    plans a fault; GET lists them, DELETE removes them
 //	POST   /dev/devices   makes a device of an account; GET lists them
 //	POST   /dev/devices/{id}/{operation}  lets it join, send, read, commit: see Operation
-//	GET    /{did}         the DID document of an account, as a PLC directory serves it
+//	GET    /{did}         the DID document of an account, as a PLC directory serves it. A PDS that
+//	                      has this directory can make accounts of its own: see directory
 //
 // Bodies and answers are JSON. An error is {"error", "message"}, as XRPC has it. All other requests
 // go to the service, and meet the planned faults on their way.
@@ -24,6 +25,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -56,6 +58,7 @@ type Server struct {
 	resetting sync.Mutex // held by a reset
 	accounts  *accounts
 	devices   *devices
+	directory *directory
 }
 
 // Info is the answer of GET /dev.
@@ -71,6 +74,7 @@ type Info struct {
 // New returns a Server.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, faults: &faults{}, accounts: newAccounts(), devices: newDevices(cfg.URL, cfg.ServiceDID)}
+	s.directory = newDirectory(s.accounts, cfg.Log)
 	mux := http.NewServeMux()
 	for pattern, do := range map[string]func(*http.Request) (any, error){
 		"GET /dev":           s.info,
@@ -83,20 +87,23 @@ func New(cfg Config) *Server {
 		"DELETE /dev/faults": s.clearFaults,
 		"POST /dev/devices":  s.makeDevice,
 		"GET /dev/devices":   s.listDevices,
-		"GET /{did}":         s.document,
 
 		"POST /dev/devices/{id}/{operation}": s.operate,
 	} {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, do) })
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, cfg.Log, do) })
 	}
 	mux.HandleFunc("/dev/", func(w http.ResponseWriter, r *http.Request) {
-		s.answer(w, r, func(*http.Request) (any, error) {
+		answer(w, r, cfg.Log, func(*http.Request) (any, error) {
 			return nil, &refusal{http.StatusNotFound, "NotFound", "no such page; GET /dev says what there is"}
 		})
 	})
 	// A browser's page from elsewhere must not reset the server or get tokens.
-	own := http.NewCrossOriginProtection().Handler(mux)
+	own, directory := http.NewCrossOriginProtection().Handler(mux), http.NewCrossOriginProtection().Handler(s.directory)
 	s.routes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/did:") {
+			directory.ServeHTTP(w, r)
+			return
+		}
 		if _, pattern := mux.Handler(r); pattern == "" {
 			s.faults.serve(w, r, cfg.Service)
 			return
@@ -122,7 +129,7 @@ func badRequest(format string, args ...any) error {
 }
 
 // answer writes the result of do.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, do func(*http.Request) (any, error)) {
+func answer(w http.ResponseWriter, r *http.Request, log *slog.Logger, do func(*http.Request) (any, error)) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	result, err := do(r)
 	status := http.StatusOK
@@ -131,7 +138,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, do func(*http.Re
 		errors.As(err, &refused)
 		status, result = refused.status, errorBody{refused.name, refused.message}
 	}
-	writeJSON(w, s.cfg.Log, status, result)
+	writeJSON(w, log, status, result)
 }
 
 // errorBody is the answer to a request that failed.
@@ -182,6 +189,7 @@ func (s *Server) reset(r *http.Request) (any, error) {
 		return nil, fmt.Errorf("reset: %w", err)
 	}
 	s.accounts.forget()
+	s.directory.forget()
 	s.devices.forget()
 	s.faults.forget()
 	return struct{}{}, nil

@@ -47,7 +47,12 @@ done
 
 TEST_SERVER=$(sed -n 's/^mlsd dev on //p' "$folder/url")
 TEST_BINARY=$folder/mlsd
-export TEST_SERVER TEST_BINARY
+TEST_PDS=$(../../cmd/mlsd/installpds.sh)
+if [[ $TEST_PDS == SKIPPED* ]]; then
+	echo "$TEST_PDS"
+	TEST_PDS=
+fi
+export TEST_SERVER TEST_BINARY TEST_PDS
 npm test --silent
 
 # The pages for app developers: the first packs and installs the client, the second tests its app

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,15 +17,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
-	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	"mlsd/devserver"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth/authtest"
@@ -40,7 +40,8 @@ func TestAccountsOfAPDS(t *testing.T) {
 	if folder == "" {
 		t.Skip("SKIPPED: " + pdsFolder + " is not set; cmd/mlsd/checkpds.sh runs this test with a real PDS")
 	}
-	plc := newPLCWithOperations(t)
+	plc := httptest.NewServer(devserver.NewDirectory(slog.Default()))
+	t.Cleanup(plc.Close)
 	pds := newPDS(t, folder, plc.URL)
 	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", serviceDID, "--plc-url", plc.URL, "--relay-url", pds.url, "--erase-after", "1h")
 	eventually(t, "the node follows the PDS", func() bool { return scrape(t, s)["mlsd_relay_connected"] == 1 })
@@ -81,7 +82,7 @@ func TestAccountsOfAPDS(t *testing.T) {
 	// Its own key, which signed the token, is then the old one.
 	newKey := authtest.NewIdentity(t)
 	effect("a new key", func() {
-		plc.replaceKey(t, alice.did, newKey.PublicKey(t))
+		replaceKey(t, plc.URL, alice.did, newKey.PublicKey(t))
 		pds.admin("com.atproto.admin.updateAccountHandle", map[string]any{"did": alice.did, "handle": "alice2.test"})
 	}, http.StatusUnauthorized, "InvalidToken")
 	newKey.DID = alice.did
@@ -161,17 +162,23 @@ func (w testWriter) Write(p []byte) (int, error) {
 // call calls a method of the PDS and decodes its answer.
 func (p *pds) call(verb, path, authorization string, in, out any) {
 	p.t.Helper()
+	call(p.t, verb, p.url+"/xrpc/"+path, authorization, in, out)
+}
+
+// call sends in and decodes the answer into out, both JSON, unless they are nil.
+func call(t *testing.T, verb, url, authorization string, in, out any) {
+	t.Helper()
 	var body io.Reader
 	if in != nil {
 		raw, err := json.Marshal(in)
 		if err != nil {
-			p.t.Fatal(err)
+			t.Fatal(err)
 		}
 		body = bytes.NewReader(raw)
 	}
-	r, err := http.NewRequestWithContext(p.t.Context(), verb, p.url+"/xrpc/"+path, body)
+	r, err := http.NewRequestWithContext(t.Context(), verb, url, body)
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
@@ -181,15 +188,15 @@ func (p *pds) call(verb, path, authorization string, in, out any) {
 	}
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	answer, err := io.ReadAll(resp.Body)
 	if err = errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != http.StatusOK {
-		p.t.Fatalf("%s: %d %s %v", path, resp.StatusCode, answer, err)
+		t.Fatalf("%s: %d %s %v", url, resp.StatusCode, answer, err)
 	}
 	if out != nil {
 		if err := json.Unmarshal(answer, out); err != nil {
-			p.t.Fatal(err)
+			t.Fatal(err)
 		}
 	}
 }
@@ -255,94 +262,12 @@ func (a *pdsAccount) call(s *server, verb, nsid, authorization string, body []by
 	return resp.StatusCode, e.Error
 }
 
-// plcWithOperations is a PLC directory that believes every operation: POST /{did}. Its answers are
-// those of https://web.plc.directory/api/redoc that a PDS uses.
-type plcWithOperations struct {
-	*httptest.Server
-	mu   sync.Mutex // guards last
-	last map[syntax.DID]operation
-}
-
-// operation is a PLC operation, as far as it says what is in the DID document.
-type operation struct {
-	raw                 json.RawMessage
-	VerificationMethods map[string]string `json:"verificationMethods"`
-	RotationKeys        []string          `json:"rotationKeys"`
-	AlsoKnownAs         []string          `json:"alsoKnownAs"`
-	Services            map[string]struct {
-		Type     string `json:"type"`
-		Endpoint string `json:"endpoint"`
-	} `json:"services"`
-}
-
-func newPLCWithOperations(t *testing.T) *plcWithOperations {
-	t.Helper()
-	p := &plcWithOperations{last: map[syntax.DID]operation{}}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /{did}", func(w http.ResponseWriter, r *http.Request) {
-		raw, err := io.ReadAll(r.Body)
-		var op operation
-		if err = errors.Join(err, json.Unmarshal(raw, &op)); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		op.raw = raw
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.last[syntax.DID(r.PathValue("did"))] = op
-	})
-	answer := func(of func(syntax.DID, operation) any) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			did := syntax.DID(r.PathValue("did"))
-			p.mu.Lock()
-			op, ok := p.last[did]
-			p.mu.Unlock()
-			if !ok {
-				http.NotFound(w, r)
-				return
-			}
-			w.Header().Set("Content-Type", "application/json")
-			if err := json.NewEncoder(w).Encode(of(did, op)); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	mux.HandleFunc("GET /{did}", answer(document))
-	mux.HandleFunc("GET /{did}/log/last", answer(func(_ syntax.DID, op operation) any { return op.raw }))
-	mux.HandleFunc("GET /{did}/data", answer(func(did syntax.DID, op operation) any {
-		return map[string]any{"did": did, "verificationMethods": op.VerificationMethods, "rotationKeys": op.RotationKeys,
-			"alsoKnownAs": op.AlsoKnownAs, "services": op.Services}
-	}))
-	p.Server = httptest.NewServer(mux)
-	t.Cleanup(p.Close)
-	return p
-}
-
-// document is the DID document that an operation makes.
-func document(did syntax.DID, op operation) any {
-	doc := identity.DIDDocument{DID: did, AlsoKnownAs: op.AlsoKnownAs}
-	for name, key := range op.VerificationMethods {
-		doc.VerificationMethod = append(doc.VerificationMethod, identity.DocVerificationMethod{
-			ID: did.String() + "#" + name, Type: "Multikey", Controller: did.String(), PublicKeyMultibase: strings.TrimPrefix(key, "did:key:"),
-		})
-	}
-	for name, s := range op.Services {
-		doc.Service = append(doc.Service, identity.DocService{ID: "#" + name, Type: s.Type, ServiceEndpoint: s.Endpoint})
-	}
-	return doc
-}
-
 // replaceKey gives an account another signing key, as an operation would that somebody else signs.
 // The PDS makes its next operation from this one.
-func (p *plcWithOperations) replaceKey(t *testing.T, did syntax.DID, key atcrypto.PublicKey) {
+func replaceKey(t *testing.T, plc string, did syntax.DID, key atcrypto.PublicKey) {
 	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var op operation
-	raw := strings.ReplaceAll(string(p.last[did].raw), p.last[did].VerificationMethods["atproto"], key.DIDKey())
-	if err := json.Unmarshal([]byte(raw), &op); err != nil {
-		t.Fatal(err)
-	}
-	op.raw = json.RawMessage(raw)
-	p.last[did] = op
+	var op map[string]any
+	call(t, http.MethodGet, plc+"/"+did.String()+"/log/last", "", nil, &op)
+	op["verificationMethods"] = map[string]string{"atproto": key.DIDKey()}
+	call(t, http.MethodPost, plc+"/"+did.String(), "", op, nil)
 }

@@ -39,3 +39,15 @@ export async function textsOf(phone: Client, convo: string): Promise<string[]> {
   const items = await phone.items(convo)
   return items.filter(({ content }) => content !== undefined).map(({ content }) => decoder.decode(content))
 }
+
+/** Waits until a phone has read so many messages. */
+export function readsAll(phone: { client?: Client; onItems?: () => void }, convo: string, count: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const look = () => {
+      if (phone.client === undefined) return
+      textsOf(phone.client, convo).then((texts) => texts.length >= count && resolve(), reject)
+    }
+    phone.onItems = look
+    look()
+  })
+}

@@ -1,0 +1,40 @@
+// Two people chat through a real PDS, which signs their tokens and passes their calls on.
+
+import assert from "node:assert/strict"
+import { test } from "node:test"
+import type { Client } from "../src/client.js"
+import { MemoryStore } from "../src/store.js"
+import { PdsTransport } from "../src/transport.js"
+import { dev } from "./support/dev.js"
+import { Pds, pdsFolders } from "./support/pds.js"
+import { bytesOf, openPhone, readsAll, textsOf } from "./support/phone.js"
+
+test("people chat through a PDS", { ...(pdsFolders.length === 0 && { skip: "TEST_PDS is not set: check.sh sets it" }) }, async (t) => {
+  const { did: service } = await dev<{ did: string }>("GET", "/dev")
+  for (const [i, folder] of pdsFolders.entries()) {
+    await t.test(folder, async () => {
+      const pds = await Pds.start(folder)
+      const [alice, bob] = [await pds.account(`alice${i}.test`), await pds.account(`bob${i}.test`)]
+      const way = (agent: typeof alice.agent) => new PdsTransport(agent, `${service}#atproto_mls`)
+      const hears: { client?: Client; onItems?: () => void; onJoined?: () => void } = {}
+      const joined = new Promise<void>((resolve) => (hears.onJoined = resolve))
+      const a = await openPhone(alice.did, new MemoryStore(), { transport: way(alice.agent) })
+      const b = await openPhone(bob.did, new MemoryStore(), {
+        transport: way(bob.agent), events: { onItems: () => hears.onItems?.(), onJoined: () => hears.onJoined?.() },
+      })
+      hears.client = b
+      await b.replenish()
+      b.listen()
+      const convo = await a.createConvo([bob.did], { name: "tea" })
+      await joined
+      await Promise.all(["one", "two", "three"].map((text) => a.send(convo, bytesOf(text))))
+      await readsAll(hears, convo, 3)
+      await (await b.send(convo, bytesOf("four"))).sent
+      await a.sync(convo)
+      const want = ["one", "two", "three", "four"]
+      assert.deepEqual([await textsOf(a, convo), await textsOf(b, convo)], [want, want])
+      await Promise.all([a.close(), b.close()])
+      await pds.end()
+    })
+  }
+})

@@ -1,0 +1,143 @@
+package devserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/bluesky-social/indigo/atproto/identity"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// directory is the part of a PLC directory that a PDS uses (https://web.plc.directory/spec/v0.1/did-plc).
+// It believes every operation: it checks no signature and no DID.
+//
+//	POST /{did}           takes an operation
+//	GET  /{did}           the DID document
+//	GET  /{did}/data      what the document is made of
+//	GET  /{did}/log/last  the last operation, as it was taken
+type directory struct {
+	routes http.Handler
+	madeUp func(syntax.DID) (person, error) // accounts that no PDS has
+
+	mu   sync.Mutex // guards last
+	last map[syntax.DID]plcOperation
+}
+
+// NewDirectory returns a PLC directory that has the accounts of PDSes only. It believes them.
+func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccounts(), log) }
+
+func newDirectory(accounts *accounts, log *slog.Logger) *directory {
+	d := &directory{madeUp: accounts.of, last: map[syntax.DID]plcOperation{}}
+	mux := http.NewServeMux()
+	for pattern, do := range map[string]func(*http.Request) (any, error){
+		"POST /{did}":         d.take,
+		"GET /{did}":          d.document,
+		"GET /{did}/data":     d.of(func(op plcOperation) any { return op.plcData }),
+		"GET /{did}/log/last": d.of(func(op plcOperation) any { return op.raw }),
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, log, do) })
+	}
+	d.routes = mux
+	return d
+}
+
+// ServeHTTP implements http.Handler.
+func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.routes.ServeHTTP(w, r) }
+
+func (d *directory) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.last)
+}
+
+// plcOperation is a PLC operation.
+type plcOperation struct {
+	raw json.RawMessage
+	plcData
+}
+
+// plcData is what a PLC operation says of an account.
+type plcData struct {
+	DID                 syntax.DID            `json:"did"`
+	VerificationMethods map[string]string     `json:"verificationMethods"` // did:keys
+	RotationKeys        []string              `json:"rotationKeys"`
+	AlsoKnownAs         []string              `json:"alsoKnownAs"`
+	Services            map[string]plcService `json:"services"`
+}
+
+type plcService struct {
+	Type     string `json:"type"`
+	Endpoint string `json:"endpoint"`
+}
+
+func (d *directory) take(r *http.Request) (any, error) {
+	did, err := syntax.ParseDID(r.PathValue("did"))
+	if err != nil {
+		return nil, badRequest("%v", err)
+	}
+	if _, err := d.madeUp(did); err == nil {
+		return nil, badRequest("%s is an account of POST /dev/accounts, which has no operations", did)
+	}
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, badRequest("the body: %v", err)
+	}
+	op := plcOperation{raw: raw}
+	if err := json.Unmarshal(raw, &op.plcData); err != nil {
+		return nil, badRequest("the operation: %v", err)
+	}
+	op.DID = did
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last[did] = op
+	return struct{}{}, nil
+}
+
+// of answers with a part of an account's last operation.
+func (d *directory) of(part func(plcOperation) any) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		op, err := d.lastOf(syntax.DID(r.PathValue("did")))
+		return part(op), err
+	}
+}
+
+func (d *directory) lastOf(did syntax.DID) (plcOperation, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	op, ok := d.last[did]
+	if !ok {
+		return op, &refusal{http.StatusNotFound, "AccountNotFound",
+			fmt.Sprintf("no account %q: POST /dev/accounts makes one, and a PDS sends the operations of its own", did)}
+	}
+	return op, nil
+}
+
+func (d *directory) document(r *http.Request) (any, error) {
+	did := syntax.DID(r.PathValue("did"))
+	if p, err := d.madeUp(did); err == nil {
+		return p.document, nil
+	}
+	op, err := d.lastOf(did)
+	return op.document(), err
+}
+
+// document is the DID document that an operation makes.
+func (op plcOperation) document() identity.DIDDocument {
+	doc := identity.DIDDocument{DID: op.DID, AlsoKnownAs: op.AlsoKnownAs}
+	for name, key := range op.VerificationMethods {
+		doc.VerificationMethod = append(doc.VerificationMethod, identity.DocVerificationMethod{
+			ID: op.DID.String() + "#" + name, Type: "Multikey", Controller: op.DID.String(), PublicKeyMultibase: strings.TrimPrefix(key, "did:key:"),
+		})
+	}
+	for name, s := range op.Services {
+		doc.Service = append(doc.Service, identity.DocService{ID: "#" + name, Type: s.Type, ServiceEndpoint: s.Endpoint})
+	}
+	slices.SortFunc(doc.VerificationMethod, func(a, b identity.DocVerificationMethod) int { return strings.Compare(a.ID, b.ID) })
+	return doc
+}
