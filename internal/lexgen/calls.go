@@ -161,7 +161,7 @@ add=$(dev devices/$phone/draftInvite '{"convoId":"'$convo'","dids":["'$carol'"]}
 		repeat: repeatQuery,
 		bearer: "bob",
 		params: "convoId=$convo sinceSeq=0 messageType=all limit=50",
-		answer: `{"messages": [{"id": "0192f3a5-…", "convoId": "0192f3a4-…", "sender": "did:plc:…", "ciphertext": {"$bytes": "AAEAAg…"}, "epoch": 1, "seq": 1,
+		answer: `{"messages": [{"id": "0192f3a5-…", "convoId": "0192f3a4-…", "sender": "did:plc:…", "ciphertext": {"$bytes": "AAEAAh…"}, "epoch": 1, "seq": 1,
   "createdAt": "2026-11-22T09:30:00.123Z", "messageType": "application"}], "lastSeq": 1}`,
 	},
 	"getSubscriptionTicket": {
@@ -251,14 +251,14 @@ two=$(dev devices/$phone/draftPublish)`,
 	},
 	"streamConvoEvents": {
 		repeat:  "Connect again at the last cursor: over all connections every event comes at least once.",
-		command: `curl -sS -N -m 1 -G "$mlsd/xrpc/blue.catbird.mls.streamConvoEvents" -H "Authorization: Bearer $(token $alice streamConvoEvents)" -d cursor=0 || [ $? = 28 ]`,
+		command: `curl -sS -N -m 2 -G "$mlsd/xrpc/blue.catbird.mls.streamConvoEvents" -H "Authorization: Bearer $(token $alice streamConvoEvents)" -d cursor=0 || [ $? = 28 ]`,
 		answer: `event: membershipEvent
 id: …
 data: {"by":"did:plc:…","change":"joined","convoId":"…","createdAt":"…","cursor":"…","did":"did:plc:…","epoch":1,"seq":0}
 …
 event: messageEvent
 id: …
-data: {"cursor":"…","message":{"ciphertext":{"$bytes":"AAEAAg…"},"convoId":"…","messageType":"application",…}}`,
+data: {"cursor":"…","message":{"ciphertext":{"$bytes":"AAEAAh…"},"convoId":"…","messageType":"application",…}}`,
 	},
 	"submitCommit": {
 		repeat:  repeatCommit,
