@@ -50,12 +50,12 @@ func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, bef
 		if err = results.flush(queries); err == nil {
 			err = before()
 		}
-		if err != nil {
-			pipeline.SendQueryParams("rollback", nil, nil, nil, nil) // else the Sync commits
-		}
 		queries = nil
 	}
 	if !conn.IsClosed() { // the driver is ending a closed one in the background, and panics if both send
+		if err != nil {
+			pipeline.SendQueryParams("rollback", nil, nil, nil, nil) // else the Sync commits
+		}
 		if syncErr := pipeline.Sync(); err == nil {
 			err = syncErr
 		}
