@@ -1,7 +1,7 @@
 // The web server: the page, the stand-in for a PDS, and the page's buttons that break things.
 
 import { readFile } from "node:fs/promises"
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http"
+import { type IncomingMessage, type Server, type ServerResponse } from "node:http"
 import { extname, join, normalize } from "node:path"
 import { type Line, type Pds, read } from "./pds.js"
 import type { Service } from "./processes.js"
@@ -92,13 +92,4 @@ export class Web {
 function isOwn({ headers }: IncomingMessage): boolean {
   const host = headers.host ?? ""
   return /^(localhost|127\.0\.0\.1)(:\d+)?$/.test(host) && (headers.origin ?? `http://${host}`) === `http://${host}`
-}
-
-/** Makes a server that listens on loopback, and returns its port with it. */
-export async function listen(port: number): Promise<{ server: Server; port: number }> {
-  const server = createServer().listen(port, "127.0.0.1")
-  await new Promise((resolve, reject) => server.once("listening", resolve).once("error", reject))
-  const address = server.address()
-  if (typeof address !== "object" || address === null) throw new Error("no port")
-  return { server, port: address.port }
 }

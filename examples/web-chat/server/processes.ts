@@ -4,10 +4,10 @@
 import { type ChildProcess, spawn } from "node:child_process"
 import { once } from "node:events"
 import { chmod, mkdtemp, rm } from "node:fs/promises"
-import { createServer } from "node:net"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { createInterface } from "node:readline"
+import { freePort } from "./listen.js"
 
 /** How long a process may take until it answers, in milliseconds. */
 const longestStart = 120_000
@@ -140,14 +140,4 @@ async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
   const exit = once(child, "exit")
   child.kill(signal)
   await exit
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1")
-  await once(server, "listening")
-  const address = server.address()
-  server.close()
-  await once(server, "close")
-  if (typeof address !== "object" || address === null) throw new Error("no port")
-  return address.port
 }

@@ -3,7 +3,8 @@
 import { execFileSync } from "node:child_process"
 import { dirname, join } from "node:path"
 import { fileURLToPath } from "node:url"
-import { listen, type Person, Web } from "./http.js"
+import { type Person, Web } from "./http.js"
+import { listen } from "./listen.js"
 import { Pds } from "./pds.js"
 import { Network, Service } from "./processes.js"
 
