@@ -98,7 +98,8 @@ func New(cfg Config) *Server {
 		})
 	})
 	// A browser's page from elsewhere must not reset the server or get tokens.
-	own, directory := http.NewCrossOriginProtection().Handler(mux), http.NewCrossOriginProtection().Handler(s.directory)
+	own := http.NewCrossOriginProtection().Handler(mux)
+	directory := http.NewCrossOriginProtection().Handler(s.directory)
 	s.routes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/did:") {
 			directory.ServeHTTP(w, r)
