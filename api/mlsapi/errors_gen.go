@@ -31,7 +31,7 @@ const (
 	// ErrIdempotencyConflict: The idempotency key was used with another request;
 	// the message names the fields that differ.
 	ErrIdempotencyConflict = "IdempotencyConflict"
-	// ErrInvalidAsset: The embed is not acceptable.
+	// ErrInvalidAsset: embedUri is not a URI, or embedType is too long.
 	ErrInvalidAsset = "InvalidAsset"
 	// ErrInvalidCipherSuite: The cipher suite is unknown, or this server does not
 	// support it.
@@ -76,7 +76,7 @@ const (
 	ErrKeyPackageNotFound = "KeyPackageNotFound"
 	// ErrLastMember: The last member cannot leave.
 	ErrLastMember = "LastMember"
-	// ErrMessageTooLarge: The ciphertext is larger than the limit.
+	// ErrMessageTooLarge: The ciphertext has more than 10 MiB.
 	ErrMessageTooLarge = "MessageTooLarge"
 	// ErrNotMember: The caller was a member and is not one now.
 	ErrNotMember = "NotMember"

@@ -27,7 +27,7 @@ extension ErrorName {
     /// The idempotency key was used with another request; the message names the fields that
     /// differ.
     public static let idempotencyConflict = Self(rawValue: "IdempotencyConflict")
-    /// The embed is not acceptable.
+    /// embedUri is not a URI, or embedType is too long.
     public static let invalidAsset = Self(rawValue: "InvalidAsset")
     /// The cipher suite is unknown, or this server does not support it.
     public static let invalidCipherSuite = Self(rawValue: "InvalidCipherSuite")
@@ -61,7 +61,7 @@ extension ErrorName {
     public static let keyPackageNotFound = Self(rawValue: "KeyPackageNotFound")
     /// The last member cannot leave.
     public static let lastMember = Self(rawValue: "LastMember")
-    /// The ciphertext is larger than the limit.
+    /// The ciphertext has more than 10 MiB.
     public static let messageTooLarge = Self(rawValue: "MessageTooLarge")
     /// The caller was a member and is not one now.
     public static let notMember = Self(rawValue: "NotMember")
