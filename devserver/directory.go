@@ -14,8 +14,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// directory is the part of a PLC directory that a PDS uses (https://web.plc.directory/spec/v0.1/did-plc).
-// It believes every operation: it checks no signature and no DID.
+// directory is the part of a PLC directory that a PDS uses
+// (https://web.plc.directory/spec/v0.1/did-plc). It believes every operation: it checks no signature
+// and not that the DID is that of the first operation.
 //
 //	POST /{did}           takes an operation
 //	GET  /{did}           the DID document

@@ -129,10 +129,16 @@ func (m *Postmaster) start(ctx context.Context) error {
 	if err := <-started; err != nil {
 		return fmt.Errorf("PostgreSQL: %w", err)
 	}
+	return m.await(ctx, func() (bool, error) { return false, errors.New("it has ended") })
+}
+
+// await waits until it accepts connections. It calls ended if it has ended before, and waits on
+// unless that returns true or an error.
+func (m *Postmaster) await(ctx context.Context, ended func() (bool, error)) error {
 	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
 		select {
 		case <-m.done:
-			return false, errors.New("it has ended")
+			return ended()
 		default:
 		}
 		db, err := pgx.Connect(ctx, m.url)
@@ -170,22 +176,7 @@ func (m *Postmaster) Stop() error {
 // AwaitRecovery waits until it accepts connections after a crash. It starts it again if it has
 // ended, as after a recovery that failed.
 func (m *Postmaster) AwaitRecovery(ctx context.Context) error {
-	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
-		select {
-		case <-m.done:
-			return true, m.Restart(ctx)
-		default:
-		}
-		db, err := pgx.Connect(ctx, m.url)
-		if err != nil {
-			return false, nil
-		}
-		return true, db.Close(ctx)
-	})
-	if err != nil {
-		return fmt.Errorf("PostgreSQL: %w\n%s", err, m.log)
-	}
-	return nil
+	return m.await(ctx, func() (bool, error) { return true, m.Restart(ctx) })
 }
 
 // Kill kills the postmaster with SIGKILL. Its children notice and end by themselves.
