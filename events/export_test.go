@@ -69,6 +69,16 @@ func (s *Subscription) Live() bool {
 	return s.live
 }
 
+// Pending returns the event that the next call of Next returns at once, or nil. No call may run.
+func (s *Subscription) Pending() *Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken == nil && len(s.queue) > 0 {
+		return s.queue[0]
+	}
+	return s.taken
+}
+
 // CheckNow makes the next round that finds no event check whether the stream has gone back.
 func (h *Hub) CheckNow() { h.checked = time.Time{} }
 

@@ -305,6 +305,9 @@ func nothing(t testing.TB, s *events.Subscription) {
 	if r := <-came; !errors.Is(r.err, context.Canceled) {
 		t.Fatalf("there was an event: %+v", r)
 	}
+	if e := s.Pending(); e != nil { // Next was loading its log entry when its context ended
+		t.Fatalf("there was an event: %+v", e)
+	}
 }
 
 // messageOf returns a ciphertext for a convo.
