@@ -100,9 +100,18 @@ type Config struct {
 	// LogLevel (MLSD_LOG_LEVEL) and LogFormat (MLSD_LOG_FORMAT: json or text).
 	LogLevel  slog.Level
 	LogFormat string
+	// Requests: how many successes leave a trace, one in Sample (MLSD_REQUEST_SAMPLE; 0: none), and how
+	// long rows of requests are kept (MLSD_REQUEST_RETENTION).
+	Requests RequestsConfig
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
 	Failpoints bool
+}
+
+// RequestsConfig says what requests leave behind: see package requests.
+type RequestsConfig struct {
+	Sample int
+	Keep   time.Duration
 }
 
 // AdminConfig says who may use the admin listener, and where it is.

@@ -67,6 +67,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.assemble,
 		l.loadAccounts,
 		l.loadSessions,
+		l.loadHashKey,
 		l.checkSchema,
 		l.startWorkers,
 		l.startPresence,
@@ -186,6 +187,9 @@ func (l *lifecycle) loadAccounts(ctx context.Context) error { return l.node.gate
 
 // loadSessions reads the keys of sessions, and which sessions have ended.
 func (l *lifecycle) loadSessions(ctx context.Context) error { return l.node.sessions.Load(ctx) }
+
+// loadHashKey reads the key with which the log hashes callers.
+func (l *lifecycle) loadHashKey(ctx context.Context) error { return l.node.requests.Load(ctx) }
 
 // checkSchema looks at the schema before anybody asks whether the server is ready.
 func (l *lifecycle) checkSchema(ctx context.Context) error { return l.node.schema.RunOnce(ctx) }

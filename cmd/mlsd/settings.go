@@ -193,6 +193,18 @@ var settings = append([]setting{
 		}
 		return nil
 	}},
+	{"MLSD_REQUEST_SAMPLE", "one of so many successful requests leaves a trace, as all do that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
+		if c.Requests.Sample, err = strconv.Atoi(v); err == nil && c.Requests.Sample < 0 {
+			err = errors.New("must not be negative")
+		}
+		return err
+	}},
+	{"MLSD_REQUEST_RETENTION", "how long it is kept what became of single requests, 1h to 168h", "72h", func(c *Config, v string) (err error) {
+		if c.Requests.Keep, err = time.ParseDuration(v); err == nil && (c.Requests.Keep < time.Hour || c.Requests.Keep > 7*24*time.Hour) {
+			err = errors.New("must be from 1h to 168h")
+		}
+		return err
+	}},
 	{"MLSD_LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, v string) error {
 		return c.LogLevel.UnmarshalText([]byte(v))
 	}},

@@ -27,7 +27,7 @@ func allowed() map[string][]string {
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
-			"internal/quota", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
+			"internal/quota", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
@@ -60,13 +60,13 @@ func allowed() map[string][]string {
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
-			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/serviceauth",
+			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
 			"internal/sessions", "internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",
 		},
 		"internal/tombstone": {},
 		"internal/relay":     {"accounts"},
 		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/serviceauth", "internal/sessions", "internal/usage"),
+			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage"),
 		"consent":              {"internal/pgpool", "internal/tombstone"},
 		"convos":               domain("internal/tombstone", "internal/nsid", "consent", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota"),
 		"messages":             domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth"),
@@ -84,6 +84,7 @@ func allowed() map[string][]string {
 		"lexicons":             {},
 		"internal/failpoint":   {},
 		"internal/usage":       {"internal/tombstone", "internal/worker"},
+		"internal/requests":    {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"internal/quota":       {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"internal/dbmetrics":   {},
 		"internal/ssrf":        {},
