@@ -214,8 +214,8 @@ func (m Method) read(w http.ResponseWriter, r *http.Request) (Call, error) {
 		c.Operator, c.Reason = strings.TrimSpace(given[operatorField]), strings.TrimSpace(given[reasonField])
 		delete(given, operatorField)
 		delete(given, reasonField)
-		if c.Operator == "" || c.Reason == "" {
-			return Call{}, badRequest("operator and reason must be given: who acts, and why")
+		if err := c.checkActor(); err != nil {
+			return Call{}, err
 		}
 	}
 	for name := range given {
@@ -229,6 +229,14 @@ const (
 	operatorField = "operator"
 	reasonField   = "reason"
 )
+
+// checkActor returns an error unless the call says who acts, and why.
+func (c Call) checkActor() error {
+	if c.Operator == "" || c.Reason == "" {
+		return badRequest("operator and reason must be given: who acts, and why")
+	}
+	return nil
+}
 
 // check bounds the texts.
 func (c Call) check() error {

@@ -8,11 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"mlsd/admin"
+	"mlsd/console"
 	"mlsd/internal/failpoint"
 )
 
 // admin is the handler of the admin listener. access decides who may use it.
-func (n *node) admin(access *admin.Access, log *slog.Logger) http.Handler {
+func (n *node) admin(access *admin.Access, pages *console.Console, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	var handle admin.Handle = func(pattern string, level admin.Level, h http.Handler) { mux.Handle(pattern, access.Protect(level, h)) }
 	handle("GET /livez", admin.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
@@ -28,6 +29,7 @@ func (n *node) admin(access *admin.Access, log *slog.Logger) http.Handler {
 		handle("POST /failpoints", admin.Write, n.armFailpoint(log))
 	}
 	n.operator.Handle(handle)
+	pages.Handle(handle)
 	n.benchRoutes(handle, log)
 	return mux
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/admin"
+	"mlsd/console"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
 	"mlsd/migrations"
@@ -36,6 +37,7 @@ type lifecycle struct {
 	publicListen, adminListen net.Listener
 	access                    *admin.Access
 	node                      *node
+	console                   *console.Console
 	stopPresence              func()
 	public, admin             door
 	failed                    chan error // from the HTTP servers
@@ -71,6 +73,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.checkSchema,
 		l.startWorkers,
 		l.startPresence,
+		l.startConsole,
 		l.startHTTP,
 		l.announce,
 	} {
@@ -221,8 +224,13 @@ func inBackground(ctx context.Context, run ...func(context.Context)) (stop func(
 	}
 }
 
+func (l *lifecycle) startConsole(context.Context) (err error) {
+	l.console, err = l.node.console(l.access, l.log)
+	return err
+}
+
 func (l *lifecycle) startHTTP(context.Context) error {
-	public, admin := httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.log), l.log)
+	public, admin := httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.console, l.log), l.log)
 	l.public, l.admin = public, admin
 	go func() { l.failed <- public.Serve(l.publicListen) }()
 	go func() { l.failed <- admin.Serve(l.adminListen) }()

@@ -25,7 +25,7 @@ func allowed() map[string][]string {
 	domain := func(more ...string) []string { return append(more, "mls", "internal/nsid", "internal/pgpool") }
 	return map[string][]string{
 		"cmd/mlsd": {
-			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
+			"internal/nsid", "accounts", "admin", "console", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
 			"internal/quota", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
 		},
@@ -57,6 +57,7 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"console":                  {"admin"},
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
@@ -125,7 +126,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"admin", "api", "api/errorlist", "cmd/mlsd", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
+			"admin", "api", "api/errorlist", "cmd/mlsd", "console", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
 		}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
