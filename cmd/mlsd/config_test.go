@@ -122,7 +122,7 @@ func settingCases() map[string]struct {
 		"MLSD_QUOTA_RECORDS": limits("records-per-day", 50_000, false), "MLSD_QUOTA_KEY_PACKAGES": limits("key-packages-per-day", 2_000, false),
 		"MLSD_QUOTA_CONVO_BYTES": limits(quota.ConvoBytes, 4<<30, true), "MLSD_QUOTA_OPEN_INVITATIONS": limits(quota.OpenInvitations, 200, false),
 		"MLSD_QUOTA_ADDRESS_SHARE": limits(quota.AddressShare, 200, false),
-		"MLSD_REQUEST_SAMPLE": {"7", "0", func(c Config) any { return c.Requests.Sample }, 7, 0, 100, []string{"", "-1", "1%", "0.5"}},
+		"MLSD_REQUEST_SAMPLE":      {"7", "0", func(c Config) any { return c.Requests.Sample }, 7, 0, 100, []string{"", "-1", "1%", "0.5"}},
 		"MLSD_REQUEST_RETENTION": {"24h", "168h", func(c Config) any { return c.Requests.Keep }, 24 * time.Hour, 168 * time.Hour, 72 * time.Hour,
 			[]string{"", "0", "59m", "169h", "7"}},
 		"MLSD_LOG_LEVEL": {"debug", "error", func(c Config) any { return c.LogLevel }, slog.LevelDebug, slog.LevelError, slog.LevelInfo,

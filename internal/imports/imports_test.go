@@ -25,7 +25,7 @@ func allowed() map[string][]string {
 	domain := func(more ...string) []string { return append(more, "mls", "internal/nsid", "internal/pgpool") }
 	return map[string][]string{
 		"cmd/mlsd": {
-			"internal/nsid", "accounts", "admin", "console", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
+			"internal/nsid", "accounts", "admin", "console", "erasure", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
 			"internal/quota", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
 		},
@@ -57,7 +57,8 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
-		"console":                  {"admin"},
+		"console":                  {"admin", "inspect"},
+		"inspect":                  {},
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
