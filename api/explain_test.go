@@ -132,7 +132,8 @@ func TestExplain(t *testing.T) {
 			in := alice.addition(c, w.user())
 			in.DIDList = []syntax.DID{bob.did()}
 			return alice.post(mlsapi.NSIDAddMembers, in)
-		}, "Somebody whom the request adds is in the convo: BOB is a member already."},
+		}, "Somebody whom the request adds is in the convo: BOB is a member already: no device of its has joined; " +
+			"to replace its leaf, send the new epoch's GroupInfo."},
 		{"the last member", func(_ *testing.T, _ *world, alice, _ *user, _ *convo) answer {
 			return alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: alice.create().id})
 		}, "The caller was the last member of the convo, and the last member cannot leave."},

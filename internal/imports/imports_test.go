@@ -58,7 +58,7 @@ func allowed() map[string][]string {
 		"clientsim/generators":     {}, // its tests import the packages above
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"console":                  {"admin", "inspect"},
-		"inspect":                  {},
+		"inspect":                  {"idem", "internal/quota"},
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
