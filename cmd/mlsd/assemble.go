@@ -22,12 +22,14 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/dbmetrics"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/invariants"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/usage"
+	"mlsd/internal/worker"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/migrations"
@@ -41,12 +43,15 @@ const scrapeInterval = 15 * time.Second
 // node is the parts of the server, connected to each other. None of them runs yet.
 type node struct {
 	db           pools
-	reg          *prometheus.Registry
+	reg          *prometheus.Registry // of the metrics of this node
+	stored       *prometheus.Registry // of those that are read from the database
 	ready        atomic.Bool
 	schema       *schemaWatch
 	faults       *failpoint.Set // nil unless Config.Failpoints
 	api          *api.Server
 	operator     *admin.Service
+	checks       *invariants.Checker
+	rounds       *worker.Rounds
 	identities   *serviceauth.CachedDirectory
 	sessions     *sessions.Service
 	messages     *messages.Log
@@ -73,7 +78,7 @@ type node struct {
 
 // assemble makes a node that listens on addr.
 func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{db: db, reg: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
+	n := &node{db: db, rounds: worker.NewRounds(), reg: prometheus.NewRegistry(), stored: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
 	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -159,9 +164,10 @@ func (n *node) authenticator(cfg Config) (_ *serviceauth.Validator, err error) {
 func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.Logger) {
 	db := n.db.maintenance
 	n.usage = usage.New(db, log, mlsapi.ErrIdempotencyConflict)
-	n.reg.MustRegister(dbmetrics.New(db, log, scrapeInterval))
+	n.stored.MustRegister(dbmetrics.New(db, log, scrapeInterval))
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
+	n.checks = invariants.NewChecker(db)
 	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
 	n.remover = convos.NewRemover(db, n.faults)
 	n.reaperFailed = metrics.ReaperFailed
