@@ -12,10 +12,14 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/admin"
+	"mlsd/internal/invariants"
+	"mlsd/internal/worker"
 )
 
 // Config is what a Console uses.
@@ -25,6 +29,12 @@ type Config struct {
 	DB       *pgxpool.Pool  // for maintenance
 	Log      *slog.Logger
 	Version  string // of the server
+
+	Node   prometheus.Gatherer // the metrics of this node
+	Stored prometheus.Gatherer // the metrics that are read from the database
+	NodeID func() uuid.UUID    // this node, in the list of nodes
+	Checks *invariants.Checker
+	Rounds *worker.Rounds
 }
 
 // Console serves the pages.
@@ -32,12 +42,19 @@ type Console struct {
 	Config
 	templates map[string]*template.Template // by the page's name
 	files     map[string]file               // by path
-	refKey    [32]byte                      // see refs
+	refKey    [32]byte                      // see Request.Ref
+	history   *history
+	stored    *stored
+	viewers   viewers
+	begin     chan struct{} // somebody wants a check
 }
 
 // New returns a console.
 func New(c Config) (*Console, error) {
-	console := &Console{Config: c, files: files()}
+	console := &Console{
+		Config: c, files: files(), history: newHistory(c.Node), stored: &stored{from: c.Stored, db: c.DB, log: c.Log},
+		viewers: viewers{all: map[chan []byte]bool{}}, begin: make(chan struct{}, 1),
+	}
 	if _, err := rand.Read(console.refKey[:]); err != nil {
 		return nil, err
 	}
@@ -56,10 +73,16 @@ type page struct {
 	load func(context.Context, *Request) (any, error)
 }
 
+// Loads reports whether the page has content of its own, which can be shown with DIDs in full.
+func (p page) Loads() bool { return p.load != nil }
+
 // pages returns the pages, in the order of the navigation.
 func (c *Console) pages() []page {
 	return []page{
 		{"/", "Now", "now", c.now},
+		{"/queues", "Queues", "queues", c.queues},
+		{"/checks", "Checks", "checks", c.checks},
+		{"/actions", "Actions", "actions", c.actions},
 	}
 }
 
@@ -76,6 +99,10 @@ func (c *Console) Handle(handle admin.Handle) {
 	for path, f := range c.files {
 		handle("GET "+path, admin.Login, f)
 	}
+	handle("GET /live", admin.Read, http.HandlerFunc(c.stream))
+	handle("POST /checks/begin", admin.Read, http.HandlerFunc(c.beginCheck))
+	handle("POST /actions/confirm", admin.Read, http.HandlerFunc(c.confirm))
+	handle("POST /actions/call", admin.Read, http.HandlerFunc(c.call))
 	handle("GET /login", admin.Login, http.HandlerFunc(c.askToken))
 	handle("POST /login", admin.Login, http.HandlerFunc(c.login))
 	handle("POST /logout", admin.Login, http.HandlerFunc(c.logout))

@@ -66,20 +66,17 @@ func (r *Request) Text(text any) string {
 	return anyDID.ReplaceAllStringFunc(fmt.Sprint(text), func(did string) string { return r.DID(did) })
 }
 
-// Time returns a moment in UTC, with its age.
+// Time returns a moment in UTC, with its age. A missing one is a dash.
 func (r *Request) Time(t any) template.HTML {
-	var at time.Time
-	switch t := t.(type) {
-	case time.Time:
-		at = t.UTC()
-	case *time.Time:
-		if t == nil {
-			return "–"
-		}
-		at = t.UTC()
+	at, _ := t.(time.Time)
+	if p, ok := t.(*time.Time); ok && p != nil {
+		at = *p
+	}
+	if at.IsZero() {
+		return "–"
 	}
 	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time> <span class="age">%s</span>`,
-		at.Format(time.RFC3339), at.Format("2006-01-02 15:04:05"), Age(r.Now.Sub(at))))
+		at.UTC().Format(time.RFC3339), at.UTC().Format("2006-01-02 15:04:05"), Age(r.Now.Sub(at))))
 }
 
 // Age returns a time span as people say it: 12 s ago, in 3 min.
@@ -115,8 +112,10 @@ func (r *Request) Ref(did any) string {
 
 // ReadDID returns the DID that a parameter of the query names, in full or by its reference. Error:
 // neither.
-func (r *Request) ReadDID(name string) (syntax.DID, error) {
-	text := strings.TrimSpace(r.Query.Get(name))
+func (r *Request) ReadDID(name string) (syntax.DID, error) { return r.readDID(r.Query.Get(name)) }
+
+func (r *Request) readDID(text string) (syntax.DID, error) {
+	text = strings.TrimSpace(text)
 	if did, err := syntax.ParseDID(text); err == nil {
 		return did, nil
 	}

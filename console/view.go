@@ -32,12 +32,12 @@ type view struct {
 }
 
 // plain are the pages that are not in the navigation.
-var plain = []string{"login", "message"}
+var plain = []string{"login", "message", "confirm", "result"}
 
 // parseViews reads the template of each page.
 func parseViews(pages []page) (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
-		"lower": strings.ToLower, "number": number, "span": Span,
+		"number": number, "span": Span, "seconds": seconds, "sentence": sentence,
 	}).ParseFS(views, "views/layout.html")
 	if err != nil {
 		return nil, err
@@ -57,6 +57,14 @@ func parseViews(pages []page) (map[string]*template.Template, error) {
 		}
 	}
 	return all, nil
+}
+
+// sentence makes a sentence of an error's message.
+func sentence(message string) string {
+	if message == "" {
+		return ""
+	}
+	return strings.ToUpper(message[:1]) + strings.TrimSuffix(message[1:], ".") + "."
 }
 
 // number writes a whole number with separators: 12,345.
@@ -98,7 +106,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, v view, err error
 	status := cmp.Or(v.Status, http.StatusOK)
 	if err != nil {
 		refusal := c.explain(r.Context(), v.Page, err)
-		status, v.Failure, v.Data = refusal.Status, refusal.Message, nil
+		status, v.Failure, v.Data = refusal.Status, sentence(refusal.Message), nil
 	}
 	v.Pages, v.Version, v.NeedsToken = c.pages(), c.Version, c.Access.NeedsToken()
 	v.Files = map[string]string{}

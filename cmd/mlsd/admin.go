@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"mlsd/admin"
@@ -18,8 +19,8 @@ func (n *node) admin(access *admin.Access, pages *console.Console, log *slog.Log
 	var handle admin.Handle = func(pattern string, level admin.Level, h http.Handler) { mux.Handle(pattern, access.Protect(level, h)) }
 	handle("GET /livez", admin.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
 	handle("GET /readyz", admin.Open, n.readiness(log))
-	handle("GET /metrics", admin.Read, promhttp.HandlerFor(n.reg, promhttp.HandlerOpts{}))
-	handle("GET /check", admin.Read, newChecker(n.db.maintenance, log))
+	handle("GET /metrics", admin.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{}))
+	handle("GET /check", admin.Read, &checker{n.db.maintenance, log, n.checks})
 	handle("GET /check/clients", admin.Read, clientFaults(n.db.maintenance, log))
 	handle("GET /debug/pprof/", admin.Write, http.HandlerFunc(pprof.Index))
 	handle("GET /debug/pprof/profile", admin.Write, http.HandlerFunc(pprof.Profile))

@@ -24,6 +24,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/dbmetrics"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/invariants"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
@@ -31,6 +32,7 @@ import (
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/usage"
+	"mlsd/internal/worker"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/migrations"
@@ -44,12 +46,15 @@ const scrapeInterval = 15 * time.Second
 // node is the parts of the server, connected to each other. None of them runs yet.
 type node struct {
 	db           pools
-	reg          *prometheus.Registry
+	reg          *prometheus.Registry // of the metrics of this node
+	stored       *prometheus.Registry // of those that are read from the database
 	ready        atomic.Bool
 	schema       *schemaWatch
 	faults       *failpoint.Set // nil unless Config.Failpoints
 	api          *api.Server
 	operator     *admin.Service
+	checks       *invariants.Checker
+	rounds       *worker.Rounds
 	identities   *serviceauth.CachedDirectory
 	sessions     *sessions.Service
 	messages     *messages.Log
@@ -77,7 +82,7 @@ type node struct {
 
 // assemble makes a node that listens on addr.
 func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{db: db, reg: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
+	n := &node{db: db, rounds: worker.NewRounds(), reg: prometheus.NewRegistry(), stored: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
 	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -165,9 +170,10 @@ func (n *node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metri
 	db := n.db.maintenance
 	n.usage = usage.New(db, log, mlsapi.ErrIdempotencyConflict)
 	n.requests = requests.New(requests.Config{DB: db, Log: log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep})
-	n.reg.MustRegister(dbmetrics.New(db, log, scrapeInterval))
+	n.stored.MustRegister(dbmetrics.New(db, log, scrapeInterval))
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
+	n.checks = invariants.NewChecker(db)
 	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
 	n.remover = convos.NewRemover(db, n.faults)
 	n.reaperFailed = metrics.ReaperFailed

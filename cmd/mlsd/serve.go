@@ -224,9 +224,13 @@ func inBackground(ctx context.Context, run ...func(context.Context)) (stop func(
 	}
 }
 
-func (l *lifecycle) startConsole(context.Context) (err error) {
-	l.console, err = l.node.console(l.access, l.log)
-	return err
+func (l *lifecycle) startConsole(ctx context.Context) (err error) {
+	if l.console, err = l.node.console(l.access, l.log); err != nil {
+		return err
+	}
+	stop := inBackground(ctx, l.console.Run)
+	l.onClose(func(context.Context) error { stop(); return nil })
+	return nil
 }
 
 func (l *lifecycle) startHTTP(context.Context) error {

@@ -1,0 +1,98 @@
+package console
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mlsd/events"
+)
+
+// fact is one figure of what is in the database.
+type fact struct {
+	Key, Name, Value string
+	Bad              bool // somebody should look
+}
+
+// storedFacts is what was in the database at a moment. It is that of all nodes.
+type storedFacts struct {
+	Facts []fact
+	Nodes []events.Node
+	Fault string // why there is nothing, in a sentence
+}
+
+// stored reads the database, at most once in storedInterval.
+type stored struct {
+	from prometheus.Gatherer
+	db   *pgxpool.Pool
+	log  *slog.Logger
+
+	mu     sync.Mutex // held during a reading; guards the rest
+	at     time.Time
+	latest storedFacts
+}
+
+// storedTimeout bounds a reading.
+const storedTimeout = 5 * time.Second
+
+func (s *stored) read(ctx context.Context) storedFacts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.at) < storedInterval {
+		return s.latest
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storedTimeout)
+	defer cancel()
+	s.latest = s.readNow(ctx)
+	s.at = time.Now()
+	return s.latest
+}
+
+func (s *stored) readNow(ctx context.Context) (found storedFacts) {
+	r, err := readMetrics(s.from, time.Now())
+	if err != nil || r.sum("mlsd_database_up", every) != 1 {
+		return storedFacts{Fault: "The database does not answer. What it holds cannot be shown."}
+	}
+	found.Facts = facts(r)
+	if found.Nodes, err = events.LiveNodes(ctx, s.db); err != nil {
+		s.log.WarnContext(ctx, "the console could not list the nodes", "error", err)
+		found.Fault = "The nodes could not be listed: the server's log says why."
+	}
+	return found
+}
+
+// stocks are the figures of the page Now that are in the database.
+var stocks = []struct {
+	name, metric string
+	label, value string // which of the metric's values; "": all
+	unit         unit
+	alarm        bool // anything but 0 is bad
+}{
+	{"KeyPackages to claim", "mlsd_key_packages", "state", "available", count, false},
+	{"KeyPackages of last resort", "mlsd_key_packages", "state", "last_resort", count, false},
+	{"Stocks that run low", "mlsd_key_package_signals", "kind", "low", count, false},
+	{"Welcomes to fetch", "mlsd_welcomes", "state", "available", count, false},
+	{"Welcomes in flight", "mlsd_welcomes", "state", "in_flight", count, false},
+	{"Events that wait", "mlsd_outbox_events", "", "", count, false},
+	{"Oldest event that waits", "mlsd_outbox_oldest_seconds", "", "", seconds, false},
+	{"Erasures that run", "mlsd_erasures_running", "", "", count, false},
+	{"Reservations that are stuck", "mlsd_reservations_stuck", "", "", count, true},
+	{"Rows that are overdue", "mlsd_overdue_rows", "", "", count, true},
+}
+
+// facts returns the figures of a reading.
+func facts(r reading) (all []fact) {
+	for _, s := range stocks {
+		matches := every
+		if s.label != "" {
+			matches = labelled(s.label, s.value)
+		}
+		n := r.sum(s.metric, matches)
+		all = append(all, fact{Key: s.metric + s.value, Name: s.name, Value: s.unit.written(n), Bad: s.alarm && n > 0})
+	}
+	return all
+}
