@@ -31,5 +31,18 @@ func first[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (*T, 
 	return &found[0], nil
 }
 
+// sampledRows is how many rows of a table a page reads, about. Of a larger table it reads a random
+// part, and its figures are estimates.
+const sampledRows = 200_000
+
+// sampled returns how much of a table to read, in per cent.
+func sampled(ctx context.Context, tx pgx.Tx, table string) (percent float64, err error) {
+	var rows float64
+	if err := tx.QueryRow(ctx, `SELECT greatest(reltuples, 1)::float8 FROM pg_class WHERE oid = $1::regclass`, table).Scan(&rows); err != nil {
+		return 0, err
+	}
+	return min(100, 100*sampledRows/rows), nil
+}
+
 // moment formats a time as sentences have it.
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }

@@ -225,7 +225,7 @@ func inBackground(ctx context.Context, run ...func(context.Context)) (stop func(
 }
 
 func (l *lifecycle) startConsole(ctx context.Context) (err error) {
-	if l.console, err = l.node.console(l.access, l.log); err != nil {
+	if l.console, err = l.node.console(l.cfg, l.access, l.log); err != nil {
 		return err
 	}
 	stop := inBackground(ctx, l.console.Run)
