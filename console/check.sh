@@ -5,6 +5,8 @@
 #
 # Without Node, its packages or Chromium, a line that begins with SKIPPED says so.
 set -euo pipefail
+[[ -z ${SCREENSHOTS-} ]] || SCREENSHOTS=$(realpath -m "$SCREENSHOTS")
+export SCREENSHOTS
 cd "$(dirname "$0")/browser"
 
 skip() {
@@ -27,6 +29,4 @@ binaries=$(mktemp -d)
 trap 'rm -rf "$binaries"' EXIT
 (cd ../.. && go build -o "$binaries" ./cmd/mlsd ./cmd/clientsim)
 export MLSD_BINARY=$binaries/mlsd CLIENTSIM_BINARY=$binaries/clientsim
-SCREENSHOTS=${SCREENSHOTS:+$(realpath -m "$OLDPWD/$SCREENSHOTS")}
-export SCREENSHOTS
 node --test console.test.js

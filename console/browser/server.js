@@ -1,7 +1,7 @@
 // A real mlsd with a PostgreSQL of its own, and clients that make it work.
 
 import { execFile, spawn } from "node:child_process"
-import { mkdtempSync, rmSync } from "node:fs"
+import { chmodSync, mkdtempSync, rmSync } from "node:fs"
 import { createServer } from "node:net"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
@@ -24,15 +24,16 @@ function freePort() {
 /** Starts mlsd. The clients need its directory of accounts, so its port is chosen before. */
 export async function startServer() {
   const data = mkdtempSync(join(tmpdir(), "mlsd-console-"))
+  chmodSync(data, 0o755) // as root PostgreSQL runs as another user
   const plc = `127.0.0.1:${await freePort()}`
   const args = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", data, "--allow-loopback", "true",
-    "--plc-url", `http://${plc}`, "--webhooks", "true", "--service-did", "did:web:localhost%3A8080"]
+    "--plc-url", `http://${plc}`, "--service-did", "did:web:localhost%3A8080"]
   const env = { PATH: process.env.PATH, HOME: process.env.HOME, MLSD_ADMIN_TOKEN: token, MLSD_ADMIN_READ_TOKEN: readToken }
   const child = spawn(process.env.MLSD_BINARY, args, { env, stdio: ["ignore", "pipe", "inherit"] })
   const ended = new Promise((resolve) => child.once("exit", resolve))
   const [admin, url] = await new Promise((resolve, reject) => {
     let out = ""
-    ended.then((code) => reject(new Error(`mlsd has ended with ${code}`)))
+      ended.then((code) => reject(new Error(`mlsd has ended with ${code}`)))
     child.stdout.on("data", (text) => {
       out += text
       const found = /admin on (\S+)\n.*listening on (\S+)\n/.exec(out)
