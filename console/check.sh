@@ -27,6 +27,6 @@ npm ci --silent --no-audit --no-fund || skip "its packages cannot be downloaded"
 
 binaries=$(mktemp -d)
 trap 'rm -rf "$binaries"' EXIT
-(cd ../.. && go build -o "$binaries" ./cmd/mlsd ./cmd/clientsim)
-export MLSD_BINARY=$binaries/mlsd CLIENTSIM_BINARY=$binaries/clientsim
+(cd ../.. && go build -o "$binaries" ./cmd/mlsd ./cmd/clientsim ./console/browser)
+export MLSD_BINARY=$binaries/mlsd CLIENTSIM_BINARY=$binaries/clientsim PLANT_BINARY=$binaries/browser
 node --test console.test.js

@@ -20,7 +20,8 @@ before(async () => {
   // As root Chromium does not run in its sandbox.
   const args = process.getuid?.() === 0 ? ["--no-sandbox"] : []
   browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args })
-  await server.play("long-conversation", "contended-commits", "key-other-body", "welcome-damaged", "push-receiver-fails")
+  await server.play("long-conversation", "contended-commits", "key-other-body", "welcome-damaged")
+  await server.plant("plant.sql")
 })
 
 after(async () => {
@@ -177,6 +178,17 @@ test("every action, with its confirmation", async () => {
     await page.goto(server.admin + "/actions")
     await page.getByRole("cell", { name: operator }).first().waitFor()
     await usable(page, "actions-record")
+  })
+})
+
+test("a push job is dropped, and a dead one tried again", async () => {
+  await visit({}, async (page) => {
+    for (const [region, button, answer] of [["Push jobs that wait", "Drop", "A worker ends the job"], ["Dead letters", "Try again", "due"]]) {
+      await page.goto(server.admin + "/queues")
+      await page.getByRole("region", { name: region }).getByRole("button", { name: button }).first().click()
+      await confirm(page)
+      await page.getByText(answer).first().waitFor()
+    }
   })
 })
 

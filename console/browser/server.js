@@ -1,7 +1,7 @@
 // A real mlsd with a PostgreSQL of its own, and clients that make it work.
 
 import { execFile, spawn } from "node:child_process"
-import { chmodSync, mkdtempSync, rmSync } from "node:fs"
+import { chmodSync, mkdtempSync, readFileSync, rmSync } from "node:fs"
 import { createServer } from "node:net"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
@@ -28,7 +28,7 @@ export async function startServer() {
   const plc = `127.0.0.1:${await freePort()}`
   const args = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", data, "--allow-loopback", "true",
     "--plc-url", `http://${plc}`, "--service-did", "did:web:localhost%3A8080"]
-  const env = { PATH: process.env.PATH, HOME: process.env.HOME, MLSD_ADMIN_TOKEN: token, MLSD_ADMIN_READ_TOKEN: readToken }
+  const env = { PATH: process.env.PATH, HOME: process.env.HOME, MLSD_ADMIN_TOKEN: token, MLSD_ADMIN_READ_TOKEN: readToken, MLSD_LOG_LEVEL: "error" }
   const child = spawn(process.env.MLSD_BINARY, args, { env, stdio: ["ignore", "pipe", "inherit"] })
   const ended = new Promise((resolve) => child.once("exit", resolve))
   const [admin, url] = await new Promise((resolve, reject) => {
@@ -48,6 +48,12 @@ export async function startServer() {
       const args = ["--server", url, "--service-did", "did:web:localhost%3A8080", "--plc-listen", plc,
         "--scenario", scenarios.join(","), "--clients", "5", "--messages", "60", "--seed", "7"]
       await promisify(execFile)(process.env.CLIENTSIM_BINARY, args)
+    },
+    /** Runs the SQL of a file beside this one in the server's database. */
+    async plant(file) {
+      const running = promisify(execFile)(process.env.PLANT_BINARY, [data])
+      running.child.stdin.end(readFileSync(new URL(file, import.meta.url)))
+      await running
     },
     async stop() {
       child.kill("SIGTERM")

@@ -58,6 +58,7 @@ func allowed() map[string][]string {
 		"clientsim/generators":     {}, // its tests import the packages above
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"console":                  {"admin", "events", "internal/invariants", "internal/nsid", "internal/worker", "push"},
+		"console/browser":          {"internal/localpg"}, // for console/check.sh
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
