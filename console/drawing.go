@@ -18,6 +18,7 @@ const (
 type drawing struct {
 	chart
 	Top    string // the value at the upper edge
+	Since  string // the time at the left edge
 	Spoken string // the drawing in words
 	Lines  []drawnLine
 	Times  []time.Time // of the rows of the table, the newest first
@@ -35,12 +36,12 @@ func draw(all []chart, samples []sample, live sample) []drawing {
 	drawings := make([]drawing, 0, len(all))
 	at := 0
 	for _, c := range all {
-		d := drawing{chart: c}
+		d := drawing{chart: c, Since: Age(width(samples, live.at))}
 		top := 0.0
 		for i := range c.Lines {
 			top = max(top, highest(of(samples, at+i)), highest(live.values[at+i:at+i+1]))
 		}
-		top = round(top)
+		top = c.round(top)
 		d.Top = c.unit(top)
 		rows := tableRows(samples)
 		for _, n := range rows {
@@ -84,19 +85,38 @@ func spoken(d drawing, samples []sample, at int) string {
 	return "In the last hour: " + strings.Join(parts, "; ") + "."
 }
 
-// round returns the next number above that has one digit, so that the scale does not move with each
-// value.
-func round(top float64) float64 {
+// round returns a number above that has few digits, so that the scale does not move with each value.
+func (c chart) round(top float64) float64 {
 	if top <= 0 {
 		return 1
 	}
-	digit := math.Pow(10, math.Floor(math.Log10(top)))
+	base := 10.0
+	if c.Key == "memory" {
+		base = 2
+	}
+	digit := math.Pow(base, math.Floor(math.Log(top)/math.Log(base))) / 2
 	return math.Ceil(top/digit) * digit
+}
+
+// The shortest and the longest time that a drawing shows.
+const (
+	shortest = 10 * time.Minute
+	longest  = kept * step
+)
+
+// width returns the time that drawings of some samples show, in whole minutes.
+func width(samples []sample, newest time.Time) time.Duration {
+	if len(samples) == 0 {
+		return shortest
+	}
+	age := newest.Sub(samples[0].at)
+	return min(max(shortest, (age+5*time.Minute-1).Truncate(5*time.Minute)), longest)
 }
 
 // pathOf returns the d of the SVG path of some values. The newest moment is at the right edge. A value
 // that is missing leaves a gap.
 func pathOf(samples []sample, values []float64, newest time.Time, top float64) string {
+	shown := width(samples, newest)
 	var d strings.Builder
 	drawing := false
 	for i, v := range values {
@@ -104,7 +124,7 @@ func pathOf(samples []sample, values []float64, newest time.Time, top float64) s
 			drawing = false
 			continue
 		}
-		x := plotRight - (plotRight-plotLeft)*float64(newest.Sub(samples[i].at))/float64(kept*step)
+		x := plotRight - (plotRight-plotLeft)*float64(newest.Sub(samples[i].at))/float64(shown)
 		y := plotBottom - (plotBottom-plotTop)*v/top
 		switch {
 		case x < plotLeft:

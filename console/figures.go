@@ -11,20 +11,24 @@ import (
 
 // Names of metrics.
 const (
-	requests     = "mlsd_requests_total"
-	requestTime  = "mlsd_request_seconds"
-	keyUses      = "mlsd_idempotency_total"
-	lostRaces    = "mlsd_epoch_conflicts_total"
-	batchSize    = "mlsd_message_batch_size"
-	streamLag    = "mlsd_stream_lag_seconds"
-	sequenceWait = "mlsd_sequencer_wait_seconds"
-	pushAttempts = "mlsd_push_attempts_total"
-	pushBacklog  = "mlsd_push_backlog"
-	pushOldest   = "mlsd_push_backlog_seconds"
-	streams      = "mlsd_subscriptions"
-	leader       = "mlsd_sequencer_leader"
-	cpuTime      = "process_cpu_seconds_total"
-	memory       = "process_resident_memory_bytes"
+	requests        = "mlsd_requests_total"
+	requestTime     = "mlsd_request_seconds"
+	keyUses         = "mlsd_idempotency_total"
+	lostRaces       = "mlsd_epoch_conflicts_total"
+	batchSize       = "mlsd_message_batch_size"
+	streamLag       = "mlsd_stream_lag_seconds"
+	sequenceWait    = "mlsd_sequencer_wait_seconds"
+	pushAttempts    = "mlsd_push_attempts_total"
+	pushBacklog     = "mlsd_push_backlog"
+	pushOldest      = "mlsd_push_backlog_seconds"
+	streams         = "mlsd_subscriptions"
+	welcomeFetches  = "mlsd_welcome_fetches_total"
+	welcomeConfirms = "mlsd_welcome_confirmations_total"
+	quotaRefusals   = "mlsd_quota_refusals_total"
+	lookupsRefused  = "mlsd_lookups_refused_total"
+	leader          = "mlsd_sequencer_leader"
+	cpuTime         = "process_cpu_seconds_total"
+	memory          = "process_resident_memory_bytes"
 )
 
 // chart is one drawing of the page Now.
@@ -81,6 +85,15 @@ func charts() []chart {
 		{"streams", "Subscriptions", "Event streams that are open on this node.", []line{
 			{"open", gauge(streams)},
 		}, count},
+		{"welcomes", "Welcomes", "Welcomes that devices have fetched, and what they said of joining.", []line{
+			{"fetched", rate(welcomeFetches, labelled("outcome", "ok"))},
+			{"joined", rate(welcomeConfirms, labelled("outcome", "success"))},
+			{"failed", rate(welcomeConfirms, labelled("outcome", "failure"))},
+		}, perSecond},
+		{"limits", "Limits", "Requests that were refused because a quota was used up, and because of the limit of look-ups of DID documents.", []line{
+			{"quotas", rate(quotaRefusals, every)},
+			{"look-ups", rate(lookupsRefused, every)},
+		}, perSecond},
 		{"cpu", "Processor", "Processor time of this node: 100 % is one core.", []line{
 			{"used", func(before, now reading) float64 { return rate(cpuTime, every)(before, now) * 100 }},
 		}, percent},

@@ -120,7 +120,7 @@ func (c *Console) liveTexts(ctx context.Context, live sample) map[string]string 
 func redrawn(all []drawing) map[string]string {
 	parts := map[string]string{}
 	for _, d := range all {
-		parts[d.Key+".top"], parts[d.Key+".spoken"] = d.Top, d.Spoken
+		parts[d.Key+".top"], parts[d.Key+".since"], parts[d.Key+".spoken"] = d.Top, d.Since, d.Spoken
 		for _, l := range d.Lines {
 			parts[l.Key] = l.Path
 		}

@@ -15,6 +15,7 @@ import (
 // fact is one figure of what is in the database.
 type fact struct {
 	Key, Name, Value string
+	Queue            bool // it is work that waits
 	Bad              bool // somebody should look
 }
 
@@ -70,18 +71,19 @@ var stocks = []struct {
 	name, metric string
 	label, value string // which of the metric's values; "": all
 	unit         unit
+	queue        bool // it is work that waits
 	alarm        bool // anything but 0 is bad
 }{
-	{"KeyPackages to claim", "mlsd_key_packages", "state", "available", count, false},
-	{"KeyPackages of last resort", "mlsd_key_packages", "state", "last_resort", count, false},
-	{"Stocks that run low", "mlsd_key_package_signals", "kind", "low", count, false},
-	{"Welcomes to fetch", "mlsd_welcomes", "state", "available", count, false},
-	{"Welcomes in flight", "mlsd_welcomes", "state", "in_flight", count, false},
-	{"Events that wait", "mlsd_outbox_events", "", "", count, false},
-	{"Oldest event that waits", "mlsd_outbox_oldest_seconds", "", "", seconds, false},
-	{"Erasures that run", "mlsd_erasures_running", "", "", count, false},
-	{"Reservations that are stuck", "mlsd_reservations_stuck", "", "", count, true},
-	{"Rows that are overdue", "mlsd_overdue_rows", "", "", count, true},
+	{"KeyPackages to claim", "mlsd_key_packages", "state", "available", count, false, false},
+	{"KeyPackages of last resort", "mlsd_key_packages", "state", "last_resort", count, false, false},
+	{"Stocks that run low", "mlsd_key_package_signals", "kind", "low", count, false, false},
+	{"Welcomes to fetch", "mlsd_welcomes", "state", "available", count, false, false},
+	{"Welcomes in flight", "mlsd_welcomes", "state", "in_flight", count, true, false},
+	{"Events that wait", "mlsd_outbox_events", "", "", count, true, false},
+	{"Oldest event that waits", "mlsd_outbox_oldest_seconds", "", "", seconds, true, false},
+	{"Erasures that run", "mlsd_erasures_running", "", "", count, true, false},
+	{"Reservations that are stuck", "mlsd_reservations_stuck", "", "", count, true, true},
+	{"Rows that are overdue", "mlsd_overdue_rows", "", "", count, true, true},
 }
 
 // facts returns the figures of a reading.
@@ -92,7 +94,7 @@ func facts(r reading) (all []fact) {
 			matches = labelled(s.label, s.value)
 		}
 		n := r.sum(s.metric, matches)
-		all = append(all, fact{Key: s.metric + s.value, Name: s.name, Value: s.unit.written(n), Bad: s.alarm && n > 0})
+		all = append(all, fact{Key: s.metric + s.value, Name: s.name, Value: s.unit.written(n), Queue: s.queue, Bad: s.alarm && n > 0})
 	}
 	return all
 }
