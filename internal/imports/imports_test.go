@@ -59,6 +59,7 @@ func allowed() map[string][]string {
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"inspect":                  {"idem", "internal/quota"},
 		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/worker", "push"},
+		"console/browser":          {"internal/localpg"}, // for console/check.sh
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
