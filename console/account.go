@@ -43,7 +43,7 @@ func (c *Console) account(ctx context.Context, r *Request) (any, error) {
 		if p.Memberships, err = inspect.Memberships(ctx, tx, p.DID, after, pageRows); err != nil {
 			return err
 		}
-		p.Refused, p.Next, err = explain(ctx, tx, r, inspect.RequestsOf{Caller: p.DID, Failed: true})
+		p.Refused, p.Next, err = explain(ctx, tx, r, inspect.RequestsOf{Caller: p.DID, Failed: true}, explainedOfAccount)
 		return err
 	})
 	if n := len(p.Memberships); n == pageRows {

@@ -36,6 +36,16 @@ func (c *Console) find(w http.ResponseWriter, r *http.Request) {
 // method returns the method's own name.
 func method(nsid string) string { return nsid[strings.LastIndexByte(nsid, '.')+1:] }
 
+// short returns the ends of a long id.
+func short(id any) string {
+	const ends, longest = 6, 24
+	text := fmt.Sprint(id)
+	if len(text) <= longest {
+		return text
+	}
+	return text[:ends] + "…" + text[len(text)-ends:]
+}
+
 // share formats a share of 1 as per cent.
 func share(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) }
 

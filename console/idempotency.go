@@ -31,8 +31,8 @@ type idempotencyPage struct {
 }
 
 const (
-	// explained is how many requests a page explains at a time.
-	explained = 10
+	// How many requests a page explains at a time.
+	explained, explainedOfAccount = 10, 5
 	// shownCallers is how many callers and fields the statistics list.
 	shownCallers = 15
 	// lookBack is how far back the statistics go.
@@ -56,7 +56,7 @@ func (c *Console) idempotency(ctx context.Context, r *Request) (any, error) {
 	p.Asked = of != (inspect.RequestsOf{})
 	err := c.read(ctx, func(tx pgx.Tx) (err error) {
 		if p.Asked {
-			p.Found, p.Next, err = explain(ctx, tx, r, of)
+			p.Found, p.Next, err = explain(ctx, tx, r, of, explained)
 			return err
 		}
 		return c.keyFigures(ctx, tx, &p)
@@ -83,18 +83,18 @@ func (c *Console) keyFigures(ctx context.Context, tx pgx.Tx, p *idempotencyPage)
 }
 
 // explain reads a part of the requests that are asked for, and the query of the next part.
-func explain(ctx context.Context, tx pgx.Tx, r *Request, of inspect.RequestsOf) (found []inspect.Explanation, next string, err error) {
-	of.Rows = explained
+func explain(ctx context.Context, tx pgx.Tx, r *Request, of inspect.RequestsOf, rows int) (found []inspect.Explanation, next string, err error) {
+	of.Rows = rows
 	if of.Before, err = strconv.ParseInt(r.Query.Get("before"), 10, 64); err != nil || of.Before < 0 {
 		of.Before = 0
 	}
 	found, err = inspect.Explain(ctx, tx, of)
-	if len(found) == explained {
+	if len(found) == rows {
 		query := url.Values{}
 		for name := range r.Query {
 			query.Set(name, r.Query.Get(name))
 		}
-		query.Set("before", fmt.Sprint(found[explained-1].ID))
+		query.Set("before", fmt.Sprint(found[rows-1].ID))
 		next = "?" + query.Encode()
 	}
 	return found, next, err

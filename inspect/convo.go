@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	_ "embed"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,7 +51,7 @@ type Epoch struct {
 	Joined   []string // who came with the commit
 	Left     []string // who left in the epoch
 	Welcomes []WelcomeStates
-	Losers   []Loser // who wanted to begin this epoch too
+	Losers   []string // who wanted to begin this epoch too, and came too late
 }
 
 // WelcomeStates counts the Welcomes into an epoch by state.
@@ -58,13 +59,6 @@ type WelcomeStates struct {
 	State    string
 	Count    int
 	Failures int // failed joins
-}
-
-// Loser is a caller whose commit came too late.
-type Loser struct {
-	Caller string
-	Method string
-	At     time.Time
 }
 
 const (
@@ -140,18 +134,18 @@ func addWelcomes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) e
 // wanted to begin the next one.
 func addLosers(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) error {
 	rows, err := list[struct {
-		Epoch int64
-		Loser
+		Epoch  int64
+		Caller string
 	}](ctx, tx, `
-		SELECT substring(message FROM '^epoch ([0-9]{1,16}) is stale')::bigint + 1, caller_did, nsid, at
+		SELECT substring(message FROM '^epoch ([0-9]{1,16}) is stale')::bigint + 1, caller_did
 		FROM (
 			SELECT * FROM requests WHERE convo_id = $1 AND error = 'EpochMismatch' ORDER BY id DESC LIMIT $2
 		) r
 		WHERE message ~ '^epoch [0-9]{1,16} is stale' AND nsid !~ 'sendMessage$'
 		ORDER BY id`, convo, recentLosers)
 	for _, r := range rows {
-		if e := epochOf(all, r.Epoch); e != nil && len(e.Losers) < shownPeople {
-			e.Losers = append(e.Losers, r.Loser)
+		if e := epochOf(all, r.Epoch); e != nil && len(e.Losers) < shownPeople && !slices.Contains(e.Losers, r.Caller) {
+			e.Losers = append(e.Losers, r.Caller)
 		}
 	}
 	return err
