@@ -22,7 +22,7 @@ func TestDIDs(t *testing.T) {
 		alice: "did:plc:ewvi…64oiz", "did:web:example.com": "did:web:exam…e.com", "did:web:a.test": "did:web:…", "did:erased:ab12": "did:erased:…",
 		"no DID": "no DID", "": "",
 		"of " + alice + ", " + alice + "#key.": "of did:plc:ewvi…64oiz, did:plc:ewvi…64oiz#key.",
-		"did:web:localhost%3A8080:user.":       "did:web:loca…:user.",
+		"did:web:localhost%3A8080:user.":       "did:web:loca…user.", "/did%3Aplc%3Aewvi7nxzyoun6zhxrhs64oiz?x": "/did:plc:ewvi…64oiz?x",
 	} {
 		if got := r.Text(text); got != want {
 			t.Errorf("%s: %s", text, got)

@@ -10,13 +10,13 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/admin"
+	"mlsd/internal/redact"
 )
 
 // Request is one request for a page, and how the page shows what is private.
@@ -59,12 +59,16 @@ func (r *Request) DID(did any) string {
 	return method + id[:didHead] + "…" + id[len(id)-didTail:]
 }
 
-// anyDID finds DIDs in texts.
-var anyDID = regexp.MustCompile(`did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9_-]`)
+var anyDID = redact.DIDs()
 
 // Text returns a text as the page shows it: the DIDs in it are shortened.
 func (r *Request) Text(text any) string {
-	return anyDID.ReplaceAllStringFunc(fmt.Sprint(text), func(did string) string { return r.DID(did) })
+	return anyDID.ReplaceAllStringFunc(fmt.Sprint(text), func(did string) string {
+		if plain, err := url.PathUnescape(did); err == nil && strings.HasPrefix(did, "did%") {
+			did = plain // from a URL
+		}
+		return r.DID(did)
+	})
 }
 
 // Time returns a moment in UTC, with its age. A missing one is a dash.
