@@ -37,7 +37,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	cookie, err := c.Access.Login(r, strings.TrimSpace(r.PostFormValue("token")))
 	if err != nil {
 		refusal := c.explain(r.Context(), loginPage, err)
-		form := loginForm{next, refusal.Message}
+		form := loginForm{next, sentence(refusal.Message)}
 		c.show(w, r, view{Request: c.request(r), Page: loginPage, Bare: true, Data: form, Status: refusal.Status}, nil)
 		return
 	}

@@ -10,13 +10,13 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/admin"
+	"mlsd/internal/redact"
 )
 
 // Request is one request for a page, and how the page shows what is private.
@@ -41,29 +41,34 @@ func (c *Console) request(r *http.Request) *Request {
 }
 
 const (
-	didHead = 4 // characters of a DID's last part that are shown from its beginning
-	didTail = 5 // and from its end
+	didHead = 4 // characters of a DID, behind its method, that are shown from the beginning
+	didTail = 5 // and from the end
 )
 
 // DID returns a DID as the page shows it.
 func (r *Request) DID(did any) string {
 	text := fmt.Sprint(did)
-	at := strings.LastIndexByte(text, ':') + 1
-	if r.Full || !strings.HasPrefix(text, "did:") {
+	parts := strings.SplitN(text, ":", 3)
+	if r.Full || len(parts) < 3 || parts[0] != "did" {
 		return text
 	}
-	if len(text)-at <= didHead+didTail {
-		return text[:at] + "…"
+	method, id := parts[0]+":"+parts[1]+":", parts[2]
+	if len(id) <= didHead+didTail {
+		return method + "…"
 	}
-	return text[:at+didHead] + "…" + text[len(text)-didTail:]
+	return method + id[:didHead] + "…" + id[len(id)-didTail:]
 }
 
-// anyDID finds DIDs in texts.
-var anyDID = regexp.MustCompile(`did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]`)
+var anyDID = redact.DIDs()
 
 // Text returns a text as the page shows it: the DIDs in it are shortened.
 func (r *Request) Text(text any) string {
-	return anyDID.ReplaceAllStringFunc(fmt.Sprint(text), func(did string) string { return r.DID(did) })
+	return anyDID.ReplaceAllStringFunc(fmt.Sprint(text), func(did string) string {
+		if plain, err := url.PathUnescape(did); err == nil && strings.HasPrefix(did, "did%") {
+			did = plain // from a URL
+		}
+		return r.DID(did)
+	})
 }
 
 // Time returns a moment in UTC, with its age. A missing one is a dash.

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/inspect"
+	"mlsd/internal/redact"
 )
 
 type requestsReport struct {
@@ -52,7 +53,7 @@ func (i inspection) shorten(e *inspect.Explanation) {
 
 // sentence shortens the DIDs in a sentence of ours.
 func (i inspection) sentence(text string) string {
-	return didPattern().ReplaceAllStringFunc(text, i.did)
+	return redact.DIDs().ReplaceAllStringFunc(text, i.did)
 }
 
 func (r requestsReport) print(w io.Writer) {

@@ -27,7 +27,7 @@ func allowed() map[string][]string {
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "console", "erasure", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
-			"internal/quota", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
+			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
@@ -58,7 +58,7 @@ func allowed() map[string][]string {
 		"clientsim/generators":     {}, // its tests import the packages above
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"inspect":                  {"idem", "internal/quota"},
-		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/worker", "push"},
+		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push"},
 		"console/browser":          {"internal/localpg"}, // for console/check.sh
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
@@ -96,6 +96,7 @@ func allowed() map[string][]string {
 		"internal/lexgen":      {"api/errorlist", "lexicons"},
 		"internal/localpg":     {},
 		"internal/nsid":        {},
+		"internal/redact":      {},
 		"internal/pgpool":      {},
 		"internal/batch":       {},
 		"internal/ratelog":     {},
