@@ -94,6 +94,9 @@ func explain(ctx context.Context, tx pgx.Tx, r *Request, of inspect.RequestsOf, 
 		for name := range r.Query {
 			query.Set(name, r.Query.Get(name))
 		}
+		if of.Caller != "" {
+			query.Set("did", r.Ref(of.Caller))
+		}
 		query.Set("before", fmt.Sprint(found[rows-1].ID))
 		next = "?" + query.Encode()
 	}
