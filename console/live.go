@@ -38,9 +38,9 @@ func (c *Console) Run(ctx context.Context) {
 
 // viewers are the pages that are live. What is sent is made once for all of them.
 type viewers struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards all
 	all   map[chan []byte]bool
-	drawn time.Time // when the drawings were sent last
+	drawn time.Time // when the drawings were sent last; owned by broadcast
 }
 
 // add returns a channel of events, or false if there are too many.
