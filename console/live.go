@@ -111,7 +111,7 @@ func (c *Console) liveTexts(ctx context.Context, live sample) map[string]string 
 	for _, f := range c.stored.read(ctx).Facts {
 		texts[f.Key] = f.Value
 	}
-	texts["check"] = c.Checks.State().String()
+	texts["check"], texts["checked"] = c.Checks.State().String(), lastCheck(c.Checks.Results())
 	texts["at"] = live.at.UTC().Format("15:04:05")
 	return texts
 }

@@ -2,7 +2,6 @@
 // and what changes in the drawings (data-drawn, data-path) every ten seconds.
 'use strict';
 
-const idle = 'no check runs';
 const elements = (attribute) => document.querySelectorAll(`[data-${attribute}]`);
 let stream = null;
 let paused = false;
@@ -16,10 +15,9 @@ function setTexts(attribute, texts) {
 
 function numbers(event) {
 	const texts = JSON.parse(event.data);
-	const check = document.querySelector('[data-live=check]');
-	const ended = check && check.textContent !== idle && texts.check === idle;
+	const checked = document.querySelector('[data-live=checked]');
+	if (checked && checked.textContent !== texts.checked && !location.search) location.reload(); // there is a new result
 	setTexts('live', texts);
-	if (ended) location.reload(); // the result is there
 }
 
 function drawings(event) {
