@@ -14,6 +14,7 @@ import (
 // checksPage is what the page Checks shows.
 type checksPage struct {
 	Progress invariants.Progress
+	Last     string // when the newest result began
 	Results  []invariants.Result
 	Convo    string // that was asked for; "": none
 	Asked    bool   // whether Found and Faults say something
@@ -24,6 +25,7 @@ type checksPage struct {
 // checks shows the checks of the whole database, and checks one convo if the query names it.
 func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
 	p := checksPage{Progress: c.Checks.State(), Results: c.Checks.Results(), Convo: strings.TrimSpace(r.Query.Get("convo"))}
+	p.Last = lastCheck(p.Results)
 	if !r.Query.Has("convo") {
 		return p, nil
 	}
@@ -42,6 +44,14 @@ func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
 	var err error
 	p.Faults, err = invariants.ClientFaults(ctx, c.DB, convo)
 	return p, err
+}
+
+// lastCheck says when the newest result began. The page loads itself again when that changes.
+func lastCheck(results []invariants.Result) string {
+	if len(results) == 0 {
+		return "none has ended yet"
+	}
+	return "the last one that has ended began at " + results[0].At.UTC().Format("15:04:05.000")
 }
 
 // beginCheck begins a check of the whole database, unless one runs.

@@ -27,6 +27,7 @@ const (
 	quotaRefusals   = "mlsd_quota_refusals_total"
 	lookupsRefused  = "mlsd_lookups_refused_total"
 	leader          = "mlsd_sequencer_leader"
+	databaseUp      = "mlsd_database_up"
 	cpuTime         = "process_cpu_seconds_total"
 	memory          = "process_resident_memory_bytes"
 )
@@ -72,11 +73,11 @@ func charts() []chart {
 			{"mean", func(before, now reading) float64 {
 				return now.histogram(batchSize, every).since(before.histogram(batchSize, every)).mean()
 			}},
-			{"95 %", quantile(batchSize, every, .95)},
+			{"95 %", func(before, now reading) float64 { return math.Ceil(quantile(batchSize, every, .95)(before, now)) }},
 		}, count},
-		{"lag", "Events", "How long events waited for their place in the stream, and how old they were when this node's subscriptions got them; 95 % were faster.", []line{
-			{"to the subscriptions", quantile(streamLag, every, .95)},
-			{"for their place", quantile(sequenceWait, every, .95)},
+		{"lag", "Events", "How old events were when this node's subscriptions got them (delivered), and how long they had waited for their place in the stream (sequenced); 95 % were faster.", []line{
+			{"delivered", quantile(streamLag, every, .95)},
+			{"sequenced", quantile(sequenceWait, every, .95)},
 		}, seconds},
 		{"push", "Push", "Push jobs of all nodes that have not ended, and calls of this node in a minute.", []line{
 			{"jobs that wait", gauge(pushBacklog)},
@@ -140,6 +141,18 @@ func quantile(name string, matches matcher, q float64) func(before, now reading)
 	return func(before, now reading) float64 {
 		return now.histogram(name, matches).since(before.histogram(name, matches)).quantile(q)
 	}
+}
+
+// Metrics returns the names of the metrics that the console reads, as a registry has them.
+func Metrics() []string {
+	names := []string{
+		requests, requestTime, keyUses, lostRaces, batchSize, streamLag, sequenceWait, pushAttempts, pushBacklog, pushOldest, streams,
+		welcomeFetches, welcomeConfirms, quotaRefusals, lookupsRefused, leader, databaseUp,
+	}
+	for _, s := range stocks {
+		names = append(names, s.metric)
+	}
+	return names
 }
 
 // unit writes a value.

@@ -38,9 +38,9 @@ func (c *Console) Run(ctx context.Context) {
 
 // viewers are the pages that are live. What is sent is made once for all of them.
 type viewers struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards all
 	all   map[chan []byte]bool
-	drawn time.Time // when the drawings were sent last
+	drawn time.Time // when the drawings were sent last; owned by broadcast
 }
 
 // add returns a channel of events, or false if there are too many.
@@ -111,7 +111,7 @@ func (c *Console) liveTexts(ctx context.Context, live sample) map[string]string 
 	for _, f := range c.stored.read(ctx).Facts {
 		texts[f.Key] = f.Value
 	}
-	texts["check"] = c.Checks.State().String()
+	texts["check"], texts["checked"] = c.Checks.State().String(), lastCheck(c.Checks.Results())
 	texts["at"] = live.at.UTC().Format("15:04:05")
 	return texts
 }

@@ -25,10 +25,11 @@ type metric struct {
 // bucket counts the observations of a histogram up to a bound.
 type bucket struct{ bound, count float64 }
 
-// readMetrics reads all metrics of a registry.
+// readMetrics reads all metrics of a registry. Those that cannot be read are left out. Error: none
+// can be read.
 func readMetrics(from prometheus.Gatherer, at time.Time) (reading, error) {
 	families, err := from.Gather()
-	if err != nil {
+	if err != nil && len(families) == 0 {
 		return reading{}, err
 	}
 	r := reading{at: at, families: make(map[string][]metric, len(families))}

@@ -55,7 +55,7 @@ func (s *stored) read(ctx context.Context) storedFacts {
 
 func (s *stored) readNow(ctx context.Context) (found storedFacts) {
 	r, err := readMetrics(s.from, time.Now())
-	if err != nil || r.sum("mlsd_database_up", every) != 1 {
+	if err != nil || r.sum(databaseUp, every) != 1 {
 		return storedFacts{Fault: "The database does not answer. What it holds cannot be shown."}
 	}
 	found.Facts = facts(r)

@@ -2,9 +2,9 @@
 // and what changes in the drawings (data-drawn, data-path) every ten seconds.
 'use strict';
 
-const idle = 'no check runs';
 const elements = (attribute) => document.querySelectorAll(`[data-${attribute}]`);
 let stream = null;
+let paused = false;
 
 function setTexts(attribute, texts) {
 	for (const element of elements(attribute)) {
@@ -15,10 +15,9 @@ function setTexts(attribute, texts) {
 
 function numbers(event) {
 	const texts = JSON.parse(event.data);
-	const check = document.querySelector('[data-live=check]');
-	const ended = check && check.textContent !== idle && texts.check === idle;
+	const checked = document.querySelector('[data-live=checked]');
+	if (checked && checked.textContent !== texts.checked && !location.search) location.reload(); // there is a new result
 	setTexts('live', texts);
-	if (ended) location.reload(); // the result is there
 }
 
 function drawings(event) {
@@ -29,25 +28,35 @@ function drawings(event) {
 	}
 }
 
-function watch() {
-	stream = new EventSource('/live');
-	stream.addEventListener('numbers', numbers);
-	stream.addEventListener('drawings', drawings);
+function lost(isLost) {
+	document.getElementById('lost').hidden = !isLost;
+}
+
+// follow opens or closes the stream. A hidden tab has none: browsers have six connections to a host.
+function follow() {
+	const wanted = !paused && !document.hidden;
+	if (wanted && !stream) {
+		stream = new EventSource('/live');
+		stream.addEventListener('numbers', numbers);
+		stream.addEventListener('drawings', drawings);
+		stream.addEventListener('open', () => lost(false));
+		stream.addEventListener('error', () => lost(true));
+	} else if (!wanted && stream) {
+		stream.close();
+		stream = null;
+	}
 }
 
 if (elements('live').length > 0) {
-	watch();
+	follow();
+	document.addEventListener('visibilitychange', follow);
 	const pause = document.getElementById('pause');
 	if (pause) {
 		pause.hidden = false;
 		pause.addEventListener('click', () => {
-			pause.textContent = stream ? 'Go on' : 'Pause';
-			if (stream) {
-				stream.close();
-				stream = null;
-			} else {
-				watch();
-			}
+			paused = !paused;
+			pause.textContent = paused ? 'Go on' : 'Pause';
+			follow();
 		});
 	}
 }
