@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"mlsd/internal/tracing"
 )
 
 // Bounds of group commit.
@@ -37,6 +39,7 @@ const (
 type batcher struct {
 	write   func(ctx context.Context, drafts []Draft, wait bool) []Result
 	onBatch func(drafts int)
+	tracer  *tracing.Tracer
 	seed    maphash.Seed
 	slots   chan struct{} // a busy convo's lane holds one while it writes
 
@@ -61,7 +64,8 @@ type lane struct {
 // send is a draft and the place for its result.
 type send struct {
 	Draft
-	done chan Result // buffers one result, so that writing to it never blocks
+	span tracing.Span // of the caller
+	done chan Result  // buffers one result, so that writing to it never blocks
 }
 
 func newBatcher(write func(context.Context, []Draft, bool) []Result) *batcher {
@@ -153,17 +157,23 @@ func (b *batcher) runOnce(ln *lane) bool {
 	if len(batch) == 0 {
 		return false
 	}
-	drafts := make([]Draft, len(batch))
+	drafts, spans := make([]Draft, len(batch)), make([]tracing.Span, len(batch))
 	for i, s := range batch {
-		drafts[i] = s.Draft
+		drafts[i], spans[i] = s.Draft, s.span
 	}
 	b.onBatch(len(batch))
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
+	ctx, span := tracing.Shared(ctx, "batch", spans)
+	defer span.End()
+	span.Number("batch.size", len(batch))
 	for i, r := range b.write(ctx, drafts, ln.convo != nil) {
 		if errors.Is(r.Err, ErrBusy) && ln.convo == nil {
 			b.enqueueBusy(batch[i])
 			continue
+		}
+		if r.Err == nil && !r.Replayed {
+			b.tracer.Wrote(drafts[i].ConvoID, r.Seq, batch[i].span)
 		}
 		batch[i].done <- r
 	}

@@ -16,12 +16,15 @@ import (
 	"mlsd/admin"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/tracing"
 	"mlsd/migrations"
 )
 
 const (
 	drainTimeout = 15 * time.Second // for requests under way when the server stops
 	stopTimeout  = 30 * time.Second // for the private PostgreSQL
+
+	tracesTimeout = 5 * time.Second // for the last spans
 )
 
 // lifecycle is one run of the server, from its start to its end.
@@ -30,6 +33,7 @@ type lifecycle struct {
 	log    *slog.Logger
 	stdout io.Writer
 
+	tracer                    *tracing.Tracer // nil: none
 	databaseURL               string
 	databaseEnded             <-chan struct{} // closed when the private PostgreSQL ends; nil if the operator runs the database
 	db                        pools
@@ -60,6 +64,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	defer func() { err = errors.Join(err, l.close(ctx)) }()
 	for _, start := range []func(context.Context) error{
 		l.prepare,
+		l.startTraces,
 		l.startDatabase,
 		l.migrate,
 		l.openPools,
@@ -121,6 +126,23 @@ func (l *lifecycle) prepare(context.Context) error {
 	return nil
 }
 
+// startTraces makes the tracer first, so that it closes last and sends the spans of the others.
+func (l *lifecycle) startTraces(ctx context.Context) (err error) {
+	l.tracer, err = tracing.New(ctx, tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: version(), Log: l.log})
+	if err != nil {
+		return fmt.Errorf("MLSD_TRACES_URL: %w", err)
+	}
+	l.onClose(func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, tracesTimeout)
+		defer cancel()
+		if err := l.tracer.Close(ctx); err != nil {
+			l.log.Warn("spans were left unsent", "error", err)
+		}
+		return nil
+	})
+	return nil
+}
+
 func (l *lifecycle) startDatabase(ctx context.Context) error {
 	url, own, err := database(ctx, l.cfg, l.log)
 	if err != nil {
@@ -145,6 +167,10 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 	}
 	stop := inBackground(ctx, primary.Run)
 	l.onClose(func(context.Context) error { stop(); return nil })
+	options := []pgpool.Option{primary.Follow}
+	if l.tracer != nil {
+		options = append(options, pgpool.Traced)
+	}
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		open func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error)
@@ -153,7 +179,7 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 		{&l.db.reserved, pgpool.OpenReserved},
 		{&l.db.maintenance, pgpool.OpenMaintenance},
 	} {
-		pool, err := p.open(ctx, l.databaseURL, primary.Follow)
+		pool, err := p.open(ctx, l.databaseURL, options...)
 		if err != nil {
 			return err
 		}
@@ -176,7 +202,7 @@ func (l *lifecycle) listen(context.Context) (err error) {
 }
 
 func (l *lifecycle) assemble(context.Context) (err error) {
-	l.node, err = assemble(l.cfg, l.db, l.publicListen.Addr(), l.log)
+	l.node, err = assemble(l.cfg, l.db, l.tracer, l.publicListen.Addr(), l.log)
 	return err
 }
 

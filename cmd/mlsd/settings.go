@@ -200,6 +200,16 @@ var settings = append([]setting{
 		c.LogFormat = v
 		return oneOf(v, "json", "text")
 	}},
+	{"MLSD_TRACES_URL", "OTLP/HTTP endpoint that gets traces, such as http://127.0.0.1:4318/v1/traces; empty: none are made", "", func(c *Config, v string) error {
+		c.TracesURL = v
+		return checkURL(v)
+	}},
+	{"MLSD_TRACES_SAMPLE", "share of requests that are traced, from 0 to 1", "0.01", func(c *Config, v string) (err error) {
+		if c.TracesSample, err = strconv.ParseFloat(v, 64); err == nil && !(c.TracesSample >= 0 && c.TracesSample <= 1) {
+			err = errors.New("must be from 0 to 1")
+		}
+		return err
+	}},
 	{"MLSD_FAILPOINTS", "let the admin listener inject faults (tests)", "false", boolean(func(c *Config) *bool { return &c.Failpoints })},
 }, quotaSettings()...)
 
