@@ -15,6 +15,7 @@ import (
 
 	"mlsd/admin"
 	"mlsd/events"
+	"mlsd/internal/outage"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tracing"
 	"mlsd/migrations"
@@ -29,9 +30,10 @@ const (
 
 // lifecycle is one run of the server, from its start to its end.
 type lifecycle struct {
-	cfg    Config
-	log    *slog.Logger
-	stdout io.Writer
+	cfg     Config
+	log     *slog.Logger
+	outages *outage.Log // what log is of
+	stdout  io.Writer
 
 	tracer                    *tracing.Tracer // nil: none
 	databaseURL               string
@@ -60,7 +62,8 @@ type pools struct{ requests, reserved, maintenance *pgxpool.Pool }
 // serve runs the server until ctx ends and then shuts it down. If ctx ends during the start, that
 // is no error.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
-	l := &lifecycle{cfg: cfg, log: logger(cfg, stderr), stdout: stdout, failed: make(chan error, 2)}
+	outages := outage.New(logger(cfg, stderr))
+	l := &lifecycle{cfg: cfg, log: outages.Logger, outages: outages, stdout: stdout, failed: make(chan error, 2)}
 	defer func() { err = errors.Join(err, l.close(ctx)) }()
 	for _, start := range []func(context.Context) error{
 		l.prepare,
@@ -68,6 +71,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.startDatabase,
 		l.migrate,
 		l.openPools,
+		l.watchDatabase,
 		l.listen,
 		l.assemble,
 		l.loadAccounts,
@@ -186,6 +190,15 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 		*p.pool = pool
 		l.onClose(func(context.Context) error { pool.Close(); return nil })
 	}
+	return nil
+}
+
+// watchDatabase makes an outage of the database one line in the log.
+func (l *lifecycle) watchDatabase(ctx context.Context) error {
+	stop := inBackground(ctx, func(ctx context.Context) {
+		l.outages.Run(ctx, func(ctx context.Context) error { return pgpool.Reach(ctx, l.databaseURL) })
+	})
+	l.onClose(func(context.Context) error { stop(); return nil })
 	return nil
 }
 

@@ -26,7 +26,7 @@ func allowed() map[string][]string {
 	return map[string][]string{
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
-			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
+			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
 			"internal/quota", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
@@ -95,6 +95,7 @@ func allowed() map[string][]string {
 		"internal/pgpool":      {"internal/tracing"},
 		"internal/batch":       {"internal/tracing"},
 		"internal/tracing":     {},
+		"internal/outage":      {"internal/pgpool"},
 		"internal/ratelog":     {},
 		"internal/k256":        {},
 		"internal/sessions":    {"internal/serviceauth", "internal/tombstone"},
