@@ -26,7 +26,7 @@ func TestOutageIsTwoLines(t *testing.T) {
 	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS false`,
 		`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{db}'`)
 	s.stderr.await(t, regexp.MustCompile("the database cannot be reached"), s.ended)
-	const refused = 2000
+	const refused = 300
 	for range refused {
 		if a := alice.query(mlsapi.NSIDGetConvos).must(); a.status < http.StatusInternalServerError {
 			t.Fatalf("status %d without a database", a.status)

@@ -108,6 +108,7 @@ func forTests() map[string][]string {
 	return map[string][]string{
 		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "migrations"},
 		"internal/mlstest":              {"mls"},
+		"internal/promtest":             {},
 		"internal/serviceauth/authtest": {"internal/serviceauth"},
 		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
 		"clientsim/testbed/testbedtest": {"clientsim/testbed"},
@@ -131,8 +132,9 @@ func foreign() []foreignRule {
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
-		// Only the tests of the alert rules import it. Its other packages bring hundreds of modules.
-		{prefix: "github.com/prometheus/prometheus", only: nil},
+		// Only the tests of the alert rules and of the dashboard use it. Its other packages bring hundreds of
+		// modules.
+		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
 			"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
