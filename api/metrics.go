@@ -195,6 +195,9 @@ func (m *Metrics) begin() {
 	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
 		m.pushJobs.WithLabelValues(outcome)
 	}
+	for _, result := range []string{"passed", "failed"} {
+		m.challenges.WithLabelValues(result)
+	}
 	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
 		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
 	}
