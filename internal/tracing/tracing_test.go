@@ -266,8 +266,8 @@ func TestFailedStatement(t *testing.T) {
 		t.Fatalf("spans %+v", got)
 	}
 	for _, a := range got[0].Attributes {
-		if strings.Contains(a.Value.Emit(), "did:") {
-			t.Errorf("%s is %s", a.Key, a.Value.Emit())
+		if strings.Contains(a.Value.String(), "did:") {
+			t.Errorf("%s is %s", a.Key, a.Value.String())
 		}
 	}
 }
