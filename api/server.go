@@ -273,9 +273,9 @@ func identify() echo.MiddlewareFunc {
 }
 
 // trace begins the request's span, if it is traced.
-func (s *Server) trace(c echo.Context) tracing.Span {
+func (s *Server) trace(c echo.Context, name string) tracing.Span {
 	r := c.Request()
-	ctx, span := s.cfg.Tracer.Request(r.Context(), otherMethod, r.Header)
+	ctx, span := s.cfg.Tracer.Request(r.Context(), name, r.Header)
 	if span.Traced() {
 		c.SetRequest(r.WithContext(ctx))
 	}
@@ -283,10 +283,7 @@ func (s *Server) trace(c echo.Context) tracing.Span {
 }
 
 // endSpan ends the request's span. Its texts come from tables, never from the caller.
-func endSpan(span tracing.Span, route *route, status int, failed string, at time.Time) {
-	if route != nil {
-		span.Name(route.Method.NSID)
-	}
+func endSpan(span tracing.Span, status int, failed string, at time.Time) {
 	span.Number("http.response.status_code", status)
 	if failed != "" {
 		span.Failed(failed)
@@ -299,7 +296,11 @@ func endSpan(span tracing.Span, route *route, status int, failed string, at time
 func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		begun := time.Now()
-		span := s.trace(c)
+		route, nsid := s.routes[c.Param("nsid")], otherMethod
+		if route != nil {
+			nsid = route.Method.NSID
+		}
+		span := s.trace(c, nsid)
 		failed := ""
 		if err := next(c); err != nil {
 			f := s.failureOf(c, err)
@@ -307,19 +308,14 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Error(f)
 		}
 		took := processingTime(c, begun)
-		route := s.routes[c.Param("nsid")]
 		s.cfg.Metrics.observe(route, c.Response().Status, failed, took, span.TraceID())
-		endSpan(span, route, c.Response().Status, failed, begun.Add(took))
+		endSpan(span, c.Response().Status, failed, begun.Add(took))
 		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
 			return nil
 		}
-		nsid := otherMethod
-		if route != nil {
-			nsid = route.Method.NSID
-		}
 		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
 			slog.Int("status", c.Response().Status), slog.String("error", failed), slog.Duration("took", took),
-			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)))
+			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)), slog.String("trace", span.TraceID()))
 		return nil
 	}
 }

@@ -248,11 +248,13 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 // trace begins the spans of events whose writers are traced.
 func (h *Hub) trace(ctx context.Context, batch []*Event) (spans []tracing.Span) {
 	for _, e := range batch {
-		writer := h.tracer.WriterOf(e.ConvoID, e.Seq)
-		if !e.Kind.LogEntry() || !writer.Traced() {
+		if !e.Kind.LogEntry() {
 			continue
 		}
-		_, span := tracing.Shared(ctx, "event", []tracing.Span{writer})
+		_, span := tracing.Follow(ctx, "event", h.tracer.WriterOf(e.ConvoID, e.Seq))
+		if !span.Traced() {
+			continue
+		}
 		h.mu.Lock()
 		span.Number("event.subscriptions", len(h.byConvo[e.ConvoID]))
 		h.mu.Unlock()

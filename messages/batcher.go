@@ -157,14 +157,14 @@ func (b *batcher) runOnce(ln *lane) bool {
 	if len(batch) == 0 {
 		return false
 	}
-	drafts, spans := make([]Draft, len(batch)), make([]tracing.Span, len(batch))
+	drafts := make([]Draft, len(batch))
 	for i, s := range batch {
-		drafts[i], spans[i] = s.Draft, s.span
+		drafts[i] = s.Draft
 	}
 	b.onBatch(len(batch))
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	ctx, span := tracing.Shared(ctx, "batch", spans)
+	ctx, span := tracing.Shared(ctx, "batch", len(batch), func(i int) tracing.Span { return batch[i].span })
 	defer span.End()
 	span.Number("batch.size", len(batch))
 	for i, r := range b.write(ctx, drafts, ln.convo != nil) {

@@ -65,7 +65,7 @@ func (j Job) content() idem.Content {
 func (w *Worker) attempt(ctx context.Context, j Job) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeouts[Kind(j.place.pool)]+2*databaseTimeout)
 	defer cancel()
-	ctx, span := tracing.Shared(ctx, "push", []tracing.Span{w.tracer.MakerOf(j.ID)})
+	ctx, span := tracing.Follow(ctx, "push", w.tracer.MakerOf(j.ID))
 	defer span.End()
 	span.Number("push.attempt", j.attempt)
 	err := w.faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
@@ -155,7 +155,7 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 	span.Text("push.kind", string(t.Kind))
 	err := p.call(limited, j, t)
 	if err != nil {
-		span.Failed("push")
+		span.Failed("not delivered")
 	}
 	if ctx.Err() == nil {
 		w.limits.report(j.place, resultOf(err))

@@ -82,7 +82,7 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 			return err
 		}
 		var traced context.Context
-		traced, span = tracing.Shared(ctx, "push fan-out", w.writersOf(convos))
+		traced, span = tracing.Shared(ctx, "push fan-out", n, func(i int) tracing.Span { return w.tracer.WriterOf(convos[i], 0) })
 		made, err := tx.Query(traced, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began)
 		if err != nil {
 			return err
@@ -99,13 +99,4 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 		w.tracer.Caused(job, span)
 	}
 	return n, w.faults.Hit(ctx, failpoint.AfterCommit, NSIDFanout)
-}
-
-// writersOf returns the spans of the newest messages of convos.
-func (w *Worker) writersOf(convos []uuid.UUID) []tracing.Span {
-	spans := make([]tracing.Span, len(convos))
-	for i, c := range convos {
-		spans[i] = w.tracer.WriterOf(c, 0)
-	}
-	return spans
 }

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,18 +15,10 @@ import (
 // registerNode registers the metrics of the process: what it was built from, whether it serves, and
 // its connections to the database.
 func (n *node) registerNode() {
-	version, commit := "unknown", "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				commit = s.Value
-			}
-		}
-	}
+	b := built()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mlsd_build_info", Help: "1. The labels say what the program was built from, and with which version of Go.",
-		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "go_version": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": b.version, "commit": cmp.Or(b.commit, "unknown"), "go_version": runtime.Version()},
 	})
 	build.Set(1)
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{

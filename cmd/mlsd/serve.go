@@ -112,15 +112,11 @@ func (l *lifecycle) close(ctx context.Context) (err error) {
 	return err
 }
 
-func (l *lifecycle) prepare(context.Context) error {
-	if err := errors.Join(l.cfg.checkPublicURL(), l.cfg.checkArchive(), l.cfg.checkAccounts()); err != nil {
+func (l *lifecycle) prepare(context.Context) (err error) {
+	if l.access, err = l.cfg.check(l.log); err != nil {
 		return err
 	}
-	tokens, err := l.cfg.Admin.tokens()
-	if err != nil {
-		return err
-	}
-	if l.access, err = admin.NewAccess(l.cfg.AdminListen, l.cfg.Admin.Hosts, tokens, l.log); err != nil {
+	if err := l.cfg.checkPorts(); err != nil {
 		return err
 	}
 	tuneMemory(l.log)
@@ -203,12 +199,12 @@ func (l *lifecycle) watchDatabase(ctx context.Context) error {
 }
 
 func (l *lifecycle) listen(context.Context) (err error) {
-	if l.publicListen, err = net.Listen("tcp", l.cfg.Listen); err != nil {
-		return fmt.Errorf("listen: %w", err)
+	if l.publicListen, err = listen(listenFlag, l.cfg.Listen); err != nil {
+		return err
 	}
 	l.onClose(func(context.Context) error { closeQuietly(l.publicListen, l.log); return nil })
-	if l.adminListen, err = net.Listen("tcp", l.cfg.AdminListen); err != nil {
-		return fmt.Errorf("listen for admin: %w", err)
+	if l.adminListen, err = listen(adminListenFlag, l.cfg.AdminListen); err != nil {
+		return err
 	}
 	l.onClose(func(context.Context) error { closeQuietly(l.adminListen, l.log); return nil })
 	return nil

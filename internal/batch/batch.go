@@ -119,13 +119,13 @@ func (b *Batcher[T, R]) next() []*entry[T, R] {
 }
 
 func (b *Batcher[T, R]) runBatch(entries []*entry[T, R]) {
-	items, spans := make([]T, len(entries)), make([]tracing.Span, len(entries))
+	items := make([]T, len(entries))
 	for i, e := range entries {
-		items[i], spans[i] = e.item, e.span
+		items[i] = e.item
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.limits.Timeout)
 	defer cancel()
-	ctx, span := tracing.Shared(ctx, "batch", spans)
+	ctx, span := tracing.Shared(ctx, "batch", len(entries), func(i int) tracing.Span { return entries[i].span })
 	defer span.End()
 	span.Number("batch.size", len(items))
 	results, err := b.run(ctx, items)

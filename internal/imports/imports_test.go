@@ -26,7 +26,7 @@ func allowed() map[string][]string {
 	return map[string][]string{
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
-			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
+			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
 			"internal/quota", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
@@ -75,13 +75,14 @@ func allowed() map[string][]string {
 		"events":               domain("internal/tombstone", "messages", "outbox", "push", "internal/failpoint", "internal/tracing", "internal/worker"),
 		"outbox":               {},
 		"push":                 {"internal/tombstone", "idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/tracing", "internal/worker"},
-		"idem":                 {"internal/tombstone", "internal/failpoint", "internal/pgpool"},
+		"idem":                 {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool"},
 		"mls":                  {},
 		"migrations":           {"internal/failpoint", "internal/pgpool"},
 		"api/mlsapi":           {"api/lexcodec", "internal/nsid"},
 		"api/errorlist":        {},
 		"api/lexcodec":         {},
 		"lexicons":             {},
+		"internal/duration":    {},
 		"internal/failpoint":   {},
 		"internal/usage":       {"internal/tombstone", "internal/worker"},
 		"internal/quota":       {"internal/pgpool", "internal/tombstone", "internal/worker"},

@@ -22,13 +22,6 @@ func (s Span) TraceID() string {
 	return s.span.SpanContext().TraceID().String()
 }
 
-// Name sets the name.
-func (s Span) Name(name string) {
-	if s.span != nil {
-		s.span.SetName(name)
-	}
-}
-
 // Text sets an attribute. A value never comes from a client.
 func (s Span) Text(name, value string) {
 	if s.span != nil {

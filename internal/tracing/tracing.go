@@ -136,31 +136,45 @@ func Of(ctx context.Context) Span {
 	return Span{}
 }
 
-// Shared begins the span of work that the given spans share. It is below the first of them that is
-// traced, and linked to the others, which get a link to it. If none is traced, there is none.
-func Shared(ctx context.Context, name string, spans []Span) (context.Context, Span) {
+// Follow begins a span below cause, which possibly has ended. If cause is no span, there is none.
+func Follow(ctx context.Context, name string, cause Span) (context.Context, Span) {
+	if cause.span == nil {
+		return ctx, Span{}
+	}
+	tracer := cause.span.TracerProvider().Tracer("mlsd")
+	ctx, s := tracer.Start(trace.ContextWithSpan(ctx, cause.span), name)
+	return ctx, Span{s}
+}
+
+// Shared begins the span of work that n requests share, whose spans of returns. It is below the first
+// of them that is traced, and linked to the others, which get a link to it. If none is traced, there
+// is none.
+func Shared(ctx context.Context, name string, n int, of func(i int) Span) (context.Context, Span) {
 	var first Span
-	var others []trace.Link
-	for _, s := range spans {
-		switch {
+	var others []Span
+	for i := range n {
+		switch s := of(i); {
 		case s.span == nil:
 		case first.span == nil:
 			first = s
 		default:
-			others = append(others, trace.Link{SpanContext: s.span.SpanContext()})
+			others = append(others, s)
 		}
 	}
-	if first.span == nil {
-		return ctx, Span{}
+	ctx, shared := Follow(ctx, name, first)
+	for _, s := range others {
+		s.span.AddLink(trace.Link{SpanContext: shared.span.SpanContext()})
+		shared.span.AddLink(trace.Link{SpanContext: s.span.SpanContext()})
 	}
-	tracer := first.span.TracerProvider().Tracer("mlsd")
-	ctx, shared := tracer.Start(trace.ContextWithSpan(ctx, first.span), name, trace.WithLinks(others...))
-	for _, s := range spans {
-		if s.span != nil && s != first {
-			s.span.AddLink(trace.Link{SpanContext: shared.SpanContext()})
-		}
+	return ctx, shared
+}
+
+// Detached returns ctx without its span, for work that goes on after the span has ended.
+func Detached(ctx context.Context) context.Context {
+	if !Of(ctx).Traced() {
+		return ctx
 	}
-	return ctx, Span{shared}
+	return trace.ContextWithSpan(ctx, nil)
 }
 
 // Inject adds the traceparent of ctx's span to the header of a call.
@@ -171,6 +185,3 @@ func Inject(ctx context.Context, h http.Header) {
 		h.Set(header, carrier["traceparent"])
 	}
 }
-
-// ID returns the id of the trace that ctx belongs to, in hexadecimal, or "".
-func ID(ctx context.Context) string { return Of(ctx).TraceID() }

@@ -72,12 +72,15 @@ func TestOffCostsNothing(t *testing.T) {
 		allocations := testing.AllocsPerRun(100, func() {
 			ctx, request := tracer.Request(t.Context(), "request", header)
 			ctx, inner := Start(ctx, "inner")
-			_, shared := Shared(ctx, "batch", []Span{request, inner})
+			spans := [...]Span{request, inner}
+			_, shared := Shared(ctx, "batch", len(spans), func(i int) Span { return spans[i] })
+			_, next := Follow(Detached(ctx), "next", shared)
 			EndStatement(StartBatch(ctx, batch), nil)
 			tracer.Wrote(convo, 1, request)
 			tracer.WriterOf(convo, 1).End()
 			shared.Number("n", 1)
 			inner.Failed("error")
+			next.End()
 			inner.End()
 			request.EndAt(time.Time{})
 		})
@@ -195,7 +198,8 @@ func TestShared(t *testing.T) {
 	tracer, exporter := newTest(t, 1)
 	_, first := tracer.Request(t.Context(), "first", nil)
 	_, second := tracer.Request(t.Context(), "second", nil)
-	_, batch := Shared(t.Context(), "batch", []Span{{}, first, second})
+	all := []Span{{}, first, second}
+	_, batch := Shared(t.Context(), "batch", len(all), func(i int) Span { return all[i] })
 	for _, s := range []Span{batch, first, second} {
 		s.End()
 	}
@@ -212,6 +216,18 @@ func TestShared(t *testing.T) {
 	}
 	if !linked("batch", "second") || !linked("second", "batch") || len(spans["first"].Links) > 0 {
 		t.Errorf("links: %v, %v, %v", spans["batch"].Links, spans["first"].Links, spans["second"].Links)
+	}
+}
+
+// What goes on after a request is not in its trace.
+func TestDetached(t *testing.T) {
+	t.Parallel()
+	tracer, exporter := newTest(t, 1)
+	defer exporter.spans(t, tracer)
+	ctx, s := tracer.Request(t.Context(), "request", nil)
+	defer s.End()
+	if _, inner := Start(Detached(ctx), "inner"); inner.Traced() {
+		t.Error("it is")
 	}
 }
 
