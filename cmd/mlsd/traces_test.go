@@ -189,8 +189,11 @@ func TestHostileTraceparent(t *testing.T) {
 	s.stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	requests := 0
+	requests, lookups := 0, 0
 	for _, span := range c.spans {
+		if span.Name == "look-up" {
+			lookups++
+		}
 		if span.Name == mlsapi.NSIDGetConvos {
 			requests++
 			if len(span.ParentSpanId) > 0 || span.TraceState != "" {
@@ -198,7 +201,7 @@ func TestHostileTraceparent(t *testing.T) {
 			}
 		}
 	}
-	if requests != 5 {
-		t.Errorf("%d requests are traced, want 5", requests)
+	if requests != 5 || lookups != 1 {
+		t.Errorf("%d requests and %d look-ups are traced, want 5 and 1", requests, lookups)
 	}
 }

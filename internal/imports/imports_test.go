@@ -100,7 +100,7 @@ func allowed() map[string][]string {
 		"internal/ratelog":     {},
 		"internal/k256":        {},
 		"internal/sessions":    {"internal/serviceauth", "internal/tombstone"},
-		"internal/serviceauth": {"internal/tombstone", "internal/batch", "internal/k256", "internal/pgpool", "internal/ratelog", "internal/ssrf"},
+		"internal/serviceauth": {"internal/tombstone", "internal/batch", "internal/k256", "internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing"},
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"golang.org/x/net/publicsuffix"
+
+	"mlsd/internal/tracing"
 )
 
 // DirectoryConfig says where DID documents are.
@@ -87,10 +89,12 @@ func LookupOutcomes() []LookupOutcome {
 	return []LookupOutcome{LookupFound, LookupInvalid, LookupBusy, LookupFailed}
 }
 
-// observed is fetch that reports each look-up.
+// observed is fetch that reports and traces each look-up.
 func observed(fetch fetchKey, report func(LookupOutcome, time.Duration)) fetchKey {
 	return func(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error) {
 		begun := time.Now()
+		ctx, span := tracing.StartCall(ctx, "look-up")
+		defer span.End()
 		key, err := fetch(ctx, did, known)
 		outcome := LookupFailed
 		switch {
@@ -100,6 +104,9 @@ func observed(fetch fetchKey, report func(LookupOutcome, time.Duration)) fetchKe
 			outcome = LookupInvalid
 		case errors.Is(err, ErrBusy):
 			outcome = LookupBusy
+		}
+		if err != nil {
+			span.Failed(string(outcome))
 		}
 		report(outcome, time.Since(begun))
 		return key, err
