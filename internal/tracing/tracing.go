@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	randv2 "math/rand/v2"
 	"net/http"
+	"net/url"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -36,7 +37,7 @@ const exportTimeout = 5 * time.Second
 
 // Config says what is traced, and where the spans go.
 type Config struct {
-	URL     string  // of the collector, with its path: http://127.0.0.1:4318/v1/traces
+	URL     string  // of the collector: http://127.0.0.1:4318/v1/traces; the path can be left out
 	Share   float64 // of requests that are traced, from 0 to 1
 	Version string  // of the program
 	Log     *slog.Logger
@@ -57,7 +58,14 @@ func New(ctx context.Context, cfg Config) (*Tracer, error) {
 	if cfg.URL == "" {
 		return nil, nil
 	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(cfg.URL), otlptracehttp.WithTimeout(exportTimeout),
+	u, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, fmt.Errorf("read the collector's URL: %w", err)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces" // OTLP/HTTP's own
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithTimeout(exportTimeout),
 		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: false}))
 	if err != nil {
 		return nil, fmt.Errorf("make the exporter of traces: %w", err)

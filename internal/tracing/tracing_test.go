@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -190,6 +191,28 @@ func TestCollectorNeverAnswers(t *testing.T) {
 			t.Errorf("%d spans count as failed", n)
 		}
 	})
+}
+
+// The collector's URL needs no path.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	paths := make(chan string, 1)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
+	defer collector.Close()
+	for path, want := range map[string]string{"": "/v1/traces", "/": "/v1/traces", "/otlp/v1/traces": "/otlp/v1/traces"} {
+		tracer, err := New(t.Context(), Config{URL: collector.URL + path, Share: 1, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, s := tracer.Request(t.Context(), "request", nil)
+		s.End()
+		if err := tracer.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := <-paths; got != want {
+			t.Errorf("%q: spans are sent to %q", path, got)
+		}
+	}
 }
 
 // Work that requests share is below the first of them, and linked with the others.
