@@ -102,6 +102,10 @@ type Config struct {
 	// LogLevel (MLSD_LOG_LEVEL) and LogFormat (MLSD_LOG_FORMAT: json or text).
 	LogLevel  slog.Level
 	LogFormat string
+	// TracesURL (MLSD_TRACES_URL) is the collector that gets traces. Empty: there are none.
+	// TracesSample (MLSD_TRACES_SAMPLE) is the share of requests that are traced.
+	TracesURL    string
+	TracesSample float64
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
 	Failpoints bool

@@ -134,7 +134,10 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_LOG_LEVEL": {"debug", "error", func(c Config) any { return c.LogLevel }, slog.LevelDebug, slog.LevelError, slog.LevelInfo,
 			[]string{"", "loud"}},
 		"MLSD_LOG_FORMAT": {"text", "json", func(c Config) any { return c.LogFormat }, "text", "json", "json", []string{"", "xml"}},
-		"MLSD_FAILPOINTS": {"true", "false", func(c Config) any { return c.Failpoints }, true, false, false, []string{"", "on"}},
+		"MLSD_TRACES_URL": {"http://a.example:4318/v1/traces", "https://b.example", func(c Config) any { return c.TracesURL },
+			"http://a.example:4318/v1/traces", "https://b.example", "", []string{"a.example", "ftp://a.example"}},
+		"MLSD_TRACES_SAMPLE": {"1", "0", func(c Config) any { return c.TracesSample }, 1.0, 0.0, 0.01, []string{"", "1%", "1.1", "-1", "NaN"}},
+		"MLSD_FAILPOINTS":    {"true", "false", func(c Config) any { return c.Failpoints }, true, false, false, []string{"", "on"}},
 	}
 }
 

@@ -74,6 +74,15 @@ func number(field func(*Config) *float64) func(*Config, string) error {
 	}
 }
 
+func share(field func(*Config) *float64) func(*Config, string) error {
+	return func(c *Config, v string) (err error) {
+		if *field(c), err = strconv.ParseFloat(v, 64); err != nil || !(*field(c) >= 0 && *field(c) <= 1) {
+			return errors.New("want a number from 0 to 1, such as 0.01 for one in a hundred")
+		}
+		return nil
+	}
+}
+
 func count(field func(*Config) *int) func(*Config, string) error {
 	return func(c *Config, v string) (err error) {
 		if *field(c), err = strconv.Atoi(v); err != nil || *field(c) <= 0 {

@@ -15,21 +15,27 @@ import (
 
 	"mlsd/admin"
 	"mlsd/events"
+	"mlsd/internal/outage"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/tracing"
 	"mlsd/migrations"
 )
 
 const (
 	drainTimeout = 15 * time.Second // for requests under way when the server stops
 	stopTimeout  = 30 * time.Second // for the private PostgreSQL
+
+	tracesTimeout = 5 * time.Second // for the last spans
 )
 
 // lifecycle is one run of the server, from its start to its end.
 type lifecycle struct {
-	cfg    Config
-	log    *slog.Logger
-	stdout io.Writer
+	cfg     Config
+	log     *slog.Logger
+	outages *outage.Log // what log is of
+	stdout  io.Writer
 
+	tracer                    *tracing.Tracer // nil: none
 	databaseURL               string
 	databaseEnded             <-chan struct{} // closed when the private PostgreSQL ends; nil if the operator runs the database
 	db                        pools
@@ -56,13 +62,16 @@ type pools struct{ requests, reserved, maintenance *pgxpool.Pool }
 // serve runs the server until ctx ends and then shuts it down. If ctx ends during the start, that
 // is no error.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
-	l := &lifecycle{cfg: cfg, log: logger(cfg, stderr), stdout: stdout, failed: make(chan error, 2)}
+	outages := outage.New(logger(cfg, stderr))
+	l := &lifecycle{cfg: cfg, log: outages.Logger, outages: outages, stdout: stdout, failed: make(chan error, 2)}
 	defer func() { err = errors.Join(err, l.close(ctx)) }()
 	for _, start := range []func(context.Context) error{
 		l.prepare,
+		l.startTraces,
 		l.startDatabase,
 		l.migrate,
 		l.openPools,
+		l.watchDatabase,
 		l.listen,
 		l.assemble,
 		l.loadAccounts,
@@ -117,6 +126,23 @@ func (l *lifecycle) prepare(context.Context) (err error) {
 	return nil
 }
 
+// startTraces makes the tracer first, so that it closes last and sends the spans of the others.
+func (l *lifecycle) startTraces(ctx context.Context) (err error) {
+	l.tracer, err = tracing.New(ctx, tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: version(), Log: l.log})
+	if err != nil {
+		return fmt.Errorf("MLSD_TRACES_URL: %w", err)
+	}
+	l.onClose(func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, tracesTimeout)
+		defer cancel()
+		if err := l.tracer.Close(ctx); err != nil {
+			l.log.Warn("spans were left unsent", "error", err)
+		}
+		return nil
+	})
+	return nil
+}
+
 func (l *lifecycle) startDatabase(ctx context.Context) error {
 	url, own, err := database(ctx, l.cfg, l.log)
 	if err != nil {
@@ -141,6 +167,10 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 	}
 	stop := inBackground(ctx, primary.Run)
 	l.onClose(func(context.Context) error { stop(); return nil })
+	options := []pgpool.Option{primary.Follow}
+	if l.tracer != nil {
+		options = append(options, pgpool.Traced)
+	}
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		open func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error)
@@ -149,13 +179,22 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 		{&l.db.reserved, pgpool.OpenReserved},
 		{&l.db.maintenance, pgpool.OpenMaintenance},
 	} {
-		pool, err := p.open(ctx, l.databaseURL, primary.Follow)
+		pool, err := p.open(ctx, l.databaseURL, options...)
 		if err != nil {
 			return err
 		}
 		*p.pool = pool
 		l.onClose(func(context.Context) error { pool.Close(); return nil })
 	}
+	return nil
+}
+
+// watchDatabase makes an outage of the database one line in the log.
+func (l *lifecycle) watchDatabase(ctx context.Context) error {
+	stop := inBackground(ctx, func(ctx context.Context) {
+		l.outages.Run(ctx, func(ctx context.Context) error { return pgpool.Reach(ctx, l.databaseURL) })
+	})
+	l.onClose(func(context.Context) error { stop(); return nil })
 	return nil
 }
 
@@ -172,7 +211,7 @@ func (l *lifecycle) listen(context.Context) (err error) {
 }
 
 func (l *lifecycle) assemble(context.Context) (err error) {
-	l.node, err = assemble(l.cfg, l.db, l.publicListen.Addr(), l.log)
+	l.node, err = assemble(l.cfg, l.db, l.tracer, l.publicListen.Addr(), l.log)
 	return err
 }
 

@@ -235,6 +235,11 @@ var settings = append([]setting{
 		c.LogFormat = v
 		return oneOf(v, "json", "text")
 	}),
+	one("MLSD_TRACES_URL", "OTLP/HTTP endpoint that gets traces, such as http://127.0.0.1:4318/v1/traces; empty: none are made", "", func(c *Config, v string) error {
+		c.TracesURL = v
+		return checkURL(v)
+	}),
+	one("MLSD_TRACES_SAMPLE", "share of requests that are traced, from 0 to 1", "0.01", share(func(c *Config) *float64 { return &c.TracesSample })),
 	onOff("MLSD_FAILPOINTS", "let the admin listener inject faults (tests)", "false", func(c *Config) *bool { return &c.Failpoints }),
 }, quotaSettings()...)
 
