@@ -21,6 +21,7 @@ import (
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
+	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
 )
 
@@ -169,14 +170,16 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 		verified = !errors.Is(err, accounts.ErrNotAdmitted)
 		return err
 	}
+	ctx, span := tracing.Start(r.Context(), "auth")
+	defer span.End()
 	authorization := r.Header.Get(echo.HeaderAuthorization)
 	if bearer, ok := sessions.Bearer(authorization); ok {
 		err := s.handlers.admitSession(cl, bearer, mayCall)
 		return verified, err
 	}
-	token, err := s.cfg.Auth.Validate(r.Context(), cl.address, authorization, syntax.NSID(name), route.token != reusable, mayCall)
+	token, err := s.cfg.Auth.Validate(ctx, cl.address, authorization, syntax.NSID(name), route.token != reusable, mayCall)
 	if err == nil && route.token == usedByDispatch {
-		err = token.Use(r.Context())
+		err = token.Use(ctx)
 		verified = verified && !errors.Is(err, serviceauth.ErrReplayed)
 	}
 	if err != nil {
