@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check generate generate-clients accounts upgrade failover pooler land mutants sim libraries typescript console bench torture soak dev
+.PHONY: help run test short check metrics generate generate-clients accounts upgrade failover pooler land mutants sim libraries typescript console bench torture soak dev
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -16,6 +16,9 @@ short: ## formatting, vet, staticcheck and the fast tests: under 4 minutes
 
 check: ## everything that must pass before a change lands: under 45 minutes
 	.ci/run
+
+metrics: ## check metrics and rules with promtool: needs it, or Debian's packages
+	ops/check.sh
 
 generate: ## write api/mlsapi from the lexicons
 	go generate ./lexicons

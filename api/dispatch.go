@@ -21,6 +21,7 @@ import (
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
+	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
 )
 
@@ -46,7 +47,7 @@ type call struct {
 	standing *accounts.InactiveError
 	token    *serviceauth.Verified // for a handler that uses it up itself; nil: the caller has a session
 	session  *sessions.Session     // nil: the caller has a service-auth token
-	trace    trace
+	identity identity
 	quota    *quota.Spending // what the request uses, of a write
 	cost     []quota.Cost    // what the write uses, besides its record
 
@@ -171,14 +172,16 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 		verified = !errors.Is(err, accounts.ErrNotAdmitted)
 		return err
 	}
+	ctx, span := tracing.Start(r.Context(), "auth")
+	defer span.End()
 	authorization := r.Header.Get(echo.HeaderAuthorization)
 	if bearer, ok := sessions.Bearer(authorization); ok {
 		err := s.handlers.admitSession(cl, bearer, mayCall)
 		return verified, err
 	}
-	token, err := s.cfg.Auth.Validate(r.Context(), cl.address, authorization, syntax.NSID(name), route.token != reusable, mayCall)
+	token, err := s.cfg.Auth.Validate(ctx, cl.address, authorization, syntax.NSID(name), route.token != reusable, mayCall)
 	if err == nil && route.token == usedByDispatch {
-		err = token.Use(r.Context())
+		err = token.Use(ctx)
 		verified = verified && !errors.Is(err, serviceauth.ErrReplayed)
 	}
 	if err != nil {
@@ -191,7 +194,7 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 // mayCall fails unless a verified caller may send a request now. Its rate limit comes first, so that
 // a caller who is refused cannot send more requests than others.
 func (h *handlers) mayCall(c *call, did syntax.DID) (err error) {
-	defer func() { c.trace.of(did, err, c.standing) }()
+	defer func() { c.identity.set(did, err, c.standing) }()
 	if err := h.byDID.take(c.http, did.String(), c.route.cost); err != nil {
 		return err
 	}
@@ -324,7 +327,7 @@ func params(cl *call) url.Values {
 // key returns the idempotency key of a request. field is the key in its input. Direct clients may
 // send it as a header as well; both must agree.
 func (c *call) key(field *string) (key string, err error) {
-	defer func() { c.trace.key = key }()
+	defer func() { c.identity.key = key }()
 	switch {
 	case field == nil && c.header == "":
 		return "", nil

@@ -18,7 +18,7 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// recording makes a world whose requests leave a trace.
+// recording makes a world whose requests are recorded.
 func recording(w *world) { w.recording = true }
 
 // explained returns what inspect says of requests.

@@ -59,8 +59,8 @@ var _ mlsapi.Handler[*call] = (*handlers)(nil)
 
 // convoID is convoID of a convo that the request names.
 func (c *call) convoID(text string) (id uuid.UUID, err error) {
-	c.trace.convo, err = convoID(text)
-	return c.trace.convo, err
+	c.identity.convo, err = convoID(text)
+	return c.identity.convo, err
 }
 
 // convoID parses the id of a convo. A malformed id is answered like that of a convo that never

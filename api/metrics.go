@@ -36,6 +36,7 @@ type Metrics struct {
 	quotaRefusals *prometheus.CounterVec
 	quotaUse      *prometheus.GaugeVec
 
+	lookups        *prometheus.HistogramVec
 	lookupsRefused *prometheus.CounterVec
 	transfersCut   *prometheus.CounterVec
 
@@ -72,6 +73,12 @@ const (
 	limitNode    = "node"
 )
 
+// The native histogram beside the buckets: buckets grow by a tenth, and a series has so many at most.
+const (
+	nativeFactor  = 1.1
+	nativeBuckets = 160
+)
+
 // Kinds of transfers, in metrics.
 const (
 	transferBody   = "body"
@@ -86,7 +93,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_requests_total", Help: "Requests by method, status and error name."}, []string{"nsid", "status", "error"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mlsd_request_seconds", Help: "Time to answer, by method.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"nsid"}),
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}, NativeHistogramBucketFactor: nativeFactor,
+			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"nsid"}),
 		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_idempotency_total", Help: "Uses of idempotency keys by method and what became of them: first, replay, conflict, in_progress, expired; and of work outside the database: takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
@@ -112,6 +120,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		quotaUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_quota_highest_use", Help: "The highest share of a quota that a DID, address or convo has used today, of those that this node knows: 1 is all of it."}, []string{"quota"}),
 
+		lookups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "mlsd_identity_lookup_seconds", Help: "Time of look-ups of DID documents, by outcome: found, invalid, busy (a limit was reached), failed.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, NativeHistogramBucketFactor: nativeFactor,
+			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"outcome"}),
 		lookupsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_lookups_refused_total", Help: "Requests that were refused because a limit of look-ups of DID documents is reached, by whose: address (429), node (503)."}, []string{"limit"}),
 		transfersCut: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -145,7 +157,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.rounds,
-		m.failures, m.records, m.quotaRefusals, m.quotaUse, m.lookupsRefused, m.transfersCut,
+		m.failures, m.records, m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut,
 		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
@@ -171,6 +183,9 @@ func (m *Metrics) begin() {
 	for _, limit := range []string{limitAddress, limitNode} {
 		m.lookupsRefused.WithLabelValues(limit)
 	}
+	for _, outcome := range serviceauth.LookupOutcomes() {
+		m.lookups.WithLabelValues(string(outcome))
+	}
 	for _, kind := range []string{transferBody, transferAnswer, transferDrain} {
 		m.transfersCut.WithLabelValues(kind)
 	}
@@ -179,6 +194,9 @@ func (m *Metrics) begin() {
 	}
 	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
 		m.pushJobs.WithLabelValues(outcome)
+	}
+	for _, result := range []string{"passed", "failed"} {
+		m.challenges.WithLabelValues(result)
 	}
 	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
 		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
@@ -215,14 +233,19 @@ func (m *Metrics) begin() {
 const otherMethod = "other"
 
 // observe counts one request. route is nil if there is no such method. failed is the name of the
-// answer's error, or "".
-func (m *Metrics) observe(route *route, status int, failed string, took time.Duration) {
+// answer's error, or "". traceID is that of the request's trace, or "": it becomes an exemplar.
+func (m *Metrics) observe(route *route, status int, failed string, took time.Duration, traceID string) {
 	label := otherMethod
 	if route != nil {
 		label = route.Method.NSID
 	}
 	m.requests.WithLabelValues(label, strconv.Itoa(status), failed).Inc()
-	m.duration.WithLabelValues(label).Observe(took.Seconds())
+	duration := m.duration.WithLabelValues(label)
+	if exemplars, ok := duration.(prometheus.ExemplarObserver); ok && traceID != "" {
+		exemplars.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": traceID})
+	} else {
+		duration.Observe(took.Seconds())
+	}
 	if failed == mlsapi.ErrEpochMismatch {
 		m.epochs.WithLabelValues(label).Inc()
 	}
@@ -279,6 +302,11 @@ func (m *Metrics) PushChallenged(result string) { m.challenges.WithLabelValues(r
 func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {
 	m.pushBacklog.Set(float64(jobs))
 	m.pushOldest.Set(oldest.Seconds())
+}
+
+// LookedUp counts a look-up of a DID document.
+func (m *Metrics) LookedUp(outcome serviceauth.LookupOutcome, took time.Duration) {
+	m.lookups.WithLabelValues(string(outcome)).Observe(took.Seconds())
 }
 
 // lookupRefused counts a request whose caller was not looked up, if err says so.

@@ -35,6 +35,7 @@ import (
 	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
+	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/push"
@@ -95,6 +96,8 @@ type Config struct {
 	// Answered is called for each request of a method, when its answer has been written. It must not
 	// block. Default: nothing is called.
 	Answered func(requests.Request)
+	// Tracer makes spans of requests. Default: none.
+	Tracer *tracing.Tracer
 	// Log gets a bounded number of lines that strangers cause: see [ratelog.New].
 	Log *slog.Logger
 
@@ -276,30 +279,50 @@ func identify() echo.MiddlewareFunc {
 	}
 }
 
+// trace begins the request's span, if it is traced.
+func (s *Server) trace(c echo.Context, name string) tracing.Span {
+	r := c.Request()
+	ctx, span := s.cfg.Tracer.Request(r.Context(), name, r.Header)
+	if span.Traced() {
+		c.SetRequest(r.WithContext(ctx))
+	}
+	return span
+}
+
+// endSpan ends the request's span. Its texts come from tables, never from the caller.
+func endSpan(span tracing.Span, status int, failed string, at time.Time) {
+	span.Number("http.response.status_code", status)
+	if failed != "" {
+		span.Failed(failed)
+	}
+	span.EndAt(at)
+}
+
 // observe counts and logs every request. Labels come from the table of methods, never from the
 // caller. DIDs are not logged.
 func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		begun := time.Now()
+		route, nsid := s.routes[c.Param("nsid")], otherMethod
+		if route != nil {
+			nsid = route.Method.NSID
+		}
+		span := s.trace(c, nsid)
 		var f failure
 		if err := next(c); err != nil {
 			f = s.failureOf(c, err)
 			c.Error(f)
 		}
 		took := processingTime(c, begun)
-		route := s.routes[c.Param("nsid")]
-		s.cfg.Metrics.observe(route, c.Response().Status, f.name, took)
-		s.traced(c, f, took)
+		s.cfg.Metrics.observe(route, c.Response().Status, f.name, took, span.TraceID())
+		endSpan(span, c.Response().Status, f.name, begun.Add(took))
+		s.record(c, f, took, span.TraceID())
 		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
 			return nil
 		}
-		nsid := otherMethod
-		if route != nil {
-			nsid = route.Method.NSID
-		}
 		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
 			slog.Int("status", c.Response().Status), slog.String("error", f.name), slog.Duration("took", took),
-			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)))
+			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)), slog.String("trace", span.TraceID()))
 		return nil
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/internal/tracing"
 )
 
 // The answer to a cursor behind which events are missing.
@@ -77,7 +78,7 @@ type eventStream struct {
 func (s *streams) answer(ctx context.Context, c echo.Context, sub subscription, last string, outdated bool) error {
 	s.begun()
 	defer s.ended()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(tracing.Detached(ctx))
 	defer cancel(nil)
 	w := c.Response()
 	// The controller is that of w.Writer, because w.Flush returns no error.

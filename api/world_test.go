@@ -71,7 +71,7 @@ type world struct {
 	server    *api.Server
 	ctx       context.Context // of the requests; nil is one that does not end
 	served    *served
-	recording bool // requests leave a trace
+	recording bool // requests are recorded
 	requests  *requests.Recorder
 	limits    quota.Limits     // of the node that is booted next
 	now       func() time.Time // the clock of quotas; nil: the real one

@@ -169,6 +169,9 @@ func seconds(v float64) string {
 	if v >= 1 || v == 0 {
 		return decimals(v) + " s"
 	}
+	if v < .001 {
+		return "<1 ms"
+	}
 	return decimals(v*1000) + " ms"
 }
 

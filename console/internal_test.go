@@ -218,7 +218,7 @@ func TestUnits(t *testing.T) {
 		got = append(got, seconds(v))
 	}
 	got = append(got, byteSize(512), byteSize(57.7*1024*1024), number(-1234567), number(12))
-	want := []string{"0/s", "<0.01/s", "0.02/s", "1/s", "2.50/s", "12.3/s", "123/s", "12,345/s", "0 s", "0.40 ms", "23.4 ms", "1.50 s", "1 min", "2 h",
+	want := []string{"0/s", "<0.01/s", "0.02/s", "1/s", "2.50/s", "12.3/s", "123/s", "12,345/s", "0 s", "<1 ms", "23.4 ms", "1.50 s", "1 min", "2 h",
 		"512 B", "57.7 MiB", "-1,234,567", "12"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
+	"mlsd/internal/tracing"
 	"mlsd/outbox"
 )
 
@@ -45,7 +46,8 @@ type HubConfig struct {
 	Log      *slog.Logger
 	Metrics  Metrics
 	Presence *Presence
-	Buffer   int // bytes of one subscription's buffer; default: 1 MiB
+	Tracer   *tracing.Tracer // nil: none
+	Buffer   int             // bytes of one subscription's buffer; default: 1 MiB
 	// Large is how many bytes of large log entries can be in use, counted once for each
 	// subscription. Default: 512 MiB.
 	Large int64
@@ -60,6 +62,7 @@ type Hub struct {
 	log      *slog.Logger
 	metrics  Metrics
 	presence *Presence
+	tracer   *tracing.Tracer
 	buffer   int
 	patience time.Duration
 	wake     chan struct{}
@@ -87,7 +90,7 @@ type Hub struct {
 // NewHub returns a hub.
 func NewHub(c HubConfig) *Hub {
 	h := &Hub{
-		db: c.DB, log: c.Log, metrics: c.Metrics, presence: c.Presence, buffer: c.Buffer, patience: c.Patience,
+		db: c.DB, log: c.Log, metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience,
 		wake: make(chan struct{}, 1), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
 		reading: make(chan struct{}, catchUps), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*semaphore.Weighted{},
@@ -232,10 +235,32 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 	if batch[0].StreamSeq != h.head+1 { // days were dropped while this node did not run
 		h.jump(stream{head: batch[0].StreamSeq - 1, day: batch[0].day, of: h.of})
 	}
+	spans := h.trace(ctx, batch)
 	h.load(ctx, batch)
 	h.publish(batch)
+	for _, s := range spans {
+		s.End()
+	}
 	h.metrics.Published(len(batch), time.Since(batch[len(batch)-1].At))
 	return len(batch) == tailLimit, nil
+}
+
+// trace begins the spans of events whose writers are traced.
+func (h *Hub) trace(ctx context.Context, batch []*Event) (spans []tracing.Span) {
+	for _, e := range batch {
+		if !e.Kind.LogEntry() {
+			continue
+		}
+		_, span := tracing.Follow(ctx, "event", h.tracer.WriterOf(e.ConvoID, e.Seq))
+		if !span.Traced() {
+			continue
+		}
+		h.mu.Lock()
+		span.Number("event.subscriptions", len(h.byConvo[e.ConvoID]))
+		h.mu.Unlock()
+		spans = append(spans, span)
+	}
+	return spans
 }
 
 // read reads the next events. goesOn says that they follow the hub's head: the stream has no newer

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"mlsd/internal/duration"
 )
 
 // Operation says how long the keys of one operation last. An operation is a method, or work of the
@@ -133,7 +135,7 @@ func (l Lifetimes) with(text string, known func(Operation) bool, set func(*Opera
 			return nil, fmt.Errorf("%s is given twice", name)
 		}
 		given[o.NSID] = true
-		d, err := time.ParseDuration(value)
+		d, err := duration.Parse(value)
 		if err == nil {
 			err = set(&o, d)
 		}
@@ -152,7 +154,7 @@ func (l Lifetimes) named(name string, known func(Operation) bool) (Operation, er
 			return o, nil
 		}
 	}
-	return Operation{}, fmt.Errorf("unknown operation %q: must be one of %s", name, strings.Join(l.names(known), ", "))
+	return Operation{}, fmt.Errorf("unknown operation %q: want one of %s", name, strings.Join(l.names(known), ", "))
 }
 
 // names returns how settings name the known operations.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"mlsd/internal/tracing"
 )
 
 // Bounds of group commit.
@@ -37,6 +39,7 @@ const (
 type batcher struct {
 	write   func(ctx context.Context, drafts []Draft, wait bool) []Result
 	onBatch func(drafts int)
+	tracer  *tracing.Tracer
 	seed    maphash.Seed
 	slots   chan struct{} // a busy convo's lane holds one while it writes
 
@@ -61,7 +64,8 @@ type lane struct {
 // send is a draft and the place for its result.
 type send struct {
 	Draft
-	done chan Result // buffers one result, so that writing to it never blocks
+	span tracing.Span // of the caller
+	done chan Result  // buffers one result, so that writing to it never blocks
 }
 
 func newBatcher(write func(context.Context, []Draft, bool) []Result) *batcher {
@@ -160,10 +164,16 @@ func (b *batcher) runOnce(ln *lane) bool {
 	b.onBatch(len(batch))
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
+	ctx, span := tracing.Shared(ctx, "batch", len(batch), func(i int) tracing.Span { return batch[i].span })
+	defer span.End()
+	span.Number("batch.size", len(batch))
 	for i, r := range b.write(ctx, drafts, ln.convo != nil) {
 		if errors.Is(r.Err, ErrBusy) && ln.convo == nil {
 			b.enqueueBusy(batch[i])
 			continue
+		}
+		if r.Err == nil && !r.Replayed {
+			b.tracer.Wrote(drafts[i].ConvoID, r.Seq, batch[i].span)
 		}
 		batch[i].done <- r
 	}

@@ -17,6 +17,7 @@ import (
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/tracing"
 	"mlsd/mls"
 )
 
@@ -110,6 +111,11 @@ func OnBatch(f func(drafts int)) Option {
 	return func(l *Log) { l.batcher.onBatch = f }
 }
 
+// Traced makes t remember the messages that traced requests append.
+func Traced(t *tracing.Tracer) Option {
+	return func(l *Log) { l.batcher.tracer = t }
+}
+
 // NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be
 // (0: none). faults can be nil.
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Log {
@@ -131,7 +137,9 @@ const duplicateTimeout = 2 * time.Second
 // ErrClosed or ctx's. If ctx ends while the message waits, it is not written. If ctx ends later,
 // the transaction goes on.
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
-	s := &send{Draft: d, done: make(chan Result, 1)}
+	ctx, span := tracing.Start(ctx, "append")
+	defer span.End()
+	s := &send{Draft: d, span: span, done: make(chan Result, 1)}
 	duplicate, err := l.batcher.enqueue(s)
 	if err != nil {
 		return Receipt{}, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
 	"sort"
 	"time"
 
@@ -12,37 +11,29 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/template"
-	"github.com/prometheus/prometheus/util/annotations"
+
+	"mlsd/internal/promtest"
 )
 
 // evaluation evaluates rules over the series of one case, from the case's begin on.
 type evaluation struct {
-	engine *promql.Engine
-	series series
+	series *promtest.Storage
 	since  map[string]map[string]time.Duration // when an alert became active: by its name, and by its labels
 }
 
 func newEvaluation(c ruleCase) (*evaluation, error) {
-	e := &evaluation{
-		engine: promql.NewEngine(promql.EngineOpts{
-			MaxSamples: 1e6, Timeout: time.Minute, NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
-		}),
-		since: map[string]map[string]time.Duration{},
-	}
+	e := &evaluation{series: promtest.New(), since: map[string]map[string]time.Duration{}}
 	for _, s := range c.Series {
 		metric, values, err := parser.ParseSeriesDesc(s.Series + " " + s.Values)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Series, err)
 		}
-		points := promql.Series{Metric: metric}
 		for i, v := range values {
 			if !v.Omitted {
-				points.Floats = append(points.Floats, promql.FPoint{T: int64(i) * time.Duration(c.Interval).Milliseconds(), F: v.Value})
+				e.series.Append(metric, at(time.Duration(i)*time.Duration(c.Interval)), v.Value)
 			}
 		}
-		e.series = append(e.series, points)
 	}
 	return e, nil
 }
@@ -52,17 +43,7 @@ func at(now time.Duration) time.Time { return time.UnixMilli(now.Milliseconds())
 
 // query evaluates an expression.
 func (e *evaluation) query(ctx context.Context, expr string, now time.Duration) (promql.Vector, error) {
-	q, err := e.engine.NewInstantQuery(ctx, e.series, nil, expr, at(now))
-	if err != nil {
-		return nil, err
-	}
-	defer q.Close()
-	result := q.Exec(ctx)
-	if result.Err != nil {
-		return nil, result.Err
-	}
-	vector, err := result.Vector()
-	return slices.Clone(vector), err
+	return e.series.Query(ctx, expr, at(now))
 }
 
 // rule evaluates a rule. It returns the alerts that fire: those whose expression has held for the
@@ -72,13 +53,12 @@ func (e *evaluation) rule(ctx context.Context, r rule, now time.Duration) (firin
 	if err != nil {
 		return nil, err
 	}
+	if r.Record != "" {
+		e.series.Record(r.Record, vector, at(now))
+		return nil, nil
+	}
 	active := map[string]time.Duration{}
 	for _, sample := range vector {
-		if r.Record != "" {
-			metric := labels.NewBuilder(sample.Metric).Set(model.MetricNameLabel, r.Record).Labels()
-			e.series = e.series.record(metric, promql.FPoint{T: now.Milliseconds(), F: sample.F})
-			continue
-		}
 		alert, err := e.alert(ctx, r, sample, now)
 		if err != nil {
 			return nil, err
@@ -121,56 +101,3 @@ func (e *evaluation) alert(ctx context.Context, r rule, sample promql.Sample, no
 	}
 	return flat(r.Alert, metric, texts), nil
 }
-
-// series is a storage.Queryable in memory.
-type series []promql.Series
-
-// record appends a point to the series of metric.
-func (s series) record(metric labels.Labels, p promql.FPoint) series {
-	for i := range s {
-		if labels.Equal(s[i].Metric, metric) {
-			s[i].Floats = append(s[i].Floats, p)
-			return s
-		}
-	}
-	return append(s, promql.Series{Metric: metric, Floats: []promql.FPoint{p}})
-}
-
-// Querier implements [storage.Queryable]. The engine leaves out the samples outside of its range.
-func (s series) Querier(_, _ int64) (storage.Querier, error) { return s, nil }
-
-// Select implements [storage.Querier].
-func (s series) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	set := &seriesSet{at: -1}
-	for _, one := range s {
-		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(one.Metric.Get(m.Name)) }) {
-			set.all = append(set.all, one)
-		}
-	}
-	slices.SortFunc(set.all, func(a, b promql.Series) int { return labels.Compare(a.Metric, b.Metric) })
-	return set
-}
-
-// LabelValues implements [storage.Querier]. Queries do not use it.
-func (series) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-// LabelNames implements [storage.Querier]. Queries do not use it.
-func (series) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-// Close implements [storage.Querier].
-func (series) Close() error { return nil }
-
-// seriesSet implements [storage.SeriesSet].
-type seriesSet struct {
-	all []promql.Series
-	at  int
-}
-
-func (s *seriesSet) Next() bool                        { s.at++; return s.at < len(s.all) }
-func (s *seriesSet) At() storage.Series                { return promql.NewStorageSeries(s.all[s.at]) }
-func (s *seriesSet) Err() error                        { return nil }
-func (s *seriesSet) Warnings() annotations.Annotations { return nil }

@@ -14,6 +14,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/tracing"
 )
 
 // provider makes one call. It returns nil if the call was delivered. Errors: *goneError and
@@ -65,6 +66,9 @@ func (j Job) content() idem.Content {
 func (w *Worker) attempt(ctx context.Context, j Job) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeouts[Kind(j.place.pool)]+2*databaseTimeout)
 	defer cancel()
+	ctx, span := tracing.Follow(ctx, "push", w.tracer.MakerOf(j.ID))
+	defer span.End()
+	span.Number("push.attempt", j.attempt)
 	err := w.faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
 	if err == nil {
 		_, err = w.writes.Run(ctx, idem.Request{
@@ -147,7 +151,13 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, w.timeouts[t.Kind])
 	defer cancel()
+	limited, span := tracing.StartCall(limited, "push call")
+	defer span.End()
+	span.Text("push.kind", string(t.Kind))
 	err := p.call(limited, j, t)
+	if err != nil {
+		span.Failed("not delivered")
+	}
 	if ctx.Err() == nil {
 		w.limits.report(j.place, resultOf(err))
 	}

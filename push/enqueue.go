@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/failpoint"
+	"mlsd/internal/tracing"
 )
 
 // enqueueSQL makes jobs.
@@ -55,6 +56,9 @@ func (w *Worker) FanOut(ctx context.Context) (more bool, err error) {
 // fanOut does one transaction. It reads the members after it has taken the rows. A row that can be
 // taken belongs to a committed message, so everyone who was a member then is read.
 func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
+	var jobs []uuid.UUID
+	var span tracing.Span
+	defer func() { span.End() }()
 	err = pgx.BeginTxFunc(ctx, w.db, pgx.TxOptions{BeginQuery: beginFanout}, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			DELETE FROM push_convos
@@ -77,13 +81,22 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 		if n = len(convos); err != nil || n == 0 {
 			return err
 		}
-		if _, err := tx.Exec(ctx, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began); err != nil {
+		var traced context.Context
+		traced, span = tracing.Shared(ctx, "push fan-out", n, func(i int) tracing.Span { return w.tracer.WriterOf(convos[i], 0) })
+		made, err := tx.Query(traced, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began)
+		if err != nil {
+			return err
+		}
+		if jobs, err = pgx.CollectRows(made, pgx.RowTo[uuid.UUID]); err != nil {
 			return err
 		}
 		return w.faults.Hit(ctx, failpoint.BeforeCommit, NSIDFanout)
 	})
 	if err != nil || n == 0 {
 		return 0, err
+	}
+	for _, job := range jobs {
+		w.tracer.Caused(job, span)
 	}
 	return n, w.faults.Hit(ctx, failpoint.AfterCommit, NSIDFanout)
 }

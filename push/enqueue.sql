@@ -62,3 +62,4 @@ SET reason = CASE WHEN excluded.reason = 'welcome' THEN 'welcome' ELSE push_jobs
 	next_attempt_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.next_attempt_at ELSE excluded.next_attempt_at END,
 	created_at = CASE WHEN push_jobs.heard_by IS NULL THEN push_jobs.created_at ELSE excluded.created_at END
 WHERE push_jobs.heard_by IS NOT NULL OR excluded.reason = 'welcome' AND push_jobs.reason <> 'welcome'
+RETURNING id

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/tracing"
 	"mlsd/internal/worker"
 )
 
@@ -33,8 +34,9 @@ type Config struct {
 	Webhooks *Webhooks // nil: none
 	Metrics  Metrics
 	Log      *slog.Logger
-	Faults   *failpoint.Set // nil: none
-	Timeout  time.Duration  // of one call of a webhook, in total; default: 3 s
+	Faults   *failpoint.Set  // nil: none
+	Tracer   *tracing.Tracer // nil: none
+	Timeout  time.Duration   // of one call of a webhook, in total; default: 3 s
 	// Withheld returns those of the DIDs whose devices are not called now. Their jobs end. Default:
 	// none.
 	Withheld func(context.Context, []syntax.DID) ([]syntax.DID, error)
@@ -54,6 +56,7 @@ type Worker struct {
 	metrics   Metrics
 	log       *slog.Logger
 	faults    *failpoint.Set
+	tracer    *tracing.Tracer
 	webhooks  *Webhooks // for challenges; nil: none
 	timeouts  map[Kind]time.Duration
 	jitter    func(time.Duration) time.Duration
@@ -69,7 +72,7 @@ type Worker struct {
 // NewWorker returns a worker.
 func NewWorker(c Config) *Worker {
 	w := &Worker{
-		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, webhooks: c.Webhooks, metrics: c.Metrics, log: c.Log, faults: c.Faults,
+		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, webhooks: c.Webhooks, metrics: c.Metrics, log: c.Log, faults: c.Faults, tracer: c.Tracer,
 		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout}, jitter: c.Jitter, operation: c.Operation,
 		freed: make(chan struct{}, 1), withheld: c.Withheld,
 	}

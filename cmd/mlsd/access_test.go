@@ -76,7 +76,7 @@ func TestAdminTokens(t *testing.T) {
 	if err := os.WriteFile(file, []byte(write+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly}, "--database-url", pgtest.URL(t), "--admin-token-file", file, "--failpoints", "true")
+	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly}, "--database-url", pgtest.URL(t), "--admin-token-file", file, "--failpoints")
 	for _, page := range []string{"/livez", "/readyz"} {
 		if got := ask(t, http.MethodGet, s.admin+page); got != http.StatusOK {
 			t.Errorf("%s without a token: %d", page, got)
@@ -125,8 +125,8 @@ func TestOpenAdminListenerNeedsAToken(t *testing.T) {
 		{[]string{"MLSD_ADMIN_TOKEN=sixteen characters and more"}, nil, "without spaces"},
 		{[]string{"MLSD_ADMIN_READ_TOKEN=sixteen-characters"}, nil, "MLSD_ADMIN_TOKEN is not"},
 		{[]string{"MLSD_ADMIN_READ_TOKEN=sixteen-characters", "MLSD_ADMIN_TOKEN=sixteen-characters"}, nil, "must differ"},
-		{[]string{"MLSD_ADMIN_TOKEN=sixteen-characters", "MLSD_ADMIN_TOKEN_FILE=/dev/null"}, nil, "are both set"},
-		{[]string{"MLSD_ADMIN_TOKEN_FILE=/dev/null"}, nil, "is empty"},
+		{[]string{"MLSD_ADMIN_TOKEN=sixteen-characters", "MLSD_ADMIN_TOKEN_FILE=/dev/null"}, nil, "MLSD_ADMIN_TOKEN is set too"},
+		{[]string{"MLSD_ADMIN_TOKEN_FILE=/dev/null"}, nil, "the file is empty"},
 		{[]string{"MLSD_ADMIN_TOKEN_FILE=/nowhere/token"}, nil, "no such file"},
 	} {
 		launch(t, c.environ, append([]string{"--database-url", "postgres://127.0.0.1:1/none"}, c.args...)...).fails(c.want)

@@ -19,7 +19,7 @@ func (n *node) admin(access *admin.Access, pages *console.Console, log *slog.Log
 	var handle admin.Handle = func(pattern string, level admin.Level, h http.Handler) { mux.Handle(pattern, access.Protect(level, h)) }
 	handle("GET /livez", admin.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
 	handle("GET /readyz", admin.Open, n.readiness(log))
-	handle("GET /metrics", admin.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{}))
+	handle("GET /metrics", admin.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	handle("GET /check", admin.Read, &checker{n.db.maintenance, log, n.checks})
 	handle("GET /check/clients", admin.Read, clientFaults(n.db.maintenance, log))
 	handle("GET /debug/pprof/", admin.Write, http.HandlerFunc(pprof.Index))
@@ -39,16 +39,20 @@ func (n *node) admin(access *admin.Access, pages *console.Console, log *slog.Log
 // schema. It asks nobody: see schemaWatch.
 func (n *node) readiness(log *slog.Logger) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		fault := n.schema.fault()
-		if !n.ready.Load() {
-			fault = "not serving"
-		}
-		if fault != "" {
+		if fault := n.fault(); fault != "" {
 			writeText(w, log, http.StatusServiceUnavailable, fault)
 			return
 		}
 		writeText(w, log, http.StatusOK, "ok")
 	}
+}
+
+// fault says why the node is not ready, or "".
+func (n *node) fault() string {
+	if !n.ready.Load() {
+		return "not serving"
+	}
+	return n.schema.fault()
 }
 
 // armFailpoint arms the failpoint that the query names.

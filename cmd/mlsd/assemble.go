@@ -12,7 +12,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"mlsd/accounts"
 	"mlsd/admin"
@@ -31,6 +30,7 @@ import (
 	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
+	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
 	"mlsd/internal/worker"
 	"mlsd/keypackages"
@@ -46,6 +46,7 @@ const scrapeInterval = 15 * time.Second
 // node is the parts of the server, connected to each other. None of them runs yet.
 type node struct {
 	db           pools
+	tracer       *tracing.Tracer      // nil: none
 	reg          *prometheus.Registry // of the metrics of this node
 	stored       *prometheus.Registry // of those that are read from the database
 	ready        atomic.Bool
@@ -80,22 +81,22 @@ type node struct {
 	relay        *relay.Follower     // nil unless Config.RelayURL
 }
 
-// assemble makes a node that listens on addr.
-func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{db: db, rounds: worker.NewRounds(), reg: prometheus.NewRegistry(), stored: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
-	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+// assemble makes a node that listens on addr. tracer can be nil.
+func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *slog.Logger) (*node, error) {
+	n := &node{db: db, tracer: tracer, rounds: worker.NewRounds(), reg: prometheus.NewRegistry(), stored: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
+	n.registerNode()
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
 	}
 	if err := cfg.complete(addr); err != nil {
 		return nil, err
 	}
-	auth, err := n.authenticator(cfg)
+	metrics := api.NewMetrics(n.reg)
+	auth, err := n.authenticator(cfg, metrics)
 	if err != nil {
 		return nil, err
 	}
 	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities, Log: log})
-	metrics := api.NewMetrics(n.reg)
 	n.assembleMaintenance(cfg, addr, metrics, log)
 	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed))
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
@@ -111,10 +112,11 @@ func assemble(cfg Config, db pools, addr net.Addr, log *slog.Logger) (*node, err
 	if n.push, err = n.pushWorker(cfg, writes, metrics, log); err != nil {
 		return nil, err
 	}
-	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved))
+	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved),
+		messages.Traced(tracer))
 	n.cursors, n.deliveries = convos.NewCursors(db.requests, n.faults), welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
 	n.api, err = api.New(api.Config{
-		DB: db.requests, Auth: auth, Sessions: n.sessions, Metrics: metrics, Log: log,
+		DB: db.requests, Auth: auth, Sessions: n.sessions, Metrics: metrics, Tracer: tracer, Log: log,
 		Writes:     writes,
 		Quotas:     n.quotas,
 		Lifetimes:  cfg.Lifetimes,
@@ -152,9 +154,9 @@ func (c *Config) complete(addr net.Addr) error {
 }
 
 // authenticator verifies callers' tokens and records their use.
-func (n *node) authenticator(cfg Config) (_ *serviceauth.Validator, err error) {
+func (n *node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.Validator, err error) {
 	n.identities, err = serviceauth.NewDirectory(serviceauth.DirectoryConfig{
-		PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback, DB: n.db.requests,
+		PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback, DB: n.db.requests, OnLookup: metrics.LookedUp,
 	})
 	if err != nil {
 		return nil, err
@@ -198,7 +200,7 @@ func nodeName(addr net.Addr) string {
 func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
 	n.presence = events.NewPresence(db, log, events.Runs(events.Release{Build: version(), Schema: migrations.Newest()}))
-	n.hub = events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: metrics, Presence: n.presence})
+	n.hub = events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: db, Log: log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Wake, Faults: n.faults,
 	})
@@ -251,6 +253,7 @@ func (n *node) assembleEraser(log *slog.Logger) *erasure.Store {
 func (n *node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics, log *slog.Logger) (*push.Worker, error) {
 	c := push.Config{
 		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld, Metrics: metrics, Log: log, Faults: n.faults,
+		Tracer: n.tracer,
 	}
 	if cfg.APNs != (push.APNsKey{}) {
 		var err error

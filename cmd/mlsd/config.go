@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"sort"
 	"strconv"
 	"strings"
@@ -25,19 +24,22 @@ import (
 	"mlsd/welcome"
 )
 
-// Config is what an operator can set by flag or by environment variable.
+// Config is what an operator can set by flag, by environment variable or in a file.
 type Config struct {
 	// Listen (MLSD_LISTEN) is the address of the public listener.
 	Listen string
 	// AdminListen (MLSD_ADMIN_LISTEN) is the address of the admin listener: metrics, health,
 	// profiles, and what the command admin calls.
 	AdminListen string
-	// Admin: who may use the admin listener (MLSD_ADMIN_TOKEN, MLSD_ADMIN_READ_TOKEN and their files,
+	// Admin: who may use the admin listener (MLSD_ADMIN_TOKEN, MLSD_ADMIN_READ_TOKEN or their files,
 	// MLSD_ADMIN_HOSTS), and where the command admin finds it (MLSD_ADMIN_URL).
 	Admin AdminConfig
 	// DatabaseURL (MLSD_DATABASE_URL) is a PostgreSQL that the operator runs. Empty: mlsd runs one
 	// of its own in DataDir.
 	DatabaseURL string
+	// WaitForDatabase (MLSD_WAIT_FOR_DATABASE) is how long the operator's PostgreSQL may take to answer
+	// at the start.
+	WaitForDatabase time.Duration
 	// DataDir (MLSD_DATA_DIR) holds the private PostgreSQL.
 	DataDir string
 	// WALArchive (MLSD_WAL_ARCHIVE) is a directory to which the private PostgreSQL copies its WAL, and
@@ -100,9 +102,13 @@ type Config struct {
 	// LogLevel (MLSD_LOG_LEVEL) and LogFormat (MLSD_LOG_FORMAT: json or text).
 	LogLevel  slog.Level
 	LogFormat string
-	// Requests: how many successes leave a trace, one in Sample (MLSD_REQUEST_SAMPLE; 0: none), and how
+	// Requests: which share of successes is recorded, one in Sample (MLSD_REQUEST_SAMPLE; 0: none), and how
 	// long rows of requests are kept (MLSD_REQUEST_RETENTION).
 	Requests RequestsConfig
+	// TracesURL (MLSD_TRACES_URL) is the collector that gets traces. Empty: there are none.
+	// TracesSample (MLSD_TRACES_SAMPLE) is the share of requests that are traced.
+	TracesURL    string
+	TracesSample float64
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
 	Failpoints bool
@@ -116,66 +122,38 @@ type RequestsConfig struct {
 
 // AdminConfig says who may use the admin listener, and where it is.
 type AdminConfig struct {
-	Token, TokenFile         string // at most one of each pair
-	ReadToken, ReadTokenFile string
-	Hosts                    []string // besides loopback and the listener's own address
-	URL                      string   // for the command admin
+	Tokens admin.Tokens
+	Hosts  []string // besides loopback and the listener's own address
+	URL    string   // for the command admin
 }
 
-// tokens reads the tokens. A file is read once: a new token needs a new start.
-func (c AdminConfig) tokens() (t admin.Tokens, err error) {
-	if t.Write, err = secret("MLSD_ADMIN_TOKEN", c.Token, c.TokenFile); err != nil {
-		return t, err
-	}
-	t.Read, err = secret("MLSD_ADMIN_READ_TOKEN", c.ReadToken, c.ReadTokenFile)
-	return t, err
-}
-
-// secret returns the value of a setting that can also stand in a file. White space around it does
-// not count there. name is the setting's.
-func secret(name, value, file string) (string, error) {
-	switch {
-	case file == "":
-		return value, nil
-	case value != "":
-		return "", fmt.Errorf("%s and %s_FILE are both set: set one of them", name, name)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("%s_FILE: %w", name, err)
-	}
-	if value = strings.TrimSpace(string(text)); value == "" {
-		return "", fmt.Errorf("%s_FILE: %s is empty", name, file)
-	}
-	return value, nil
-}
-
-// flags returns the settings as command-line flags. Their defaults come from env.
+// flags returns the settings as command-line flags. A variable of env sets its flag unless the
+// command line does.
 func flags(env map[string]string) []cli.Flag {
 	out := make([]cli.Flag, len(settings))
 	for i, s := range settings {
-		value, set := env[s.env]
-		if !set {
-			value = s.value
+		var (
+			usage   = s.usage + " (" + s.env + ")"
+			sources = cli.NewValueSourceChain(fromEnv{env, s.env})
+		)
+		if s.onOff {
+			out[i] = &switchFlag{Name: s.flag(), Usage: usage, Value: s.value, DefaultText: s.value, Sources: sources}
+		} else {
+			out[i] = &cli.StringFlag{Name: s.flag(), Usage: usage, Value: s.value, DefaultText: strconv.Quote(s.value), Sources: sources}
 		}
-		out[i] = &cli.StringFlag{Name: s.flag(), Usage: s.usage + " (" + s.env + ")", Value: value, DefaultText: strconv.Quote(s.value)}
 	}
 	return out
 }
 
 // environment reads the MLSD_* variables. An unknown one is an error, because it has no effect.
 func environment(environ []string) (map[string]string, error) {
-	known := map[string]bool{}
-	for _, s := range settings {
-		known[s.env] = true
-	}
 	env := map[string]string{}
 	var unknown []string
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		switch {
 		case !strings.HasPrefix(name, envPrefix), strings.HasPrefix(name, testPrefix), name == vectorsVariable:
-		case !known[name]:
+		case !known(name):
 			unknown = append(unknown, name)
 		default:
 			env[name] = value
@@ -194,13 +172,48 @@ const (
 	vectorsVariable = "MLSD_MLS_VECTORS"
 )
 
-// configure reads the configuration from the flags.
+// chosen is the value of a setting, and where it stands.
+type chosen struct {
+	value string
+	file  string // file and line; "": not in a file
+	set   bool   // it is not the default
+}
+
+// choose returns the value of each setting, by its variable: what the command line says, else the
+// environment, else the file that MLSD_ENV_FILE names, else the default.
+func choose(cmd *cli.Command) (map[string]chosen, error) {
+	file, err := readEnvFile(cmd.String(envFileFlag))
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]chosen{}
+	for _, s := range settings {
+		inFile, found := file[s.env]
+		switch {
+		case cmd.IsSet(s.flag()) || !found:
+			all[s.env] = chosen{value: cmd.String(s.flag()), set: cmd.IsSet(s.flag())}
+		default:
+			all[s.env] = inFile
+		}
+	}
+	return all, nil
+}
+
+// configure reads the configuration. The error tells everything that is wrong with single settings.
 func configure(cmd *cli.Command) (Config, error) {
 	c := Config{Lifetimes: api.Lifetimes(), Quotas: quota.Limits{}}
+	all, err := choose(cmd)
+	if err != nil {
+		return c, err
+	}
+	var errs []error
 	for _, s := range settings {
-		if err := s.parse(&c, cmd.String(s.flag())); err != nil {
-			return c, fmt.Errorf("--%s (%s): %w", s.flag(), s.env, err)
+		if err := s.parse(&c, all[s.env].value); err != nil {
+			errs = append(errs, s.refuse(all[s.env], err))
 		}
+	}
+	if len(errs) > 0 {
+		return c, errors.Join(errs...)
 	}
 	if least := c.EventRetention + 24*time.Hour; c.MessageRetention != 0 && c.MessageRetention < least {
 		// An event names a message, and a late retry needs the message's key. Both must find it.
@@ -217,29 +230,14 @@ func configure(cmd *cli.Command) (Config, error) {
 	return c, nil
 }
 
-// checkPublicURL fails unless the URL of the service is known. Tickets for WebSockets name it.
-func (c Config) checkPublicURL() error {
-	if c.PublicURL == "" && c.ServiceDID != "" && api.PublicURL(c.ServiceDID) == "" {
-		return fmt.Errorf("--public-url (MLSD_PUBLIC_URL) must be set: %s does not say where clients reach the service, as a did:web does", c.ServiceDID)
+// refuse says which setting has which value, and what is wrong with it. It never tells a secret.
+func (s setting) refuse(v chosen, err error) error {
+	where := s.env
+	if v.file != "" {
+		where += " in " + v.file
 	}
-	return nil
-}
-
-// checkArchive fails if a WAL archive is set for a PostgreSQL that the operator runs.
-func (c Config) checkArchive() error {
-	if c.WALArchive != "" && c.DatabaseURL != "" {
-		return fmt.Errorf("--wal-archive (MLSD_WAL_ARCHIVE): %w", errNotPrivate)
+	if s.secret {
+		return fmt.Errorf("--%s (%s): %w", s.flag(), where, err)
 	}
-	return nil
-}
-
-// checkAccounts fails if a setting about accounts lacks the one that it belongs to.
-func (c Config) checkAccounts() error {
-	switch {
-	case (c.Admit == accounts.ModeAllowlist) != (c.AdmitFile != ""):
-		return errors.New("--admit-file (MLSD_ADMIT_FILE) must be set with MLSD_ADMIT=allowlist, and only then")
-	case c.RelayKind != "" && c.RelayURL == "":
-		return errors.New("--relay-kind (MLSD_RELAY_KIND) must not be set without MLSD_RELAY_URL")
-	}
-	return nil
+	return fmt.Errorf("--%s (%s) is %q: %w", s.flag(), where, v.value, err)
 }

@@ -24,7 +24,7 @@ import (
 
 // settingCases has a row for every setting: two valid values, what they and the default mean, and
 // invalid values.
-func settingCases() map[string]struct {
+func settingCases(t *testing.T) map[string]struct {
 	env, flag string // values
 	get       func(Config) any
 	envWant   any
@@ -32,6 +32,7 @@ func settingCases() map[string]struct {
 	unset     any
 	bad       []string
 } {
+	t.Helper()
 	type row = struct {
 		env, flag string
 		get       func(Config) any
@@ -51,7 +52,17 @@ func settingCases() map[string]struct {
 		}
 		return r
 	}
+	first, second := secretFiles(t)
+	inFile := func(get func(Config) any) row {
+		return row{first, second, get, "postgres://a/b", "postgres://c/d", "", []string{"/nowhere/secret", os.DevNull}}
+	}
 	return map[string]row{
+		"MLSD_ENV_FILE":              {os.DevNull, os.DevNull, func(Config) any { return nil }, nil, nil, nil, []string{"/nowhere/mlsd.env"}},
+		"MLSD_ADMIN_TOKEN_FILE":      inFile(func(c Config) any { return c.Admin.Tokens.Write }),
+		"MLSD_ADMIN_READ_TOKEN_FILE": inFile(func(c Config) any { return c.Admin.Tokens.Read }),
+		"MLSD_DATABASE_URL_FILE":     inFile(func(c Config) any { return c.DatabaseURL }),
+		"MLSD_WAIT_FOR_DATABASE": {"60s", "2m", func(c Config) any { return c.WaitForDatabase }, time.Minute, 2 * time.Minute, time.Duration(0),
+			[]string{"", "60", "-1s"}},
 		"MLSD_LISTEN": {"127.0.0.1:1", "[::1]:2", func(c Config) any { return c.Listen }, "127.0.0.1:1", "[::1]:2", "127.0.0.1:8080",
 			[]string{"", "8080", "localhost", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80"}},
 		"MLSD_ADMIN_LISTEN": {"127.0.0.1:1", ":2", func(c Config) any { return c.AdminListen }, "127.0.0.1:1", ":2", "127.0.0.1:8081",
@@ -73,10 +84,10 @@ func settingCases() map[string]struct {
 			welcome.Release, welcome.Release, []string{"", "keep"}},
 		"MLSD_EVENT_RETENTION": {"1h", "48h", func(c Config) any { return c.EventRetention }, time.Hour, 48 * time.Hour, 168 * time.Hour,
 			[]string{"", "7", "0s", "-1h"}},
-		"MLSD_MESSAGE_RETENTION": {"2160h", "192h", func(c Config) any { return c.MessageRetention }, 90 * 24 * time.Hour, 8 * 24 * time.Hour,
+		"MLSD_MESSAGE_RETENTION": {"90d", "192h", func(c Config) any { return c.MessageRetention }, 90 * 24 * time.Hour, 8 * 24 * time.Hour,
 			time.Duration(0), []string{"90", "-1h", "191h"}}, // the default of MLSD_EVENT_RETENTION and a day
 		// Finding S5
-		"MLSD_IDEMPOTENCY_TTL": {"createConvo=48h,push=2h", "createConvo=1h, getKeyPackages=720h", func(c Config) any { return lives(c.Lifetimes) },
+		"MLSD_IDEMPOTENCY_TTL": {"createConvo=2d,push=2h", "createConvo=1h, getKeyPackages=720h", func(c Config) any { return lives(c.Lifetimes) },
 			[]string{"createConvo=48h0m0s", "push=2h0m0s", "getKeyPackages=30m0s", "addMembers=168h0m0s"},
 			[]string{"createConvo=1h0m0s", "push=24h0m0s", "getKeyPackages=720h0m0s", "addMembers=168h0m0s"},
 			[]string{"createConvo=168h0m0s", "push=24h0m0s", "getKeyPackages=30m0s", "addMembers=168h0m0s"},
@@ -97,22 +108,20 @@ func settingCases() map[string]struct {
 			[]string{"", "-1", "1.5", "4294967296"}},
 		"MLSD_RATE_DID": {"1.5", "2", func(c Config) any { return c.Rates.DID.PerSecond }, 1.5, 2.0, 20.0,
 			[]string{"", "0", "-1", "NaN", "Inf", "1e999"}},
-		"MLSD_RATE_DID_BURST":        {"1", "2", func(c Config) any { return c.Rates.DID.Burst }, 1, 2, 400, []string{"", "0", "-1", "1.5"}},
-		"MLSD_RATE_IP":               {"1", "2", func(c Config) any { return c.Rates.IP.PerSecond }, 1.0, 2.0, 200.0, []string{"", "0", "many"}},
-		"MLSD_RATE_IP_BURST":         {"1", "2", func(c Config) any { return c.Rates.IP.Burst }, 1, 2, 2000, []string{"", "0"}},
-		"MLSD_ADMIN_TOKEN":           {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.Token }, "0123456789abcdef", "fedcba9876543210", "", nil},
-		"MLSD_ADMIN_TOKEN_FILE":      {"/a", "/b", func(c Config) any { return c.Admin.TokenFile }, "/a", "/b", "", nil},
-		"MLSD_ADMIN_READ_TOKEN":      {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.ReadToken }, "0123456789abcdef", "fedcba9876543210", "", nil},
-		"MLSD_ADMIN_READ_TOKEN_FILE": {"/a", "/b", func(c Config) any { return c.Admin.ReadTokenFile }, "/a", "/b", "", nil},
-		"MLSD_ADMIN_HOSTS":           {"a.example", "b.example, 192.0.2.1", func(c Config) any { return strings.Join(c.Admin.Hosts, "+") }, "a.example", "b.example+192.0.2.1", "", nil},
-		"MLSD_ADMIN_URL":             {"http://a.example:1", "https://b.example", func(c Config) any { return c.Admin.URL }, "http://a.example:1", "https://b.example", "", []string{"a.example", "ftp://a.example"}},
+		"MLSD_RATE_DID_BURST":   {"1", "2", func(c Config) any { return c.Rates.DID.Burst }, 1, 2, 400, []string{"", "0", "-1", "1.5"}},
+		"MLSD_RATE_IP":          {"1", "2", func(c Config) any { return c.Rates.IP.PerSecond }, 1.0, 2.0, 200.0, []string{"", "0", "many"}},
+		"MLSD_RATE_IP_BURST":    {"1", "2", func(c Config) any { return c.Rates.IP.Burst }, 1, 2, 2000, []string{"", "0"}},
+		"MLSD_ADMIN_TOKEN":      {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.Tokens.Write }, "0123456789abcdef", "fedcba9876543210", "", nil},
+		"MLSD_ADMIN_READ_TOKEN": {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.Tokens.Read }, "0123456789abcdef", "fedcba9876543210", "", nil},
+		"MLSD_ADMIN_HOSTS":      {"a.example", "b.example, 192.0.2.1", func(c Config) any { return strings.Join(c.Admin.Hosts, "+") }, "a.example", "b.example+192.0.2.1", "", nil},
+		"MLSD_ADMIN_URL":        {"http://a.example:1", "https://b.example", func(c Config) any { return c.Admin.URL }, "http://a.example:1", "https://b.example", "", []string{"a.example", "ftp://a.example"}},
 		"MLSD_ADMIT": {"closed", "open", func(c Config) any { return c.Admit }, accounts.ModeClosed, accounts.ModeOpen, accounts.ModeOpen,
 			[]string{"", "all"}},
 		"MLSD_ADMIT_FILE": {"/a", "/b", func(c Config) any { return c.AdmitFile }, "/a", "/b", "", nil},
 		"MLSD_RELAY_URL": {"wss://relay.example.com", "http://127.0.0.1:1/subscribe", func(c Config) any { return c.RelayURL },
 			"wss://relay.example.com", "http://127.0.0.1:1/subscribe", "", []string{"relay.example.com", "ftp://a", "wss://u:p@a", "wss://a?cursor=1"}},
 		"MLSD_RELAY_KIND": {"jetstream", "repos", func(c Config) any { return c.RelayKind }, relay.Jetstream, relay.Repos, relay.Kind(""), []string{"firehose"}},
-		"MLSD_ERASE_AFTER": {"24h", "0", func(c Config) any { return c.EraseAfter }, 24 * time.Hour, time.Duration(0), 720 * time.Hour,
+		"MLSD_ERASE_AFTER": {"1d", "0", func(c Config) any { return c.EraseAfter }, 24 * time.Hour, time.Duration(0), 720 * time.Hour,
 			[]string{"", "30", "-1h"}},
 		"MLSD_TRUSTED_PROXIES": {"10.0.0.0/8", "10.1.0.0/16, fd00::/8", func(c Config) any { return c.TrustedProxies },
 			[]netip.Prefix{network("10.0.0.0/8")}, []netip.Prefix{network("10.1.0.0/16"), network("fd00::/8")}, []netip.Prefix(nil),
@@ -128,8 +137,24 @@ func settingCases() map[string]struct {
 		"MLSD_LOG_LEVEL": {"debug", "error", func(c Config) any { return c.LogLevel }, slog.LevelDebug, slog.LevelError, slog.LevelInfo,
 			[]string{"", "loud"}},
 		"MLSD_LOG_FORMAT": {"text", "json", func(c Config) any { return c.LogFormat }, "text", "json", "json", []string{"", "xml"}},
-		"MLSD_FAILPOINTS": {"true", "false", func(c Config) any { return c.Failpoints }, true, false, false, []string{"", "on"}},
+		"MLSD_TRACES_URL": {"http://a.example:4318/v1/traces", "https://b.example", func(c Config) any { return c.TracesURL },
+			"http://a.example:4318/v1/traces", "https://b.example", "", []string{"a.example", "ftp://a.example"}},
+		"MLSD_TRACES_SAMPLE": {"1", "0", func(c Config) any { return c.TracesSample }, 1.0, 0.0, 0.01, []string{"", "1%", "1.1", "-1", "NaN"}},
+		"MLSD_FAILPOINTS":    {"true", "false", func(c Config) any { return c.Failpoints }, true, false, false, []string{"", "on"}},
 	}
+}
+
+// secretFiles makes two files with a secret that is also a URL of a database.
+func secretFiles(t *testing.T) (first, second string) {
+	t.Helper()
+	dir := t.TempDir()
+	first, second = filepath.Join(dir, "first"), filepath.Join(dir, "second")
+	for path, secret := range map[string]string{first: " postgres://a/b\n", second: "postgres://c/d"} {
+		if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return first, second
 }
 
 // lives returns some lifetimes as the setting writes them.
@@ -144,12 +169,12 @@ func lives(l idem.Lifetimes) (pairs []string) {
 func TestLifetimeMessages(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{
-		"MLSD_IDEMPOTENCY_TTL=getKeyPackages=29m": "--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): getKeyPackages=29m: must be at least 30m0s: without its record a repetition claims other KeyPackages while the first claim still lasts",
-		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): unknown operation "sendMessage": must be one of acceptConvo, addMembers, blockActor, createConvo, eraseMyAccount, getKeyPackages, leaveConvo, ` +
+		"MLSD_IDEMPOTENCY_TTL=getKeyPackages=29m": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "getKeyPackages=29m": getKeyPackages=29m: must be at least 30m0s: without its record a repetition claims other KeyPackages while the first claim still lasts`,
+		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "sendMessage=1h": unknown operation "sendMessage": want one of acceptConvo, addMembers, blockActor, createConvo, eraseMyAccount, getKeyPackages, leaveConvo, ` +
 			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, withdrawKeyPackages`,
-		"MLSD_IDEMPOTENCY_TTL=2h":              `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL): "2h" is not a pair such as acceptConvo=24h`,
-		"MLSD_IDEMPOTENCY_LEASE=default=2h":    "--idempotency-lease (MLSD_IDEMPOTENCY_LEASE): default=2h: must be from 15s to 1h0m0s",
-		"MLSD_IDEMPOTENCY_LEASE=addMembers=1m": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE): unknown operation "addMembers": must be one of default, push`,
+		"MLSD_IDEMPOTENCY_TTL=2h":              `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "2h": "2h" is not a pair such as acceptConvo=24h`,
+		"MLSD_IDEMPOTENCY_LEASE=default=2h":    `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "default=2h": default=2h: must be from 15s to 1h0m0s`,
+		"MLSD_IDEMPOTENCY_LEASE=addMembers=1m": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "addMembers=1m": unknown operation "addMembers": want one of default, push`,
 	} {
 		if _, err := parse(t, []string{setting}); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v, want\n%s", setting, err, want)
@@ -176,7 +201,7 @@ func parse(t *testing.T, environ []string, args ...string) (cfg Config, err erro
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	cases := settingCases()
+	cases := settingCases(t)
 	if len(cases) != len(settings) {
 		t.Errorf("%d settings, %d of them tested", len(settings), len(cases))
 	}
@@ -203,13 +228,16 @@ func TestSettings(t *testing.T) {
 			}
 			env := []string{s.env + "=" + tc.env}
 			check("by environment", tc.envWant, env)
-			check("by flag", tc.flagWant, nil, "--"+s.flag(), tc.flag)
+			check("by flag", tc.flagWant, nil, "--"+s.flag()+"="+tc.flag)
 			check("by both; the flag wins", tc.flagWant, env, "--"+s.flag()+"="+tc.flag)
 			for _, bad := range tc.bad {
 				for how, parsed := range map[string]func() (Config, error){
 					"variable": func() (Config, error) { return parse(t, []string{s.env + "=" + bad}) },
 					"flag":     func() (Config, error) { return parse(t, nil, "--"+s.flag()+"="+bad) },
 				} {
+					if s.onOff && bad == "" && how == "flag" {
+						continue // --switch= is --switch
+					}
 					if _, err := parsed(); err == nil || !strings.Contains(err.Error(), s.env) || !strings.Contains(err.Error(), "--"+s.flag()) {
 						t.Errorf("%s %q: the error does not name it: %v", how, bad, err)
 					}

@@ -22,7 +22,7 @@ const reachTimeout = 15 * time.Second
 // returns that too. The caller stops it.
 func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *localpg.Server, error) {
 	if cfg.DatabaseURL != "" {
-		return cfg.DatabaseURL, nil, reach(ctx, cfg.DatabaseURL, reachTimeout)
+		return cfg.DatabaseURL, nil, awaitDatabase(ctx, cfg, log)
 	}
 	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log, Archive: cfg.WALArchive})
 	if err != nil {
@@ -51,6 +51,30 @@ func withDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url
 		defer func() { err = errors.Join(err, stopDatabase(ctx, own)) }()
 	}
 	return do(url)
+}
+
+// waitPoll is the time between two attempts to reach a database that is waited for.
+const waitPoll = time.Second
+
+// awaitDatabase fails unless the operator's PostgreSQL accepts a connection before
+// Config.WaitForDatabase is over. What waiting cannot mend, such as a wrong password, fails at once.
+func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
+	end := time.Now().Add(cfg.WaitForDatabase)
+	for said := false; ; {
+		err := reach(ctx, cfg.DatabaseURL, reachTimeout)
+		if err == nil || ctx.Err() != nil || !pgpool.Unavailable(err) || time.Now().After(end) {
+			return err
+		}
+		if !said {
+			log.Warn("the database does not answer yet: waiting", "at_most", cfg.WaitForDatabase.String(), "error", err)
+			said = true
+		}
+		select {
+		case <-time.After(waitPoll):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // reach fails unless the operator's PostgreSQL accepts a connection within timeout, with a session of

@@ -37,6 +37,8 @@ func devCommand(stdout, stderr io.Writer) *cli.Command {
 // have no effect. The value says why.
 var productionSettings = map[string]string{
 	"MLSD_DATABASE_URL":          "it has a database of its own, and erases it",
+	"MLSD_DATABASE_URL_FILE":     "it has a database of its own, and erases it",
+	"MLSD_WAIT_FOR_DATABASE":     "it has a database of its own",
 	"MLSD_DATA_DIR":              "its database is gone at the end",
 	"MLSD_WAL_ARCHIVE":           "its database is gone at the end",
 	"MLSD_PLC_URL":               "it is the PLC directory itself",
@@ -56,9 +58,13 @@ var productionSettings = map[string]string{
 
 // checkDevelopment fails if a setting says that this is to be a real server.
 func checkDevelopment(cmd *cli.Command) error {
+	all, err := choose(cmd)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for _, s := range settings {
-		value := cmd.String(s.flag())
+		value := all[s.env].value
 		why, production := productionSettings[s.env]
 		switch {
 		case value == s.value:
@@ -67,7 +73,7 @@ func checkDevelopment(cmd *cli.Command) error {
 			why, production = "a host's name is a real service's", true
 		case s.env == "MLSD_PUBLIC_URL" && !strings.HasPrefix(value, "http://"):
 			why, production = "https is a real service's", true
-		case s.env == "MLSD_APNS_KEY_FILE" && cmd.String("apns-host") == "":
+		case s.env == "MLSD_APNS_KEY_FILE" && all["MLSD_APNS_HOST"].value == "":
 			why, production = "without MLSD_APNS_HOST, it would call real devices", true
 		}
 		if production {
@@ -104,15 +110,15 @@ func dev(ctx context.Context, cfg Config, expose bool, stdout, stderr io.Writer)
 		log.Warn("anyone who reaches this address can sign as any account and erase everything", "listen", cfg.Listen)
 	}
 	tuneMemory(log)
-	listen, err := net.Listen("tcp", cfg.Listen)
+	listener, err := listen(listenFlag, cfg.Listen)
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	defer closeQuietly(listen, log)
-	if err := cfg.forDevelopment(listen.Addr()); err != nil {
 		return err
 	}
-	nodes, err := startInstances(ctx, cfg, listen, log)
+	defer closeQuietly(listener, log)
+	if err := cfg.forDevelopment(listener.Addr()); err != nil {
+		return err
+	}
+	nodes, err := startInstances(ctx, cfg, listener, log)
 	if err != nil {
 		return unlessInterrupted(ctx, err, log)
 	}
@@ -121,7 +127,7 @@ func dev(ctx context.Context, cfg Config, expose bool, stdout, stderr io.Writer)
 		URL: cfg.PLCURL, ServiceDID: cfg.ServiceDID, Version: version(), Service: nodes, Reset: nodes.reset, Log: log,
 	}), log)
 	server.ConnContext = devserver.ConnContext
-	return serveDev(ctx, server, listen, nodes, stdout, log)
+	return serveDev(ctx, server, listener, nodes, stdout, log)
 }
 
 // forDevelopment completes the configuration of a server that listens on addr.

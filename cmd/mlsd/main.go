@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
+	"strconv"
 	"syscall"
 
 	"github.com/urfave/cli/v3"
@@ -39,15 +39,18 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	app := &cli.Command{
 		Name:      "mlsd",
 		Usage:     "the delivery service for MLS groups of AT Protocol clients",
-		Version:   version(),
+		Version:   built().String(),
 		Writer:    stdout,
 		ErrWriter: stderr,
 		Flags:     flags(env),
 		Action:    serveAction,
+
+		EnableShellCompletion: true,
 		// main prints the error and exits.
 		ExitErrHandler: func(context.Context, *cli.Command, error) {},
 		Commands: []*cli.Command{
 			{Name: "serve", Usage: "serve (the default)", Action: serveAction},
+			checkConfigCommand(stdout, stderr),
 			migrateCommand(stdout, stderr),
 			backupCommand(stdout),
 			restoreCommand(stdout, stderr),
@@ -55,6 +58,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
 			devCommand(stdout, stderr),
+			versionCommand(stdout),
 		},
 	}
 	return app.Run(ctx, args)
@@ -67,7 +71,7 @@ type action func(ctx context.Context, cfg Config, cmd *cli.Command) error
 func withConfig(arguments int, do action) cli.ActionFunc {
 	return func(ctx context.Context, cmd *cli.Command) error {
 		if cmd.Args().Len() > arguments {
-			return fmt.Errorf("%s: unknown command or argument %q", cmd.FullName(), cmd.Args().Get(arguments))
+			return unknownArgument(cmd, cmd.Args().Get(arguments))
 		}
 		cfg, err := configure(cmd)
 		if err != nil {
@@ -77,17 +81,11 @@ func withConfig(arguments int, do action) cli.ActionFunc {
 	}
 }
 
-// version returns the revision that the binary was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+// unknownArgument refuses an argument.
+func unknownArgument(cmd *cli.Command, argument string) error {
+	hint := ""
+	if _, err := strconv.ParseBool(argument); err == nil {
+		hint = " (the value of a switch stands after =: --failpoints=" + argument + ")"
 	}
-	revision := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			revision = s.Value
-		}
-	}
-	return revision
+	return fmt.Errorf("%s: unknown command or argument %q%s", cmd.FullName(), argument, hint)
 }

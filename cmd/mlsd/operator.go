@@ -100,10 +100,7 @@ func callMethod(ctx context.Context, cfg Config, m admin.Method, c admin.Call, a
 	if err != nil {
 		return fmt.Errorf("make the request: %w", err)
 	}
-	tokens, err := cfg.Admin.tokens()
-	if err != nil {
-		return err
-	}
+	tokens := cfg.Admin.Tokens
 	switch {
 	case tokens.Write != "":
 		req.Header.Set("Authorization", "Bearer "+tokens.Write)

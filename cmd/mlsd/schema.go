@@ -24,7 +24,7 @@ type schemaWatch struct {
 	log    *slog.Logger
 	now    atomic.Pointer[string] // the fault, for the readiness; "": none
 
-	logged string // the error that was logged last; owned by RunOnce
+	logged string // the fault of the schema that was logged last; owned by RunOnce
 }
 
 func newSchemaWatch(db *pgxpool.Pool, binary uint, log *slog.Logger) *schemaWatch {
@@ -44,20 +44,22 @@ func (w *schemaWatch) RunOnce(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // the server ends
 	}
-	var fault, text string
-	if err != nil {
-		fault, text = "the database cannot be reached", err.Error()
-	} else if err = state.Serves(w.binary); err != nil {
-		fault, text = err.Error(), err.Error()
+	if err != nil { // package outage logs it
+		w.now.Store(new("the database cannot be reached"))
+		return nil
+	}
+	fault := ""
+	if err := state.Serves(w.binary); err != nil {
+		fault = err.Error()
 	}
 	w.now.Store(&fault)
 	switch {
-	case text == w.logged:
-	case text == "":
+	case fault == w.logged:
+	case fault == "":
 		w.log.InfoContext(ctx, "ready again")
 	default:
-		w.log.WarnContext(ctx, "not ready", "error", text)
+		w.log.WarnContext(ctx, "not ready", "error", fault)
 	}
-	w.logged = text
+	w.logged = fault
 	return nil
 }

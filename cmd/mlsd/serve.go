@@ -16,21 +16,27 @@ import (
 	"mlsd/admin"
 	"mlsd/console"
 	"mlsd/events"
+	"mlsd/internal/outage"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/tracing"
 	"mlsd/migrations"
 )
 
 const (
 	drainTimeout = 15 * time.Second // for requests under way when the server stops
 	stopTimeout  = 30 * time.Second // for the private PostgreSQL
+
+	tracesTimeout = 5 * time.Second // for the last spans
 )
 
 // lifecycle is one run of the server, from its start to its end.
 type lifecycle struct {
-	cfg    Config
-	log    *slog.Logger
-	stdout io.Writer
+	cfg     Config
+	log     *slog.Logger
+	outages *outage.Log // what log is of
+	stdout  io.Writer
 
+	tracer                    *tracing.Tracer // nil: none
 	databaseURL               string
 	databaseEnded             <-chan struct{} // closed when the private PostgreSQL ends; nil if the operator runs the database
 	db                        pools
@@ -58,13 +64,16 @@ type pools struct{ requests, reserved, maintenance *pgxpool.Pool }
 // serve runs the server until ctx ends and then shuts it down. If ctx ends during the start, that
 // is no error.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
-	l := &lifecycle{cfg: cfg, log: logger(cfg, stderr), stdout: stdout, failed: make(chan error, 2)}
+	outages := outage.New(logger(cfg, stderr))
+	l := &lifecycle{cfg: cfg, log: outages.Logger, outages: outages, stdout: stdout, failed: make(chan error, 2)}
 	defer func() { err = errors.Join(err, l.close(ctx)) }()
 	for _, start := range []func(context.Context) error{
 		l.prepare,
+		l.startTraces,
 		l.startDatabase,
 		l.migrate,
 		l.openPools,
+		l.watchDatabase,
 		l.listen,
 		l.assemble,
 		l.loadAccounts,
@@ -107,21 +116,34 @@ func (l *lifecycle) close(ctx context.Context) (err error) {
 	return err
 }
 
-func (l *lifecycle) prepare(context.Context) error {
-	if err := errors.Join(l.cfg.checkPublicURL(), l.cfg.checkArchive(), l.cfg.checkAccounts()); err != nil {
+func (l *lifecycle) prepare(context.Context) (err error) {
+	if l.access, err = l.cfg.check(l.log); err != nil {
 		return err
 	}
-	tokens, err := l.cfg.Admin.tokens()
-	if err != nil {
-		return err
-	}
-	if l.access, err = admin.NewAccess(l.cfg.AdminListen, l.cfg.Admin.Hosts, tokens, l.log); err != nil {
+	if err := l.cfg.checkPorts(); err != nil {
 		return err
 	}
 	tuneMemory(l.log)
 	if l.cfg.KeptUnasked {
 		l.log.Warn("messages are kept for ever; set MLSD_MESSAGE_RETENTION (a public service: 2160h), or to 0 if that is meant")
 	}
+	return nil
+}
+
+// startTraces makes the tracer first, so that it closes last and sends the spans of the others.
+func (l *lifecycle) startTraces(ctx context.Context) (err error) {
+	l.tracer, err = tracing.New(ctx, tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: version(), Log: l.log})
+	if err != nil {
+		return fmt.Errorf("MLSD_TRACES_URL: %w", err)
+	}
+	l.onClose(func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, tracesTimeout)
+		defer cancel()
+		if err := l.tracer.Close(ctx); err != nil {
+			l.log.Warn("spans were left unsent", "error", err)
+		}
+		return nil
+	})
 	return nil
 }
 
@@ -149,6 +171,10 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 	}
 	stop := inBackground(ctx, primary.Run)
 	l.onClose(func(context.Context) error { stop(); return nil })
+	options := []pgpool.Option{primary.Follow}
+	if l.tracer != nil {
+		options = append(options, pgpool.Traced)
+	}
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		open func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error)
@@ -157,7 +183,7 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 		{&l.db.reserved, pgpool.OpenReserved},
 		{&l.db.maintenance, pgpool.OpenMaintenance},
 	} {
-		pool, err := p.open(ctx, l.databaseURL, primary.Follow)
+		pool, err := p.open(ctx, l.databaseURL, options...)
 		if err != nil {
 			return err
 		}
@@ -167,20 +193,29 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 	return nil
 }
 
+// watchDatabase makes an outage of the database one line in the log.
+func (l *lifecycle) watchDatabase(ctx context.Context) error {
+	stop := inBackground(ctx, func(ctx context.Context) {
+		l.outages.Run(ctx, func(ctx context.Context) error { return pgpool.Reach(ctx, l.databaseURL) })
+	})
+	l.onClose(func(context.Context) error { stop(); return nil })
+	return nil
+}
+
 func (l *lifecycle) listen(context.Context) (err error) {
-	if l.publicListen, err = net.Listen("tcp", l.cfg.Listen); err != nil {
-		return fmt.Errorf("listen: %w", err)
+	if l.publicListen, err = listen(listenFlag, l.cfg.Listen); err != nil {
+		return err
 	}
 	l.onClose(func(context.Context) error { closeQuietly(l.publicListen, l.log); return nil })
-	if l.adminListen, err = net.Listen("tcp", l.cfg.AdminListen); err != nil {
-		return fmt.Errorf("listen for admin: %w", err)
+	if l.adminListen, err = listen(adminListenFlag, l.cfg.AdminListen); err != nil {
+		return err
 	}
 	l.onClose(func(context.Context) error { closeQuietly(l.adminListen, l.log); return nil })
 	return nil
 }
 
 func (l *lifecycle) assemble(context.Context) (err error) {
-	l.node, err = assemble(l.cfg, l.db, l.publicListen.Addr(), l.log)
+	l.node, err = assemble(l.cfg, l.db, l.tracer, l.publicListen.Addr(), l.log)
 	return err
 }
 

@@ -123,7 +123,7 @@ func addressInUse(t *testing.T, dir string) {
 		}
 	}()
 	for _, flag := range []string{"--listen", "--admin-listen"} {
-		launch(t, nil, "--data-dir", dir, flag, taken.Addr().String()).fails("address already in use", taken.Addr().String())
+		launch(t, nil, "--data-dir", dir, flag, taken.Addr().String()).fails("another program listens there", taken.Addr().String())
 		if postmaster(t, dir) != 0 {
 			t.Errorf("%s: PostgreSQL was not shut down", flag)
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -85,6 +86,8 @@ type request struct {
 	nsid string
 	q    url.Values
 	body []byte
+
+	header http.Header // further headers; nil: none
 }
 
 func (u *user) procedure(nsid string, in lexcodec.Appender) request {
@@ -109,6 +112,7 @@ func (r request) sendBody(body io.Reader) (answer, error) {
 	if err != nil {
 		return a, err
 	}
+	maps.Copy(req.Header, r.header)
 	req.Header.Set("Authorization", r.u.Authorization(a.t, serviceDID, r.nsid, time.Now()))
 	if r.verb == http.MethodPost {
 		req.Header.Set("Content-Type", "application/json")

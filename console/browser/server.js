@@ -26,7 +26,7 @@ export async function startServer() {
   const data = mkdtempSync(join(tmpdir(), "mlsd-console-"))
   chmodSync(data, 0o755) // as root PostgreSQL runs as another user
   const plc = `127.0.0.1:${await freePort()}`
-  const args = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", data, "--allow-loopback", "true",
+  const args = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", data, "--allow-loopback",
     "--plc-url", `http://${plc}`, "--service-did", "did:web:localhost%3A8080"]
   const env = { PATH: process.env.PATH, HOME: process.env.HOME, MLSD_ADMIN_TOKEN: token, MLSD_ADMIN_READ_TOKEN: readToken, MLSD_LOG_LEVEL: "error" }
   const child = spawn(process.env.MLSD_BINARY, args, { env, stdio: ["ignore", "pipe", "inherit"] })

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"mlsd/internal/tracing"
 )
 
 // Errors of items that were not tried.
@@ -39,6 +41,7 @@ type Batcher[T, R any] struct {
 // entry is an item in the queue or in the batch that runs.
 type entry[T, R any] struct {
 	item   T
+	span   tracing.Span  // of the caller
 	done   chan struct{} // closed when result and err are set
 	result R
 	err    error
@@ -54,7 +57,7 @@ func New[T, R any](limits Limits, run func(ctx context.Context, items []T) ([]R,
 // the batch's. If ctx ends while the item waits, the item does not run. If ctx ends while the batch
 // runs, the batch goes on.
 func (b *Batcher[T, R]) Do(ctx context.Context, item T) (R, error) {
-	e := &entry[T, R]{item: item, done: make(chan struct{})}
+	e := &entry[T, R]{item: item, span: tracing.Of(ctx), done: make(chan struct{})}
 	if err := b.enqueue(e); err != nil {
 		return e.result, err
 	}
@@ -122,6 +125,9 @@ func (b *Batcher[T, R]) runBatch(entries []*entry[T, R]) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.limits.Timeout)
 	defer cancel()
+	ctx, span := tracing.Shared(ctx, "batch", len(entries), func(i int) tracing.Span { return entries[i].span })
+	defer span.End()
+	span.Number("batch.size", len(items))
 	results, err := b.run(ctx, items)
 	if err == nil && len(results) != len(items) {
 		err = errors.New("batch: not one result for each item")

@@ -1,7 +1,10 @@
 package dbmetrics_test
 
 import (
+	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/internal/dbmetrics"
+	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
+	"mlsd/migrations"
 )
 
 func execute(t *testing.T, db *pgxpool.Pool, statements ...string) {
@@ -69,6 +74,7 @@ func TestFigures(t *testing.T) {
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
 		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0, "mlsd_welcomes_many_attempts": 0,
 		"mlsd_erasures_running": 0, "mlsd_erasure_oldest_batch_seconds": 0,
+		"mlsd_wal_archive_failing": 0,
 	})
 	execute(t, db, `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, started_at, lease_expires_at)
@@ -191,5 +197,47 @@ func TestReadingIsRareAndHonest(t *testing.T) {
 	execute(t, db, `DROP TABLE key_package_signals`)
 	if diff := cmp.Diff(map[string]float64{"mlsd_database_up": 0}, scrape(t, often)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A private PostgreSQL whose archive cannot be written says so.
+func TestArchiveFails(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // as root, PostgreSQL runs as another account
+		t.Fatal(err)
+	}
+	archive := filepath.Join(dir, "archive")
+	own, err := localpg.Start(t.Context(), localpg.Config{DataDir: filepath.Join(dir, "data"), Archive: archive})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := own.EnsureDatabase(t.Context(), localpg.Database); err != nil {
+		t.Fatal(err)
+	}
+	url := own.ConnString(localpg.Database)
+	if err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	db, err := pgpool.OpenMaintenance(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	want(t, scrape(t, c), map[string]float64{"mlsd_wal_archive_failing": 0})
+	if err := os.RemoveAll(archive); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, db, `SELECT pg_switch_wal()`)
+	for end := time.Now().Add(time.Minute); scrape(t, c)["mlsd_wal_archive_failing"] != 1; {
+		if time.Now().After(end) {
+			t.Fatal("the failure is not reported")
+		}
 	}
 }

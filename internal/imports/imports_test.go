@@ -26,8 +26,8 @@ func allowed() map[string][]string {
 	return map[string][]string{
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "console", "erasure", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
-			"internal/dbmetrics", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/pgpool",
-			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage", "internal/worker", "devserver",
+			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
+			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
@@ -69,22 +69,23 @@ func allowed() map[string][]string {
 		"internal/tombstone": {},
 		"internal/relay":     {"accounts"},
 		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/usage"),
+			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage"),
 		"consent":              {"internal/pgpool", "internal/tombstone"},
 		"convos":               domain("internal/tombstone", "internal/nsid", "consent", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota"),
-		"messages":             domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth"),
+		"messages":             domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
 		"welcome":              domain("internal/tombstone", "internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint"),
 		"keypackages":          domain("internal/tombstone", "consent", "idem", "outbox"),
-		"events":               domain("internal/tombstone", "messages", "outbox", "push", "internal/failpoint", "internal/worker"),
+		"events":               domain("internal/tombstone", "messages", "outbox", "push", "internal/failpoint", "internal/tracing", "internal/worker"),
 		"outbox":               {},
-		"push":                 {"internal/tombstone", "idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/worker"},
-		"idem":                 {"internal/tombstone", "internal/failpoint", "internal/pgpool"},
+		"push":                 {"internal/tombstone", "idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/tracing", "internal/worker"},
+		"idem":                 {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool"},
 		"mls":                  {},
 		"migrations":           {"internal/failpoint", "internal/pgpool"},
 		"api/mlsapi":           {"api/lexcodec", "internal/nsid"},
 		"api/errorlist":        {},
 		"api/lexcodec":         {},
 		"lexicons":             {},
+		"internal/duration":    {},
 		"internal/failpoint":   {},
 		"internal/usage":       {"internal/tombstone", "internal/worker"},
 		"internal/requests":    {"internal/pgpool", "internal/tombstone", "internal/worker"},
@@ -97,12 +98,14 @@ func allowed() map[string][]string {
 		"internal/localpg":     {},
 		"internal/nsid":        {},
 		"internal/redact":      {},
-		"internal/pgpool":      {},
-		"internal/batch":       {},
+		"internal/pgpool":      {"internal/tracing"},
+		"internal/batch":       {"internal/tracing"},
+		"internal/tracing":     {},
+		"internal/outage":      {"internal/pgpool"},
 		"internal/ratelog":     {},
 		"internal/k256":        {},
 		"internal/sessions":    {"internal/serviceauth", "internal/tombstone"},
-		"internal/serviceauth": {"internal/tombstone", "internal/batch", "internal/k256", "internal/pgpool", "internal/ratelog", "internal/ssrf"},
+		"internal/serviceauth": {"internal/tombstone", "internal/batch", "internal/k256", "internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing"},
 	}
 }
 
@@ -111,6 +114,7 @@ func forTests() map[string][]string {
 	return map[string][]string{
 		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "migrations"},
 		"internal/mlstest":              {"mls"},
+		"internal/promtest":             {},
 		"internal/serviceauth/authtest": {"internal/serviceauth"},
 		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
 		"clientsim/testbed/testbedtest": {"clientsim/testbed"},
@@ -130,11 +134,13 @@ func foreign() []foreignRule {
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
 			"admin", "api", "api/errorlist", "cmd/mlsd", "console", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
-			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "push",
+			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "internal/tracing", "push",
 		}},
+		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
-		// Only the tests of the alert rules import it. Its other packages bring hundreds of modules.
-		{prefix: "github.com/prometheus/prometheus", only: nil},
+		// Only the tests of the alert rules and of the dashboard use it. Its other packages bring hundreds of
+		// modules.
+		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
 			"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",

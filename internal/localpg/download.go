@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -38,7 +39,7 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	}
 	install := f.cfg.Download
 	if install == nil {
-		install = downloader(mavenCentral, pinned)
+		install = downloader(mavenCentral, pinned, f.log)
 	}
 	defer func() {
 		if err != nil {
@@ -141,14 +142,14 @@ const maxArchive = 128 << 20
 
 // downloader returns a Download that fetches zonky's archives from a Maven repository. It unpacks
 // an archive only if its checksum is the one in pins.
-func downloader(repository string, pins map[archive]string) func(ctx context.Context, major int, dir string) error {
+func downloader(repository string, pins map[archive]string, log *slog.Logger) func(ctx context.Context, major int, dir string) error {
 	return func(ctx context.Context, major int, dir string) error {
 		a, sum, err := pin(pins, major)
 		if err != nil {
 			return err
 		}
 		jar, err := fetch(ctx, repository+"/io/zonky/test/postgres/embedded-postgres-binaries-"+a.platform+"/"+a.version+
-			"/embedded-postgres-binaries-"+a.platform+"-"+a.version+".jar")
+			"/embedded-postgres-binaries-"+a.platform+"-"+a.version+".jar", log)
 		if err != nil {
 			return err
 		}
@@ -160,7 +161,7 @@ func downloader(repository string, pins map[archive]string) func(ctx context.Con
 }
 
 // fetch gets an archive into memory.
-func fetch(ctx context.Context, url string) (_ []byte, err error) {
+func fetch(ctx context.Context, url string, log *slog.Logger) (_ []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -173,11 +174,33 @@ func fetch(ctx context.Context, url string) (_ []byte, err error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: status %d", url, resp.StatusCode)
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxArchive+1))
+	said := &progress{from: resp.Body, all: resp.ContentLength, log: log}
+	body, err := io.ReadAll(io.LimitReader(said, maxArchive+1))
 	if err == nil && len(body) > maxArchive {
 		err = fmt.Errorf("%s is larger than %d bytes", url, maxArchive)
 	}
 	return body, err
+}
+
+// progressStep is how many bytes come between two lines of the log.
+const progressStep = 5 << 20
+
+// progress tells the log how much of a download has come.
+type progress struct {
+	from            io.Reader
+	all, read, said int64 // bytes; all is -1 if it is not known
+	log             *slog.Logger
+}
+
+// Read implements io.Reader.
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.from.Read(b)
+	p.read += int64(n)
+	if p.read >= p.said+progressStep {
+		p.said = p.read
+		p.log.Info("downloading PostgreSQL", "mb", p.read/1e6, "of", max(p.all, 0)/1e6)
+	}
+	return n, err
 }
 
 // unpack unpacks a verified archive with the embedded-postgres library.

@@ -8,6 +8,8 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -140,7 +142,8 @@ func repository(t *testing.T) (url string, pins map[archive]string) {
 func TestDownloader(t *testing.T) {
 	t.Parallel()
 	f := finder(t)
-	f.cfg.Download = downloader(repository(t))
+	url, pins := repository(t)
+	f.cfg.Download = downloader(url, pins, discard())
 	dir := t.TempDir()
 	if err := f.cfg.Download(t.Context(), 18, dir); err != nil {
 		t.Fatal(err)
@@ -187,7 +190,7 @@ func TestDownloaderFailures(t *testing.T) {
 				t.Skip("no checksum is known for this system")
 			}
 			dir := t.TempDir()
-			if err := downloader(tc.url, tc.pins)(tc.ctx, tc.major, dir); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if err := downloader(tc.url, tc.pins, discard())(tc.ctx, tc.major, dir); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %s", err, tc.want)
 			}
 			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
@@ -211,5 +214,19 @@ func TestPins(t *testing.T) {
 		if _, err := hex.DecodeString(sum); err != nil || !slices.Contains(slices.Collect(maps.Values(versions)), a.version) {
 			t.Errorf("%v: %s", a, sum)
 		}
+	}
+}
+
+// O5: a long download says how far it is.
+func TestDownloadSaysHowFarItIs(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	const all = 12 << 20
+	p := &progress{from: bytes.NewReader(make([]byte, all)), all: all, log: slog.New(slog.NewTextHandler(&said, nil))}
+	if n, err := io.Copy(io.Discard, p); n != all || err != nil {
+		t.Fatal(n, err)
+	}
+	if got := strings.Count(said.String(), "downloading PostgreSQL"); got != 2 || !strings.Contains(said.String(), "mb=10 of=12") {
+		t.Errorf("%d lines:\n%s", got, said.String())
 	}
 }

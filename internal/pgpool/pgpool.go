@@ -26,6 +26,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
+
+	"mlsd/internal/tracing"
 )
 
 // limits bound what one session can cost. Times are milliseconds, unless said.
@@ -90,6 +92,9 @@ func Open(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, er
 
 // Option changes how a pool connects.
 type Option func(*pgxpool.Config)
+
+// Traced makes spans of a pool's statements, below the spans of their contexts.
+func Traced(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = tracing.Statements{} }
 
 // OpenReserved returns a pool of 13 connections for batches that many requests share. A batch does
 // not queue for a connection behind single requests. It waits for a lock for 250 ms at most.

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/tracing"
 )
 
 // SendTx runs the queries of batch in one transaction and one round trip. There is no BEGIN and no
@@ -25,8 +27,11 @@ func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, before func
 	if err != nil {
 		return err
 	}
-	defer conn.Release() // the pool closes a connection that is in a transaction or was lost
-	return sendTx(ctx, conn.Conn(), batch.QueuedQueries, before)
+	defer conn.Release()                 // the pool closes a connection that is in a transaction or was lost
+	ctx = tracing.StartBatch(ctx, batch) // a pipeline does not call the connection's tracer
+	err = sendTx(ctx, conn.Conn(), batch.QueuedQueries, before)
+	tracing.EndStatement(ctx, err)
+	return err
 }
 
 func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, before func() error) error {

@@ -31,6 +31,20 @@ func Connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
+// Reach connects to the database at url, and waits for an answer.
+func Reach(ctx context.Context, url string) (err error) {
+	cfg, err := config(url, limits)
+	if err != nil {
+		return err
+	}
+	conn, err := Connect(ctx, cfg.ConnConfig)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	return conn.Ping(ctx)
+}
+
 // SetLater makes a new connection set its session settings with a statement. PgBouncer refuses a
 // connection that begins with settings such as lock_timeout. It also bounds the time to connect.
 func SetLater(cfg *pgx.ConnConfig) error {

@@ -1,6 +1,6 @@
-// Package requests leaves a trace of single requests: an access line in the log, and a row of the
-// table requests. Every request that was refused or failed leaves one, every slow one, and a sample
-// of the others.
+// Package requests records single requests: with an access line in the log, and a row of the table
+// requests. It records every request that was refused or failed, every slow one, and a sample of the
+// others.
 //
 // A request only appends to a buffer. A worker writes the buffer once in a second. The buffer is
 // bounded, and so is what one caller can put there: a flood fills neither the log nor the table. A
@@ -33,9 +33,9 @@ const (
 	maxSampled = 10  // of those, samples of successes
 	maxOthers  = 20  // requests of everybody else: they leave a line, and no row
 
-	// perCaller is how many requests of one caller leave a trace in a minute.
+	// perCaller is how many requests of one caller are recorded in a minute.
 	perCaller = 50
-	// Slow is the duration from which on every request leaves a trace.
+	// Slow is the duration from which on every request is recorded.
 	Slow = time.Second
 	// maxMessage is how much of an error's message is kept, in bytes.
 	maxMessage = 500
@@ -69,14 +69,14 @@ type Config struct {
 	DB   *pgxpool.Pool // the maintenance pool
 	Log  *slog.Logger
 	Node string // names this node in rows
-	// Sample is the share of successes that leave a trace: one in Sample. 0: none.
+	// Sample is the share of successes that are recorded: one in Sample. 0: none.
 	Sample int
 	// Keep is how long rows are kept.
 	Keep time.Duration
 	Now  func() time.Time // default: time.Now
 }
 
-// Recorder leaves traces. Methods are safe for concurrent use.
+// Recorder records requests. Methods are safe for concurrent use.
 type Recorder struct {
 	cfg     Config
 	hashKey []byte // set by Load, before the first Add
@@ -85,7 +85,7 @@ type Recorder struct {
 	mu      sync.Mutex // guards what follows
 	pending pending
 	minute  time.Time      // for which callers counts
-	callers map[string]int // requests of this minute that left a trace; at most maxKnown in each Interval
+	callers map[string]int // recorded requests of this minute; at most maxKnown in each Interval
 }
 
 // pending is what the next round writes.
@@ -122,7 +122,7 @@ func (r *Recorder) Hash(did string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:6])
 }
 
-// Add leaves a trace of the request if it is to have one. It does not block.
+// Add records the request, if it is one to be recorded. It does not block.
 func (r *Recorder) Add(q Request) {
 	sample := q.Error == "" && q.Took < Slow
 	if sample && !r.sampled() {

@@ -179,7 +179,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// Of successes a sample leaves a trace, and every slow one.
+// Of successes a sample is recorded, and every slow one.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

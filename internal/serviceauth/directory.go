@@ -14,6 +14,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"golang.org/x/net/publicsuffix"
+
+	"mlsd/internal/tracing"
 )
 
 // DirectoryConfig says where DID documents are.
@@ -31,6 +33,9 @@ type DirectoryConfig struct {
 	DB Database
 	// Now is the clock of the cache. Default: time.Now.
 	Now func() time.Time
+	// OnLookup is called after each look-up of a DID document, with its outcome and how long it took.
+	// It must not block. Default: nothing is called.
+	OnLookup func(outcome LookupOutcome, took time.Duration)
 
 	// resolver is the DNS in tests.
 	resolver *net.Resolver
@@ -61,7 +66,51 @@ func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 		web:           newSource(publicClient(cfg.AllowLoopback, cfg.resolver), webLookups()),
 		allowLoopback: cfg.AllowLoopback,
 	}
-	return newCachedDirectory(cfg.Now, r.key, cfg.DB), nil
+	fetch := r.key
+	if cfg.OnLookup != nil {
+		fetch = observed(r.key, cfg.OnLookup)
+	}
+	return newCachedDirectory(cfg.Now, fetch, cfg.DB), nil
+}
+
+// LookupOutcome is how a look-up of a DID document ended.
+type LookupOutcome string
+
+// The outcomes of look-ups.
+const (
+	LookupFound   LookupOutcome = "found"   // the document has a key
+	LookupInvalid LookupOutcome = "invalid" // there is no such document, or it is of no use
+	LookupBusy    LookupOutcome = "busy"    // a limit was reached, and nobody was asked
+	LookupFailed  LookupOutcome = "failed"  // the directory or the host failed
+)
+
+// LookupOutcomes returns all outcomes.
+func LookupOutcomes() []LookupOutcome {
+	return []LookupOutcome{LookupFound, LookupInvalid, LookupBusy, LookupFailed}
+}
+
+// observed is fetch that reports and traces each look-up.
+func observed(fetch fetchKey, report func(LookupOutcome, time.Duration)) fetchKey {
+	return func(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error) {
+		begun := time.Now()
+		ctx, span := tracing.StartCall(ctx, "look-up")
+		defer span.End()
+		key, err := fetch(ctx, did, known)
+		outcome := LookupFailed
+		switch {
+		case err == nil:
+			outcome = LookupFound
+		case errors.Is(err, ErrIssuer):
+			outcome = LookupInvalid
+		case errors.Is(err, ErrBusy):
+			outcome = LookupBusy
+		}
+		if err != nil {
+			span.Failed(string(outcome))
+		}
+		report(outcome, time.Since(begun))
+		return key, err
+	}
 }
 
 // checkPLCURL refuses a URL that is unsafe or ambiguous. Over plain http, anyone between the two

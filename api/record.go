@@ -17,27 +17,28 @@ import (
 // callKey is the key in a request's context of its *call.
 const callKey = "call"
 
-// trace is what a request leaves in the log and in the table requests, besides its answer.
-type trace struct {
-	caller syntax.DID // whose token or session is valid, also if the request is refused then
+// identity is who has sent a request, and what it names, for the log and the table requests. It is
+// known also if the request is refused.
+type identity struct {
+	caller syntax.DID // whose token or session is valid
 	known  bool       // see requests.Request
 	key    string     // that the request has, whether or not it came to be used
 	convo  uuid.UUID  // that the request names
 }
 
-// of records who the caller is. err is why the node refuses it, standing why other methods would.
+// set records who the caller is. err is why the node refuses it, standing why other methods would.
 // No row may name an account that is being erased, or one that the node does not serve: anybody can
 // have any number of those.
-func (t *trace) of(caller syntax.DID, err error, standing *accounts.InactiveError) {
+func (i *identity) set(caller syntax.DID, err error, standing *accounts.InactiveError) {
 	if inactive, ok := find[*accounts.InactiveError](err); ok {
 		standing = inactive
 	}
 	erasing := standing != nil && standing.Status == accounts.Erasing
-	t.caller, t.known = caller, !erasing && !errors.Is(err, accounts.ErrNotAdmitted)
+	i.caller, i.known = caller, !erasing && !errors.Is(err, accounts.ErrNotAdmitted)
 }
 
-// traced reports a request of a method, after its answer.
-func (s *Server) traced(c echo.Context, f failure, took time.Duration) {
+// record reports a request of a method, after its answer. trace is the id of its trace, or "".
+func (s *Server) record(c echo.Context, f failure, took time.Duration, trace string) {
 	cl, ok := c.Get(callKey).(*call)
 	if !ok { // not of a method: _health, did.json, pages that do not exist
 		return
@@ -48,9 +49,9 @@ func (s *Server) traced(c echo.Context, f failure, took time.Duration) {
 	}
 	s.cfg.Answered(requests.Request{
 		At: cl.begun.Add(took), ID: c.Response().Header().Get(echo.HeaderXRequestID), NSID: nsid, Status: c.Response().Status,
-		Error: f.name, Message: f.message, Detail: f.detail(), Caller: cl.trace.caller.String(), Known: cl.trace.known,
-		Key: cmp.Or(cl.usedKey, cl.trace.key), Convo: cl.trace.convo, Replayed: cl.replayed, Expired: cl.expired,
-		Bytes: c.Response().Size, Took: took,
+		Error: f.name, Message: f.message, Detail: f.detail(), Caller: cl.identity.caller.String(), Known: cl.identity.known,
+		Key: cmp.Or(cl.usedKey, cl.identity.key), Convo: cl.identity.convo, Replayed: cl.replayed, Expired: cl.expired,
+		Bytes: c.Response().Size, Took: took, Trace: trace,
 	})
 }
 

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"syscall"
+
+	"mlsd/accounts"
+	"mlsd/admin"
+	"mlsd/api"
+	"mlsd/push"
+)
+
+// check fails if settings cannot be used, or lack others, as far as that can be told without the
+// database and the network. It returns who may use the admin listener.
+func (c Config) check(log *slog.Logger) (*admin.Access, error) {
+	access, err := admin.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
+	return access, errors.Join(
+		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkAccounts(), c.checkAdmitFile(log), c.checkAPNs(), err)
+}
+
+// checkServiceDID fails if other machines can reach a service whose DID is the default one, which
+// names this machine for each of them.
+func (c Config) checkServiceDID() error {
+	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
+	switch {
+	case err != nil:
+		return fmt.Errorf("--listen (MLSD_LISTEN) is %q: %w", c.Listen, err)
+	case c.ServiceDID == "" && !addr.IP.IsLoopback():
+		return fmt.Errorf("--service-did (MLSD_SERVICE_DID) must be set, because --listen (MLSD_LISTEN) is %q, which other machines can reach: "+
+			"the default did:web:localhost is good on this one only; for https://mls.example.com it is did:web:mls.example.com", c.Listen)
+	}
+	return nil
+}
+
+// checkPublicURL fails unless the URL of the service is known. Tickets for WebSockets name it.
+func (c Config) checkPublicURL() error {
+	if c.PublicURL == "" && c.ServiceDID != "" && api.PublicURL(c.ServiceDID) == "" {
+		return fmt.Errorf("--public-url (MLSD_PUBLIC_URL) must be set: %s does not say where clients reach the service, as a did:web does", c.ServiceDID)
+	}
+	return nil
+}
+
+// checkArchive fails if a WAL archive is set for a PostgreSQL that the operator runs.
+func (c Config) checkArchive() error {
+	if c.WALArchive != "" && c.DatabaseURL != "" {
+		return fmt.Errorf("--wal-archive (MLSD_WAL_ARCHIVE): %w", errNotPrivate)
+	}
+	return nil
+}
+
+// checkAccounts fails if a setting about accounts lacks the one that it belongs to.
+func (c Config) checkAccounts() error {
+	switch {
+	case (c.Admit == accounts.ModeAllowlist) != (c.AdmitFile != ""):
+		return errors.New("--admit-file (MLSD_ADMIT_FILE) must be set with MLSD_ADMIT=allowlist, and only then")
+	case c.RelayKind != "" && c.RelayURL == "":
+		return errors.New("--relay-kind (MLSD_RELAY_KIND) must not be set without MLSD_RELAY_URL")
+	}
+	return nil
+}
+
+// checkAdmitFile fails if the list of accounts cannot be read.
+func (c Config) checkAdmitFile(log *slog.Logger) error {
+	if c.Admit != accounts.ModeAllowlist || c.AdmitFile == "" {
+		return nil
+	}
+	if _, err := accounts.NewAllowlist(c.AdmitFile, log); err != nil {
+		return fmt.Errorf("--admit-file (MLSD_ADMIT_FILE): %w", err)
+	}
+	return nil
+}
+
+// checkAPNs fails if the key for Apple's push service cannot be used.
+func (c Config) checkAPNs() error {
+	if c.APNs == (push.APNsKey{}) {
+		return nil
+	}
+	if _, err := push.NewAPNs(c.APNs, c.APNsHost, nil); err != nil {
+		return fmt.Errorf("--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID): %w", err)
+	}
+	return nil
+}
+
+// listen opens the listener of a setting.
+func listen(flag, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		return l, nil
+	}
+	why := err.Error()
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		why = "another program listens there: stop it, or choose another address, such as 127.0.0.1:18080"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		why = "this machine has no such address; 0.0.0.0 stands for all that it has"
+	case errors.Is(err, syscall.EACCES):
+		why = "this account may not use the port: choose one from 1024 up"
+	}
+	return nil, fmt.Errorf("--%s (%s) is %q: %s", flag, variableOf(flag), address, why)
+}
+
+// checkPorts fails if a listener could not be opened. It is asked before the database is started.
+// The listeners open once requests can be answered: until then clients see a closed port, and go to
+// another node.
+func (c Config) checkPorts() error {
+	var errs []error
+	for flag, address := range map[string]string{listenFlag: c.Listen, adminListenFlag: c.AdminListen} {
+		l, err := listen(flag, address)
+		if err == nil {
+			err = l.Close()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

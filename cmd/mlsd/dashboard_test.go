@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/pgtest"
+	"mlsd/internal/promtest"
+)
+
+// scrapeFile is the variable with a file for the last page of metrics, which promtool then checks.
+const scrapeFile = "MLSD_TEST_SCRAPE"
+
+// Every query of the dashboard has a result: it is evaluated over the metrics of a server with some
+// traffic, as Prometheus would have read them. Every metric of the server is on the dashboard.
+func TestDashboard(t *testing.T) {
+	t.Parallel()
+	const scrapes, interval = 5, 15 * time.Second
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	traffic := newTraffic(t)
+	series := promtest.New()
+	target := labels.FromStrings("job", "mlsd", "instance", "a")
+	var now time.Time
+	for i := range scrapes {
+		traffic.round()
+		now = begin.Add(time.Duration(i) * interval)
+		status, page := fetch(t, traffic.admin+"/metrics")
+		if status != http.StatusOK {
+			t.Fatalf("/metrics: %d", status)
+		}
+		if err := series.Scrape([]byte(page), now, target); err != nil {
+			t.Fatal(err)
+		}
+		series.Append(labels.NewBuilder(target).Set("__name__", "up").Labels(), now, 1)
+		for _, r := range rules(t) {
+			if r.Record == "" {
+				continue
+			}
+			vector, err := series.Query(t.Context(), r.Expr, now)
+			if err != nil {
+				t.Fatalf("%s: %v", r.Record, err)
+			}
+			series.Record(r.Record, vector, now)
+		}
+		if file := os.Getenv(scrapeFile); file != "" {
+			if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	queries := dashboardQueries(t)
+	for _, q := range queries {
+		vector, err := series.Query(t.Context(), q.expr, now)
+		if err != nil {
+			t.Errorf("%s: %v", q.panel, err)
+		} else if !slices.ContainsFunc(vector, func(s promql.Sample) bool { return !math.IsNaN(s.F) }) {
+			t.Errorf("%s: %s has no result (%d without a number)", q.panel, q.expr, len(vector))
+		}
+	}
+	t.Logf("%d queries have a result", len(queries))
+}
+
+// dashboardQuery is a query of the dashboard, with its variables replaced.
+type dashboardQuery struct{ panel, expr string }
+
+// dashboardQueries reads the dashboard. It fails the test if two panels have one id, or if a panel has
+// no query or lies over another one.
+func dashboardQueries(t *testing.T) (queries []dashboardQuery) {
+	t.Helper()
+	text, err := os.ReadFile(root + "/ops/grafana/mlsd.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Type    string
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	variables := strings.NewReplacer("$job", "mlsd", "$instance", ".*", "$__rate_interval", "1m")
+	for _, p := range dashboard.Panels {
+		if ids[p.ID] || (p.Type == "row") != (len(p.Targets) == 0) {
+			t.Errorf("the panel %q has the id %d and %d queries", p.Title, p.ID, len(p.Targets))
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("%q lies over %q, or outside", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		for _, target := range p.Targets {
+			queries = append(queries, dashboardQuery{p.Title, variables.Replace(target.Expr)})
+		}
+	}
+	return queries
+}
+
+// Every metric of the server, and every recorded series, is on the dashboard. The dashboard asks for
+// no other metric of ours.
+func TestDashboardIsComplete(t *testing.T) {
+	t.Parallel()
+	known := metricNames(t)
+	for _, r := range rules(t) {
+		if r.Record != "" {
+			known = append(known, r.Record)
+		}
+	}
+	name := regexp.MustCompile(`(nsid:)?\bmlsd_[a-z_]+(:[a-z0-9_]+)?`)
+	part := regexp.MustCompile(`_(bucket|sum|count)$`) // of a histogram
+	asked := map[string]bool{}
+	for _, q := range dashboardQueries(t) {
+		for _, n := range name.FindAllString(q.expr, -1) {
+			if !slices.Contains(known, n) {
+				n = part.ReplaceAllString(n, "")
+			}
+			if asked[n] = true; !slices.Contains(known, n) {
+				t.Errorf("%s: there is no %s", q.panel, n)
+			}
+		}
+	}
+	for _, n := range known {
+		if !asked[n] {
+			t.Errorf("the dashboard lacks %s", n)
+		}
+	}
+}
+
+// traffic is a server with users who do something of everything.
+type traffic struct {
+	*world
+	alice, bob *user
+	convo      *convo
+	calls      chan string // of bob's webhook
+	events     *bufio.Reader
+}
+
+func newTraffic(t *testing.T) *traffic {
+	t.Helper()
+	database, h := pgtest.URL(t), newHook(t)
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	w := &traffic{world: newWorld(t), calls: h.calls}
+	s := boot(t, nil, w.flags("--database-url", database, "--allow-loopback=true")...)
+	w.use(s.admin, s.public)
+	causeEverything(t, w.world, db)
+	w.alice, w.bob = w.user(), w.user()
+	w.convo = w.alice.create(w.bob)
+	w.bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: w.convo.id}).must().ok()
+	url := h.URL + "/"
+	w.bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
+	w.subscribe()
+	return w
+}
+
+// subscribe opens alice's stream of events.
+func (w *traffic) subscribe() {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.public+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", w.alice.Authorization(w.t, serviceDID, mlsapi.NSIDStreamConvoEvents, time.Now()))
+	stream, err := http.DefaultClient.Do(r)
+	if err != nil || stream.StatusCode != http.StatusOK {
+		w.t.Fatalf("%v, %v", stream, err)
+	}
+	w.t.Cleanup(func() { _ = stream.Body.Close() })
+	w.events = bufio.NewReader(stream.Body)
+}
+
+// round does something of everything once. It returns when alice has got the event of the message, and
+// bob's device its call.
+func (w *traffic) round() {
+	w.t.Helper()
+	hello := w.alice.message(w.convo, fmt.Sprint("hello ", time.Now()))
+	w.alice.procedure(mlsapi.NSIDSendMessage, hello).must().ok()
+	w.alice.procedure(mlsapi.NSIDSendMessage, hello).must().ok()
+	other := w.alice.message(w.convo, "something else")
+	other.IdempotencyKey = hello.IdempotencyKey
+	w.alice.procedure(mlsapi.NSIDSendMessage, other).must().fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+	late := &convo{id: w.convo.id, group: w.convo.group, epoch: w.convo.epoch + 1}
+	w.alice.procedure(mlsapi.NSIDSendMessage, w.alice.message(late, "too soon")).must().fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+
+	carol := w.user()
+	w.alice.addition(w.convo, carol).must().ok()
+	w.convo.epoch++
+	carol.query(mlsapi.NSIDGetWelcome, "convoId", w.convo.id).must().ok()
+	carol.procedure(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: w.convo.id, Success: true}).must().ok()
+	<-w.calls
+	for line := ""; !strings.Contains(line, "messageEvent"); {
+		var err error
+		if line, err = w.events.ReadString('\n'); err != nil {
+			w.t.Fatalf("alice's stream: %v", err)
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"cmp"
+	"runtime"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"mlsd/internal/dbmetrics"
+	"mlsd/internal/tracing"
+)
+
+// registerNode registers the metrics of the process: what it was built from, whether it serves, and
+// its connections to the database.
+func (n *node) registerNode() {
+	b := built()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "mlsd_build_info", Help: "1. The labels say what the program was built from, and with which version of Go.",
+		ConstLabels: prometheus.Labels{"version": b.version, "commit": cmp.Or(b.commit, "unknown"), "go_version": runtime.Version()},
+	})
+	build.Set(1)
+	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mlsd_ready", Help: "1 if the node serves requests, as /readyz says, else 0.",
+	}, func() float64 {
+		if n.fault() == "" {
+			return 1
+		}
+		return 0
+	})
+	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build, ready,
+		tracing.Metrics(n.tracer), dbmetrics.NewPools(map[string]*pgxpool.Pool{
+			"requests": n.db.requests, "reserved": n.db.reserved, "maintenance": n.db.maintenance,
+		}))
+}

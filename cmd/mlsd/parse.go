@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/duration"
+)
+
+// The functions below read the values of settings. Their errors say what is wanted. What was got
+// stands before, with the setting's name.
+
+// positive reads a duration that is more than nothing.
+func positive(v string) (time.Duration, error) {
+	d, err := duration.Parse(v)
+	if err == nil && d <= 0 {
+		err = errors.New("want more than 0, such as 5m, 12h or 30d")
+	}
+	return d, err
+}
+
+// notNegative reads a duration, or 0.
+func notNegative(v string) (time.Duration, error) {
+	d, err := duration.Parse(v)
+	if err == nil && d < 0 {
+		err = errors.New("want 0 or more, such as 5m, 12h or 30d")
+	}
+	return d, err
+}
+
+// amount reads a number that is not negative. One of bytes can have the unit KiB, MiB or GiB.
+func amount(v string, bytes bool) (int64, error) {
+	shift, wanted := 0, errors.New("want a whole number such as 500; 0 is no limit")
+	if bytes {
+		wanted = errors.New("want a whole number of bytes such as 1048576 or 512MiB; 0 is no limit")
+	}
+	for i, unit := range []string{"KiB", "MiB", "GiB"} {
+		if number, found := strings.CutSuffix(v, unit); found && bytes {
+			v, shift = number, 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64>>shift {
+		return 0, wanted
+	}
+	return n << shift, nil
+}
+
+func boolean(field func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, v string) (err error) {
+		if *field(c), err = strconv.ParseBool(v); err != nil {
+			return errors.New("want true or false")
+		}
+		return nil
+	}
+}
+
+func number(field func(*Config) *float64) func(*Config, string) error {
+	return func(c *Config, v string) (err error) {
+		if *field(c), err = strconv.ParseFloat(v, 64); err != nil || !(*field(c) > 0) || math.IsInf(*field(c), 0) {
+			return errors.New("want a number above 0, such as 20 or 0.5")
+		}
+		return nil
+	}
+}
+
+func share(field func(*Config) *float64) func(*Config, string) error {
+	return func(c *Config, v string) (err error) {
+		if *field(c), err = strconv.ParseFloat(v, 64); err != nil || !(*field(c) >= 0 && *field(c) <= 1) {
+			return errors.New("want a number from 0 to 1, such as 0.01 for one in a hundred")
+		}
+		return nil
+	}
+}
+
+func count(field func(*Config) *int) func(*Config, string) error {
+	return func(c *Config, v string) (err error) {
+		if *field(c), err = strconv.Atoi(v); err != nil || *field(c) <= 0 {
+			return errors.New("want a whole number from 1 up, such as 100")
+		}
+		return nil
+	}
+}
+
+func checkAddress(v string) error {
+	_, port, err := net.SplitHostPort(v)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return errors.New("want an address and a port, such as 127.0.0.1:8080, [::1]:8080, or :8080 for every address")
+	}
+	return nil
+}
+
+// checkDatabaseURL refuses a URL that the driver cannot read. It does not return the driver's
+// error, which can quote the password.
+func checkDatabaseURL(v string) error {
+	if v == "" {
+		return nil
+	}
+	_, err := pgxpool.ParseConfig(v)
+	var file *fs.PathError // of a certificate, say
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &file):
+		return file
+	}
+	return errors.New("want a URL such as postgres://mlsd:password@db.example.com:5432/mlsd; special characters of a password are percent-encoded: @ is %40")
+}
+
+func checkURL(v string) error {
+	u, err := url.Parse(v)
+	if err == nil && v != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		err = errors.New("no scheme or host")
+	}
+	if err != nil {
+		return errors.New("want a URL such as https://mls.example.com")
+	}
+	return nil
+}
+
+func oneOf(v string, allowed ...string) error {
+	if slices.Contains(allowed, v) {
+		return nil
+	}
+	shown := slices.DeleteFunc(slices.Clone(allowed), func(a string) bool { return a == "" })
+	return fmt.Errorf("want one of %s", strings.Join(shown, ", "))
+}

@@ -1,0 +1,200 @@
+// Package outage writes one line when the database cannot be reached, at most one a minute while that
+// lasts, and one when it is back, instead of a line for each request and each round of a worker.
+package outage
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"mlsd/internal/pgpool"
+)
+
+const (
+	pingTimeout = 3 * time.Second        // of one attempt to reach the database
+	again       = 500 * time.Millisecond // from one attempt to the next
+	sayEvery    = time.Minute            // how often a line says that the outage lasts
+	maxHeld     = 100                    // records that wait for an attempt
+)
+
+// Log is a log whose lines about an unreachable database become one for each outage.
+//
+// A record is about the database if its attribute error says that something cannot be reached (by
+// pgpool.Unavailable), or that nobody may connect. Log holds such a record, and tries to reach the database itself. If it can, it
+// writes the record. If it cannot, an outage begins, which ends when the database can be reached
+// again. Meanwhile Log counts such records, and writes none of them.
+type Log struct {
+	*slog.Logger
+	next *slog.Logger
+	wake chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	running bool       // Run runs; else all records are written
+	out     bool       // the database cannot be reached
+	held    []func()   // write the records that wait
+	leftOut int        // records of the outage
+}
+
+// New returns a log that writes to next.
+func New(next *slog.Logger) *Log {
+	l := &Log{next: next, wake: make(chan struct{}, 1)}
+	l.Logger = slog.New(&handler{next.Handler(), l})
+	return l
+}
+
+// Run watches the database with ping until ctx ends. It asks only after a record has given reason to.
+func (l *Log) Run(ctx context.Context, ping func(context.Context) error) {
+	l.mu.Lock()
+	l.running = true
+	l.mu.Unlock()
+	defer l.stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+		if err := try(ctx, ping); err != nil && ctx.Err() == nil {
+			l.outage(ctx, ping, err)
+		} else {
+			l.release()
+		}
+	}
+}
+
+// outage writes the lines of an outage, and returns when it is over.
+func (l *Log) outage(ctx context.Context, ping func(context.Context) error, err error) {
+	l.mu.Lock()
+	l.out, l.leftOut, l.held = true, l.leftOut+len(l.held), nil
+	l.mu.Unlock()
+	begun := time.Now()
+	said := begun
+	l.next.ErrorContext(ctx, "the database cannot be reached", "error", err)
+	for err != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		}
+		err = try(ctx, ping)
+		if err != nil && time.Since(said) >= sayEvery {
+			said = time.Now()
+			l.next.ErrorContext(ctx, "the database still cannot be reached", "for", time.Since(begun).Round(time.Second), "left_out", l.count(), "error", err)
+		}
+	}
+	took := time.Since(begun)
+	select { // for records of work that the outage has ended
+	case <-ctx.Done():
+	case <-time.After(again):
+	}
+	l.mu.Lock()
+	leftOut := l.leftOut
+	l.out, l.leftOut = false, 0
+	l.mu.Unlock()
+	l.next.WarnContext(ctx, "the database is back", "after", took.Round(time.Millisecond), "left_out", leftOut)
+}
+
+// tooManyConnections is the SQLSTATE of a database that is there, and busy.
+const tooManyConnections = "53300"
+
+// try reaches the database once.
+func try(ctx context.Context, ping func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	err := ping(ctx)
+	if pgpool.Code(err) == tooManyConnections {
+		return nil
+	}
+	return err
+}
+
+func (l *Log) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leftOut
+}
+
+// release writes the records that wait.
+func (l *Log) release() {
+	l.mu.Lock()
+	held := l.held
+	l.held = nil
+	l.mu.Unlock()
+	for _, write := range held {
+		write()
+	}
+}
+
+func (l *Log) stop() {
+	l.mu.Lock()
+	l.running, l.out = false, false
+	l.mu.Unlock()
+	l.release()
+}
+
+// takes reports whether Log keeps a record about the database. write writes it.
+func (l *Log) takes(write func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.running, !l.out && len(l.held) >= maxHeld:
+		return false
+	case l.out:
+		l.leftOut++
+		return true
+	}
+	l.held = append(l.held, write)
+	select {
+	case l.wake <- struct{}{}:
+	default: // Run has not read the last one yet
+	}
+	return true
+}
+
+// aboutDatabase reports whether a record is about a database that cannot be reached.
+func aboutDatabase(r slog.Record) (found bool) {
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
+			found = pgpool.Unavailable(err) || errors.As(err, new(*pgconn.ConnectError))
+		}
+		return !found
+	})
+	return found
+}
+
+// handler is a slog.Handler that asks a Log about each record.
+type handler struct {
+	next slog.Handler
+	log  *Log
+}
+
+// Enabled implements slog.Handler.
+func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if aboutDatabase(r) {
+		kept := r.Clone()
+		write := func() { _ = h.next.Handle(context.WithoutCancel(ctx), kept) } // an error of the log has nowhere to go
+		if h.log.takes(write) {
+			return nil
+		}
+	}
+	return h.next.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{h.next.WithAttrs(attrs), h.log}
+}
+
+// WithGroup implements slog.Handler.
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{h.next.WithGroup(name), h.log}
+}

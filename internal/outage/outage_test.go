@@ -1,0 +1,149 @@
+package outage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// lines is a log in memory.
+type lines struct{ strings.Builder }
+
+func newLines() (*lines, *slog.Logger) {
+	l := &lines{}
+	return l, slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+// database is a database that can go away.
+type database struct{ away atomic.Pointer[error] }
+
+func (d *database) ping(context.Context) error {
+	if err := d.away.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// O4: an outage of five and a half minutes, in which eight records a second say that something
+// failed, is one line when it begins, one each minute, and one when it is over.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		out, next := newLines()
+		log, db := New(next), &database{}
+		ctx, stop := context.WithCancel(t.Context())
+		go log.Run(ctx, db.ping)
+		synctest.Wait()
+		gone := error(io.ErrUnexpectedEOF)
+		db.away.Store(&gone)
+		log.Error("it failed", "error", gone)
+		time.Sleep(10 * time.Millisecond) // so that nothing happens at the same moment
+		for range 330 * 8 {
+			log.With("worker", 1).Error("it failed", "error", fmt.Errorf("write: %w", gone))
+			time.Sleep(time.Second / 8)
+		}
+		log.Info("another matter")
+		db.away.Store(nil)
+		time.Sleep(time.Minute)
+		want := `level=ERROR msg="the database cannot be reached" error="unexpected EOF"
+level=ERROR msg="the database still cannot be reached" for=1m0s left_out=481 error="unexpected EOF"
+level=ERROR msg="the database still cannot be reached" for=2m0s left_out=961 error="unexpected EOF"
+level=ERROR msg="the database still cannot be reached" for=3m0s left_out=1441 error="unexpected EOF"
+level=ERROR msg="the database still cannot be reached" for=4m0s left_out=1921 error="unexpected EOF"
+level=ERROR msg="the database still cannot be reached" for=5m0s left_out=2401 error="unexpected EOF"
+level=INFO msg="another matter"
+level=WARN msg="the database is back" after=5m30.5s left_out=2641
+`
+		if got := out.String(); got != want {
+			t.Errorf("the log is\n%s, want\n%s", got, want)
+		}
+		out.Reset()
+		db.away.Store(&gone)
+		log.Error("it failed", "error", gone)
+		time.Sleep(again)
+		if !strings.HasPrefix(out.String(), `level=ERROR msg="the database cannot be reached"`) {
+			t.Errorf("the next outage is %q", out)
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+// A record about something else that cannot be reached, or about a database that is busy, is written
+// as it is. So is every record while nothing watches the database.
+func TestNoOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		out, next := newLines()
+		log, db := New(next), &database{}
+		say := func() string {
+			out.Reset()
+			log.Error("a webhook failed", "error", io.EOF, "job", 7)
+			synctest.Wait()
+			return out.String()
+		}
+		const want = "level=ERROR msg=\"a webhook failed\" error=EOF job=7\n"
+		if got := say(); got != want {
+			t.Errorf("before Run: %q", got)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go log.Run(ctx, db.ping)
+		synctest.Wait()
+		if got := say(); got != want {
+			t.Errorf("the database is there: %q", got)
+		}
+		busy := error(&pgconn.PgError{Code: tooManyConnections})
+		db.away.Store(&busy)
+		if got := say(); got != want {
+			t.Errorf("the database is busy: %q", got)
+		}
+		stop()
+		synctest.Wait()
+		if got := say(); got != want {
+			t.Errorf("after Run: %q", got)
+		}
+	})
+}
+
+// While the database is asked, so many records wait and the others are written. None is lost.
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		out, next := newLines()
+		log := New(next)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go log.Run(ctx, func(ctx context.Context) error {
+			select {
+			case <-time.After(time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		synctest.Wait()
+		for range maxHeld + 7 {
+			log.Error("it failed", "error", io.EOF)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 7 {
+			t.Errorf("%d lines were written at once, want 7", n)
+		}
+		time.Sleep(time.Minute)
+		if n := strings.Count(out.String(), "\n"); n != maxHeld+7 {
+			t.Errorf("%d lines were written, want %d", n, maxHeld+7)
+		}
+	})
+}
