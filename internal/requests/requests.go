@@ -31,8 +31,11 @@ const (
 
 	maxKnown   = 200 // requests of known callers
 	maxSampled = 10  // of those, samples of successes
+	maxFailed  = 10  // of those, with a status of 500 or more: in an outage all fail, for one reason
 	maxOthers  = 20  // requests of everybody else: they leave a line, and no row
 
+	// serverFault is the first status of HTTP that is a fault of the server.
+	serverFault = 500
 	// perCaller is how many requests of one caller are recorded in a minute.
 	perCaller = 50
 	// Slow is the duration from which on every request is recorded.
@@ -64,6 +67,9 @@ type Request struct {
 	Trace             string // id of the trace that it belongs to; "": none
 }
 
+// failed reports whether the request failed by a fault of the server.
+func (q *Request) failed() bool { return q.Status >= serverFault }
+
 // Config is what a Recorder uses.
 type Config struct {
 	DB   *pgxpool.Pool // the maintenance pool
@@ -90,9 +96,9 @@ type Recorder struct {
 
 // pending is what the next round writes.
 type pending struct {
-	known, others []Request
-	sampled       int // of known
-	leftOut       int
+	known, others   []Request
+	sampled, failed int // of known
+	leftOut         int
 }
 
 // New returns a recorder. Call Load before it is used.
@@ -143,6 +149,9 @@ func (r *Recorder) Add(q Request) {
 	if sample {
 		r.pending.sampled++
 	}
+	if q.failed() {
+		r.pending.failed++
+	}
 	r.pending.known = append(r.pending.known, q)
 }
 
@@ -160,7 +169,8 @@ func (r *Recorder) fits(q Request, sample bool) bool {
 		r.minute = minute
 		clear(r.callers)
 	}
-	return len(r.pending.known) < maxKnown && r.callers[q.Caller] < perCaller && (!sample || r.pending.sampled < maxSampled)
+	return len(r.pending.known) < maxKnown && r.callers[q.Caller] < perCaller &&
+		(!sample || r.pending.sampled < maxSampled) && (!q.failed() || r.pending.failed < maxFailed)
 }
 
 // Run writes until ctx ends, and then once more.

@@ -170,6 +170,14 @@ func TestFlood(t *testing.T) {
 	if _, rows := r.flush(); rows != 0 {
 		t.Error("more than 50 requests of one caller in a minute left a row")
 	}
+	for range 100 { // an outage
+		q := r.refused(uuid.NewString())
+		q.Status, q.Error = 503, "ServiceUnavailable"
+		r.Add(q)
+	}
+	if lines, rows := r.flush(); rows != 10 || len(lines) != 11 {
+		t.Errorf("an outage left %d rows and %d lines in one second", rows, len(lines))
+	}
 	r.now = r.now.Add(time.Minute)
 	for range 1000 {
 		r.Add(r.refused(uuid.NewString()))
