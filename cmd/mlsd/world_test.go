@@ -30,12 +30,13 @@ const serviceDID = "did:web:mls.example.com"
 type world struct {
 	t             *testing.T
 	plc           *plc
+	client        *http.Client
 	admin, public string // of the current server
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return &world{t: t, plc: newPLC(t)}
+	return &world{t: t, plc: newPLC(t), client: http.DefaultClient}
 }
 
 // flags returns the flags of a server of this world.
@@ -85,6 +86,8 @@ type request struct {
 	nsid string
 	q    url.Values
 	body []byte
+
+	accept string // Accept-Encoding
 }
 
 func (u *user) procedure(nsid string, in lexcodec.Appender) request {
@@ -113,7 +116,10 @@ func (r request) sendBody(body io.Reader) (answer, error) {
 	if r.verb == http.MethodPost {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := http.DefaultClient.Do(req)
+	if r.accept != "" {
+		req.Header.Set("Accept-Encoding", r.accept)
+	}
+	resp, err := r.u.w.client.Do(req)
 	if err != nil {
 		return a, err
 	}
