@@ -28,8 +28,9 @@ proxy() {
 			echo "SKIPPED $1: it is not installed, and Debian's package cannot be fetched"
 			return
 		fi
-		program=$(find "$packages/$1/usr/sbin" "$packages/$1/usr/bin" -name "$1" 2>/dev/null | head -1)
-		libraries+=:$(dirname "$(find "$packages/$1/usr/lib" -name '*.so*' 2>/dev/null | head -1)")
+		program=$packages/$1/usr/sbin/$1
+		[[ -e $program ]] || program=$packages/$1/usr/bin/$1
+		libraries+=:$packages/$1/usr/lib/$(uname -m)-linux-gnu
 	fi
 	programs+="$1=$program "
 }
@@ -38,5 +39,5 @@ proxy nginx nginx
 proxy haproxy haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 proxy caddy caddy
 [[ -n $programs ]] || exit 0
-LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}$libraries MLSD_TEST_PROXIES=$programs \
+LD_LIBRARY_PATH=${libraries#:}:${LD_LIBRARY_PATH-} MLSD_TEST_PROXIES=$programs \
 	go test -count=1 -parallel 4 -v -run TestProxies ./cmd/mlsd
