@@ -140,7 +140,11 @@ func (p *proxied) checkAddresses(t *testing.T) {
 	noisy, quiet := p.clientAt(p.from(2), true), p.clientAt(p.from(3), true)
 	refused, sent := 0, 0
 	for ; refused < 20; sent++ {
-		switch status := p.unauthorized(t, noisy, fmt.Sprintf("203.0.113.%d, %s", sent%250, p.from(3))); {
+		forged := p.from(3)
+		if sent%2 == 0 {
+			forged = fmt.Sprintf("203.0.%d.%d", sent/250, sent%250)
+		}
+		switch status := p.unauthorized(t, noisy, forged); {
 		case status == http.StatusTooManyRequests:
 			refused++
 		case status != http.StatusUnauthorized || sent > 500:
