@@ -129,6 +129,7 @@ func (p *proxy) clientAt(address string, http2 bool) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: p.authority}, ForceAttemptHTTP2: http2, DisableCompression: true,
+		ResponseHeaderTimeout: 30 * time.Second,
 	}
 	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, network, p.address)
