@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -52,6 +53,44 @@ func TestManagedPostgreSQL(t *testing.T) {
 		t.Errorf("rights %q, extensions %q, %v", rights, extensions, err)
 	}
 	s.stop()
+	wantDump(t, admin, name, database, blocks(page)["bash"])
+}
+
+// wantDump types the commands that dump a database and read the dump into another one. Every record
+// must be there again, also those that row-level security hides.
+func wantDump(t *testing.T, admin *pgxpool.Pool, name, database, commands string) {
+	t.Helper()
+	for _, program := range []string{"bash", "pg_dump", "pg_restore"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Logf("the commands for a dump are not tried: %v", err)
+			return
+		}
+	}
+	if _, err := admin.Exec(t.Context(), `CREATE DATABASE `+name+`_restored OWNER `+name); err != nil {
+		t.Fatal(err)
+	}
+	restored := strings.Replace(database, "/"+name, "/"+name+"_restored", 1)
+	shell := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)
+	shell.Dir = t.TempDir()
+	shell.Env = append(shell.Environ(), "MLSD_DATABASE_URL="+database, "NEW_DATABASE_URL="+restored)
+	if output, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	var counts [2]string
+	for i, url := range []string{database, restored} {
+		db := pgtest.Session(t, url)
+		if _, err := db.Exec(t.Context(), `SET mlsd.maintenance = 'on'`); err != nil {
+			t.Fatal(err)
+		}
+		err := db.QueryRow(t.Context(), `
+			SELECT format('%s, %s, %s', (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM quota_counts), (SELECT count(*) FROM messages))`).Scan(&counts[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if counts[0] != counts[1] || strings.HasPrefix(counts[0], "0") || strings.Contains(counts[0], " 0") {
+		t.Errorf("the database has %s rows, the restored one %s", counts[0], counts[1])
+	}
 }
 
 // manage makes a role with the rights that hosts of databases give to their customers, and removes it
@@ -64,7 +103,7 @@ func manage(t *testing.T, admin *pgxpool.Pool, name string) (managed string) {
 	}
 	t.Cleanup(func() {
 		for _, sql := range []string{
-			`DROP DATABASE IF EXISTS ` + name + ` WITH (FORCE)`, `DROP ROLE IF EXISTS ` + name, `DROP ROLE ` + managed,
+			`DROP DATABASE IF EXISTS ` + name + `_restored WITH (FORCE)`, `DROP DATABASE IF EXISTS ` + name + ` WITH (FORCE)`, `DROP ROLE IF EXISTS ` + name, `DROP ROLE ` + managed,
 		} {
 			if _, err := admin.Exec(context.Background(), sql); err != nil {
 				t.Error(err)

@@ -26,7 +26,7 @@ const (
 	proxyPrograms = testPrefix + "PROXIES"
 
 	// proxyIdle is after how much silence the proxies of the guide close a connection.
-	proxyIdle = 50 * time.Second
+	proxyIdle = 40 * time.Second
 	// atOnce is how late an event may come. The server sends something every 15 seconds, which can
 	// push out what a proxy holds back, so it is less.
 	atOnce = 5 * time.Second

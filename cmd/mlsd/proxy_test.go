@@ -186,3 +186,21 @@ func freeAddress(t *testing.T) string {
 	}()
 	return l.Addr().String()
 }
+
+// The configurations of the guide name no admin listener, and the guide names each of them.
+func TestProxyFiles(t *testing.T) {
+	t.Parallel()
+	page := pages(t)["docs/operating/PROXIES.md"]
+	for _, kind := range proxyKinds() {
+		text, err := os.ReadFile(filepath.Join(root, "ops", "proxies", kind.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "8081") || strings.Count(string(text), ":8080") != 2 {
+			t.Errorf("%s has the port of the admin listener, or lacks that of two nodes", kind.file)
+		}
+		if !strings.Contains(page, "(../../ops/proxies/"+kind.file+")") {
+			t.Errorf("docs/operating/PROXIES.md does not name %s", kind.file)
+		}
+	}
+}
