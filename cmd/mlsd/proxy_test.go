@@ -41,6 +41,7 @@ func proxyKinds() []proxyKind {
 				"http {", "http { client_body_temp_path " + p.dir + "/body; proxy_temp_path " + p.dir + "/proxy;",
 				"/var/log/nginx/mlsd.log", p.dir + "/access.log",
 				"listen 443 ", "listen " + p.address + " ",
+				"        listen [::]:443 ssl http2;\n", "",
 				"/etc/nginx/mls.example.com.crt", p.dir + "/certificate.pem",
 				"/etc/nginx/mls.example.com.key", p.dir + "/key.pem",
 			}
@@ -51,7 +52,7 @@ func proxyKinds() []proxyKind {
 			return []string{
 				"log /dev/log local0", "log stdout format raw local0",
 				"    user haproxy\n    group haproxy\n", "",
-				"bind :443 ", "bind " + p.address + " ",
+				"bind :::443 v4v6 ", "bind " + p.address + " ",
 				"/etc/haproxy/mls.example.com.pem", p.dir + "/both.pem",
 			}
 		}, func(config, _ string) []string { return []string{"-db", "-f", config} }},
@@ -74,24 +75,47 @@ type proxy struct {
 
 func (p *proxy) port() string { return p.address[strings.LastIndexByte(p.address, ':')+1:] }
 
-// startProxy starts a program before two nodes, with its configuration from ops/proxies.
+// startProxy starts a program before two nodes, with its configuration from ops/proxies, and returns
+// when the nodes answer through it. It ends with the test.
 func startProxy(t *testing.T, kind proxyKind, program string, nodes [2]string) *proxy {
 	t.Helper()
 	p := &proxy{kind: kind, address: freeAddress(t), dir: t.TempDir(), log: newOutput()}
 	p.certify(t)
-	text, err := os.ReadFile(filepath.Join(root, "ops", "proxies", kind.file))
+	p.configure(t, nodes)
+	ended := p.run(t, program)
+	eventually(t, kind.name+" answers", func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("%s has ended:\n%s", kind.name, p.log)
+		default:
+		}
+		resp, err := p.clientAt("127.0.0.1", true).Get("https://" + publicHost + "/xrpc/_health")
+		return err == nil && resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	})
+	return p
+}
+
+// configure writes the configuration of ops/proxies with the addresses and files of this test.
+func (p *proxy) configure(t *testing.T, nodes [2]string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "ops", "proxies", p.kind.file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	changes := append(kind.local(p), "10.0.0.11:8080", nodes[0], "10.0.0.12:8080", nodes[1])
+	changes := append(p.kind.local(p), "10.0.0.11:8080", nodes[0], "10.0.0.12:8080", nodes[1])
 	for i := 0; i < len(changes); i += 2 {
 		if !strings.Contains(string(text), changes[i]) {
-			t.Fatalf("%s has no %q", kind.file, changes[i])
+			t.Fatalf("%s has no %q", p.kind.file, changes[i])
 		}
 		text = []byte(strings.Replace(string(text), changes[i], changes[i+1], 1))
 	}
-	p.write(t, kind.file, text)
-	cmd := exec.CommandContext(t.Context(), program, kind.args(filepath.Join(p.dir, kind.file), p.dir)...)
+	p.write(t, p.kind.file, text)
+}
+
+// run runs the program until the test ends. The channel is closed when it has ended.
+func (p *proxy) run(t *testing.T, program string) <-chan struct{} {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, p.kind.args(filepath.Join(p.dir, p.kind.file), p.dir)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Env = append(os.Environ(), "XDG_DATA_HOME="+p.dir, "XDG_CONFIG_HOME="+p.dir)
@@ -108,19 +132,10 @@ func startProxy(t *testing.T, kind proxyKind, program string, nodes [2]string) *
 		<-ended
 		if t.Failed() {
 			text := p.log.String()
-			t.Logf("end of the log of %s:\n%s", kind.name, text[max(0, len(text)-2000):])
+			t.Logf("end of the log of %s:\n%s", p.kind.name, text[max(0, len(text)-2000):])
 		}
 	})
-	eventually(t, kind.name+" answers", func() bool {
-		select {
-		case <-ended:
-			t.Fatalf("%s has ended:\n%s", kind.name, p.log)
-		default:
-		}
-		resp, err := p.clientAt("127.0.0.1", true).Get("https://" + publicHost + "/xrpc/_health")
-		return err == nil && resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
-	})
-	return p
+	return ended
 }
 
 // clientAt returns an HTTP client with an address of this machine. It finds the service's name at the
