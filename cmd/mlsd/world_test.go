@@ -31,12 +31,13 @@ const serviceDID = "did:web:mls.example.com"
 type world struct {
 	t             *testing.T
 	plc           *plc
+	client        *http.Client
 	admin, public string // of the current server
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return &world{t: t, plc: newPLC(t)}
+	return &world{t: t, plc: newPLC(t), client: http.DefaultClient}
 }
 
 // flags returns the flags of a server of this world.
@@ -117,7 +118,7 @@ func (r request) sendBody(body io.Reader) (answer, error) {
 	if r.verb == http.MethodPost {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := r.u.w.client.Do(req)
 	if err != nil {
 		return a, err
 	}
