@@ -44,7 +44,11 @@ func (n *proxyNodes) replace(t *testing.T, w *world, i int) {
 	n.start(t, w, i)
 }
 
-// replaceNodes replaces the nodes one after the other, while a user sends through each proxy. It goes
+// sendersOfAProxy is how many users send through a proxy at once. With one, requests would never go
+// to a node that holds both streams: the other one has fewer connections.
+const sendersOfAProxy = 4
+
+// replaceNodes replaces the nodes one after the other, while users send through each proxy. It goes
 // on when every proxy uses the new node. No request may fail behind a proxy that repeats it at the
 // other node. Behind one that does not, the client repeats it. The streams learn that they must
 // connect again.
@@ -52,76 +56,83 @@ func replaceNodes(t *testing.T, w *world, nodes *proxyNodes, all []*proxied) {
 	t.Helper()
 	stop := make(chan struct{})
 	var sending sync.WaitGroup
-	var senders []*proxySender
+	var loads []*proxyLoad
 	for _, p := range all {
-		alice, bob := p.user(), p.user()
-		s := &proxySender{t: t, p: p, alice: alice, convo: alice.create(bob), nodes: map[string]bool{}}
-		senders = append(senders, s)
-		sending.Go(func() { s.send(stop) })
-	}
-	awaitNodes(t, senders, len(nodes.addresses))
-	for i := range nodes.addresses {
-		nodes.replace(t, w, i)
-		awaitNodes(t, senders, len(nodes.addresses)+i+1)
-	}
-	close(stop)
-	sending.Wait()
-	for _, s := range senders {
-		s.p.streams.restarted(t, s.p.kind.name)
-		if most := len(nodes.addresses); s.failed > 0 && (s.p.kind.repeats || s.failed > most) {
-			t.Errorf("%s: %d requests failed while %d nodes were replaced", s.p.kind.name, s.failed, most)
+		l := &proxyLoad{t: t, p: p, nodes: map[string]bool{}}
+		loads = append(loads, l)
+		for range sendersOfAProxy {
+			alice, bob := p.user(), p.user()
+			c := alice.create(bob)
+			sending.Go(func() { l.send(alice, c, stop) })
 		}
-		t.Logf("%s: %d messages sent while both nodes were replaced, %d of them twice", s.p.kind.name, s.sent, s.failed)
+	}
+	func() {
+		defer sending.Wait()
+		defer close(stop)
+		awaitNodes(t, loads, len(nodes.addresses))
+		for i := range nodes.addresses {
+			nodes.replace(t, w, i)
+			awaitNodes(t, loads, len(nodes.addresses)+i+1)
+		}
+	}()
+	for _, l := range loads {
+		l.p.streams.restarted(t, l.p.kind.name)
+		if most := len(nodes.addresses) * sendersOfAProxy; l.repeated > 0 && (l.p.kind.repeats || l.repeated > most) {
+			t.Errorf("%s: %d requests failed while both nodes were replaced", l.p.kind.name, l.repeated)
+		}
+		t.Logf("%s: %d messages sent while both nodes were replaced, %d of them twice", l.p.kind.name, l.sent, l.repeated)
 	}
 }
 
-// awaitNodes waits until every sender has had answers of this many nodes.
-func awaitNodes(t *testing.T, senders []*proxySender, n int) {
+// awaitNodes waits until answers of this many nodes have come through every proxy.
+func awaitNodes(t *testing.T, loads []*proxyLoad, n int) {
 	t.Helper()
-	for _, s := range senders {
-		eventually(t, s.p.kind.name+" uses the new node", func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return len(s.nodes) >= n
+	for _, l := range loads {
+		eventually(t, l.p.kind.name+" uses the new node", func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.nodes) >= n || t.Failed()
 		})
 	}
 }
 
-// proxySender sends messages through a proxy.
-type proxySender struct {
-	t            *testing.T
-	p            *proxied
-	alice        *user
-	convo        *convo
-	sent, failed int
+// proxyLoad are users who send through a proxy.
+type proxyLoad struct {
+	t *testing.T
+	p *proxied
 
-	mu    sync.Mutex
-	nodes map[string]bool // that have answered: the parts of request ids that a process makes once
+	mu             sync.Mutex // guards what follows
+	sent, repeated int
+	nodes          map[string]bool // that have answered: the part of their request ids that a process makes once
 }
 
-// send sends messages until stop is closed. One that the proxy could not pass on is sent again, under
-// the same key.
-func (s *proxySender) send(stop <-chan struct{}) {
-	for {
+// send sends messages until stop is closed, or one fails. One that the proxy could not pass on is sent
+// again, under the same key.
+func (l *proxyLoad) send(alice *user, c *convo, stop <-chan struct{}) {
+	for n := 0; ; n++ {
 		select {
 		case <-stop:
 			return
 		default:
 		}
-		message := s.alice.procedure(mlsapi.NSIDSendMessage, s.alice.message(s.convo, fmt.Sprint(s.sent)))
+		message := alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, fmt.Sprint(n)))
 		a, err := message.send()
-		if err == nil && a.status == http.StatusBadGateway {
-			s.failed++
+		again := err == nil && a.status == http.StatusBadGateway
+		if again {
 			a, err = message.send()
 		}
 		if err != nil || a.status != http.StatusOK {
-			s.t.Errorf("%s: message %d: %d %s %v", s.p.kind.name, s.sent, a.status, a.body, err)
+			l.t.Errorf("%s: message %d: %d %s %v", l.p.kind.name, n, a.status, a.body, err)
+			return
 		}
-		s.sent++
 		node, _, _ := strings.Cut(a.header.Get("X-Request-Id"), "-")
-		s.mu.Lock()
-		s.nodes[node] = true
-		s.mu.Unlock()
+		l.mu.Lock()
+		l.sent++
+		if again {
+			l.repeated++
+		}
+		l.nodes[node] = true
+		l.mu.Unlock()
 	}
 }
 
