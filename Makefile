@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check metrics generate generate-clients accounts upgrade failover pooler proxies land mutants sim libraries typescript bench torture soak dev
+.PHONY: help run test short check metrics generate generate-clients accounts upgrade failover pooler proxies land mutants sim libraries typescript console bench torture soak dev
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ libraries: ## play groups of several MLS libraries: needs cargo, node, npm
 
 typescript: ## test the TypeScript client with mlsd dev: needs node, npm
 	clients/typescript/check.sh
+
+console: ## visit the operator's console in a real browser: needs node, npm
+	console/check.sh
 
 bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -20,6 +21,8 @@ type Level int
 const (
 	// Open is for health checks: they need no token, and any Host is good. They tell nothing.
 	Open Level = iota
+	// Login is for the page that asks for the token, and its files. It needs none.
+	Login
 	// Read is for what changes nothing. It needs one of the tokens, if tokens are set.
 	Read
 	// Write is for what changes something, and for what can stop a node (profiles, failpoints). It
@@ -64,6 +67,7 @@ func (t Tokens) check() error {
 type Access struct {
 	hosts       []string // lower case, without ports
 	write, read *[sha256.Size]byte
+	attempts    chan struct{} // to log in; a wrong one stays in it for wrongPause
 	log         *slog.Logger
 }
 
@@ -86,7 +90,8 @@ func NewAccess(listen string, hosts []string, t Tokens, log *slog.Logger) (*Acce
 	if err != nil {
 		return nil, fmt.Errorf("read the admin listener's address: %w", err)
 	}
-	a := &Access{hosts: []string{"localhost"}, write: hashed(t.Write), read: hashed(t.Read), log: log}
+	a := &Access{hosts: []string{"localhost"}, write: hashed(t.Write), read: hashed(t.Read), log: log,
+		attempts: make(chan struct{}, wrongAtOnce)}
 	for _, h := range append(slices.Clip(hosts), host) {
 		if h != "" {
 			a.hosts = append(a.hosts, strings.ToLower(h))
@@ -103,48 +108,81 @@ func hashed(token string) *[sha256.Size]byte {
 	return &sum
 }
 
-// Protect returns h for requests that are allowed at a level.
+// Protect returns h for requests that are allowed at a level. LevelOf tells h what the caller may do.
 func (a *Access) Protect(level Level, h http.Handler) http.Handler {
 	if level == Open {
 		return h
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := a.allow(level, r); err != nil {
-			if err.Status == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="mlsd admin"`)
-			}
-			a.log.Debug("a request to the admin listener was refused", "path", r.URL.Path, "from", r.RemoteAddr, "error", err.Message)
-			writeJSON(w, a.log, err.Status, err)
+		allowed, err := a.allow(level, r)
+		if err == nil {
+			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), levelKey{}, allowed)))
 			return
 		}
-		h.ServeHTTP(w, r)
+		a.log.Debug("a request to the admin listener was refused", "path", r.URL.Path, "from", r.RemoteAddr, "error", err.Message)
+		if err.Status == http.StatusUnauthorized {
+			if strings.Contains(r.Header.Get("Accept"), "text/html") { // a person with a browser
+				http.Redirect(w, r, LoginPath(r), http.StatusSeeOther)
+				return
+			}
+			w.Header().Set("WWW-Authenticate", `Bearer realm="mlsd admin"`)
+		}
+		writeJSON(w, a.log, err.Status, err)
 	})
 }
 
-// allow returns why a request is refused, or nil.
-func (a *Access) allow(level Level, r *http.Request) *Error {
+// allow returns what the caller of a request may do, or why the request is refused.
+//
+// It protects forms against requests that other sites' pages make (CSRF): crossSite refuses them,
+// and no browser sends them the cookie, which is SameSite=Strict. So forms carry no token of their
+// own.
+func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 	switch {
 	case !a.knows(r):
-		return &Error{http.StatusForbidden, "UnknownHost", "the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
+		return 0, &Error{http.StatusForbidden, "UnknownHost", "the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
 	case crossSite(r):
-		return &Error{http.StatusForbidden, "CrossSite", "the admin listener answers no page of another site"}
+		return 0, &Error{http.StatusForbidden, "CrossSite", "the admin listener answers no page of another site"}
 	case a.write == nil:
-		return nil // the listener is on loopback
+		return Write, nil // the listener is on loopback
 	}
+	allowed, err := a.caller(r)
+	switch {
+	case level == Login:
+		return max(allowed, Login), nil
+	case err != nil:
+		return 0, err
+	case allowed < level:
+		return 0, &Error{http.StatusForbidden, "ReadOnly", "this token is for reading only"}
+	}
+	return allowed, nil
+}
+
+// caller returns what the token or the session of a request allows.
+func (a *Access) caller(r *http.Request) (Level, *Error) {
 	given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found {
-		return &Error{http.StatusUnauthorized, "AuthenticationRequired", "the admin listener needs Authorization: Bearer, with its token"}
+		if level, valid := a.session(r); valid {
+			return level, nil
+		}
+		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "the admin listener needs Authorization: Bearer, with its token"}
 	}
-	sum := sha256.Sum256([]byte(given))
-	isWrite := subtle.ConstantTimeCompare(sum[:], a.write[:]) == 1
-	isRead := a.read != nil && subtle.ConstantTimeCompare(sum[:], a.read[:]) == 1
+	level, known := a.levelOf(given)
+	if !known {
+		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "the token is not the admin listener's"}
+	}
+	return level, nil
+}
+
+// levelOf returns what a token allows.
+func (a *Access) levelOf(token string) (Level, bool) {
+	sum := sha256.Sum256([]byte(token))
 	switch {
-	case isWrite, isRead && level == Read:
-		return nil
-	case isRead:
-		return &Error{http.StatusForbidden, "ReadOnly", "this token is for reading only"}
+	case a.write != nil && subtle.ConstantTimeCompare(sum[:], a.write[:]) == 1:
+		return Write, true
+	case a.read != nil && subtle.ConstantTimeCompare(sum[:], a.read[:]) == 1:
+		return Read, true
 	}
-	return &Error{http.StatusUnauthorized, "AuthenticationRequired", "the token is not the admin listener's"}
+	return 0, false
 }
 
 // knows reports whether the Host of a request is the listener's: a name or address of this machine

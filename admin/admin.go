@@ -45,6 +45,8 @@ type Method struct {
 	Usage      string
 	Params     []Param
 	Write      bool // it changes something: it needs the write token, an operator and a reason
+	Final      bool // there is no way back
+	Archive    bool // its result is an Archive
 
 	do func(context.Context, *Service, Call) (any, error)
 }
@@ -79,6 +81,7 @@ func Methods() []Method {
 		convoShow, convoClose, convoDelete,
 		deviceRevoke,
 		keyPackagesWithdraw,
+		pushRetry, pushDrop,
 	}
 }
 
@@ -134,12 +137,24 @@ func (s *Service) Handle(handle Handle) {
 
 // serve answers one request.
 func (s *Service) serve(w http.ResponseWriter, r *http.Request, m Method) {
-	control := http.NewResponseController(w)
 	c, err := m.read(w, r)
 	if err != nil {
 		writeError(w, s.log, err)
 		return
 	}
+	s.Answer(w, r, m, c, func(out any, err error) {
+		if err != nil {
+			writeError(w, s.log, err)
+			return
+		}
+		writeJSON(w, s.log, http.StatusOK, out)
+	})
+}
+
+// Answer makes a call for a request. It writes an Archive itself, and calls write with any other
+// result, or with the error.
+func (s *Service) Answer(w http.ResponseWriter, r *http.Request, m Method, c Call, write func(out any, err error)) {
+	control := http.NewResponseController(w)
 	// The listener's timeouts are too short for a large job. net/http reads meanwhile, to notice that
 	// the client hangs up.
 	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(Limit+answerTimeout))); err != nil {
@@ -147,20 +162,17 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, m Method) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), Limit)
 	defer cancel()
-	out, err := s.call(ctx, m, c)
-	if err != nil {
-		writeError(w, s.log, err)
+	out, err := s.Call(ctx, m, c)
+	archive, ok := out.(Archive)
+	if err != nil || !ok {
+		write(out, err)
 		return
 	}
-	if archive, ok := out.(Archive); ok {
-		w.Header().Set("Content-Type", ArchiveType)
-		if err := archive.WriteTo(ctx, w); err != nil {
-			s.log.Error("an archive could not be written", "method", m.Name(), "error", err)
-			panic(http.ErrAbortHandler) // the client must not take a part for the whole
-		}
-		return
+	w.Header().Set("Content-Type", ArchiveType)
+	if err := archive.WriteTo(ctx, w); err != nil {
+		s.log.Error("an archive could not be written", "method", m.Name(), "error", err)
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}
-	writeJSON(w, s.log, http.StatusOK, out)
 }
 
 // ArchiveType is the Content-Type of an Archive: JSON Lines.
@@ -171,8 +183,9 @@ type Archive interface {
 	WriteTo(context.Context, io.Writer) error
 }
 
-// call runs a method. One that writes leaves a row in admin_actions, whatever becomes of it.
-func (s *Service) call(ctx context.Context, m Method, c Call) (any, error) {
+// Call runs a method. One that writes leaves a row in admin_actions, whatever becomes of it. The
+// context should end after Limit.
+func (s *Service) Call(ctx context.Context, m Method, c Call) (any, error) {
 	if !m.Write {
 		return m.do(ctx, s, c)
 	}
@@ -202,6 +215,12 @@ func (m Method) read(w http.ResponseWriter, r *http.Request) (Call, error) {
 			given[name] = values[0]
 		}
 	}
+	return m.NewCall(given)
+}
+
+// NewCall makes a call of the fields that a request has, by name: the parameters and, for a method
+// that writes, operator and reason. It changes given.
+func (m Method) NewCall(given map[string]string) (Call, error) {
 	c := Call{Params: map[string]string{}, action: m.Name()}
 	for _, p := range m.Params {
 		c.Params[p.Name] = given[p.Name]
@@ -214,8 +233,8 @@ func (m Method) read(w http.ResponseWriter, r *http.Request) (Call, error) {
 		c.Operator, c.Reason = strings.TrimSpace(given[operatorField]), strings.TrimSpace(given[reasonField])
 		delete(given, operatorField)
 		delete(given, reasonField)
-		if c.Operator == "" || c.Reason == "" {
-			return Call{}, badRequest("operator and reason must be given: who acts, and why")
+		if err := c.checkActor(); err != nil {
+			return Call{}, err
 		}
 	}
 	for name := range given {
@@ -229,6 +248,14 @@ const (
 	operatorField = "operator"
 	reasonField   = "reason"
 )
+
+// checkActor returns an error unless the call says who acts, and why.
+func (c Call) checkActor() error {
+	if c.Operator == "" || c.Reason == "" {
+		return badRequest("operator and reason must be given: who acts, and why")
+	}
+	return nil
+}
 
 // check bounds the texts.
 func (c Call) check() error {

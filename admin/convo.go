@@ -26,11 +26,11 @@ var (
 	}
 	convoClose = Method{
 		Noun: "convo", Verb: "close", Usage: "close a convo: its members can read and leave it, and nothing else",
-		Params: []Param{convoParam}, Write: true, do: closeConvo,
+		Params: []Param{convoParam}, Write: true, Final: true, do: closeConvo,
 	}
 	convoDelete = Method{
 		Noun: "convo", Verb: "delete", Usage: "delete a convo and everything in it, for ever",
-		Params: []Param{convoParam}, Write: true, do: deleteConvo,
+		Params: []Param{convoParam}, Write: true, Final: true, do: deleteConvo,
 	}
 )
 

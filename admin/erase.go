@@ -16,7 +16,7 @@ import (
 var (
 	accountErase = Method{
 		Noun: "account", Verb: "erase", Usage: "erase everything of an account, for ever",
-		Params: []Param{didParam}, Write: true, do: eraseAccount,
+		Params: []Param{didParam}, Write: true, Final: true, do: eraseAccount,
 	}
 	erasureShow = Method{
 		Noun: "erasure", Verb: "show", Usage: "how far an erasure has come, and what it has changed, by table",

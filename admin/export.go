@@ -15,7 +15,7 @@ import (
 
 var accountExport = Method{
 	Noun: "account", Verb: "export", Usage: "everything that is held about an account, as JSON Lines",
-	Params: []Param{didParam}, do: exportAccount,
+	Params: []Param{didParam}, Archive: true, do: exportAccount,
 }
 
 // export is the archive of an account: a line for each row that is held about it.

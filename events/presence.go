@@ -39,7 +39,7 @@ type Presence struct {
 	release Release
 
 	wake chan struct{} // signalled when changed has grown
-	node uuid.UUID     // owned by RunOnce
+	node uuid.UUID     // owned by RunOnce, which changes it under mu
 	hub  *Hub          // set before the first connection
 
 	mu      sync.Mutex // guards the rest, and is never held during a query
@@ -92,6 +92,13 @@ func NewPresence(db *pgxpool.Pool, log *slog.Logger, options ...PresenceOption) 
 		o(p)
 	}
 	return p
+}
+
+// Node returns the id of this node. It changes if the node loses its lease.
+func (p *Presence) Node() uuid.UUID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.node
 }
 
 // Connected says that a connection of a device has caught up and gets every event from now on. If

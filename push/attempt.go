@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 		return w.end(j, idem.Success, done, "the account may not use the service now"), nil
 	}
 	if j.attempt > maxAttempts { // its host was not called, or workers ended before they stored an outcome
-		return w.end(j, idem.Failure, dead, "tried too often"), nil
+		return w.end(j, idem.Failure, dead, cmp.Or(j.lastError, "tried too often")), nil
 	}
 	if t.State != Active {
 		d := w.end(j, idem.Success, done, "the webhook has not answered its challenge")

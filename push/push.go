@@ -63,10 +63,11 @@ type Job struct {
 	DeviceID string
 	Reason   string
 
-	attempt int
-	version int64
-	place   place         // where its call counts
-	wait    time.Duration // until it is due again, if its host is not called
+	attempt   int
+	version   int64
+	lastError string
+	place     place         // where its call counts
+	wait      time.Duration // until it is due again, if its host is not called
 }
 
 // key is the idempotency key of the call. It is the same in all attempts.

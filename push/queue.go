@@ -95,7 +95,7 @@ func roundRobin(jobs []Job) {
 // stands for. Jobs of a pool without a place are left out.
 func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 	rows, err := w.db.Query(ctx, `
-		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(t.kind, ''), coalesce(t.address, '')
+		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(d.last_error, ''), coalesce(t.kind, ''), coalesce(t.address, '')
 		FROM push_jobs d LEFT JOIN push_targets t ON t.did = d.did AND t.device_id = d.device_id AND t.state = 'active'
 		WHERE d.state IN ('pending', 'sending') AND next_attempt_at <= now() AND coalesce(t.kind, '') <> ALL ($2::text[])
 			AND (d.state = 'sending' OR NOT EXISTS (
@@ -110,7 +110,7 @@ func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 	}
 	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
 		var address string
-		err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version, &j.place.pool, &address)
+		err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version, &j.lastError, &j.place.pool, &address)
 		j.place.did = j.DID
 		if Kind(j.place.pool) == KindWebhook {
 			j.place.host = hostOf(address)

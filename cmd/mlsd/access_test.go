@@ -36,7 +36,7 @@ func ask(t *testing.T, verb, address string, headers ...string) int {
 }
 
 // adminPages are what the admin listener tells about the node.
-var adminPages = []string{"/metrics", "/check", "/check/clients", "/debug/pprof/", "/admin/account/show?did=did:web:a.example"}
+var adminPages = []string{"/", "/queues", "/checks", "/actions", "/metrics", "/check", "/check/clients", "/debug/pprof/", "/admin/account/show?did=did:web:a.example"}
 
 // H11: a page in a browser reads the admin listener by DNS rebinding, or from another site.
 func TestBrowsersCannotReadTheAdminListener(t *testing.T) {

@@ -5,20 +5,22 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"mlsd/admin"
+	"mlsd/console"
 	"mlsd/internal/failpoint"
 )
 
 // admin is the handler of the admin listener. access decides who may use it.
-func (n *node) admin(access *admin.Access, log *slog.Logger) http.Handler {
+func (n *node) admin(access *admin.Access, pages *console.Console, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	var handle admin.Handle = func(pattern string, level admin.Level, h http.Handler) { mux.Handle(pattern, access.Protect(level, h)) }
 	handle("GET /livez", admin.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
 	handle("GET /readyz", admin.Open, n.readiness(log))
-	handle("GET /metrics", admin.Read, promhttp.HandlerFor(n.reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
-	handle("GET /check", admin.Read, newChecker(n.db.maintenance, log))
+	handle("GET /metrics", admin.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	handle("GET /check", admin.Read, &checker{n.db.maintenance, log, n.checks})
 	handle("GET /check/clients", admin.Read, clientFaults(n.db.maintenance, log))
 	handle("GET /debug/pprof/", admin.Write, http.HandlerFunc(pprof.Index))
 	handle("GET /debug/pprof/profile", admin.Write, http.HandlerFunc(pprof.Profile))
@@ -28,6 +30,7 @@ func (n *node) admin(access *admin.Access, log *slog.Logger) http.Handler {
 		handle("POST /failpoints", admin.Write, n.armFailpoint(log))
 	}
 	n.operator.Handle(handle)
+	pages.Handle(handle)
 	n.benchRoutes(handle, log)
 	return mux
 }

@@ -50,6 +50,7 @@ func metricNames(t *testing.T) (names []string) {
 	go func() {
 		defer close(descs)
 		n.reg.Describe(descs)
+		n.stored.Describe(descs)
 	}()
 	named := regexp.MustCompile(`fqName: "([a-z_]+)"`)
 	for d := range descs {
@@ -161,7 +162,7 @@ func rules(t *testing.T) (all []rule) {
 func TestSeriesOfAlertsExist(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	families, err := n.reg.Gather()
+	families, err := prometheus.Gatherers{n.reg, n.stored}.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/dbmetrics"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/invariants"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
@@ -28,6 +29,7 @@ import (
 	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
+	"mlsd/internal/worker"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/migrations"
@@ -41,13 +43,16 @@ const scrapeInterval = 15 * time.Second
 // node is the parts of the server, connected to each other. None of them runs yet.
 type node struct {
 	db           pools
-	tracer       *tracing.Tracer // nil: none
-	reg          *prometheus.Registry
+	tracer       *tracing.Tracer      // nil: none
+	reg          *prometheus.Registry // of the metrics of this node
+	stored       *prometheus.Registry // of those that are read from the database
 	ready        atomic.Bool
 	schema       *schemaWatch
 	faults       *failpoint.Set // nil unless Config.Failpoints
 	api          *api.Server
 	operator     *admin.Service
+	checks       *invariants.Checker
+	rounds       *worker.Rounds
 	identities   *serviceauth.CachedDirectory
 	sessions     *sessions.Service
 	messages     *messages.Log
@@ -74,7 +79,7 @@ type node struct {
 
 // assemble makes a node that listens on addr. tracer can be nil.
 func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{db: db, tracer: tracer, reg: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
+	n := &node{db: db, tracer: tracer, rounds: worker.NewRounds(), reg: prometheus.NewRegistry(), stored: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
 	n.registerNode()
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -161,9 +166,10 @@ func (n *node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.V
 func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.Logger) {
 	db := n.db.maintenance
 	n.usage = usage.New(db, log, mlsapi.ErrIdempotencyConflict)
-	n.reg.MustRegister(dbmetrics.New(db, log, scrapeInterval))
+	n.stored.MustRegister(dbmetrics.New(db, log, scrapeInterval))
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
+	n.checks = invariants.NewChecker(db)
 	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
 	n.remover = convos.NewRemover(db, n.faults)
 	n.reaperFailed = metrics.ReaperFailed

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -18,18 +17,11 @@ import (
 const checkAnswerTimeout = time.Minute
 
 // checker answers with the violated promises of one convo (?convo=ID) or of the whole database, as
-// a JSON array of texts.
-//
-// A check of the whole database can take minutes, and needs a connection. One runs at a time. A
-// check of one convo does not wait for it.
+// a JSON array of texts. A check of one convo does not wait for one of the whole database.
 type checker struct {
-	db      *pgxpool.Pool
-	log     *slog.Logger
-	running chan struct{} // full while the whole database is checked
-}
-
-func newChecker(db *pgxpool.Pool, log *slog.Logger) *checker {
-	return &checker{db: db, log: log, running: make(chan struct{}, 1)}
+	db  *pgxpool.Pool
+	log *slog.Logger
+	all *invariants.Checker
 }
 
 // ServeHTTP implements http.Handler. The listener's timeouts are too short for a check, so it sets
@@ -105,11 +97,5 @@ func (c *checker) violations(r *http.Request) ([]string, error) {
 	if convo != nil {
 		return invariants.CheckConvo(r.Context(), c.db, *convo)
 	}
-	select {
-	case c.running <- struct{}{}:
-		defer func() { <-c.running }()
-	case <-r.Context().Done():
-		return nil, context.Cause(r.Context())
-	}
-	return invariants.Check(r.Context(), c.db)
+	return c.all.Check(r.Context())
 }

@@ -18,6 +18,7 @@ import (
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
+	"mlsd/internal/redact"
 )
 
 // report is the result of one subcommand. Scripts read it as JSON, so its field names must not
@@ -267,7 +268,7 @@ func (i inspection) text(text string) string {
 	if i.dids {
 		return text
 	}
-	return didPattern().ReplaceAllLiteralString(text, "did:…")
+	return redact.DIDs().ReplaceAllLiteralString(text, "did:…")
 }
 
 // seconds formats a time span, such as 3d7h or 5m0s.

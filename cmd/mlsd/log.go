@@ -4,6 +4,8 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+
+	"mlsd/internal/redact"
 )
 
 // logger returns the server's log, which it writes to w. Only at level debug does the log name
@@ -11,17 +13,12 @@ import (
 func logger(cfg Config, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.LogLevel}
 	if cfg.LogLevel > slog.LevelDebug {
-		options.ReplaceAttr = withoutDIDs(didPattern())
+		options.ReplaceAttr = withoutDIDs(redact.DIDs())
 	}
 	if cfg.LogFormat == "text" {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
-}
-
-// didPattern matches DIDs in texts and in URLs.
-func didPattern() *regexp.Regexp {
-	return regexp.MustCompile(`did(:|%3[aA])[a-z]+((:|%3[aA])([A-Za-z0-9._-]|%[0-9a-fA-F]{2})+)+`)
 }
 
 func withoutDIDs(did *regexp.Regexp) func([]string, slog.Attr) slog.Attr {

@@ -154,46 +154,16 @@ func (c Config) adminURL() (string, error) {
 	return (&url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}).String(), nil
 }
 
-// writeFields writes the fields of a JSON object as lines of a table, in their order. A list of
-// objects follows as lines of its own, indented.
+// writeFields writes the fields of a JSON object as lines of a table, in their order.
 func writeFields(w io.Writer, object []byte) error {
 	var out strings.Builder
 	table := newTable(&out)
-	if err := fields(table, json.NewDecoder(bytes.NewReader(object)), ""); err != nil {
+	if err := admin.Fields(object, func(name, value string) { line(table, name, value) }); err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, out.String())
-	return err
-}
-
-// fields writes the value that comes next, below a name.
-func fields(w io.Writer, in *json.Decoder, name string) error {
-	in.UseNumber()
-	token, err := in.Token()
-	if err != nil {
-		return err
-	}
-	delim, nested := token.(json.Delim)
-	if !nested {
-		line(w, name, token)
-		return nil
-	}
-	for i := 1; in.More(); i++ {
-		inner := fmt.Sprintf("%s %d", name, i)
-		if delim == '{' {
-			key, err := in.Token()
-			if err != nil {
-				return err
-			}
-			inner = strings.TrimSpace(fmt.Sprintf("%s %v", name, key))
-		}
-		if err := fields(w, in, inner); err != nil {
-			return err
-		}
-	}
-	_, err = in.Token() // the end
 	return err
 }

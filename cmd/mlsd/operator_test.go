@@ -399,6 +399,44 @@ func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
 	server.kill()
 }
 
+// An operator tries a dead push job again, and drops one that waits.
+func TestAdminPush(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	const did = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
+	var dead, waiting uuid.UUID
+	err = db.QueryRow(t.Context(), `
+		WITH jobs AS (
+			INSERT INTO push_jobs (did, id, device_id, state, reason, next_attempt_at, created_at, ended_at) VALUES
+			($1, gen_random_uuid(), 'phone', 'dead', 'message', now(), now(), now()),
+			($1, gen_random_uuid(), 'tablet', 'pending', 'message', now() + interval '1 h', now(), NULL) RETURNING id, state
+		)
+		SELECT (SELECT id FROM jobs WHERE state = 'dead'), (SELECT id FROM jobs WHERE state = 'pending')`, did).Scan(&dead, &waiting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func(id uuid.UUID) (state string) {
+		if err := db.QueryRow(t.Context(), `SELECT state FROM push_jobs WHERE id = $1`, id).Scan(&state); err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	retried := done[admin.PushRetried](w, "push", "retry", did, dead.String())
+	if retried.Due == dead {
+		t.Errorf("%+v", retried)
+	}
+	done[admin.PushDropped](w, "push", "drop", did, waiting.String())
+	// Neither device is registered, so a worker ends both jobs without a call.
+	eventually(t, "a worker ends the jobs", func() bool { return state(retried.Due) == "done" && state(waiting) == "done" })
+	w.operate("push", "drop", did, waiting.String()).fails("PushJobEnded")
+	w.operate("push", "retry", did, uuid.NewString()).fails("PushJobNotFound")
+}
+
 // The page for operators has a row for every method.
 func TestAdminPage(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/admin"
+	"mlsd/console"
 	"mlsd/events"
 	"mlsd/internal/outage"
 	"mlsd/internal/pgpool"
@@ -42,6 +43,7 @@ type lifecycle struct {
 	publicListen, adminListen net.Listener
 	access                    *admin.Access
 	node                      *node
+	console                   *console.Console
 	stopPresence              func()
 	public, admin             door
 	failed                    chan error // from the HTTP servers
@@ -79,6 +81,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.checkSchema,
 		l.startWorkers,
 		l.startPresence,
+		l.startConsole,
 		l.startHTTP,
 		l.announce,
 	} {
@@ -252,8 +255,17 @@ func inBackground(ctx context.Context, run ...func(context.Context)) (stop func(
 	}
 }
 
+func (l *lifecycle) startConsole(ctx context.Context) (err error) {
+	if l.console, err = l.node.console(l.access, l.log); err != nil {
+		return err
+	}
+	stop := inBackground(ctx, l.console.Run)
+	l.onClose(func(context.Context) error { stop(); return nil })
+	return nil
+}
+
 func (l *lifecycle) startHTTP(context.Context) error {
-	public, admin := httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.log), l.log)
+	public, admin := httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.console, l.log), l.log)
 	l.public, l.admin = public, admin
 	go func() { l.failed <- public.Serve(l.publicListen) }()
 	go func() { l.failed <- admin.Serve(l.adminListen) }()

@@ -32,42 +32,43 @@ const (
 func (n *node) workers(log *slog.Logger) []func(context.Context) {
 	tokens, tickets := serviceauth.NewUsedTokens(n.db.maintenance), events.NewTickets(n.db.maintenance)
 	all := []func(context.Context){
-		worker.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
-		worker.Every("Welcome reaper", reapInterval, log, reaper(n, api.ReaperWelcomes, n.welcomes.RunOnce)).Run,
-		worker.Every("KeyPackage reaper", reapInterval, log, reaper(n, api.ReaperKeyPackages, n.keyPackages.RunOnce)).Run,
-		worker.Every("idempotency record cleaner", sweepInterval, log, reaper(n, api.ReaperRecords, n.cleaner.RunOnce)).Run,
-		worker.Every("used token sweep", sweepInterval, log, sweepAll(tokens.Sweep)).Run,
-		worker.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync, worker.AtEnd(n.identities.Sync)).Run,
-		worker.Every("identity key sweep", sweepInterval, log, sweepAll(n.identities.Sweep)).Run,
-		worker.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Woken(), 0)).Run,
-		worker.Every("session key rotation", sessions.SweepInterval, log, n.sessions.Rotate).Run,
-		worker.Every("session sweep", sessions.SweepInterval, log, n.sessions.Sweep).Run,
-		worker.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
-		worker.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,
-		worker.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce).Run,
-		worker.Every("push job sweep", sweepInterval, log, n.push.Sweep).Run,
+		n.rounds.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
+		n.rounds.Every("Welcome reaper", reapInterval, log, reaper(n, api.ReaperWelcomes, n.welcomes.RunOnce)).Run,
+		n.rounds.Every("KeyPackage reaper", reapInterval, log, reaper(n, api.ReaperKeyPackages, n.keyPackages.RunOnce)).Run,
+		n.rounds.Every("idempotency record cleaner", sweepInterval, log, reaper(n, api.ReaperRecords, n.cleaner.RunOnce)).Run,
+		n.rounds.Every("used token sweep", sweepInterval, log, sweepAll(tokens.Sweep)).Run,
+		n.rounds.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync, worker.AtEnd(n.identities.Sync)).Run,
+		n.rounds.Every("identity key sweep", sweepInterval, log, sweepAll(n.identities.Sweep)).Run,
+		n.rounds.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Woken(), 0)).Run,
+		n.rounds.Every("session key rotation", sessions.SweepInterval, log, n.sessions.Rotate).Run,
+		n.rounds.Every("session sweep", sessions.SweepInterval, log, n.sessions.Sweep).Run,
+		n.rounds.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
+		n.rounds.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,
+		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce).Run,
+		n.rounds.Every("push job sweep", sweepInterval, log, n.push.Sweep).Run,
 		func(ctx context.Context) { n.push.Run(ctx, pushInterval) },
 		func(ctx context.Context) { n.usage.Run(ctx, usageInterval) },
 		n.quotas.Run,
 		n.sequencer.Run,
 		n.hub.Run,
-		worker.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Woken(), 0)).Run,
+		n.rounds.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Woken(), 0)).Run,
 		func(ctx context.Context) { n.hub.Listen(ctx, n.sequencer) },
 	}
 	if n.admitted != nil {
-		all = append(all, func(ctx context.Context) { followList(ctx, n.admitted, log) })
+		all = append(all, func(ctx context.Context) { n.followList(ctx, log) })
 	}
 	if n.relay != nil {
 		all = append(all, n.relay.Run)
 	}
 	if n.expirer != nil {
-		all = append(all, worker.Every("message expirer", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)
+		all = append(all, n.rounds.Every("message expirer", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)
 	}
 	return all
 }
 
 // followList reads the list of admitted accounts again when its file has changed, and on SIGHUP.
-func followList(ctx context.Context, list *accounts.Allowlist, log *slog.Logger) {
+func (n *node) followList(ctx context.Context, log *slog.Logger) {
+	list := n.admitted
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
@@ -81,7 +82,7 @@ func followList(ctx context.Context, list *accounts.Allowlist, log *slog.Logger)
 			}
 		}
 	}()
-	worker.Every("reader of the list of admitted accounts", listInterval, log, list.RunOnce, worker.Wake(list.Woken(), 0)).Run(ctx)
+	n.rounds.Every("reader of the list of admitted accounts", listInterval, log, list.RunOnce, worker.Wake(list.Woken(), 0)).Run(ctx)
 }
 
 func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context.Context) error {

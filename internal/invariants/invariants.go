@@ -34,8 +34,17 @@ const mostListed = 100
 // promise these are the first hundred, and the number of further ones. The cost is linear in the
 // stored data.
 func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
+	return checkAll(ctx, db, func(string) {})
+}
+
+// steps is how often checkAll calls begins.
+var steps = len(globalChecks) + 1 + len(convoChecks) + 2
+
+// checkAll is Check that says when it begins to verify which promise.
+func checkAll(ctx context.Context, db *pgxpool.Pool, begins func(promise string)) (violations []string, err error) {
 	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
 		for _, c := range globalChecks {
+			begins(c.promise)
 			var found findings
 			var text string
 			err := each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
@@ -44,12 +53,13 @@ func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err erro
 			}
 			violations = append(violations, found.list(c.promise)...)
 		}
+		begins(generationPromise)
 		var generation findings
 		if err := checkGeneration(ctx, tx, &generation); err != nil {
 			return fmt.Errorf("read the stream's generation: %w", err)
 		}
 		violations = append(violations, generation.list(generationPromise)...)
-		found, err := checkConvos(ctx, tx, nil)
+		found, err := checkConvos(ctx, tx, nil, begins)
 		violations = append(violations, found...)
 		return err
 	})
@@ -62,7 +72,7 @@ func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err erro
 // CheckConvo verifies one convo, and returns the violations as Check does.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
 	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		violations, err = checkConvos(ctx, tx, &id)
+		violations, err = checkConvos(ctx, tx, &id, func(string) {})
 		return err
 	})
 	if err != nil {
@@ -96,7 +106,12 @@ func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.
 	})
 }
 
-const generationPromise = "the stream's generation is that of this database"
+// Promises that more than one statement checks.
+const (
+	generationPromise = "the stream's generation is that of this database"
+	logPromise        = "log entries"
+	groupsPromise     = "public groups"
+)
 
 // checkGeneration compares the PostgreSQL that writes the stream's newest generation with the one
 // that is there. It finds nothing if the role may not ask which one that is.
@@ -120,8 +135,9 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 }
 
 // checkConvos verifies the convo with the id, or all convos if id is nil.
-func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) (violations []string, err error) {
+func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID, begins func(promise string)) (violations []string, err error) {
 	for _, c := range convoChecks {
+		begins(c.promise)
 		var found findings
 		var convo uuid.UUID
 		var text string
@@ -132,13 +148,15 @@ func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) (violations []st
 		violations = append(violations, found.list(c.promise)...)
 	}
 	var objects, groups findings
+	begins(logPromise)
 	if err := checkObjects(ctx, tx, id, &objects); err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
+	begins(groupsPromise)
 	if err := checkGroups(ctx, tx, id, &groups); err != nil {
 		return nil, fmt.Errorf("read the public groups: %w", err)
 	}
-	return slices.Concat(violations, objects.list("log entries"), groups.list("public groups")), nil
+	return slices.Concat(violations, objects.list(logPromise), groups.list(groupsPromise)), nil
 }
 
 // checkObjects compares the columns of the log with the headers of its MLS objects.

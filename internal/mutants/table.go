@@ -740,7 +740,22 @@ var mutants = []mutant{
 	{"pages of other sites (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
 		{"admin.Access.allow", `case crossSite(r):`, `case crossSite(r) && r.Host == "":`}}},
 	{"the read token writes (H11)", "cmd/mlsd.TestAdminTokens", []edit{
-		{"admin.Access.allow", `case isWrite, isRead && level == Read:`, `case isWrite, isRead:`}}},
+		{"admin.Access.allow", `case allowed < level:`, `case allowed < Read:`}}},
+	{"a browser's session has no end", "admin.TestSession", []edit{
+		{"admin.Access.session", `time.Now().Unix() >= expiry`, `expiry == 0`}}},
+	{"a browser's session is not signed", "admin.TestForgedSessions", []edit{
+		{"admin.Access.session", `hmac.Equal([]byte(mac), []byte(a.mac(level, text)))`, `mac != "" || text == ""`}}},
+	{"wrong tokens cost no time", "admin.TestWrongTokensAreSlowed", []edit{
+		{"admin.Access.Login", `time.AfterFunc(wrongPause, func() { <-a.attempts })`, `<-a.attempts`}}},
+	{"the console tells DIDs", "console.TestNoPageTellsDIDs", []edit{
+		{"console.Request.DID", `if r.Full || len(parts) < 3`, `if !r.Full || len(parts) < 3`}}},
+	{"DIDs in full leave no record", "console.TestDIDsInFullAreRecorded", []edit{
+		{"console.Console.reveal", `if err := c.Operator.RecordShown(r.Context(), req.subject(), operator, reason); err != nil {`,
+			`if err := r.Context().Err(); err != nil || operator+reason == "" {`}}},
+	{"the read token acts in the console", "console.TestActions", []edit{
+		{"console.readOrder", `if o.Write && !req.Write {`, `if o.Write && req.Path == "" {`}}},
+	{"a dropped push job is called", "push.TestDropAndRetryDead", []edit{
+		{"push.Drop", `greatest(attempts, $3)`, `least(attempts, $3)`}}},
 	{"an open admin listener (H11)", "cmd/mlsd.TestOpenAdminListenerNeedsAToken", []edit{
 		{"admin.NewAccess", `if t.Write == "" && !addr.IP.IsLoopback() {`, `if t.Write == "" && addr.IP.IsMulticast() {`}}},
 	{"a claim survives the withdrawal", "TestWithdrawKeyPackages", []edit{

@@ -155,3 +155,34 @@ func TestPanic(t *testing.T) {
 	}()
 	run(t, time.Minute, time.Minute, func(context.Context) error { panic("bug") })
 }
+
+// Rounds that fail are counted, and a round that the worker's end cuts off is not.
+func TestRoundsAreRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin, n := time.Now(), 0
+		runOnce := func(ctx context.Context) error {
+			n++
+			switch n {
+			case 2:
+				return errors.New("no")
+			case 4:
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			time.Sleep(time.Second)
+			return nil
+		}
+		rounds := worker.NewRounds()
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(35*time.Second, stop)
+		rounds.Every("tester", 10*time.Second, slog.New(slog.DiscardHandler), runOnce).Run(ctx)
+		want := []worker.Round{{
+			Worker: "tester", Interval: 10 * time.Second, At: begin.Add(20 * time.Second), Took: time.Second,
+			Rounds: 3, Failures: 1, FailedAt: begin.Add(10 * time.Second),
+		}}
+		if diff := cmp.Diff(want, rounds.List()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}

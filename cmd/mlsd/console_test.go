@@ -1,0 +1,19 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	"mlsd/console"
+)
+
+// Every metric that the console reads exists.
+func TestConsoleReadsMetrics(t *testing.T) {
+	t.Parallel()
+	known := metricNames(t)
+	for _, name := range console.Metrics() {
+		if !slices.Contains(known, name) {
+			t.Errorf("the server has no %s", name)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package console
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mlsd/events"
+)
+
+// fact is one figure of what is in the database.
+type fact struct {
+	Key, Name, Value string
+	Queue            bool // it is work that waits
+	Bad              bool // somebody should look
+}
+
+// storedFacts is what was in the database at a moment. It is that of all nodes.
+type storedFacts struct {
+	Facts []fact
+	Nodes []events.Node
+	Fault string // why there is nothing, in a sentence
+}
+
+// stored reads the database, at most once in storedInterval.
+type stored struct {
+	from prometheus.Gatherer
+	db   *pgxpool.Pool
+	log  *slog.Logger
+
+	mu     sync.Mutex // held during a reading; guards the rest
+	at     time.Time
+	latest storedFacts
+}
+
+// storedTimeout bounds a reading.
+const storedTimeout = 5 * time.Second
+
+func (s *stored) read(ctx context.Context) storedFacts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.at) < storedInterval {
+		return s.latest
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storedTimeout)
+	defer cancel()
+	s.latest = s.readNow(ctx)
+	s.at = time.Now()
+	return s.latest
+}
+
+func (s *stored) readNow(ctx context.Context) (found storedFacts) {
+	r, err := readMetrics(s.from, time.Now())
+	if err != nil || r.sum(databaseUp, every) != 1 {
+		return storedFacts{Fault: "The database does not answer. What it holds cannot be shown."}
+	}
+	found.Facts = facts(r)
+	if found.Nodes, err = events.LiveNodes(ctx, s.db); err != nil {
+		s.log.WarnContext(ctx, "the console could not list the nodes", "error", err)
+		found.Fault = "The nodes could not be listed: the server's log says why."
+	}
+	found.Facts = append(found.Facts, fact{Key: "nodes", Name: "Nodes that are alive", Value: count(float64(len(found.Nodes)))})
+	return found
+}
+
+// stock is a figure of what is in the database.
+type stock struct {
+	name, metric string
+	label, value string // which of the metric's values; "": all
+	unit         unit
+	queue        bool // it is work that waits
+	alarm        bool // anything but 0 is bad
+}
+
+// key is the stock's name among the live texts.
+func (s stock) key() string { return s.metric + s.value }
+
+// stocks are the figures of the pages Now and Queues that are in the database.
+var stocks = []stock{
+	{"KeyPackages to claim", "mlsd_key_packages", "state", "available", count, false, false},
+	{"KeyPackages of last resort", "mlsd_key_packages", "state", "last_resort", count, false, false},
+	{"Stocks that run low", "mlsd_key_package_signals", "kind", "low", count, false, false},
+	{"Welcomes to fetch", "mlsd_welcomes", "state", "available", count, false, false},
+	{"Welcomes in flight", "mlsd_welcomes", "state", "in_flight", count, true, false},
+	{"Events that wait", "mlsd_outbox_events", "", "", count, true, false},
+	{"Oldest event that waits", "mlsd_outbox_oldest_seconds", "", "", seconds, true, false},
+	{"Erasures that run", "mlsd_erasures_running", "", "", count, true, false},
+	{"Reservations that are stuck", "mlsd_reservations_stuck", "", "", count, true, true},
+	{"Rows that are overdue", "mlsd_overdue_rows", "", "", count, true, true},
+}
+
+// facts returns the figures of a reading.
+func facts(r reading) (all []fact) {
+	for _, s := range stocks {
+		matches := every
+		if s.label != "" {
+			matches = labelled(s.label, s.value)
+		}
+		n := r.sum(s.metric, matches)
+		all = append(all, fact{Key: s.key(), Name: s.name, Value: s.unit.written(n), Queue: s.queue, Bad: s.alarm && n > 0})
+	}
+	return all
+}

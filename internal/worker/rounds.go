@@ -1,0 +1,69 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Rounds remembers the last round of each worker of a node.
+type Rounds struct {
+	mu     sync.Mutex
+	byName map[string]Round
+}
+
+// Round is what is remembered of one worker.
+type Round struct {
+	Worker   string
+	Interval time.Duration
+	At       time.Time // when the last round began; zero: none has ended
+	Took     time.Duration
+	Rounds   int64
+	Failures int64
+	FailedAt time.Time // when the last round began that failed; zero: none has
+}
+
+// NewRounds returns an empty memory.
+func NewRounds() *Rounds { return &Rounds{byName: map[string]Round{}} }
+
+// Every is the function Every for a worker whose rounds are remembered. A round that the end of the
+// worker cuts off does not count.
+func (r *Rounds) Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error, options ...Option) *Worker {
+	r.mu.Lock()
+	r.byName[name] = Round{Worker: name, Interval: interval}
+	r.mu.Unlock()
+	return Every(name, interval, log, func(ctx context.Context) error {
+		begun := time.Now()
+		err := runOnce(ctx)
+		if err == nil || !errors.Is(ctx.Err(), context.Canceled) {
+			r.add(name, begun, err)
+		}
+		return err
+	}, options...)
+}
+
+func (r *Rounds) add(name string, begun time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one := r.byName[name]
+	one.At, one.Took, one.Rounds = begun, time.Since(begun), one.Rounds+1
+	if err != nil {
+		one.Failures, one.FailedAt = one.Failures+1, begun
+	}
+	r.byName[name] = one
+}
+
+// List returns the last rounds, by the names of their workers.
+func (r *Rounds) List() (all []Round) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.byName {
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Round) int { return strings.Compare(a.Worker, b.Worker) })
+	return all
+}
