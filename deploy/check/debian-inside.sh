@@ -1,0 +1,45 @@
+# Runs in the Debian that check/debian.sh boots: the commands of the page about installation, and
+# what must be true after each.
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+# Caddy makes a certificate for a name of this machine by an authority of its own.
+export CURL_CA_BUNDLE=/var/lib/caddy/.local/share/caddy/pki/authorities/local/root.crt
+trap 'echo "failed: $BASH_COMMAND"; journalctl --no-pager -u mlsd -u caddy | tail -n 40' ERR
+
+cd /root
+begun=$SECONDS
+bash -euo pipefail Install >log 2>&1 || { cat log; exit 1; }
+echo "package: from an empty Debian to $(tail -n 1 log) in $((SECONDS - begun)) s"
+curl --fail --silent https://mls.localhost/.well-known/did.json | grep -q did:web:mls.localhost
+# A WebSocket passes Caddy: mlsd answers in a frame that there is no ticket.
+curl --silent --http1.1 --include --no-buffer --max-time 5 --header 'Connection: Upgrade' --header 'Upgrade: websocket' \
+	--header 'Sec-WebSocket-Version: 13' --header 'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==' \
+	https://mls.localhost/xrpc/blue.catbird.mls.subscribeConvoEvents | tee frame | grep -q '101 Switching Protocols'
+grep -q --text InvalidTicket frame
+systemd-analyze verify mlsd.service
+systemd-analyze security --threshold=20 mlsd.service >/dev/null
+pid=$(systemctl show --value --property MainPID mlsd)
+echo "unit: runs as $(stat -c %U "/proc/$pid"), $(grep CapEff "/proc/$pid/status" | tr "\t" " ")"
+[[ $(stat -c %U "/proc/$pid") == mlsd ]]
+if nsenter --mount --target "$pid" touch /usr/bin/written 2>/dev/null; then echo "the unit can write /usr"; exit 1; fi
+mlsd --version | grep -q .
+
+(cd new && bash -euo pipefail ../Upgrade >../log 2>&1) || { cat log; exit 1; }
+[[ $(dpkg-query -W -f '${Version}' mlsd) == 0.0.2 ]]
+[[ $(systemctl show --value --property MainPID mlsd) != "$pid" ]]
+mlsd health | grep -qx ok
+grep -q did:web:mls.localhost /etc/mlsd/mlsd.env
+echo "package: upgraded, settings kept"
+
+# A node that dies comes back.
+kill -KILL "$(systemctl show --value --property MainPID mlsd)"
+for _ in {1..100}; do mlsd health >/dev/null 2>&1 && break; sleep 0.1; done
+mlsd health >/dev/null
+echo "package: killed, back again"
+
+bash -euo pipefail Remove >log 2>&1 || { cat log; exit 1; }
+if command -v mlsd || systemctl cat mlsd.service 2>/dev/null || getent passwd mlsd || [[ -e /etc/mlsd || -e /var/lib/mlsd ]]; then
+	echo "something of mlsd is left"
+	exit 1
+fi
+echo "package: removed"
