@@ -4,14 +4,15 @@
 #
 #   deploy/release.sh [VERSION] [DIRECTORY]
 #
-# VERSION defaults to the tag (git describe), or dev. PLATFORMS names fewer than all four. The same
-# commit, version and release of Go give the same bytes, in whatever directory and on whatever day.
-# It needs Go and GNU tar. Without dpkg-deb, a line that begins with SKIPPED says so.
+# VERSION defaults to the tag (git describe), or dev. PLATFORMS names fewer than all four. It builds
+# the commit that is checked out, without later changes. The same commit, version and release of Go
+# give the same bytes, in whatever directory and on whatever day. It needs Go and GNU tar. Without
+# dpkg-deb, a line that begins with SKIPPED says so.
 set -euo pipefail
 umask 022
 cd "$(dirname "$0")/.."
 
-version=${1:-$(git describe --tags --match 'v*' --dirty 2>/dev/null || echo dev)}
+version=${1:-$(git describe --tags --match 'v*' 2>/dev/null || echo dev)}
 mkdir -p "${2:-dist}"
 dist=$(cd "${2:-dist}" && pwd)
 read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}"
@@ -19,6 +20,8 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+git clone --quiet --shared . "$work/source"
+cd "$work/source"
 
 # build OS ARCH FILE builds mlsd without C libraries, and without the names of this machine.
 build() {
