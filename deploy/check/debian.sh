@@ -17,6 +17,7 @@ debian debian-boot.tar --include=systemd,systemd-sysv,dbus,ca-certificates,curl 
 root=$WORK/debian
 mkdir "$root"
 tar -C "$root" -xf "$CACHE/debian-boot.tar"
+echo 'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/check" # they are not in the cache
 
 arch=$(dpkg --print-architecture)
 mkdir "$root/root/new"
