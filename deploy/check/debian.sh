@@ -26,7 +26,7 @@ mkdir "$WORK/payload"
 tar -C "$WORK/payload" --strip-components=1 -xzf "$DIST/mlsd_v0.0.1_linux_$arch.tar.gz"
 deploy/deb/build.sh v0.0.2 "$arch" "$WORK/payload/mlsd" "$WORK/payload/completions" "$root/root/new"
 for part in Install Upgrade Remove; do
-	section "### $part" | sed "s/mls\.example\.com/mls.localhost/; s/_amd64/_$arch/" >"$root/root/$part"
+	section "### $part" | sed "s/^host=.*/host=mls.localhost/; s/_amd64/_$arch/" >"$root/root/$part"
 done
 cp deploy/check/debian-inside.sh "$root/root/"
 cat >"$root/etc/systemd/system/check.service" <<'UNIT'
@@ -42,8 +42,7 @@ ExecStopPost=/bin/sh -c 'echo $EXIT_STATUS >/root/status; systemctl poweroff --n
 UNIT
 ln -s ../check.service "$root/etc/systemd/system/multi-user.target.wants/check.service"
 
-timeout 240 deploy/check/isolated.sh systemd-nspawn --quiet --register=no --keep-unit --private-network \
-	--link-journal=no --directory "$root" --boot </dev/null >"$WORK/boot" 2>&1 || true
+timeout 240 deploy/check/isolated.sh deploy/check/boot.sh "$root" </dev/null >"$WORK/boot" 2>&1 || true
 if ! grep -q systemd "$WORK/boot"; then
 	skip "$what" "systemd-nspawn does not run here: $(head -n 1 "$WORK/boot")"
 fi

@@ -61,3 +61,16 @@ wait_for() {
 	done
 	fail "$what did not come within a minute: $*"
 }
+
+# confined NAME PID shows that a process of a container has another user, no capabilities and a file
+# system that not even root can write.
+confined() {
+	local uid
+	uid=$(awk '/^Uid:/ {print $2}' "/proc/$2/status")
+	[[ $uid == 10001 ]] || fail "$1 runs as uid $uid"
+	grep -q '^CapEff:\s0*$' "/proc/$2/status" || fail "$1 has capabilities"
+	local refusal
+	refusal=$(LC_ALL=C touch "/proc/$2/root/usr/written" 2>&1) && fail "$1 can write its file system"
+	[[ $refusal == *"Read-only file system" ]] || fail "$1: $refusal"
+	echo "$1: uid $uid, no capabilities, ${refusal##*: }"
+}
