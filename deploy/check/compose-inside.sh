@@ -1,5 +1,5 @@
 # Runs the commands of the page, with podman-compose in the place of docker compose.
-set -euo pipefail
+set -Eeuo pipefail
 . "$1/deploy/check/lib.sh"
 docker() { shift; "$MLSD_COMPOSE" "$@" >>log 2>&1; }
 down() {
@@ -20,11 +20,7 @@ echo "compose: up in $((SECONDS - begun)) s"
 
 curl --fail --silent https://mls.localhost/.well-known/did.json | grep -q did:web:mls.localhost
 [[ $(command curl --silent --output /dev/null --write-out '%{http_code}' http://mls.localhost/) == 308 ]] || fail "http is not redirected"
-curl --silent --http1.1 --include --no-buffer --max-time 5 --header 'Connection: Upgrade' --header 'Upgrade: websocket' \
-	--header 'Sec-WebSocket-Version: 13' --header 'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==' \
-	https://mls.localhost/xrpc/blue.catbird.mls.subscribeConvoEvents >frame || true
-grep -q '101 Switching Protocols' frame || fail "no WebSocket through Caddy: $(cat frame)"
-grep -q --text InvalidTicket frame || fail "mlsd does not answer over the WebSocket"
+websocket https://mls.localhost
 echo "compose: TLS, the redirect and a WebSocket through Caddy"
 podman healthcheck run mlsd_mlsd_1
 confined "compose mlsd" "$(podman inspect --format '{{.State.Pid}}' mlsd_mlsd_1)"

@@ -28,7 +28,7 @@ deploy/deb/build.sh v0.0.2 "$arch" "$WORK/payload/mlsd" "$WORK/payload/completio
 for part in Install Upgrade Remove; do
 	section "### $part" | sed "s/^host=.*/host=mls.localhost/; s/_amd64/_$arch/" >"$root/root/$part"
 done
-cp deploy/check/debian-inside.sh "$root/root/"
+cp deploy/check/lib.sh deploy/check/debian-inside.sh "$root/root/"
 cat >"$root/etc/systemd/system/check.service" <<'UNIT'
 [Unit]
 After=network.target dbus.service

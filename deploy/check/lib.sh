@@ -74,3 +74,13 @@ confined() {
 	[[ $refusal == *"Read-only file system" ]] || fail "$1: $refusal"
 	echo "$1: uid $uid, no capabilities, ${refusal##*: }"
 }
+
+# websocket URL shows that a WebSocket reaches mlsd: it says in a frame that the ticket is not valid.
+websocket() {
+	local answer
+	answer=$(curl --silent --http1.1 --include --no-buffer --max-time 3 --header 'Connection: Upgrade' \
+		--header 'Upgrade: websocket' --header 'Sec-WebSocket-Version: 13' \
+		--header 'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==' \
+		"$1/xrpc/blue.catbird.mls.subscribeConvoEvents?cursor=0&ticket=none" | tr -cd '[:print:]\n') || true
+	[[ $answer == *"101 Switching Protocols"*InvalidTicket* ]] || fail "no WebSocket at $1: $answer"
+}

@@ -6,7 +6,8 @@ if [ ! -e "$PGDATA/PG_VERSION" ]; then
 	mkdir -p "$PGDATA"
 	chown -R postgres:postgres "$PGDATA"
 	setpriv --reuid postgres --regid postgres --clear-groups \
-		"$bin/initdb" --username "$POSTGRES_USER" --pwfile "$POSTGRES_PASSWORD_FILE" --auth-local trust --auth-host scram-sha-256
+		"$bin/initdb" --username "$POSTGRES_USER" --pwfile "$POSTGRES_PASSWORD_FILE" --encoding UTF8 --locale C.UTF-8 \
+		--auth-local trust --auth-host scram-sha-256
 	echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
 	echo "CREATE DATABASE $POSTGRES_DB" |
 		setpriv --reuid postgres --regid postgres --clear-groups "$bin/postgres" --single -D "$PGDATA" template1
