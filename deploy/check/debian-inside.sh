@@ -18,7 +18,7 @@ systemd-analyze security --threshold=20 mlsd.service >/dev/null
 pid=$(systemctl show --value --property MainPID mlsd)
 echo "unit: runs as $(stat -c %U "/proc/$pid"), $(grep CapEff "/proc/$pid/status" | tr "\t" " ")"
 [[ $(stat -c %U "/proc/$pid") == mlsd ]]
-if nsenter --mount --target "$pid" touch /usr/bin/written 2>/dev/null; then echo "the unit can write /usr"; exit 1; fi
+if nsenter --mount --target "$pid" touch /usr/bin/written 2>/dev/null; then fail "the unit can write /usr"; fi
 mlsd --version | grep -q .
 
 (cd new && bash -euo pipefail ../Upgrade >../log 2>&1)
@@ -35,8 +35,8 @@ mlsd health >/dev/null
 echo "package: killed, back again"
 
 bash -euo pipefail Remove >log 2>&1
-if command -v mlsd || systemctl cat mlsd.service 2>/dev/null || getent passwd mlsd || [[ -e /etc/mlsd || -e /var/lib/mlsd ]]; then
-	echo "something of mlsd is left"
-	exit 1
-fi
+for left in /usr/bin/mlsd /usr/lib/systemd/system/mlsd.service /etc/mlsd /var/lib/mlsd; do
+	[[ ! -e $left ]] || fail "$left is left"
+done
+if getent passwd mlsd; then fail "the account is left"; fi
 echo "package: removed"

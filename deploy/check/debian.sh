@@ -18,6 +18,7 @@ root=$WORK/debian
 mkdir "$root"
 tar -C "$root" -xf "$CACHE/debian-boot.tar"
 echo 'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/check" # they are not in the cache
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/check"
 
 arch=$(dpkg --print-architecture)
 mkdir "$root/root/new"
@@ -42,7 +43,7 @@ ExecStopPost=/bin/sh -c 'echo $EXIT_STATUS >/root/status; systemctl poweroff --n
 UNIT
 ln -s ../check.service "$root/etc/systemd/system/multi-user.target.wants/check.service"
 
-timeout 240 deploy/check/isolated.sh deploy/check/boot.sh "$root" </dev/null >"$WORK/boot" 2>&1 || true
+timeout 400 deploy/check/isolated.sh deploy/check/boot.sh "$root" </dev/null >"$WORK/boot" 2>&1 || true
 if ! grep -q systemd "$WORK/boot"; then
 	skip "$what" "systemd-nspawn does not run here: $(head -n 1 "$WORK/boot")"
 fi

@@ -24,7 +24,7 @@ install -D -m 644 "$completions/mlsd.bash" "$root/usr/share/bash-completion/comp
 install -D -m 644 "$completions/mlsd.zsh" "$root/usr/share/zsh/vendor-completions/_mlsd"
 install -D -m 644 "$completions/mlsd.fish" "$root/usr/share/fish/vendor_completions.d/mlsd.fish"
 install -D -m 644 ../../LICENSE "$root/usr/share/doc/mlsd/copyright"
-install -D -m 644 ../Caddyfile "$root/usr/share/doc/mlsd/Caddyfile"
+install -D -m 644 ../Caddyfile "$root/usr/share/mlsd/Caddyfile"
 install -D -m 755 -t "$root/DEBIAN" postinst prerm postrm
 echo /etc/mlsd/mlsd.env >"$root/DEBIAN/conffiles"
 cat >"$root/DEBIAN/control" <<CONTROL
