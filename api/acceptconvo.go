@@ -17,7 +17,7 @@ func (h *handlers) AcceptConvo(c *call, in *mlsapi.AcceptConvoInput) error {
 	if err != nil {
 		return err
 	}
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

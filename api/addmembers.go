@@ -17,7 +17,7 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 	if err != nil {
 		return err
 	}
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

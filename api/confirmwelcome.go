@@ -9,7 +9,7 @@ import (
 // A request is accepted after the confirmation and before the answer. A client that gets no answer
 // confirms again, and that accepts too.
 func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error {
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

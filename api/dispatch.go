@@ -47,8 +47,9 @@ type call struct {
 	standing *accounts.InactiveError
 	token    *serviceauth.Verified // for a handler that uses it up itself; nil: the caller has a session
 	session  *sessions.Session     // nil: the caller has a service-auth token
-	quota    *quota.Spending       // what the request uses, of a write
-	cost     []quota.Cost          // what the write uses, besides its record
+	identity identity
+	quota    *quota.Spending // what the request uses, of a write
+	cost     []quota.Cost    // what the write uses, besides its record
 
 	answer   []byte
 	usedKey  string // the key of the write's record; "": it has none
@@ -68,6 +69,7 @@ func (s *Server) serve(c echo.Context) error {
 	cl := &call{
 		ctx: c.Request().Context(), http: c, header: c.Request().Header.Get(headerKey), address: network(c.RealIP()), begun: time.Now(),
 	}
+	c.Set(callKey, cl)
 	err := s.handle(cl)
 	s.charge(cl)
 	s.count(cl, err, processingTime(c, cl.begun))
@@ -191,11 +193,12 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 
 // mayCall fails unless a verified caller may send a request now. Its rate limit comes first, so that
 // a caller who is refused cannot send more requests than others.
-func (h *handlers) mayCall(c *call, did syntax.DID) error {
+func (h *handlers) mayCall(c *call, did syntax.DID) (err error) {
+	defer func() { c.identity.set(did, err, c.standing) }()
 	if err := h.byDID.take(c.http, did.String(), c.route.cost); err != nil {
 		return err
 	}
-	err := h.gate.Check(c.ctx, did)
+	err = h.gate.Check(c.ctx, did)
 	if inactive, ok := find[*accounts.InactiveError](err); ok && slices.Contains(c.route.serves, inactive.Status) {
 		c.standing, err = inactive, nil
 	}
@@ -323,7 +326,8 @@ func params(cl *call) url.Values {
 
 // key returns the idempotency key of a request. field is the key in its input. Direct clients may
 // send it as a header as well; both must agree.
-func (c *call) key(field *string) (string, error) {
+func (c *call) key(field *string) (key string, err error) {
+	defer func() { c.identity.key = key }()
 	switch {
 	case field == nil && c.header == "":
 		return "", nil

@@ -15,7 +15,7 @@ const maxCommits = 500
 
 // GetCommits: blue.catbird.mls.getCommits.
 func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
-	convo, err := convoID(p.ConvoID)
+	convo, err := c.convoID(p.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 // GetConvo: blue.catbird.mls.getConvo.
 func (h *handlers) GetConvo(c *call, p *mlsapi.GetConvoParams) error {
-	id, err := convoID(p.ConvoID)
+	id, err := c.convoID(p.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 // GetEpoch: blue.catbird.mls.getEpoch.
 func (h *handlers) GetEpoch(c *call, p *mlsapi.GetEpochParams) error {
-	convo, err := convoID(p.ConvoID)
+	convo, err := c.convoID(p.ConvoID)
 	if err != nil {
 		return err
 	}

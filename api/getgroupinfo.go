@@ -7,7 +7,7 @@ import (
 
 // GetGroupInfo: blue.catbird.mls.getGroupInfo.
 func (h *handlers) GetGroupInfo(c *call, p *mlsapi.GetGroupInfoParams) error {
-	convo, err := convoID(p.ConvoID)
+	convo, err := c.convoID(p.ConvoID)
 	if err != nil {
 		return err
 	}

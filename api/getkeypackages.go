@@ -35,7 +35,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	}
 	scope := ""
 	if p.ConvoID != nil {
-		convo, err := convoID(*p.ConvoID)
+		convo, err := c.convoID(*p.ConvoID)
 		if err != nil {
 			return badRequest("convoId must be a convo's id")
 		}

@@ -22,7 +22,7 @@ var selections = map[string]messages.Selection{
 
 // GetMessages: blue.catbird.mls.getMessages.
 func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
-	convo, err := convoID(p.ConvoID)
+	convo, err := c.convoID(p.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 // GetWelcome: blue.catbird.mls.getWelcome. A query by its verb, but it opens a lease.
 func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
-	convo, err := convoID(p.ConvoID)
+	convo, err := c.convoID(p.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,12 @@ type handlers struct {
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)
 
+// convoID is convoID of a convo that the request names.
+func (c *call) convoID(text string) (id uuid.UUID, err error) {
+	c.identity.convo, err = convoID(text)
+	return c.identity.convo, err
+}
+
 // convoID parses the id of a convo. A malformed id is answered like that of a convo that never
 // existed.
 func convoID(text string) (uuid.UUID, error) {

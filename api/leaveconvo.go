@@ -16,7 +16,7 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 	if err != nil {
 		return err
 	}
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

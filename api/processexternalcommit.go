@@ -16,7 +16,7 @@ func (h *handlers) ProcessExternalCommit(c *call, in *mlsapi.ProcessExternalComm
 	if err != nil {
 		return err
 	}
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

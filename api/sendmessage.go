@@ -28,7 +28,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	if in.SenderDID != c.caller {
 		return named(mlsapi.ErrSenderMismatch, "senderDid is not the caller")
 	}
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

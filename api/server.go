@@ -32,6 +32,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/quota"
 	"mlsd/internal/ratelog"
+	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
@@ -92,6 +93,9 @@ type Config struct {
 	// Served is called for each request of a verified caller, when its answer is known. It must not
 	// block. Default: nothing is called.
 	Served func(usage.Request)
+	// Answered is called for each request of a method, when its answer has been written. It must not
+	// block. Default: nothing is called.
+	Answered func(requests.Request)
 	// Tracer makes spans of requests. Default: none.
 	Tracer *tracing.Tracer
 	// Log gets a bounded number of lines that strangers cause: see [ratelog.New].
@@ -128,6 +132,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Served == nil {
 		cfg.Served = func(usage.Request) {}
+	}
+	if cfg.Answered == nil {
+		cfg.Answered = func(requests.Request) {}
 	}
 	if cfg.Quotas == nil {
 		cfg.Quotas = quota.New(cfg.DB, nil, cfg.Log)
@@ -301,20 +308,20 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			nsid = route.Method.NSID
 		}
 		span := s.trace(c, nsid)
-		failed := ""
+		var f failure
 		if err := next(c); err != nil {
-			f := s.failureOf(c, err)
-			failed = f.name
+			f = s.failureOf(c, err)
 			c.Error(f)
 		}
 		took := processingTime(c, begun)
-		s.cfg.Metrics.observe(route, c.Response().Status, failed, took, span.TraceID())
-		endSpan(span, c.Response().Status, failed, begun.Add(took))
+		s.cfg.Metrics.observe(route, c.Response().Status, f.name, took, span.TraceID())
+		endSpan(span, c.Response().Status, f.name, begun.Add(took))
+		s.record(c, f, took, span.TraceID())
 		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
 			return nil
 		}
 		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
-			slog.Int("status", c.Response().Status), slog.String("error", failed), slog.Duration("took", took),
+			slog.Int("status", c.Response().Status), slog.String("error", f.name), slog.Duration("took", took),
 			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)), slog.String("trace", span.TraceID()))
 		return nil
 	}

@@ -16,7 +16,7 @@ func (h *handlers) SubmitCommit(c *call, in *mlsapi.SubmitCommitInput) error {
 	if err != nil {
 		return err
 	}
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

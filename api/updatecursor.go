@@ -5,7 +5,7 @@ import "mlsd/api/mlsapi"
 // UpdateCursor: blue.catbird.mls.updateCursor. A cursor only goes up, so a repeated request changes
 // nothing.
 func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
-	convo, err := convoID(in.ConvoID)
+	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}

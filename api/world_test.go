@@ -38,6 +38,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
+	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/internal/sessions"
@@ -70,6 +71,8 @@ type world struct {
 	server    *api.Server
 	ctx       context.Context // of the requests; nil is one that does not end
 	served    *served
+	recording bool // requests are recorded
+	requests  *requests.Recorder
 	limits    quota.Limits     // of the node that is booted next
 	now       func() time.Time // the clock of quotas; nil: the real one
 	quotas    *quota.Counter   // of the node that was booted last
@@ -157,6 +160,7 @@ func (w *world) boot() *api.Server {
 		Gate:     w.newGate(),
 		Erasures: erasure.NewStore(accounts.NewStore(0)),
 		Served:   w.served.add,
+		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
@@ -170,6 +174,19 @@ func (w *world) boot() *api.Server {
 		w.t.Fatal(err)
 	}
 	return server
+}
+
+// answered returns what records the requests of a node, nil unless the world is recording.
+func (w *world) answered(log *slog.Logger) func(requests.Request) {
+	w.t.Helper()
+	if !w.recording {
+		return nil
+	}
+	w.requests = requests.New(requests.Config{DB: w.db, Log: log, Node: "node-a:8080", Sample: 1, Keep: time.Hour})
+	if err := w.requests.Load(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.requests.Add
 }
 
 // newSessions returns the sessions of a node, which reads changes when it is told.

@@ -141,6 +141,8 @@ var parts = []part{
 	{"caller_counts", []column{{"hour", timeKey}, {"kind", textKey}, {"nsid", textKey}}, `
 		SELECT hour, kind, nsid, to_jsonb(t)::text FROM caller_counts t
 		WHERE caller_did = @did AND (hour, kind, nsid) > (@hour, @kind, @nsid) ORDER BY hour, kind, nsid LIMIT @limit`},
+	{"requests", []column{{"id", largeKey}}, `
+		SELECT id, to_jsonb(t)::text FROM requests t WHERE caller_did = @did AND id > @id ORDER BY id LIMIT @limit`},
 	{"audit_log", []column{{"at", timeKey}, {"id", largeKey}}, `
 		SELECT at, id, CASE WHEN actor = @did THEN (to_jsonb(t) - 'last')::text END
 		FROM (

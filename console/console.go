@@ -18,7 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/admin"
+	"mlsd/idem"
 	"mlsd/internal/invariants"
+	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 )
 
@@ -35,6 +37,9 @@ type Config struct {
 	NodeID func() uuid.UUID    // this node, in the list of nodes
 	Checks *invariants.Checker
 	Rounds *worker.Rounds
+
+	Lifetimes idem.Lifetimes // of idempotency records, as the node's settings say
+	Quotas    quota.Limits   // as the node's settings say
 }
 
 // Console serves the pages.
@@ -80,6 +85,10 @@ func (p page) Loads() bool { return p.load != nil }
 func (c *Console) pages() []page {
 	return []page{
 		{"/", "Now", "now", c.now},
+		{"/welcomes", "Welcomes", "welcomes", c.welcomes},
+		{"/idempotency", "Idempotency", "idempotency", c.idempotency},
+		{"/convo", "Convo", "convo", c.convo},
+		{"/account", "Account", "account", c.account},
 		{"/queues", "Queues", "queues", c.queues},
 		{"/checks", "Checks", "checks", c.checks},
 		{"/actions", "Actions", "actions", c.actions},
@@ -100,6 +109,7 @@ func (c *Console) Handle(handle admin.Handle) {
 		handle("GET "+path, admin.Login, f)
 	}
 	handle("GET /live", admin.Read, http.HandlerFunc(c.stream))
+	handle("POST /find", admin.Read, http.HandlerFunc(c.find))
 	handle("POST /checks/begin", admin.Read, http.HandlerFunc(c.beginCheck))
 	handle("POST /actions/confirm", admin.Read, http.HandlerFunc(c.confirm))
 	handle("POST /actions/call", admin.Read, http.HandlerFunc(c.call))

@@ -17,9 +17,11 @@ import (
 
 	"mlsd/accounts"
 	"mlsd/admin"
+	"mlsd/api"
 	"mlsd/console"
 	"mlsd/internal/invariants"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 )
 
@@ -33,7 +35,11 @@ const (
 )
 
 // paths are the pages of the console.
-var paths = []string{"/", "/queues", "/checks", "/checks?convo=", "/actions"}
+var paths = []string{
+	"/", "/queues", "/checks", "/checks?convo=", "/actions",
+	"/welcomes", "/welcomes?state=available", "/welcomes?state=failed", "/idempotency", "/idempotency?request=r1", "/idempotency?did=" + alice,
+	"/convo", "/convo?id=" + planted, "/account", "/account?did=" + alice,
+}
 
 // bench is a console on a database of its own, and a browser.
 type bench struct {
@@ -67,6 +73,7 @@ func newBench(t *testing.T, tokens admin.Tokens) *bench {
 	b.checks = invariants.NewChecker(b.db)
 	b.console, err = console.New(console.Config{
 		Access: access, DB: b.db, Log: log, Version: "test", Node: node, Stored: stored, NodeID: uuid.New, Checks: b.checks, Rounds: worker.NewRounds(),
+		Lifetimes: api.Lifetimes(), Quotas: quota.Defaults(),
 		Operator: admin.New(admin.Config{DB: b.db, Log: log, Accounts: accounts.NewStore(0), Changed: func() {}, Wake: func() {}}),
 	})
 	if err != nil {
@@ -193,4 +200,5 @@ func (b *bench) plant() {
 			VALUES ($1, gen_random_uuid(), $2, $3, 'message', now() + interval '1 h', $2 || $1, now(), CASE WHEN $3 = 'dead' THEN now() END)`,
 			alice, markup, state)
 	}
+	b.plantConvo(planted, alice, "did:plc:bobbobbobbobbobbobbobbob", 3)
 }

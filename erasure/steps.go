@@ -16,6 +16,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
+	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
@@ -68,6 +69,7 @@ func steps() []step {
 			j.add("quota_counts", n)
 			return true, err
 		}},
+		{"requests", scan("requests", requests.Erase)},
 		{"actions", func(ctx context.Context, j *job) (bool, error) {
 			return scan("admin_actions", j.w.cfg.EraseActions)(ctx, j)
 		}},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
+	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
@@ -66,6 +69,7 @@ type node struct {
 	presence     *events.Presence
 	push         *push.Worker
 	usage        *usage.Counter
+	requests     *requests.Recorder
 	quotas       *quota.Counter
 	welcomes     *welcome.Reaper
 	keyPackages  *keypackages.Reaper
@@ -93,7 +97,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		return nil, err
 	}
 	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities, Log: log})
-	n.assembleMaintenance(cfg, metrics, log)
+	n.assembleMaintenance(cfg, addr, metrics, log)
 	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed))
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
@@ -118,6 +122,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		Lifetimes:  cfg.Lifetimes,
 		Committed:  n.sequencer.Wake,
 		Served:     n.usage.Add,
+		Answered:   n.requests.Add,
 		Gate:       n.gate,
 		Erasures:   erasures,
 		Erasing:    n.gate.Wake,
@@ -163,9 +168,10 @@ func (n *node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.V
 }
 
 // assembleMaintenance makes the workers that count and clean up.
-func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.Logger) {
+func (n *node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metrics, log *slog.Logger) {
 	db := n.db.maintenance
 	n.usage = usage.New(db, log, mlsapi.ErrIdempotencyConflict)
+	n.requests = requests.New(requests.Config{DB: db, Log: log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep})
 	n.stored.MustRegister(dbmetrics.New(db, log, scrapeInterval))
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
@@ -176,6 +182,18 @@ func (n *node) assembleMaintenance(cfg Config, metrics *api.Metrics, log *slog.L
 	if cfg.MessageRetention > 0 {
 		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, metrics.MessagesExpired)
 	}
+}
+
+// nodeName names this node to operators: its host and the port of the public listener.
+func nodeName(addr net.Addr) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	if tcp, ok := addr.(*net.TCPAddr); ok {
+		host = net.JoinHostPort(host, strconv.Itoa(tcp.Port))
+	}
+	return host
 }
 
 // assembleEvents makes the parts that deliver events to subscribers.

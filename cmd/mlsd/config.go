@@ -102,6 +102,9 @@ type Config struct {
 	// LogLevel (MLSD_LOG_LEVEL) and LogFormat (MLSD_LOG_FORMAT: json or text).
 	LogLevel  slog.Level
 	LogFormat string
+	// Requests: which share of successes is recorded, one in Sample (MLSD_REQUEST_SAMPLE; 0: none), and how
+	// long rows of requests are kept (MLSD_REQUEST_RETENTION).
+	Requests RequestsConfig
 	// TracesURL (MLSD_TRACES_URL) is the collector that gets traces. Empty: there are none.
 	// TracesSample (MLSD_TRACES_SAMPLE) is the share of requests that are traced.
 	TracesURL    string
@@ -109,6 +112,12 @@ type Config struct {
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
 	Failpoints bool
+}
+
+// RequestsConfig says what requests leave behind: see package requests.
+type RequestsConfig struct {
+	Sample int
+	Keep   time.Duration
 }
 
 // AdminConfig says who may use the admin listener, and where it is.

@@ -8,9 +8,10 @@ import (
 )
 
 // console makes the operator's console.
-func (n *node) console(access *admin.Access, log *slog.Logger) (*console.Console, error) {
+func (n *node) console(cfg Config, access *admin.Access, log *slog.Logger) (*console.Console, error) {
 	return console.New(console.Config{
 		Access: access, Operator: n.operator, DB: n.db.maintenance, Log: log, Version: version(),
 		Node: n.reg, Stored: n.stored, NodeID: n.presence.Node, Checks: n.checks, Rounds: n.rounds,
+		Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas,
 	})
 }

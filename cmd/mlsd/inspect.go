@@ -41,7 +41,9 @@ type inspection struct {
 
 	lifetimes idem.Lifetimes // as this command's settings say
 	quotas    quota.Limits   // as this command's settings say
-	subject   string         // of the quotas; "" is all
+	subject   string         // of the quotas and requests; "" is all
+	key       string         // of the requests; "" is any
+	refused   bool           // list only requests that were refused or failed
 	top       int            // longest list of quotas; 0: rows
 
 	since time.Duration // how far back, in the reports that can say; 0: not asked
@@ -58,6 +60,8 @@ type subcommand struct {
 // subcommands are in the order in which "all" prints them.
 func subcommands() []subcommand {
 	return []subcommand{
+		{name: "request", usage: "why requests got their answers: that with the id ID, or those of a key or caller", report: reportRequests,
+			argument: "[ID]", flags: requestFlags()},
 		{name: "reservations", usage: "work outside the database that is under way, stuck or failed", report: reportReservations},
 		{name: "records", usage: "idempotency records by method and state", report: reportRecords,
 			flags: callersFlag("list the callers with the most requests, and what became of their keys")},
@@ -77,7 +81,7 @@ func subcommands() []subcommand {
 func inspectCommand(stdout io.Writer) *cli.Command {
 	show := func(arguments int, chosen ...subcommand) cli.ActionFunc {
 		return withConfig(arguments, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
-			return inspect(ctx, cfg, cmd, stdout, chosen)
+			return runInspect(ctx, cfg, cmd, stdout, chosen)
 		})
 	}
 	all := show(0, subcommands()...)
@@ -111,8 +115,8 @@ func callersFlag(usage string) []cli.Flag {
 	return []cli.Flag{&cli.BoolFlag{Name: byCaller, Usage: usage}}
 }
 
-// inspect makes the reports of the chosen subcommands and writes them.
-func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer, chosen []subcommand) (err error) {
+// runInspect makes the reports of the chosen subcommands and writes them.
+func runInspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer, chosen []subcommand) (err error) {
 	if cmd.Int("rows") <= 0 || cmd.Duration("timeout") <= 0 || cmd.IsSet("since") && cmd.Duration("since") <= 0 {
 		return errors.New("inspect: --rows, --since and --timeout must be positive")
 	}
@@ -131,7 +135,7 @@ func inspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer
 			tx: tx, dids: cmd.Bool("dids"), rows: cmd.Int("rows"), entityID: cmd.Args().First(),
 			state: cmd.String("state"), failed: cmd.Bool("failed"),
 			byCaller: cmd.Bool(byCaller), since: cmd.Duration("since"), lifetimes: cfg.Lifetimes,
-			quotas: cfg.Quotas, subject: cmd.String("did"), top: cmd.Int("top"),
+			quotas: cfg.Quotas, subject: cmd.String("did"), top: cmd.Int("top"), key: cmd.String("key"), refused: cmd.Bool("refused"),
 		}
 		for n, s := range chosen {
 			if reports[n], err = s.report(ctx, i); err != nil {
@@ -279,6 +283,9 @@ func seconds(n float64) string {
 	}
 	return d.String()
 }
+
+// clock formats a moment, to the millisecond.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") }
 
 // age formats a time span that can be missing.
 func age(n *float64) string {

@@ -3,7 +3,8 @@ package main
 import (
 	"context"
 	"io"
-	"time"
+
+	"mlsd/inspect"
 )
 
 type auditReport struct {
@@ -19,19 +20,8 @@ type transitionCount struct {
 }
 
 type auditTrail struct {
-	ID          string       `json:"id"`
-	Transitions []transition `json:"transitions"`
-}
-
-type transition struct {
-	At      time.Time `json:"at"`
-	Entity  string    `json:"entity"`
-	From    string    `json:"from"`
-	To      string    `json:"to"`
-	Version int64     `json:"version"`
-	Actor   string    `json:"actor"`
-	Reason  string    `json:"reason"`
-	Details string    `json:"details,omitempty"` // what the actor said about it
+	ID          string               `json:"id"`
+	Transitions []inspect.Transition `json:"transitions"`
 }
 
 // reportAudit lists the last transitions of one entity. Without an entity, it counts the
@@ -53,16 +43,8 @@ func (r auditReport) print(w io.Writer) {
 	})
 }
 
-// reportTrail lists what happened to an ID: that of a convo or Welcome, a KeyPackageRef in hex, or
-// "method key" of a reservation.
 func reportTrail(ctx context.Context, i inspection) (report, error) {
-	found, err := list[transition](ctx, i, `
-		SELECT a.at, a.entity, a.from_state, a.to_state, a.version, a.actor, a.reason, coalesce(a.details, '')
-		FROM (SELECT entity FROM transitions UNION VALUES ('convo'), ('record')) e
-		CROSS JOIN LATERAL (
-			SELECT * FROM audit_log WHERE entity = e.entity AND entity_id = $1 ORDER BY at DESC LIMIT $2
-		) a
-		ORDER BY a.at DESC, a.id DESC LIMIT $2`, i.entityID, i.rows)
+	found, err := inspect.Trail(ctx, i.tx, i.entityID, i.rows)
 	for n := range found {
 		found[n].Actor, found[n].Details = i.did(found[n].Actor), i.text(found[n].Details)
 	}
@@ -70,7 +52,7 @@ func reportTrail(ctx context.Context, i inspection) (report, error) {
 }
 
 func (r auditTrail) print(w io.Writer) {
-	table(w, "at (UTC) | entity | from | to | version | actor | by | details", r.Transitions, func(t transition) []any {
-		return []any{t.At.UTC().Format("2006-01-02 15:04:05.000"), t.Entity, t.From, t.To, t.Version, t.Actor, t.Reason, t.Details}
+	table(w, "at (UTC) | entity | from | to | version | actor | by | details", r.Transitions, func(t inspect.Transition) []any {
+		return []any{clock(t.At), t.Entity, t.From, t.To, t.Version, t.Actor, t.Reason, t.Details}
 	})
 }

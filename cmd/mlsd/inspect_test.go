@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
+	"mlsd/inspect"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
@@ -23,7 +25,7 @@ func lines(text string) []string {
 // wantCallers wants the counts of causeEverything by caller. Finding S3.
 func wantCallers(t *testing.T, database string, bob *user) {
 	t.Helper()
-	var got []callerUse
+	var got []inspect.CallerUse
 	for _, c := range lookJSON[callersReport](t, database, "records", "--by-caller", "--since", "1h", "--dids").Callers {
 		if c.MeanSeconds <= 0 || c.Seconds < c.MeanSeconds {
 			t.Errorf("times of %+v", c)
@@ -37,25 +39,25 @@ func wantCallers(t *testing.T, database string, bob *user) {
 			got = append(got, c)
 		}
 	}
-	want := []callerUse{
+	want := []inspect.CallerUse{
 		{Caller: "alice", Method: mlsapi.NSIDSendMessage, Requests: 4, First: 1, Replayed: 1, Conflicts: 1, Epoch: 1},
 		{Caller: "alice", Method: mlsapi.NSIDCreateConvo, Requests: 3, First: 2, InProgress: 1},
 		{Caller: bob.did().String(), Method: mlsapi.NSIDPublishKeyPackage, Requests: 4, First: 3, Expired: 1},
 	}
-	byMethod := func(a, b callerUse) int { return strings.Compare(a.Method, b.Method) }
+	byMethod := func(a, b inspect.CallerUse) int { return strings.Compare(a.Method, b.Method) }
 	slices.SortFunc(got, byMethod)
 	slices.SortFunc(want, byMethod)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("records by caller (-want +got):\n%s", diff)
 	}
-	var refused []refusedUse
+	var refused []inspect.RefusedUse
 	for _, c := range lookJSON[refusedReport](t, database, "conflicts", "--by-caller").Callers {
 		if !strings.HasSuffix(c.Caller, "…") {
 			t.Errorf("a caller in full: %s", c.Caller)
 		}
-		refused = append(refused, refusedUse{Error: c.Error, Method: c.Method, Count: c.Count})
+		refused = append(refused, inspect.RefusedUse{Error: c.Error, Method: c.Method, Count: c.Count})
 	}
-	if diff := cmp.Diff([]refusedUse{
+	if diff := cmp.Diff([]inspect.RefusedUse{
 		{Error: "EpochMismatch", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "IdempotencyConflict", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "RequestInProgress", Method: mlsapi.NSIDCreateConvo, Count: 1},
@@ -187,7 +189,7 @@ func TestInspectReservations(t *testing.T) {
 	for n := range r.Reservations {
 		r.Reservations[n].AgeSeconds, r.Reservations[n].LeaseSeconds = 0, 0
 	}
-	want := reservationsReport{Processing: 1, Released: 1, Reservations: []reservation{
+	want := reservationsReport{Processing: 1, Released: 1, Reservations: []inspect.Reservation{
 		{Method: "mlsd.push", Key: "k2", Caller: "mlsd", State: "processing", Fence: 1},
 		{Method: "work", Scope: "convo", Key: "k1", Caller: "did:plc:alic…", State: "released", Fence: 2, LastError: "no route to did:…"},
 	}}
@@ -262,5 +264,69 @@ func TestLifetimesAreSet(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, lines(stdout.stdout.String())); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A request id leads to what became of the request, once the node that served it has written it.
+func TestInspectRequest(t *testing.T) {
+	t.Parallel()
+	database, _ := inspected(t)
+	w := newWorld(t)
+	s := boot(t, nil, w.flags("--database-url", database, "--request-sample", "1", "--log-format", "json")...)
+	w.use(s.admin, s.public)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	hello, other := alice.message(c, "hello"), alice.message(c, "other")
+	other.IdempotencyKey = hello.IdempotencyKey
+	sent := alice.procedure(mlsapi.NSIDSendMessage, hello).must()
+	sent.ok()
+	refused := alice.procedure(mlsapi.NSIDSendMessage, other).must()
+	refused.fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
+	s.stop() // it writes at its end
+
+	id := refused.header.Get("X-Request-Id")
+	text := look(t, database, "request", id)
+	for _, part := range []string{
+		`request +` + id + `\n`, `method +blue.catbird.mls.sendMessage\n`, `caller +did:[a-z]+:[A-Za-z0-9]{4}…\n`, `convo +` + c.id + `\n`,
+		`answer +409 IdempotencyConflict: the idempotency key was used for another request; differing fields: ciphertext`,
+		`why +The caller had used this key for another request of sendMessage, at 20[-0-9 :.]+ UTC, [0-9a-zµ.]+ before\. Different in this one: ciphertext\.`,
+		`key +` + *hello.IdempotencyKey + `\n`, `log entry +seq 1, epoch 1, 20`,
+	} {
+		if !regexp.MustCompile(part).MatchString(text) {
+			t.Errorf("%s is not in\n%s", part, text)
+		}
+	}
+	for name, args := range map[string][]string{
+		"key": {"--key", *hello.IdempotencyKey}, "caller": {"--did", alice.did().String(), "--rows", "2"},
+	} {
+		var got []int
+		for _, r := range lookJSON[requestsReport](t, database, append([]string{"request"}, args...)...).Requests {
+			got = append(got, r.Status)
+		}
+		if !slices.Equal(got, []int{http.StatusConflict, http.StatusOK}) {
+			t.Errorf("by %s: %v", name, got)
+		}
+	}
+	if all := lookJSON[requestsReport](t, database, "request", "--did", alice.did().String(), "--refused", "--dids").Requests; len(all) != 1 ||
+		all[0].Caller != alice.did().String() {
+		t.Errorf("refused: %+v", all)
+	}
+	if got := look(t, database, "request", "none"); !strings.HasPrefix(got, "none: ") {
+		t.Errorf("an unknown id: %s", got)
+	}
+	wantAccessLine(t, s.stderr.String(), id)
+}
+
+// wantAccessLine wants the log to have one access line of the request, without a DID.
+func wantAccessLine(t *testing.T, log, id string) {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, `"msg":"access"`) && strings.Contains(line, `"request":"`+id+`"`) {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) != 1 || strings.Contains(lines[0], "did:") || !regexp.MustCompile(`"caller":"[0-9a-f]{12}"`).MatchString(lines[0]) {
+		t.Errorf("access lines of the request: %q", lines)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
+	"mlsd/inspect"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
@@ -169,7 +170,7 @@ func TestEventsArePublished(t *testing.T) {
 	}
 
 	welcomes := lookJSON[welcomesReport](t, database, "welcomes")
-	if diff := cmp.Diff([]lastError{{"no such key of did:…", 1}}, welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
+	if diff := cmp.Diff([]inspect.ErrorCount{{Error: "no such key of did:…", Count: 1}}, welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
 		welcomes.OldestInFlightSeconds == nil || welcomes.GraceOverAndNotReleased != 0 || len(welcomes.States) != 2 {
 		t.Errorf("welcomes: %+v %s", welcomes, diff)
 	}
@@ -210,11 +211,11 @@ func TestEventsArePublished(t *testing.T) {
 
 	s.stop() // the server writes the last counts at its end
 	wantCallers(t, database, bob)
-	var written []conflict
+	var written []inspect.Conflict
 	for _, c := range lookJSON[conflictsReport](t, database, "conflicts").Conflicts {
-		written = append(written, conflict{Error: c.Error, Method: c.Method, Count: c.Count})
+		written = append(written, inspect.Conflict{Error: c.Error, Method: c.Method, Count: c.Count})
 	}
-	if diff := cmp.Diff([]conflict{
+	if diff := cmp.Diff([]inspect.Conflict{
 		{Error: "EpochMismatch", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "IdempotencyConflict", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "RequestInProgress", Method: mlsapi.NSIDCreateConvo, Count: 1},

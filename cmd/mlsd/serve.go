@@ -78,6 +78,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.assemble,
 		l.loadAccounts,
 		l.loadSessions,
+		l.loadHashKey,
 		l.checkSchema,
 		l.startWorkers,
 		l.startPresence,
@@ -225,6 +226,9 @@ func (l *lifecycle) loadAccounts(ctx context.Context) error { return l.node.gate
 // loadSessions reads the keys of sessions, and which sessions have ended.
 func (l *lifecycle) loadSessions(ctx context.Context) error { return l.node.sessions.Load(ctx) }
 
+// loadHashKey reads the key with which the log hashes callers.
+func (l *lifecycle) loadHashKey(ctx context.Context) error { return l.node.requests.Load(ctx) }
+
 // checkSchema looks at the schema before anybody asks whether the server is ready.
 func (l *lifecycle) checkSchema(ctx context.Context) error { return l.node.schema.RunOnce(ctx) }
 
@@ -256,7 +260,7 @@ func inBackground(ctx context.Context, run ...func(context.Context)) (stop func(
 }
 
 func (l *lifecycle) startConsole(ctx context.Context) (err error) {
-	if l.console, err = l.node.console(l.access, l.log); err != nil {
+	if l.console, err = l.node.console(l.cfg, l.access, l.log); err != nil {
 		return err
 	}
 	stop := inBackground(ctx, l.console.Run)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
@@ -224,6 +225,18 @@ var settings = append([]setting{
 			c.TrustedProxies = append(c.TrustedProxies, network)
 		}
 		return nil
+	}),
+	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
+		if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
+			return errors.New("want a whole number such as 100, or 0")
+		}
+		return nil
+	}),
+	one("MLSD_REQUEST_RETENTION", "how long records of single requests are kept, 1h to 7d", "72h", func(c *Config, v string) (err error) {
+		if c.Requests.Keep, err = positive(v); err == nil && (c.Requests.Keep < time.Hour || c.Requests.Keep > 7*24*time.Hour) {
+			err = errors.New("want 1h to 7d, such as 72h")
+		}
+		return err
 	}),
 	one("MLSD_LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, v string) error {
 		if c.LogLevel.UnmarshalText([]byte(v)) != nil {

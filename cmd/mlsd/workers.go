@@ -48,6 +48,8 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.rounds.Every("push job sweep", sweepInterval, log, n.push.Sweep).Run,
 		func(ctx context.Context) { n.push.Run(ctx, pushInterval) },
 		func(ctx context.Context) { n.usage.Run(ctx, usageInterval) },
+		n.requests.Run,
+		n.rounds.Every("sweep of requests", sweepInterval, log, n.requests.Sweep).Run,
 		n.quotas.Run,
 		n.sequencer.Run,
 		n.hub.Run,

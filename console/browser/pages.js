@@ -4,7 +4,23 @@
 /** The pages, by the names of their pictures. */
 export const pages = [
   { name: "now", path: "/" },
+  { name: "welcomes", path: "/welcomes" },
+  { name: "welcomes-list", path: "/welcomes?state=consumed" },
+  { name: "welcomes-failed", path: "/welcomes?state=failed" },
+  { name: "idempotency", path: "/idempotency" },
+  { name: "idempotency-answers", find: (page) => link(page, "/idempotency", "row", "EpochMismatch") },
+  { name: "convo-form", path: "/convo" },
+  { name: "convo", find: async (page) => link(page, await link(page, "/idempotency", "row", "EpochMismatch"), "listitem", "submitCommit", "/convo") },
+  { name: "account-form", path: "/account" },
+  { name: "account", find: async (page) => link(page, await link(page, "/idempotency", "row", "EpochMismatch"), "listitem", "submitCommit", "/account") },
   { name: "queues", path: "/queues" },
   { name: "checks", path: "/checks?convo=" },
   { name: "actions", path: "/actions" },
 ]
+
+/** The address of the first link in the first part of a page that has a text. */
+async function link(page, path, role, text, to = "/") {
+  await page.goto(new URL(path, page.url()).href)
+  const part = page.getByRole(role).filter({ hasText: text }).first()
+  return part.locator(`a[href^="${to}"]`).first().getAttribute("href")
+}

@@ -25,9 +25,9 @@ func allowed() map[string][]string {
 	domain := func(more ...string) []string { return append(more, "mls", "internal/nsid", "internal/pgpool") }
 	return map[string][]string{
 		"cmd/mlsd": {
-			"internal/nsid", "accounts", "admin", "console", "erasure", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
+			"internal/nsid", "accounts", "admin", "console", "erasure", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
-			"internal/quota", "internal/redact", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage", "internal/worker", "devserver",
+			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
@@ -58,18 +58,19 @@ func allowed() map[string][]string {
 		"clientsim/generators":     {}, // its tests import the packages above
 		"deploy/sbom":              {},
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
-		"console":                  {"admin", "events", "internal/invariants", "internal/nsid", "internal/redact", "internal/worker", "push"},
+		"inspect":                  {"idem", "internal/quota"},
+		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push"},
 		"console/browser":          {"internal/localpg"}, // for console/check.sh
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
-			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/serviceauth",
+			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
 			"internal/sessions", "internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",
 		},
 		"internal/tombstone": {},
 		"internal/relay":     {"accounts"},
 		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage"),
+			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage"),
 		"consent":              {"internal/pgpool", "internal/tombstone"},
 		"convos":               domain("internal/tombstone", "internal/nsid", "consent", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota"),
 		"messages":             domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
@@ -88,6 +89,7 @@ func allowed() map[string][]string {
 		"internal/duration":    {},
 		"internal/failpoint":   {},
 		"internal/usage":       {"internal/tombstone", "internal/worker"},
+		"internal/requests":    {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"internal/quota":       {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"internal/dbmetrics":   {},
 		"internal/ssrf":        {},

@@ -121,6 +121,7 @@ var keptTables = map[string]string{
 	"deleted_convos": "a deleted convo leaves a mark",
 	"admin_actions":  "the record of what operators did stays",
 	"caller_counts":  "for seven days",
+	"requests":       "for three days",
 }
 
 // rules returns the rules for what the run has measured.

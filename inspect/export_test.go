@@ -1,0 +1,4 @@
+package inspect
+
+// ReadEpochs is the statement of Epochs.
+var ReadEpochs = readEpochs

@@ -1,0 +1,2 @@
+DROP TABLE request_hash_key;
+DROP TABLE requests;
