@@ -1,6 +1,6 @@
 # The commands that people type. .ci/run is what must pass before a change lands.
 
-.PHONY: help run test short check metrics generate generate-clients accounts upgrade failover pooler land mutants sim libraries typescript console bench torture soak dev
+.PHONY: help run test short check metrics generate generate-clients accounts upgrade failover pooler proxies release deploy-check land mutants sim libraries typescript console bench torture soak dev
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-17s %s\n", $$1, $$2}'
@@ -37,6 +37,15 @@ failover: ## promote a standby ten times under load: needs PostgreSQL with pg_re
 
 pooler: ## run mlsd behind a real PgBouncer: needs it, or Debian's packages
 	cmd/mlsd/checkpgbouncer.sh
+
+proxies: ## run mlsd behind nginx, HAProxy and Caddy: needs them, or Debian's packages
+	ops/proxies/check.sh
+
+release: ## build archives, packages and checksums into dist/
+	deploy/release.sh
+
+deploy-check: ## build a release, and try its packages, images and chart: needs root on Debian
+	deploy/check.sh
 
 land: generate ## record the lexicons as the landed contract
 	go run ./internal/lexgen -land

@@ -289,3 +289,22 @@ func TestLiveNumbers(t *testing.T) {
 		t.Errorf("for two events the metrics were read %d times", n)
 	}
 }
+
+// The page Now is there without a database, and says that it does not answer.
+func TestNowWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	const fault = "The database does not answer."
+	b := newBench(t, admin.Tokens{})
+	if page := b.get("/"); strings.Contains(page, fault) || !strings.Contains(page, "Welcomes to fetch") {
+		t.Errorf("with a database: %s", page)
+	}
+	b = newBench(t, admin.Tokens{})
+	b.up.Set(0)
+	if page := b.get("/"); !strings.Contains(page, fault) || strings.Contains(page, "Welcomes to fetch") {
+		t.Errorf("without: %s", page)
+	}
+	b.run()
+	b.live(func(line string) bool {
+		return strings.Contains(line, `"fault":"`+fault) && strings.Contains(line, `"mlsd_welcomesavailable":"–"`)
+	})
+}

@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// The size of a drawing, in its own units, and where its lines are.
+// Where the lines of a drawing are, in units of its viewBox (views/now.html).
 const (
-	drawingWidth, drawingHeight = 360, 120
-	plotLeft, plotRight         = 4, 356
-	plotTop, plotBottom         = 18, 102
+	plotLeft, plotRight = 4, 356
+	plotTop, plotBottom = 18, 102
 )
 
 // drawing is a chart with its lines as SVG paths, and the same as a table.

@@ -49,6 +49,7 @@ type bench struct {
 	checks  *invariants.Checker
 	read    atomic.Int64 // how often the metrics of the node were read
 	sends   prometheus.Counter
+	up      prometheus.Gauge // 1: the database can be read
 	server  *httptest.Server
 	cookie  *http.Cookie // nil: the browser has not logged in
 }
@@ -64,10 +65,10 @@ func newBench(t *testing.T, tokens admin.Tokens) *bench {
 	node, stored := prometheus.NewRegistry(), prometheus.NewRegistry()
 	sends := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mlsd_idempotency_total"}, []string{"nsid", "outcome"})
 	b.sends = sends.WithLabelValues("blue.catbird.mls.sendMessage", "first")
-	up := prometheus.NewGauge(prometheus.GaugeOpts{Name: "mlsd_database_up"})
-	up.Set(1)
+	b.up = prometheus.NewGauge(prometheus.GaugeOpts{Name: "mlsd_database_up"})
+	b.up.Set(1)
 	node.MustRegister(sends)
-	stored.MustRegister(up)
+	stored.MustRegister(b.up)
 	node.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "read_total"}, func() float64 { return float64(b.read.Add(1)) }))
 	b.checks = invariants.NewChecker(b.db)
 	b.console, err = console.New(console.Config{

@@ -108,9 +108,14 @@ func (c *Console) liveTexts(ctx context.Context, live sample) map[string]string 
 			at++
 		}
 	}
-	for _, f := range c.stored.read(ctx).Facts {
+	for _, s := range stocks {
+		texts[s.key()] = "–"
+	}
+	stored := c.stored.read(ctx)
+	for _, f := range stored.Facts {
 		texts[f.Key] = f.Value
 	}
+	texts["fault"] = stored.Fault
 	texts["check"], texts["checked"] = c.Checks.State().String(), lastCheck(c.Checks.Results())
 	texts["at"] = live.at.UTC().Format("15:04:05")
 	return texts

@@ -63,17 +63,24 @@ func (s *stored) readNow(ctx context.Context) (found storedFacts) {
 		s.log.WarnContext(ctx, "the console could not list the nodes", "error", err)
 		found.Fault = "The nodes could not be listed: the server's log says why."
 	}
+	found.Facts = append(found.Facts, fact{Key: "nodes", Name: "Nodes that are alive", Value: count(float64(len(found.Nodes)))})
 	return found
 }
 
-// stocks are the figures of the page Now that are in the database.
-var stocks = []struct {
+// stock is a figure of what is in the database.
+type stock struct {
 	name, metric string
 	label, value string // which of the metric's values; "": all
 	unit         unit
 	queue        bool // it is work that waits
 	alarm        bool // anything but 0 is bad
-}{
+}
+
+// key is the stock's name among the live texts.
+func (s stock) key() string { return s.metric + s.value }
+
+// stocks are the figures of the pages Now and Queues that are in the database.
+var stocks = []stock{
 	{"KeyPackages to claim", "mlsd_key_packages", "state", "available", count, false, false},
 	{"KeyPackages of last resort", "mlsd_key_packages", "state", "last_resort", count, false, false},
 	{"Stocks that run low", "mlsd_key_package_signals", "kind", "low", count, false, false},
@@ -94,7 +101,7 @@ func facts(r reading) (all []fact) {
 			matches = labelled(s.label, s.value)
 		}
 		n := r.sum(s.metric, matches)
-		all = append(all, fact{Key: s.metric + s.value, Name: s.name, Value: s.unit.written(n), Queue: s.queue, Bad: s.alarm && n > 0})
+		all = append(all, fact{Key: s.key(), Name: s.name, Value: s.unit.written(n), Queue: s.queue, Bad: s.alarm && n > 0})
 	}
 	return all
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
-	"os/user"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
@@ -217,42 +214,6 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// letConnect lets this process connect as role, whose URL is own.
-func letConnect(t *testing.T, admin *pgxpool.Pool, role, own string) {
-	t.Helper()
-	var path string
-	if err := admin.QueryRow(t.Context(), `SELECT current_setting('ident_file')`).Scan(&path); err != nil {
-		t.Fatal(err)
-	}
-	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = fmt.Fprintf(file, "mlsd %s %s\n", me.Username, role)
-	if err := errors.Join(err, file.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.Exec(t.Context(), `SELECT pg_reload_conf()`); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(patience); ; {
-		conn, err := pgx.Connect(t.Context(), own)
-		if err == nil {
-			if err := conn.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			return
-		}
-		if time.Now().After(deadline) { // the server reads the file once it gets to it
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestOrdinaryOwner: the stream needs no superuser. It works with a role that only owns the
 // database.
 func TestOrdinaryOwner(t *testing.T) {
@@ -280,7 +241,7 @@ func TestOrdinaryOwner(t *testing.T) {
 	}()
 	cfg := admin.Config().ConnConfig
 	own := fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=%s&sslmode=disable", db, cfg.Host, cfg.Port, name)
-	letConnect(t, admin, name, own)
+	pgtest.LetConnect(t, admin, name, own)
 	if err := migrations.Up(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ type PgBouncer struct {
 	done chan struct{} // closed when it has exited
 }
 
-// pgBouncerConfig is its configuration. After a failed connection to PostgreSQL it waits 15 seconds
+// pgBouncerConfig is the usual configuration. After a failed connection to PostgreSQL it waits 15 seconds
 // by default before it tries again.
 const pgBouncerConfig = `[databases]
 * = host=%s port=%s user=%s
@@ -46,8 +46,19 @@ server_login_retry = 0.5
 // session, transaction or statement. Its files go into dir, which every account must be able to
 // enter: PgBouncer does not run as root.
 func StartPgBouncer(ctx context.Context, program, mode, databaseURL, dir string) (*PgBouncer, error) {
+	return StartPgBouncerWith(ctx, program, func(sockets, port, user, listen, listenPort string) string {
+		return fmt.Sprintf(pgBouncerConfig, sockets, port, user, mode, listen, listenPort)
+	}, databaseURL, dir)
+}
+
+// PgBouncerConfig returns the text of a configuration. sockets, port and user lead to the database;
+// clients connect to listen and listenPort without a password.
+type PgBouncerConfig func(sockets, port, user, listen, listenPort string) string
+
+// StartPgBouncerWith is StartPgBouncer with another configuration.
+func StartPgBouncerWith(ctx context.Context, program string, config PgBouncerConfig, databaseURL, dir string) (*PgBouncer, error) {
 	b := &PgBouncer{program: program, config: filepath.Join(dir, "pgbouncer.ini"), log: newLastLines(8)}
-	if err := b.configure(mode, databaseURL); err != nil {
+	if err := b.configure(config, databaseURL); err != nil {
 		return nil, fmt.Errorf("PgBouncer: %w", err)
 	}
 	if err := b.Start(ctx); err != nil {
@@ -57,7 +68,7 @@ func StartPgBouncer(ctx context.Context, program, mode, databaseURL, dir string)
 }
 
 // configure chooses a free port and writes the configuration.
-func (b *PgBouncer) configure(mode, databaseURL string) (err error) {
+func (b *PgBouncer) configure(config PgBouncerConfig, databaseURL string) (err error) {
 	if b.database, err = url.Parse(databaseURL); err != nil {
 		return err
 	}
@@ -76,7 +87,7 @@ func (b *PgBouncer) configure(mode, databaseURL string) (err error) {
 	if err = errors.Join(err, free.Close()); err != nil {
 		return err
 	}
-	text := fmt.Sprintf(pgBouncerConfig, sockets, b.database.Query().Get("port"), b.database.User.Username(), mode, host, port)
+	text := config(sockets, b.database.Query().Get("port"), b.database.User.Username(), host, port)
 	return os.WriteFile(b.config, []byte(text), 0o644)
 }
 

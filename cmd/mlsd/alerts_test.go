@@ -63,7 +63,8 @@ func metricNames(t *testing.T) (names []string) {
 }
 
 // S11: every metric that a rule names exists. The page for operators has every metric and every
-// alert, and no others. Each alert has a heading there that says where to look and what to do.
+// alert, and no others. Each alert has a heading there that says what users notice, where to look and
+// what to do, and its severity.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	page := pages(t)["docs/OPERATING.md"]
@@ -100,8 +101,13 @@ func TestAlerts(t *testing.T) {
 		}
 		_, section, _ := strings.Cut(page, "\n### "+r.Alert+"\n")
 		section, _, _ = strings.Cut(section, "\n#")
-		if !strings.Contains(section, "- **Look:** ") || !strings.Contains(section, "- **Do:** ") {
-			t.Errorf("docs/OPERATING.md does not say where to look, or what to do, for %s", r.Alert)
+		for _, line := range []string{"\n- **Users:** ", "\n- **Look:** ", "\n- **Do:** "} {
+			if !strings.Contains(section, line) {
+				t.Errorf("docs/OPERATING.md lacks %q for %s", line, r.Alert)
+			}
+		}
+		if row := regexp.MustCompile("(?m)^\\| \\[`" + r.Alert + "`\\].* \\| " + r.Labels["severity"] + " \\|$"); !row.MatchString(page) {
+			t.Errorf("docs/OPERATING.md does not say that %s is %s", r.Alert, r.Labels["severity"])
 		}
 	}
 	if len(alerts) < 20 {

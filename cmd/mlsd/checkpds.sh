@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Follows the account events of a real PDS (@atproto/pds), and prints how long each takes to have its
-# effect. Without a PDS, a line that begins with SKIPPED says so.
+# Follows the account events of a real PDS (@atproto/pds), prints how long each takes to have its
+# effect, and calls mlsd through it. Without a PDS, a line that begins with SKIPPED says so.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -9,4 +9,4 @@ if [[ $packages == SKIPPED* ]]; then
 	echo "$packages"
 	exit 0
 fi
-MLSD_TEST_PDS=$packages go test -count=1 -v -run TestAccountsOfAPDS ./cmd/mlsd
+MLSD_TEST_PDS=$packages go test -count=1 -v -run "TestAccountsOfAPDS|TestThroughAPDS" ./cmd/mlsd

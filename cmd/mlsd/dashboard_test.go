@@ -36,7 +36,7 @@ func TestDashboard(t *testing.T) {
 	target := labels.FromStrings("job", "mlsd", "instance", "a")
 	var now time.Time
 	for i := range scrapes {
-		traffic.round()
+		traffic.round(t)
 		now = begin.Add(time.Duration(i) * interval)
 		status, page := fetch(t, traffic.admin+"/metrics")
 		if status != http.StatusOK {
@@ -175,30 +175,14 @@ func newTraffic(t *testing.T) *traffic {
 	w.bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: w.convo.id}).must().ok()
 	url := h.URL + "/"
 	w.bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
-	w.subscribe()
+	w.events = w.alice.stream()
 	return w
-}
-
-// subscribe opens alice's stream of events.
-func (w *traffic) subscribe() {
-	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.public+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	r.Header.Set("Authorization", w.alice.Authorization(w.t, serviceDID, mlsapi.NSIDStreamConvoEvents, time.Now()))
-	stream, err := http.DefaultClient.Do(r)
-	if err != nil || stream.StatusCode != http.StatusOK {
-		w.t.Fatalf("%v, %v", stream, err)
-	}
-	w.t.Cleanup(func() { _ = stream.Body.Close() })
-	w.events = bufio.NewReader(stream.Body)
 }
 
 // round does something of everything once. It returns when alice has got the event of the message, and
 // bob's device its call.
-func (w *traffic) round() {
-	w.t.Helper()
+func (w *traffic) round(t *testing.T) {
+	t.Helper()
 	hello := w.alice.message(w.convo, fmt.Sprint("hello ", time.Now()))
 	w.alice.procedure(mlsapi.NSIDSendMessage, hello).must().ok()
 	w.alice.procedure(mlsapi.NSIDSendMessage, hello).must().ok()
@@ -214,10 +198,5 @@ func (w *traffic) round() {
 	carol.query(mlsapi.NSIDGetWelcome, "convoId", w.convo.id).must().ok()
 	carol.procedure(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: w.convo.id, Success: true}).must().ok()
 	<-w.calls
-	for line := ""; !strings.Contains(line, "messageEvent"); {
-		var err error
-		if line, err = w.events.ReadString('\n'); err != nil {
-			w.t.Fatalf("alice's stream: %v", err)
-		}
-	}
+	awaitMessage(t, w.events)
 }

@@ -42,10 +42,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		Version:   built().String(),
 		Writer:    stdout,
 		ErrWriter: stderr,
-		Flags:     flags(env),
-		Action:    serveAction,
-
+		// The hidden command completion prints a script for bash, zsh or fish.
 		EnableShellCompletion: true,
+		Flags:                 flags(env),
+		Action:                serveAction,
 		// main prints the error and exits.
 		ExitErrHandler: func(context.Context, *cli.Command, error) {},
 		Commands: []*cli.Command{
@@ -57,6 +57,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			restoredCommand(stdout, stderr),
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
+			healthCommand(stdout),
 			devCommand(stdout, stderr),
 			versionCommand(stdout),
 		},

@@ -117,12 +117,14 @@ func TestTraceOfMessage(t *testing.T) {
 	bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: convo.id}).must().ok()
 	url := h.URL + "/"
 	bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
+	events := alice.stream()
 	trace, parent := bytes.Repeat([]byte{0xab}, 16), bytes.Repeat([]byte{0xcd}, 8)
 	in := alice.message(convo, "hello")
 	send := alice.procedure(mlsapi.NSIDSendMessage, in)
 	send.header = http.Header{"Traceparent": {fmt.Sprintf("00-%x-%x-01", trace, parent)}}
 	send.must().ok()
 	called := <-h.calls
+	awaitMessage(t, events)
 	s.stop() // sends the spans that wait
 
 	spans := c.of(trace)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/rand"
 	"encoding/hex"
@@ -31,12 +32,13 @@ const serviceDID = "did:web:mls.example.com"
 type world struct {
 	t             *testing.T
 	plc           *plc
+	client        *http.Client
 	admin, public string // of the current server
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return &world{t: t, plc: newPLC(t)}
+	return &world{t: t, plc: newPLC(t), client: http.DefaultClient}
 }
 
 // flags returns the flags of a server of this world.
@@ -117,7 +119,7 @@ func (r request) sendBody(body io.Reader) (answer, error) {
 	if r.verb == http.MethodPost {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := r.u.w.client.Do(req)
 	if err != nil {
 		return a, err
 	}
@@ -255,6 +257,33 @@ func (u *user) message(c *convo, body string) *mlsapi.SendMessageInput {
 	return &mlsapi.SendMessageInput{
 		ConvoID: c.id, SenderDID: u.did(), Epoch: c.epoch, IdempotencyKey: newKey(),
 		Ciphertext: mlstest.Message(c.group, c.epoch, body),
+	}
+}
+
+// stream opens a stream of the user's events from now on.
+func (u *user) stream() *bufio.Reader {
+	u.w.t.Helper()
+	r, err := http.NewRequestWithContext(u.w.t.Context(), http.MethodGet, u.w.public+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
+	if err != nil {
+		u.w.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", u.Authorization(u.w.t, serviceDID, mlsapi.NSIDStreamConvoEvents, time.Now()))
+	stream, err := http.DefaultClient.Do(r)
+	if err != nil || stream.StatusCode != http.StatusOK {
+		u.w.t.Fatalf("%v, %v", stream, err)
+	}
+	u.w.t.Cleanup(func() { _ = stream.Body.Close() })
+	return bufio.NewReader(stream.Body)
+}
+
+// awaitMessage reads a stream up to an event of a message.
+func awaitMessage(t *testing.T, stream *bufio.Reader) {
+	t.Helper()
+	for line := ""; !strings.Contains(line, "messageEvent"); {
+		var err error
+		if line, err = stream.ReadString('\n'); err != nil {
+			t.Fatalf("a stream ended: %v", err)
+		}
 	}
 }
 

@@ -56,6 +56,7 @@ func allowed() map[string][]string {
 		"clientsim/soak":           {"api/mlsapi", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc"},
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
+		"deploy/sbom":              {},
 		"admin":                    domain("accounts", "archive", "convos", "erasure", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"inspect":                  {"idem", "internal/quota"},
 		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push"},

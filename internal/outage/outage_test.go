@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,8 +15,29 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// lines is a log in memory.
-type lines struct{ strings.Builder }
+// lines is a log in memory. Run writes to it as well.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
+}
 
 func newLines() (*lines, *slog.Logger) {
 	l := &lines{}
@@ -58,6 +80,7 @@ func TestOutage(t *testing.T) {
 		log.Info("another matter")
 		db.away.Store(nil)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		want := `level=ERROR msg="the database cannot be reached" error="unexpected EOF"
 level=ERROR msg="the database still cannot be reached" for=1m0s left_out=481 error="unexpected EOF"
 level=ERROR msg="the database still cannot be reached" for=2m0s left_out=961 error="unexpected EOF"
@@ -74,6 +97,7 @@ level=WARN msg="the database is back" after=5m30.5s left_out=2641
 		db.away.Store(&gone)
 		log.Error("it failed", "error", gone)
 		time.Sleep(again)
+		synctest.Wait()
 		if !strings.HasPrefix(out.String(), `level=ERROR msg="the database cannot be reached"`) {
 			t.Errorf("the next outage is %q", out)
 		}
@@ -138,10 +162,12 @@ func TestHeld(t *testing.T) {
 		for range maxHeld + 7 {
 			log.Error("it failed", "error", io.EOF)
 		}
+		synctest.Wait()
 		if n := strings.Count(out.String(), "\n"); n != 7 {
 			t.Errorf("%d lines were written at once, want 7", n)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := strings.Count(out.String(), "\n"); n != maxHeld+7 {
 			t.Errorf("%d lines were written, want %d", n, maxHeld+7)
 		}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/api/mlsapi"
+	"mlsd/devserver"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
+)
+
+// A real PDS passes requests on to mlsd, as docs/operating/PROXIES.md says: with these headers and no
+// others, with these headers of the answer, and with the name and message of an error.
+func TestThroughAPDS(t *testing.T) {
+	folder := os.Getenv(pdsFolder)
+	if folder == "" {
+		t.Skip("SKIPPED: " + pdsFolder + " is not set; cmd/mlsd/checkpds.sh runs this test with a real PDS")
+	}
+	plc := httptest.NewServer(devserver.NewDirectory(slog.Default()))
+	t.Cleanup(plc.Close)
+	between, requests := newRecorder(t)
+	did := "did:web:localhost%3A" + between.port
+	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", did, "--public-url", between.url, "--plc-url", plc.URL)
+	between.lead(t, s.public)
+	alice := newPDS(t, folder, plc.URL).account("alice.test")
+
+	group := strings.Repeat("ab", 16)
+	in := &mlsapi.CreateConvoInput{GroupID: group, CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey()}
+	for _, replayed := range []bool{false, true} { // the answer of the second one has X-Idempotency-Replay
+		status, header, body := alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, in.AppendJSON(nil))
+		if status != http.StatusOK {
+			t.Fatalf("createConvo through the PDS: %d %s", status, body)
+		}
+		r := <-requests
+		if got := r.answer.Get("X-Idempotency-Replay") == "true"; got != replayed || header.Get("X-Idempotency-Replay") != "" || header.Get("RateLimit-Limit") != "" {
+			t.Errorf("mlsd answers with %v, the PDS with %v", r.answer, header)
+		}
+		wantPassedOn(t, r)
+	}
+	in.CipherSuite = "none"
+	status, header, body := alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, in.AppendJSON(nil))
+	var refusal map[string]string
+	if err := json.Unmarshal(body, &refusal); err != nil || status/100 != 4 || refusal["error"] == "" || len(refusal) != 2 {
+		t.Errorf("an error through the PDS is %d %s %v, %v", status, body, header, err)
+	}
+	<-requests
+	status, _, body = alice.through(did, http.MethodPost, mlsapi.NSIDGetSubscriptionTicket, nil)
+	if ticket := read[mlsapi.GetSubscriptionTicketOutput](t, body); status != http.StatusOK || !strings.HasPrefix(ticket.URL, "ws://localhost:"+between.port+"/") {
+		t.Errorf("a ticket through the PDS: %d %s", status, body)
+	}
+}
+
+// wantPassedOn compares the headers of a request that the PDS has passed on with those on the page.
+func wantPassedOn(t *testing.T, r recorded) {
+	t.Helper()
+	page := pages(t)["docs/operating/PROXIES.md"]
+	row := regexp.MustCompile(`(?m)^\| passes on .*? \|`).FindString(page)
+	allowed := []string{"Authorization", "Connection", "Host"}
+	for _, name := range regexp.MustCompile("`([A-Za-z-]+)`").FindAllStringSubmatch(row, -1) {
+		allowed = append(allowed, name[1])
+	}
+	var others []string
+	for name := range r.request {
+		if !slices.Contains(allowed, name) {
+			others = append(others, name)
+		}
+	}
+	if diff := cmp.Diff([]string(nil), others); diff != "" || len(allowed) < 6 {
+		t.Errorf("headers that the PDS has passed on and the page does not name: %s\n%v", diff, r.request)
+	}
+}
+
+// through calls a method of mlsd through the account's PDS, with headers that a client may send.
+func (a *pdsAccount) through(did, verb, nsid string, body []byte) (status int, header http.Header, answer []byte) {
+	t := a.pds.t
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), verb, a.pds.url+"/xrpc/"+nsid, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Authorization": a.access, "Content-Type": "application/json", "Atproto-Proxy": did + "#atproto_mls", "Accept-Language": "en",
+		"Idempotency-Key": "a-key", "X-Request-Id": "an-id", "Last-Event-Id": "1", "X-Forwarded-For": "203.0.113.1", "Traceparent": "x", "X-Other": "x",
+	} {
+		r.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err = io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, answer
+}
+
+// recorded are the headers of a request as they come from the PDS, and those of mlsd's answer.
+type recorded struct{ request, answer http.Header }
+
+// recorder stands between a PDS and mlsd.
+type recorder struct {
+	url, port string
+	server    *httptest.Server
+	requests  chan recorded // of methods
+}
+
+func newRecorder(t *testing.T) (*recorder, <-chan recorded) {
+	t.Helper()
+	r := &recorder{requests: make(chan recorded, 10)}
+	r.server = httptest.NewUnstartedServer(nil)
+	_, port, err := net.SplitHostPort(r.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.url, r.port = "http://localhost:"+port, port
+	t.Cleanup(r.server.Close)
+	return r, r.requests
+}
+
+// lead makes it pass requests on to mlsd.
+func (r *recorder) lead(t *testing.T, to string) {
+	t.Helper()
+	target, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) },
+		ModifyResponse: func(a *http.Response) error {
+			if strings.HasPrefix(a.Request.URL.Path, "/xrpc/") {
+				r.requests <- recorded{a.Request.Context().Value(recordedKey{}).(http.Header), a.Header}
+			}
+			return nil
+		},
+	}
+	r.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, in *http.Request) {
+		proxy.ServeHTTP(w, in.WithContext(context.WithValue(in.Context(), recordedKey{}, in.Header.Clone())))
+	})
+	r.server.Start()
+}
+
+// recordedKey is the key in a request's context of its headers as they came.
+type recordedKey struct{}
