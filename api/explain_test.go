@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/accounts"
 	"mlsd/api/mlsapi"
 	"mlsd/inspect"
 	"mlsd/internal/mlstest"
@@ -242,5 +243,27 @@ func TestStrangersLeaveNoRow(t *testing.T) {
 	w.do(http.MethodGet, mlsapi.NSIDGetEpoch, nil, nil, alice.authorization(mlsapi.NSIDSendMessage)).fails(http.StatusUnauthorized, "InvalidToken")
 	if all := w.explained(inspect.RequestsOf{}); len(all) != 0 {
 		t.Errorf("strangers have left %+v", all)
+	}
+}
+
+// Whom the node does not serve, or erases, leaves no row. A blocked account does.
+func TestWhoLeavesNoRow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, recording, gated(accounts.ModeOpen))
+	alice, bob, carol := w.user(), w.user(), w.user()
+	alice.post(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{ConfirmationToken: ptr(alice.confirmation())}).ok()
+	w.exec(`INSERT INTO accounts (did, blocked_at, blocked_by, version) SELECT $1, now(), 'olga', version + 1 FROM account_clock`, bob.did())
+	w.exec(`UPDATE account_clock SET version = version + 1`)
+	if err := w.gate.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	alice.get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, "AccountInactive")
+	bob.get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, "Blocked")
+	all := w.explained(inspect.RequestsOf{Failed: true})
+	w.mode = accounts.ModeClosed
+	carol.on(w.boot()).get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	all = append(all, w.explained(inspect.RequestsOf{Caller: carol.did().String()})...)
+	if len(all) != 1 || all[0].Caller != bob.did().String() || all[0].Why != "The server answered Blocked: the operator of this service has blocked the account." {
+		t.Errorf("rows: %+v", all)
 	}
 }

@@ -69,9 +69,9 @@ type epochBar struct {
 
 // The drawing of the log.
 const (
-	logLeft, logWidth  = 4, 352
-	logTop, logBottom  = 10, 60
-	logGap, logTallest = 2, 14 // between bars; the widest bar
+	logLeft, logWidth = 4, 352
+	logTop, logBottom = 10, 60
+	logGap, logWidest = 2, 14 // between bars; of a bar
 )
 
 // epochBars draws how many messages each epoch has, the oldest first.
@@ -83,7 +83,7 @@ func epochBars(epochs []inspect.Epoch) []epochBar {
 	for _, e := range epochs {
 		most = max(most, e.Messages)
 	}
-	width := min(logWidth/len(epochs)-logGap, logTallest)
+	width := min(logWidth/len(epochs)-logGap, logWidest)
 	bars := make([]epochBar, len(epochs))
 	for i := range epochs {
 		e := epochs[len(epochs)-1-i]

@@ -86,7 +86,6 @@ func (c *Console) welcomes(ctx context.Context, r *Request) (any, error) {
 
 // draw makes the steps and their bars.
 func (p *welcomesPage) draw(f inspect.Funnel) {
-	most := int64(1)
 	for _, shown := range funnelStates {
 		for _, s := range f.Steps {
 			if s.State == shown.State {
@@ -95,6 +94,7 @@ func (p *welcomesPage) draw(f inspect.Funnel) {
 		}
 		p.Steps = append(p.Steps, shown)
 	}
+	most := int64(1)
 	for _, s := range p.Steps[:drawnSteps] {
 		most = max(most, s.Count)
 		p.Spoken += fmt.Sprintf("%s %s. ", number(s.Count), stateName(s.State))
@@ -115,14 +115,6 @@ func (p welcomesPage) Drawn() []funnelStep { return p.Steps[:drawnSteps] }
 
 // Name is the step's state, as people say it.
 func (s funnelStep) Name() string { return stateName(s.State) }
-
-// Retries and failures of all steps.
-func (p welcomesPage) Retries() (n int64) {
-	for _, s := range p.Steps {
-		n += s.Retried
-	}
-	return n
-}
 
 // Failures is the number of failed joins.
 func (p welcomesPage) Failures() (n int64) {

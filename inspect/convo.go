@@ -104,10 +104,7 @@ func Epochs(ctx context.Context, tx pgx.Tx, c *Convo, before int64, rows int) ([
 
 // epochOf returns the epoch with a number, nil if the list has none.
 func epochOf(all []Epoch, number int64) *Epoch {
-	if at := all[0].Epoch - number; at >= 0 && at < int64(len(all)) && all[at].Epoch == number {
-		return &all[at]
-	}
-	for i := range all { // epochs without a commit are missing in between
+	for i := range all {
 		if all[i].Epoch == number {
 			return &all[i]
 		}

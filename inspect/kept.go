@@ -2,8 +2,6 @@ package inspect
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +43,6 @@ func Kept(ctx context.Context, tx pgx.Tx, settings idem.Lifetimes) (all []KeptRe
 			Bytes: scaled(f.Bytes, percent), Oldest: time.Duration(f.Oldest * float64(time.Second)),
 		})
 	}
-	slices.SortFunc(all, func(a, b KeptRecords) int { return strings.Compare(a.Method, b.Method) })
 	return all, percent == 100, nil
 }
 

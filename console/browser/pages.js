@@ -18,9 +18,11 @@ export const pages = [
   { name: "actions", path: "/actions" },
 ]
 
-/** The address of the first link in the first part of a page that has a text. */
+/** The address of the first link in the first part of a page that has a text. Nodes write counts every 10 seconds, so it waits. */
 async function link(page, path, role, text, to = "/") {
-  await page.goto(new URL(path, page.url()).href)
   const part = page.getByRole(role).filter({ hasText: text }).first()
+  const end = Date.now() + 30_000
+  do await page.goto(new URL(path, page.url()).href)
+  while ((await part.count()) === 0 && Date.now() < end)
   return part.locator(`a[href^="${to}"]`).first().getAttribute("href")
 }

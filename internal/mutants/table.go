@@ -137,6 +137,10 @@ var mutants = []mutant{
 		{"idem.Store.replay", `Body: rec.response`, `Body: []byte("{\"success\":true}")`}}},
 
 	// Usage of keys, and lifetimes that are set
+	{"an account that is being erased leaves rows of requests", "TestWhoLeavesNoRow", []edit{
+		{"api.identity.set", `standing.Status == accounts.Erasing`, `standing.Status == ""`}}},
+	{"one caller fills the table of requests", "internal/requests.TestFlood", []edit{
+		{"internal/requests.Recorder.fits", `r.callers[q.Caller] < perCaller`, `true`}}},
 	{"callers without bound in memory", "internal/usage.TestMemoryIsBounded", []edit{
 		{"internal/usage.top.add", `case len(t.entries) < t.limit:`, `case true:`}}},
 	{"callers without bound in the table", "internal/usage.TestManyCallers", []edit{

@@ -134,13 +134,13 @@ func (r *Recorder) Add(q Request) {
 	if sample && !r.sampled() {
 		return
 	}
-	q.Key, q.Caller, q.ID = strings.Clone(q.Key), strings.Clone(q.Caller), strings.Clone(q.ID) // keeps nothing else of the request
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.fits(q, sample) {
 		r.pending.leftOut++
 		return
 	}
+	q.Key, q.Caller, q.ID = strings.Clone(q.Key), strings.Clone(q.Caller), strings.Clone(q.ID) // keeps nothing else of the request
 	if !q.Known {
 		r.pending.others = append(r.pending.others, q)
 		return
