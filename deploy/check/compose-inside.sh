@@ -2,12 +2,17 @@
 set -Eeuo pipefail
 . "$1/deploy/check/lib.sh"
 docker() { shift; "$MLSD_COMPOSE" "$@" >>log 2>&1; }
-down() {
-	podman rm --all --force --time 1 >/dev/null 2>&1 || true
-	podman volume rm mlsd_database mlsd_certificates >/dev/null 2>&1 || true
+finish() {
+	local status=$?
+	if [[ $status -ne 0 ]]; then
+		cat log
+		podman ps --all
+		for c in $(podman ps --all --quiet); do podman logs --tail 10 "$c"; done
+	fi
+	timeout 60 podman rm --all --force --time 1 >/dev/null 2>&1 || true
+	exit "$status"
 }
-trap 'cat log; podman ps --all; for c in $(podman ps --all --quiet); do podman logs --tail 10 "$c"; done; down' ERR
-down
+trap finish EXIT
 
 # What the image of Caddy trusts is not known here: its own authority's certificate is.
 curl() { command curl --cacert root.crt "$@"; }
@@ -31,4 +36,3 @@ podman start mlsd_postgres_1 mlsd_mlsd_1 >/dev/null 2>&1
 wait_for "mlsd after a restart" podman healthcheck run mlsd_mlsd_1
 curl --fail --silent --retry 20 --retry-delay 1 --retry-all-errors https://mls.localhost/xrpc/_health >/dev/null
 echo "compose: restarted on its volume"
-down

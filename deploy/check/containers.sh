@@ -1,7 +1,7 @@
 # Containers for the parts of deploy/check.sh. They source it after lib.sh.
 
-# containers WHAT sets podman and buildah up, with storage of their own, and makes the base image
-# under the name that deploy/Containerfile uses.
+# containers WHAT sets podman and buildah up, and makes the base image under the name that
+# deploy/Containerfile uses. Images are kept; containers and volumes are new in each run.
 containers() {
 	packages "$1" buildah podman runc netavark aardvark-dns iptables iproute2 mmdebstrap
 	debian debian-base.tar || skip "$1" "Debian cannot be fetched"
@@ -12,6 +12,8 @@ containers() {
 		runtime = "runc"
 		cgroup_manager = "cgroupfs"
 		events_logger = "none"
+		static_dir = "$WORK/podman"
+		volume_path = "$WORK/volumes"
 		[network]
 		network_backend = "netavark"
 		network_config_dir = "$WORK/networks"

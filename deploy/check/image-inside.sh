@@ -2,7 +2,13 @@
 # Runs the images, in a network of their own.
 set -euo pipefail
 . deploy/check/lib.sh
-trap 'podman logs trial 2>&1 | tail -n 20; podman rm --force --time 0 trial >/dev/null 2>&1' ERR
+finish() {
+	local status=$?
+	[[ $status -eq 0 ]] || podman logs --tail 20 trial || true
+	timeout 60 podman rm --all --force --time 1 >/dev/null 2>&1 || true
+	exit "$status"
+}
+trap finish EXIT
 
 podman run --rm localhost/mlsd --version
 begun=$(date +%s%N)
@@ -22,4 +28,3 @@ wait_for "the health of mlsd-trial" podman healthcheck run trial
 echo "image mlsd-trial: restarted on its data in $((($(date +%s%N) - begun) / 1000000)) ms"
 podman stop --time 60 trial >/dev/null
 if podman healthcheck run trial 2>/dev/null; then fail "mlsd-trial is healthy after its end"; fi
-podman rm --volumes trial >/dev/null
