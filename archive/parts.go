@@ -150,13 +150,14 @@ var parts = []part{
 			FROM (SELECT * FROM audit_log WHERE (at, id) > (@at, @id) ORDER BY at, id LIMIT @window) w
 		) t
 		WHERE actor = @did OR last ORDER BY at, id LIMIT @limit`},
+	// A subject is words, or names and values: "did:plc:a phone", "/account did=did:plc:a".
 	{"admin_actions", []column{{"id", largeKey}}, `
-		SELECT id, CASE WHEN subject = @did OR starts_with(subject, @did || ' ') THEN (to_jsonb(t) - 'last' - 'operator' - 'reason')::text END
+		SELECT id, CASE WHEN own THEN (to_jsonb(t) - 'last' - 'own' - 'operator' - 'reason')::text END
 		FROM (
-			SELECT *, lead(id) OVER (ORDER BY id) IS NULL AS last
+			SELECT *, strpos(' ' || translate(subject, '=', ' ') || ' ', ' ' || @did || ' ') > 0 AS own, lead(id) OVER (ORDER BY id) IS NULL AS last
 			FROM (SELECT * FROM admin_actions WHERE id > @id ORDER BY id LIMIT @window) w
 		) t
-		WHERE subject = @did OR starts_with(subject, @did || ' ') OR last ORDER BY id LIMIT @limit`},
+		WHERE own OR last ORDER BY id LIMIT @limit`},
 	{"erasures", []column{{"id", uuidKey}}, `
 		SELECT id, (to_jsonb(t) - 'salt' - 'requested_by' - 'reason')::text FROM erasures t
 		WHERE did = @did AND state = 'running' AND id > @id ORDER BY id LIMIT @limit`},
