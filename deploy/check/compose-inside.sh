@@ -1,7 +1,7 @@
 # Runs the commands of the page, with podman-compose in the place of docker compose.
 set -Eeuo pipefail
 . "$1/deploy/check/lib.sh"
-docker() { shift; "$MLSD_COMPOSE" "$@" >>log 2>&1; }
+docker() { shift; timeout 90 "$MLSD_COMPOSE" "$@" >>log 2>&1; }
 finish() {
 	local status=$?
 	if [[ $status -ne 0 ]]; then

@@ -26,6 +26,8 @@ containers() {
 	CONF
 	export CONTAINERS_CONF=$WORK/containers.conf CONTAINERS_STORAGE_CONF=$WORK/storage.conf
 	export BUILDAH_ISOLATION=chroot BUILDAH_FORMAT=docker
+	# A run that was killed leaves the layers of its containers.
+	podman ps --all --external --quiet | xargs --no-run-if-empty podman rm --force >/dev/null
 	local base=docker.io/library/debian:trixie-slim
 	if ! podman image exists $base; then
 		podman import --quiet "$CACHE/debian-base.tar" $base >/dev/null || skip "$1" "podman does not work here"
