@@ -93,10 +93,10 @@ func TestLists(t *testing.T) {
 	b := newBench(t)
 	for i := range 3 {
 		b.exec(`
-			INSERT INTO push_jobs (did, id, device_id, reason, state, next_attempt_at, created_at, ended_at) VALUES
-			($1, gen_random_uuid(), 'w' || $2::int, 'message', 'pending', now() + $2::int * interval '1 s', now(), NULL),
-			($1, gen_random_uuid(), 'd' || $2::int, 'message', 'dead', now(), now(), now() - $2::int * interval '1 s'),
-			($1, gen_random_uuid(), 'x' || $2::int, 'message', 'done', now(), now(), now() - $2::int * interval '1 s')`, bob, i)
+			INSERT INTO push_jobs (did, id, device_id, reason, state, attempts, next_attempt_at, created_at, ended_at) VALUES
+			($1, gen_random_uuid(), 'w' || $2::int, 'message', 'pending', 0, now() + $2::int * interval '1 s', now(), NULL),
+			($1, gen_random_uuid(), 'd' || $2::int, 'message', 'dead', 1, now(), now(), now() - $2::int * interval '1 s'),
+			($1, gen_random_uuid(), 'x' || $2::int, 'message', 'done', 1, now(), now(), now() - $2::int * interval '1 s')`, bob, i)
 	}
 	var seen string
 	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
