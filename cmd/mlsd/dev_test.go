@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -320,10 +320,12 @@ func TestDevRefuses(t *testing.T) {
 		if c.env != "" {
 			environ = append(environ, c.env)
 		}
-		out := &bytes.Buffer{}
-		err := run(t.Context(), append([]string{"mlsd", "dev"}, c.args...), environ, out, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") || strings.Contains(out.String(), "http://") {
-			t.Errorf("%s %v: %v, want %q", c.env, c.args, err, c.want)
+		ctx, cancel := context.WithCancel(t.Context())
+		err := run(ctx, append([]string{"mlsd", "dev"}, c.args...), environ, ending(cancel), io.Discard)
+		served := ctx.Err() != nil
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") || served {
+			t.Errorf("%s %v: %v, want %q; it served: %v", c.env, c.args, err, c.want, served)
 		}
 	}
 }
@@ -362,4 +364,13 @@ func TestDevRemovesLeftovers(t *testing.T) {
 	if diff := cmp.Diff(want, left); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+}
+
+// ending is the output of a server that ends as soon as it says that it serves.
+type ending context.CancelFunc
+
+// Write implements io.Writer.
+func (e ending) Write(text []byte) (int, error) {
+	e()
+	return len(text), nil
 }
