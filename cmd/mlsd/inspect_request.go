@@ -58,7 +58,7 @@ func (i inspection) sentence(text string) string {
 
 func (r requestsReport) print(w io.Writer) {
 	if len(r.Requests) == 0 {
-		line(w, "none: a request leaves a row if it is refused, fails or is slow, and a sample of the others does; rows are kept for MLSD_REQUEST_RETENTION")
+		line(w, "none: a known caller's request leaves a row if it is refused, fails or is slow, and a sample of the others does; a stranger's leaves only a line in the log; rows are kept for MLSD_REQUEST_RETENTION")
 		return
 	}
 	for n := range r.Requests {
