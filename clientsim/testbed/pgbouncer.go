@@ -27,8 +27,8 @@ type PgBouncer struct {
 	done chan struct{} // closed when it has exited
 }
 
-// pgBouncerConfig is the usual configuration. After a failed connection to PostgreSQL it waits 15 seconds
-// by default before it tries again.
+// pgBouncerConfig is the usual configuration. After a failed connection to PostgreSQL it waits 15
+// seconds by default before it tries again.
 const pgBouncerConfig = `[databases]
 * = host=%s port=%s user=%s
 [pgbouncer]

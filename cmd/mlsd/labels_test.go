@@ -11,8 +11,6 @@ import (
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
-	"mlsd/internal/pgpool"
-	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
 )
 
@@ -50,16 +48,7 @@ func strange() []string {
 // the program names.
 func TestLabelsAreBounded(t *testing.T) {
 	t.Parallel()
-	database := pgtest.URL(t)
-	db, err := pgpool.Open(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	w := newWorld(t)
-	s := boot(t, nil, w.flags("--database-url", database)...)
-	w.use(s.admin, s.public)
-	causeEverything(t, w, db)
+	w, s, _ := serverOfEverything(t)
 	sent := sendStrange(t, w)
 	series, allowed := scrape(t, s), labelValues()
 	label := regexp.MustCompile(`([a-z_]+)="((?:[^"\\]|\\.)*)"`)

@@ -235,20 +235,27 @@ func TestEventsArePublished(t *testing.T) {
 	}
 }
 
-// E10, S2. The runbook's way from the alert to the reason: inspect welcomes lists the Welcomes with
-// a failed join, and inspect audit shows what the device said, without its DID.
-func TestRunbookOfFailedWelcomes(t *testing.T) {
-	t.Parallel()
-	database := pgtest.URL(t)
+// serverOfEverything boots a server on a database of its own, in which causeEverything has acted.
+func serverOfEverything(t *testing.T) (w *world, s *server, database string) {
+	t.Helper()
+	database = pgtest.URL(t)
 	db, err := pgpool.Open(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	w := newWorld(t)
-	s := boot(t, nil, w.flags("--database-url", database)...)
+	w = newWorld(t)
+	s = boot(t, nil, w.flags("--database-url", database)...)
 	w.use(s.admin, s.public)
 	causeEverything(t, w, db)
+	return w, s, database
+}
+
+// E10, S2. The runbook's way from the alert to the reason: inspect welcomes lists the Welcomes with
+// a failed join, and inspect audit shows what the device said, without its DID.
+func TestRunbookOfFailedWelcomes(t *testing.T) {
+	t.Parallel()
+	_, _, database := serverOfEverything(t)
 
 	if n := len(lookJSON[welcomesReport](t, database, "welcomes", "--state", "available").Welcomes); n != 1 {
 		t.Errorf("%d available Welcomes, want 1", n)

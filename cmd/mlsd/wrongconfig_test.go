@@ -90,9 +90,8 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 	}
 }
 
-// O5, O6, O9: whoever makes a mistake in the settings gets a sentence that says which setting, what
-// it got and what it wants, before anything is started, from every command. No sentence has a
-// secret.
+// O5, O6, O9: a mistake in the settings gets a sentence that says which setting, what it got and what
+// it wants, before anything is started. No sentence has a secret.
 func TestWrongConfigurations(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,32 +194,55 @@ func TestWaitForDatabase(t *testing.T) {
 	launch(t, []string{"MLSD_DATABASE_URL=" + never, "MLSD_WAIT_FOR_DATABASE=10ms"}).fails("MLSD_DATABASE_URL")
 }
 
-// lateDatabase returns the URL of a database behind a socket that is not there before open is called.
+// lateDatabase returns the URL of a database at an address where nobody listens before open is
+// called.
 func lateDatabase(t *testing.T, of string) (url string, open func()) {
 	t.Helper()
 	cfg, err := pgconn.ParseConfig(of)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !filepath.IsAbs(cfg.Host) {
-		t.Skip("the test needs a PostgreSQL on a Unix socket")
-	}
-	dir, err := os.MkdirTemp("", "late") // a socket's path must be short
+	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	name := fmt.Sprintf(".s.PGSQL.%d", cfg.Port)
-	return withOption(t, of, "host="+dir), func() {
+	address := free.Addr().(*net.TCPAddr)
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return withOption(t, of, fmt.Sprintf("host=127.0.0.1 port=%d sslmode=disable", address.Port)), func() {
 		t.Helper()
-		if err := os.Symlink(filepath.Join(cfg.Host, name), filepath.Join(dir, name)); err != nil {
+		l, err := net.ListenTCP("tcp", address)
+		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { closeQuietly(l, slog.New(slog.DiscardHandler)) })
+		go func() {
+			for {
+				client, err := l.Accept()
+				if err != nil {
+					return // closed
+				}
+				go connect(client, cfg)
+			}
+		}()
 	}
+}
+
+// connect connects a client with a database until one of them hangs up.
+func connect(client net.Conn, to *pgconn.Config) {
+	defer client.Close()
+	network, address := pgconn.NetworkAddress(to.Host, to.Port)
+	database, err := net.Dial(network, address)
+	if err != nil {
+		return
+	}
+	defer database.Close()
+	go func() {
+		_, _ = io.Copy(database, client)
+		_ = database.Close()
+	}()
+	_, _ = io.Copy(client, database)
 }
 
 // withOption returns the settings of a connection with another option, in PostgreSQL's form of

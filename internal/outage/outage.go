@@ -24,9 +24,9 @@ const (
 // Log is a log whose lines about an unreachable database become one for each outage.
 //
 // A record is about the database if its attribute error says that something cannot be reached (by
-// pgpool.Unavailable), or that nobody may connect. Log holds such a record, and tries to reach the database itself. If it can, it
-// writes the record. If it cannot, an outage begins, which ends when the database can be reached
-// again. Meanwhile Log counts such records, and writes none of them.
+// pgpool.Unavailable), or that nobody may connect. Log holds such a record, and tries to reach the
+// database itself. If it can, it writes the record. If it cannot, an outage begins, which ends when
+// the database can be reached again. Meanwhile Log counts such records, and writes none of them.
 type Log struct {
 	*slog.Logger
 	next *slog.Logger
