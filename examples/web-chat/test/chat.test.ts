@@ -31,8 +31,9 @@ async function picture(page: Page, name: string): Promise<void> {
   if (pictures !== undefined) await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled" })
 }
 
-/** Checks the page with axe. It must be sure of everything. */
+/** Checks the page with axe, once nothing moves: a message that fades in has too little contrast. It must be sure of everything. */
 async function accessible(page: Page): Promise<void> {
+  await page.evaluate(() => Promise.allSettled(document.getAnimations().map(({ finished }) => finished)))
   await page.evaluate(axe)
   const found = await page.evaluate(async () => {
     const { violations, incomplete } = await (window as unknown as { axe: typeof import("axe-core") }).axe.run()
