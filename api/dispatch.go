@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
 	"mlsd/accounts"
@@ -36,7 +37,7 @@ const (
 // call is one request on its way through its handler.
 type call struct {
 	ctx    context.Context
-	http   echo.Context // a stream writes its answer itself
+	http   *httpRequest // a stream writes its answer itself
 	route  *route
 	header string     // Idempotency-Key, or ""
 	caller syntax.DID // the token's verified issuer
@@ -50,6 +51,7 @@ type call struct {
 	identity identity
 	quota    *quota.Spending // what the request uses, of a write
 	cost     []quota.Cost    // what the write uses, besides its record
+	db       *pgxpool.Pool   // to read from, if the method may read from a standby; else nil
 
 	answer   []byte
 	usedKey  string // the key of the write's record; "": it has none
@@ -66,13 +68,14 @@ type call struct {
 
 // serve answers one XRPC request. handle says what happens to it, in order.
 func (s *Server) serve(c echo.Context) error {
+	r := c.(*httpRequest) // observe made it
 	cl := &call{
-		ctx: c.Request().Context(), http: c, header: c.Request().Header.Get(headerKey), address: network(c.RealIP()), begun: time.Now(),
+		ctx: c.Request().Context(), http: r, header: c.Request().Header.Get(headerKey), address: network(c.RealIP()), begun: time.Now(),
 	}
-	c.Set(callKey, cl)
+	r.call = cl
 	err := s.handle(cl)
 	s.charge(cl)
-	s.count(cl, err, processingTime(c, cl.begun))
+	s.count(cl, err, r.processingTime(cl.begun))
 	if err != nil {
 		if !c.Response().Committed {
 			s.drain(cl)
@@ -276,6 +279,13 @@ func (s *Server) call(cl *call, body []byte) error {
 	ctx, cancel := context.WithTimeout(cl.ctx, maxRequest)
 	defer cancel()
 	cl.ctx = ctx
+	if cl.route.dear {
+		leave, err := s.admission.enter(ctx, cl.caller.String())
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
 	var err error
 	n := cl.route.answerMemory
 	if err = s.memory.forAnswer(n).reserve(ctx, &cl.reserved, cl.caller.String(), cl.address, n); err != nil {
@@ -287,7 +297,11 @@ func (s *Server) call(cl *call, body []byte) error {
 			cl.reserved.release()
 		}
 	}()
-	err = cl.route.Serve(&s.handlers, cl, params(cl), body)
+	if cl.route.standby {
+		err = s.read(cl)
+	} else {
+		err = cl.route.Serve(&s.handlers, cl, params(cl), body)
+	}
 	if cl.expired {
 		cl.http.Response().Header().Set(headerExpired, "true")
 	}
@@ -300,6 +314,17 @@ func (s *Server) call(cl *call, body []byte) error {
 	cl.reserved.shrink(int64(cap(cl.answer)))
 	answered = true
 	return nil
+}
+
+// read calls the handler of a method that only reads, with the database to read from. If a standby
+// fails, it calls the handler again, with the primary.
+func (s *Server) read(cl *call) error {
+	spent := cl.spent
+	return s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
+		cl.ctx, cl.db, cl.spent = ctx, db, spent
+		cl.reserved.giveBuffer()
+		return cl.route.Serve(&s.handlers, cl, params(cl), nil)
+	})
 }
 
 // stream calls the handler of a method whose answer is a stream of events. It has no deadline and

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api"
@@ -140,16 +141,16 @@ func TestPanicReleasesItsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken, err := api.New(api.Config{ // without a database, reads panic
-		Auth: auth, Metrics: api.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Rates: w.rates, ServiceDID: service,
+	broken, err := api.New(api.Config{ // without a service of Welcomes, getWelcome panics
+		DB: w.db, Auth: auth, Metrics: api.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 8 { // more answers than fit into one caller's share
-		r := httptest.NewRequest(http.MethodGet, "/xrpc/"+mlsapi.NSIDGetConvos, nil)
-		r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDGetConvos))
+	for range 17 { // more answers than fit into one caller's share
+		r := httptest.NewRequest(http.MethodGet, "/xrpc/"+mlsapi.NSIDGetWelcome+"?convoId="+uuid.NewString(), nil)
+		r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDGetWelcome))
 		rec := httptest.NewRecorder()
 		broken.ServeHTTP(rec, r)
 		if rec.Code != http.StatusInternalServerError {

@@ -124,3 +124,25 @@ func (s *Server) WaitingForPlaces() (n int) {
 	}
 	return n
 }
+
+// HoldDear makes dear requests wait, until release.
+func (s *Server) HoldDear() (release func()) {
+	a := s.admission
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	free := a.free
+	a.free = 0
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.free += free
+		a.admit()
+	}
+}
+
+// DearWaiting returns how many dear requests wait.
+func (s *Server) DearWaiting() int {
+	s.admission.mu.Lock()
+	defer s.admission.mu.Unlock()
+	return s.admission.waiting
+}

@@ -37,7 +37,7 @@ func (h *handlers) ExportMyData(c *call, p *mlsapi.ExportMyDataParams) error {
 	defer func() { c.spend(int(time.Since(begun) / unitExport)) }()
 
 	answer, out := c.list(), &mlsapi.ExportMyDataOutput{}
-	err := archive.Snapshot(c.ctx, h.db, func(tx pgx.Tx) error {
+	err := archive.Snapshot(c.ctx, c.db, func(tx pgx.Tx) error {
 		end, more, err := archive.Reader{DID: c.caller, Rows: int(p.Limit), Time: exportTime}.Read(c.ctx, tx, from, func(row archive.Row) bool {
 			return answer.add(&mlsapi.ExportedRow{Type: row.Type, Data: row.Data}, shownBytes+len(row.Data)+len(row.Data)/16)
 		})

@@ -17,7 +17,7 @@ func (h *handlers) GetBlocks(c *call, p *mlsapi.GetBlocksParams) error {
 			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave")
 		}
 	}
-	blocks, more, err := consent.Blocks(c.ctx, h.db, c.caller, after, int(p.Limit))
+	blocks, more, err := consent.Blocks(c.ctx, c.db, c.caller, after, int(p.Limit))
 	if err != nil {
 		return err
 	}

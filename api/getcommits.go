@@ -19,7 +19,7 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	if err != nil {
 		return err
 	}
-	member, err := convos.Authorise(c.ctx, h.db, convo, c.caller)
+	member, err := convos.Authorise(c.ctx, c.db, convo, c.caller)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	}
 	answer, next, bytes, full := c.list(), p.FromEpoch, int64(0), false
 	read := func(maxBytes int64) error {
-		return messages.Commits(c.ctx, h.db, member.Window, next, to, maxCommits-answer.n, maxBytes, func(m *messages.Message) bool {
+		return messages.Commits(c.ctx, c.db, member.Window, next, to, maxCommits-answer.n, maxBytes, func(m *messages.Message) bool {
 			full = !answer.add(&mlsapi.CommitView{
 				Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
 			}, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body)))

@@ -15,7 +15,7 @@ func (h *handlers) GetConvo(c *call, p *mlsapi.GetConvoParams) error {
 	if err != nil {
 		return err
 	}
-	convo, err := convos.Get(c.ctx, h.db, id, c.caller)
+	convo, err := convos.Get(c.ctx, c.db, id, c.caller)
 	if err != nil {
 		return err
 	}

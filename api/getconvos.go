@@ -24,7 +24,7 @@ func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
 		}
 	}
 	answer, view := c.list(), mlsapi.ConvoView{}
-	more, err := convos.List(c.ctx, h.db, c.caller, filter, after, int(p.Limit), func(convo *convos.Convo) bool {
+	more, err := convos.List(c.ctx, c.db, c.caller, filter, after, int(p.Limit), func(convo *convos.Convo) bool {
 		id := view.ID
 		showConvo(&view, convo)
 		if !answer.add(&view, shownBytes*(1+len(view.Members)/4)) {

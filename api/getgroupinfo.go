@@ -11,7 +11,7 @@ func (h *handlers) GetGroupInfo(c *call, p *mlsapi.GetGroupInfoParams) error {
 	if err != nil {
 		return err
 	}
-	info, epoch, err := convos.GroupInfoOf(c.ctx, h.db, convo, c.caller)
+	info, epoch, err := convos.GroupInfoOf(c.ctx, c.db, convo, c.caller)
 	if err != nil {
 		return err
 	}

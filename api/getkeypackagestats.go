@@ -23,7 +23,7 @@ func (h *handlers) GetKeyPackageStats(c *call, p *mlsapi.GetKeyPackageStatsParam
 	if p.DeviceID != nil {
 		f.DeviceID = *p.DeviceID
 	}
-	stats, err := keypackages.Count(c.ctx, h.db, c.caller, f)
+	stats, err := keypackages.Count(c.ctx, c.db, c.caller, f)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 		page.Behind = &id
 	}
 	answer, view := c.list(), mlsapi.MessageView{ConvoID: p.ConvoID}
-	end, err := messages.Read(c.ctx, h.db, page, func(m *messages.Message) bool {
+	end, err := messages.Read(c.ctx, c.db, page, func(m *messages.Message) bool {
 		id := view.ID
 		showMessage(&view, m)
 		if !answer.add(&view, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body))) {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/google/uuid"
@@ -67,7 +68,7 @@ func (c *call) convoID(text string) (id uuid.UUID, err error) {
 // existed.
 func convoID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
-	if err != nil || id.String() != text { // uuid.Parse also takes other spellings
+	if err != nil || len(text) != len("00000000-0000-0000-0000-000000000000") || strings.ContainsAny(text, "ABCDEF") { // Parse takes other spellings too
 		return uuid.Nil, convos.ErrNotFound
 	}
 	return id, nil

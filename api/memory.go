@@ -308,13 +308,18 @@ func (r *reservation) release() {
 	if r.share == nil {
 		return
 	}
+	r.giveBuffer()
+	r.shrink(0)
+	r.pool.releaseShare(r.caller)
+	r.share = nil
+}
+
+// giveBuffer gives the buffer back, and keeps the memory reserved.
+func (r *reservation) giveBuffer() {
 	if r.buffer != nil {
 		giveBuffer(r.buffer)
 		r.buffer = nil
 	}
-	r.shrink(0)
-	r.pool.releaseShare(r.caller)
-	r.share = nil
 }
 
 // transfer is the time in which reserved memory waits for its client, which sends a body or reads

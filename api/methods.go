@@ -21,7 +21,10 @@ type policy struct {
 	answerMemory int64
 	// cost is what a request takes from its caller's rate limit, in units. 0 stands for 1. What a
 	// request really spends is added: see [call.spend].
-	cost  int
+	cost int
+	// dear says that a request takes several times as long, here and in the database, as that for a
+	// message or a page. See [admission].
+	dear  bool
 	token tokenUse
 	// noSession says that a session does not do: the method takes service-auth tokens only.
 	noSession bool
@@ -40,6 +43,9 @@ type policy struct {
 	serves []accounts.Status
 	// countOutcomes says that mlsd_welcome_fetches_total counts the method's answers.
 	countOutcomes bool
+	// standby says that the method only reads, and may read from a standby: its handler reads from
+	// call.db. A look-up of one row is not worth the question that a standby costs.
+	standby bool
 }
 
 // violation is a broken rule of one field, and the error name that answers it. field is the path
@@ -124,11 +130,11 @@ var (
 // metrics. sendMessage has no record: the message itself is its record, and lasts as long.
 var methods = map[string]policy{
 	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	nsid.BlockActor:     {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	// A session cannot buy another: who has stolen one has it for an hour.
 	nsid.CreateSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
@@ -137,32 +143,32 @@ var methods = map[string]policy{
 	// token itself is the record of the second step.
 	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, noSession: true,
 		recordLife: recordHour, leastLife: leastAnswer, serves: orErasing},
-	nsid.ExportMyData:        {answerMemory: answerPage, cost: costExport, serves: notActive},
-	nsid.GetBlocks:           {answerMemory: answerCounts},
-	nsid.GetCommits:          {answerMemory: answerPage},
-	nsid.GetConvo:            {answerMemory: answerRoster},
-	nsid.GetConvos:           {answerMemory: answerPage},
+	nsid.ExportMyData:        {answerMemory: answerPage, cost: costExport, serves: notActive, standby: true},
+	nsid.GetBlocks:           {answerMemory: answerCounts, standby: true},
+	nsid.GetCommits:          {answerMemory: answerPage, standby: true},
+	nsid.GetConvo:            {answerMemory: answerRoster, standby: true},
+	nsid.GetConvos:           {answerMemory: answerPage, dear: true, standby: true},
 	nsid.GetEpoch:            {answerMemory: answerSmall},
-	nsid.GetGroupInfo:        {answerMemory: answerObject},
+	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},
 	nsid.GetInvitationPolicy: {answerMemory: answerSmall},
-	nsid.GetKeyPackageStats:  {answerMemory: answerCounts},
-	nsid.GetKeyPackages: {answerMemory: answerObject, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
+	nsid.GetKeyPackageStats:  {answerMemory: answerCounts, standby: true},
+	nsid.GetKeyPackages: {answerMemory: answerObject, dear: true, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
 		mostLife: keypackages.KeepEnded, // its records refer to KeyPackages
 		violations: []violation{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
 		}},
-	nsid.GetMessages:           {answerMemory: answerPage, formerNames: map[string]string{"type": "messageType"}},
+	nsid.GetMessages:           {answerMemory: answerPage, formerNames: map[string]string{"type": "messageType"}, standby: true},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
-	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
+	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{
 			{"keyPackage", lexcodec.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
 			{"keyPackage", lexcodec.RuleFormat, mlsapi.ErrInvalidKeyPackage},
 		}},
-	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
+	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
 	// Its session must be the request's. A service-auth token gets that far, and no farther.
 	nsid.RefreshSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch},
@@ -180,12 +186,12 @@ var methods = map[string]policy{
 		}},
 	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.StreamConvoEvents:    {cost: costStream},
-	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
 	nsid.SubscribeConvoEvents: {cost: costStream},
 	nsid.UnblockActor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.UpdateCursor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
 }
 
 // route is a method with the way to serve it and its policy.

@@ -22,6 +22,7 @@ import (
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
+	"mlsd/internal/standby"
 	"mlsd/messages"
 )
 
@@ -36,7 +37,13 @@ type reading struct {
 
 func newReading(b *testing.B) *reading {
 	b.Helper()
-	r := &reading{b: b, db: pgtest.Database(b, pgtest.MaxConns(16))}
+	return newReadingFrom(b, pgtest.Database(b, pgtest.MaxConns(16)), nil)
+}
+
+// newReadingFrom is newReading on a database, with what chooses the server of a read.
+func newReadingFrom(b *testing.B, db *pgxpool.Pool, reads *standby.Reads) *reading {
+	b.Helper()
+	r := &reading{b: b, db: db}
 	for i := range r.callers {
 		r.callers[i] = authtest.NewIdentity(b)
 	}
@@ -51,7 +58,7 @@ func newReading(b *testing.B) *reading {
 		Tickets: events.NewTickets(r.db),
 		Events: events.NewHub(events.HubConfig{DB: r.db, Presence: events.NewPresence(r.db, log), Log: log,
 			Metrics: api.NewStreamMetrics(prometheus.NewRegistry())}),
-		DB: r.db, Auth: auth, Metrics: metrics, Log: log,
+		DB: r.db, Reads: reads, Auth: auth, Metrics: metrics, Log: log,
 		Rates:      api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 		ServiceDID: service, PublicURL: "https://mls.example.com", Version: "test",
 		Writes: idem.New(r.db, metrics, log, nil), Messages: messages.NewLog(r.db, 0, metrics, log, nil),

@@ -14,9 +14,6 @@ import (
 	"mlsd/internal/requests"
 )
 
-// callKey is the key in a request's context of its *call.
-const callKey = "call"
-
 // identity is who has sent a request, and what it names, for the log and the table requests. It is
 // known also if the request is refused.
 type identity struct {
@@ -38,9 +35,9 @@ func (i *identity) set(caller syntax.DID, err error, standing *accounts.Inactive
 }
 
 // record reports a request of a method, after its answer. trace is the id of its trace, or "".
-func (s *Server) record(c echo.Context, f failure, took time.Duration, trace string) {
-	cl, ok := c.Get(callKey).(*call)
-	if !ok { // not of a method: _health, did.json, pages that do not exist
+func (s *Server) record(c *httpRequest, f failure, took time.Duration, trace string) {
+	cl := c.call
+	if cl == nil { // not of a method: _health, did.json, pages that do not exist
 		return
 	}
 	nsid := otherMethod

@@ -35,6 +35,7 @@ import (
 	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
+	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
 	"mlsd/messages"
@@ -64,8 +65,10 @@ func (openGate) Withheld(context.Context, []syntax.DID) ([]syntax.DID, error) { 
 
 // Config is what the public listener uses. All fields without a default are required.
 type Config struct {
-	DB   *pgxpool.Pool
-	Auth *serviceauth.Validator
+	DB *pgxpool.Pool
+	// Reads chooses the server for methods that may read from a standby. Default: all read from DB.
+	Reads *standby.Reads
+	Auth  *serviceauth.Validator
 	// Sessions are what service-auth tokens have bought.
 	Sessions *sessions.Service
 	Writes   *idem.Store
@@ -117,6 +120,8 @@ type Server struct {
 	byIP     *limiter
 	byDID    *limiter
 	memory   memory
+	// admission lets the dear methods' requests run a few at a time.
+	admission *admission
 	// strangers is the log for lines that strangers can cause.
 	strangers *slog.Logger
 	echo      *echo.Echo
@@ -135,6 +140,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Answered == nil {
 		cfg.Answered = func(requests.Request) {}
+	}
+	if cfg.Reads == nil {
+		cfg.Reads = standby.New(standby.Config{DB: cfg.DB})
 	}
 	if cfg.Quotas == nil {
 		cfg.Quotas = quota.New(cfg.DB, nil, cfg.Log)
@@ -164,6 +172,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.handlers.byIP, s.handlers.byDID, s.handlers.openings = s.byIP, s.byDID, newOpenings()
 	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
+	s.admission = newAdmission(int(cfg.DB.Config().MaxConns))
 	s.handlers.places = newPlaces(runtime.GOMAXPROCS(0))
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err
@@ -187,13 +196,9 @@ func (s *Server) build() *echo.Echo {
 		e.IPExtractor = echo.ExtractIPDirect() // echo's own default believes X-Forwarded-For
 	}
 	e.HTTPErrorHandler = s.writeError
-	e.Use(
-		identify(),
-		s.observe,
-		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true, LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
-			s.cfg.Log.Error("panic", "error", err, "stack", string(stack))
-			return err
-		}}),
+	// echo would put the chain together for each request anew.
+	chain := echo.HandlerFunc(func(c echo.Context) error { return c.Handler()(c) })
+	for _, around := range []echo.MiddlewareFunc{ // the innermost first
 		middleware.CORSWithConfig(middleware.CORSConfig{
 			Skipper: func(c echo.Context) bool { // the client is no browser
 				r := c.Request()
@@ -205,7 +210,16 @@ func (s *Server) build() *echo.Echo {
 			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID},
 			MaxAge:        86400,
 		}),
-	)
+		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true, LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
+			s.cfg.Log.Error("panic", "error", err, "stack", string(stack))
+			return err
+		}}),
+		s.observe,
+		identify(),
+	} {
+		chain = around(chain)
+	}
+	e.Use(func(echo.HandlerFunc) echo.HandlerFunc { return chain })
 	e.GET("/xrpc/_health", s.health)
 	e.HEAD("/xrpc/_health", s.health)
 	e.GET("/.well-known/did.json", s.didDocument)
@@ -239,14 +253,19 @@ func (s *Server) writeError(err error, c echo.Context) {
 	}
 }
 
-// answeredAt is the key in a request's context of the time at which a stream began. The duration of
-// a request ends there: the client decides how long a stream lasts.
-const answeredAt = "answered"
+// httpRequest is echo's context of a request, with what its handler and observe share.
+type httpRequest struct {
+	echo.Context
+	call *call // nil: not of a method, as _health
+	// streamed is the time at which a stream began, the zero time if there is none. The duration of the
+	// request ends there: the client decides how long a stream lasts.
+	streamed time.Time
+}
 
 // processingTime is the time since begun. That of a stream ends where the stream began.
-func processingTime(c echo.Context, begun time.Time) time.Duration {
-	if at, streamed := c.Get(answeredAt).(time.Time); streamed {
-		return at.Sub(begun)
+func (r *httpRequest) processingTime(begun time.Time) time.Duration {
+	if !r.streamed.IsZero() {
+		return r.streamed.Sub(begun)
 	}
 	return time.Since(begun)
 }
@@ -309,14 +328,15 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		span := s.trace(c, nsid)
 		var f failure
-		if err := next(c); err != nil {
+		r := &httpRequest{Context: c}
+		if err := next(r); err != nil {
 			f = s.failureOf(c, err)
 			c.Error(f)
 		}
-		took := processingTime(c, begun)
+		took := r.processingTime(begun)
 		s.cfg.Metrics.observe(route, c.Response().Status, f.name, took, span.TraceID())
 		endSpan(span, c.Response().Status, f.name, begun.Add(took))
-		s.record(c, f, took, span.TraceID())
+		s.record(r, f, took, span.TraceID())
 		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
 			return nil
 		}

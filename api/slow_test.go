@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,31 @@ func TestLargePagesTakePlaces(t *testing.T) {
 	if n, next := pageOf(ask("sinceMessage", *next)); n != 2 || next != nil {
 		t.Errorf("%d messages after the cursor, cursor %v; want 2", n, next)
 	}
+}
+
+// While other dear requests run, a claim waits. Messages, pages, cursors and Welcomes do not wait with
+// it.
+func TestCheapPassesDear(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	bob.publish()
+	c := alice.create(bob)
+	release := w.server.HoldDear()
+	claims := make(chan answer, 1)
+	go func() { claims <- alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }()
+	for w.server.DearWaiting() < 1 && len(claims) == 0 {
+		runtime.Gosched()
+	}
+	sent := alice.send(c, "hello")
+	bob.page(c)
+	bob.fetched(c)
+	bob.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: *sent.Seq}).ok()
+	if len(claims) > 0 {
+		t.Error("the claim did not wait")
+	}
+	release()
+	(<-claims).ok()
 }
 
 // H3: connections that declare bodies and send nothing take no memory from those who send. 300

@@ -75,7 +75,7 @@ type eventStream struct {
 }
 
 // answer sends the events of sub until the client or the server ends the stream.
-func (s *streams) answer(ctx context.Context, c echo.Context, sub subscription, last string, outdated bool) error {
+func (s *streams) answer(ctx context.Context, c *httpRequest, sub subscription, last string, outdated bool) error {
 	s.begun()
 	defer s.ended()
 	ctx, cancel := context.WithCancelCause(tracing.Detached(ctx))
@@ -94,7 +94,7 @@ func (s *streams) answer(ctx context.Context, c echo.Context, sub subscription, 
 	w.Header().Set(echo.HeaderCacheControl, "no-cache")
 	w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx sends only full buffers
 	w.WriteHeader(http.StatusOK)
-	c.Set(answeredAt, time.Now())
+	c.streamed = time.Now()
 
 	defer s.metrics.streamBegins(kindServerSent)()
 	defer e.stop()

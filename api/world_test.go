@@ -42,6 +42,7 @@ import (
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/internal/sessions"
+	"mlsd/internal/standby"
 	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/mls"
@@ -80,6 +81,8 @@ type world struct {
 	gate      *accounts.Gate
 	clock     func() time.Time  // of sessions; nil: the real one
 	sessions  *sessions.Service // of the node that was booted last
+	servers   *pgtest.Pair      // the database's, if it has a standby; else nil
+	reads     *standby.Reads    // of the node that is booted next; nil: it reads from the primary
 }
 
 // served are the requests that a world's nodes have served.
@@ -113,11 +116,15 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 	for _, change := range changes {
 		change(w)
 	}
-	w.db = pgtest.Database(t, pgtest.MaxConns(16), func(cfg *pgxpool.Config) {
-		if w.locks != "" {
-			cfg.ConnConfig.RuntimeParams["lock_timeout"] = w.locks
-		}
-	})
+	if w.servers != nil {
+		w.db = w.servers.Pool()
+	} else {
+		w.db = pgtest.Database(t, pgtest.MaxConns(16), func(cfg *pgxpool.Config) {
+			if w.locks != "" {
+				cfg.ConnConfig.RuntimeParams["lock_timeout"] = w.locks
+			}
+		})
+	}
 	w.tickets = events.NewTickets(w.db)
 	w.server = w.boot()
 	t.Cleanup(w.check)
@@ -162,7 +169,7 @@ func (w *world) boot() *api.Server {
 		Served:   w.served.add,
 		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
-		DB: w.db, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
+		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
 		Sessions: w.newSessions(log),
 		Writes:   idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys)),

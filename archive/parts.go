@@ -114,14 +114,14 @@ var parts = []part{
 		SELECT device_id, node, to_jsonb(t)::text FROM presence t
 		WHERE did = @did AND (device_id, node) > (@device_id, @node) ORDER BY device_id, node LIMIT @limit`},
 	{"outbox", []column{{"id", largeKey}}, `
-		SELECT id, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - 'last')::text END
+		SELECT id, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - '{last,convo_ids,seqs,sizes}'::text[])::text END
 		FROM (
 			SELECT *, lead(id) OVER (ORDER BY id) IS NULL AS last
 			FROM (SELECT * FROM outbox WHERE id > @id ORDER BY id LIMIT @window) w
 		) t
 		WHERE did = @did OR detail ->> 'by' = @did OR last ORDER BY id LIMIT @limit`},
 	{"events", []column{{"stream_seq", largeKey}}, `
-		SELECT stream_seq, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - 'last')::text END
+		SELECT stream_seq, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - '{last,convo_ids,seqs,sizes}'::text[])::text END
 		FROM (
 			SELECT *, lead(stream_seq) OVER (ORDER BY stream_seq) IS NULL AS last
 			FROM (SELECT * FROM events WHERE stream_seq > @stream_seq ORDER BY stream_seq LIMIT @window) w

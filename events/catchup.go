@@ -3,6 +3,7 @@ package events
 import (
 	"cmp"
 	"context"
+	_ "embed" // of find_events.sql
 	"errors"
 	"fmt"
 	"slices"
@@ -10,13 +11,20 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
 	pageEvents  = 200
 	pageBytes   = 256 << 10 // of log entries in one page; the first entry of a page can be larger
 	firstWindow = 1 << 14   // places of the stream in which the first page is looked for
+	mostWindow  = 1 << 40   // more than a stream has
+
+	indexPause = 100 * time.Millisecond // of a reader that waits for the index
 )
+
+//go:embed find_events.sql
+var findEvents string
 
 // errNotThere says that days were dropped before the reader had read them, or that the stream has
 // gone back.
@@ -32,6 +40,7 @@ type catchUp struct {
 	days        []day                  // the oldest one first
 	memberships []membership           // of the DID, between position and upto
 	convos      map[uuid.UUID]struct{} // the convos of the DID at position; after replay, at upto
+	waits       bool                   // the last page has to wait for the index
 }
 
 // day is a row of the table event_days: a partition, and its first event.
@@ -160,26 +169,11 @@ func (c *catchUp) replay(changes []change) {
 }
 
 // page reads the next events. done says that there are no more up to upto.
-//
-// A page is what is found in a window of the stream. Each convo is searched there by the index, so
-// that a page costs a look-up for each convo besides its events. Without the window each convo would
-// give as many events as the page holds, and nearly all of them would be read again for the next
-// one. The window follows what the last page found.
 func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error) {
 	if c.position >= c.upto {
 		return nil, true, nil
 	}
-	end := min(c.upto, c.position+c.window)
-	var convos []uuid.UUID
-	var from, to []int64
-	for _, m := range c.memberships {
-		if m.to > c.position && m.from < end {
-			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.position)), append(to, min(m.to, end))
-		}
-	}
-	// Each page searches all convos, so that many convos need larger pages.
-	limit := max(pageEvents, len(convos))
-	found, err := c.find(ctx, convos, from, to, end, limit)
+	found, end, full, err := c.find(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -199,10 +193,11 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 		}
 	}
 	c.s.hub.mu.Unlock()
-	if err := loadEntries(ctx, c.s.hub.db, entries); err != nil {
+	load := func(ctx context.Context, db *pgxpool.Pool) error { return loadEntries(ctx, db, entries) }
+	if err := c.s.hub.reads.Read(ctx, load); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
-	c.move(page, end, len(page) < len(found) || len(found) == limit)
+	c.move(page, end, len(page) < len(found) || full)
 	// Events for one person were found by the DID alone, so the unwanted convos are removed here.
 	page = slices.DeleteFunc(page, func(e *Event) bool { return !e.ofConvo() && !c.s.wants(e.ConvoID) })
 	return page, c.position >= c.upto, nil
@@ -213,44 +208,72 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 // was not full, the window grows: to search an empty part costs only the look-ups.
 func (c *catchUp) move(page []*Event, end int64, full bool) {
 	if !full {
-		c.position, c.window = end, 4*c.window
+		c.position, c.window = end, min(4*c.window, mostWindow)
 		return
 	}
 	last := page[len(page)-1].StreamSeq
 	c.position, c.window = last, 2*(last-c.position)
 }
 
-// find reads the first events of the window that ends with end, at most limit.
-func (c *catchUp) find(ctx context.Context, convos []uuid.UUID, from, to []int64, end int64, limit int) (found []*Event, err error) {
+// find finds the next events, up to the place end. The index leads to those of the table. The hub
+// remembers those that are not indexed. full says that there are possibly more up to end.
+func (c *catchUp) find(ctx context.Context) (found []*Event, end int64, full bool, err error) {
+	h := c.s.hub
+	h.mu.Lock()
+	indexed, remembered := h.indexed, h.remembers(c.position)
+	end = min(c.upto, c.position+c.window)
+	if c.position >= indexed && remembered {
+		found = h.memory.find(c.s.did, c.memberships, c.position, end, pageEvents)
+	}
+	h.mu.Unlock()
+	c.waits = c.position >= indexed && !remembered
+	switch {
+	case c.waits: // the index is far behind
+		return nil, c.position, false, nil
+	case c.position < indexed:
+		return c.findInTable(ctx, min(end, indexed))
+	}
+	for i, e := range found {
+		found[i] = e.withoutEntry()
+	}
+	return found, end, len(found) == pageEvents, nil
+}
+
+// findInTable finds the first events of the window that ends with end.
+//
+// Each convo is searched in the window by the index, so that a page costs a look-up for each convo
+// besides its events. Without the window each convo would give as many events as the page holds,
+// and nearly all of them would be read again for the next one. The window follows what the last
+// page found.
+func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _ int64, full bool, err error) {
+	var convos []uuid.UUID
+	var from, to []int64
+	for _, m := range c.memberships {
+		if m.to > c.position && m.from < end {
+			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.position)), append(to, min(m.to, end))
+		}
+	}
+	// Each page searches all convos, so that many convos need larger pages.
+	limit := max(pageEvents, len(convos))
 	var first, newest int64
-	both := &pgx.Batch{}
-	both.Queue(`
-		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM (
-			SELECT e.* FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m (convo_id, after, upto)
-			CROSS JOIN LATERAL (
-				SELECT * FROM events
-				WHERE convo_id = m.convo_id AND stream_seq > m.after AND stream_seq <= m.upto AND day >= $4 AND day <= $5 AND kind <> 5
-				ORDER BY stream_seq LIMIT $6
-			) e
-			UNION ALL
-			(SELECT * FROM events
-			WHERE did = $7 AND stream_seq > $8 AND stream_seq <= $9 AND day >= $4 AND day <= $5 AND kind IN (5, 6)
-			ORDER BY stream_seq LIMIT $6)
-		) found
-		ORDER BY stream_seq LIMIT $6`,
-		convos, from, to, c.dayOf(c.position+1), c.dayOf(end), limit, c.s.did, c.position, end).Query(func(rows pgx.Rows) error {
-		found, err = pgx.CollectRows(rows, c.s.of.scan)
-		return err
+	err = c.s.hub.reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
+		both := &pgx.Batch{}
+		both.Queue(findEvents,
+			convos, from, to, c.dayOf(c.position+1), c.dayOf(end), limit, c.s.did, c.position, end, indexSpan).Query(func(rows pgx.Rows) error {
+			found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Event, error) { return c.s.of.scan(row) })
+			return err
+		})
+		// After the page: days that were dropped in between are noticed, and a new generation, which is
+		// recorded before its first event.
+		both.Queue(`SELECT (SELECT coalesce(min(first_seq), 0) FROM event_days), (SELECT max(id) FROM generations)`).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&first, &newest) })
+		return db.SendBatch(ctx, both).Close()
 	})
-	// After the page: days that were dropped in between are noticed, and a new generation, which is
-	// recorded before its first event.
-	both.Queue(`SELECT (SELECT coalesce(min(first_seq), 0) FROM event_days), (SELECT max(id) FROM generations)`).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&first, &newest) })
-	if err := c.s.hub.db.SendBatch(ctx, both).Close(); err != nil {
-		return nil, fmt.Errorf("catch up: %w", err)
+	if err != nil {
+		return nil, 0, false, fmt.Errorf("catch up: %w", err)
 	}
 	if first > c.position+1 || newest != c.s.of.newest().id {
-		return nil, errNotThere
+		return nil, 0, false, errNotThere
 	}
-	return found, nil
+	return found, end, len(found) == limit, nil
 }

@@ -36,7 +36,7 @@ func filled(t testing.TB, db *pgxpool.Pool, n, convos int) *node {
 	}
 	if err == nil {
 		_, err = db.Exec(t.Context(), `
-			WITH head AS (UPDATE stream SET head = $1, day = '2026-11-20') INSERT INTO event_days VALUES ('2026-11-20', 1)`, n)
+			WITH head AS (UPDATE stream SET head = $1, day = '2026-11-20'), indexed AS (UPDATE convo_events_end SET last = $1) INSERT INTO event_days VALUES ('2026-11-20', 1)`, n)
 	}
 	if err == nil {
 		_, err = db.Exec(t.Context(), `VACUUM ANALYZE events, convos, members`)

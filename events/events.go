@@ -110,8 +110,34 @@ func (e *Event) cost() int { return overhead + e.Size }
 // ofConvo reports whether the event is for the members of a convo. Other events are for one person.
 func (e *Event) ofConvo() bool { return e.Kind.LogEntry() || e.Kind == outbox.Membership }
 
-// scan reads the columns stream_seq, day, kind, convo_id, seq, did, size, detail, created_at.
-func (g generations) scan(row pgx.CollectableRow) (*Event, error) {
+// scanShared reads the columns that scan reads, and convo_ids, seqs and sizes, which a row has
+// instead of convo_id, seq and size if it stands for several messages.
+func (g generations) scanShared(row pgx.CollectableRow) ([]*Event, error) {
+	var (
+		convos []uuid.UUID
+		seqs   []int64
+		sizes  []int32
+	)
+	last, err := g.scan(row, &convos, &seqs, &sizes)
+	if err != nil || seqs == nil {
+		return []*Event{last}, err
+	}
+	if len(convos) != len(seqs) || len(sizes) != len(seqs) {
+		return nil, fmt.Errorf("event %d: %d convos, %d seqs, %d sizes", last.StreamSeq, len(convos), len(seqs), len(sizes))
+	}
+	all := make([]*Event, len(seqs))
+	for i := range seqs {
+		all[i] = &Event{
+			StreamSeq: last.StreamSeq - int64(len(seqs)-1-i), Kind: last.Kind, ConvoID: convos[i], Seq: seqs[i], Size: int(sizes[i]),
+			At: last.At, day: last.day, of: last.of,
+		}
+	}
+	return all, nil
+}
+
+// scan reads the columns stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, and
+// more.
+func (g generations) scan(row pgx.CollectableRow, more ...any) (*Event, error) {
 	e := new(Event)
 	var (
 		kind   int16
@@ -120,7 +146,8 @@ func (g generations) scan(row pgx.CollectableRow) (*Event, error) {
 		did    *syntax.DID
 		detail []byte
 	)
-	if err := row.Scan(&e.StreamSeq, &e.day, &kind, &convo, &seq, &did, &e.Size, &detail, &e.At); err != nil {
+	columns := append([]any{&e.StreamSeq, &e.day, &kind, &convo, &seq, &did, &e.Size, &detail, &e.At}, more...)
+	if err := row.Scan(columns...); err != nil {
 		return nil, err
 	}
 	e.Kind, e.of = outbox.Kind(kind), g.of(e.StreamSeq)
@@ -177,7 +204,7 @@ type Request struct {
 
 // Metrics measures the stream. Methods are safe for concurrent use.
 type Metrics interface {
-	Leading(leads bool)                         // whether this node leads
+	Leading(leads, of int)                      // how many of the stream's sequencers this node leads
 	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first waited
 	Published(events int, lag time.Duration)    // events of one round, and the age of the newest
 	CatchUp(events int)                         // one page that a subscription read by itself

@@ -3,9 +3,11 @@ package events
 import (
 	"context"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // KeepEvents is how many of the newest events a hub remembers.
@@ -16,9 +18,15 @@ func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.maintainDue = d, time.Ti
 
 // Round does one round of the sequencer.
 func (s *Sequencer) Round(ctx context.Context) (bool, error) {
-	moved, err := s.round(ctx, true)
+	moved, err := s.round(ctx)
 	return moved > 0, err
 }
+
+// Others returns the other sequencers of the node, from number 1.
+func (s *Sequencer) Others() []*Sequencer { return s.group.all[1:] }
+
+// AskNow makes the next round read the wanted number of sequencers.
+func (s *Sequencer) AskNow() { s.asked = time.Time{} }
 
 // Resign gives up the lead, and waits until PostgreSQL has ended the session: then another node can
 // lead. It does not wait for a PostgreSQL that does not answer.
@@ -55,12 +63,40 @@ func (s *Sequencer) Conn() *pgx.Conn { return s.conn }
 // Round does one round of the hub.
 func (h *Hub) Round(ctx context.Context) (bool, error) { return h.round(ctx) }
 
-// Forget makes the hub forget the events that it remembers.
-func (h *Hub) Forget() {
+// Forget makes the hub forget the events that it remembers. They are indexed before, in parts of at
+// least part places and twice as many at most.
+func (h *Hub) Forget(t testing.TB, part int) {
+	t.Helper()
+	if err := NewPartIndex(h.db, part).RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := readStream(t.Context(), h.db)
+	if err != nil {
+		t.Fatal(err)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.recent = nil
+	h.indexed, h.memory = s.indexed, memory{}
 }
+
+// WindowAfter is the window of a reader that has found n pages empty.
+func WindowAfter(n int) int64 {
+	c := &catchUp{window: firstWindow}
+	for range n {
+		c.move(nil, c.position, false)
+	}
+	return c.window
+}
+
+// ForgetAll makes the hub forget the events that it remembers, also those that are not indexed.
+func (h *Hub) ForgetAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.memory = memory{}
+}
+
+// NewPartIndex returns an index that indexes parts of other lengths, with short rows.
+func NewPartIndex(db *pgxpool.Pool, part int) *Index { return &Index{db: db, part: part, row: 3} }
 
 // Live reports whether the subscription gets its events from the hub.
 func (s *Subscription) Live() bool {
@@ -91,4 +127,9 @@ func CursorText(c Cursor) string {
 		return strconv.FormatInt(c.Seq, 10)
 	}
 	return generation{id: c.Generation}.position(c.Seq)
+}
+
+// LedTooLong makes the next round take it that the node has led too many sequencers for long.
+func (s *Sequencer) LedTooLong() {
+	s.group.counted, s.group.tooMany = time.Time{}, time.Now().Add(-leadTooMany)
 }

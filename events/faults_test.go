@@ -64,6 +64,7 @@ func TestDroppedWhileCatchingUp(t *testing.T) {
 		w.say(t, convo, alice, 100)
 		n.publish(t)
 	}
+	n.hub.Forget(t, 1)
 	s := n.subscribe(t, alice, 0)
 	next(t, s, 100)
 	n.seq.Ahead(9 * 24 * time.Hour)

@@ -25,7 +25,8 @@ const floorEvery = 500 * time.Millisecond
 //  3. once all of them have ended, move rows until there are none left.
 //
 // Then no row is missing up to the candidate. Transaction ids would not show this: a transaction can
-// have the id of a row before it has its own.
+// have the id of a row before it has its own. Of several sequencers, number 0 raises the floor, once
+// none of them has a row up to the candidate.
 type floor struct {
 	at  int64     // the floor
 	due time.Time // when the next of the three steps may be done
@@ -39,7 +40,7 @@ type floor struct {
 // seekFloor does what comes next to raise the floor, at most every floorEvery.
 func (s *Sequencer) seekFloor(ctx context.Context) error {
 	f := &s.floor
-	if time.Now().Before(f.due) || f.ended || f.candidate == 0 && !f.moved {
+	if s.number > 0 || time.Now().Before(f.due) || f.ended || f.candidate == 0 && !f.moved && s.layout.sequencers == 1 {
 		return nil
 	}
 	f.due = time.Now().Add(floorEvery)
@@ -67,11 +68,18 @@ func (s *Sequencer) seekFloor(ctx context.Context) error {
 	return nil
 }
 
-// raiseFloor makes the candidate the floor. The caller has moved all rows that were there after the
-// writers had ended.
+// raiseFloor makes the candidate the floor, once all rows up to it have been moved, by all sequencers.
+// The writers have ended.
 func (s *Sequencer) raiseFloor(ctx context.Context) error {
-	if _, err := s.conn.Exec(ctx, `UPDATE stream SET floor = $1`, s.floor.candidate); err != nil {
-		return fmt.Errorf("raise the floor of the outbox: %w", err)
+	if s.floor.candidate > s.floor.at { // if not, nothing was written since
+		tag, err := s.conn.Exec(ctx, `
+			UPDATE stream SET floor = $1 WHERE NOT EXISTS (SELECT FROM outbox WHERE id > floor AND id <= $1)`, s.floor.candidate)
+		if err != nil {
+			return fmt.Errorf("raise the floor of the outbox: %w", err)
+		}
+		if tag.RowsAffected() == 0 {
+			return nil
+		}
 	}
 	s.floor = floor{at: s.floor.candidate, due: s.floor.due, moved: s.floor.moved}
 	return nil

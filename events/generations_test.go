@@ -221,6 +221,7 @@ func TestCatchUpNoticesGeneration(t *testing.T) {
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 5)
 	n.publish(t)
+	n.hub.Forget(t, 1)
 	s := n.subscribe(t, alice, 0)
 	w.restored(t)
 	if _, err := s.Next(t.Context()); !errors.Is(err, events.ErrClosing) {

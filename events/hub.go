@@ -17,22 +17,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
+	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/outbox"
 )
 
 const (
-	tailLimit   = 1000             // events of one read
-	tailPoll    = time.Second      // how often the hub reads without a wake-up
-	tailTimeout = 10 * time.Second // of one read
-	loadBytes   = 8 << 20          // of log entries that the hub loads in one round
-	keepEvents  = 1 << 15          // newest events that the hub remembers
-	maxOfDID    = 16               // subscriptions of one DID on this node
-	maxOfNode   = 50_000           // subscriptions on this node
-	bufferBytes = 1 << 20          // of a subscription's buffer; its first event can be larger
-	checkEvery  = tailPoll / 2     // how often the hub asks which database is there
-	// catchUps is how many subscriptions read the table at once. Senders need the database too.
-	catchUps = 4
+	tailLimit   = 1000                  // rows of one read, and events that are handed out at a time
+	tailPoll    = time.Second           // how often the hub reads without a wake-up
+	tailTimeout = 10 * time.Second      // of one read
+	tailRest    = 50 * time.Millisecond // after a read, at most
+	loadBytes   = 8 << 20               // of log entries that the hub loads in one round
+	maxOfDID    = 16                    // subscriptions of one DID on this node
+	maxOfNode   = 50_000                // subscriptions on this node
+	bufferBytes = 1 << 20               // of a subscription's buffer; its first event can be larger
+	checkEvery  = tailPoll / 2          // how often the hub asks which database is there
+	// catchUpShare is the part of the database's connections for requests with which subscriptions
+	// read the table: one in so many. Senders need the database too.
+	catchUpShare = 4
 
 	largeEvent = 64 << 10  // bytes; subscriptions share larger events in memory
 	largeBytes = 512 << 20 // of large events in use, counted once for each subscription
@@ -43,6 +45,7 @@ const (
 // HubConfig configures a Hub.
 type HubConfig struct {
 	DB       *pgxpool.Pool
+	Reads    *standby.Reads // chooses where subscriptions that catch up read; nil: DB
 	Log      *slog.Logger
 	Metrics  Metrics
 	Presence *Presence
@@ -59,6 +62,7 @@ type HubConfig struct {
 // the subscriptions that it concerns.
 type Hub struct {
 	db       *pgxpool.Pool
+	reads    *standby.Reads
 	log      *slog.Logger
 	metrics  Metrics
 	presence *Presence
@@ -75,10 +79,7 @@ type Hub struct {
 	close    context.CancelFunc
 
 	mu      sync.Mutex
-	of      generations // of the stream, up to the one that the hub reads; changed by Run alone
-	head    int64       // the newest event that has been handed out
-	day     time.Time   // its partition
-	recent  []*Event    // the newest events up to head, with no gap
+	tail    // changed by Run alone
 	all     map[*Subscription]struct{}
 	byDID   map[syntax.DID][]*Subscription           // all subscriptions
 	shares  map[syntax.DID]*semaphore.Weighted       // of ofDID each, of the DIDs in byDID
@@ -87,13 +88,22 @@ type Hub struct {
 	closed  error                                    // nil until Close
 }
 
+// tail is the end of the stream, as a hub has read it.
+type tail struct {
+	of      generations // up to the one that is read
+	head    int64       // the newest event
+	day     time.Time   // its partition
+	indexed int64       // convo_events has the messages up to here
+	memory  memory      // of the events up to head, at least of those that are not indexed
+}
+
 // NewHub returns a hub.
 func NewHub(c HubConfig) *Hub {
 	h := &Hub{
-		db: c.DB, log: c.Log, metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience,
+		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience,
 		wake: make(chan struct{}, 1), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
-		reading: make(chan struct{}, catchUps), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*semaphore.Weighted{},
+		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*semaphore.Weighted{},
 	}
 	large := cmp.Or(c.Large, largeBytes)
 	h.large, h.ofDID = semaphore.NewWeighted(large), max(large/largeShare, leastShare)
@@ -124,6 +134,7 @@ func (h *Hub) Run(ctx context.Context) {
 	tick := time.NewTicker(tailPoll)
 	defer tick.Stop()
 	for ctx.Err() == nil {
+		began := time.Now()
 		more, err := h.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.log.WarnContext(ctx, "the end of the stream could not be read", "error", err)
@@ -133,6 +144,7 @@ func (h *Hub) Run(ctx context.Context) {
 		if more {
 			continue
 		}
+		pause(ctx, min(time.Since(began), tailRest)) // a busy database is read less often, by every node
 		select {
 		case <-h.wake:
 		case <-tick.C:
@@ -188,7 +200,7 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 		cancel()
 		switch {
 		case err == nil && n.Channel == outboxChannel:
-			s.Wake()
+			s.wakeLeading()
 		case err == nil && n.Channel == devicesChannel:
 			h.endDevice(n.Payload)
 		case err == nil:
@@ -233,16 +245,22 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	if batch[0].StreamSeq != h.head+1 { // days were dropped while this node did not run
-		h.jump(stream{head: batch[0].StreamSeq - 1, day: batch[0].day, of: h.of})
+		s, err := readStream(ctx, h.db)
+		if err != nil {
+			return false, err
+		}
+		return true, h.jump(ctx, s)
 	}
-	spans := h.trace(ctx, batch)
-	h.load(ctx, batch)
-	h.publish(batch)
-	for _, s := range spans {
-		s.End()
+	for part := range slices.Chunk(batch, tailLimit) {
+		spans := h.trace(ctx, part)
+		h.load(ctx, part)
+		h.publish(part)
+		for _, s := range spans {
+			s.End()
+		}
+		h.metrics.Published(len(part), time.Since(part[len(part)-1].At))
 	}
-	h.metrics.Published(len(batch), time.Since(batch[len(batch)-1].At))
-	return len(batch) == tailLimit, nil
+	return len(batch) >= tailLimit, nil
 }
 
 // trace begins the spans of events whose writers are traced.
@@ -266,44 +284,89 @@ func (h *Hub) trace(ctx context.Context, batch []*Event) (spans []tracing.Span) 
 // read reads the next events. goesOn says that they follow the hub's head: the stream has no newer
 // generation, and has not gone back.
 func (h *Hub) read(ctx context.Context) (batch []*Event, goesOn bool, err error) {
-	var id, head int64
+	batch, now, err := h.tail.next(ctx, h.db)
+	if err != nil {
+		return nil, false, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.indexed = now.indexed
+	return batch, now.generation == h.of.newest().id && now.head >= h.head, nil
+}
+
+// ends is the state of the stream after a read.
+type ends struct{ generation, head, indexed int64 }
+
+// next reads the events that follow, of at most tailLimit rows. They end before the first place that
+// is reserved: a sequencer still fills it.
+func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now ends, err error) {
 	both := &pgx.Batch{}
 	both.Queue(`
-		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM events
-		WHERE stream_seq > $1 AND day >= $2 ORDER BY stream_seq LIMIT $3`, h.head, h.day, tailLimit).Query(func(rows pgx.Rows) error {
-		batch, err = pgx.CollectRows(rows, h.of.scan)
+		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, convo_ids, seqs, sizes FROM events
+		WHERE stream_seq > $1 AND day >= $2
+			AND stream_seq <= coalesce((SELECT min(after_seq) FROM reserved_places WHERE after_seq >= $1), 9223372036854775807)
+		ORDER BY stream_seq LIMIT $3`, t.head, t.day, tailLimit).Query(func(rows pgx.Rows) error {
+		shared, err := pgx.CollectRows(rows, t.of.scanShared)
+		batch = since(slices.Concat(shared...), t.head)
 		return err
 	})
 	// After the events: the generation of an event is recorded before the event. The newest event is
 	// where the stream ends. The row that says so has a version for each step, and PostgreSQL keeps
 	// all of them while a snapshot is open.
-	both.Queue(`SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0)`).QueryRow(func(row pgx.Row) error { return row.Scan(&id, &head) })
-	if err := h.db.SendBatch(ctx, both).Close(); err != nil {
-		return nil, false, fmt.Errorf("read the end of the stream: %w", err)
+	both.Queue(`
+		SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0), (SELECT last FROM convo_events_end)`).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&now.generation, &now.head, &now.indexed) })
+	if err := db.SendBatch(ctx, both).Close(); err != nil {
+		return nil, ends{}, fmt.Errorf("read the end of the stream: %w", err)
 	}
-	return batch, id == h.of.newest().id && head >= h.head, nil
+	return batch, now, nil
 }
 
-// start sets head to the end of the stream. Only round and the functions that it calls change head.
+// remember reads the events of a stream that are not indexed, up to its end.
+func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
+	t := tail{of: s.of, head: s.head, day: s.day, indexed: s.indexed}
+	if from := max(s.indexed, s.head-mostEvents, s.first-1); from < s.head {
+		t.head, t.day = from, time.Time{}
+	}
+	for t.head < s.head {
+		batch, now, err := t.next(ctx, h.db)
+		switch {
+		case err != nil:
+			return tail{}, err
+		case len(batch) == 0, now.generation != s.of.newest().id:
+			return tail{}, errNotThere
+		}
+		for _, e := range batch {
+			t.memory.add(e)
+			t.head, t.day = e.StreamSeq, e.day
+		}
+	}
+	return t, nil
+}
+
+// start begins at the end of the stream.
 func (h *Hub) start(ctx context.Context) error {
-	conn, err := h.db.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
-	}
-	defer conn.Release()
-	s, err := readStream(ctx, conn)
-	if err != nil {
+	var s stream
+	err := h.db.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+		if s, err = readStream(ctx, conn); err != nil {
+			return err
+		}
+		if _, err = checkServer(ctx, conn.Conn(), s.of); err != nil { // before the first cursor is read
+			return err
+		}
+		s, err = readStream(ctx, conn)
 		return err
+	})
+	if err != nil {
+		return fmt.Errorf("find the end of the stream: %w", err)
 	}
-	if _, err := checkServer(ctx, conn.Conn(), s.of); err != nil { // before the first cursor is read
-		return err
-	}
-	if s, err = readStream(ctx, conn); err != nil {
+	at, err := h.remember(ctx, s)
+	if err != nil {
 		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.head, h.day, h.of = s.head, s.day, s.of
+	h.tail = at
 	close(h.started)
 	return nil
 }
@@ -347,16 +410,19 @@ func (h *Hub) startAgain(ctx context.Context) error {
 			return err
 		}
 	}
-	h.jump(s)
-	return nil
+	return h.jump(ctx, s)
 }
 
 // jump continues at another place of the stream. The present subscriptions have missed events, or
 // have got events that no longer exist. So they end. Their clients connect again with their
 // cursors, and learn then whether these are still good.
-func (h *Hub) jump(to stream) {
+func (h *Hub) jump(ctx context.Context, to stream) error {
+	at, err := h.remember(ctx, to)
+	if err != nil {
+		return err
+	}
 	h.log.Error("the stream does not go on where this node has read it",
-		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", to.head+1)
+		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", at.head+1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range h.all {
@@ -364,8 +430,9 @@ func (h *Hub) jump(to stream) {
 		s.fail(ErrClosing)
 		s.mu.Unlock()
 	}
-	h.head, h.day, h.of, h.recent = to.head, to.day, to.of, nil
+	h.tail = at
 	clear(h.shared)
+	return nil
 }
 
 // load loads the log entries of events that a live subscription will get, up to loadBytes. The
@@ -410,11 +477,9 @@ func (h *Hub) publish(batch []*Event) {
 		if e.Kind.LogEntry() && len(h.byConvo[e.ConvoID]) > 0 {
 			e = e.withoutEntry() // the log entry is freed when its readers are done
 		}
-		h.recent = append(h.recent, e)
+		h.memory.add(e)
 	}
-	if len(h.recent) > 2*keepEvents {
-		h.recent = slices.Clone(h.recent[len(h.recent)-keepEvents:])
-	}
+	h.memory.forget(h.indexed)
 }
 
 // share returns the event to use instead of e, so that a large event is in memory once, however
@@ -528,8 +593,7 @@ func (h *Hub) detach(s *Subscription) {
 func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	since := h.head - s.position
-	if since > int64(len(h.recent)) {
+	if !h.remembers(s.position) {
 		return false
 	}
 	s.mu.Lock()
@@ -545,11 +609,12 @@ func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	for convo := range convos {
 		h.addConvo(s, convo)
 	}
-	if since > 0 {
-		h.offerMissed(s, h.recent[int64(len(h.recent))-since:])
-	}
+	h.offerMissed(s, h.memory.after(s.position))
 	return true
 }
+
+// remembers reports whether the hub remembers all events after a place. The caller holds the lock.
+func (h *Hub) remembers(place int64) bool { return h.head-place <= int64(len(h.memory.events)) }
 
 // offerMissed offers a subscription the events between its position and the head.
 func (h *Hub) offerMissed(s *Subscription, missed []*Event) {

@@ -137,12 +137,14 @@ func TestModel(t *testing.T) {
 						w.signal(t, p)
 					}
 					if rng.IntN(6) == 0 {
-						[]*node{a, b}[rng.IntN(2)].hub.Forget()
+						[]*node{a, b}[rng.IntN(2)].hub.Forget(t, 1+rng.IntN(20))
 					}
 					if rng.IntN(8) == 0 && day < 5 {
 						day++
 						a.seq.Ahead(time.Duration(day) * 24 * time.Hour)
 					}
+				case 9:
+					w.sayTogether(t, mallory, convos[rng.IntN(3)], convos[rng.IntN(3)], convo, convo)
 				default:
 					w.say(t, convo, mallory, 1+rng.IntN(3))
 				}
@@ -160,7 +162,7 @@ func TestModel(t *testing.T) {
 				change string
 				n      int64
 			}
-			rows, err := w.db.Query(t.Context(), `SELECT stream_seq, kind, coalesce(convo_id, '00000000-0000-0000-0000-000000000000'), coalesce(did, ''), coalesce(detail->>'change', ''), coalesce(seq, 0) FROM events ORDER BY stream_seq`)
+			rows, err := w.db.Query(t.Context(), `SELECT stream_seq, kind, coalesce(convo_id, '00000000-0000-0000-0000-000000000000'), coalesce(did, ''), coalesce(detail->>'change', ''), coalesce(seq, 0) FROM single_events ORDER BY stream_seq`)
 			if err != nil {
 				t.Fatal(err)
 			}

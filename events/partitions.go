@@ -28,46 +28,52 @@ func (s *Sequencer) maintainPartitions(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask for the date: %w", err)
 	}
-	partitions, err := s.partitions(ctx)
-	if err != nil {
-		return err
-	}
-	for n := range daysAhead + 1 {
-		day := today.AddDate(0, 0, n)
-		if _, there := partitions[day]; !there {
-			err = errors.Join(err, s.createPartition(ctx, day))
+	for _, table := range dailyTables {
+		partitions, failed := s.partitions(ctx, table)
+		if failed != nil {
+			return failed
 		}
-	}
-	for day := range partitions {
-		if day.Before(oldest) {
-			err = errors.Join(err, s.dropPartition(ctx, day))
+		for n := range daysAhead + 1 {
+			day := today.AddDate(0, 0, n)
+			if _, there := partitions[day]; !there {
+				err = errors.Join(err, s.createPartition(ctx, table, day))
+			}
+		}
+		for day := range partitions {
+			if day.Before(oldest) {
+				err = errors.Join(err, s.dropPartition(ctx, table, day))
+			}
 		}
 	}
 	return err
 }
 
+// dailyTables are the tables with a partition for each day. That of the events is dropped first: an
+// index without its events does no harm.
+var dailyTables = []string{"events", "convo_events"}
+
 // createPartition creates the partition of a day. It attaches a new table, because CREATE TABLE …
-// PARTITION OF would lock readers out.
-func (s *Sequencer) createPartition(ctx context.Context, day time.Time) error {
-	name, from, to := partition(day), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)
+// PARTITION OF would lock readers out. A row of 256 messages stays in one piece.
+func (s *Sequencer) createPartition(ctx context.Context, table string, day time.Time) error {
+	name, from, to := partition(table, day), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)
 	err := s.alter(ctx,
-		fmt.Sprintf(`CREATE TABLE %s (LIKE events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)`, name),
-		fmt.Sprintf(`ALTER TABLE events ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')`, name, from, to))
+		fmt.Sprintf(`CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE) WITH (toast_tuple_target = 8160)`, name, table),
+		fmt.Sprintf(`ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')`, table, name, from, to))
 	if err != nil {
-		return fmt.Errorf("create the partition of %s: %w", from, err)
+		return fmt.Errorf("create the partition of %s of %s: %w", table, from, err)
 	}
 	return nil
 }
 
-func (s *Sequencer) dropPartition(ctx context.Context, day time.Time) error {
+func (s *Sequencer) dropPartition(ctx context.Context, table string, day time.Time) error {
 	date := day.Format(time.DateOnly)
 	err := s.alter(ctx,
 		fmt.Sprintf(`DELETE FROM event_days WHERE day = '%s'`, date),
-		fmt.Sprintf(`DROP TABLE %s`, partition(day)))
+		fmt.Sprintf(`DROP TABLE %s`, partition(table, day)))
 	if err != nil {
-		return fmt.Errorf("drop the partition of %s: %w", date, err)
+		return fmt.Errorf("drop the partition of %s of %s: %w", table, date, err)
 	}
-	s.log.InfoContext(ctx, "old events were dropped", "day", date)
+	s.log.InfoContext(ctx, "old events were dropped", "table", table, "day", date)
 	return nil
 }
 
@@ -88,14 +94,14 @@ func (s *Sequencer) alter(ctx context.Context, statements ...string) error {
 	})
 }
 
-// partition is the name of the partition of a day.
-func partition(day time.Time) string { return "events_" + day.Format("20060102") }
+// partition is the name of a table's partition of a day.
+func partition(table string, day time.Time) string { return table + "_" + day.Format("20060102") }
 
-// partitions returns the days for which there are partitions.
-func (s *Sequencer) partitions(ctx context.Context) (days map[time.Time]struct{}, err error) {
+// partitions returns the days for which a table has partitions.
+func (s *Sequencer) partitions(ctx context.Context, table string) (days map[time.Time]struct{}, err error) {
 	rows, err := s.conn.Query(ctx, `
 		SELECT to_date(right(c.relname, 8), 'YYYYMMDD')
-		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass`)
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = $1::text::regclass`, table)
 	if err != nil {
 		return nil, fmt.Errorf("list the partitions: %w", err)
 	}

@@ -218,8 +218,8 @@ func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE nodes
 		SET lease_expires_at = clock_timestamp() + $2::interval, synced_at = least(clock_timestamp(),
-			(SELECT created_at FROM events WHERE stream_seq = $3 + 1), (SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1))
-		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease, head)
+			(SELECT min(created_at) FROM (SELECT created_at FROM events WHERE stream_seq > $3 ORDER BY stream_seq LIMIT $4) next), (SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1))
+		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease, head, maxSequencers*stepLimit)
 	if err != nil || tag.RowsAffected() == 1 {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,16 +13,18 @@ import (
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/migrations"
 )
 
 // NSIDSequencer names the sequencer's transactions for failpoints.
 const NSIDSequencer = "mlsd.events.sequencer"
 
 const (
-	stepLimit   = 2000                 // events of one transaction
-	stepPace    = 5 * time.Millisecond // pause after a step that moved events
-	stepFull    = 40                   // after a step with more events the pause is 2 × stepPace
-	stepTimeout = 10 * time.Second     // of one round
+	stepLimit   = 2000                  // rows of the outbox that one transaction moves
+	stepFull    = 40                    // after a step with more events the pause is twice as long
+	leastPause  = time.Millisecond      // after a step that moved events
+	mostPause   = 10 * time.Millisecond // also after a slow step
+	stepTimeout = 10 * time.Second      // of one round
 
 	leaderPoll  = 250 * time.Millisecond // how often the leader reads the outbox without a wake-up
 	electEvery  = 500 * time.Millisecond // how often another node tries to lead
@@ -31,6 +34,10 @@ const (
 	maintainEvery = 10 * time.Minute // how often the partitions are maintained
 	maintainAgain = time.Minute      // until the next try after that failed
 )
+
+// sharedRows is the migration that a node must know which reads rows of several messages. Package
+// messages writes them once it is in schema_support.
+const sharedRows = 28
 
 const checkViolation = "23514"
 
@@ -42,15 +49,20 @@ const (
 	devicesChannel = "mlsd_devices"
 )
 
-// The leader holds this advisory lock in the session in which it works. A leader that loses the
+// The leader holds an advisory lock in the session in which it works. A leader that loses the
 // session loses the lock as well, and can write nothing. So no node acts as leader by mistake.
 const (
 	lockSpace  = 0x6d6c7364 // "mlsd"
-	lockLeader = 1
+	lockLeader = 1          // of sequencer 0
+	lockOthers = 100        // and the number of another sequencer
 )
 
 // Sequencer moves committed rows from the outbox into the stream. Every node runs one. One of them
 // leads. The others wake the leader when their own node has committed something.
+//
+// The stream can have several sequencers (sequencers.go). Then each of them moves the rows of its
+// own convos, and has a leader of its own. NewSequencer returns number 0, which runs the others of
+// its node.
 //
 // A step deletes the rows that it moves. It skips no row, however long its transaction took: the
 // floor that it starts from is behind all rows that can still come. A row gets its place in the
@@ -63,16 +75,25 @@ type Sequencer struct {
 	metrics   Metrics
 	faults    *failpoint.Set
 	retention time.Duration
-	moved     func()        // called when the stream has grown
-	wake      chan struct{} // signalled when the outbox has possibly grown
-	ahead     time.Duration // added to the database's clock, for tests
+	moved     func()          // called when the stream has grown
+	wake      chan struct{}   // signalled when the outbox has possibly grown
+	ahead     time.Duration   // added to the database's clock, for tests
+	number    int             // which of the stream's sequencers it is
+	group     *sequencerGroup // all sequencers of the node
+
+	leads atomic.Bool // conn is not nil
+	leave atomic.Bool // it must give up the lead, because its node leads too many
 
 	conn        *pgx.Conn // its session holds the lock; nil unless this node leads
 	head        int64     // where the stream ended when this node last saw it
 	generation  int64     // of the stream then
+	layout      layout    // of the stream then
+	reserved    *places   // that this sequencer must fill; nil: none
+	asked       time.Time // when the leader of sequencer 0 last read the wanted number of sequencers
 	floor       floor     // of the outbox
 	tried       time.Time // when this node last tried to lead
 	maintainDue time.Time // when maintainPartitions is due
+	alone       bool      // no node of a version before shared rows was there at the last maintenance
 }
 
 // SequencerConfig configures a Sequencer.
@@ -87,58 +108,63 @@ type SequencerConfig struct {
 
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
-	return &Sequencer{
-		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, faults: c.Faults, wake: make(chan struct{}, 1),
+	g := &sequencerGroup{}
+	g.number.Store(1)
+	for number := range maxSequencers {
+		g.all[number] = &Sequencer{
+			db: c.DB, log: c.Log.With("sequencer", number), metrics: c.Metrics, retention: c.Retention, moved: c.Moved, faults: c.Faults,
+			wake: make(chan struct{}, 1), number: number, group: g,
+		}
 	}
+	return g.all[0]
 }
 
-// Wake says that the outbox possibly has new rows. It does not block. Any goroutine can call it.
-func (s *Sequencer) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // Run has not read the last one yet
-	}
-}
-
-// Run leads, or tries to lead and wakes the leader, until ctx ends.
+// run leads, or tries to lead and wakes the leader, until ctx ends.
 //
 // It is not a worker.Every: how long it waits depends on whether it leads, and on how many events
 // it has just moved.
-func (s *Sequencer) Run(ctx context.Context) {
+func (s *Sequencer) run(ctx context.Context) {
 	defer s.resign()
-	for woken := true; ctx.Err() == nil; {
-		moved, err := s.round(ctx, woken)
+	for ctx.Err() == nil {
+		began := time.Now()
+		moved, err := s.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "the sequencer failed", "leads", s.conn != nil, "error", err)
 			s.resign()
 			pause(ctx, electEvery)
 			continue
 		}
-		switch {
+		switch took := time.Since(began); {
 		case moved > stepFull:
-			pause(ctx, 2*stepPace) // fewer steps leave more of the database to the senders
+			pause(ctx, pauseAfter(2*took)) // fewer steps leave more of the database to the senders
 		case moved > 0:
-			pause(ctx, stepPace)
+			pause(ctx, pauseAfter(took))
+		default:
+			s.wait(ctx)
 		}
-		woken = moved > 0 || s.wait(ctx)
 	}
 }
 
-// wait waits for a wake-up or a timeout. woken says that it was a wake-up.
-func (s *Sequencer) wait(ctx context.Context) (woken bool) {
-	d := max(0, electEvery-time.Since(s.tried))
-	if s.conn != nil {
+// pauseAfter is how long the pause after a step is that took so long. A quick step is followed by
+// another soon. On a busy database there are fewer.
+func pauseAfter(took time.Duration) time.Duration { return min(max(took, leastPause), mostPause) }
+
+// wait waits for a wake-up or a timeout.
+func (s *Sequencer) wait(ctx context.Context) {
+	d := max(0, s.group.patience()-time.Since(s.tried))
+	switch {
+	case s.conn != nil:
 		d = leaderPoll
+	case s.idle():
+		d = electEvery
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-s.wake:
-		return true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return false
 }
 
 // pause waits for d or until ctx ends.
@@ -152,47 +178,73 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // round does one round, and returns how many events it moved. The leader moves events. Another node
-// tries to lead, and passes a wake-up on to the leader.
-func (s *Sequencer) round(ctx context.Context, woken bool) (moved int, err error) {
+// tries to lead. Sequencer 0 also passes wake-ups on to the leaders on other nodes.
+func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	if s.conn == nil && time.Since(s.tried) >= electEvery {
+	if s.leave.Swap(false) && s.conn != nil {
+		s.resign()
+		s.tried = time.Now().Add(leaveFor - electEvery)
+	}
+	if s.conn == nil && !s.idle() && time.Since(s.tried) >= s.group.patience() {
 		s.tried = time.Now()
 		if err := s.elect(ctx); err != nil {
 			return 0, err
 		}
 	}
-	if s.conn == nil {
-		if woken {
-			err = s.wakeLeader(ctx)
-			pause(ctx, stepPace)
+	if s.number == 0 {
+		if err := s.lookAfterOthers(ctx); err != nil {
+			return 0, err
 		}
-		return 0, err
 	}
-	if !time.Now().Before(s.maintainDue) {
+	if s.conn == nil {
+		return 0, nil
+	}
+	if s.number == 0 && !time.Now().Before(s.maintainDue) {
 		s.maintainDue = time.Now().Add(maintainEvery)
 		// After an error events can be moved: today's partition was created days ago.
-		if err := s.maintainPartitions(ctx); err != nil {
-			s.log.WarnContext(ctx, "the partitions of the stream could not be maintained", "error", err)
+		err := s.maintainPartitions(ctx)
+		if err == nil {
+			err = s.allowSharedRows(ctx)
+		}
+		if err != nil {
+			s.log.WarnContext(ctx, "the stream could not be maintained", "error", err)
 			s.maintainDue = time.Now().Add(maintainAgain)
 		}
 	}
 	if err := s.seekFloor(ctx); err != nil {
 		return 0, err
 	}
-	moved, err = s.step(ctx)
+	moved, err = s.move(ctx)
 	if errors.Is(err, errWentBack) {
-		if err = s.adopt(ctx, false); err == nil {
-			moved, err = s.step(ctx)
+		if err = s.adopt(ctx, false); err == nil && s.conn != nil {
+			moved, err = s.move(ctx)
 		}
 	}
-	if err == nil && s.floor.ended && moved < stepLimit {
+	if err == nil && s.floor.ended {
 		err = s.raiseFloor(ctx)
 	}
 	if pgpool.Code(err) == checkViolation { // there is no partition for today
 		s.maintainDue = time.Time{}
 	}
 	return moved, err
+}
+
+// allowSharedRows allows messages to share rows of the outbox and of events, once two maintenances
+// in a row have found no node of a version that cannot read them. Such a node is not ready any more
+// then, and does not start.
+func (s *Sequencer) allowSharedRows(ctx context.Context) error {
+	var older bool
+	err := s.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM nodes WHERE coalesce(schema_version, 0) < $1)`, sharedRows).Scan(&older)
+	if err != nil {
+		return fmt.Errorf("look for older nodes: %w", err)
+	}
+	allowed := s.alone && !older
+	s.alone = !older
+	if !allowed {
+		return nil
+	}
+	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error { return migrations.SetRequired(ctx, tx, sharedRows, true) })
 }
 
 // elect takes the lock if it is free. If a stalled leader holds it, elect ends that leader's
@@ -203,12 +255,20 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		return fmt.Errorf("reach the database: %w", err)
 	}
 	var leads bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockSpace, lockLeader).Scan(&leads); err != nil {
+	var sequencers int
+	if err := conn.QueryRow(ctx, `
+		SELECT CASE WHEN sequencers > $3 THEN pg_try_advisory_lock($1, $2) ELSE false END, sequencers FROM stream`,
+		lockSpace, s.lock(), s.number).Scan(&leads, &sequencers); err != nil {
 		conn.Release()
 		return fmt.Errorf("try to lead: %w", err)
 	}
+	s.setNumber(sequencers)
+	if s.number >= sequencers {
+		conn.Release()
+		return nil
+	}
 	if !leads {
-		ended, err := endStalledLeader(ctx, conn)
+		ended, err := s.endStalledLeader(ctx, conn)
 		conn.Release()
 		if ended { // its lock is free soon
 			s.tried = time.Now().Add(electSoon - electEvery)
@@ -216,14 +276,15 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		return err
 	}
 	s.conn = conn.Hijack() // its session holds the lock, so it must not return to the pool
-	s.maintainDue = time.Time{}
-	s.metrics.Leading(true)
+	s.maintainDue, s.alone = time.Time{}, false
+	s.setLeads(true)
 	s.log.InfoContext(ctx, "this node leads the sequencer")
 	return s.adopt(ctx, true)
 }
 
-// errWentBack says that the stream does not end where the leader has left it.
-var errWentBack = errors.New("the stream has gone back, or has a new generation")
+// errWentBack says that the stream does not end where the leader has left it, or is not what the
+// leader knows of it in another way.
+var errWentBack = errors.New("the stream has gone back, or has a new generation or another number of sequencers")
 
 // adopt records the generation in which the leader's session numbers events, and where the stream
 // ends. A session leads to one PostgreSQL, whose timeline does not change while it accepts writes.
@@ -240,7 +301,7 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 		return err
 	}
 	newest := all.newest()
-	if newest.id == s.generation && (now.head < s.head || !elected && now.head != s.head) {
+	if newest.id == s.generation && (now.end < s.head || !elected && s.layout.sequencers == 1 && now.end != s.head) {
 		if err := beginGeneration(ctx, s.conn, newest.id, newest.by, causeWentBack); err != nil {
 			return err
 		}
@@ -252,20 +313,25 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 		s.log.InfoContext(ctx, "the stream's generation", "generation", id, "after", now.of.newest().after)
 		s.generation = id
 	}
-	s.head, s.floor = now.head, floor{at: now.floor}
-	return nil
+	s.head, s.floor, s.layout = now.head, floor{at: now.floor}, now.layout // a crash can take back places that are only reserved
+	s.setNumber(s.layout.sequencers)
+	if s.number >= s.layout.sequencers {
+		s.resign()
+		return nil
+	}
+	return s.findReserved(ctx)
 }
 
 // endStalledLeader ends the session of a leader that holds the lock and is idle for longer than
 // leaderStall. Its process has been stopped, or its network is lost: a working leader runs a
 // statement at least every leaderPoll. A session that runs a statement is not ended.
-func endStalledLeader(ctx context.Context, conn *pgxpool.Conn) (ended bool, err error) {
+func (s *Sequencer) endStalledLeader(ctx context.Context, conn *pgxpool.Conn) (ended bool, err error) {
 	tag, err := conn.Exec(ctx, `
 		SELECT pg_terminate_backend(a.pid)
 		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.granted AND (l.classid, l.objid, l.objsubid) = ($1::bigint::oid, $2::bigint::oid, 2)
 			AND a.datname = current_database() AND l.database = a.datid
-			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(lockLeader), leaderStall)
+			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(s.lock()), leaderStall)
 	if err != nil {
 		return false, fmt.Errorf("check the leader's session: %w", err)
 	}
@@ -283,21 +349,23 @@ func (s *Sequencer) resign() {
 		s.log.Debug("the sequencer's connection was closed already", "error", err)
 	}
 	s.conn = nil
-	s.metrics.Leading(false)
+	s.setLeads(false)
 }
 
-// wakeLeader wakes the leader, which is another node.
-func (s *Sequencer) wakeLeader(ctx context.Context) error {
-	if _, err := s.db.Exec(ctx, `SELECT pg_notify($1, '')`, outboxChannel); err != nil {
-		return fmt.Errorf("wake the leader: %w", err)
+// move moves the rows of this sequencer, at most stepLimit, and returns their number.
+func (s *Sequencer) move(ctx context.Context) (int, error) {
+	if s.layout.sequencers == 1 {
+		return s.step(ctx)
 	}
-	return nil
+	return s.stepBesideOthers(ctx)
 }
 
-// step moves up to stepLimit committed rows in one transaction, and returns their number. If the
-// answer to its COMMIT is lost, no event is moved twice: the same transaction deleted the rows from
-// the outbox. All events of a step get the same day. The day never goes back, even if the clock
-// does.
+// step moves up to stepLimit committed rows in one transaction, and returns the number of their
+// events: the messages of a row get places one after another. If the answer to its COMMIT is lost,
+// no event is moved twice: the same transaction deleted the rows from the outbox. All events of a
+// step get the same day. The day never goes back, even if the clock does.
+//
+// It is the step of the only sequencer. Of several, each does stepBesideOthers.
 //
 // step moves nothing and returns errWentBack if the stream does not end where the last step left it,
 // or has another generation.
@@ -316,19 +384,21 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 				(SELECT max(id) FROM generations) AS generation
 			FROM stream
 		), placed AS (
-			INSERT INTO events (stream_seq, day, kind, convo_id, seq, did, size, detail, created_at)
-			SELECT today.head + row_number() OVER (ORDER BY m.id), today.day, m.kind, m.convo_id, m.seq, m.did, m.size, m.detail, m.created_at
+			INSERT INTO events (stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, convo_ids, seqs, sizes)
+			SELECT today.head + sum(coalesce(cardinality(m.seqs), 1)) OVER (ORDER BY m.id), today.day,
+				m.kind, m.convo_id, m.seq, m.did, m.size, m.detail, m.created_at, m.convo_ids, m.seqs, m.sizes
 			FROM moved m, today
 			RETURNING stream_seq, created_at
 		), summary AS (
-			SELECT count(*) AS n, min(stream_seq) AS first, max(stream_seq) AS last, clock_timestamp() - min(created_at) AS waited FROM placed
+			SELECT max(stream_seq) AS last, clock_timestamp() - min(created_at) AS waited FROM placed
 		), new_day AS (
-			INSERT INTO event_days (day, first_seq) SELECT today.day, summary.first FROM summary, today WHERE n > 0 ON CONFLICT DO NOTHING
+			INSERT INTO event_days (day, first_seq) SELECT today.day, today.head + 1 FROM summary, today WHERE last IS NOT NULL ON CONFLICT DO NOTHING
 		), advanced AS (
-			UPDATE stream SET head = summary.last, day = today.day FROM summary, today WHERE n > 0
+			UPDATE stream SET head = summary.last, day = today.day FROM summary, today WHERE last IS NOT NULL
 			RETURNING pg_notify($3, summary.last::text)
 		)
-		SELECT n, coalesce(waited, '0'), today.head, today.generation FROM summary LEFT JOIN advanced ON true, today`,
+		SELECT coalesce(last - today.head, 0), coalesce(waited, '0'), today.head, today.generation
+		FROM summary LEFT JOIN advanced ON true, today`,
 		stepLimit, s.ahead, eventsChannel, s.head, s.generation, s.floor.at).Scan(&n, &waited, &head, &generation)
 	if err != nil {
 		return 0, fmt.Errorf("move events: %w", err)

@@ -446,7 +446,7 @@ func TestHubForgets(t *testing.T) {
 	s := n.subscribe(t, alice)
 	w.say(t, convo, alice, 3)
 	n.publish(t)
-	n.hub.Forget()
+	n.hub.Forget(t, 1)
 	want(t, next(t, s, 3), "1", "2", "3")
 	nothing(t, s)
 }
@@ -663,14 +663,17 @@ func TestEntitlement(t *testing.T) {
 					n.publish(t)
 				case 2:
 					if rng.IntN(4) == 0 {
-						n.hub.Forget()
+						n.hub.Forget(t, 1)
 					}
 				default:
-					w.say(t, convo, mallory, 1)
-					seqs[convo]++
-					for _, q := range people {
-						if in[convo.String()+q.String()] {
-							model[q] = append(model[q], fmt.Sprint(seqs[convo]))
+					several := slices.Repeat([]uuid.UUID{convo}, 1+rng.IntN(2))
+					w.sayTogether(t, mallory, several...)
+					for range several {
+						seqs[convo]++
+						for _, q := range people {
+							if in[convo.String()+q.String()] {
+								model[q] = append(model[q], fmt.Sprint(seqs[convo]))
+							}
 						}
 					}
 				}
@@ -726,7 +729,7 @@ func TestPerTypeCursor(t *testing.T) {
 		nothing(t, s)
 		s.Close()
 		if cursor%2 == 0 {
-			n.hub.Forget()
+			n.hub.Forget(t, 1)
 		}
 	}
 }

@@ -279,6 +279,10 @@ func (s *Subscription) advance(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.catch.waits {
+		pause(ctx, indexPause) // without one of the hub's places for readers
+		return nil
+	}
 	s.mu.Lock()
 	s.queue, s.position = append(s.queue, page...), s.catch.position
 	for _, e := range page {
@@ -295,7 +299,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 	return nil
 }
 
-// read reads the next page of the table. At most catchUps subscriptions read at once.
+// read reads the next page of the table. Only a few subscriptions read at once: see catchUpShare.
 func (s *Subscription) read(ctx context.Context, position int64) (page []*Event, done bool, err error) {
 	select {
 	case s.hub.reading <- struct{}{}:

@@ -34,11 +34,11 @@ const (
 
 // counts are the metrics of the stream.
 type counts struct {
-	mu                       sync.Mutex
-	sequenced, pages, behind int
+	mu                                  sync.Mutex
+	sequenced, published, pages, behind int
 }
 
-func (c *counts) Leading(bool) {}
+func (c *counts) Leading(int, int) {}
 
 func (c *counts) Sequenced(n int, _ time.Duration) {
 	c.mu.Lock()
@@ -46,7 +46,11 @@ func (c *counts) Sequenced(n int, _ time.Duration) {
 	c.sequenced += n
 }
 
-func (c *counts) Published(int, time.Duration) {}
+func (c *counts) Published(n int, _ time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.published += n
+}
 
 func (c *counts) CatchUp(int) {
 	c.mu.Lock()
@@ -239,6 +243,27 @@ func (w *world) say(t testing.TB, convo uuid.UUID, sender syntax.DID, n int) {
 		if _, err := w.send(t.Context(), convo, sender, uuid.NewString(), "hello"); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// sayTogether sends a message to each convo, as one transaction would: with one row of the outbox.
+func (w *world) sayTogether(t testing.TB, sender syntax.DID, convos ...uuid.UUID) {
+	t.Helper()
+	var before int64
+	if err := w.db.QueryRow(t.Context(), `SELECT coalesce(max(id), 0) FROM outbox`).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	for _, convo := range convos {
+		w.say(t, convo, sender, 1)
+	}
+	_, err := w.db.Exec(t.Context(), `
+		WITH alone AS (
+			DELETE FROM outbox WHERE id > $1 RETURNING *
+		)
+		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
+		SELECT 1, array_agg(convo_id ORDER BY id), array_agg(seq ORDER BY id), array_agg(size ORDER BY id), min(created_at) FROM alone`, before)
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

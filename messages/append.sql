@@ -95,8 +95,21 @@ WITH draft AS MATERIALIZED (
 	FROM judged WHERE verdict = 'append'
 	RETURNING convo_id, seq, kind, sender_did, octet_length(body) AS size, created_at
 ), outboxed AS (
-	INSERT INTO outbox (kind, convo_id, seq, size, created_at)
-	SELECT kind, convo_id, seq, size, created_at FROM appended
+	-- Several application messages share a row, if all nodes can read such rows. A proposal among
+	-- them has its place in the order of its convo, so that all get rows of their own. If the stream
+	-- has several sequencers, the convos of a row have the same one.
+	INSERT INTO outbox (kind, convo_id, seq, size, convo_ids, seqs, sizes, created_at)
+	SELECT kind, CASE WHEN n = 1 THEN convo_ids[1] END, CASE WHEN n = 1 THEN seqs[1] END, CASE WHEN n = 1 THEN sizes[1] ELSE 0 END,
+		CASE WHEN n > 1 THEN convo_ids END, CASE WHEN n > 1 THEN seqs END, CASE WHEN n > 1 THEN sizes END, at
+	FROM (
+		SELECT kind, count(*) AS n, array_agg(convo_id ORDER BY seq) AS convo_ids, array_agg(seq ORDER BY seq) AS seqs,
+			array_agg(size ORDER BY seq) AS sizes, min(created_at) AS at
+		FROM appended
+		GROUP BY kind, CASE
+			WHEN EXISTS (SELECT FROM appended WHERE kind <> 1) OR NOT EXISTS (SELECT FROM schema_support WHERE version = 28) THEN (convo_id, seq)
+		END, CASE WHEN EXISTS (SELECT FROM schema_support WHERE version = 29) THEN outbox_sequencer(convo_id, NULL, (SELECT sequencers FROM stream)) END
+	) rows
+	ORDER BY seqs[1]
 ), advanced AS (
 	UPDATE convos c SET last_seq = log.last_seq, last_message_at = log.at
 	FROM (SELECT convo_id, max(seq) AS last_seq, max(created_at) AS at FROM appended GROUP BY convo_id) log

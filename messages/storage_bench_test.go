@@ -5,13 +5,15 @@ import (
 	"log/slog"
 	"testing"
 
+	"mlsd/events"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 )
 
 // BenchmarkStorage measures the bytes that a message of 1 KiB costs: WAL, full pages in the WAL,
 // and disk for the message and for its event. 128 messages are in flight. It runs with a sequencer
-// that moves the events, and without one. N is messages: use -benchtime 100000x.
+// that moves the events, and without one. The index of the stream is written at the end. N is
+// messages: use -benchtime 100000x.
 func BenchmarkStorage(b *testing.B) {
 	for _, convos := range []int{1, 1000} {
 		for _, sequenced := range []bool{false, true} {
@@ -30,6 +32,9 @@ func BenchmarkStorage(b *testing.B) {
 				g.send(b, b.N)
 				for waits := sequenced; waits; { // until all events are moved
 					waits = g.stored(b).waiting > 0
+				}
+				if err := events.NewIndex(g.db).RunOnce(b.Context()); err != nil {
+					b.Fatal(err)
 				}
 				after := g.stored(b)
 				n := float64(b.N)
@@ -65,7 +70,7 @@ func (s *senders) stored(b *testing.B) (now storage) {
 	err = conn.QueryRow(b.Context(), `
 		SELECT pg_current_wal_insert_lsn() - '0/0', (SELECT wal_fpi FROM pg_stat_wal), pg_table_size('messages'), pg_indexes_size('messages'),
 			pg_total_relation_size('outbox')
-				+ (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits WHERE inhparent = 'events'::regclass),
+				+ (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits WHERE inhparent IN ('events'::regclass, 'convo_events'::regclass)),
 			n_tup_upd, n_tup_hot_upd, (SELECT count(*) FROM outbox)
 		FROM pg_stat_user_tables WHERE relname = 'convos'`).
 		Scan(&now.wal, &now.images, &now.table, &now.indexes, &now.events, &now.updates, &now.hot, &now.waiting)

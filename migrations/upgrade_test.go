@@ -264,6 +264,36 @@ func TestDownAfterReusedKeys(t *testing.T) {
 	}
 }
 
+// After the down of migration 28 each message has a row of its own, in the same order.
+func TestDownAfterSharedRows(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn := pgtest.Session(t, url)
+	mustExec(t, conn, `
+		CREATE TABLE events_20260101 PARTITION OF events FOR VALUES FROM ('2026-01-01') TO ('2026-01-02');
+		INSERT INTO events (stream_seq, day, kind, convo_id, seq, size, created_at) VALUES
+			(1, '2026-01-01', 3, '00000000-0000-0000-0000-000000000001', 1, 10, now());
+		INSERT INTO events (stream_seq, day, kind, convo_ids, seqs, sizes, size, created_at) VALUES
+			(4, '2026-01-01', 1, ARRAY['00000000-0000-0000-0000-000000000001', '00000000-0000-0000-0000-000000000002', '00000000-0000-0000-0000-000000000001']::uuid[],
+				'{2,1,3}', '{20,30,40}', 0, now());
+		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
+			VALUES (1, ARRAY['00000000-0000-0000-0000-000000000002', '00000000-0000-0000-0000-000000000001']::uuid[], '{2,4}', '{50,60}', now());
+		INSERT INTO outbox (kind, convo_id, seq, size, created_at) VALUES (3, '00000000-0000-0000-0000-000000000002', 3, 70, now())`)
+	if err := migrations.Down(t.Context(), url, pairs(t)-27); err != nil {
+		t.Fatal(err)
+	}
+	var events, outbox string
+	err := conn.QueryRow(t.Context(), `
+		SELECT (SELECT string_agg(concat_ws('/', stream_seq, kind, right(convo_id::text, 1), seq, size), ' ' ORDER BY stream_seq) FROM events),
+			(SELECT string_agg(concat_ws('/', kind, right(convo_id::text, 1), seq, size), ' ' ORDER BY id) FROM outbox)`).Scan(&events, &outbox)
+	if err != nil || events != "1/3/1/1/10 2/1/1/2/20 3/1/2/1/30 4/1/1/3/40" || outbox != "1/2/2/50 1/1/4/60 3/2/3/70" {
+		t.Fatalf("events %q, outbox %q, %v", events, outbox, err)
+	}
+	if err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // O10: a binary on a newer schema goes on if the schema says that it may, and else says in a
 // sentence which versions they are.
 func TestNewerSchema(t *testing.T) {

@@ -101,7 +101,7 @@ func (s *Service) confirmTogether(ctx context.Context, all []confirmation) ([]co
 
 // confirmAlone confirms in a transaction that waits for the locks of the recipient's Welcomes.
 func (s *Service) confirmAlone(ctx context.Context, c confirmation) (result confirmed, err error) {
-	statements := s.begin(true, c.convo, c.to, reasonConfirm)
+	statements := s.begin(c.convo, c.to, reasonConfirm)
 	c.queue(statements, &result)
 	err = s.transact(ctx, nsid.ConfirmWelcome, statements)
 	return result, err

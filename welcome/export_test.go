@@ -8,11 +8,11 @@ import (
 
 // TryFetch is the first attempt of Fetch. It does not wait for locks.
 func (s *Service) TryFetch(ctx context.Context, convo uuid.UUID, to Device) (d Delivery, busy bool, err error) {
-	f, err := s.fetchOnce(ctx, convo, to, false)
-	if err != nil || f.busy() {
-		return d, f.busy(), err
+	results, err := s.fetchTogether(ctx, []fetch{{convo, to}})
+	if err != nil || results[0].busy() {
+		return d, err == nil, err
 	}
-	d, err = f.delivery()
+	d, err = results[0].delivery()
 	return d, false, err
 }
 
@@ -25,3 +25,6 @@ func (s *Service) TryConfirm(ctx context.Context, convo uuid.UUID, to Device, su
 	state, _, err = results[0].state(success)
 	return state, false, err
 }
+
+// FetchesWaiting returns how many fetches wait for the next transaction that they share.
+func (s *Service) FetchesWaiting() int { return s.fetches.Waiting() }

@@ -22,13 +22,20 @@ const reasonFetch = "getWelcome"
 var openLease string
 
 // Fetch gives the recipient its newest Welcome and opens a lease on it. While the lease is open,
-// Fetch gives the same bytes under the same lease, and does not restart the grace. Errors:
-// ErrConvoNotFound, ErrNotMember, ErrNotFound, ErrConsumed, idem.ErrUnknownOutcome, those of ctx
-// and of the database.
+// Fetch gives the same bytes under the same lease, and does not restart the grace. Fetches that
+// arrive at the same time share a transaction.
+//
+// Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound, ErrConsumed, batch.ErrOverloaded,
+// batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
 func (s *Service) Fetch(ctx context.Context, convo uuid.UUID, to Device) (Delivery, error) {
 	var f fetched
+	d := fetch{convo, to}
 	err := attempt(ctx, func(wait bool) (busy bool, err error) {
-		f, err = s.fetchOnce(ctx, convo, to, wait)
+		if wait {
+			f, err = s.fetchAlone(ctx, d)
+		} else {
+			f, err = s.fetches.Do(ctx, d)
+		}
 		return f.busy(), err
 	})
 	if err != nil {
@@ -37,14 +44,36 @@ func (s *Service) Fetch(ctx context.Context, convo uuid.UUID, to Device) (Delive
 	return f.delivery()
 }
 
-func (s *Service) fetchOnce(ctx context.Context, convo uuid.UUID, to Device, wait bool) (f fetched, err error) {
-	statements := s.begin(wait, convo, to, reasonFetch)
-	statements.Queue(openLease, convo, to.DID, to.DeviceID, []byte(to.KeyPackageRef), reasonFetch, s.policy.Grace).
+// fetch is whose Welcome is fetched, and from which convo.
+type fetch struct {
+	convo uuid.UUID
+	to    Device
+}
+
+// fetchTogether fetches in one transaction, each in a statement of its own, as confirmTogether.
+func (s *Service) fetchTogether(ctx context.Context, all []fetch) ([]fetched, error) {
+	statements := &pgx.Batch{}
+	results := make([]fetched, len(all))
+	for i, d := range all {
+		s.queueFetch(statements, d, &results[i])
+	}
+	err := s.transact(ctx, nsid.GetWelcome, statements)
+	return results, err
+}
+
+// fetchAlone fetches in a transaction that waits for the locks of the recipient's Welcomes.
+func (s *Service) fetchAlone(ctx context.Context, d fetch) (result fetched, err error) {
+	statements := s.begin(d.convo, d.to, reasonFetch)
+	s.queueFetch(statements, d, &result)
+	err = s.transact(ctx, nsid.GetWelcome, statements)
+	return result, err
+}
+
+func (s *Service) queueFetch(statements *pgx.Batch, d fetch, f *fetched) {
+	statements.Queue(openLease, d.convo, d.to.DID, d.to.DeviceID, []byte(d.to.KeyPackageRef), reasonFetch, s.policy.Grace).
 		QueryRow(func(row pgx.Row) error {
 			return row.Scan(&f.member, &f.state, &f.leased, &f.ref, &f.epoch, &f.graceExpiresAt, &f.body, &f.request)
 		})
-	err = s.transact(ctx, nsid.GetWelcome, statements)
-	return f, err
 }
 
 // fetched is the row of openLease. Fields besides member are nil if the recipient has no Welcome.

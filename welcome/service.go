@@ -18,11 +18,13 @@ import (
 	"mlsd/messages"
 )
 
-// Bounds of the transactions that confirm Welcomes.
+// Bounds of the transactions that many fetches or many confirmations share. A fetch can read a
+// Welcome of a megabyte.
 const (
+	fetchesPerBatch  = 16
 	confirmsPerBatch = 64
-	confirmsWaiting  = 4096
-	confirmTimeout   = 4 * time.Second
+	maxWaiting       = 4096 // of each kind
+	batchTimeout     = 4 * time.Second
 )
 
 // maxAttempts bounds the transactions of one call.
@@ -43,6 +45,7 @@ type Service struct {
 	count    func(Outcome)
 	log      *slog.Logger
 	faults   *failpoint.Set
+	fetches  *batch.Batcher[fetch, fetched]
 	confirms *batch.Batcher[confirmation, confirmed]
 }
 
@@ -50,13 +53,16 @@ type Service struct {
 // can be nil.
 func New(db *pgxpool.Pool, policy Policy, count func(Outcome), log *slog.Logger, faults *failpoint.Set) *Service {
 	s := &Service{db: db, policy: policy, count: count, log: log, faults: faults}
-	s.confirms = batch.New(batch.Limits{Batch: confirmsPerBatch, Queue: confirmsWaiting, Timeout: confirmTimeout}, s.confirmTogether)
+	s.fetches = batch.New(batch.Limits{Batch: fetchesPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true}, s.fetchTogether)
+	s.confirms = batch.New(batch.Limits{Batch: confirmsPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true}, s.confirmTogether)
 	return s
 }
 
-// Close finishes the confirmations that wait and refuses later ones. It returns when all are done,
-// or with ctx's error.
-func (s *Service) Close(ctx context.Context) error { return s.confirms.Close(ctx) }
+// Close finishes the fetches and confirmations that wait and refuses later ones. It returns when all
+// are done, or with ctx's error.
+func (s *Service) Close(ctx context.Context) error {
+	return errors.Join(s.fetches.Close(ctx), s.confirms.Close(ctx))
+}
 
 // attempt calls try until the Welcome is not busy and the outcome is known. The first try does not
 // wait for locks. Trying again is safe: a second fetch finds the lease of the first, and a second
@@ -73,7 +79,7 @@ func attempt(ctx context.Context, try func(wait bool) (busy bool, err error)) er
 			return err
 		case pgpool.ConnectionLost(err):
 			err = fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)
-		case n > 1: // the failure of the first try can be that of another confirmation
+		case n > 1: // the failure of the first try can be that of another caller
 			return err
 		}
 		if n == maxAttempts {
@@ -100,13 +106,11 @@ const endLeases = `
 	FROM locked
 	WHERE w.convo_id = $1 AND w.id = locked.id AND locked.state = 'in_flight' AND locked.grace_expires_at <= clock_timestamp()`
 
-// begin returns the first statements of a transaction that waits for locks, or an empty batch.
-func (s *Service) begin(wait bool, convo uuid.UUID, to Device, reason string) *pgx.Batch {
+// begin returns the first statements of a transaction that waits for locks.
+func (s *Service) begin(convo uuid.UUID, to Device, reason string) *pgx.Batch {
 	statements := &pgx.Batch{}
-	if wait {
-		statements.Queue(`SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true)`, to.DID, reason)
-		statements.Queue(endLeases, convo, to.DID, s.policy.OnExpiry == Consume)
-	}
+	statements.Queue(`SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true)`, to.DID, reason)
+	statements.Queue(endLeases, convo, to.DID, s.policy.OnExpiry == Consume)
 	return statements
 }
 

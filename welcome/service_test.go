@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -144,6 +145,51 @@ func TestFetchAfterAWait(t *testing.T) {
 	}
 	if n := b.count(t, `SELECT sum(attempts) FROM welcomes`); n != 1 {
 		t.Errorf("%d leases", n)
+	}
+}
+
+// TestFetchedTogether: fetches that arrive during a transaction share the next ones. Each gets its own
+// Welcome, the audit log names its own recipient, and a value that the database refuses fails its own
+// caller and no other.
+func TestFetchedTogether(t *testing.T) {
+	t.Parallel()
+	const n, poisoned = 40, 7
+	b := newBench(t, n, false)
+	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	fetch := func(i int) {
+		to := recipient(i)
+		if i == poisoned {
+			to.DeviceID = "zero\x00byte"
+		}
+		if _, err := b.nodes[0].Fetch(t.Context(), b.convo, to); (err != nil) != (i == poisoned) {
+			t.Errorf("recipient %d: %v", i, err)
+		}
+	}
+	all.Go(func() { fetch(0) })
+	<-b.faults.Reached(failpoint.BeforeCommit, nsid.GetWelcome)
+	for i := 1; i < n; i++ {
+		all.Go(func() { fetch(i) })
+	}
+	for deadline := time.Now().Add(20 * time.Second); b.nodes[0].FetchesWaiting() < n-1; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Errorf("%d of %d fetches wait for the first", b.nodes[0].FetchesWaiting(), n-1)
+			break
+		}
+	}
+	b.faults.Resume(failpoint.BeforeCommit, nsid.GetWelcome)
+	all.Wait()
+	if n := b.count(t, `
+		SELECT count(*) FROM welcomes w JOIN audit_log a ON a.entity_id = w.id::text
+		WHERE w.state = 'in_flight' AND a.actor = w.recipient_did AND a.reason = 'getWelcome' AND a.to_state = 'in_flight'`); n != 39 {
+		t.Errorf("%d of 39 are in the audit log under their own names", n)
+	}
+	// One transaction of the first fetch, two of those that share, and one for each of the 16 that
+	// shared theirs with the poisoned one.
+	if n := b.count(t, `SELECT count(DISTINCT xmin::text) FROM welcomes WHERE state = 'in_flight'`); n > 1+2+15 {
+		t.Errorf("39 fetches took %d transactions", n)
 	}
 }
 

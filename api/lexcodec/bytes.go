@@ -6,6 +6,12 @@ import (
 	"errors"
 )
 
+// The encodings, with the check of stray bits. Strict makes a copy each time.
+var (
+	paddedStandard, rawStandard = base64.StdEncoding.Strict(), base64.RawStdEncoding.Strict()
+	paddedURL, rawURL           = base64.URLEncoding.Strict(), base64.RawURLEncoding.Strict()
+)
+
 var (
 	errBytes  = errors.New(`must be {"$bytes": canonical standard base64}`)
 	errBase64 = errors.New("must be canonical base64")
@@ -23,7 +29,7 @@ func ParseBytes(text []byte) (Bytes, error) {
 	if hasURLAlphabet(text) {
 		return nil, errBytes
 	}
-	raw, err := decodeBase64(text, base64.StdEncoding, base64.RawStdEncoding)
+	raw, err := decodeBase64(text, paddedStandard, rawStandard)
 	if err != nil {
 		return nil, errBytes
 	}
@@ -52,9 +58,9 @@ type Base64 []byte
 
 // ParseBase64 decodes the text of a base64 string.
 func ParseBase64(text []byte) (Base64, error) {
-	padded, raw := base64.StdEncoding, base64.RawStdEncoding
+	padded, raw := paddedStandard, rawStandard
 	if hasURLAlphabet(text) {
-		padded, raw = base64.URLEncoding, base64.RawURLEncoding
+		padded, raw = paddedURL, rawURL
 	}
 	out, err := decodeBase64(text, padded, raw)
 	if err != nil {
@@ -82,7 +88,7 @@ func hasURLAlphabet(text []byte) bool {
 	return bytes.IndexByte(text, '-') >= 0 || bytes.IndexByte(text, '_') >= 0
 }
 
-// decodeBase64 decodes strictly. Package base64 skips line breaks even in strict
+// decodeBase64 decodes with strict encodings. Package base64 skips line breaks even in strict
 // mode, so decodeBase64 refuses them itself.
 func decodeBase64(text []byte, padded, raw *base64.Encoding) ([]byte, error) {
 	if bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0 {
@@ -93,6 +99,6 @@ func decodeBase64(text []byte, padded, raw *base64.Encoding) ([]byte, error) {
 		enc = padded
 	}
 	out := make([]byte, enc.DecodedLen(len(text)))
-	n, err := enc.Strict().Decode(out, text)
+	n, err := enc.Decode(out, text)
 	return out[:n], err
 }

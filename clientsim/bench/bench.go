@@ -47,6 +47,15 @@ type Config struct {
 	Body        int // bytes of a ciphertext
 	Joins       int // devices that join at once, or claims, in a storm
 
+	// Shares are the shares of this machine's processors, in the scenarios that measure several small
+	// machines on it. InFlight is then of each server.
+	Shares Shares
+	// Nodes, Sequencers and Standby are what scale measures: how many servers, how many sequencers the
+	// event stream has, and whether servers read from a standby. No nodes: the scenario's default.
+	Nodes, Sequencers []int
+	Standby           []bool
+	Idle              []int // subscribers without events, in scale-idle
+
 	// Curve of the accounts' keys: k256, p256 or mixed.
 	Curve string
 	// Faults makes the benchmark drop answers, send requests twice at once, and kill a server every
@@ -85,6 +94,8 @@ func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, Variants: []string{batched, alone, ceiling},
 		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
+		Shares: Shares{Database: 0.4, Node: 0.1, Load: 0.5}, Sequencers: []int{1}, Standby: []bool{false},
+		Idle: []int{0, 10_000, 25_000, 50_000},
 	}
 }
 
@@ -177,6 +188,8 @@ type bench struct {
 	rates        map[string]float64 // sends a second, by variant, in the last phase
 
 	acknowledged atomic.Int64  // messages
+	violated     []string      // promises of the event stream
+	resident     int64         // memory of the first server before the phase, in bytes; 0: not asked for
 	enough       chan struct{} // closed when acknowledged reaches Messages
 
 	kills     int64
@@ -202,8 +215,15 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	if c.compares() {
 		c.Variants = []string{batched}
 	}
-	if slices.Contains(c.Auth, AuthSession) && (!scenario.modes || c.compares() || scenario.Name == "mixed") {
-		return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
+	if scenario.shares {
+		if err := c.checkShares(); err != nil {
+			return nil, err
+		}
+	} else {
+		c.Shares = Shares{}
+		if slices.Contains(c.Auth, AuthSession) && (!scenario.modes || scenario.Name == "mixed") {
+			return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
+		}
 	}
 	c.modes = scenario.modes && slices.ContainsFunc(c.Variants, func(v string) bool { return v != batched })
 	if c.Members > 0 && c.Members < 2 {
@@ -246,7 +266,7 @@ func (b *bench) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.meter = &meter{servers: b.env.servers, postmaster: postmaster}
+	b.meter = &meter{env: b.env, postmaster: postmaster}
 	b.report.Database, b.report.Machine = database, machine(version)
 	if postmaster == 0 {
 		b.note("PostgreSQL is not among the processes of this machine: its processor time is not counted")
@@ -286,7 +306,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 		for k := i % len(active); k < len(active); k += len(workers) {
 			mine = append(mine, active[k])
 		}
-		w.faults, w.keeps, w.mixed = b.c.Faults, s.mode != testbed.SendsNowhere, s.mixed
+		w.faults, w.keeps, w.order = b.c.Faults, s.mode != testbed.SendsNowhere, s.order
 		w.jobs, w.at, w.last = w.jobs[:0], 0, receipt{}
 		for _, sender := range mine {
 			share[sender] += 1 / float64(len(mine)*len(workers))
@@ -305,7 +325,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 	n := b.expect(s)
 	return each(len(b.senders), func(i int) error {
 		mine := int(n*share[i]) + 20
-		if s.mixed {
+		if slices.Contains(s.order, opCursor) {
 			if err := b.cursorTokens[i].sign(mine / 4); err != nil {
 				return err
 			}

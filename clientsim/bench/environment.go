@@ -27,15 +27,19 @@ type environment struct {
 	home     string
 	dir      *testbed.Directory
 	postgres *testbed.Postmaster // nil if the database is not ours
+	pair     *testbed.Pair       // the database, if it has a standby; else nil
 	database string              // its URL
-	servers  []*testbed.Proc
-	clients  []*xrpc.Client  // for the few calls besides the load
-	web      *http.Transport // of the clients
+	servers  []*testbed.Proc     // those that run
+	all      []*testbed.Proc     // and those that do not
+	clients  []*xrpc.Client      // for the few calls besides the load
+	web      *http.Transport     // of the clients
 	audience string
 	curve    string
 	binaries []string          // paths
 	running  int               // index of the binary that the servers run
 	mode     testbed.SendsMode // how the servers write
+	shares   *shares           // nil: everything has the whole machine
+	arranged arrangement       // what scale has arranged last
 }
 
 // newEnvironment starts everything. After an error it returns what there is, for close.
@@ -58,7 +62,22 @@ func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
 		return s, err
 	}
 	binary := s.binaries[0]
-	if s.database == "" {
+	if c.Shares != (Shares{}) {
+		if s.shares, err = newShares(c); err != nil {
+			return s, err
+		}
+	}
+	switch {
+	case s.shares != nil && s.shares.standby != nil:
+		s.pair, err = testbed.StartPair(ctx, map[string]string{"max_connections": connections}, s.shares.database, s.shares.standby)
+		if err != nil {
+			return s, err
+		}
+		s.database = s.pair.PrimaryURL()
+		if err := fillWAL(ctx, s.database); err != nil {
+			return s, err
+		}
+	case s.database == "":
 		// One server makes and migrates a private PostgreSQL. That then runs alone, so that servers
 		// can be killed.
 		owner := testbed.NewProc(binary, filepath.Join(s.home, "data"), s.dir.URL(), s.audience)
@@ -68,6 +87,10 @@ func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
 		postgres, err := owner.Detach(ctx)
 		if err != nil {
 			return s, errors.Join(err, owner.Stop())
+		}
+		if s.shares != nil {
+			postgres.UseShare(s.shares.database)
+			postgres.Set("max_connections", connections)
 		}
 		if err := postgres.Start(ctx); err != nil {
 			return s, err
@@ -81,15 +104,26 @@ func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
 	if err != nil {
 		return s, err
 	}
-	for i := range c.Servers {
-		server := testbed.NewProc(binary, filepath.Join(s.home, fmt.Sprintf("server-%d", i+1)), s.dir.URL(), s.audience)
+	for range c.Servers {
+		server := s.addServer()
 		if err := server.Start(ctx, settings); err != nil {
 			return s, err
 		}
-		s.servers = append(s.servers, server)
+		s.servers = s.all
 		s.clients = append(s.clients, xrpc.NewClient(server.URL(), s.audience, s.web, &xrpc.Stats{}))
 	}
 	return s, nil
+}
+
+// addServer prepares a server that is not started yet.
+func (s *environment) addServer() *testbed.Proc {
+	n := len(s.all)
+	server := testbed.NewProc(s.binaries[0], filepath.Join(s.home, fmt.Sprintf("server-%d", n+1)), s.dir.URL(), s.audience)
+	if s.shares != nil {
+		server.UseShare(s.shares.nodes[n])
+	}
+	s.all = append(s.all, server)
+	return server
 }
 
 // findBinaries returns the paths of the servers to start. A server that has to know several ways to
@@ -213,11 +247,17 @@ func (s *environment) restart(ctx context.Context, node int) error {
 func (s *environment) close(ctx context.Context) error {
 	s.web.CloseIdleConnections()
 	var errs []error
-	for _, server := range s.servers {
+	for _, server := range s.all {
 		errs = append(errs, server.Stop())
+	}
+	if s.pair != nil {
+		errs = append(errs, s.pair.Close())
 	}
 	if s.postgres != nil {
 		errs = append(errs, s.postgres.Stop())
+	}
+	if s.shares != nil {
+		errs = append(errs, s.shares.remove(context.WithoutCancel(ctx)))
 	}
 	if s.dir != nil {
 		errs = append(errs, s.dir.Close(context.WithoutCancel(ctx)))

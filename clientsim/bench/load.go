@@ -26,11 +26,15 @@ type phase struct {
 	inFlight int     // unanswered requests at any time; 0: as configured
 	span     time.Duration
 	warm     time.Duration // before it, not counted; 0: as configured
-	mixed    bool          // not only sends
+	order    []operation   // nil: only sends
 	// storm runs meanwhile, and the phase lasts until it ends. It counts its own operations.
 	storm       func(context.Context, *counter) error
 	subscribers int
-	quiet       bool // no live view
+	quiet       bool     // no live view
+	limited     bool     // everybody gets no more than its share of the processors
+	streams     *streams // whose events count; nil: none
+	// stalled, unless nil, gets the sends of the phase and the stalls of the machine meanwhile.
+	stalled func(r *report.Run, requests []timed, stalls []stall)
 }
 
 // window is the time that counts, in ns since the phase began. 0 means not yet.
@@ -100,6 +104,17 @@ func (c *counter) add(name string, took time.Duration, failure string) {
 	_ = op.Latency.RecordValue(micros(int64(took)))
 }
 
+// latency returns a copy of the latencies of an operation so far.
+func (c *counter) latency(name string) *report.Latency {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := report.NewLatency()
+	if op := c.operations[name]; op != nil {
+		found.Merge(op.Latency.Histogram)
+	}
+	return found
+}
+
 // micros converts a latency from ns to µs, within the histogram's range.
 func micros(ns int64) int64 { return min(max(ns/1000, 1), (10 * time.Minute).Microseconds()) }
 
@@ -127,7 +142,7 @@ func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
 			w.close()
 		}
 	}
-	if s.rate == 0 && b.rates[s.variant] == 0 { // to know how many tokens it will need
+	if s.rate == 0 && s.auth != AuthSession && b.rates[s.variant] == 0 { // to know how many tokens it will need
 		probe := s
 		probe.span, probe.quiet = probeFor, true
 		r, err := b.play(ctx, probe)
@@ -141,12 +156,11 @@ func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
 		return nil, err
 	}
 	b.learn(&s, r)
-	sent := r.Operations[opSend.String()]
-	if sent == nil { // enough messages came before the window opened
+	if len(r.Operations) == 0 { // enough messages came before the window opened
 		return r, nil
 	}
 	b.report.Runs = append(b.report.Runs, *r)
-	if late := b.late(); late > sent.Done/50 {
+	if late, sent := b.late(), r.Operations[opSend.String()]; sent != nil && late > sent.Done/50 {
 		b.note("%s, turn %d: %d tokens were signed under load", s.variant, s.turn, late)
 	}
 	return r, nil
@@ -159,12 +173,18 @@ const warmAfterStart = 2 * time.Second
 const probeFor = 500 * time.Millisecond
 
 // play runs a phase and returns its result.
-func (b *bench) play(ctx context.Context, s phase) (*report.Run, error) {
+func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 	if err := b.prepare(ctx, &s); err != nil {
 		return nil, err
 	}
 	if err := b.env.setMode(ctx, s.mode); err != nil {
 		return nil, err
+	}
+	if s.limited {
+		if err := b.env.shares.limit(); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, b.env.shares.lift()) }()
 	}
 	runtime.GC() // now, so that it does not run during the measurement
 	win, beat := &window{began: time.Now()}, &currentSecond{latency: report.NewLatency()}
@@ -186,8 +206,21 @@ func (b *bench) play(ctx context.Context, s phase) (*report.Run, error) {
 			all.Go(func() { w.closed(ctx, win, beat) })
 		}
 	}
+	var probe *stallProbe
+	if s.stalled != nil {
+		var err error
+		if probe, err = probeStalls(b.env.home, win); err != nil {
+			return nil, err
+		}
+	}
 	other, err := b.watch(ctx, &s, win, beat, r)
 	all.Wait()
+	var stalls []stall
+	if probe != nil {
+		var probeErr error
+		stalls, probeErr = probe.close()
+		err = errors.Join(err, probeErr)
+	}
 	if err = errors.Join(err, context.Cause(ctx)); err != nil {
 		return nil, err
 	}
@@ -195,8 +228,13 @@ func (b *bench) play(ctx context.Context, s phase) (*report.Run, error) {
 		r.Backlog = p.backlog
 	}
 	r.Operations = other.operations
+	var requests []timed
 	for _, w := range workers {
 		w.give(r.Operations)
+		requests, w.timed = append(requests, w.timed...), w.timed[:0]
+	}
+	if s.stalled != nil && r.Operations[opSend.String()] != nil {
+		s.stalled(r, requests, stalls)
 	}
 	return r, nil
 }
@@ -208,6 +246,15 @@ func (b *bench) watch(ctx context.Context, s *phase, win *window, beat *currentS
 	beat.next(0)
 	if b.c.Watch != nil {
 		b.c.Watch.Begin(fmt.Sprintf("%s, turn %d", s.variant, s.turn+1), s.span)
+	}
+	var seen *observation
+	if s.limited {
+		var err error
+		if seen, err = b.observe(ctx, s); err != nil {
+			win.opens.Store(1)
+			win.closes.Store(1)
+			return other, err
+		}
 	}
 	before := b.meter.read()
 	opened := time.Now()
@@ -256,6 +303,11 @@ func (b *bench) watch(ctx context.Context, s *phase, win *window, beat *currentS
 	after := b.meter.read()
 	r.Spent = report.Spent{
 		Server: after.Server - before.Server, Database: after.Database - before.Database, Load: after.Load - before.Load,
+	}
+	if seen != nil {
+		var seenErr error
+		r.Scale, seenErr = seen.end(ctx)
+		err = errors.Join(err, seenErr)
 	}
 	if rest := r.Took % time.Second; rest > 100*time.Millisecond {
 		b.second(s, r, beat.next(r.Took))
@@ -314,7 +366,9 @@ func (w *worker) open(ctx context.Context, win *window, beat *currentSecond, due
 			continue
 		}
 		if d, ok := w.do(ctx); ok && win.holds(at) {
-			w.took(d, win.now()-at, beat)
+			done := win.now()
+			w.took(d, done-at, beat)
+			w.timed = append(w.timed, timed{at, done})
 		}
 	}
 }

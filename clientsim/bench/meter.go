@@ -21,14 +21,14 @@ import (
 // meter reads from /proc how much processor time the processes used. Without /proc, or if the
 // database runs on another machine, it reads zero.
 type meter struct {
-	servers    []*testbed.Proc
+	env        *environment
 	postmaster int
 	dead       time.Duration // of killed servers
 }
 
 func (m *meter) read() report.Spent {
 	s := report.Spent{Server: m.dead, Database: testbed.TreeTime(m.postmaster)}
-	for _, server := range m.servers {
+	for _, server := range m.env.servers {
 		s.Server += testbed.ProcessTime(server.PID())
 	}
 	var self syscall.Rusage

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/testbed"
 )
 
@@ -15,6 +16,7 @@ type Scenario struct {
 	// modes is set if the scenario compares the ways to write messages, binaries if it can compare
 	// servers.
 	modes, binaries bool
+	shares          bool          // everybody has a share of the processors
 	usual           func(*Config) // sets the scenario's defaults
 	run             func(context.Context, *bench) error
 }
@@ -24,19 +26,21 @@ func Scenarios() []Scenario { return scenarios() }
 
 func scenarios() []Scenario {
 	return []Scenario{
-		{"send-hot", "all accounts send to one convo", true, true, sized(1, 64), sendBy},
-		{"send-spread", "all accounts send to many convos", true, true, sized(1000, 2), sendBy},
-		{"ceiling", "send-spread with a server that does everything but write messages", true, false, func(c *Config) {
+		{"send-hot", "all accounts send to one convo", true, true, false, sized(1, 64), sendBy},
+		{"send-spread", "all accounts send to many convos", true, true, false, sized(1000, 2), sendBy},
+		{"ceiling", "send-spread with a server that does everything but write messages", true, false, false, func(c *Config) {
 			sized(1000, 2)(c)
 			c.Variants = []string{ceiling}
 		}, sendBy},
-		{"mixed", "6 sends, 3 pages and a cursor in turn, while subscribers listen", true, false, listened(64), mixed},
-		{"welcome-storm", "1,000 devices join at once during sends", false, true, sized(1000, 2), welcomeStorm},
-		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, sized(1000, 2), claimStorm},
-		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, listened(5000), reconnectStorm},
-		{"half", "as fast as possible, and then at half that rate", false, false, sized(1000, 2), half},
-		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, sized(1, 0), growMembers},
-		{"growth-body", "ciphertexts of 256 bytes to 1 MiB", false, false, sized(100, 2), growBody},
+		{"mixed", "6 sends, 3 pages and a cursor in turn, while subscribers listen", true, false, false, listened(64), mixed},
+		{"welcome-storm", "1,000 devices join at once during sends", false, true, false, sized(1000, 2), welcomeStorm},
+		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, false, sized(1000, 2), claimStorm},
+		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000), reconnectStorm},
+		{"half", "as fast as possible, and then at half that rate", false, false, false, sized(1000, 2), half},
+		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
+		{"growth-body", "ciphertexts of 256 bytes to 1 MiB", false, false, false, sized(100, 2), growBody},
+		{"scale", "1, 2, 4 and 8 servers, each with a share of the processors, and a database with one", false, false, true, scaled, scale},
+		{"scale-idle", "10,000 to 50,000 idle subscribers of a server with a share of the processors", false, false, true, scaledIdle, scaleIdle},
 	}
 }
 
@@ -77,20 +81,23 @@ func sendBy(ctx context.Context, b *bench) error {
 		return err
 	}
 	var all []phase
+	add := func(p phase) {
+		name := p.variant
+		for _, auth := range c.Auth {
+			if p.auth, p.variant = auth, name; auth == AuthSession {
+				p.variant += ", session"
+			}
+			all = append(all, p)
+		}
+	}
 	if c.compares() {
 		for i, binary := range c.Binaries {
-			all = append(all, phase{variant: binary.Name, binary: i, convos: s, rate: c.Rate})
+			add(phase{variant: binary.Name, binary: i, convos: s, rate: c.Rate})
 		}
 		return b.turns(ctx, all...)
 	}
 	for _, v := range c.Variants {
-		for _, auth := range c.Auth {
-			name := v
-			if auth == AuthSession {
-				name += ", session"
-			}
-			all = append(all, phase{variant: name, mode: modes[v], auth: auth, convos: s, rate: c.Rate})
-		}
+		add(phase{variant: v, mode: modes[v], convos: s, rate: c.Rate})
 	}
 	return b.turns(ctx, all...)
 }
@@ -113,11 +120,17 @@ func half(ctx context.Context, b *bench) error {
 	}
 	slices.Sort(rates)
 	rate := math.Round(rates[len(rates)/2] / 2)
+	var tails []tail
 	for turn := range c.Turns {
-		if _, err := b.run(ctx, phase{variant: at, turn: turn, convos: s, rate: rate}); err != nil {
+		p := phase{variant: at, turn: turn, convos: s, rate: rate}
+		p.stalled = func(r *report.Run, requests []timed, stalls []stall) {
+			tails = append(tails, b.tailOf(r, requests, stalls))
+		}
+		if _, err := b.run(ctx, p); err != nil {
 			return err
 		}
 	}
+	b.noteTails(tails)
 	return nil
 }
 

@@ -165,9 +165,10 @@ func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Conte
 func (b *bench) atOnce(ctx context.Context, count *counter, n int, do func(w *wire, i int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup
+	one := dialer{one: new(sync.Mutex)}
 	for i := range n {
 		w := newWire(b.env.addr(i))
-		w.limit = patience
+		w.limit, w.dialer = patience, one
 		all.Go(func() {
 			defer w.close()
 			errs[i] = do(w, i)
@@ -292,7 +293,7 @@ func reconnectStorm(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	streams, err := b.subscribe(ctx, b.c.Subscribers)
+	streams, err := b.subscribers(ctx, b.c.Subscribers)
 	if err != nil {
 		return err
 	}
@@ -307,7 +308,7 @@ func mixed(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	streams, err := b.subscribe(ctx, b.c.Subscribers)
+	streams, err := b.subscribers(ctx, b.c.Subscribers)
 	if err != nil {
 		return err
 	}
@@ -315,7 +316,7 @@ func mixed(ctx context.Context, b *bench) error {
 	var all []phase
 	for _, v := range b.c.Variants {
 		if v != ceiling { // there is nothing to read
-			all = append(all, phase{variant: v, mode: modes[v], convos: s, rate: b.c.Rate, mixed: true, subscribers: b.c.Subscribers})
+			all = append(all, phase{variant: v, mode: modes[v], convos: s, rate: b.c.Rate, order: mixedOperations, subscribers: b.c.Subscribers})
 		}
 	}
 	if len(all) == 0 {

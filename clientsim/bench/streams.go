@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -26,6 +27,7 @@ type streams struct {
 	all    []*stream
 	web    *http.Client
 	events atomic.Int64
+	ages   atomic.Pointer[counter] // gets the age of one event in sampleAge on its arrival; nil: nobody asks
 
 	mu   sync.Mutex // guards drop
 	drop context.CancelFunc
@@ -51,10 +53,14 @@ const maxFrame = 16 << 20
 // devices is how many streams an account has. A server allows sixteen.
 const devices = 4
 
-// subscribe opens n streams, spread over the servers. The accounts are the senders, and more if
-// needed.
-func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
-	b.say("opening %d streams", n)
+// eventAge is what an age counts as. Reading an event costs more than receiving it.
+const (
+	eventAge  = "event"
+	sampleAge = 16
+)
+
+// subscribers opens n streams of the senders, and of more accounts if needed.
+func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
 	accounts := b.senders[:min(len(b.senders), n)]
 	if others := (n+devices-1)/devices - len(accounts); others > 0 {
 		more, err := b.env.accounts(others)
@@ -63,12 +69,14 @@ func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 		}
 		accounts = slices.Concat(accounts, more)
 	}
-	s := &streams{b: b, web: &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10}}}
-	tokens := make([]string, len(accounts))
-	err := each(len(tokens), func(i int) (err error) {
-		tokens[i], err = accounts[i].TokenFor(b.env.audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents), tokenLife)
-		return err
-	})
+	return b.subscribe(ctx, accounts, n)
+}
+
+// subscribe opens n streams of the accounts, by turns and spread over the servers.
+func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int) (*streams, error) {
+	b.say("opening %d streams", n)
+	s := &streams{b: b, web: streamClient(nil)}
+	tokens, err := b.streamTokens(accounts)
 	if err != nil {
 		return nil, err
 	}
@@ -76,17 +84,40 @@ func (b *bench) subscribe(ctx context.Context, n int) (*streams, error) {
 		k := i % len(accounts)
 		s.all = append(s.all, &stream{account: accounts[k], token: tokens[k], base: b.env.servers[i%len(b.env.servers)].URL()})
 	}
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// streamClient connects from a loopback address; nil: from any.
+func streamClient(from net.IP) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10, DialContext: dialer{one: new(sync.Mutex), from: from}.dial,
+	}}
+}
+
+// streamTokens returns a token of each account for its streams.
+func (b *bench) streamTokens(accounts []*xrpc.Account) ([]string, error) {
+	tokens := make([]string, len(accounts))
+	return tokens, each(len(tokens), func(i int) (err error) {
+		tokens[i], err = accounts[i].TokenFor(b.env.audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents), tokenLife)
+		return err
+	})
+}
+
+// open opens all streams. After an error there is none.
+func (s *streams) open(ctx context.Context) error {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
-	err = eachOf(openingLanes, n, func(i int) error {
+	err := eachOf(openingLanes, len(s.all), func(i int) error {
 		return s.insist(ctx, listening, s.all[i], func() {}) // a server looks up only so many unknown accounts a second
 	})
 	if err != nil {
 		drop()
 		s.done.Wait()
-		return nil, err
 	}
-	return s, nil
+	return err
 }
 
 // insist connects, and retries as a client would. It calls failed for each failure.
@@ -129,7 +160,9 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 				break
 			}
 			last, next = next, last
-			s.events.Add(1)
+			if n := s.events.Add(1); n%sampleAge == 0 {
+				s.age(last.Bytes())
+			}
 		}
 		if listening.Err() == nil {
 			one.broke.Add(1)
@@ -139,6 +172,17 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 		}
 	})
 	return nil
+}
+
+// age counts how old an event is on its arrival, if somebody asks.
+func (s *streams) age(frame []byte) {
+	arrived, count := time.Now(), s.ages.Load()
+	if count == nil {
+		return
+	}
+	if e, err := xrpc.ReadFrame(frame); err == nil { // else it is the last frame of a stream that the server ends
+		count.add(eventAge, arrived.Sub(e.At), "")
+	}
 }
 
 // reconnect drops all connections at once. All connect again as fast as they can. Each counts with
@@ -164,15 +208,24 @@ func (s *streams) reconnect(ctx context.Context, count *counter) error {
 // reconnection is the operation that a reconnect counts as.
 const reconnection = "subscribeConvoEvents"
 
-// close ends all streams, and notes how many the servers ended.
-func (s *streams) close() {
+// end ends all streams.
+func (s *streams) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop()
 	s.done.Wait()
-	var broke int64
+}
+
+// ended is how many connections the servers or the network ended.
+func (s *streams) ended() (n int64) {
 	for _, one := range s.all {
-		broke += one.broke.Load()
+		n += one.broke.Load()
 	}
-	s.b.note("%d streams got %d events; servers ended %d connections", len(s.all), s.events.Load(), broke)
+	return n
+}
+
+// close is end, and notes what came.
+func (s *streams) close() {
+	s.end()
+	s.b.note("%d streams got %d events; servers ended %d connections", len(s.all), s.events.Load(), s.ended())
 }

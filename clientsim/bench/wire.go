@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -18,6 +19,7 @@ import (
 type wire struct {
 	addr    string // host:port
 	limit   time.Duration
+	dialer  dialer
 	conn    net.Conn
 	in      *bufio.Reader
 	body    []byte
@@ -78,8 +80,7 @@ func (w *wire) send(ctx context.Context, request []byte) error {
 }
 
 func (w *wire) dial(ctx context.Context) error {
-	dialer := net.Dialer{Timeout: w.limit}
-	conn, err := dialer.DialContext(ctx, "tcp", w.addr)
+	conn, err := w.dialer.dial(ctx, "tcp", w.addr)
 	if err != nil {
 		return err
 	}
@@ -90,6 +91,26 @@ func (w *wire) dial(ctx context.Context) error {
 		w.in.Reset(conn)
 	}
 	return nil
+}
+
+// dialer opens connections one at a time. The devices of a storm have processors of their own: here,
+// opening all connections at once would delay the measured requests in the load itself. The zero
+// dialer has no such limit.
+type dialer struct {
+	one  *sync.Mutex
+	from net.IP // the local address; nil: any
+}
+
+func (d dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if d.one != nil {
+		d.one.Lock()
+		defer d.one.Unlock()
+	}
+	one := net.Dialer{Timeout: patience}
+	if d.from != nil {
+		one.LocalAddr = &net.TCPAddr{IP: d.from}
+	}
+	return one.DialContext(ctx, network, addr)
 }
 
 // receive reads the answer to the last request.

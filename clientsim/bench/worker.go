@@ -33,8 +33,11 @@ func (d operation) String() string {
 	return [opCount]string{opSend: "sendMessage", opPage: "getMessages", opCursor: "updateCursor"}[d]
 }
 
-// mixedOperations is the order of operations in a mixed load.
-var mixedOperations = [10]operation{opSend, opPage, opSend, opSend, opPage, opSend, opCursor, opSend, opPage, opSend}
+// Orders of operations: of a mixed load, and of one that reads what is there.
+var (
+	mixedOperations = []operation{opSend, opPage, opSend, opSend, opPage, opSend, opCursor, opSend, opPage, opSend}
+	onlyPages       = []operation{opPage}
+)
 
 // worker does one request at a time, on its own connection. It remembers what it sent until
 // everything is verified.
@@ -49,11 +52,12 @@ type worker struct {
 
 	// Of the present phase.
 	faults  bool
-	keeps   bool // its messages are stored, so they can be verified
-	mixed   bool
+	keeps   bool        // its messages are stored, so they can be verified
+	order   []operation // one after the other; none: only sends
 	jobs    []job
 	at      int
 	counted [opCount]*report.Operation
+	timed   []timed // requests of an open loop
 
 	last    receipt // the newest of them
 	outcome outcome
@@ -76,11 +80,13 @@ type job struct {
 }
 
 func newWorker(b *bench, index int) *worker {
-	addr := b.env.addr(index)
-	return &worker{
-		b: b, addr: addr, wire: newWire(addr), second: newWire(addr), rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), turn: index,
-	}
+	w := &worker{b: b, rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), turn: index}
+	w.aim(b.env.addr(index))
+	return w
 }
+
+// aim makes the next request go to a server on a new connection.
+func (w *worker) aim(addr string) { w.addr, w.wire, w.second = addr, newWire(addr), newWire(addr) }
 
 func (w *worker) close() {
 	w.wire.close()
@@ -89,8 +95,8 @@ func (w *worker) close() {
 
 // do does the next operation.
 func (w *worker) do(ctx context.Context) (d operation, done bool) {
-	if w.mixed {
-		d = mixedOperations[w.turn%len(mixedOperations)]
+	if len(w.order) > 0 {
+		d = w.order[w.turn%len(w.order)]
 		w.turn++
 	}
 	l := &w.jobs[w.at]

@@ -71,6 +71,9 @@ type liveRun struct {
 	longestSend    atomic.Int64 // ns, retries included
 	catchUps       atomic.Int64 // events that came late, after a reconnect
 	latencies      latencies
+	// last is when the newest event came to any subscriber, and gap the longest time between two
+	// events, in ns.
+	last, gap atomic.Int64
 	// began and done are when the last fault began and ended, in ns. done is 0 once an event that
 	// happened later has arrived.
 	began, done atomic.Int64
@@ -229,6 +232,10 @@ func (b *liveRun) newListener(ctx context.Context) (*listener, error) {
 
 // measure measures how long an event took.
 func (b *liveRun) measure(h *xrpc.Event, at time.Time, live bool) {
+	if last := b.last.Swap(at.UnixNano()); last != 0 {
+		for gap := b.gap.Load(); at.UnixNano()-last > gap && !b.gap.CompareAndSwap(gap, at.UnixNano()-last); gap = b.gap.Load() {
+		}
+	}
 	if !live {
 		b.catchUps.Add(1)
 		return

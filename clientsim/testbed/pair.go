@@ -68,7 +68,7 @@ func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Clust
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pair.close()) }()
+	defer func() { err = errors.Join(err, pair.Close()) }()
 	if err := pair.create(ctx); err != nil {
 		return err
 	}
@@ -79,6 +79,31 @@ func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Clust
 	o := ClusterOptions{Nodes: 2, Settings: unlimited}
 	return w.withNodes(ctx, pair.url(pairDatabase, 0, 1), o, &Cluster{}, func(f *Cluster) error { return play(f, pair) })
 }
+
+// StartPair starts a PostgreSQL and an asynchronous standby with the given settings, each in its share
+// of the processors. The database is empty.
+func StartPair(ctx context.Context, settings map[string]string, primary, standby *Share) (*Pair, error) {
+	p, err := newPair(false)
+	if err != nil {
+		return nil, err
+	}
+	for i, share := range []*Share{primary, standby} {
+		p.servers[i].UseShare(share)
+		for name, value := range settings {
+			p.servers[i].Set(name, value)
+		}
+	}
+	if err := p.create(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// PrimaryURL is the URL of the primary's database, and StandbyURL that of the standby's.
+func (p *Pair) PrimaryURL() string { return p.url(pairDatabase, p.primary) }
+
+// StandbyURL is the URL of the standby's database.
+func (p *Pair) StandbyURL() string { return p.url(pairDatabase, 1-p.primary) }
 
 func newPair(synchronous bool) (*Pair, error) {
 	p := &Pair{password: fmt.Sprintf("%x", mlsclient.RandomBytes(16)), synchronous: synchronous}
@@ -355,8 +380,8 @@ func (p *Pair) Generation(ctx context.Context) (id, after int64, err error) {
 	return id, after, nil
 }
 
-// close ends both servers and removes their files.
-func (p *Pair) close() error {
+// Close ends both servers and removes their files.
+func (p *Pair) Close() error {
 	var errs []error
 	for _, s := range p.servers {
 		if s.cmd != nil {

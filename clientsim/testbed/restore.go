@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -49,12 +48,7 @@ func (b *Backups) settings() map[string]string {
 
 // run runs a command of mlsd that is about the server's data directory.
 func (b *Backups) run(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, b.w.Server.Binary(), args...)
-	cmd.Env = b.w.Server.environment(b.settings())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mlsd %v: %w\n%s", args, err, out)
-	}
-	return nil
+	return b.w.Server.Command(ctx, b.settings(), args...)
 }
 
 // Restore stops the server and replaces its data by what it had at a moment. Then it starts it again.

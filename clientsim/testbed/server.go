@@ -27,6 +27,7 @@ type Proc struct {
 
 	mu     sync.Mutex // guards what follows; one start, stop or kill at a time
 	binary string
+	share  *Share // of the processors
 	child  *child
 	url    string // fixed by the first start
 	admin  string
@@ -79,6 +80,13 @@ func (p *Proc) UseBinary(path string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.binary = path
+}
+
+// UseShare makes the next Start run the server in a share of the processors.
+func (p *Proc) UseShare(s *Share) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.share = s
 }
 
 // Binary is what the next Start runs.
@@ -140,7 +148,7 @@ func (p *Proc) Start(ctx context.Context, settings map[string]string) error {
 		return fmt.Errorf("server: %w", err)
 	}
 	cmd.Stdout = theirs
-	err = cmd.Start()
+	err = p.share.start(cmd.Start)
 	if closeErr := theirs.Close(); err != nil || closeErr != nil {
 		return fmt.Errorf("server: %w", errors.Join(err, closeErr, stdout.Close()))
 	}
@@ -172,6 +180,16 @@ func (p *Proc) environment(settings map[string]string) []string {
 }
 
 // read passes the server's output lines on until the server closes its standard output.
+// Command runs a command of mlsd with the server's settings and others.
+func (p *Proc) Command(ctx context.Context, settings map[string]string, args ...string) error {
+	cmd := exec.CommandContext(ctx, p.Binary(), args...)
+	cmd.Env = p.environment(settings)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mlsd %v: %w\n%s", args, err, out)
+	}
+	return nil
+}
+
 func (p *Proc) read(stdout io.ReadCloser, lines chan<- string) {
 	defer close(lines)
 	scan := bufio.NewScanner(stdout)

@@ -41,6 +41,13 @@ func measure(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "servers", Value: usual.Servers, Usage: "mlsd processes on one database"},
 			&cli.IntFlag{Name: "body", Value: usual.Body, Usage: "bytes of a ciphertext"},
 			&cli.StringFlag{Name: "curve", Value: usual.Curve, Usage: "`CURVE` of the accounts' keys: k256, p256 or mixed"},
+			&cli.IntSliceFlag{Name: "nodes", Usage: "`N[,N]` servers in scale, by turns, and in scale-idle; default: by scenario"},
+			&cli.IntSliceFlag{Name: "sequencers", Value: usual.Sequencers, Usage: "`N[,N]` sequencers of the event stream in scale, by turns"},
+			&cli.StringFlag{Name: "standby", Value: "off", Usage: "whether servers read from a standby in scale: off, on, or both by turns"},
+			&cli.IntSliceFlag{Name: "idle", Value: usual.Idle, Usage: "`N[,N]` idle subscribers in scale-idle, one after the other"},
+			&cli.FloatFlag{Name: "share-database", Value: usual.Shares.Database, Usage: "`CORES` that the database gets in scale and scale-idle, and a standby as many"},
+			&cli.FloatFlag{Name: "share-node", Value: usual.Shares.Node, Usage: "`CORES` that each server gets there"},
+			&cli.FloatFlag{Name: "share-load", Value: usual.Shares.Load, Usage: "`CORES` that have to be left for the load there"},
 			&cli.BoolFlag{Name: "faults", Usage: "drop answers, send requests twice at once, and kill servers"},
 			&cli.DurationFlag{Name: "kill-every", Value: usual.KillEvery, Usage: "time under load between two kills; 0: no kills"},
 			&cli.StringFlag{Name: "database", Usage: "`URL` of a PostgreSQL; default: a private one is started"},
@@ -48,6 +55,8 @@ func measure(out, progress io.Writer) *cli.Command {
 				"default: one is found or built"},
 			&cli.StringFlag{Name: "pprof", Usage: "`FILE` for a processor profile of the server"},
 			&cli.StringFlag{Name: "json", Usage: "`FILE` for the report as JSON; -: print it instead of the table"},
+			&cli.StringFlag{Name: "markdown", Usage: "`FILE` for the tables of scale and scale-idle"},
+			&cli.StringFlag{Name: "picture", Usage: "`FILE` for the plots of scale and scale-idle, as SVG"},
 			&cli.StringFlag{Name: "html", Usage: "`FILE` for the report as a page"},
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one"},
 		},
@@ -82,7 +91,15 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Subscribers: c.Int("subscribers"),
 		Joins: c.Int("joins"), Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
 		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),
+		Shares: bench.Shares{Database: c.Float("share-database"), Node: c.Float("share-node"), Load: c.Float("share-load")},
+		Nodes:  c.IntSlice("nodes"), Sequencers: c.IntSlice("sequencers"), Idle: c.IntSlice("idle"),
 		Profile: c.String("pprof"), Watch: live,
+	}
+	for _, standby := range strings.Split(c.String("standby"), ",") {
+		if standby != "on" && standby != "off" {
+			return fmt.Errorf("standby is %q, and has to be of on and off", standby)
+		}
+		config.Standby = append(config.Standby, standby == "on")
 	}
 	if !c.IsSet("seed") {
 		config.Seed = uint64(rand.Uint32())
@@ -99,7 +116,13 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	if err != nil {
 		return err
 	}
-	if err := writeReport(r, c.String("json"), c.String("html"), out); err != nil {
+	err = writeReport(r, c.String("json"), c.String("html"), out)
+	for name, write := range map[string]func(io.Writer) error{c.String("markdown"): r.WriteScale, c.String("picture"): r.WriteScaleSVG} {
+		if name != "" {
+			err = errors.Join(err, writeFile(name, write))
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if !r.Verdict.Kept() {
@@ -126,11 +149,13 @@ func commandLine(c *cli.Command, seed uint64) string {
 	words := []string{"clientsim", "bench", c.Args().First()}
 	for _, name := range slices.Sorted(slices.Values(c.LocalFlagNames())) {
 		switch name {
-		case "seed", "json", "html", "pprof":
+		case "seed", "json", "html", "pprof", "markdown", "picture":
 		case "database":
 			words = append(words, "--database URL")
 		case "mlsd":
 			words = append(words, "--mlsd="+strings.Join(c.StringSlice(name), ","))
+		case "nodes", "sequencers", "idle":
+			words = append(words, "--"+name+"="+strings.Trim(strings.ReplaceAll(fmt.Sprint(c.IntSlice(name)), " ", ","), "[]"))
 		default:
 			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))
 		}

@@ -36,6 +36,8 @@ func TestBenchmarkRefuses(t *testing.T) {
 		"NAME=PATH":              {"send-hot", "--mlsd", "a=/x,/y"},
 		"comes twice":            {"send-hot", "--mlsd", "a=/x,a=/y"},
 		"leave --variants out":   {"send-hot", "--mlsd", "a=/x,b=/y", "--variants", "batched"},
+		"of on and off":          {"scale", "--standby", "maybe"},
+		"mean nothing":           {"scale", "--share-database", "1000"},
 		"measures one server":    {"mixed", "--mlsd", "a=/x", "--mlsd", "b=/y"},
 	} {
 		err := run(t.Context(), append([]string{"clientsim", "bench"}, args...), io.Discard, io.Discard)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"mlsd/clientsim/bench"
 	"mlsd/clientsim/scenario"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -84,7 +85,10 @@ func command(out, progress io.Writer) *cli.Command {
 			}
 			return play(ctx, c, out, progress)
 		},
-		Commands: []*cli.Command{measure(out, progress), attacks(out, progress), tortures(out, progress), soaks(out, progress)},
+		Commands: []*cli.Command{
+			measure(out, progress), attacks(out, progress), tortures(out, progress), soaks(out, progress),
+			{Name: bench.ListenCommand, Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return bench.Listen(ctx, os.Stdin, out) }},
+		},
 	}
 }
 

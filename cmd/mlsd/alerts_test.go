@@ -16,6 +16,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/standby"
 )
 
 // ruleFile is the part of a Prometheus rules file that we use.
@@ -35,7 +36,7 @@ func newNode(t *testing.T) *node {
 	rate := api.Rate{PerSecond: 1, Burst: 1}
 	cfg := Config{PLCURL: "http://127.0.0.1:1", Rates: api.Rates{DID: rate, IP: rate}}
 	db := pgtest.Database(t)
-	n, err := assemble(cfg, pools{db, db, db}, nil, &net.TCPAddr{Port: 1}, slog.New(slog.DiscardHandler))
+	n, err := assemble(cfg, pools{db, db, db, standby.New(standby.Config{DB: db})}, nil, &net.TCPAddr{Port: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

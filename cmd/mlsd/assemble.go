@@ -116,7 +116,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		messages.Traced(tracer))
 	n.cursors, n.deliveries = convos.NewCursors(db.requests, n.faults), welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
 	n.api, err = api.New(api.Config{
-		DB: db.requests, Auth: auth, Sessions: n.sessions, Metrics: metrics, Tracer: tracer, Log: log,
+		DB: db.requests, Reads: db.reads, Auth: auth, Sessions: n.sessions, Metrics: metrics, Tracer: tracer, Log: log,
 		Writes:     writes,
 		Quotas:     n.quotas,
 		Lifetimes:  cfg.Lifetimes,
@@ -200,7 +200,7 @@ func nodeName(addr net.Addr) string {
 func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
 	n.presence = events.NewPresence(db, log, events.Runs(events.Release{Build: version(), Schema: migrations.Newest()}))
-	n.hub = events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
+	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: db, Log: log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Wake, Faults: n.faults,
 	})

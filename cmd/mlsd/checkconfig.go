@@ -13,13 +13,16 @@ import (
 func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "check-config", Usage: "check the settings as a start does before it needs the database, and print those that are set",
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "database", Usage: "reach the database of MLSD_DATABASE_URL too"}},
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "database", Usage: "reach the database of MLSD_DATABASE_URL too, and the standby of MLSD_READ_DATABASE_URL"}},
 		Action: withConfig(0, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
 			if _, err := cfg.check(logger(cfg, stderr)); err != nil {
 				return err
 			}
 			if cmd.Bool("database") && cfg.DatabaseURL != "" {
 				if err := reach(ctx, cfg.DatabaseURL, reachTimeout); err != nil {
+					return err
+				}
+				if err := reachStandby(ctx, cfg); err != nil {
 					return err
 				}
 			}

@@ -18,7 +18,7 @@ import (
 func (c Config) check(log *slog.Logger) (*admin.Access, error) {
 	access, err := admin.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
 	return access, errors.Join(
-		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkAccounts(), c.checkAdmitFile(log), c.checkAPNs(), err)
+		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAccounts(), c.checkAdmitFile(log), c.checkAPNs(), err)
 }
 
 // checkServiceDID fails if other machines can reach a service whose DID is the default one, which
@@ -47,6 +47,14 @@ func (c Config) checkPublicURL() error {
 func (c Config) checkArchive() error {
 	if c.WALArchive != "" && c.DatabaseURL != "" {
 		return fmt.Errorf("--wal-archive (MLSD_WAL_ARCHIVE): %w", errNotPrivate)
+	}
+	return nil
+}
+
+// checkStandby fails if a standby is set for the private PostgreSQL, which has none.
+func (c Config) checkStandby() error {
+	if c.ReadDatabaseURL != "" && c.DatabaseURL == "" {
+		return errors.New("--read-database-url (MLSD_READ_DATABASE_URL) must not be set without MLSD_DATABASE_URL: it is a standby of that PostgreSQL")
 	}
 	return nil
 }

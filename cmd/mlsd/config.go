@@ -37,6 +37,8 @@ type Config struct {
 	// DatabaseURL (MLSD_DATABASE_URL) is a PostgreSQL that the operator runs. Empty: mlsd runs one
 	// of its own in DataDir.
 	DatabaseURL string
+	// ReadDatabaseURL (MLSD_READ_DATABASE_URL) is a standby of DatabaseURL, for reads. Empty: none.
+	ReadDatabaseURL string
 	// WaitForDatabase (MLSD_WAIT_FOR_DATABASE) is how long the operator's PostgreSQL may take to answer
 	// at the start.
 	WaitForDatabase time.Duration

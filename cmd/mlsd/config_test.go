@@ -57,10 +57,13 @@ func settingCases(t *testing.T) map[string]struct {
 		return row{first, second, get, "postgres://a/b", "postgres://c/d", "", []string{"/nowhere/secret", os.DevNull}}
 	}
 	return map[string]row{
-		"MLSD_ENV_FILE":              {os.DevNull, os.DevNull, func(Config) any { return nil }, nil, nil, nil, []string{"/nowhere/mlsd.env"}},
-		"MLSD_ADMIN_TOKEN_FILE":      inFile(func(c Config) any { return c.Admin.Tokens.Write }),
-		"MLSD_ADMIN_READ_TOKEN_FILE": inFile(func(c Config) any { return c.Admin.Tokens.Read }),
-		"MLSD_DATABASE_URL_FILE":     inFile(func(c Config) any { return c.DatabaseURL }),
+		"MLSD_ENV_FILE":               {os.DevNull, os.DevNull, func(Config) any { return nil }, nil, nil, nil, []string{"/nowhere/mlsd.env"}},
+		"MLSD_ADMIN_TOKEN_FILE":       inFile(func(c Config) any { return c.Admin.Tokens.Write }),
+		"MLSD_ADMIN_READ_TOKEN_FILE":  inFile(func(c Config) any { return c.Admin.Tokens.Read }),
+		"MLSD_DATABASE_URL_FILE":      inFile(func(c Config) any { return c.DatabaseURL }),
+		"MLSD_READ_DATABASE_URL_FILE": inFile(func(c Config) any { return c.ReadDatabaseURL }),
+		"MLSD_READ_DATABASE_URL": {"postgres://a/b", "host=c dbname=d", func(c Config) any { return c.ReadDatabaseURL }, "postgres://a/b",
+			"host=c dbname=d", "", []string{"postgres://a:b/c", "x"}},
 		"MLSD_WAIT_FOR_DATABASE": {"60s", "2m", func(c Config) any { return c.WaitForDatabase }, time.Minute, 2 * time.Minute, time.Duration(0),
 			[]string{"", "60", "-1s"}},
 		"MLSD_LISTEN": {"127.0.0.1:1", "[::1]:2", func(c Config) any { return c.Listen }, "127.0.0.1:1", "[::1]:2", "127.0.0.1:8080",

@@ -12,6 +12,7 @@ import (
 
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/standby"
 )
 
 // reachTimeout is for the first connection to the operator's PostgreSQL. By default the driver
@@ -95,4 +96,37 @@ func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
 	}
 	return nil
+}
+
+// reachStandby fails unless MLSD_READ_DATABASE_URL, if it is set, names a standby of the operator's
+// PostgreSQL that accepts a connection.
+func reachStandby(ctx context.Context, cfg Config) error {
+	if cfg.ReadDatabaseURL == "" {
+		return nil
+	}
+	primary, err := pgpool.Config(cfg.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	read, err := pgpool.Config(cfg.ReadDatabaseURL)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	if err := standby.Check(ctx, primary.ConnConfig, read.ConnConfig); err != nil {
+		return fmt.Errorf("MLSD_READ_DATABASE_URL: %w", err)
+	}
+	return nil
+}
+
+// checkStandby refuses a standby of another database, or one that refuses the account. Whatever else
+// is wrong with it can pass: until then reads use the primary.
+func (l *lifecycle) checkStandby(ctx context.Context) error {
+	err := reachStandby(ctx, l.cfg)
+	if pgpool.Unavailable(err) || errors.Is(err, standby.ErrNotStandby) {
+		l.log.Warn("the standby cannot be read: reads use the primary until it can", "error", err)
+		return nil
+	}
+	return err
 }

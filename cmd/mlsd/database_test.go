@@ -175,6 +175,31 @@ func TestRestored(t *testing.T) {
 	launch(t, []string{"MLSD_DATABASE_URL=" + pgtest.EmptyURL(t)}, "restored").fails("does not exist")
 }
 
+// TestSequencers: an operator changes the number of sequencers while a node runs, which leads them.
+func TestSequencers(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	run := func(args ...string) *server {
+		return launch(t, []string{"MLSD_DATABASE_URL=" + database}, append([]string{"sequencers"}, args...)...)
+	}
+	prints := func(want string, args ...string) {
+		t.Helper()
+		if s := run(args...); s.wait() != nil || s.stdout.String() != want {
+			t.Errorf("sequencers %v: %q, %v; want %q", args, s.stdout, s.err, want)
+		}
+	}
+	prints("1\n")
+	run("17").fails("1 to 16")
+	run("0").fails("1 to 16")
+	run("many").fails("not a number")
+	run("2", "3").fails("unknown")
+	w := newWorld(t)
+	w.on("--database-url", database)
+	prints("4\n", "4")
+	prints("4\n")
+	prints("1\n", "1")
+}
+
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	database := pgtest.EmptyURL(t)

@@ -29,7 +29,8 @@ func labelValues() map[string][]string {
 		"status": words("101 200 204 400 401 403 404 405 409 413 415 426 429 500 501 502 503"),
 		"outcome": slices.Concat(failures, words(`first replay conflict in_progress expired takeover heartbeat_lost ok success failure unchanged unknown
 			done dead superseded connected found invalid busy failed exported dropped`)),
-		"state":  words("processing released completed available in_flight consumed superseded expired last_resort claimed orphaned"),
+		"state":  words("processing released completed available in_flight consumed superseded expired last_resort claimed orphaned none used behind unreachable refused"),
+		"source": words("standby primary"),
 		"kind":   words("websocket sse body answer drain account identity other info invalid oversized low last_resort orphaned apns webhook"),
 		"reason": words("client too_slow no_pong protocol replaced restart refused session error"),
 		"action": words("released consumed expired erased orphaned deleted"), "removed": words("records audit"),

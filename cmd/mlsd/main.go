@@ -55,6 +55,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			backupCommand(stdout),
 			restoreCommand(stdout, stderr),
 			restoredCommand(stdout, stderr),
+			sequencersCommand(stdout, stderr),
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
 			healthCommand(stdout),

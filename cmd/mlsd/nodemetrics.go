@@ -33,4 +33,5 @@ func (n *node) registerNode() {
 		tracing.Metrics(n.tracer), dbmetrics.NewPools(map[string]*pgxpool.Pool{
 			"requests": n.db.requests, "reserved": n.db.reserved, "maintenance": n.db.maintenance,
 		}))
+	n.db.reads.Register(n.reg)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
@@ -29,8 +30,26 @@ func restoredCommand(stdout, stderr io.Writer) *cli.Command {
 	}
 }
 
-func restored(ctx context.Context, url string, stdout io.Writer) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, restoredTimeout)
+func restored(ctx context.Context, url string, stdout io.Writer) error {
+	return withConnection(ctx, url, restoredTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		id, after, err := events.Restored(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if err := sessions.Restored(ctx, conn); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(stdout, `generation %d of the event stream begins after event %d
+A subscriber that has later events gets OutdatedCursor and reads its convos again. All others go on where they are.
+All sessions have ended: clients buy new ones.
+`, id, after)
+		return err
+	})
+}
+
+// withConnection runs do with a connection to the database, for at most the given time.
+func withConnection(ctx context.Context, url string, limit time.Duration, do func(context.Context, *pgx.Conn) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -40,17 +59,6 @@ func restored(ctx context.Context, url string, stdout io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("reach the database: %w", err)
 	}
-	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	id, after, err := events.Restored(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if err := sessions.Restored(ctx, conn); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(stdout, `generation %d of the event stream begins after event %d
-A subscriber that has later events gets OutdatedCursor and reads its convos again. All others go on where they are.
-All sessions have ended: clients buy new ones.
-`, id, after)
-	return err
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	return do(ctx, conn)
 }

@@ -18,6 +18,7 @@ import (
 	"mlsd/events"
 	"mlsd/internal/outage"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/migrations"
 )
@@ -58,8 +59,11 @@ type door interface {
 	Close() error
 }
 
-// pools are the server's connections to its database. See package pgpool.
-type pools struct{ requests, reserved, maintenance *pgxpool.Pool }
+// pools are the server's connections to its database. See packages pgpool and standby.
+type pools struct {
+	requests, reserved, maintenance *pgxpool.Pool
+	reads                           *standby.Reads
+}
 
 // serve runs the server until ctx ends and then shuts it down. If ctx ends during the start, that
 // is no error.
@@ -73,6 +77,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.startDatabase,
 		l.migrate,
 		l.openPools,
+		l.checkStandby,
 		l.watchDatabase,
 		l.listen,
 		l.assemble,
@@ -190,7 +195,28 @@ func (l *lifecycle) openPools(ctx context.Context) error {
 		*p.pool = pool
 		l.onClose(func(context.Context) error { pool.Close(); return nil })
 	}
-	return nil
+	l.db.reads, err = l.readsFrom(primary)
+	return err
+}
+
+// readsFrom returns what chooses the server of each read. It uses a standby once it runs.
+func (l *lifecycle) readsFrom(primary *pgpool.Primary) (*standby.Reads, error) {
+	reads := standby.Config{DB: l.db.requests, Log: l.log}
+	if l.cfg.ReadDatabaseURL != "" {
+		asked, err := pgpool.Config(l.databaseURL)
+		if err != nil {
+			return nil, err
+		}
+		primary.Follow(asked)
+		reads.Primary = asked.ConnConfig
+		if reads.Standby, err = pgpool.Config(l.cfg.ReadDatabaseURL); err != nil {
+			return nil, err
+		}
+		if l.tracer != nil {
+			pgpool.Traced(reads.Standby)
+		}
+	}
+	return standby.New(reads), nil
 }
 
 // watchDatabase makes an outage of the database one line in the log.
@@ -271,7 +297,7 @@ func (l *lifecycle) startConsole(ctx context.Context) (err error) {
 func (l *lifecycle) startHTTP(context.Context) error {
 	public, admin := httpServer(l.node.api, l.log), httpServer(l.node.admin(l.access, l.console, l.log), l.log)
 	l.public, l.admin = public, admin
-	go func() { l.failed <- public.Serve(l.publicListen) }()
+	go func() { l.failed <- public.Serve(paceNewcomers(l.publicListen)) }()
 	go func() { l.failed <- admin.Serve(l.adminListen) }()
 	l.node.ready.Store(true)
 	return nil

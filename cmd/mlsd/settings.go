@@ -108,6 +108,8 @@ var settings = append([]setting{
 	}),
 	secret("MLSD_DATABASE_URL", "PostgreSQL to use; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
 	secretFile("MLSD_DATABASE_URL", databaseURL, checkDatabaseURL),
+	secret("MLSD_READ_DATABASE_URL", "standby of that PostgreSQL, to read pages and exports from; empty: none", readDatabaseURL, checkDatabaseURL),
+	secretFile("MLSD_READ_DATABASE_URL", readDatabaseURL, checkDatabaseURL),
 	one("MLSD_WAIT_FOR_DATABASE", "how long that PostgreSQL may take to answer at the start, such as 60s; 0: one attempt", "0s", func(c *Config, v string) (err error) {
 		c.WaitForDatabase, err = notNegative(v)
 		return err
@@ -271,6 +273,7 @@ func quotaSettings() (all []setting) {
 	return all
 }
 
-func databaseURL(c *Config) *string { return &c.DatabaseURL }
-func adminToken(c *Config) *string  { return &c.Admin.Tokens.Write }
-func readToken(c *Config) *string   { return &c.Admin.Tokens.Read }
+func databaseURL(c *Config) *string     { return &c.DatabaseURL }
+func readDatabaseURL(c *Config) *string { return &c.ReadDatabaseURL }
+func adminToken(c *Config) *string      { return &c.Admin.Tokens.Write }
+func readToken(c *Config) *string       { return &c.Admin.Tokens.Read }

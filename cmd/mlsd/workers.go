@@ -52,7 +52,9 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.rounds.Every("sweep of requests", sweepInterval, log, n.requests.Sweep).Run,
 		n.quotas.Run,
 		n.sequencer.Run,
+		n.rounds.Every("index of the stream", events.IndexInterval, log, events.NewIndex(n.db.maintenance).RunOnce).Run,
 		n.hub.Run,
+		n.db.reads.Run,
 		n.rounds.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Woken(), 0)).Run,
 		func(ctx context.Context) { n.hub.Listen(ctx, n.sequencer) },
 	}

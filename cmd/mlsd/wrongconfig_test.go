@@ -72,6 +72,8 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 			`--admin-token-file (MLSD_ADMIN_TOKEN_FILE) is "/etc/token": MLSD_ADMIN_TOKEN is set too, and one of them is wanted`},
 		{"a secret's file that is not there", []string{"MLSD_DATABASE_URL_FILE=/nowhere/url"}, nil,
 			`--database-url-file (MLSD_DATABASE_URL_FILE) is "/nowhere/url": open /nowhere/url: no such file or directory`},
+		{"a standby of nothing", []string{"MLSD_READ_DATABASE_URL=postgres://db/mlsd"}, nil,
+			"--read-database-url (MLSD_READ_DATABASE_URL) must not be set without MLSD_DATABASE_URL: it is a standby of that PostgreSQL"},
 		{"an admin listener for everybody", nil, []string{"--admin-listen", ":0"},
 			"the admin listener :0 can be reached from other machines: set MLSD_ADMIN_TOKEN or MLSD_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"},
 		{"half of the key for pushes", []string{"MLSD_APNS_KEY_FILE=" + key}, nil,

@@ -24,7 +24,14 @@ type Limits struct {
 	Batch   int           // items of one batch
 	Queue   int           // items that wait
 	Timeout time.Duration // of one batch
+	// Rests says that the next batch begins only after a pause as long as the last one took, and of
+	// maxRest at most. So dear batches keep a connection busy for half of the time, however many items
+	// wait.
+	Rests bool
 }
+
+// maxRest bounds the pause after a batch that the database has delayed.
+const maxRest = 25 * time.Millisecond
 
 // Batcher runs items in batches, one batch at a time. It is safe for concurrent use.
 type Batcher[T, R any] struct {
@@ -100,8 +107,19 @@ func (b *Batcher[T, R]) remove(e *entry[T, R]) {
 // runAll runs batches until the queue is empty.
 func (b *Batcher[T, R]) runAll() {
 	for entries := b.next(); len(entries) > 0; entries = b.next() {
+		began := time.Now()
 		b.runBatch(entries)
+		if b.limits.Rests && b.Waiting() > 0 {
+			time.Sleep(min(time.Since(began), maxRest))
+		}
 	}
+}
+
+// Waiting returns how many items wait for the next batch.
+func (b *Batcher[T, R]) Waiting() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.queue)
 }
 
 // next takes the next batch out of the queue. It is empty if nothing waits.

@@ -154,3 +154,44 @@ func TestClose(t *testing.T) {
 		}
 	})
 }
+
+// With Rests, items that wait are run after a pause as long as the last batch took. A lone item is
+// run at once.
+func TestRests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 10 * time.Millisecond
+		resting := limits
+		resting.Rests = true
+		c, begun := batch.New(resting, func(_ context.Context, items []int) ([]int, error) {
+			time.Sleep(takes)
+			return items, nil
+		}), time.Now()
+		var all sync.WaitGroup
+		for n, want := range []time.Duration{takes, 3 * takes, 3 * takes, 3 * takes, 5 * takes} {
+			all.Go(func() {
+				if _, err := c.Do(t.Context(), n); err != nil || time.Since(begun) != want {
+					t.Errorf("item %d was done after %s, want %s: %v", n, time.Since(begun), want, err)
+				}
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		if _, err := c.Do(t.Context(), 5); err != nil || time.Since(begun) != 6*takes {
+			t.Errorf("the last was done after %s, want %s: %v", time.Since(begun), 6*takes, err)
+		}
+		c, begun = batch.New(resting, func(_ context.Context, items []int) ([]int, error) {
+			time.Sleep(limits.Timeout)
+			return items, nil
+		}), time.Now()
+		for n, want := range []time.Duration{limits.Timeout, 2*limits.Timeout + batch.MaxRest} {
+			all.Go(func() {
+				if _, err := c.Do(t.Context(), n); err != nil || time.Since(begun) != want {
+					t.Errorf("item %d of a slow batch was done after %s, want %s: %v", n, time.Since(begun), want, err)
+				}
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+	})
+}

@@ -117,7 +117,7 @@ func metrics() []metric {
 		{desc: desc("mlsd_messages_repeated", "Application messages among the newest 2000 events whose bytes their sender had sent to the convo before: a client has lost its idempotency keys."), sql: `
 			SELECT coalesce(sum(copies - 1), 0) FROM (
 				SELECT count(*) AS copies
-				FROM (SELECT kind, convo_id, seq FROM events ORDER BY stream_seq DESC LIMIT $1) n
+				FROM (SELECT kind, convo_id, seq FROM single_events WHERE row_seq > (SELECT head FROM stream) - $1) n
 				CROSS JOIN LATERAL (
 					SELECT sender_did, epoch, octet_length(body) AS length, substring(body FROM greatest(octet_length(body) - 31, 1)) AS tag
 					FROM messages WHERE convo_id = n.convo_id AND seq = n.seq LIMIT 1
@@ -126,7 +126,8 @@ func metrics() []metric {
 				GROUP BY n.convo_id, m.sender_did, m.epoch, m.length, m.tag HAVING count(*) > 1
 			) repeated`, args: []any{newestEvents}},
 		{desc: desc("mlsd_outbox_events", "Events that wait for their place in the stream, up to 10000."), sql: `
-			SELECT count(*) FROM (SELECT FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
+			SELECT least(coalesce(sum(coalesce(cardinality(seqs), 1)), 0), $1)
+			FROM (SELECT seqs FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_outbox_oldest_seconds", "Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `
 			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1), 0)`},
 		{desc: desc("mlsd_erasures_running", "Erasures of accounts that have not ended."), sql: `

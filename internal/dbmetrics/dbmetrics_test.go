@@ -74,8 +74,12 @@ func TestFigures(t *testing.T) {
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
 		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0, "mlsd_welcomes_many_attempts": 0,
 		"mlsd_erasures_running": 0, "mlsd_erasure_oldest_batch_seconds": 0,
-		"mlsd_wal_archive_failing": 0,
+		"mlsd_wal_archive_failing": 0, "mlsd_outbox_events": 0,
 	})
+	execute(t, db, `
+		INSERT INTO outbox (kind, convo_id, seq, created_at) VALUES (3, gen_random_uuid(), 1, now());
+		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
+		VALUES (1, ARRAY[gen_random_uuid(), gen_random_uuid(), gen_random_uuid()], '{1,1,1}', '{1,1,1}', now())`)
 	execute(t, db, `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, started_at, lease_expires_at)
 		SELECT 'mlsd', 'push', '', n::text, '', '{}', '', now(), now() + interval '1 day', 'processing', now(),
@@ -108,7 +112,7 @@ func TestFigures(t *testing.T) {
 		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 4, "mlsd_welcomes_many_attempts": 2, "mlsd_key_packages available": 7,
 		"mlsd_key_packages last_resort": 2, "mlsd_key_package_signals low": 1, "mlsd_audit_rows_last_hour welcome": 3,
 		"mlsd_overdue_rows welcomes": 3, "mlsd_overdue_rows records": 2, "mlsd_overdue_rows key_packages": 0,
-		"mlsd_erasures_running": 2,
+		"mlsd_erasures_running": 2, "mlsd_outbox_events": 4,
 	})
 	for name, least := range map[string]float64{
 		"mlsd_welcome_oldest_in_flight_seconds": 1800, "mlsd_reservation_oldest_lapsed_seconds": 180,

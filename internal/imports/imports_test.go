@@ -27,7 +27,7 @@ func allowed() map[string][]string {
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "console", "erasure", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
-			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage", "internal/worker", "devserver",
+			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "devserver",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
@@ -70,13 +70,13 @@ func allowed() map[string][]string {
 		"internal/tombstone": {},
 		"internal/relay":     {"accounts"},
 		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/tracing", "internal/usage"),
+			"push", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage"),
 		"consent":              {"internal/pgpool", "internal/tombstone"},
 		"convos":               domain("internal/tombstone", "internal/nsid", "consent", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota"),
 		"messages":             domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
 		"welcome":              domain("internal/tombstone", "internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint"),
 		"keypackages":          domain("internal/tombstone", "consent", "idem", "outbox"),
-		"events":               domain("internal/tombstone", "messages", "outbox", "push", "internal/failpoint", "internal/tracing", "internal/worker"),
+		"events":               domain("internal/tombstone", "messages", "migrations", "outbox", "push", "internal/failpoint", "internal/standby", "internal/tracing", "internal/worker"),
 		"outbox":               {},
 		"push":                 {"internal/tombstone", "idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/tracing", "internal/worker"},
 		"idem":                 {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool"},
@@ -103,6 +103,7 @@ func allowed() map[string][]string {
 		"internal/batch":       {"internal/tracing"},
 		"internal/tracing":     {},
 		"internal/outage":      {"internal/pgpool"},
+		"internal/standby":     {"internal/pgpool", "internal/ratelog"},
 		"internal/ratelog":     {},
 		"internal/k256":        {},
 		"internal/sessions":    {"internal/serviceauth", "internal/tombstone"},
@@ -117,6 +118,7 @@ func forTests() map[string][]string {
 		"internal/mlstest":              {"mls"},
 		"internal/promtest":             {},
 		"internal/serviceauth/authtest": {"internal/serviceauth"},
+		"internal/standby/standbytest":  {"internal/pgpool", "internal/pgtest", "internal/standby"},
 		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
 		"clientsim/testbed/testbedtest": {"clientsim/testbed"},
 		"internal/lexgen/examples":      {"lexicons"},
@@ -143,7 +145,7 @@ func foreign() []foreignRule {
 		// modules.
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
-			"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/mutants",
+			"internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/standby/standbytest", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
 		}},
 	}

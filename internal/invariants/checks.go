@@ -4,6 +4,24 @@ package invariants
 // convo, if the promise is about convos, and a text.
 type check struct{ promise, sql string }
 
+// entryEvents are the events of log entries, those that wait included, of the convo $1 or of all. No
+// index leads from a convo to a row of events that it shares with others. So for one convo the index
+// of the stream stands for those rows, as far as it has been written; the check of the index compares
+// the two.
+const entryEvents = `
+				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM single_events WHERE kind <= 3 AND $1::uuid IS NULL
+				UNION ALL SELECT convo_id, 0, stream_seq, 0, seq FROM events WHERE kind <= 3 AND convo_id = $1
+				UNION ALL
+				SELECT i.convo_id, 0, m.place, 0, m.seq FROM convo_events i CROSS JOIN LATERAL unnest(i.places, i.seqs) AS m (place, seq)
+				WHERE i.convo_id = $1 AND i.day >= (SELECT min(day) FROM event_days)
+				UNION ALL
+				SELECT m.convo_id, 0, e.stream_seq - cardinality(e.seqs) + m.ord, 0, m.seq
+				FROM events e CROSS JOIN LATERAL unnest(e.convo_ids, e.seqs) WITH ORDINALITY AS m (convo_id, seq, ord)
+				WHERE e.seqs IS NOT NULL AND e.stream_seq > (SELECT last FROM convo_events_end) AND m.convo_id = $1
+				UNION ALL
+				SELECT convo_id, 1, id, ord, seq FROM single_outbox WHERE kind <= 3 AND ($1::uuid IS NULL OR convo_id = $1)
+			`
+
 // convoChecks take the id of a convo, or NULL for all convos. For all convos, a check reads each
 // table once, not once per convo. For one convo, it finds the rows by the id. PostgreSQL makes the
 // plan for the given argument.
@@ -67,10 +85,7 @@ var convoChecks = []check{
 		FROM (
 			SELECT c.id, m.seq, m.created_at, count(t.seq) AS published
 			FROM convos c JOIN messages m ON m.convo_id = c.id
-			LEFT JOIN (
-				SELECT convo_id, seq FROM events WHERE kind <= 3
-				UNION ALL SELECT convo_id, seq FROM outbox WHERE kind <= 3
-			) t ON t.convo_id = c.id AND t.seq = m.seq
+			LEFT JOIN (` + entryEvents + `) t ON t.convo_id = c.id AND t.seq = m.seq
 			WHERE ($1::uuid IS NULL OR c.id = $1)
 			GROUP BY c.id, m.seq, m.created_at HAVING count(t.seq) <> 1
 			-- The conditions below read all events. With OFFSET 0 PostgreSQL evaluates them only
@@ -84,11 +99,8 @@ var convoChecks = []check{
 	{"events in the log's order", `
 		SELECT id, format('entry %s comes after entry %s', seq, before)
 		FROM (
-			SELECT c.id, t.seq, lag(t.seq) OVER (PARTITION BY c.id ORDER BY t.later, t.place) AS before
-			FROM convos c JOIN (
-				SELECT convo_id, 0 AS later, stream_seq AS place, seq FROM events WHERE kind <= 3
-				UNION ALL SELECT convo_id, 1, id, seq FROM outbox WHERE kind <= 3
-			) t ON t.convo_id = c.id
+			SELECT c.id, t.seq, lag(t.seq) OVER (PARTITION BY c.id ORDER BY t.later, t.place, t.ord) AS before
+			FROM convos c JOIN (` + entryEvents + `) t ON t.convo_id = c.id
 			WHERE ($1::uuid IS NULL OR c.id = $1)
 		) published
 		WHERE seq <> before + 1`},
@@ -233,14 +245,32 @@ var globalChecks = []check{
 		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key = j.id::text
 		WHERE j.state IN ('pending', 'sending') AND k.state = 'completed'`},
 	{"a dense stream", `
+		WITH places AS (
+			SELECT stream_seq, day FROM single_events
+			UNION ALL SELECT after_seq + i, day FROM reserved_places, generate_series(1, n) i
+		)
 		SELECT format('event %s comes after event %s', stream_seq, before)
-		FROM (SELECT stream_seq, lag(stream_seq) OVER (ORDER BY stream_seq) AS before FROM events) e WHERE stream_seq <> before + 1
+		FROM (SELECT stream_seq, lag(stream_seq) OVER (ORDER BY stream_seq) AS before FROM places) e WHERE stream_seq <> before + 1
 		UNION ALL
 		SELECT format('the newest event is %s, and the stream ends at %s', newest, head)
-		FROM stream, (SELECT max(stream_seq) AS newest FROM events) e WHERE newest <> head
+		FROM stream, (SELECT max(stream_seq) AS newest FROM places) e WHERE newest <> head
 		UNION ALL
 		SELECT format('%s begins at %s, with event %s', d.day, d.first_seq, min(e.stream_seq))
-		FROM event_days d LEFT JOIN events e USING (day) GROUP BY d.day, d.first_seq HAVING min(e.stream_seq) IS DISTINCT FROM d.first_seq`},
+		FROM event_days d LEFT JOIN places e USING (day) GROUP BY d.day, d.first_seq HAVING min(e.stream_seq) IS DISTINCT FROM d.first_seq`},
+	{"an index with every message that shares a row of events", `
+		WITH shared AS (
+			SELECT m.convo_id, e.stream_seq - cardinality(e.seqs) + m.ord AS place, m.seq, m.size
+			FROM events e CROSS JOIN LATERAL unnest(e.convo_ids, e.seqs, e.sizes) WITH ORDINALITY AS m (convo_id, seq, size, ord)
+			WHERE e.seqs IS NOT NULL AND e.stream_seq <= (SELECT last FROM convo_events_end)
+		), indexed AS (
+			SELECT i.convo_id, m.place, m.seq, m.size
+			FROM convo_events i CROSS JOIN LATERAL unnest(i.places, i.seqs, i.sizes) AS m (place, seq, size)
+			WHERE i.day >= (SELECT min(day) FROM event_days)
+		)
+		SELECT format('event %s, entry %s of convo %s, is not indexed', place, seq, convo_id) FROM (SELECT * FROM shared EXCEPT ALL SELECT * FROM indexed) s
+		UNION ALL
+		SELECT format('the index says that entry %s of convo %s is event %s', seq, convo_id, place)
+		FROM (SELECT * FROM indexed EXCEPT ALL SELECT * FROM shared) i`},
 	{"the stream has not gone back", `
 		SELECT format('generation %s begins after event %s, and the stream ends at %s', id, after_seq, head)
 		FROM generations, stream WHERE after_seq > head`},

@@ -24,7 +24,7 @@ const lookBack = 10000
 const repeatedMessages = `
 	WITH newest AS (
 		SELECT convo_id, seq FROM (
-			SELECT kind, convo_id, seq FROM events WHERE $1::uuid IS NULL ORDER BY stream_seq DESC LIMIT $2
+			SELECT kind, convo_id, seq FROM single_events WHERE $1::uuid IS NULL AND row_seq > (SELECT head FROM stream) - $2
 		) e WHERE kind = 1
 		UNION ALL
 		SELECT convo_id, seq FROM (

@@ -172,6 +172,38 @@ func TestKeptPromises(t *testing.T) {
 	}
 }
 
+// A message that shares a row of events has its event, before the row is indexed and after. If the
+// index lacks it, the checks of all convos and of its own notice.
+func TestSharedRows(t *testing.T) {
+	t.Parallel()
+	db, ids := validDatabase(t)
+	for _, step := range []struct {
+		sql  string
+		kept bool
+	}{
+		{`UPDATE events SET convo_ids = ARRAY[convo_id], seqs = ARRAY[seq], sizes = ARRAY[size], convo_id = NULL, seq = NULL, size = 0 WHERE kind = 1`, true},
+		{`UPDATE convo_events_end SET last = 6`, false},
+		{`CREATE TABLE convo_events_20200101 PARTITION OF convo_events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')`, false},
+		{`
+			INSERT INTO convo_events (convo_id, last, day, places, seqs, sizes)
+			SELECT convo_ids[1], stream_seq, day, ARRAY[stream_seq], seqs, sizes FROM events WHERE seqs IS NOT NULL`, true},
+		{`UPDATE convo_events SET seqs = ARRAY[seqs[1] + 1]`, false},
+	} {
+		tag, err := db.Exec(t.Context(), step.sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		violations, err := invariants.Check(t.Context(), db)
+		if err != nil || (len(violations) == 0) != step.kept {
+			t.Errorf("after %s (%s): %q, %v", step.sql, tag, violations, err)
+		}
+		violations, err = invariants.CheckConvo(t.Context(), db, ids[0])
+		if err != nil || (len(violations) == 0) != step.kept {
+			t.Errorf("of the convo, after %s: %q, %v", step.sql, violations, err)
+		}
+	}
+}
+
 // Expired events are no violation.
 func TestExpiredEvents(t *testing.T) {
 	t.Parallel()

@@ -136,6 +136,37 @@ var mutants = []mutant{
 	{"epoch-in-replay", "TestEpochInReplay", []edit{
 		{"idem.Store.replay", `Body: rec.response`, `Body: []byte("{\"success\":true}")`}}},
 
+	// Reads from a standby
+	{"a standby that is behind is read", "internal/standby.TestStandbyIsBehind", []edit{
+		{"internal/standby.session.lacks", `max(upTo-has, 0)`, `max(upTo-has, 0) * 0`}}},
+	{"a removed member reads from a standby that is behind", "TestStandbyBehind", []edit{
+		{"internal/standby.session.lacks", `max(upTo-has, 0)`, `max(upTo-has, 0) * 0`}}},
+	{"a read takes the answer to an earlier question", "internal/standby.TestReadsSeeEarlierWrites", []edit{
+		{"internal/standby.Reads.await", `waiting := r.next`, `waiting := r.next
+	if r.asked != nil {
+		waiting = r.asked
+	}`}}},
+	{"WAL that is not flushed is forgotten", "internal/standby.TestCommitsDoNotWaitForTheDisk", []edit{
+		{"internal/standby.flushed", `WHEN 'off'`, `WHEN 'no'`}}},
+	{"a promoted standby is read", "internal/standby.TestStandbyIsPromoted", []edit{
+		{"internal/standby.session.lacks", `if !standby {`, `if false {`}}},
+	{"a standby of the primary before is read", "internal/standby.TestStandbyOfThePrimaryBefore", []edit{
+		{"internal/standby.prove", `there.id != here.id || !there.begun.Equal(here.begun)`, `false`}}},
+	{"a generation of another timeline is proof", "internal/standby.TestPrimaryIsNotRecorded", []edit{
+		{"internal/standby.prove", `AND g.timeline =`, `OR g.timeline =`}}},
+	{"a standby of another database is read", "internal/standby.TestCheck", []edit{
+		{"internal/standby.compare", `case here.system != there.system, here.database != there.database:`, `case here.system != there.system:`}}},
+	{"a standby of another PostgreSQL is read", "cmd/mlsd.TestStandbyOfAnotherDatabase", []edit{
+		{"cmd/mlsd.lifecycle.checkStandby", `errors.Is(err, standby.ErrNotStandby)`, `err != nil`}}},
+	{"a read fails with the standby", "internal/standby.TestStandbyStops", []edit{
+		{"internal/standby.session.failed", `return s.reads.Err() != nil || pgpool.Code(err) != "" || pgpool.Unavailable(err)`, `return false`}}},
+	{"a read waits for a standby that hangs", "internal/standby.TestStandbyHangs", []edit{
+		{"internal/standby.session.read", `defer context.AfterFunc(s.reads, cancel)()`, ``}}},
+	{"an export lacks tables without WAL", "TestReadsFromStandby", []edit{
+		{"internal/standby.session.failed", `pgpool.Code(err) != "" ||`, ``}}},
+	{"a read has two servers", "internal/standby.TestNameLeadsElsewhere", []edit{
+		{"internal/standby.open", `pool.ConnConfig.ValidateConnect = s.validate`, ``}}},
+
 	// Usage of keys, and lifetimes that are set
 	{"an account that is being erased leaves rows of requests", "TestWhoLeavesNoRow", []edit{
 		{"api.identity.set", `standing.Status == accounts.Erasing`, `standing.Status == ""`}}},
@@ -255,6 +286,10 @@ var mutants = []mutant{
 		{"events.Subscription.Request", `mine := e.DID == s.did && (`, `mine := e.DID != "" && (`}}},
 
 	// The database
+	{"an empty parameter is NULL", "internal/pgpool.TestParameters", []edit{
+		{"internal/pgpool.parameters.release", `p.buffer = make([]byte, 0, firstParameters)`, `p.buffer = nil`}}},
+	{"parameters of the transaction before", "internal/pgpool.TestParameters", []edit{
+		{"internal/pgpool.parameters.release", `p.values, p.formats, p.buffer = p.values[:0], p.formats[:0], p.buffer[:0]`, `p.buffer = p.buffer[:0]`}}},
 	{"sessions that a pooler shares", "internal/pgpool.TestPooler", []edit{ // E11
 		{"internal/pgpool.compareSessions", `others == session`, `others == 0`},
 		{"internal/pgpool.compareSessions", `now != session`, `now == 0`}}},
@@ -362,6 +397,8 @@ var mutants = []mutant{
 		c.iss = c.sub
 	}
 	return Verified{Caller: c.iss`}}},
+	{"a convo's id in capitals", "TestStrangers", []edit{
+		{"api.convoID", `"ABCDEF"`, `"GHIJKL"`}}},
 	{"removed member reads on", "TestRemovedMemberReadsNothing", []edit{
 		{"convos.Authorise", `if left {`, `if left && m.Epoch < 0 {`}}},
 	{"removed member reads on (messages)", "TestRemovedMemberReadsNothing", []edit{
@@ -503,6 +540,16 @@ var mutants = []mutant{
 		{"internal/serviceauth.Validator.verifyWithKeyOfIssuer", `if charge.admit(ctx) != nil {`, `if charge == nil {`}}},
 	{"a stale key while the server is busy", "internal/serviceauth.TestStaleKeyWhileBusy", []edit{
 		{"internal/serviceauth.outage", `&& !errors.Is(err, ErrBusy)`, ``}}},
+	{"5,000 who return are 5,000 reads", "internal/serviceauth.TestReturn", []edit{
+		{"internal/serviceauth.newSharedKeys", `Batch: readsOfCall`, `Batch: 1`}}},
+	{"5,000 who return are 5,000 look-ups", "internal/serviceauth.TestReturn", []edit{
+		{"internal/serviceauth.newSharedKeys", `Queue: readsWaiting`, `Queue: readsOfCall`}}},
+	{"shares leave the load no time", "clientsim/bench.TestBadShares", []edit{
+		{"clientsim/bench.Config.checkShares", `cores+s.Load > float64`, `cores > float64`}}},
+	{"a subscriber without all events", "clientsim/bench.TestCheckEvents", []edit{
+		{"clientsim/bench.bench.checkEvents", `got > most`, `got > 2*most`}}},
+	{"the figures of a full machine", "clientsim/bench/report.TestScaleTables", []edit{
+		{"clientsim/bench/report.arranged.full", `< leastIdle`, `< 0`}}},
 	{"others push out accounts that verified", "internal/serviceauth.TestVerifiedKeysStay", []edit{
 		{"internal/serviceauth.CachedDirectory.Verified", `c.verified.Add(did, known)`, `c.others.Add(did, known)`}}},
 	{"a key comes back after Forget", "internal/serviceauth.TestForget", []edit{
@@ -519,6 +566,34 @@ var mutants = []mutant{
 		{"api.chargesAddress", `errors.Is(err, serviceauth.ErrHost), `, ``}}},
 	{"an outage is charged to callers", "api.TestFailedLookupsAreCharged", []edit{
 		{"internal/serviceauth.Validator.checkSignature", `|| ctx.Err() == nil && notTheCallersFault(err)`, ``}}},
+	{"messages wait with claims", "api.TestCheapPassesDear", []edit{
+		{"api.Server.call", `if cl.route.dear {`, `if cl.route.dear || cl.route.Method.NSID != "" {`}}},
+	{"claims do not wait", "api.TestCheapPassesDear", []edit{
+		{"api.Server.call", `if cl.route.dear {`, `if cl.route.dear && cl.route.Method.NSID == "" {`}}},
+	{"one caller has all turns", "api.TestAdmissionTakesTurns", []edit{
+		{"api.admission.admit", `a.turns = append(a.turns, next)`, `a.turns = append([]*line{next}, a.turns...)`}}},
+	{"requests that wait for a lock keep all others waiting", "api.TestAdmissionOfThoseWhoWait", []edit{
+		{"api.admission.leaveOnce", `time.AfterFunc(admittedFor, once)`, `time.AfterFunc(time.Hour, once)`}}},
+	{"a late request leaves twice", "api.TestAdmissionOfThoseWhoWait", []edit{
+		{"api.admission.leaveOnce", `sync.OnceFunc(func() {`, `(func() {`}}},
+	{"who hangs up is admitted for ever", "api.TestAdmissionOfTheGone", []edit{
+		{"api.admission.abandon", `a.free++`, ``}}},
+	{"the queue of dear requests has no end", "api.TestAdmissionIsBounded", []edit{
+		{"api.admission.enqueue", `a.waiting >= maxWaiting`, `a.waiting > 2*maxWaiting`}}},
+	{"one caller fills the queue of dear requests", "api.TestAdmissionIsBounded", []edit{
+		{"api.admission.enqueue", `len(of.admitted) >= maxWaitingOfCaller`, `len(of.admitted) > maxWaiting`}}},
+	{"a batch of Welcomes takes no rest", "internal/batch.TestRests", []edit{
+		{"internal/batch.Batcher.runAll", `b.limits.Rests && b.Waiting() > 0`, `false`}}},
+	{"a lone item waits for a rest", "internal/batch.TestRests", []edit{
+		{"internal/batch.Batcher.runAll", `b.limits.Rests && b.Waiting() > 0`, `b.limits.Rests`}}},
+	{"a transaction for each getWelcome", "welcome.TestFetchedTogether", []edit{
+		{"welcome.Service.Fetch", `if wait {`, `if wait || d.to.DID != "" {`}}},
+	{"poison for all (fetches)", "welcome.TestFetchedTogether", []edit{
+		{"welcome.attempt", `case n > 1:`, `case n > 0:`}}},
+	{"a slow step is followed by as long a pause", "events.TestPauseAfter", []edit{
+		{"events.pauseAfter", `min(max(took, leastPause), mostPause)`, `max(took, leastPause)`}}},
+	{"newcomers come all at once", "cmd/mlsd.TestNewcomers", []edit{
+		{"cmd/mlsd.newcomers.Accept", `n.rate.Wait(context.Background())`, `context.Background().Err()`}}},
 	{"messages wait for the memory of pages", "api.TestPagesLeaveMemory", []edit{
 		{"api.memory.forAnswer", `m.smallAnswers`, `m.largeAnswers`}}},
 	{"small bodies wait for the memory of large ones", "api.TestDeclaredBodiesTakeNothing", []edit{
@@ -553,7 +628,7 @@ var mutants = []mutant{
 	{"late-convo", "events.TestLateConvo", []edit{
 		{"events.Hub.publishMembership", `h.addConvo(s, e.ConvoID)`, ``}}},
 	{"one-leader-lost", "events.TestOneLeaderLost", []edit{
-		{"events.Sequencer.round", `time.Since(s.tried) >= electEvery`, `s.tried.IsZero()`}}},
+		{"events.Sequencer.round", `time.Since(s.tried) >= s.group.patience()`, `s.tried.IsZero()`}}},
 	{"removed-still-streams", "events.TestRemovedStillStreams", []edit{
 		{"events.Hub.publishMembership", `if joined {`, `if joined || !joined {`}}},
 	{"removed-still-streams (catching up)", "events.TestRemovedStillStreams", []edit{
@@ -561,25 +636,64 @@ var mutants = []mutant{
 	{"the roster is not the stream", "events.TestLateMembership", []edit{
 		{"events.Subscription.begin", `c.rewind(changes)`, ``}}},
 	{"a gap before the live events", "events.TestSixteenWriters", []edit{
-		{"events.Hub.attach", `if since > 0 {`, `if since > 1<<20 {`}}},
+		{"events.Hub.attach", `h.offerMissed(s, h.memory.after(s.position))`, `h.offerMissed(s, nil)`}}},
 	{"a filter hides a device", "events.TestWhoCountsAsConnected", []edit{
 		{"events.Hub.Subscribe", `if r.Convos != nil { s.device`, `if r.Convos != nil && r.DeviceID == "" { s.device`}}},
 	{"a reader of the table stops the stream", "events.TestReaderOfTheTable", []edit{
 		{"events.Sequencer.round", `s.maintainDue = time.Now().Add(maintainAgain)`, `s.maintainDue = time.Now().Add(maintainAgain); return 0, err`}}},
 	{"days are dropped in silence", "events.TestDroppedWhileCatchingUp", []edit{
-		{"events.catchUp.find", `first > c.position+1 ||`, `first > c.position+1 && first < 0 ||`}}},
+		{"events.catchUp.findInTable", `first > c.position+1 ||`, `first > c.position+1 && first < 0 ||`}}},
 	{"a lost event's place is as good as its successor's", "events.TestDatabaseGoesBack", []edit{
 		{"events.generations.resolve", `if later.after < place {`, `if later.after < place && later.after < 0 {`}}},
 	{"a reader of the table reads on in another generation", "events.TestCatchUpNoticesGeneration", []edit{
-		{"events.catchUp.find", `|| newest != c.s.of.newest().id`, ``}}},
+		{"events.catchUp.findInTable", `|| newest != c.s.of.newest().id`, ``}}},
 	{"places of a generation that is not recorded", "events.TestSequencerRecordsGeneration", []edit{
 		{"events.Sequencer.adopt", `all, err := checkServer(ctx, s.conn, now.of)`, `all, err := now.of, error(nil)`}}},
 	{"the leader does not see that the stream goes back", "events.TestDatabaseGoesBack", []edit{
 		{"events.Sequencer.step", `AND $4 = (SELECT head FROM stream) AND $5 = (SELECT max(id) FROM generations)`, `AND $4::bigint >= 0 AND $5::bigint >= 0`},
 		{"events.Sequencer.step", `return 0, errWentBack`, ``},
-		{"events.Sequencer.adopt", `now.head < s.head || !elected`, `!elected`}}},
+		{"events.Sequencer.adopt", `now.end < s.head || !elected`, `!elected`}}},
 	{"the floor does not wait for low ids", "events.TestFloorWaitsForLowIDs", []edit{
 		{"events.Sequencer.seekFloor", `len(f.writers) == 0`, `true`}}},
+	{"a hub reads on behind reserved places", "events.TestReadersWaitForReservedPlaces", []edit{
+		{"events.tail.next", `AND stream_seq <= coalesce(( … ), 9223372036854775807)`, ``}}},
+	{"a hub begins behind reserved places", "events.TestReadersWaitForReservedPlaces", []edit{
+		{"events.readStream", `coalesce(r.after_seq, s.head)`, `s.head`}}},
+	{"a new leader does not fill what the last one has reserved", "events.TestReadersWaitForReservedPlaces", []edit{
+		{"events.Sequencer.findReserved", `s.reserved = &p`, `s.reserved = nil`}}},
+	{"later rows do not wait for the barrier", "events.TestOrderOverChange", []edit{
+		{"events.Sequencer.reserve", `AND ($1 = 0 OR NOT EXISTS (SELECT FROM outbox WHERE id > (SELECT floor FROM known) AND id <= $3))`, ``}}},
+	{"the number of sequencers changes under reserved places", "events.TestChangeWaitsForPlaces", []edit{
+		{"events.waitForPlaces", `case !open:`, `case !open || open:`}}},
+	{"a generation begins behind reserved places", "events.TestGenerationWithReservedPlaces", []edit{
+		{"events.beginGeneration", `coalesce((SELECT min(after_seq) FROM reserved_places), head)`, `head`}}},
+	{"convos of several sequencers share a row", "messages.TestSharedRows", []edit{
+		{"messages/append.sql", `, CASE WHEN EXISTS (SELECT FROM schema_support WHERE version = 29) THEN outbox_sequencer(convo_id, NULL, (SELECT sequencers FROM stream)) END`, ``}}},
+	{"messages share rows beside a node that cannot read them", "messages.TestSharedRows", []edit{
+		{"messages/append.sql", `OR NOT EXISTS (SELECT FROM schema_support WHERE version = 28)`, ``}}},
+	{"a proposal loses its place", "messages.TestSharedRows", []edit{
+		{"messages/append.sql", `WHEN EXISTS (SELECT FROM appended WHERE kind <> 1) OR NOT`, `WHEN kind <> 1 OR NOT`}}},
+	{"shared rows are allowed at once", "events.TestSharedRowsAreAllowed", []edit{
+		{"events.Sequencer.allowSharedRows", `allowed := s.alone && !older`, `allowed := !older`}}},
+	{"a new hub does not remember what is not indexed", "events.TestHubRemembersWhatIsNotIndexed", []edit{
+		{"events.Hub.remember", `from < s.head`, `from < 0`}}},
+	{"the index goes on over the end of a day", "events.TestIndex", []edit{
+		{"events/index_events.sql", `AND day = next.day`, ``}}},
+	{"the window grows out of its type", "events.TestWindowHasABound", []edit{
+		{"events.catchUp.move", `min(4*c.window, mostWindow)`, `4*c.window`}}},
+	{"the index stands still after dropped days", "events.TestIndexAfterDroppedDays", []edit{
+		{"events/index_events.sql", `stream_seq > next.before AND stream_seq <= next.before + $2`, `stream_seq > done.last AND stream_seq <= done.last + $2`}}},
+	{"a reader goes on without the index", "events.TestReaderWaitsForIndex", []edit{
+		{"events.catchUp.find", `c.waits = c.position >= indexed && !remembered`, `c.waits = false`}}},
+	{"several sequencers beside a node that knows one", "events.TestOldNodesForbidSequencers", []edit{
+		{"events.checkNodes", `n.Schema < sequencersSchema`, `n.Schema > 1<<30`}}},
+	{"the floor rises over another sequencer's rows", "events.TestFloorOfSeveral", []edit{
+		{"events.Sequencer.raiseFloor", `WHERE NOT EXISTS (SELECT FROM outbox WHERE id > floor AND id <= $1)`, ``}}},
+	{"a sequencer goes on with the old number", "events.TestSequencerNoticesChange", []edit{
+		{"events.Sequencer.reserve", `AND s.sequencers = $2 AND s.barrier = $3`, ``},
+		{"events.Sequencer.reserve", `|| now != s.layout`, ``}}},
+	{"a node keeps all sequencers", "events.TestSequencersSpread", []edit{
+		{"events.Sequencer.balance", `one.leave.Store(true)`, ``}}},
 	{"commit-without-event", "convos.TestCommitWithoutEvent", []edit{
 		{"messages.AppendCommit", `, outboxed AS ( … ) SELECT seq`, ` SELECT seq`}}},
 
@@ -810,9 +924,11 @@ var mutants = []mutant{
 
 	// Sessions
 	{"a session's mac is not compared", "TestForgedSessions", []edit{
-		{"internal/sessions.parse", `key == nil || !hmac.Equal(sum, mac(prefix, key, content))`, `key == nil || !hmac.Equal(sum, sum)`}}},
+		{"internal/sessions.parse", `key == nil || !hmac.Equal(sum, key.mac(prefix, content))`, `key == nil || !hmac.Equal(sum, sum)`}}},
 	{"a refresh token is a bearer", "TestForgedSessions", []edit{
-		{"internal/sessions.mac", `h.Write([]byte(prefix))`, ``}}},
+		{"internal/sessions.macKey.mac", `h.Write([]byte(prefix))`, ``}}},
+	{"a session's mac is of earlier sessions too", "internal/sessions.TestToken", []edit{
+		{"internal/sessions.macKey.mac", `h.Reset()`, ``}}},
 	{"an expired session is accepted", "TestOldSessions", []edit{
 		{"internal/sessions.Service.Check", `!s.cfg.Now().Before(session.Expires)`, `s.cfg.Now().IsZero()`}}},
 	{"an ended session is accepted", "TestDeleteSession", []edit{

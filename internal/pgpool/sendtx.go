@@ -35,19 +35,24 @@ func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, before func
 }
 
 func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, before func() error) error {
-	statements, values := make([]*pgconn.StatementDescription, len(queries)), make([]pgx.ExtendedQueryBuilder, len(queries))
+	p := parametersPool.Get().(*parameters)
+	defer p.release()
+	statements := make([]*pgconn.StatementDescription, len(queries))
 	for i, q := range queries { // before anything is sent
 		var err error
 		if statements[i], err = conn.Prepare(ctx, q.SQL, q.SQL); err != nil { // once for each connection
 			return err
 		}
-		if err := values[i].Build(conn.TypeMap(), statements[i], q.Arguments); err != nil {
+		if err := p.add(conn.TypeMap(), statements[i], q.Arguments); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotSent, err)
 		}
 	}
 	pipeline := conn.PgConn().StartPipeline(ctx)
-	for i, v := range values {
-		pipeline.SendQueryStatement(statements[i], v.ParamValues, v.ParamFormats, v.ResultFormats)
+	values, formats := p.values, p.formats
+	for _, s := range statements { // the driver copies the values
+		n := len(s.ParamOIDs)
+		pipeline.SendQueryStatement(s, values[:n], formats[:n], resultFormats(conn.TypeMap(), s))
+		values, formats = values[n:], formats[n:]
 	}
 	results := &pipelineResults{conn.TypeMap(), pipeline}
 	var err error

@@ -91,7 +91,7 @@ func newCachedDirectory(now func() time.Time, fetch fetchKey, db Database) *Cach
 		pending:  map[syntax.DID]cachedKey{},
 	}
 	if db != nil {
-		c.shared = &sharedKeys{db: db}
+		c.shared = newSharedKeys(db)
 	}
 	return c
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/batch"
 	"mlsd/internal/pgpool"
 )
 
@@ -35,6 +36,9 @@ const (
 	maxIdentities = 1_000_000
 	// readTimeout is the longest time to read a row. Afterwards the directory is asked.
 	readTimeout = time.Second
+	// readsOfCall are the rows that one call reads, and readsWaiting those that wait for the next
+	// calls: as many as the keys that a node remembers.
+	readsOfCall, readsWaiting = 512, verifiedKeys
 )
 
 // unread is the version of a row that could not be read.
@@ -52,7 +56,24 @@ const unread = -1
 //	)
 //
 // Only a key with which a token verified gets into it. All times are of the database's clock.
-type sharedKeys struct{ db Database }
+type sharedKeys struct {
+	db    Database
+	reads *batch.Batcher[syntax.DID, storedKey]
+}
+
+func newSharedKeys(db Database) *sharedKeys {
+	s := &sharedKeys{db: db}
+	s.reads = batch.New(batch.Limits{Batch: readsOfCall, Queue: readsWaiting, Timeout: readTimeout}, s.readAll)
+	return s
+}
+
+// storedKey is a row of the table. The zero one says that there is none.
+type storedKey struct {
+	key      *string // as a did:key
+	age      time.Duration
+	version  int64
+	verified bool
+}
 
 // row is what the table knows of a DID. The zero row says that there is none.
 type row struct {
@@ -62,35 +83,54 @@ type row struct {
 	verified bool // a token of the account has verified before
 }
 
-// read returns the row of did. If the table cannot be read, the version is unread.
+// read returns the row of did. It shares a round trip with the reads that come at the same time: the
+// accounts that return to a new node are many. If the table cannot be read, the version is unread.
 func (s *sharedKeys) read(ctx context.Context, did syntax.DID) row {
 	if s == nil {
 		return row{version: unread}
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	rows, err := s.db.Query(ctx, `
-		SELECT key, clock_timestamp() - fetched_at, version, verified_at IS NOT NULL
-		FROM identity_keys WHERE did = $1`, did.String())
+	stored, err := s.reads.Do(ctx, did)
 	if err != nil {
 		return row{version: unread}
 	}
-	r, err := pgx.CollectExactlyOneRow(rows, func(found pgx.CollectableRow) (r row, err error) {
-		var key *string
-		if err = found.Scan(&key, &r.age, &r.version, &r.verified); err != nil || key == nil {
-			return r, err
-		}
-		r.key, err = atcrypto.ParsePublicDIDKey(*key)
-		return r, err
-	})
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return row{}
-	case err != nil:
+	r := row{age: max(0, stored.age), version: stored.version, verified: stored.verified}
+	if stored.key == nil {
+		return r
+	}
+	if r.key, err = atcrypto.ParsePublicDIDKey(*stored.key); err != nil {
 		return row{version: unread}
 	}
-	r.age = max(0, r.age)
 	return r
+}
+
+// readAll reads the rows of the accounts, in order.
+func (s *sharedKeys) readAll(ctx context.Context, dids []syntax.DID) ([]storedKey, error) {
+	asked := make(pgpool.Array[pgpool.Text], len(dids))
+	for i, did := range dids {
+		asked[i] = pgpool.Text(did)
+	}
+	rows, err := s.db.Query(ctx, `
+		SELECT did, key, clock_timestamp() - fetched_at, version, verified_at IS NOT NULL
+		FROM identity_keys WHERE did = ANY ($1)`, asked)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[syntax.DID]storedKey, len(dids))
+	var did syntax.DID
+	var k storedKey
+	if _, err := pgx.ForEachRow(rows, []any{(*string)(&did), &k.key, &k.age, &k.version, &k.verified}, func() error {
+		found[did] = k
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	all := make([]storedKey, len(dids))
+	for i, did := range dids {
+		all[i] = found[did]
+	}
+	return all, nil
 }
 
 // forget marks did, so that no node uses its key.

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgtest"
@@ -88,6 +92,87 @@ func TestSharedKeys(t *testing.T) {
 	exec(t, db, `UPDATE identity_keys SET fetched_at = fetched_at - interval '1 day'`)
 	if key, err := d.node(db).Resolve(t.Context(), alice); !errors.Is(err, d.err) {
 		t.Errorf("after a day: %v, %v", key, err)
+	}
+}
+
+// heldReads is a database whose first Query waits until it is released. It counts all.
+type heldReads struct {
+	*pgxpool.Pool
+	queries atomic.Int64
+	release chan struct{}
+}
+
+func (h *heldReads) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if h.queries.Add(1) == 1 {
+		<-h.release
+	}
+	return h.Pool.Query(ctx, sql, args...)
+}
+
+// All nodes have restarted, and 5,000 accounts come back to each at once. The directory is asked for
+// none, and a node reads their keys in a few calls. A key that was forgotten meanwhile is not used.
+func TestReturn(t *testing.T) {
+	t.Parallel()
+	const accounts, nodes = 5000, 3
+	db := pgtest.Database(t)
+	dids, keys := make([]syntax.DID, accounts), map[syntax.DID]atcrypto.PublicKey{}
+	some := []atcrypto.PublicKey{publicKey(t), publicKey(t), publicKey(t)}
+	before := newCachedDirectory(time.Now, func(_ context.Context, did syntax.DID, _ bool) (atcrypto.PublicKey, error) { return keys[did], nil }, db)
+	for i := range dids {
+		dids[i] = syntax.DID(fmt.Sprintf("did:plc:%024d", i))
+		keys[dids[i]] = some[i%len(some)]
+		if _, err := before.Resolve(t.Context(), dids[i]); err != nil {
+			t.Fatal(err)
+		}
+		before.Verified(dids[i], keys[dids[i]])
+		if i%maxPending == 0 || i == accounts-1 {
+			syncKeys(t, before)
+		}
+	}
+	if err := before.Forget(t.Context(), dids[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(t.Context(), `UPDATE identity_keys SET key = 'nonsense' WHERE did = $1`, dids[1].String()); err != nil {
+		t.Fatal(err)
+	}
+	for node := range nodes {
+		held := &heldReads{Pool: db, release: make(chan struct{})}
+		var fetched sync.Map
+		after := newCachedDirectory(time.Now, func(_ context.Context, did syntax.DID, _ bool) (atcrypto.PublicKey, error) {
+			fetched.Store(did, true)
+			return keys[did], nil
+		}, held)
+		var all sync.WaitGroup
+		var done atomic.Int64
+		for _, did := range dids {
+			all.Go(func() {
+				defer done.Add(1)
+				if key, err := after.Resolve(t.Context(), did); err != nil || !key.Equal(keys[did]) {
+					t.Errorf("%s: %v, %v", did, key, err)
+				}
+			})
+		}
+		for under := 0; under < accounts; runtime.Gosched() {
+			after.mu.Lock()
+			under = len(after.loading) + int(done.Load())
+			after.mu.Unlock()
+		}
+		close(held.release)
+		all.Wait()
+		asked := 0
+		for range fetched.Range {
+			asked++
+		}
+		_, forgotten := fetched.Load(dids[0])
+		_, broken := fetched.Load(dids[1])
+		if asked != 2 || !forgotten || !broken {
+			t.Errorf("node %d: the directory was asked for %d accounts, want the forgotten one and the one whose row is of no use", node, asked)
+		}
+		const few = 2 * accounts / readsOfCall
+		if n := held.queries.Load(); n > few {
+			t.Errorf("node %d: %d reads of the table, want at most %d", node, n, few)
+		}
+		t.Logf("node %d: %d look-ups at the directory, %d reads of the table", node, asked, held.queries.Load())
 	}
 }
 

@@ -135,13 +135,15 @@ func parseToken(raw string) (token, error) {
 	return token{alg: alg, claims: c, signed: raw[:len(head)+1+len(body)], signature: parts[2]}, nil
 }
 
+var segmentEncoding = base64.RawURLEncoding.Strict() // Strict makes a copy each time
+
 // decodeBase64URL is strict. It refuses padding, non-zero bits after the last byte, and line
 // breaks, which encoding/base64 ignores even in strict mode.
 func decodeBase64URL(s string) ([]byte, error) {
 	if strings.ContainsAny(s, "\r\n") {
 		return nil, invalid(reasonBase64)
 	}
-	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	b, err := segmentEncoding.DecodeString(s)
 	if err != nil {
 		return nil, &InvalidError{Reason: reasonBase64, Err: err}
 	}

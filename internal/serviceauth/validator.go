@@ -99,8 +99,8 @@ type Config struct {
 	Directory Directory
 	// Replays remembers used tokens. Required.
 	Replays ReplayStore
-	// Urgent is the method whose tokens' signatures are checked at once. At most one signature per
-	// processor is checked for all other methods together; further ones wait. So many requests of
+	// Urgent is the method whose tokens' signatures are checked at once. At most one signature per two
+	// processors is checked for all other methods together; further ones wait. So many requests of
 	// other methods do not delay the urgent one. Default: no method is urgent.
 	Urgent syntax.NSID
 	// Now is the clock for the times in tokens. Default: time.Now.
@@ -163,7 +163,7 @@ func New(cfg Config) (*Validator, error) {
 	v := &Validator{
 		audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now,
 		verified: verified, refresh: refresh, keys: keys,
-		urgent: cfg.Urgent, checking: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		urgent: cfg.Urgent, checking: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	if v.now == nil {
 		v.now = time.Now

@@ -2,9 +2,12 @@ package sessions
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"hash"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,14 +26,33 @@ const (
 
 // keys are the keys of the HMAC.
 type keys struct {
-	byID  map[int32][]byte
+	byID  map[int32]*macKey
 	order []signingKey // the oldest first
 }
 
 type signingKey struct {
 	id     int32
-	key    []byte
+	key    *macKey
 	active time.Time // by this node's clock
+}
+
+// macKey is a key of the HMAC.
+type macKey struct {
+	hashes sync.Pool // of hash.Hash, which know the key: making one costs more than a use
+}
+
+func newMACKey(key []byte) *macKey {
+	return &macKey{hashes: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+}
+
+// mac returns the HMAC-SHA256 of prefix and content.
+func (k *macKey) mac(prefix string, content []byte) []byte {
+	h := k.hashes.Get().(hash.Hash)
+	defer k.hashes.Put(h)
+	h.Reset()
+	h.Write([]byte(prefix)) // a Hash returns no error
+	h.Write(content)
+	return h.Sum(nil)
 }
 
 // signer returns the newest key that signs at now. If none does yet, it is the newest of all. ok is
@@ -48,7 +70,7 @@ func (k *keys) signer(now time.Time) (key signingKey, ok bool) {
 }
 
 // key returns a key, or nil.
-func (s *Service) key(id int32) []byte {
+func (s *Service) key(id int32) *macKey {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.keys.byID[id]
@@ -68,13 +90,13 @@ func (s *Service) readKeys(ctx context.Context) (keys, error) {
 	if err != nil {
 		return keys{}, fmt.Errorf("read the keys of sessions: %w", err)
 	}
-	found := keys{byID: map[int32][]byte{}}
+	found := keys{byID: map[int32]*macKey{}}
 	var id int32
 	var key []byte
 	var age time.Duration
 	_, err = pgx.ForEachRow(rows, []any{&id, &key, &age}, func() error {
-		found.byID[id] = key
-		found.order = append(found.order, signingKey{id: id, key: key, active: began.Add(activeAfter - age)})
+		found.byID[id] = newMACKey(key)
+		found.order = append(found.order, signingKey{id: id, key: found.byID[id], active: began.Add(activeAfter - age)})
 		key = nil // the next row has memory of its own
 		return nil
 	})

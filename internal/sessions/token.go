@@ -58,7 +58,7 @@ const (
 func invalid(reason string) error { return &serviceauth.InvalidError{Reason: reason} }
 
 // sign returns the token of a kind that says c.
-func (c *claims) sign(prefix string, key []byte) string {
+func (c *claims) sign(prefix string, key *macKey) string {
 	b := make([]byte, 0, fixedLen+len(c.did)+sha256.Size)
 	b = binary.BigEndian.AppendUint32(b, uint32(c.key))
 	b = append(b, c.id[:]...)
@@ -67,31 +67,26 @@ func (c *claims) sign(prefix string, key []byte) string {
 	b = binary.BigEndian.AppendUint64(b, uint64(c.expires.Unix()))
 	b = append(b, c.device[:]...)
 	b = append(b, c.did...)
-	return prefix + base64.RawURLEncoding.EncodeToString(append(b, mac(prefix, key, b)...))
+	return prefix + tokenEncoding.EncodeToString(append(b, key.mac(prefix, b)...))
 }
 
-func mac(prefix string, key, content []byte) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte(prefix)) // a Hash returns no error
-	h.Write(content)
-	return h.Sum(nil)
-}
+var tokenEncoding = base64.RawURLEncoding.Strict() // Strict makes a copy each time
 
 // parse reads a token of a kind and checks its mac with the key that keyOf returns for its number,
 // or nil. Until then it believes nothing else that the token says.
-func parse(prefix, token string, keyOf func(int32) []byte) (c claims, err error) {
+func parse(prefix, token string, keyOf func(int32) *macKey) (c claims, err error) {
 	text, ok := strings.CutPrefix(token, prefix)
 	if !ok || len(token) > maxToken {
 		return c, invalid(reasonForm)
 	}
-	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	b, err := tokenEncoding.DecodeString(text)
 	if err != nil || len(b) <= fixedLen+sha256.Size {
 		return c, invalid(reasonForm)
 	}
 	content, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
 	c.key = int32(binary.BigEndian.Uint32(content))
 	key := keyOf(c.key)
-	if key == nil || !hmac.Equal(sum, mac(prefix, key, content)) {
+	if key == nil || !hmac.Equal(sum, key.mac(prefix, content)) {
 		return claims{}, invalid(reasonMAC)
 	}
 	content = content[4:]

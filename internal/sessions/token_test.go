@@ -20,8 +20,8 @@ func example(did syntax.DID) claims {
 // A token says what was signed. The longest DID fits, and a longer one would not.
 func TestToken(t *testing.T) {
 	t.Parallel()
-	key := newKey()
-	keyOf := func(id int32) []byte {
+	key := newMACKey(newKey())
+	keyOf := func(id int32) *macKey {
 		if id == 7 {
 			return key
 		}
@@ -39,10 +39,10 @@ func TestToken(t *testing.T) {
 			if err != nil || got != c {
 				t.Errorf("got %+v, %v; want %+v", got, err, c)
 			}
-			if _, err := parse(prefix, token, func(int32) []byte { return newKey() }); err == nil {
+			if _, err := parse(prefix, token, func(int32) *macKey { return newMACKey(newKey()) }); err == nil {
 				t.Error("another key does")
 			}
-			if _, err := parse(prefix, token, func(int32) []byte { return nil }); err == nil {
+			if _, err := parse(prefix, token, func(int32) *macKey { return nil }); err == nil {
 				t.Error("no key does")
 			}
 		}
@@ -54,8 +54,8 @@ func TestToken(t *testing.T) {
 
 // Whatever a stranger sends, only what was signed is believed, and a changed token is refused.
 func FuzzParse(f *testing.F) {
-	key := bytes.Repeat([]byte{1}, 32)
-	keyOf := func(int32) []byte { return key }
+	key := newMACKey(bytes.Repeat([]byte{1}, 32))
+	keyOf := func(int32) *macKey { return key }
 	c := example("did:plc:ewvi7nxzyoun6zhxrhs64oiz")
 	signed := c.sign(bearerPrefix, key)
 	for _, seed := range []string{signed, signed[:40], c.sign(refreshPrefix, key), bearerPrefix, "", "eyJhbGciOiJFUzI1NiJ9.e30.x", signed + "=", signed[:len(signed)-1] + "!"} {

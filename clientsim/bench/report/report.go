@@ -55,6 +55,8 @@ type Run struct {
 	Spent      Spent                 `json:"spent"`
 	// Backlog is, in an open loop, the largest number of due requests that had not begun.
 	Backlog int64 `json:"backlog,omitempty"`
+	// Scale is set if servers and database had shares of the processors.
+	Scale *Scale `json:"scale,omitempty"`
 }
 
 // Load is what a run asks of the server.

@@ -34,15 +34,23 @@ func (s *Soak) WriteHTML(w io.Writer) error {
 
 // WriteSVG writes all pictures as one, with its own style, light or dark.
 func (s *Soak) WriteSVG(w io.Writer) error {
+	var all []*drawing
+	for _, p := range s.smalls() {
+		all = append(all, p.draw(s))
+	}
+	return writeSmalls(w, all, "a soak run, measure by measure")
+}
+
+// writeSmalls writes small pictures as one, with its own style.
+func writeSmalls(w io.Writer, all []*drawing, label string) error {
 	const columns, gap = 2, 20
-	all := s.smalls()
 	rows := (len(all) + columns - 1) / columns
 	d := &drawing{width: columns*smallWidth + (columns+1)*gap, height: float64(rows)*(smallHeight+gap) + gap}
 	d.rect("paper", 0, 0, d.width, d.height, "")
 	for i, p := range all {
-		d.place(p.draw(s), gap+float64(i%columns)*(smallWidth+gap), gap+float64(i/columns)*(smallHeight+gap))
+		d.place(p, gap+float64(i%columns)*(smallWidth+gap), gap+float64(i/columns)*(smallHeight+gap))
 	}
-	_, err := io.WriteString(w, string(d.doneWith("<style>"+styleText+".paper { fill: var(--paper) }</style>", "a soak run, measure by measure")))
+	_, err := io.WriteString(w, string(d.doneWith("<style>"+styleText+".paper { fill: var(--paper) }</style>", label)))
 	return err
 }
 

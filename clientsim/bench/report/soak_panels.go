@@ -110,13 +110,35 @@ func (s *Soak) largest(kept bool) (lines []line) {
 
 // draw draws the picture of a run.
 func (p small) draw(s *Soak) *drawing {
+	made := picture{title: joined(p.title, p.unit), log: p.log, label: p.label, early: s.length().Seconds() / 4, earlyName: "warm-up"}
+	for _, l := range p.lines {
+		made.names = append(made.names, l.name)
+		made.curves = append(made.curves, thinned(s.points(l.of), s.length(), p.peaks))
+	}
+	return made.draw(overHours(s.length(), smallFrame))
+}
+
+// picture is a small picture with its points.
+type picture struct {
+	title     string
+	names     []string // of the curves
+	curves    [][]point
+	log       bool
+	label     func(float64) string // of a tick
+	early     float64              // up to which x is shaded
+	earlyName string
+}
+
+// smallFrame is where the curves of a small picture are.
+var smallFrame = frame{left: 58, right: smallWidth - 10, top: 46, bottom: smallHeight - 26}
+
+// draw draws the picture over a horizontal scale.
+func (p picture) draw(x scale, along []tick) *drawing {
 	d := &drawing{width: smallWidth, height: smallHeight}
-	f := frame{left: 58, right: smallWidth - 10, top: 46, bottom: smallHeight - 26}
-	curves := make([][]point, len(p.lines))
+	f := smallFrame
 	least, greatest := math.Inf(1), 0.0
-	for i, l := range p.lines {
-		curves[i] = thinned(s.points(l.of), s.length(), p.peaks)
-		for _, at := range curves[i] {
+	for _, curve := range p.curves {
+		for _, at := range curve {
 			greatest = max(greatest, at.y)
 			if at.y > 0 {
 				least = min(least, at.y)
@@ -131,23 +153,23 @@ func (p small) draw(s *Soak) *drawing {
 	if p.log {
 		y, ticks = logarithmic(least, greatest, f.bottom, f.top, label)
 	}
-	x, hours := overHours(s.length(), f)
-	if len(ticks) > 0 {
-		d.rect("turn", f.left, f.top, x.at(s.length().Seconds()/4)-f.left, f.bottom-f.top, "warm-up")
+	if len(ticks) > 0 && p.early > 0 {
+		d.rect("turn", f.left, f.top, x.at(p.early)-f.left, f.bottom-f.top, p.earlyName)
 	}
 	d.across(f, y, ticks)
-	d.upwards(f, x, hours)
-	d.text("label", "start", 0, 14, joined(p.title, p.unit))
+	d.upwards(f, x, along)
+	d.text("label", "start", 0, 14, p.title)
 	at := 0.0
-	for i, l := range p.lines {
+	for i, name := range p.names {
 		class := fmt.Sprintf("s%d", i%series)
-		for j, v := range curves[i] {
-			curves[i][j] = point{x.at(v.x), y.at(v.y)}
+		placed := make([]point, len(p.curves[i]))
+		for j, v := range p.curves[i] {
+			placed[j] = point{x.at(v.x), y.at(v.y)}
 		}
-		d.path("curve "+class, curves[i], l.name)
+		d.path("curve "+class, placed, name)
 		d.line("curve "+class, at, 32, at+16, 32)
-		d.text("tick", "start", at+21, 36, l.name)
-		at += 21 + 12 + 6.8*float64(utf8.RuneCountInString(l.name))
+		d.text("tick", "start", at+21, 36, name)
+		at += 21 + 12 + 6.8*float64(utf8.RuneCountInString(name))
 	}
 	return d
 }

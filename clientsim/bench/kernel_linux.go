@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"os"
 	"syscall"
 	"time"
 )
@@ -10,3 +11,6 @@ func kernelSleep(d time.Duration) {
 	t := syscall.NsecToTimespec(int64(d))
 	_ = syscall.Nanosleep(&t, nil)
 }
+
+// flush is what PostgreSQL does at each COMMIT.
+func flush(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }

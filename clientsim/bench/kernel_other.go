@@ -2,6 +2,11 @@
 
 package bench
 
-import "time"
+import (
+	"os"
+	"time"
+)
 
 func kernelSleep(d time.Duration) { time.Sleep(d) }
+
+func flush(f *os.File) error { return f.Sync() }

@@ -1,0 +1,368 @@
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Scale is what a run says whose servers and database had shares of the processors.
+type Scale struct {
+	Sequencers int  `json:"sequencers"`        // of the event stream
+	Standby    bool `json:"standby,omitempty"` // servers read from one
+	// Shares are those of the database first, then of its standby, then of each server that ran.
+	Shares   []Share    `json:"shares"`
+	Events   *Operation `json:"events,omitempty"`   // that subscribers got; the latency is from createdAt to the arrival of some
+	WAL      int64      `json:"wal"`                // bytes
+	Batch    float64    `json:"batch"`              // messages of one transaction, on average
+	Idle     float64    `json:"idle"`               // part of all processor time that nobody used
+	Resident int64      `json:"resident,omitempty"` // memory of the first server before the run, in bytes
+}
+
+// Share is a share of the processors, and how much of it was used.
+type Share struct {
+	Name      string        `json:"name"`
+	Cores     float64       `json:"cores"`
+	Used      time.Duration `json:"used"`
+	Periods   int64         `json:"periods"`
+	Throttled int64         `json:"throttled"` // periods at whose end a process had to wait
+}
+
+// Names of shares. Those of the servers are others.
+const (
+	ShareDatabase = "database"
+	ShareStandby  = "standby"
+)
+
+// leastIdle is the part of the processor time that nobody used if the shares alone limit the rates.
+const leastIdle = 0.05
+
+// arranged is what was measured of one arrangement: its runs by what they do.
+type arranged struct {
+	name  string // such as 4 nodes
+	line  string // what sets it apart besides the number of nodes
+	nodes int
+	idle  int // subscribers, if these vary and not the nodes
+	runs  map[string][]*Run
+}
+
+// What a run does stands before the name of its arrangement.
+const (
+	sends = "send"
+	reads = "read"
+	halfs = "half"
+)
+
+// arrangements returns all arrangements, in the order in which they were measured first.
+func (r *Report) arrangements() (all []*arranged) {
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		if run.Scale == nil {
+			continue
+		}
+		does, name, ok := strings.Cut(run.Variant, ofServer)
+		if !ok {
+			does, name = halfs, run.Variant
+		}
+		at := slices.IndexFunc(all, func(s *arranged) bool { return s.name == name })
+		if at < 0 {
+			s := &arranged{name: name, nodes: run.Load.Servers, runs: map[string][]*Run{}}
+			s.line = joined(plural(run.Scale.Sequencers, "sequencer"), map[bool]string{true: "a standby"}[run.Scale.Standby])
+			if !ok {
+				s.idle = run.Load.Subscribers
+			}
+			at, all = len(all), append(all, s)
+		}
+		all[at].runs[does] = append(all[at].runs[does], run)
+	}
+	return all
+}
+
+// rate is the median of the turns.
+func (s *arranged) rate(does string) float64 {
+	var rates []float64
+	for _, run := range s.runs[does] {
+		rates = append(rates, run.rate(all))
+	}
+	return median(rates)
+}
+
+// events is how many events arrived per second, in the median of the turns.
+func (s *arranged) events(does string) float64 {
+	var rates []float64
+	for _, run := range s.runs[does] {
+		if run.Scale.Events != nil {
+			rates = append(rates, float64(run.Scale.Events.Done)/run.Took.Seconds())
+		}
+	}
+	return median(rates)
+}
+
+// answers are the latencies of all requests, and arrivals those of events.
+func (s *arranged) answers(does string) *Latency {
+	return (&group{runs: s.runs[does]}).latency(all)
+}
+
+func (s *arranged) arrivals(does string) *Latency {
+	merged := NewLatency()
+	for _, run := range s.runs[does] {
+		if run.Scale.Events != nil {
+			merged.Merge(run.Scale.Events.Latency.Histogram)
+		}
+	}
+	return merged
+}
+
+// part is what was used of the shares of some.
+type part struct {
+	used      float64 // of the share; 1: all of it
+	cores     float64 // used
+	perDone   float64 // µs for each request done
+	throttled float64 // part of the periods
+}
+
+// share sums the shares that are chosen by name.
+func (s *arranged) share(does string, chosen func(name string) bool) part {
+	var used, had time.Duration
+	var took float64
+	var periods, throttled, done int64
+	for _, run := range s.runs[does] {
+		for _, share := range run.Scale.Shares {
+			if chosen(share.Name) {
+				used += share.Used
+				had += time.Duration(share.Cores * float64(run.Took))
+				periods, throttled = periods+share.Periods, throttled+share.Throttled
+			}
+		}
+		took, done = took+run.Took.Seconds(), done+run.done(all)
+	}
+	return part{
+		used: used.Seconds() / had.Seconds(), cores: used.Seconds() / took, perDone: micros(used) / float64(done),
+		throttled: float64(throttled) / float64(periods),
+	}
+}
+
+func isDatabase(name string) bool { return name == ShareDatabase }
+func isStandby(name string) bool  { return name == ShareStandby }
+func isNode(name string) bool     { return !isDatabase(name) && !isStandby(name) }
+
+// of is the median of a figure over the turns.
+func (s *arranged) of(does string, figure func(*Run) float64) float64 {
+	var values []float64
+	for _, run := range s.runs[does] {
+		values = append(values, figure(run))
+	}
+	return median(values)
+}
+
+func perMessage(run *Run) float64 { return float64(run.Scale.WAL) / float64(run.done(all)) }
+func batchOf(run *Run) float64    { return run.Scale.Batch }
+func residentOf(run *Run) float64 { return float64(run.Scale.Resident) / mib }
+
+// full reports whether the machine had no time left in some run. Then its figures mean nothing.
+func (s *arranged) full() bool {
+	for _, runs := range s.runs {
+		if slices.ContainsFunc(runs, func(run *Run) bool { return run.Scale.Idle < leastIdle }) {
+			return true
+		}
+	}
+	return false
+}
+
+func percentText(v float64) string {
+	if math.IsNaN(v) {
+		return none
+	}
+	return fmt.Sprintf("%.0f %%", 100*v)
+}
+
+// WriteScale writes the figures as tables in Markdown.
+func (r *Report) WriteScale(w io.Writer) error {
+	all := r.arrangements()
+	if len(all) == 0 {
+		return errors.New("nothing was measured with shares of the processors")
+	}
+	var text strings.Builder
+	durable, _ := r.Database.durable()
+	fmt.Fprintf(&text, "%s, %s; PostgreSQL %s, %s; %s.\n\n", r.Machine.text(), r.Began.UTC().Format(time.DateOnly), r.Database.Version, durable, r.loadText())
+	if all[0].runs[sends] == nil {
+		writeIdle(&text, all)
+	} else {
+		writeNodes(&text, all)
+	}
+	for _, s := range all {
+		if s.full() {
+			fmt.Fprintf(&text, "\n**The machine was full: the figures of %s mean nothing.**\n", s.name)
+		}
+	}
+	if r.Verdict != nil {
+		fmt.Fprintf(&text, "\n%s. %s.\n", r.Verdict.text(), r.Verdict.counts())
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+func writeNodes(w io.Writer, all []*arranged) {
+	fmt.Fprint(w, "| | messages/s | ÷ first | events/s | pages/s | ÷ first | half the rate: answer p50, p99 | event p50, p99 |\n|---|---|---|---|---|---|---|---|\n")
+	for _, s := range all {
+		answers, arrivals := s.answers(halfs), s.arrivals(halfs)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s, %s | %s, %s |\n", s.name,
+			significant(s.rate(sends)), significant(s.rate(sends)/all[0].rate(sends)), significant(s.events(sends)),
+			significant(s.rate(reads)), significant(s.rate(reads)/all[0].rate(reads)),
+			answers.text(50), answers.text(99), arrivals.text(50), arrivals.text(99))
+	}
+	fmt.Fprint(w, "\n| messages as fast as possible | database: of its share, throttled | servers: of their shares, throttled | database, servers: µs per message "+
+		"| messages per transaction | WAL per message |\n|---|---|---|---|---|---|\n")
+	for _, s := range all {
+		database, nodes := s.share(sends, isDatabase), s.share(sends, isNode)
+		fmt.Fprintf(w, "| %s | %s, %s | %s, %s | %s, %s | %s | %s B |\n", s.name, percentText(database.used), percentText(database.throttled),
+			percentText(nodes.used), percentText(nodes.throttled), significant(database.perDone), significant(nodes.perDone),
+			significant(s.of(sends, batchOf)), significant(s.of(sends, perMessage)))
+	}
+	fmt.Fprint(w, "\n| pages as fast as possible | database: of its share | standby: of its share | servers: of their shares | database, servers: µs per page |\n"+
+		"|---|---|---|---|---|\n")
+	for _, s := range all {
+		database, standby, nodes := s.share(reads, isDatabase), s.share(reads, isStandby), s.share(reads, isNode)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s, %s |\n", s.name, percentText(database.used), percentText(standby.used), percentText(nodes.used),
+			significant(database.perDone), significant(nodes.perDone))
+	}
+}
+
+func writeIdle(w io.Writer, all []*arranged) {
+	fmt.Fprint(w, "| idle subscribers | memory of one server | of a subscriber | servers: of a core | database: of a core | answer p50, p99 | event p50, p99 |\n|---|---|---|---|---|---|---|\n")
+	base := all[0]
+	for _, s := range all {
+		each := none
+		if n := s.idle - base.idle; n > 0 {
+			each = significant((s.of(halfs, residentOf)-base.of(halfs, residentOf))*1024*float64(s.nodes)/float64(n)) + " KiB"
+		}
+		answers, arrivals := s.answers(halfs), s.arrivals(halfs)
+		fmt.Fprintf(w, "| %s | %s MiB | %s | %s | %s | %s, %s | %s, %s |\n", thousands(int64(s.idle)), significant(s.of(halfs, residentOf)), each,
+			percentText(s.share(halfs, isNode).cores), percentText(s.share(halfs, isDatabase).cores),
+			answers.text(50), answers.text(99), arrivals.text(50), arrivals.text(99))
+	}
+}
+
+// WriteScaleSVG writes the same figures as small pictures in one, light or dark.
+func (r *Report) WriteScaleSVG(w io.Writer) error {
+	found := r.arrangements()
+	if len(found) == 0 {
+		return errors.New("nothing was measured with shares of the processors")
+	}
+	var drawn []*drawing
+	for _, p := range scalePictures(found) {
+		x, ticks := overCounts(found, smallFrame)
+		drawn = append(drawn, p.draw(x, ticks))
+	}
+	return writeSmalls(w, drawn, "what servers with shares of the processors do")
+}
+
+// count is what varies: servers, or idle subscribers.
+func (s *arranged) count() float64 {
+	if s.runs[sends] == nil {
+		return float64(s.idle)
+	}
+	return float64(s.nodes)
+}
+
+// overCounts is the scale of what varies, with a tick for each value.
+func overCounts(all []*arranged, f frame) (scale, []tick) {
+	most := 1.0
+	var ticks []tick
+	for _, s := range all {
+		at := s.count()
+		most = max(most, at)
+		if !slices.ContainsFunc(ticks, func(t tick) bool { return t.at == at }) {
+			ticks = append(ticks, tick{at, thousands(int64(at))})
+		}
+	}
+	return scale{greatest: most, low: f.left, high: f.right}, ticks
+}
+
+// scalePictures are the pictures of the arrangements: a curve for each that differs in more than the
+// number of nodes.
+func scalePictures(all []*arranged) []picture {
+	curves := func(title string, figures map[string]func(*arranged) float64) picture {
+		p := picture{title: title}
+		for _, name := range sortedNames(figures) {
+			for _, s := range all {
+				label := joined(name, s.line)
+				if len(lines(all)) == 1 && name != "" {
+					label = name
+				}
+				at := slices.Index(p.names, label)
+				if at < 0 {
+					at = len(p.names)
+					p.names, p.curves = append(p.names, label), append(p.curves, nil)
+				}
+				if v := figures[name](s); !math.IsNaN(v) && !math.IsInf(v, 0) {
+					p.curves[at] = append(p.curves[at], point{s.count(), v})
+				}
+			}
+		}
+		for _, curve := range p.curves {
+			slices.SortStableFunc(curve, func(a, b point) int { return cmp.Compare(a.x, b.x) })
+		}
+		return p
+	}
+	one := func(title string, figure func(*arranged) float64) picture {
+		return curves(title, map[string]func(*arranged) float64{"": figure})
+	}
+	late := func(title string, latency func(*arranged) *Latency) picture {
+		at := func(q float64) func(*arranged) float64 {
+			return func(s *arranged) float64 {
+				if l := latency(s); l.TotalCount() > 0 {
+					return float64(l.ValueAtQuantile(q))
+				}
+				return math.NaN()
+			}
+		}
+		p := curves(title, map[string]func(*arranged) float64{"p50": at(50), "p99": at(99)})
+		p.log, p.label = true, latencyText
+		return p
+	}
+	atHalf := []picture{
+		late("Time to an answer", func(s *arranged) *Latency { return s.answers(halfs) }),
+		late("Time to an event", func(s *arranged) *Latency { return s.arrivals(halfs) }),
+	}
+	if all[0].runs[sends] == nil {
+		return append([]picture{
+			one("Memory of one server, MiB", func(s *arranged) float64 { return s.of(halfs, residentOf) }),
+			one("Processor of the servers, % of a core", func(s *arranged) float64 { return 100 * s.share(halfs, isNode).cores }),
+		}, atHalf...)
+	}
+	atHalf[0].title, atHalf[1].title = atHalf[0].title+", at half the rate", atHalf[1].title+", at half the rate"
+	return append([]picture{
+		one("Messages a second, by servers", func(s *arranged) float64 { return s.rate(sends) }),
+		one("Events a second", func(s *arranged) float64 { return s.events(sends) }),
+		one("Pages a second", func(s *arranged) float64 { return s.rate(reads) }),
+		one("Messages of a transaction", func(s *arranged) float64 { return s.of(sends, batchOf) }),
+		one("Database: % of its share, for messages", func(s *arranged) float64 { return 100 * s.share(sends, isDatabase).used }),
+		one("Servers: % of their shares, for messages", func(s *arranged) float64 { return 100 * s.share(sends, isNode).used }),
+		one("Database: µs for a message", func(s *arranged) float64 { return s.share(sends, isDatabase).perDone }),
+		one("Servers: µs for a message", func(s *arranged) float64 { return s.share(sends, isNode).perDone }),
+	}, atHalf...)
+}
+
+// lines are what sets arrangements apart besides the number of nodes.
+func lines(all []*arranged) (found []string) {
+	for _, s := range all {
+		if !slices.Contains(found, s.line) {
+			found = append(found, s.line)
+		}
+	}
+	return found
+}
+
+func sortedNames(figures map[string]func(*arranged) float64) (names []string) {
+	for name := range figures {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

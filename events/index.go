@@ -1,0 +1,60 @@
+package events
+
+import (
+	"context"
+	_ "embed" // of index_events.sql
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// IndexInterval is how often a node looks whether events are to be indexed.
+	IndexInterval = time.Second
+
+	indexPart = 1 << 13       // places of the stream that one transaction indexes, at least
+	indexSpan = 2 * indexPart // at most: so far apart are the first and the last place of a row
+	indexRow  = 256           // messages of a row, at most
+)
+
+//go:embed index_events.sql
+var indexEvents string
+
+// Index writes the table convo_events: where the messages of each convo are in the stream. Messages
+// that were written together share a row of events, and no index leads from their convos to it. A
+// reader that is behind would have to read the messages of all convos to find its own. So the index
+// gets, some seconds later, a row for many messages of a convo.
+//
+// Every node runs an Index. One at a time works. A Hub remembers the events that are not indexed
+// yet, so that no reader waits for the index.
+type Index struct {
+	db        *pgxpool.Pool
+	part, row int // indexPart and indexRow, or less
+}
+
+// NewIndex returns an index.
+func NewIndex(db *pgxpool.Pool) *Index { return &Index{db: db, part: indexPart, row: indexRow} }
+
+// RunOnce indexes what is in the stream, except for less than indexPart places of the newest day.
+func (x *Index) RunOnce(ctx context.Context) error {
+	for {
+		// Every node asks this each second, so it reads no partition.
+		var due bool
+		err := x.db.QueryRow(ctx, `
+			SELECT s.head - e.last >= $1 OR e.last < (SELECT coalesce(max(first_seq) - 1, 0) FROM event_days) FROM stream s, convo_events_end e`, x.part).Scan(&due)
+		if err != nil {
+			return fmt.Errorf("look for events that are not indexed: %w", err)
+		}
+		if !due {
+			return nil
+		}
+		tag, err := x.db.Exec(ctx, indexEvents, x.part, indexSpan, x.row)
+		if err != nil {
+			return fmt.Errorf("index the events by their convos: %w", err)
+		}
+		if tag.RowsAffected() == 0 { // another node is at it
+			return nil
+		}
+	}
+}

@@ -1,0 +1,38 @@
+-- Indexes the messages of the next rows of events by their convos, and moves the end of the index.
+--
+-- $1 the places to index, at least. Fewer only if they end a day: the rows of the index are of one
+-- day, as those of events are, and are dropped with them. $2 the places, at most. $3 the messages of
+-- a row, at most.
+WITH part AS MATERIALIZED (
+	SELECT done.last AS after, next.day, until.last
+	FROM convo_events_end done
+	-- The next row is further on if days were dropped meanwhile.
+	CROSS JOIN LATERAL (
+		SELECT day, stream_seq - coalesce(cardinality(seqs), 1) AS before FROM events WHERE stream_seq > done.last ORDER BY stream_seq LIMIT 1
+	) next
+	CROSS JOIN LATERAL (
+		SELECT max(stream_seq) AS last FROM events
+		WHERE stream_seq > next.before AND stream_seq <= next.before + $2 AND day = next.day
+			AND stream_seq <= coalesce((SELECT min(after_seq) FROM reserved_places), 9223372036854775807)
+	) until
+	WHERE until.last >= next.before + $1 OR until.last IS NOT NULL
+		AND NOT EXISTS (SELECT FROM reserved_places WHERE day <= next.day) AND EXISTS (SELECT FROM stream WHERE day > next.day)
+), mine AS MATERIALIZED (
+	-- Nothing is locked if there is nothing to do.
+	SELECT FROM convo_events_end WHERE last = (SELECT after FROM part) FOR NO KEY UPDATE SKIP LOCKED
+), message AS (
+	SELECT part.day, m.convo_id, e.stream_seq - cardinality(e.seqs) + m.ord AS place, m.seq, m.size
+	FROM mine, part
+	CROSS JOIN LATERAL (
+		SELECT stream_seq, convo_ids, seqs, sizes FROM events
+		WHERE stream_seq > part.after AND stream_seq <= part.last AND day = part.day AND seqs IS NOT NULL
+		ORDER BY stream_seq LIMIT $2 -- so that the planner uses the index
+	) e
+	CROSS JOIN LATERAL unnest(e.convo_ids, e.seqs, e.sizes) WITH ORDINALITY AS m (convo_id, seq, size, ord)
+), indexed AS (
+	INSERT INTO convo_events (convo_id, last, day, places, seqs, sizes)
+	SELECT convo_id, max(place), day, array_agg(place ORDER BY place), array_agg(seq ORDER BY place), array_agg(size ORDER BY place)
+	FROM (SELECT *, (row_number() OVER (PARTITION BY convo_id ORDER BY place) - 1) / $3::bigint AS nth FROM message) m
+	GROUP BY convo_id, day, nth
+)
+UPDATE convo_events_end SET last = part.last FROM mine, part

@@ -1,0 +1,4 @@
+package batch
+
+// MaxRest is the longest pause between two batches.
+const MaxRest = maxRest

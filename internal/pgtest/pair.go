@@ -1,0 +1,202 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/localpg"
+	"mlsd/migrations"
+)
+
+// Pair is a PostgreSQL of one test, with a migrated database, and a standby that streams its WAL.
+// The end of the test stops both. The test can stop the standby, start it again and promote it.
+type Pair struct {
+	Primary, Standby string // URLs of the database
+	t                testing.TB
+	dirs             [2]string // data directories: the primary's, and the standby's
+	servers          [2]*localpg.Server
+	upstream         string // conninfo of the primary
+}
+
+// pairSettings are those of both servers. Commits do not sync the disk, but the WAL counts as
+// flushed only when they are done.
+func pairSettings() map[string]string {
+	return map[string]string{
+		"fsync": "off", "full_page_writes": "off", "max_connections": "100", "shared_buffers": "16MB", "min_wal_size": "32MB",
+		"wal_keep_size": "64MB", "wal_retrieve_retry_interval": "100ms", "dynamic_shared_memory_type": "mmap",
+		"max_standby_streaming_delay": "0", // replay ends statements that stand in its way, at once
+	}
+}
+
+// NewPair starts the two servers.
+func NewPair(t testing.TB) *Pair {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
+	defer cancel()
+	p := &Pair{t: t}
+	for i := range p.dirs {
+		dir, lock, err := claimDir()
+		if err != nil {
+			t.Fatalf("pgtest: %v", err)
+		}
+		p.dirs[i] = dir
+		t.Cleanup(func() {
+			p.Stop(i)
+			if err := errors.Join(os.RemoveAll(dir), os.Remove(dir+".lock"), lock.Close()); err != nil {
+				t.Errorf("pgtest: %v", err)
+			}
+		})
+	}
+	if err := p.create(ctx); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	return p
+}
+
+// The servers of a pair.
+const (
+	PrimaryServer = 0
+	StandbyServer = 1
+)
+
+func (p *Pair) create(ctx context.Context) error {
+	if err := p.start(ctx, PrimaryServer); err != nil {
+		return err
+	}
+	server := p.servers[PrimaryServer]
+	p.Primary = server.ConnString(localpg.Database)
+	if err := server.EnsureDatabase(ctx, localpg.Database); err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, p.Primary); err != nil {
+		return err
+	}
+	if err := p.admitReplication(ctx); err != nil {
+		return err
+	}
+	if _, err := localpg.Backup(ctx, p.dirs[PrimaryServer], p.dirs[StandbyServer]); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(p.dirs[StandbyServer], "postgres", "standby.signal"), nil, 0o600); err != nil {
+		return err
+	}
+	if err := p.giveToServer(p.dirs[StandbyServer]); err != nil {
+		return err
+	}
+	if err := p.start(ctx, StandbyServer); err != nil {
+		return err
+	}
+	p.Standby = p.servers[StandbyServer].ConnString(localpg.Database)
+	return nil
+}
+
+func (p *Pair) start(ctx context.Context, i int) (err error) {
+	settings := pairSettings()
+	if i == StandbyServer {
+		settings["primary_conninfo"] = p.upstream
+	}
+	p.servers[i], err = localpg.Start(ctx, localpg.Config{
+		DataDir: p.dirs[i], DownloadDir: filepath.Join(filepath.Dir(p.dirs[i]), "pgbin"), Settings: settings,
+	})
+	return err
+}
+
+// admitReplication lets the standby connect to the primary, and sets upstream.
+func (p *Pair) admitReplication(ctx context.Context) error {
+	file, err := os.OpenFile(filepath.Join(p.dirs[PrimaryServer], "postgres", "mlsd_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString("local replication all peer map=mlsd\n")
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	conn := Session(p.t, p.Primary)
+	p.RecordGeneration(conn)
+	if _, err := conn.Exec(ctx, `SELECT pg_reload_conf()`); err != nil {
+		return err
+	}
+	cfg := conn.Config()
+	p.upstream = fmt.Sprintf("host=%s port=%d user=%s application_name=standby", cfg.Host, cfg.Port, cfg.User)
+	return nil
+}
+
+// RecordGeneration records a server as that of the newest generation of the event stream, as a node
+// does when it is the primary.
+func (p *Pair) RecordGeneration(db *pgx.Conn) {
+	p.t.Helper()
+	_, err := db.Exec(context.Background(), `
+		INSERT INTO generations (id, after_seq, system_identifier, timeline, cause, begun_at)
+		SELECT (SELECT max(id) + 1 FROM generations), 0, system_identifier,
+			('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint, 'another database', clock_timestamp()
+		FROM pg_control_system()`)
+	if err != nil {
+		p.t.Fatalf("pgtest: %v", err)
+	}
+}
+
+// giveToServer makes the account of the primary the owner of another server's files.
+func (p *Pair) giveToServer(dir string) error {
+	info, err := os.Stat(filepath.Join(p.dirs[PrimaryServer], "postgres"))
+	if err != nil {
+		return err
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	return filepath.WalkDir(filepath.Join(dir, "postgres"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(owner.Uid), int(owner.Gid))
+	})
+}
+
+// Pool returns a pool on the primary, like [Database].
+func (p *Pair) Pool(opts ...Option) *pgxpool.Pool {
+	p.t.Helper()
+	return connect(p.t, p.Primary, opts)
+}
+
+// PID is the process id of a server that runs.
+func (p *Pair) PID(i int) int { return p.servers[i].PID() }
+
+// Stop stops a server, if it runs.
+func (p *Pair) Stop(i int) {
+	p.t.Helper()
+	if p.servers[i] == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)
+	defer cancel()
+	if err := p.servers[i].Stop(ctx); err != nil {
+		p.t.Errorf("pgtest: %v", err)
+	}
+	p.servers[i] = nil
+}
+
+// Start starts a server that was stopped. Its URL stays the same.
+func (p *Pair) Start(i int) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
+	defer cancel()
+	if err := p.start(ctx, i); err != nil {
+		p.t.Fatalf("pgtest: %v", err)
+	}
+}
+
+// BeStandby makes a server that is stopped a standby that gets no more WAL.
+func (p *Pair) BeStandby(i int) {
+	p.t.Helper()
+	path := filepath.Join(p.dirs[i], "postgres", "standby.signal")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), p.giveToServer(p.dirs[i])); err != nil {
+		p.t.Fatalf("pgtest: %v", err)
+	}
+}
