@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
@@ -32,13 +33,23 @@ type proxyKind struct {
 	args  func(config, dir string) []string
 }
 
+// nginxFolders moves every folder that nginx makes at its start: where it was unpacked and not
+// installed, /var/lib/nginx is not there.
+func nginxFolders(dir string) string {
+	var directives strings.Builder
+	for _, what := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		fmt.Fprintf(&directives, "%s_temp_path %s/%s; ", what, dir, what)
+	}
+	return directives.String()
+}
+
 // proxyKinds are the proxies of docs/operating/PROXIES.md.
 func proxyKinds() []proxyKind {
 	return []proxyKind{
 		{"nginx", "nginx.conf", true, func(p *proxy) []string {
 			return []string{
 				"user www-data;", "user root;",
-				"http {", "http { client_body_temp_path " + p.dir + "/body; proxy_temp_path " + p.dir + "/proxy;",
+				"http {", "http { " + nginxFolders(p.dir),
 				"/var/log/nginx/mlsd.log", p.dir + "/access.log",
 				"listen 443 ", "listen " + p.address + " ",
 				"        listen [::]:443 ssl http2;\n", "",
