@@ -47,6 +47,7 @@ type Method struct {
 	Write      bool // it changes something: it needs the write token, an operator and a reason
 	Final      bool // there is no way back
 	Archive    bool // its result is an Archive
+	Command    bool // only commands of mlsd admin call it: the console has no form for it
 
 	do func(context.Context, *Service, Call) (any, error)
 }
@@ -82,6 +83,7 @@ func Methods() []Method {
 		deviceRevoke,
 		keyPackagesWithdraw,
 		pushRetry, pushDrop,
+		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,
 	}
 }
 

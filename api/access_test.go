@@ -19,19 +19,37 @@ func (u *user) calls(c *convo) map[string]answer {
 	_, ref := u.KeyPackage(u.w.t)
 	commit := func(what string) []byte { return mlstest.Commit(c.group, c.epoch, what+u.did().String()) }
 	someone := u.w.user().did()
+	f := &file{by: u, convo: c, id: uuid.NewString(), body: []byte("x")}
 	return map[string]answer{
-		"getConvo":               u.get(mlsapi.NSIDGetConvo, "convoId", c.id),
-		"getEpoch":               u.get(mlsapi.NSIDGetEpoch, "convoId", c.id),
-		"getMessages":            u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "messageType", "all"),
-		"getMessages, cursor":    u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceMessage", uuid.NewString()),
-		"getCommits":             u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "0"),
-		"getCommits, far":        u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1000"),
-		"getWelcome":             u.fetch(c),
-		"getWelcome, device":     u.fetch(c, "deviceId", "x"),
-		"confirmWelcome":         u.confirm(c, true, nil),
-		"confirmWelcome, failed": u.confirm(c, false, nil),
-		"updateCursor":           u.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1000}),
-		"sendMessage":            u.post(mlsapi.NSIDSendMessage, u.message(c, "x")),
+		"getConvo":                u.get(mlsapi.NSIDGetConvo, "convoId", c.id),
+		"getEpoch":                u.get(mlsapi.NSIDGetEpoch, "convoId", c.id),
+		"getMessages":             u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "messageType", "all"),
+		"getMessages, cursor":     u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceMessage", uuid.NewString()),
+		"getCommits":              u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "0"),
+		"getCommits, far":         u.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1000"),
+		"getWelcome":              u.fetch(c),
+		"getWelcome, device":      u.fetch(c, "deviceId", "x"),
+		"confirmWelcome":          u.confirm(c, true, nil),
+		"confirmWelcome, failed":  u.confirm(c, false, nil),
+		"getCursors":              u.get(mlsapi.NSIDGetCursors, "convoId", c.id),
+		"sendSignal":              u.post(mlsapi.NSIDSendSignal, u.signal(c, "x")),
+		"sendSignal, other epoch": u.post(mlsapi.NSIDSendSignal, u.signal(&convo{c.id, c.group, c.epoch + 7}, "x")),
+		"updateCursor":            u.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1000}),
+		"sendMessage":             u.post(mlsapi.NSIDSendMessage, u.message(c, "x")),
+		"createAttachment":        u.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)),
+		"putAttachmentPart":       f.put(1),
+		"completeAttachment":      f.complete(u),
+		"getAttachment":           f.get(u),
+		"getAttachmentStatus":     u.get(mlsapi.NSIDGetAttachmentStatus, "convoId", c.id, "attachmentId", f.id),
+		"deleteAttachment":        f.remove(u, nil),
+		"getLogHead":              u.get(mlsapi.NSIDGetLogHead, "convoId", c.id, "senders", u.did().String()),
+		"getLogProof":             u.get(mlsapi.NSIDGetLogProof, "convoId", c.id, "seq", "1", "size", "1"),
+		"getLogProof, far":        u.get(mlsapi.NSIDGetLogProof, "convoId", c.id, "from", "1", "size", "1000"),
+		"reportEpoch":             u.post(mlsapi.NSIDReportEpoch, entry(c, c.epoch, "x")),
+		"reportEpoch, ahead":      u.post(mlsapi.NSIDReportEpoch, entry(c, c.epoch+7, "x")),
+		"reportCommit":            u.post(mlsapi.NSIDReportCommit, failure(c, c.epoch)),
+		"reportCommit, ahead":     u.post(mlsapi.NSIDReportCommit, failure(c, c.epoch+7)),
+
 		"sendMessage, other group": u.post(mlsapi.NSIDSendMessage, func() *mlsapi.SendMessageInput {
 			in := u.message(c, "x")
 			in.Ciphertext = mlstest.Message(newGroup(u.w.t), c.epoch, "x")

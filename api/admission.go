@@ -25,6 +25,8 @@ const (
 //
 // The callers that wait take turns. The requests of one caller are admitted in their order.
 type admission struct {
+	metrics *Metrics
+
 	mu      sync.Mutex       // guards what follows
 	free    int              // how many more requests may run
 	waiting int              // requests
@@ -39,8 +41,8 @@ type line struct {
 }
 
 // newAdmission admits requests to a pool of so many connections.
-func newAdmission(connections int) *admission {
-	return &admission{free: max(1, connections/admittedShare), lines: map[string]*line{}}
+func newAdmission(connections int, metrics *Metrics) *admission {
+	return &admission{metrics: metrics, free: max(1, connections/admittedShare), lines: map[string]*line{}}
 }
 
 // enter waits until a dear request of the caller may run. Call leave when it has ended. Errors:
@@ -57,7 +59,7 @@ func (a *admission) enter(ctx context.Context, caller string) (leave func(), err
 	case <-admitted:
 		return a.leaveOnce(), nil
 	case <-patience.C:
-		err = busy{after: time.Second}
+		err = a.refuse(limitTime, busy{after: time.Second})
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -72,18 +74,30 @@ func (a *admission) enqueue(caller string) (chan struct{}, error) {
 	of := a.lines[caller]
 	switch {
 	case of != nil && len(of.admitted) >= maxWaitingOfCaller:
-		return nil, limited{after: time.Second}
+		return nil, a.refuse(limitCaller, limited{after: time.Second})
 	case of != nil && a.waiting >= maxWaiting, len(a.turns) >= maxWaiting: // a caller who has none waiting gets a turn
-		return nil, busy{after: time.Second}
+		return nil, a.refuse(limitNode, busy{after: time.Second})
 	case of == nil:
 		of = &line{caller: caller}
 		a.lines[caller], a.turns = of, append(a.turns, of)
 	}
 	admitted := make(chan struct{})
 	of.admitted = append(of.admitted, admitted)
-	a.waiting++
+	a.wait(1)
 	a.admit()
 	return admitted, nil
+}
+
+// refuse counts a refusal because of a limit, and returns its error.
+func (a *admission) refuse(limit string, err error) error {
+	a.metrics.dearRefused.WithLabelValues(limit).Inc()
+	return err
+}
+
+// wait changes how many requests wait. The caller holds mu.
+func (a *admission) wait(more int) {
+	a.waiting += more
+	a.metrics.dearWaiting.Set(float64(a.waiting))
 }
 
 // admit admits requests while more may run. The caller holds mu.
@@ -98,7 +112,7 @@ func (a *admission) admit() {
 			delete(a.lines, next.caller)
 		}
 		a.free--
-		a.waiting--
+		a.wait(-1)
 	}
 }
 
@@ -113,7 +127,7 @@ func (a *admission) abandon(caller string, admitted chan struct{}) {
 		return
 	default:
 	}
-	a.waiting--
+	a.wait(-1)
 	of := a.lines[caller]
 	of.admitted = slices.DeleteFunc(of.admitted, func(c chan struct{}) bool { return c == admitted })
 	if len(of.admitted) == 0 {

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // entered makes a request of the caller run until end is closed, and appends its name to order when
@@ -33,7 +36,7 @@ func (a *admission) entered(t *testing.T, all *sync.WaitGroup, caller, name stri
 func TestAdmissionTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, end, order := newAdmission(1), make(chan struct{}), []string{}
+		a, end, order := newAdmission(1, NewMetrics(prometheus.NewRegistry())), make(chan struct{}), []string{}
 		var all sync.WaitGroup
 		for _, name := range []string{"mallory 1", "mallory 2", "mallory 3", "alice 1", "bob 1", "alice 2"} {
 			a.entered(t, &all, name[:3], name, end, &order)
@@ -59,7 +62,7 @@ func TestAdmissionOfThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const admitted = 4
-		a, begun := newAdmission(admitted*admittedShare), time.Now()
+		a, begun := newAdmission(admitted*admittedShare, NewMetrics(prometheus.NewRegistry())), time.Now()
 		var leave []func()
 		for i := range 2*admitted + 1 {
 			l, err := a.enter(t.Context(), "did:plc:alice")
@@ -85,7 +88,8 @@ func TestAdmissionOfThoseWhoWait(t *testing.T) {
 func TestAdmissionIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &admission{lines: map[string]*line{}} // nobody is admitted
+		a := newAdmission(1, NewMetrics(prometheus.NewRegistry()))
+		a.free = 0 // nobody is admitted
 		var all sync.WaitGroup
 		ctx, hangUp := context.WithCancel(t.Context())
 		for i := range maxWaiting {
@@ -113,6 +117,9 @@ func TestAdmissionIsBounded(t *testing.T) {
 				t.Errorf("one too many of all, of %s: %v", caller, err)
 			}
 		}
+		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != float64(a.waiting) || got < maxWaiting {
+			t.Errorf("the metric says that %v wait, and %d do", got, a.waiting)
+		}
 		hangUp()
 		all.Wait()
 		if a.waiting != 0 || len(a.turns) != 0 || len(a.lines) != 0 {
@@ -122,13 +129,21 @@ func TestAdmissionIsBounded(t *testing.T) {
 		if _, err := a.enter(t.Context(), "did:plc:alice"); !errors.As(err, new(busy)) || time.Since(begun) != maxAdmissionWait {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
+		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != 0 {
+			t.Errorf("the metric says that %v wait", got)
+		}
+		for limit, want := range map[string]float64{limitCaller: 1, limitNode: 2, limitTime: 1} {
+			if got := testutil.ToFloat64(a.metrics.dearRefused.WithLabelValues(limit)); got != want {
+				t.Errorf("%v requests were refused because of the limit %s, want %v", got, limit, want)
+			}
+		}
 	})
 }
 
 // A request that hangs up in the moment in which it is admitted makes way for the next.
 func TestAdmissionOfTheGone(t *testing.T) {
 	t.Parallel()
-	a := newAdmission(1) // one at a time
+	a := newAdmission(1, NewMetrics(prometheus.NewRegistry())) // one at a time
 	admitted, err := a.enqueue("did:plc:alice")
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"mime"
@@ -34,6 +35,10 @@ const (
 	headerExpired  = "X-Idempotency-Expired"
 )
 
+// headerLogHead asks sendMessage for a signed head of the log, with any value, and has it in the
+// answer, in base64url. It is no field of the body: a repetition gets the first body, byte for byte.
+const headerLogHead = "X-Log-Head"
+
 // call is one request on its way through its handler.
 type call struct {
 	ctx    context.Context
@@ -58,6 +63,8 @@ type call struct {
 	replayed bool
 	found    bool        // answer is the record's: the answer to the COMMIT was lost
 	expired  bool        // the key had been used, and the lifetime of its record is over
+	bytes    *upload     // the body of a method whose input is bytes
+	content  *download   // the answer of a method whose output is bytes
 	body     reservation // of the body
 	bodyRead bool        // nothing is left of the body, or the client does not send the rest
 	reserved reservation // of the answer, until it is written
@@ -86,6 +93,13 @@ func (s *Server) serve(c echo.Context) error {
 		return nil
 	}
 	defer cl.reserved.release() // once the client has read the answer
+	if cl.bytes != nil {
+		s.drain(cl) // a part that was there already was not read
+	}
+	if cl.content != nil {
+		defer cl.content.close()
+		return s.download(cl)
+	}
 	if cl.replayed {
 		c.Response().Header().Set(headerReplay, "true")
 	}
@@ -116,6 +130,9 @@ func (s *Server) handle(cl *call) error {
 	}
 	if cl.route.Method.Streams {
 		return s.stream(cl)
+	}
+	if cl.route.Method.BytesIn {
+		return s.upload(cl)
 	}
 	var body []byte
 	if cl.route.Method.HasInput {
@@ -235,10 +252,10 @@ func checkVerb(c echo.Context, method mlsapi.Method) error {
 	if r.Method != http.MethodPost {
 		return badRequest("the method is a procedure: use POST")
 	}
-	if !method.HasInput {
+	if !method.HasInput && !method.BytesIn {
 		return nil
 	}
-	if !plainJSON(r.Header.Get(echo.HeaderContentType)) {
+	if method.HasInput && !plainJSON(r.Header.Get(echo.HeaderContentType)) {
 		return badRequest("Content-Type must be application/json")
 	}
 	if coding := r.Header.Get(echo.HeaderContentEncoding); coding != "" && coding != "identity" {
@@ -269,14 +286,14 @@ func chargesAddress(err error) bool {
 	return !pgpool.Unavailable(err)
 }
 
-// maxRequest bounds the time of a request after its body was read: a PDS gives up after ten
-// seconds. A COMMIT that has begun still ends.
+// maxRequest bounds the time of a request after its body was read, unless its method says otherwise:
+// a PDS gives up after ten seconds. A COMMIT that has begun still ends.
 const maxRequest = 9 * time.Second
 
 // call decodes the request and calls its handler. The answer's memory is reserved until the client
 // has read it, then in the answer's true size.
 func (s *Server) call(cl *call, body []byte) error {
-	ctx, cancel := context.WithTimeout(cl.ctx, maxRequest)
+	ctx, cancel := context.WithTimeout(cl.ctx, cmp.Or(cl.route.maxTime, maxRequest))
 	defer cancel()
 	cl.ctx = ctx
 	if cl.route.dear {
@@ -288,7 +305,11 @@ func (s *Server) call(cl *call, body []byte) error {
 	}
 	var err error
 	n := cl.route.answerMemory
-	if err = s.memory.forAnswer(n).reserve(ctx, &cl.reserved, cl.caller.String(), cl.address, n); err != nil {
+	pool := s.memory.forAnswer(n)
+	if cl.route.Method.BytesOut {
+		pool = s.memory.downloads
+	}
+	if err = pool.reserve(ctx, &cl.reserved, cl.caller.String(), cl.address, n); err != nil {
 		return err
 	}
 	answered := false
@@ -311,20 +332,26 @@ func (s *Server) call(cl *call, body []byte) error {
 	if err != nil {
 		return s.declared(cl.route, err)
 	}
-	cl.reserved.shrink(int64(cap(cl.answer)))
+	if cl.content == nil {
+		cl.reserved.shrink(int64(cap(cl.answer)))
+	}
 	answered = true
 	return nil
 }
 
 // read calls the handler of a method that only reads, with the database to read from. If a standby
-// fails, it calls the handler again, with the primary.
+// fails, it calls the handler again, with the primary. The caller pays for the dearer of the two.
 func (s *Server) read(cl *call) error {
-	spent := cl.spent
-	return s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
-		cl.ctx, cl.db, cl.spent = ctx, db, spent
+	before, dearest := cl.spent, cl.spent
+	err := s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
+		cl.ctx, cl.db, cl.spent = ctx, db, before
 		cl.reserved.giveBuffer()
-		return cl.route.Serve(&s.handlers, cl, params(cl), nil)
+		err := cl.route.Serve(&s.handlers, cl, params(cl), nil)
+		dearest = max(dearest, cl.spent)
+		return err
 	})
+	cl.spent = dearest
+	return err
 }
 
 // stream calls the handler of a method whose answer is a stream of events. It has no deadline and

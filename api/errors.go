@@ -15,8 +15,10 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/archive"
+	"mlsd/attachments"
 	"mlsd/consent"
 	"mlsd/convos"
+	"mlsd/disputes"
 	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
@@ -28,6 +30,8 @@ import (
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/push"
+	"mlsd/reports"
+	"mlsd/transparency"
 	"mlsd/welcome"
 )
 
@@ -36,6 +40,9 @@ import (
 const (
 	retryTooMany = 10 * time.Second
 	retryOften   = time.Minute
+	// retryRunning is the longest Retry-After of work that is running: it mostly ends long before its
+	// lease.
+	retryRunning = 2 * time.Second
 )
 
 // failure is an answer with an error. Its text goes to the client.
@@ -95,12 +102,22 @@ type errorRow struct {
 var errorTable = []errorRow{
 	{name: errorlist.InvalidRequest, match: as[*lexcodec.Violation]()},
 	{name: mlsapi.ErrEpochMismatch, match: as[*messages.EpochMismatchError](), more: epochMismatch},
+	{name: mlsapi.ErrConvoDisputed, match: as[*disputes.OpenError]()},
 	{name: mlsapi.ErrIdempotencyConflict, match: as[*idem.ConflictError](),
 		header: headerConflict, value: "body-mismatch", more: keyUsed},
 	{name: mlsapi.ErrIdempotencyConflict, match: is(idem.ErrKeyTaken), message: idem.ErrKeyTaken.Error(),
 		log: "a row has a key that has no record"},
 	{name: mlsapi.ErrRequestInProgress, match: as[*idem.RunningError](), more: running},
 	{name: mlsapi.ErrRequestInProgress, match: is(idem.ErrInProgress)},
+	{name: mlsapi.ErrRequestInProgress, match: is(attachments.ErrChecking)},
+	{name: mlsapi.ErrAttachmentNotFound, match: is(attachments.ErrNotFound)},
+	{name: mlsapi.ErrAttachmentTooLarge, match: is(attachments.ErrTooLarge)},
+	{name: mlsapi.ErrAttachmentIncomplete, match: as[*attachments.IncompleteError]()},
+	{name: mlsapi.ErrInvalidAsset, match: as[*attachments.FailedError]()},
+	{name: mlsapi.ErrInvalidAsset, match: is(messages.ErrInvalidAsset)},
+	{name: mlsapi.ErrNotPermitted, match: is(attachments.ErrNotPermitted)},
+	{name: errorlist.InvalidRequest, match: is(attachments.ErrNoPart, attachments.ErrOtherSize, attachments.ErrEarlier)},
+	{name: errorlist.InvalidRequest, match: as[*attachments.PartLengthError]()},
 	{name: mlsapi.ErrAlreadyMember, match: as[*convos.AlreadyMemberError]()},
 	{name: mlsapi.ErrInvalidWelcome, match: as[*keypackages.UnusableError]()},
 	{name: mlsapi.ErrInvalidKeyPackage, match: as[*keypackages.InvalidError]()},
@@ -119,7 +136,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrLastMember, match: is(convos.ErrLastMember)},
 	{name: mlsapi.ErrCommitRequired, match: is(convos.ErrCommitRequired)},
 	{name: mlsapi.ErrNotPermitted, match: is(convos.ErrNotPermitted)},
-	{name: errorlist.InvalidRequest, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy)},
+	{name: errorlist.InvalidRequest, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy, consent.ErrUnknownSharing, disputes.ErrHash)},
 	{name: mlsapi.ErrGroupInfoNotFound, match: is(convos.ErrNoGroupInfo)},
 	{name: mlsapi.ErrKeyPackageNotFound, match: is(keypackages.ErrNotFound)},
 	{name: errorlist.Blocked, match: as[*consent.BlockedError]()}, // the caller's own block
@@ -128,10 +145,14 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrExpirationTooFar, match: is(keypackages.ErrExpirationTooFar)},
 	{name: mlsapi.ErrWelcomeNotFound, match: is(welcome.ErrNotFound)},
 	{name: mlsapi.ErrWelcomeConsumed, match: is(welcome.ErrConsumed)},
+	{name: mlsapi.ErrReportsDisabled, match: is(reports.ErrDisabled)},
+	{name: mlsapi.ErrUnknownReportKey, match: is(reports.ErrUnknownKey)},
+	{name: errorlist.InvalidRequest, match: is(reports.ErrReason, reports.ErrNotSealed)},
 	{name: mlsapi.ErrInvalidCursor, match: is(archive.ErrPosition)},
 	{name: mlsapi.ErrInvalidConfirmation, match: is(erasure.ErrConfirmation)},
 	{name: mlsapi.ErrInvalidRefreshToken, match: as[*sessions.RefreshError]()},
 	{name: errorlist.InvalidRequest, match: is(sessions.ErrDevice, sessions.ErrDID)},
+	{name: errorlist.InvalidRequest, match: is(transparency.ErrRange), message: "seq, from and size must be within the log, and size the largest"},
 	{name: mlsapi.ErrTooManyPushTargets, match: is(push.ErrTooManyTargets)},
 	{name: mlsapi.ErrFutureCursor, match: is(events.ErrFutureCursor)},
 	{name: mlsapi.ErrConsumerTooSlow, match: is(events.ErrConsumerTooSlow)},
@@ -160,6 +181,8 @@ var errorTable = []errorRow{
 
 	// The server cannot do it now.
 	{name: errorlist.ServiceUnavailable, match: as[busy](), more: busyAfter},
+	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrUpgrading), message: "heads are signed once all nodes of the service keep the log's tree: an upgrade is going on"},
+	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
 	{name: errorlist.ServiceUnavailable,
@@ -168,6 +191,8 @@ var errorTable = []errorRow{
 	{name: errorlist.ServiceUnavailable,
 		match:   is(serviceauth.ErrUnavailable, serviceauth.ErrBusy),
 		message: "the token cannot be checked now", log: "a token cannot be checked"},
+	{name: errorlist.ServiceUnavailable, match: is(attachments.ErrStore),
+		message: "the store of attachments does not answer now; retry", log: "the store of attachments failed"},
 	{name: errorlist.ServiceUnavailable,
 		match:   databaseDown,
 		message: "the write or read cannot be completed now; retry", log: "the database is unavailable"},
@@ -235,7 +260,7 @@ func keyUsed(f *failure, err error) {
 
 func running(f *failure, err error) {
 	running, _ := find[*idem.RunningError](err)
-	f.retryAfter = max(f.retryAfter, running.Left)
+	f.retryAfter = max(f.retryAfter, min(running.Left, retryRunning))
 	f.more.ProcessingStartedAt = lexcodec.Pointer(lexcodec.NewDatetime(running.Since).String())
 }
 

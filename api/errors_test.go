@@ -57,6 +57,7 @@ func TestErrorStatuses(t *testing.T) {
 		"ConvoNotFound": 404, "WelcomeNotFound": 404, "KeyPackageNotFound": 404, "GroupInfoNotFound": 404,
 		"EpochMismatch": 409, "GroupAlreadyExists": 409, "AlreadyMember": 409, "LastMember": 409, "IdempotencyConflict": 409,
 		"RequestInProgress": 409, "ConvoClosed": 409, "WelcomeConsumed": 410, "MessageTooLarge": 413,
+		"AttachmentNotFound": 404, "AttachmentIncomplete": 409, "AttachmentTooLarge": 413, "ConvoDisputed": 409,
 	}
 	for _, m := range mlsapi.Methods() {
 		for _, name := range m.Errors {

@@ -3,6 +3,8 @@ package api
 import (
 	"strconv"
 
+	"github.com/google/uuid"
+
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
@@ -10,11 +12,14 @@ import (
 	"mlsd/outbox"
 )
 
+// ridingHead returns the signed head of a convo's log that goes out with the event of an entry, or "".
+type ridingHead func(convo uuid.UUID, seq int64) string
+
 // frameOf encodes an event for subscribeConvoEvents. request says that the reader has not accepted
 // its convo. It returns nil for a kind that only newer versions of the server know.
-func frameOf(e *events.Event, request bool) []byte {
+func frameOf(e *events.Event, request bool, head ridingHead) []byte {
 	encode := func(e *events.Event) []byte {
-		m := message(e, request)
+		m := message(e, request, head)
 		if m == nil {
 			return nil
 		}
@@ -27,9 +32,9 @@ func frameOf(e *events.Event, request bool) []byte {
 }
 
 // serverSentOf is frameOf for streamConvoEvents.
-func serverSentOf(e *events.Event, request bool) []byte {
+func serverSentOf(e *events.Event, request bool, head ridingHead) []byte {
 	encode := func(e *events.Event) []byte {
-		m := serverSentEvent(e, request)
+		m := serverSentEvent(e, request, head)
 		if m == nil {
 			return nil
 		}
@@ -45,17 +50,24 @@ func serverSentOf(e *events.Event, request bool) []byte {
 // version before, which knows no positions, can read it too.
 func cursorText(e *events.Event) string { return strconv.FormatInt(e.Number(), 10) }
 
-func message(e *events.Event, request bool) lexcodec.Message {
+func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {
+	if e.Signal != nil {
+		return signal(e.Signal, request)
+	}
 	at, d := lexcodec.NewDatetime(e.At), &e.Detail
 	cursor, position := e.Number(), new(e.Position())
 	switch e.Kind {
 	case outbox.Application, outbox.Proposal:
-		return &mlsapi.MessageEvent{Cursor: cursor, Position: position, Message: messageView(e.Message()), Request: present(request)}
+		m := e.Message()
+		return &mlsapi.MessageEvent{
+			Cursor: cursor, Position: position, Message: messageView(m), Request: present(request), LogHead: present(head(m.ConvoID, m.Seq)),
+		}
 	case outbox.Commit:
 		m := e.Message()
 		return &mlsapi.CommitEvent{
 			Cursor: cursor, Position: position, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
 			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt), Request: present(request),
+			LogHead: present(head(m.ConvoID, m.Seq)),
 		}
 	case outbox.Membership:
 		return &mlsapi.MembershipEvent{
@@ -72,20 +84,51 @@ func message(e *events.Event, request bool) lexcodec.Message {
 			Cursor: cursor, Position: position, DeviceID: d.DeviceID, CipherSuite: mls.CipherSuite(d.CipherSuite).String(), Change: d.Change,
 			Available: &d.Available, CreatedAt: at,
 		}
+	case outbox.Dispute:
+		return &mlsapi.DisputeEvent{
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), Change: d.Change, Epoch: d.Epoch, Seq: e.Seq, Committer: present(d.By),
+			CreatedAt: at, Request: present(request),
+		}
+	}
+	return nil
+}
+
+// signal is message for an event that is not kept. It has no cursor.
+func signal(s *events.Signal, request bool) lexcodec.Message {
+	if len(s.Moves) == 0 {
+		return &mlsapi.TypingEvent{ConvoID: s.ConvoID.String(), DID: s.Sender, Payload: s.Payload, Request: present(request)}
+	}
+	moved := make([]mlsapi.CursorView, len(s.Moves))
+	for i, m := range s.Moves {
+		moved[i] = mlsapi.CursorView{DID: m.DID, Read: m.Read, Delivered: m.Delivered}
+	}
+	return &mlsapi.CursorEvent{ConvoID: s.ConvoID.String(), Cursors: moved}
+}
+
+// serverSentSignal encodes an event that is not kept for streamConvoEvents. It has no id, so that
+// the client keeps its last event id; last is that event's.
+func serverSentSignal(e *events.Event, request bool, last string) []byte {
+	switch m := signal(e.Signal, request).(type) {
+	case *mlsapi.TypingEvent:
+		return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsTypingEvent{
+			Cursor: last, ConvoID: m.ConvoID, DID: m.DID, Payload: m.Payload, Request: m.Request,
+		})
+	case *mlsapi.CursorEvent:
+		return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsCursorEvent{Cursor: last, ConvoID: m.ConvoID, Cursors: m.Cursors})
 	}
 	return nil
 }
 
 // serverSentEvent is message for streamConvoEvents, whose cursors are texts.
-func serverSentEvent(e *events.Event, request bool) lexcodec.ServerSentEvent {
+func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.ServerSentEvent {
 	cursor := cursorText(e)
-	switch m := message(e, request).(type) {
+	switch m := message(e, request, head).(type) {
 	case *mlsapi.MessageEvent:
-		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request}
+		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request, LogHead: m.LogHead}
 	case *mlsapi.CommitEvent:
 		return &mlsapi.StreamConvoEventsCommitEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.CommitData,
-			SuccessorGroupID: m.SuccessorGroupID, CreatedAt: m.CreatedAt, Request: m.Request,
+			SuccessorGroupID: m.SuccessorGroupID, CreatedAt: m.CreatedAt, Request: m.Request, LogHead: m.LogHead,
 		}
 	case *mlsapi.MembershipEvent:
 		return &mlsapi.StreamConvoEventsMembershipEvent{
@@ -99,6 +142,10 @@ func serverSentEvent(e *events.Event, request bool) lexcodec.ServerSentEvent {
 	case *mlsapi.KeyPackagesEvent:
 		return &mlsapi.StreamConvoEventsKeyPackagesEvent{
 			Cursor: cursor, DeviceID: m.DeviceID, CipherSuite: m.CipherSuite, Change: m.Change, Available: m.Available, CreatedAt: m.CreatedAt,
+		}
+	case *mlsapi.DisputeEvent:
+		return &mlsapi.StreamConvoEventsDisputeEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, Change: m.Change, Epoch: m.Epoch, Seq: m.Seq, Committer: m.Committer, CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	}
 	return nil

@@ -40,6 +40,7 @@ func (s *Server) Hurry(p Pace) {
 	}
 	next.perChunk = next.write / 10
 	s.handlers.streams = newStreams(old.subscribe, next, old.metrics, old.log)
+	s.handlers.streams.heads = old.heads
 }
 
 // The errors that the tests go through.
@@ -88,6 +89,17 @@ func (s *Server) FillLargeAnswers(t *testing.T) {
 // LimitLargeAnswers sets the memory of large answers, in bytes.
 func (s *Server) LimitLargeAnswers(all, perCaller int64) {
 	s.memory.largeAnswers = newMemoryPool(all, perCaller)
+}
+
+// SmallMemoryIsFree reports whether no request holds memory of small bodies or answers.
+func (s *Server) SmallMemoryIsFree() bool {
+	for _, p := range []*memoryPool{s.memory.tinyBodies, s.memory.smallBodies, s.memory.smallAnswers} {
+		if !p.all.TryAcquire(p.size) {
+			return false
+		}
+		p.all.Release(p.size)
+	}
+	return true
 }
 
 // EveryMethod reports whether every method may answer with name.

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/attachments"
 	"mlsd/convos"
 	"mlsd/erasure"
 	"mlsd/events"
@@ -23,6 +24,8 @@ import (
 	"mlsd/internal/sessions"
 	"mlsd/mls"
 	"mlsd/push"
+	"mlsd/reports"
+	"mlsd/transparency"
 	"mlsd/welcome"
 )
 
@@ -38,10 +41,12 @@ type handlers struct {
 	push     push.Policy
 	waiting  sync.Map // of waitingCommitter
 
-	committed func()
-	streams   *streams
-	tickets   *events.Tickets
-	socketURL string // of the subscription
+	committed   func()
+	streams     *streams
+	signals     Signaller
+	epochWindow int64
+	tickets     *events.Tickets
+	socketURL   string // of the subscription
 	// The handler of a subscription authenticates its caller itself.
 	auth     *serviceauth.Validator
 	sessions *sessions.Service
@@ -51,9 +56,15 @@ type handlers struct {
 	gate     Gate
 	// places are taken by requests that verify signatures outside a transaction, by large pages and by
 	// exports.
-	places   places
-	erasures *erasure.Store
-	erasing  func() // is called after an erasure has begun
+	places  places
+	metrics *Metrics
+	// reportKey is what reports of abuse are sealed to; nil: none are taken.
+	reportKey         *reports.PublicKey
+	heads             *transparency.Service
+	erasures          *erasure.Store
+	attachments       *attachments.Service // nil: not set up
+	attachmentDeleted func()
+	erasing           func() // is called after an erasure has begun
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)

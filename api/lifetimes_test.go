@@ -18,7 +18,7 @@ func TestExpiredHeader(t *testing.T) {
 		"createConvo": mlsapi.ErrGroupAlreadyExists, "addMembers": mlsapi.ErrEpochMismatch, "submitCommit": mlsapi.ErrEpochMismatch,
 		"processExternalCommit": mlsapi.ErrEpochMismatch, "leaveConvo with a commit": mlsapi.ErrEpochMismatch,
 		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "", "withdrawKeyPackages": "",
-		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay, "setInvitationPolicy": replay,
+		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay, "setInvitationPolicy": replay, "setCursorPolicy": replay, "reportConvo": replay,
 		"eraseMyAccount": "", "eraseMyAccount, confirmed": replay,
 	}
 	for _, kind := range keyed {
@@ -63,7 +63,7 @@ func TestTTLPerOperation(t *testing.T) {
 		"createConvo": 7 * day, "addMembers": 7 * day, "submitCommit": 7 * day, "processExternalCommit": 7 * day, "leaveConvo": 7 * day,
 		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day, "getKeyPackages": 30 * time.Minute,
 		"registerPushTarget": day, "unregisterPushTarget": day, "withdrawKeyPackages": day,
-		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day, "setInvitationPolicy": day,
+		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day, "setInvitationPolicy": day, "setCursorPolicy": day, "reportConvo": day,
 		"eraseMyAccount": time.Hour, "eraseMyAccount, confirmed": time.Hour,
 	}
 	for _, kind := range keyed {

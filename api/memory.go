@@ -16,6 +16,8 @@ const (
 	largeBodies, largeBodiesOfCaller   = 256 * mib, 32 * mib
 	largeAnswers, largeAnswersOfCaller = 512 * mib, 64 * mib
 	drainMemory, drainMemoryOfAddress  = 1024 * drainBuffer, 64 * drainBuffer // refused bodies
+	// Attachments are slow, and have pools of their own: uploads one, downloads another.
+	bytesMemory, bytesMemoryOfCaller = 1024 * uploadMemory, 64 * uploadMemory
 
 	// maxTiny and maxSmall separate sizes: uploads and pages must not keep the many small requests
 	// waiting.
@@ -45,7 +47,7 @@ const (
 
 // memory is the memory that the requests of this server can reserve at one time.
 type memory struct {
-	tinyBodies, smallBodies, largeBodies, smallAnswers, largeAnswers, drains *memoryPool
+	tinyBodies, smallBodies, largeBodies, smallAnswers, largeAnswers, drains, uploads, downloads *memoryPool
 }
 
 func newMemory() memory {
@@ -56,6 +58,8 @@ func newMemory() memory {
 		smallAnswers: newMemoryPool(smallMemory, smallMemoryOfCaller),
 		largeAnswers: newMemoryPool(largeAnswers, largeAnswersOfCaller),
 		drains:       newMemoryPool(drainMemory, drainMemoryOfAddress),
+		uploads:      newMemoryPool(bytesMemory, bytesMemoryOfCaller),
+		downloads:    newMemoryPool(bytesMemory, bytesMemoryOfCaller),
 	}
 }
 
@@ -88,7 +92,7 @@ type memoryPool struct {
 	mu     sync.Mutex // guards what follows
 	shares map[string]*memoryShare
 	spare  []*memoryShare // unused, for the next callers; at most maxSpare
-	// The transfers, in the order in which they began.
+	// The transfers, but not those that pause, in the order of transfer.began.
 	oldest, newest *reservation
 	checked        time.Time // when slow ones were last looked for
 }
@@ -327,8 +331,9 @@ func (r *reservation) giveBuffer() {
 type transfer struct {
 	setDeadline func(time.Time) error // of the connection; nil: there is no transfer
 	pace        transferPace
-	began       time.Time // also after each pause
+	began       time.Time // pauses do not count
 	since       time.Time // the pace counts from here
+	paused      time.Time // zero: it does not pause
 	moved       int64     // bytes
 	evicted     bool
 	prev, next  *reservation
@@ -357,16 +362,23 @@ func (r *reservation) begin(setDeadline func(time.Time) error, pace transferPace
 	r.transfer.extend(now)
 }
 
-// enlist makes the transfer the pool's newest. The caller holds mu.
+// enlist puts the transfer into the pool's list, by the time when it began. The caller holds mu.
 func (r *reservation) enlist() {
 	p, t := r.pool, &r.transfer
 	t.prev, t.next = p.newest, nil
-	if p.newest != nil {
-		p.newest.transfer.next = r
+	for t.prev != nil && t.prev.transfer.began.After(t.began) { // it has paused
+		t.prev, t.next = t.prev.transfer.prev, t.prev
+	}
+	if t.prev != nil {
+		t.prev.transfer.next = r
 	} else {
 		p.oldest = r
 	}
-	p.newest = r
+	if t.next != nil {
+		t.next.transfer.prev = r
+	} else {
+		p.newest = r
+	}
 }
 
 // delist undoes enlist.
@@ -385,19 +397,21 @@ func (r *reservation) delist() {
 	t.prev, t.next = nil, nil
 }
 
-// progress counts n bytes that have moved, and gives the client time for the next ones.
+// progress counts n bytes that have moved, and gives the client time for the next ones. Without a
+// transfer it does nothing.
 func (r *reservation) progress(n int64) {
 	now := time.Now()
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
 	t := &r.transfer
+	if t.setDeadline == nil {
+		return
+	}
 	t.moved += n
 	if now.Sub(t.mark) >= time.Second {
 		t.perMark, t.mark, t.atMark = t.speed(now), now, t.moved
 	}
-	if !t.evicted {
-		t.extend(now)
-	}
+	t.extend(now)
 }
 
 // pause takes a transfer out of the pool's list until the returned function is called. The client
@@ -409,18 +423,19 @@ func (r *reservation) pause() (resume func()) {
 		return func() {}
 	}
 	r.delist()
-	paused := time.Now()
+	r.transfer.paused = time.Now()
 	return func() {
 		now := time.Now()
 		r.pool.mu.Lock()
 		defer r.pool.mu.Unlock()
 		t := &r.transfer
-		t.since, t.began, t.mark = t.since.Add(now.Sub(paused)), now, now
-		t.atMark = t.moved
-		r.enlist()
-		if !t.evicted {
-			t.extend(now)
+		if t.setDeadline == nil { // it has ended
+			return
 		}
+		pause := now.Sub(t.paused)
+		t.since, t.began, t.mark, t.paused = t.since.Add(pause), t.began.Add(pause), t.mark.Add(pause), time.Time{}
+		r.enlist()
+		t.extend(now)
 	}
 }
 
@@ -433,7 +448,9 @@ func (r *reservation) end(complete bool) (evicted bool) {
 	if t.setDeadline == nil {
 		return false
 	}
-	r.delist()
+	if t.paused.IsZero() {
+		r.delist()
+	}
 	evicted = t.evicted
 	if complete {
 		t.set(time.Time{})
@@ -442,8 +459,11 @@ func (r *reservation) end(complete bool) (evicted bool) {
 	return evicted
 }
 
-// extend sets the deadline for the next bytes.
+// extend sets the deadline for the next bytes, unless the transfer was cut.
 func (t *transfer) extend(now time.Time) {
+	if t.evicted {
+		return
+	}
 	deadline := t.since.Add(t.pace.grace + time.Duration(float64(t.moved)/float64(t.pace.perSecond)*float64(time.Second)))
 	if soonest := now.Add(t.pace.grace); soonest.Before(deadline) { // a quick start earns no pause
 		deadline = soonest

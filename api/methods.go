@@ -8,6 +8,7 @@ import (
 	"mlsd/accounts"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/attachments"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
 	"mlsd/keypackages"
@@ -19,6 +20,10 @@ type policy struct {
 	maxBody int64
 	// answerMemory is the memory reserved for the answer and for what it is made from, in bytes.
 	answerMemory int64
+	// maxTime is how long a request can take. 0: maxRequest.
+	maxTime time.Duration
+	// lease is that of the method's work outside the database. 0: it does none.
+	lease time.Duration
 	// cost is what a request takes from its caller's rate limit, in units. 0 stands for 1. What a
 	// request really spends is added: see [call.spend].
 	cost int
@@ -72,19 +77,29 @@ const (
 
 // Longest bodies, in bytes.
 const (
+	bodySignal   = 16 * kib
 	bodySmall    = 256 * kib
-	bodyPackages = 1 * mib  // 100 KeyPackages of 4 KiB each, in base64
-	bodyCommit   = 5 * mib  // a commit, a Welcome and a GroupInfo of 1 MiB each, in base64
+	bodyReport   = 512 * kib // 256 KiB of a sealed report, in base64
+	bodyPackages = 1 * mib   // 100 KeyPackages of 4 KiB each, in base64
+	bodyCommit   = 5 * mib   // a commit, a Welcome and a GroupInfo of 1 MiB each, in base64
+	bodyPart     = attachments.PartSize
 	bodyMessage  = 15 * mib // 10 MiB of ciphertext in base64, and the other fields
 )
 
 // Memory of answers, in bytes. It covers the rows that an answer is made from.
 const (
 	answerSmall  = 4 * kib
-	answerCounts = 128 * kib // one entry for each KeyPackage, cipher suite or device
-	answerRoster = 256 * kib // a convo with 1,000 members
-	answerObject = 4 * mib   // a Welcome, a GroupInfo, or the KeyPackages of a claim
-	answerPage   = 512 * kib // at first: it grows as its rows come
+	answerCounts = 128 * kib   // one entry for each KeyPackage, cipher suite or device
+	answerRoster = 256 * kib   // a convo with 1,000 members
+	answerObject = 4 * mib     // a Welcome, a GroupInfo, or the KeyPackages of a claim
+	answerPage   = 512 * kib   // at first: it grows as its rows come
+	answerBytes  = answerPiece // at a time
+)
+
+// How long requests of attachments can take.
+const (
+	maxUpload   = 2 * time.Minute  // of a part, by a client as slow as uploadPace allows
+	maxComplete = 45 * time.Second // the work goes on if the client hangs up
 )
 
 // costStream is what a method that holds a connection costs, in units of the rate limit of a DID.
@@ -96,6 +111,12 @@ const (
 	costExport = 5
 	costErase  = 20
 )
+
+// costHead is what a head of a log or a proof costs, in units: some reads, and a signature.
+const costHead = 2
+
+// costComplete is what completing an attachment costs, in units. What it reads was paid when it came.
+const costComplete = 4
 
 // costSession is what buying or refreshing a session costs, in units: a look-up of a DID document.
 const costSession = 10
@@ -113,6 +134,7 @@ const (
 	recordDay   = 24 * time.Hour
 	recordHour  = time.Hour
 	recordClaim = 30 * time.Minute // as long as the claim of a KeyPackage
+	leaseShort  = time.Minute      // of work outside the database
 )
 
 // Floors of lifetimes that an operator can set.
@@ -122,6 +144,8 @@ var (
 	leastAnswer = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must get its first answer"}
 	// leastTarget is for writes whose repetition undoes a later one.
 	leastTarget = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must not undo a later one"}
+	// leastUpload is for completeAttachment, whose record has the fence.
+	leastUpload = idem.Floor{Life: 2 * attachments.UnfinishedLife, Because: "an upload can go on for a day after its last part, and its record has the fence"}
 	// leastClaim is for getKeyPackages: without its record a repetition claims other KeyPackages.
 	leastClaim = idem.Floor{Life: recordClaim, Because: "without its record a repetition claims other KeyPackages while the first claim still lasts"}
 )
@@ -132,22 +156,30 @@ var methods = map[string]policy{
 	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	nsid.BlockActor:     {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, dear: true, token: usedByDispatch, maxTime: maxComplete,
+		recordLife: idem.DefaultLife, leastLife: leastUpload, lease: leaseShort},
+	nsid.ConfirmWelcome:   {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.CreateAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
 	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	// A session cannot buy another: who has stolen one has it for an hour.
-	nsid.CreateSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
-	nsid.DeleteSession: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.CreateSession:    {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
+	nsid.DeleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.DeleteSession:    {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	// The record of the first step holds the token, so it does not last longer than it must. The
 	// token itself is the record of the second step.
 	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, noSession: true,
 		recordLife: recordHour, leastLife: leastAnswer, serves: orErasing},
 	nsid.ExportMyData:        {answerMemory: answerPage, cost: costExport, serves: notActive, standby: true},
+	nsid.GetAttachment:       {answerMemory: answerBytes},
+	nsid.GetAttachmentStatus: {answerMemory: answerSmall},
 	nsid.GetBlocks:           {answerMemory: answerCounts, standby: true},
 	nsid.GetCommits:          {answerMemory: answerPage, standby: true},
 	nsid.GetConvo:            {answerMemory: answerRoster, standby: true},
 	nsid.GetConvos:           {answerMemory: answerPage, dear: true, standby: true},
+	nsid.GetCursorPolicy:     {answerMemory: answerSmall},
+	nsid.GetCursors:          {answerMemory: answerRoster, standby: true},
 	nsid.GetEpoch:            {answerMemory: answerSmall},
 	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},
 	nsid.GetInvitationPolicy: {answerMemory: answerSmall},
@@ -158,7 +190,11 @@ var methods = map[string]policy{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
 		}},
+	// A head reads the log behind the last one, and signs.
+	nsid.GetLogHead:            {answerMemory: answerCounts, dear: true, cost: costHead},
+	nsid.GetLogProof:           {answerMemory: answerSmall, dear: true, cost: costHead},
 	nsid.GetMessages:           {answerMemory: answerPage, formerNames: map[string]string{"type": "messageType"}, standby: true},
+	nsid.GetReportKey:          {answerMemory: answerSmall},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
 	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
@@ -170,6 +206,7 @@ var methods = map[string]policy{
 		}},
 	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
+	nsid.PutAttachmentPart: {maxBody: bodyPart, answerMemory: answerSmall, token: usedByDispatch, maxTime: maxUpload},
 	// Its session must be the request's. A service-auth token gets that far, and no farther.
 	nsid.RefreshSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch},
 	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget,
@@ -178,12 +215,19 @@ var methods = map[string]policy{
 			{"token", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 			{"topic", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 		}},
+	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.ReportEpoch:  {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch},
 	nsid.SendMessage: {maxBody: bodyMessage, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{
 			{"ciphertext", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge},
 			{"embedUri", lexcodec.RuleFormat, mlsapi.ErrInvalidAsset},
 			{"embedType", lexcodec.RuleMaxLength, mlsapi.ErrInvalidAsset},
 		}},
+	// A signal that is dropped at once does not use its token up, which would write a row.
+	nsid.SendSignal: {maxBody: bodySignal, answerMemory: answerSmall, token: usedByHandler,
+		violations: []violation{{"payload", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge}}},
+	nsid.SetCursorPolicy:      {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.StreamConvoEvents:    {cost: costStream},
 	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
@@ -231,7 +275,7 @@ func Lifetimes() idem.Lifetimes {
 	operations := []idem.Operation{idem.Default, idem.Push}
 	for name, p := range methods {
 		if p.recordLife != 0 {
-			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife, Most: p.mostLife})
+			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife, Most: p.mostLife, Lease: p.lease})
 		}
 	}
 	return idem.NewLifetimes(operations...)

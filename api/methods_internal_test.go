@@ -19,8 +19,8 @@ func TestMethods(t *testing.T) {
 	for _, m := range mlsapi.Methods() {
 		nsids = append(nsids, m.NSID)
 		p := methods[m.NSID]
-		if (p.maxBody != 0) != m.HasInput {
-			t.Errorf("%s: a longest body of %d bytes, but input is %t", m.NSID, p.maxBody, m.HasInput)
+		if (p.maxBody != 0) != (m.HasInput || m.BytesIn) {
+			t.Errorf("%s: a longest body of %d bytes, but input is %t", m.NSID, p.maxBody, m.HasInput || m.BytesIn)
 		}
 		if (p.answerMemory != 0) == m.Streams {
 			t.Errorf("%s: answer memory of %d bytes, but streams is %t", m.NSID, p.answerMemory, m.Streams)

@@ -29,6 +29,8 @@ type Metrics struct {
 	confirms    *prometheus.CounterVec
 	epochs      *prometheus.CounterVec
 	transitions *prometheus.CounterVec
+	forks       prometheus.Counter
+	disputes    prometheus.Counter
 	rounds      *prometheus.CounterVec
 	failures    *prometheus.CounterVec
 	records     *prometheus.CounterVec
@@ -39,6 +41,8 @@ type Metrics struct {
 	lookups        *prometheus.HistogramVec
 	lookupsRefused *prometheus.CounterVec
 	transfersCut   *prometheus.CounterVec
+	dearWaiting    prometheus.Gauge
+	dearRefused    *prometheus.CounterVec
 
 	batches      prometheus.Histogram
 	expired      prometheus.Counter
@@ -59,6 +63,7 @@ const (
 	ReaperWelcomes    = "welcomes"
 	ReaperKeyPackages = "key_packages"
 	ReaperRecords     = "records"
+	ReaperDisputes    = "disputes"
 )
 
 // Kinds of streams, in metrics.
@@ -67,10 +72,13 @@ const (
 	kindServerSent = "sse"
 )
 
-// Limits of look-ups, in metrics: those of an address, and those of the node.
+// Limits of look-ups and of dear requests, in metrics: those of an address, of a caller, of the node,
+// and of the time to wait.
 const (
 	limitAddress = "address"
+	limitCaller  = "caller"
 	limitNode    = "node"
+	limitTime    = "time"
 )
 
 // The native histogram beside the buckets: buckets grow by a tenth, and a series has so many at most.
@@ -108,10 +116,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_welcome_confirmations_total", Help: "confirmWelcome by outcome: success, failure (once per lease), unchanged (twice or late), unknown (no fetched Welcome)."}, []string{"outcome"}),
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
+		forks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "mlsd_forked_epochs_total", Help: "Epochs that two members have reported with different authenticators to this node."}),
+		disputes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "mlsd_disputes_total", Help: "Disputes that have begun with a report to this node."}),
 		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included: welcomes, key_packages, records."}, []string{"reaper"}),
+			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included: welcomes, key_packages, records, disputes."}, []string{"reaper"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_reaper_failures_total", Help: "Rounds of the reapers of this node that failed: welcomes, key_packages, records."}, []string{"reaper"}),
+			Name: "mlsd_reaper_failures_total", Help: "Rounds of the reapers of this node that failed: welcomes, key_packages, records, disputes."}, []string{"reaper"}),
 		records: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_record_cleaner_total", Help: "Rows that the idempotency record cleaner of this node has removed: records, audit (rows of the audit log)."}, []string{"removed"}),
 
@@ -128,6 +140,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_lookups_refused_total", Help: "Requests that were refused because a limit of look-ups of DID documents is reached, by whose: address (429), node (503)."}, []string{"limit"}),
 		transfersCut: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_transfers_cut_total", Help: "Transfers that were cut to make space for others, or because their address had too many slow ones: body, answer, drain (the rest of a refused body)."}, []string{"kind"}),
+		dearWaiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mlsd_dear_requests_waiting", Help: "Dear requests that wait to be admitted."}),
+		dearRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_dear_requests_refused_total", Help: "Dear requests that were not admitted, by the limit that was reached: caller (429), node, time (503)."}, []string{"limit"}),
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
@@ -156,8 +172,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.rounds,
-		m.failures, m.records, m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut,
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.forks, m.disputes, m.rounds,
+		m.failures, m.records, m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.dearWaiting, m.dearRefused,
 		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
@@ -174,7 +190,7 @@ func KeyOutcomes() []string { return []string{"first", "replay", "conflict", "in
 // begin makes series before their first count: a rate does not see the count that a series begins
 // with.
 func (m *Metrics) begin() {
-	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job"} {
+	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job", "dispute", "attachment"} {
 		m.transitions.WithLabelValues(entity)
 	}
 	for _, name := range quota.Names() {
@@ -182,6 +198,9 @@ func (m *Metrics) begin() {
 	}
 	for _, limit := range []string{limitAddress, limitNode} {
 		m.lookupsRefused.WithLabelValues(limit)
+	}
+	for _, limit := range []string{limitCaller, limitNode, limitTime} {
+		m.dearRefused.WithLabelValues(limit)
 	}
 	for _, outcome := range serviceauth.LookupOutcomes() {
 		m.lookups.WithLabelValues(string(outcome))
@@ -215,7 +234,7 @@ func (m *Metrics) begin() {
 		m.streamsEvents.WithLabelValues(kind)
 		m.streamsBytes.WithLabelValues(kind)
 	}
-	for _, reaper := range []string{ReaperWelcomes, ReaperKeyPackages, ReaperRecords} {
+	for _, reaper := range []string{ReaperWelcomes, ReaperKeyPackages, ReaperRecords, ReaperDisputes} {
 		m.rounds.WithLabelValues(reaper)
 		m.failures.WithLabelValues(reaper)
 	}

@@ -71,8 +71,23 @@ func spends() map[string]spend {
 				in:      &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey()},
 				effects: `SELECT count(*) FROM key_packages WHERE ref = $1`, args: []any{[]byte(ref)}}
 		}},
+		"reports-per-day": {make: func(by *user, shared *convo) request {
+			in := by.report(shared, "again")
+			in.IdempotencyKey = newKey()
+			return request{by: by, nsid: mlsapi.NSIDReportConvo, in: in,
+				effects: `SELECT count(*) FROM abuse_reports WHERE sealed = $1`, args: []any{[]byte(in.SealedReport)}}
+		}},
 	}
-	for _, name := range []string{"messages-per-day", "bytes-per-day", "convos-per-day", "records-per-day", "strangers-invited-per-day", "key-packages-per-day"} {
+	all["attachment-bytes-per-day"] = spend{
+		make: func(by *user, shared *convo) request {
+			in := announcement(shared, newFile(by.w.t, 100_000))
+			return request{by: by, nsid: mlsapi.NSIDCreateAttachment, in: in,
+				effects: `SELECT count(*) FROM attachments WHERE encode(sha256, 'hex') = $1`, args: []any{in.Sha256}}
+		},
+		size: func(request) int { return 100_000 },
+	}
+	for _, name := range []string{"messages-per-day", "bytes-per-day", "convos-per-day", "records-per-day", "strangers-invited-per-day", "key-packages-per-day",
+		"reports-per-day", "attachment-bytes-per-day"} {
 		all["address-"+name] = all[name]
 	}
 	all[quota.ConvoBytes] = spend{make: sending, size: ciphertext}
@@ -93,7 +108,7 @@ func limitsFor(name string, size int) quota.Limits {
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	for _, name := range quota.Names() {
-		if name == quota.OpenInvitations { // TestOpenInvitations
+		if name == quota.OpenInvitations || name == quota.ReportBytes { // TestOpenInvitations, TestReportBytes
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -168,6 +168,19 @@ var keyed = []write{
 		return request{by: bob, nsid: mlsapi.NSIDSetInvitationPolicy, in: &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM invitation_policies WHERE did = $1`, args: []any{bob.did()}}
 	}},
+	{"setCursorPolicy", func(w *world, key *string) request {
+		bob := w.user()
+		return request{by: bob, nsid: mlsapi.NSIDSetCursorPolicy, in: &mlsapi.SetCursorPolicyInput{ShareCursors: "members", IdempotencyKey: key},
+			effects: `SELECT count(*) FROM cursor_policies WHERE did = $1`, args: []any{bob.did()}}
+	}},
+	{"reportConvo", func(w *world, key *string) request {
+		bob := w.user()
+		c := w.user().create(bob)
+		in := bob.report(c, "he threatens me")
+		in.IdempotencyKey = key
+		return request{by: bob, nsid: mlsapi.NSIDReportConvo, in: in,
+			effects: `SELECT count(*) FROM abuse_reports WHERE convo_id = $1 AND reporter = $2`, args: []any{c.id, bob.did()}}
+	}},
 	{"eraseMyAccount", func(w *world, key *string) request {
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDEraseMyAccount, in: &mlsapi.EraseMyAccountInput{IdempotencyKey: key},
@@ -214,6 +227,19 @@ var unkeyed = []write{
 		alice.send(c, "hello")
 		return request{by: alice, nsid: mlsapi.NSIDUpdateCursor, in: &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1},
 			effects: `SELECT count(*) FROM members WHERE convo_id = $1 AND cursor_seq = 1`, args: []any{c.id}}
+	}},
+	{"reportEpoch", func(w *world, _ *string) request {
+		alice := w.user()
+		c := alice.create()
+		return request{by: alice, nsid: mlsapi.NSIDReportEpoch, in: entry(c, c.epoch, "one"),
+			effects: `SELECT count(*) FROM epoch_reports WHERE convo_id = $1`, args: []any{c.id}}
+	}},
+	{"reportCommit", func(w *world, _ *string) request {
+		alice, bob := w.user(), w.user()
+		c := alice.create(bob)
+		alice.rotate(c)
+		return request{by: bob, nsid: mlsapi.NSIDReportCommit, in: failure(c, c.epoch),
+			effects: `SELECT count(*) FROM commit_reports WHERE convo_id = $1`, args: []any{c.id}}
 	}},
 	{"deleteSession", func(w *world, _ *string) request {
 		alice := w.user()

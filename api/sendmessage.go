@@ -3,14 +3,17 @@ package api
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/attachments"
 	"mlsd/convos"
 	"mlsd/idem"
 	"mlsd/internal/pgpool"
@@ -48,19 +51,45 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	if err := h.openQuota(c); err != nil {
 		return err
 	}
+	var unfit error
+	attachment, names := namedAttachment(in.EmbedURI)
+	if names {
+		if unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+			return err
+		}
+	}
 	sent, err := send(c.ctx, messages.Draft{
 		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
-		Quota: c.quota,
+		Quota: c.quota, Unfit: unfit,
 	})
 	if err != nil {
 		return err
 	}
 	h.committed()
 	c.replayed = sent.Replayed
+	// A repetition can come from a former member, and an external sender is none: they get no head.
+	if !sent.Replayed && header.SenderType != mls.SenderTypeExternal {
+		h.attachHead(c, convo)
+	}
+	if names { // if it fails, the retry does it
+		if err := attachments.Name(c.ctx, h.db, convo, attachment, sent.Seq, sent.At); err != nil {
+			return err
+		}
+	}
 	return c.reply(&mlsapi.SendMessageOutput{
 		MessageID: sent.ID.String(), ReceivedAt: lexcodec.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,
 	})
+}
+
+// attachHead gives a client that asks for it the newest head of the log that is at hand.
+func (h *handlers) attachHead(c *call, convo uuid.UUID) {
+	if h.heads == nil || c.http.Request().Header.Get(headerLogHead) == "" {
+		return
+	}
+	if head := h.heads.Riding(convo); head != "" {
+		c.http.Response().Header().Set(headerLogHead, base64.RawURLEncoding.EncodeToString([]byte(head)))
+	}
 }
 
 // sendExternal sends a proposal of an external sender: a caller that is no member, but that the group

@@ -26,6 +26,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"mlsd/api/errorlist"
+	"mlsd/attachments"
 	"mlsd/convos"
 	"mlsd/erasure"
 	"mlsd/events"
@@ -40,6 +41,8 @@ import (
 	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/push"
+	"mlsd/reports"
+	"mlsd/transparency"
 	"mlsd/welcome"
 )
 
@@ -47,6 +50,21 @@ import (
 type Sender interface {
 	Send(ctx context.Context, d messages.Draft) (messages.Receipt, error)
 }
+
+// Signaller passes signals on. *events.Signals is the one that other nodes hear.
+type Signaller interface {
+	// Busy reports whether signals are dropped now.
+	Busy() bool
+	// Send passes a signal on, whose sender may send it, and reports whether it is not dropped.
+	Send(s events.Signal) bool
+}
+
+// deaf is a Signaller that drops all.
+type deaf struct{}
+
+func (deaf) Busy() bool { return false }
+
+func (deaf) Send(events.Signal) bool { return false }
 
 // Gate says who may use the node. *accounts.Gate is the one that reads the database.
 type Gate interface {
@@ -78,9 +96,18 @@ type Config struct {
 	Cursors  *convos.Cursors
 	Welcomes *welcome.Service
 	Push     push.Policy
-	Events   *events.Hub
-	Tickets  *events.Tickets
-	Metrics  *Metrics
+	// Signals passes on what is not kept. Default: all is dropped.
+	Signals Signaller
+	// EpochWindow is how many epochs behind the convo's a signal may be.
+	EpochWindow int64
+	// Attachments stores files. Default: the methods answer that they are not set up.
+	Attachments *attachments.Service
+	// AttachmentDeleted is called after an attachment was deleted. It must not block. Default: nothing
+	// is called.
+	AttachmentDeleted func()
+	Events            *events.Hub
+	Tickets           *events.Tickets
+	Metrics           *Metrics
 	// Gate says who may use the node. Default: everybody.
 	Gate Gate
 	// Erasures makes the jobs that erase accounts.
@@ -88,6 +115,10 @@ type Config struct {
 	// Erasing is called after an erasure has begun: the node must refuse the account. It must not
 	// block. Default: nothing is called.
 	Erasing func()
+	// ReportKey is what reports of abuse are sealed to. Default: none are taken.
+	ReportKey *reports.PublicKey
+	// Heads signs heads of logs. Without it getLogHead and getLogProof fail.
+	Heads *transparency.Service
 	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
 	Lifetimes idem.Lifetimes
 	// Committed is called after each committed write. It must not block. Default: nothing is
@@ -132,6 +163,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Committed == nil {
 		cfg.Committed = func() {}
 	}
+	if cfg.AttachmentDeleted == nil {
+		cfg.AttachmentDeleted = func() {}
+	}
 	if cfg.Erasing == nil {
 		cfg.Erasing = func() {}
 	}
@@ -150,6 +184,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Gate == nil {
 		cfg.Gate = openGate{}
 	}
+	if cfg.Signals == nil {
+		cfg.Signals = deaf{}
+	}
 	s := &Server{
 		cfg:    cfg,
 		routes: routes(cfg.Lifetimes),
@@ -158,10 +195,13 @@ func New(cfg Config) (*Server, error) {
 			push: cfg.Push, committed: cfg.Committed,
 			gate:    cfg.Gate,
 			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
-			sessions: cfg.Sessions,
+			sessions: cfg.Sessions, signals: cfg.Signals, epochWindow: cfg.EpochWindow, reportKey: cfg.ReportKey, metrics: cfg.Metrics,
 		},
 		memory:    newMemory(),
 		strangers: ratelog.New(cfg.Log),
+	}
+	if cfg.Heads != nil {
+		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.RidingOn
 	}
 	var err error
 	if s.byIP, err = newLimiter(cfg.Rates.IP, network); err != nil {
@@ -171,8 +211,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.handlers.byIP, s.handlers.byDID, s.handlers.openings = s.byIP, s.byDID, newOpenings()
+	s.handlers.attachments, s.handlers.attachmentDeleted = cfg.Attachments, cfg.AttachmentDeleted
 	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
-	s.admission = newAdmission(int(cfg.DB.Config().MaxConns))
+	s.admission = newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics)
 	s.handlers.places = newPlaces(runtime.GOMAXPROCS(0))
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err
@@ -206,8 +247,8 @@ func (s *Server) build() *echo.Echo {
 			},
 			AllowOrigins:  []string{"*"},
 			AllowMethods:  []string{http.MethodGet, http.MethodPost},
-			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, headerLastEventID, "Atproto-Proxy", "Atproto-Accept-Labelers"},
-			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID},
+			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, headerRange, headerLastEventID, headerLogHead, "Atproto-Proxy", "Atproto-Accept-Labelers"},
+			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, headerLogHead, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID, headerContentRange},
 			MaxAge:        86400,
 		}),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true, LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {

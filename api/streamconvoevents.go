@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ type eventStream struct {
 	control *http.ResponseController
 	sub     subscription
 	cancel  context.CancelCauseFunc
-	last    string // the cursor of the last event that was sent
+	last    string // the cursor of the last event that was sent; before that, of where the stream began
 
 	mu sync.Mutex // locked during a write
 }
@@ -83,7 +84,7 @@ func (s *streams) answer(ctx context.Context, c *httpRequest, sub subscription, 
 	w := c.Response()
 	// The controller is that of w.Writer, because w.Flush returns no error.
 	e := &eventStream{
-		streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel, last: cmp.Or(last, "0"),
+		streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel, last: cmp.Or(last, strconv.FormatInt(sub.Began(), 10)),
 	}
 	// net/http reads on, to notice that the client hangs up. The deadline of the request must not
 	// end that.
@@ -126,7 +127,7 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 		if err != nil {
 			return err
 		}
-		wire := serverSentOf(event, e.sub.Request(ctx))
+		wire := e.encode(event, e.sub.Request(ctx))
 		if len(wire) == 0 {
 			continue
 		}
@@ -137,9 +138,18 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 		if err != nil {
 			return err
 		}
-		e.last = cursorText(event)
+		if event.Signal == nil {
+			e.last = cursorText(event)
+		}
 		e.streams.metrics.streamSent(kindServerSent, len(wire))
 	}
+}
+
+func (e *eventStream) encode(event *events.Event, request bool) []byte {
+	if event.Signal != nil {
+		return serverSentSignal(event, request, e.last)
+	}
+	return serverSentOf(event, request, e.streams.heads)
 }
 
 // info encodes a message about the stream itself. It has no id, so the client keeps its last event

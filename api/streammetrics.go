@@ -61,7 +61,9 @@ func (m *StreamMetrics) Sequenced(events int, oldest time.Duration) {
 // Published implements events.Metrics.
 func (m *StreamMetrics) Published(events int, lag time.Duration) {
 	m.read.Add(float64(events))
-	m.lag.Observe(lag.Seconds())
+	if lag > 0 {
+		m.lag.Observe(lag.Seconds())
+	}
 }
 
 // CatchUp implements events.Metrics.

@@ -29,6 +29,7 @@ type streams struct {
 	pace       pace
 	pings      *heartbeats
 	keepAlives *heartbeats
+	heads      ridingHead
 
 	mu      sync.Mutex // guards what follows
 	running int        // goroutines and handlers
@@ -44,6 +45,7 @@ type subscriber func(context.Context, events.Request) (s subscription, outdated 
 type subscription interface {
 	Next(context.Context) (*events.Event, error)
 	Request(context.Context) bool
+	Began() int64
 	Slow()
 	Doubt()
 	Trust()
@@ -105,10 +107,12 @@ func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n/chu
 func (p pace) reconnect() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
 func newStreams(subscribe subscriber, p pace, metrics *Metrics, log *slog.Logger) *streams {
-	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[sender]struct{}{}}
+	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[sender]struct{}{}, heads: noHead}
 	s.pings, s.keepAlives = newHeartbeats(p.ping, s.run), newHeartbeats(p.keepAlive, s.run)
 	return s
 }
+
+func noHead(uuid.UUID, int64) string { return "" }
 
 // The reasons why a stream ends, besides errors of package events and of the database.
 var (

@@ -78,6 +78,13 @@ func TestFramesOfEvents(t *testing.T) {
 	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
 		"cursor": int64(8), "position": "0.0:8", "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "joined", "epoch": int64(0), "seq": int64(1), "createdAt": at,
 	})
+	s.events <- &events.Event{
+		StreamSeq: 8, Kind: outbox.Dispute, ConvoID: uuid.Max, Seq: 1, At: streamAt, Detail: outbox.Detail{Change: outbox.Disputed, Epoch: 3, By: alice.did()},
+	}
+	k.wants(map[string]any{"op": int64(1), "t": "#disputeEvent"}, map[string]any{
+		"cursor": int64(8), "position": "0.0:8", "convoId": uuid.Max.String(), "change": "disputed", "epoch": int64(3), "seq": int64(1),
+		"committer": alice.did().String(), "createdAt": at,
+	})
 	s.events <- &events.Event{StreamSeq: 9, Kind: 99, At: streamAt} // of a newer node: skipped
 	s.events <- &events.Event{
 		StreamSeq: 10, Kind: outbox.KeyPackages, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1},
@@ -89,7 +96,7 @@ func TestFramesOfEvents(t *testing.T) {
 		t.Error(err)
 	}
 	s.ended(t)
-	w.counts(4, "mlsd_subscription_events_total", "kind", "websocket")
+	w.counts(5, "mlsd_subscription_events_total", "kind", "websocket")
 	w.counts(0, "mlsd_subscriptions", "kind", "websocket")
 	w.counts(1, "mlsd_subscriptions_ended_total", "kind", "websocket", "reason", "client")
 	w.counts(1, "mlsd_requests_total", "nsid", mlsapi.NSIDSubscribeConvoEvents, "status", "101", "error", "")
@@ -400,7 +407,7 @@ func TestStreamFails(t *testing.T) {
 	}
 	r := alice.stream(nil)
 	h.next(t).fails <- errors.New("SELECT secret FROM pg_authid")
-	if e := r.event(); e.data != `{"cursor":"0","info":"InternalServerError: the stream cannot go on now; reconnect"}` {
+	if e := r.event(); e.data != `{"cursor":"5","info":"InternalServerError: the stream cannot go on now; reconnect"}` {
 		t.Errorf("got %+v", e)
 	}
 	r.ends()

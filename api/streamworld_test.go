@@ -86,6 +86,8 @@ type subscription struct {
 	believed atomic.Int32 // 1: trusted, -1: doubted, by the last call
 }
 
+func (s *subscription) Began() int64 { return 5 }
+
 func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
 	select {
 	case e := <-s.events:
@@ -386,7 +388,7 @@ func (w *world) events() (*events.Hub, func()) {
 	if !w.live {
 		return hub, func() {}
 	}
-	sequencer := events.NewSequencer(events.SequencerConfig{DB: w.db, Log: log, Metrics: metrics, Retention: 24 * time.Hour, Moved: hub.Wake})
+	sequencer := events.NewSequencer(events.SequencerConfig{DB: w.db, Log: log, Metrics: metrics, Retention: 24 * time.Hour, Moved: hub.Grown})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { sequencer.Run(ctx) })

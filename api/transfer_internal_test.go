@@ -68,6 +68,50 @@ func TestSlowestIsCut(t *testing.T) {
 	})
 }
 
+// A download waits for its store after each piece. A slow one is cut all the same, and a quick one is
+// not.
+func TestPausesDoNotHideSlowTransfers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newMemoryPool(100, 100)
+		take := func(address string) (*reservation, *deadline) {
+			r, d := &reservation{}, &deadline{}
+			if err := p.reserve(t.Context(), r, address, address, 20); err != nil {
+				t.Fatal(err)
+			}
+			r.begin(d.set, downloadPace)
+			return r, d
+		}
+		slow, slowEnd := take("192.0.2.1")
+		quick, quickEnd := take("192.0.2.2")
+		for range 40 {
+			time.Sleep(slowAfter / 10)
+			for r, n := range map[*reservation]int64{slow: 10, quick: 100_000} {
+				r.progress(n)
+				resume := r.pause()
+				time.Sleep(time.Millisecond)
+				resume()
+			}
+		}
+		p.mu.Lock()
+		p.cutSlow(time.Now(), 20)
+		p.mu.Unlock()
+		if !slowEnd.cut() || quickEnd.cut() {
+			t.Errorf("cut: the slow one %t, the quick one %t", slowEnd.cut(), quickEnd.cut())
+		}
+		paused, _ := take("192.0.2.3")
+		resume := paused.pause()
+		for _, r := range []*reservation{paused, slow, quick} { // it ends while it pauses
+			r.end(true)
+			r.progress(1)
+		}
+		resume()
+		if p.oldest != nil || p.newest != nil {
+			t.Error("a transfer that has ended is in the list")
+		}
+	})
+}
+
 // H3: slow transfers of one address hold a part of the memory, however many callers it has. Those
 // of others, and quick ones, are left alone.
 func TestSlowShareOfAddress(t *testing.T) {

@@ -1,17 +1,44 @@
 package api
 
-import "mlsd/api/mlsapi"
+import (
+	"errors"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/disputes"
+	"mlsd/messages"
+)
 
 // UpdateCursor: blue.catbird.mls.updateCursor. A cursor only goes up, so a repeated request changes
-// nothing.
+// nothing. What the device says of its epoch is recorded after that, in a transaction of its own.
 func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
 		return err
 	}
-	seq, err := h.cursors.Update(c.ctx, convo, c.caller, in.Seq)
+	if (in.Epoch == nil) != (in.AuthenticatorHash == nil) {
+		return badRequest("epoch and authenticatorHash: send both or neither")
+	}
+	to := convos.Cursor{Read: in.Seq}
+	if in.Delivered != nil {
+		to.Delivered = *in.Delivered
+	}
+	at, err := h.cursors.Update(c.ctx, convo, c.caller, to)
 	if err != nil {
 		return err
 	}
-	return c.reply(&mlsapi.UpdateCursorOutput{Seq: seq})
+	moved := mlsapi.UpdateCursorOutput{Seq: at.Read, Delivered: &at.Delivered}
+	if in.Epoch == nil {
+		return c.reply(&moved)
+	}
+	r := convos.Report{EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: *in.Epoch, Hash: in.AuthenticatorHash}}
+	_, err = h.reportEpoch(c, r, func(out disputes.EpochOutcome, _ bool) lexcodec.Appender {
+		moved.Forked = present(out.Forked)
+		return &moved
+	})
+	if errors.As(err, new(*messages.EpochMismatchError)) {
+		return c.reply(&moved)
+	}
+	return err
 }

@@ -149,7 +149,7 @@ func (k *socket) send(outdated bool) error {
 		if err != nil {
 			return err
 		}
-		wire := frameOf(e, k.sub.Request(k.ctx))
+		wire := frameOf(e, k.sub.Request(k.ctx), k.streams.heads)
 		if len(wire) == 0 {
 			continue
 		}

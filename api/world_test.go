@@ -28,6 +28,7 @@ import (
 	"mlsd/api"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/attachments"
 	"mlsd/convos"
 	"mlsd/erasure"
 	"mlsd/events"
@@ -47,6 +48,8 @@ import (
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/push"
+	"mlsd/reports"
+	"mlsd/transparency"
 	"mlsd/welcome"
 )
 
@@ -55,19 +58,26 @@ const service = "did:web:mls.example.com"
 // world is a server on a database of its own. At the end of its test every promise is checked over
 // the whole database.
 type world struct {
+	heads     *transparency.Service // of the newest node
 	t         *testing.T
 	db        *pgxpool.Pool
 	faults    *failpoint.Set
 	directory *authtest.Directory
 	policy    welcome.Policy
 	rates     api.Rates
-	messages  *messages.Log // of the node that was booted last
-	locks     string        // lock_timeout of the database sessions; "" is none
-	faulty    bool          // the test makes writes fail that no client can help
+	messages  *messages.Log     // of the node that was booted last
+	store     attachments.Store // of the nodes; nil: one is made
+	noStore   bool
+	retention time.Duration        // of attachments, for the sweeper
+	lease     time.Duration        // of completions; 0: an hour
+	sweeper   *attachments.Sweeper // of the node that was booted last
+	locks     string               // lock_timeout of the database sessions; "" is none
+	faulty    bool                 // the test makes writes fail that no client can help
 	tickets   *events.Tickets
 	live      bool // events are sent
 	hub       *events.Hub
-	address   string // once the server listens on TCP
+	signals   api.Signaller // of the node that is booted next; nil: all is dropped
+	address   string        // once the server listens on TCP
 	registry  *prometheus.Registry
 	server    *api.Server
 	ctx       context.Context // of the requests; nil is one that does not end
@@ -79,10 +89,11 @@ type world struct {
 	quotas    *quota.Counter   // of the node that was booted last
 	mode      accounts.Mode    // ""; the server has no gate
 	gate      *accounts.Gate
-	clock     func() time.Time  // of sessions; nil: the real one
-	sessions  *sessions.Service // of the node that was booted last
-	servers   *pgtest.Pair      // the database's, if it has a standby; else nil
-	reads     *standby.Reads    // of the node that is booted next; nil: it reads from the primary
+	clock     func() time.Time    // of sessions; nil: the real one
+	sessions  *sessions.Service   // of the node that was booted last
+	servers   *pgtest.Pair        // the database's, if it has a standby; else nil
+	reads     *standby.Reads      // of the node that is booted next; nil: it reads from the primary
+	operator  *reports.PrivateKey // of the node that is booted next; nil: it takes no reports
 }
 
 // served are the requests that a world's nodes have served.
@@ -113,6 +124,11 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release},
 		rates:  api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 	}
+	key, err := reports.NewPrivateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.operator = &key
 	for _, change := range changes {
 		change(w)
 	}
@@ -162,17 +178,21 @@ func (w *world) boot() *api.Server {
 		w.now = time.Now
 	}
 	w.quotas = quota.New(w.db, w.limits, log, quota.WithClock(w.now), quota.OnUse(metrics.QuotaUsed))
+	writes := idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys))
 	server, err := api.New(api.Config{
-		Quotas:   w.quotas,
-		Gate:     w.newGate(),
-		Erasures: erasure.NewStore(accounts.NewStore(0)),
-		Served:   w.served.add,
-		Answered: w.answered(log),
-		Tickets:  w.tickets, Events: w.hub, Committed: committed,
+		Attachments: w.newAttachments(writes, log),
+		Heads:       w.newHeads(log),
+		Signals:     w.signals,
+		Quotas:      w.quotas,
+		Gate:        w.newGate(),
+		Erasures:    erasure.NewStore(accounts.NewStore(0)),
+		Served:      w.served.add,
+		Answered:    w.answered(log),
+		Tickets:     w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
-		Sessions: w.newSessions(log),
-		Writes:   idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys)),
+		Sessions: w.newSessions(log), ReportKey: w.reportKey(),
+		Writes:   writes,
 		Messages: w.messages,
 		Cursors:  convos.NewCursors(w.db, w.faults),
 		Welcomes: welcome.New(w.db, w.policy, metrics.WelcomeConfirmed, log, w.faults),
@@ -181,6 +201,15 @@ func (w *world) boot() *api.Server {
 		w.t.Fatal(err)
 	}
 	return server
+}
+
+// reportKey is what reports are sealed to.
+func (w *world) reportKey() *reports.PublicKey {
+	if w.operator == nil {
+		return nil
+	}
+	key := w.operator.Public()
+	return &key
 }
 
 // answered returns what records the requests of a node, nil unless the world is recording.
@@ -194,6 +223,23 @@ func (w *world) answered(log *slog.Logger) func(requests.Request) {
 		w.t.Fatal(err)
 	}
 	return w.requests.Add
+}
+
+// newHeads returns what signs heads of logs on a node.
+func (w *world) newHeads(log *slog.Logger) *transparency.Service {
+	w.t.Helper()
+	heads, err := transparency.New(transparency.Config{
+		DB: w.db, Service: service, Log: log,
+		Generation: func(ctx context.Context, conn *pgxpool.Conn) (int64, error) { return events.Generation(ctx, conn) },
+	})
+	if err == nil {
+		err = heads.Load(context.Background())
+	}
+	if err != nil && !pgpool.Unavailable(err) { // some tests have no database
+		w.t.Fatal(err)
+	}
+	w.heads = heads
+	return heads
 }
 
 // newSessions returns the sessions of a node, which reads changes when it is told.

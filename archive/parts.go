@@ -84,6 +84,20 @@ var parts = []part{
 		LEFT JOIN public_groups g ON g.convo_id = m.convo_id AND g.vouched_by = @did
 		WHERE g.convo_id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
 	{"messages", []column{{"convo_id", uuidKey}, {"seq", largeKey}}, messagesSQL},
+	{"log_senders", []column{{"convo_id", uuidKey}}, `
+		SELECT m.convo_id, CASE WHEN s.did IS NOT NULL THEN to_jsonb(s)::text END
+		FROM (
+			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
+			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
+		) m
+		LEFT JOIN log_senders s ON s.convo_id = m.convo_id AND s.did = @did
+		WHERE s.did IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
+	{"attachments", []column{{"id", uuidKey}}, `
+		SELECT id, (to_jsonb(t) - 'digest' - 'fence')::text FROM attachments t WHERE sender_did = @did AND id > @id ORDER BY id LIMIT @limit`},
+	{"attachment_parts", []column{{"id", uuidKey}, {"part", smallKey}}, `
+		SELECT attachment_id, part, to_jsonb(p)::text FROM attachment_parts p
+		WHERE attachment_id IN (SELECT id FROM attachments WHERE sender_did = @did) AND (attachment_id, part) > (@id, @part)
+		ORDER BY attachment_id, part LIMIT @limit`},
 	{"welcomes", []column{{"convo_id", uuidKey}, {"id", uuidKey}}, `
 		SELECT convo_id, id, data FROM (
 			SELECT m.convo_id, coalesce(w.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff') AS id,
@@ -96,7 +110,7 @@ var parts = []part{
 		) t
 		WHERE (data IS NOT NULL OR last) AND (convo_id, id) > (@convo_id, @id) ORDER BY convo_id, id LIMIT @limit`},
 	{"idempotency_keys", []column{{"nsid", textKey}, {"scope", textKey}, {"key", textKey}}, `
-		SELECT nsid, scope, key, (to_jsonb(t) - 'response' || jsonb_build_object('response', convert_from(response, 'UTF8')))::text
+		SELECT nsid, scope, key, (to_jsonb(t) - 'response' - 'last_error' || jsonb_build_object('response', convert_from(response, 'UTF8')))::text
 		FROM idempotency_keys t
 		WHERE caller_did = @did AND (nsid, scope, key) > (@nsid, @scope, @key) ORDER BY nsid, scope, key LIMIT @limit`},
 	{"subscription_tickets", []column{{"id", textKey}}, `
@@ -130,8 +144,28 @@ var parts = []part{
 	{"blocks", []column{{"blocked_did", textKey}}, `
 		SELECT blocked_did, to_jsonb(t)::text FROM blocks t
 		WHERE did = @did AND blocked_did > @blocked_did ORDER BY blocked_did LIMIT @limit`},
+	{"epoch_reports", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
+		SELECT convo_id, epoch, (to_jsonb(t) || jsonb_build_object('hash', encode(hash, 'hex')))::text FROM epoch_reports t
+		WHERE did = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
+	{"commit_reports", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
+		SELECT convo_id, epoch, to_jsonb(t)::text FROM commit_reports t
+		WHERE did = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
+	{"disputes", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
+		SELECT convo_id, epoch, to_jsonb(t)::text FROM disputes t
+		WHERE committer = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
 	{"invitation_policies", []column{{"at", smallKey}}, `
 		SELECT 1, to_jsonb(t)::text FROM invitation_policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
+	{"cursor_policies", []column{{"at", smallKey}}, `
+		SELECT 1, to_jsonb(t)::text FROM cursor_policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
+	// Without the sealed bytes: nobody but the operator can read them.
+	// Without the sealed bytes: nobody but the operator can read them. Its columns are named, so that
+	// the statement does not read them from the disk either.
+	{"abuse_reports", []column{{"id", uuidKey}}, `
+		SELECT id, to_jsonb(t)::text
+		FROM (
+			SELECT id, convo_id, reporter, reason, key_id, reported_at, state, closed_at, octet_length(sealed) AS bytes
+			FROM abuse_reports WHERE reporter = @did AND id > @id ORDER BY id LIMIT @limit
+		) t ORDER BY id`},
 	{"quota_counts", []column{{"day", dateKey}, {"quota", textKey}}, `
 		SELECT q.day, q.quota, to_jsonb(q)::text
 		FROM generate_series((SELECT min(day) FROM quota_counts), (SELECT max(day) FROM quota_counts), interval '1 day') AS of (day)

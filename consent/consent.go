@@ -1,10 +1,11 @@
-// Package consent keeps whom a person lets into its convos: its blocks and its invitation policy.
-// It decides about each invitation, and about each claim of KeyPackages.
+// Package consent keeps whom a person lets into its convos, and what it lets others see: its blocks,
+// its invitation policy, and who sees its cursors. It decides about each invitation, and about each
+// claim of KeyPackages.
 //
 // A person that refuses a caller looks to that caller like a person without KeyPackages. The caller
 // cannot tell a block from a policy, or either from an account that has published nothing.
 //
-// The package owns the tables blocks and invitation_policies.
+// The package owns the tables blocks, invitation_policies and cursor_policies.
 package consent
 
 import (

@@ -9,8 +9,8 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// Erase deletes up to limit blocks that a person made or that concern it, and its invitation policy.
-// It returns how many rows it has deleted; 0: none is left.
+// Erase deletes up to limit blocks that a person made or that concern it, and its policies. It
+// returns how many rows it has deleted; 0: none is left.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH own AS (
@@ -19,8 +19,11 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int
 			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE blocked_did = $1 LIMIT $2) RETURNING did
 		), policy AS (
 			DELETE FROM invitation_policies WHERE did = $1 RETURNING did
+		), sharing AS (
+			DELETE FROM cursor_policies WHERE did = $1 RETURNING did
 		)
-		SELECT (SELECT count(*) FROM own) + (SELECT count(*) FROM others) + (SELECT count(*) FROM policy)`, p.DID, limit).Scan(&n)
+		SELECT (SELECT count(*) FROM own) + (SELECT count(*) FROM others) + (SELECT count(*) FROM policy)
+			+ (SELECT count(*) FROM sharing)`, p.DID, limit).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("erase blocks: %w", err)
 	}

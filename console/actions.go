@@ -23,7 +23,7 @@ type actionsPage struct {
 // actions shows the forms of the admin methods, and what operators have done.
 func (c *Console) actions(ctx context.Context, r *Request) (any, error) {
 	before, _ := strconv.ParseInt(r.Query.Get("before"), 10, 64) // 0: the newest
-	p := actionsPage{Methods: admin.Methods()}
+	p := actionsPage{Methods: slices.DeleteFunc(admin.Methods(), func(m admin.Method) bool { return m.Command })}
 	err := c.read(ctx, func(tx pgx.Tx) (err error) {
 		p.Actions, err = admin.Actions(ctx, tx, before, pageRows)
 		return err
@@ -108,7 +108,7 @@ func readOrder(w http.ResponseWriter, r *http.Request, req *Request) (o order, e
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	name := r.PostFormValue("method")
 	methods := admin.Methods()
-	at := slices.IndexFunc(methods, func(m admin.Method) bool { return m.Name() == name })
+	at := slices.IndexFunc(methods, func(m admin.Method) bool { return m.Name() == name && !m.Command })
 	if at < 0 {
 		return o, &admin.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "there is no such method"}
 	}

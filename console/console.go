@@ -90,6 +90,7 @@ func (c *Console) pages() []page {
 		{"/convo", "Convo", "convo", c.convo},
 		{"/account", "Account", "account", c.account},
 		{"/queues", "Queues", "queues", c.queues},
+		{"/reports", "Reports", "reports", c.reports},
 		{"/checks", "Checks", "checks", c.checks},
 		{"/actions", "Actions", "actions", c.actions},
 	}

@@ -141,8 +141,8 @@ func TestActions(t *testing.T) {
 	b.logIn(writeToken)
 	page := b.get("/actions")
 	for _, m := range admin.Methods() {
-		if !strings.Contains(page, `value="`+m.Name()+`"`) {
-			t.Errorf("there is no form for %s", m.Name())
+		if strings.Contains(page, `value="`+m.Name()+`"`) == m.Command {
+			t.Errorf("there is no form for %s, or one too many", m.Name())
 		}
 	}
 	block := actor("method", "account.block", "param-did", alice)

@@ -20,8 +20,10 @@ type convoPage struct {
 	Asked  string // the id in the form
 	Convo  *inspect.Convo
 	Epochs []inspect.Epoch
-	Bars   []epochBar
-	Next   string // the query of earlier epochs; "": there are none
+	// Disputes are forks too.
+	Disputes []inspect.Dispute
+	Bars     []epochBar
+	Next     string // the query of earlier epochs; "": there are none
 }
 
 // shownEpochs is how many epochs a page shows.
@@ -48,6 +50,9 @@ func (c *Console) convo(ctx context.Context, r *Request) (any, error) {
 		}
 		if p.Convo == nil {
 			return &admin.Error{Status: http.StatusNotFound, Name: "ConvoNotFound", Message: "there is no convo with this id"}
+		}
+		if p.Disputes, err = inspect.Disputes(ctx, tx, id, shownEpochs); err != nil {
+			return err
 		}
 		p.Epochs, err = inspect.Epochs(ctx, tx, p.Convo, before, shownEpochs)
 		return err

@@ -38,7 +38,7 @@ const (
 var paths = []string{
 	"/", "/queues", "/checks", "/checks?convo=", "/actions",
 	"/welcomes", "/welcomes?state=available", "/welcomes?state=failed", "/idempotency", "/idempotency?request=r1", "/idempotency?did=" + alice,
-	"/convo", "/convo?id=" + planted, "/account", "/account?did=" + alice,
+	"/reports", "/reports?id=" + reported, "/convo", "/convo?id=" + planted, "/account", "/account?did=" + alice,
 }
 
 // bench is a console on a database of its own, and a browser.
@@ -201,4 +201,20 @@ func (b *bench) plant() {
 			alice, markup, state)
 	}
 	b.plantConvo(planted, alice, "did:plc:bobbobbobbobbobbobbobbob", 3)
+	b.plantReports(2)
+}
+
+// reported is the first of the reports of abuse.
+const reported = "0192f3a4-0000-7000-8000-000000000101"
+
+// plantReports makes reports of alice about the convo, the second of every two closed, with markup
+// in every text.
+func (b *bench) plantReports(n int) {
+	b.t.Helper()
+	b.exec(`
+		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state, closed_at, closed_by, note)
+		SELECT ('0192f3a4-0000-7000-8000-000000000' || lpad(to_hex(256 + n), 3, '0'))::uuid, $1, $2, $3, $3, sha256(n::text::bytea), sha256(''), 'SECRETS',
+			now() - (100 - n) * interval '1 hour', CASE n % 2 WHEN 1 THEN 'open' ELSE 'closed' END,
+			CASE n % 2 WHEN 0 THEN now() END, CASE n % 2 WHEN 0 THEN $3 END, CASE n % 2 WHEN 0 THEN $3 || $2 END
+		FROM generate_series(1, $4::integer) AS of (n)`, planted, alice, markup, n)
 }

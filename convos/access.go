@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/disputes"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 )
@@ -53,6 +54,7 @@ type locked struct {
 	leftEpoch   *int64 // in which the caller left; nil for a current member
 	closed      bool
 	reserved    *time.Duration // how much longer the next commit is reserved for another member
+	dispute     *disputes.Dispute
 }
 
 // lockConvo takes the row lock that orders all writers of the convo. It then reads the caller's
@@ -79,6 +81,7 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 		})
 	batch.Queue(`SELECT left_epoch FROM members WHERE convo_id = $1 AND did = $2`, convo, caller).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })
+	disputes.QueueOpen(batch, convo, caller, &c.dispute)
 	err = tx.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, ErrNotFound

@@ -43,7 +43,7 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	}
 	// The epoch is checked first. A caller that lost a race must learn of the epoch, not of the
 	// winner's roster.
-	if _, err := c.checkCommit(ctx, tx, a.Commit); err != nil {
+	if _, err := c.checkCommit(ctx, tx, a.Caller, a.Commit, rights{}); err != nil {
 		return Advanced{}, err
 	}
 	if a.Welcome == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/disputes"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
@@ -36,10 +37,10 @@ type Proposed struct {
 // advance accepts a commit and moves the convo to the next epoch. The epoch in the commit's own
 // header must be the current one: this is the compare-and-swap of promise 3, under the row lock
 // that c holds. A committer whose membership is a request has accepted it. It does not change the
-// roster otherwise. A commit with ReInit closes the convo. The caller has
-// checked that the convo is open.
+// roster otherwise. A commit with ReInit closes the convo. While the convo is in dispute, only
+// external commits are accepted. The caller has checked that the convo is open.
 func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, allowed rights) (Advanced, error) {
-	h, err := c.checkCommit(ctx, tx, p.Commit)
+	h, err := c.checkCommit(ctx, tx, by, p.Commit, allowed)
 	if err != nil {
 		return Advanced{}, err
 	}
@@ -84,14 +85,20 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 			return Advanced{}, err
 		}
 	}
+	if allowed.joins {
+		if err := disputes.Rejoined(ctx, tx, c.id, by, next); err != nil {
+			return Advanced{}, err
+		}
+	}
 	c.epoch, c.lastSeq, c.closed = next, seq, successor != nil
 	return Advanced{Epoch: next, Seq: seq}, nil
 }
 
-// checkCommit reads the commit's header and checks its type, group and epoch, and that the next
-// commit is not reserved for another member.
-func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls.Header, error) {
+// checkCommit reads the commit's header and checks its type, group and epoch, that no dispute stands
+// against it, and that the next commit is not reserved for another member.
+func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, commit []byte, allowed rights) (mls.Header, error) {
 	h, err := mls.ParseHeader(commit)
+	refused := c.checkDispute(by, allowed)
 	switch {
 	case err != nil:
 		return h, invalid(Commit, "%v", err)
@@ -105,12 +112,27 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, commit []byte) (mls
 			return h, err
 		}
 		return h, &messages.EpochMismatchError{Epoch: int64(h.Epoch), Current: c.epoch, WonBy: winner}
+	case refused != nil:
+		return h, refused
 	case c.reserved != nil:
 		return h, &ReservedError{Epoch: c.epoch, Left: *c.reserved}
 	case c.epoch == mls.MaxEpoch:
 		return h, invalid(Commit, "epoch is the last one that can be stored")
 	}
 	return h, nil
+}
+
+// checkDispute refuses a commit while the convo is in dispute, unless it is an external one by a
+// member whom no open dispute names. It comes after the check of the epoch: ConvoDisputed says that
+// the commit can be sent again later, and one of an epoch before cannot.
+func (c *locked) checkDispute(by syntax.DID, allowed rights) error {
+	if c.dispute == nil {
+		return nil
+	}
+	if allowed.joins && !c.dispute.Caller {
+		return nil
+	}
+	return &disputes.OpenError{Dispute: *c.dispute}
 }
 
 // addWelcome consumes the KeyPackages that a Welcome names and makes the Welcome available to their

@@ -36,21 +36,31 @@ type Cursors struct {
 	db     *pgxpool.Pool
 	faults *failpoint.Set
 	moves  *batch.Batcher[move, moved]
+	shown  func(convo uuid.UUID, reader syntax.DID, at Cursor)
 	alone  chan struct{} // a semaphore of cursorsAlone
 }
 
-// move asks that a cursor stands at seq, or further.
+// Cursor is how far a member is in a convo's log.
+type Cursor struct {
+	Read      int64 // the last entry that it has read
+	Delivered int64 // the last entry that a device of its has got; as an answer, at least Read
+}
+
+// move asks that a cursor stands at seq and delivered, or further.
 type move struct {
-	convo  uuid.UUID
-	reader syntax.DID
-	seq    int64
+	convo     uuid.UUID
+	reader    syntax.DID
+	seq       int64
+	delivered int64
 }
 
 // moved is the outcome of a move.
 type moved struct {
-	status  string
-	lastSeq int64
-	cursor  int64 // if status is cursorMoved
+	status   string
+	lastSeq  int64
+	cursor   Cursor // if status is cursorMoved
+	hasMoved bool   // the cursor did not stand there before
+	shared   bool   // other members may see it
 }
 
 // Outcomes of a move, as moveCursors names them.
@@ -62,38 +72,49 @@ const (
 	cursorMoved     = "moved"
 )
 
+// CursorOption changes Cursors.
+type CursorOption func(*Cursors)
+
+// OnShown calls f with each cursor that has moved and that other members may see. f must not block.
+func OnShown(f func(convo uuid.UUID, reader syntax.DID, at Cursor)) CursorOption {
+	return func(c *Cursors) { c.shown = f }
+}
+
 // NewCursors returns cursors in db, which the caller owns. faults can be nil.
-func NewCursors(db *pgxpool.Pool, faults *failpoint.Set) *Cursors {
-	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone)}
+func NewCursors(db *pgxpool.Pool, faults *failpoint.Set, options ...CursorOption) *Cursors {
+	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone), shown: func(uuid.UUID, syntax.DID, Cursor) {}}
+	for _, o := range options {
+		o(c)
+	}
 	c.moves = batch.New(batch.Limits{Batch: cursorsPerBatch, Queue: cursorsWaiting, Timeout: cursorTimeout}, c.moveTogether)
 	return c
 }
 
-// Update moves the reader's cursor to seq, never back, and returns where it stands. Errors:
-// ErrNotFound, ErrNotMember, ErrSeqAhead, messages.ErrBusy, batch.ErrOverloaded, batch.ErrClosed,
-// those of ctx and of the database.
-func (c *Cursors) Update(ctx context.Context, convo uuid.UUID, reader syntax.DID, seq int64) (int64, error) {
-	m := move{convo, reader, seq}
+// Update moves the reader's cursor, never back, and returns where it stands. Errors: ErrNotFound,
+// ErrNotMember, ErrSeqAhead, messages.ErrBusy, batch.ErrOverloaded, batch.ErrClosed, those of ctx
+// and of the database.
+func (c *Cursors) Update(ctx context.Context, convo uuid.UUID, reader syntax.DID, to Cursor) (Cursor, error) {
+	m := move{convo, reader, to.Read, to.Delivered}
 	r, err := c.moves.Do(ctx, m)
 	switch {
 	case errors.Is(err, batch.ErrOverloaded), errors.Is(err, batch.ErrClosed), err != nil && ctx.Err() != nil:
-		return 0, fmt.Errorf("move the cursor: %w", err)
+		return Cursor{}, fmt.Errorf("move the cursor: %w", err)
 	case err != nil, r.status == cursorBusy:
 		if r, err = c.moveAlone(ctx, m); err != nil {
-			return 0, fmt.Errorf("move the cursor: %w", err)
+			return Cursor{}, fmt.Errorf("move the cursor: %w", err)
 		}
 	}
 	switch r.status {
 	case cursorMoved:
 		return r.cursor, nil
 	case cursorNotMember:
-		return 0, ErrNotMember
+		return Cursor{}, ErrNotMember
 	case cursorAhead:
-		return 0, fmt.Errorf("%w; lastSeq=%d", ErrSeqAhead, r.lastSeq)
+		return Cursor{}, fmt.Errorf("%w; lastSeq=%d", ErrSeqAhead, r.lastSeq)
 	case cursorBusy: // the reader joined between the two statements of moveAlone
-		return 0, fmt.Errorf("move the cursor: %w", messages.ErrBusy)
+		return Cursor{}, fmt.Errorf("move the cursor: %w", messages.ErrBusy)
 	}
-	return 0, ErrNotFound
+	return Cursor{}, ErrNotFound
 }
 
 // Close finishes the moves that wait and refuses later ones. It returns when all are done, or with
@@ -122,7 +143,8 @@ func (c *Cursors) moveAlone(ctx context.Context, m move) (moved, error) {
 	for n := 1; ; n++ {
 		statements := &pgx.Batch{}
 		statements.Queue(`
-			SELECT FROM members WHERE convo_id = $1 AND did = $2 AND cursor_seq < $3 FOR NO KEY UPDATE`, m.convo, m.reader, m.seq)
+			SELECT FROM members WHERE convo_id = $1 AND did = $2 AND (cursor_seq < $3 OR greatest(cursor_seq, delivered_seq) < $4) FOR NO KEY UPDATE`,
+			m.convo, m.reader, m.seq, m.delivered)
 		results, err := c.move(ctx, statements, []move{m})
 		if err == nil {
 			return results[0], nil
@@ -138,20 +160,27 @@ func (c *Cursors) move(ctx context.Context, statements *pgx.Batch, moves []move)
 	convos := make(pgpool.Array[pgpool.UUID], len(moves))
 	readers := make(pgpool.Array[pgpool.Text], len(moves))
 	seqs := make(pgpool.Array[pgpool.Int], len(moves))
+	delivered := make(pgpool.Array[pgpool.Int], len(moves))
 	for i := range moves {
-		convos[i], readers[i], seqs[i] = pgpool.UUID(moves[i].convo), pgpool.Text(moves[i].reader), pgpool.Int(moves[i].seq)
+		convos[i], readers[i] = pgpool.UUID(moves[i].convo), pgpool.Text(moves[i].reader)
+		seqs[i], delivered[i] = pgpool.Int(moves[i].seq), pgpool.Int(moves[i].delivered)
 	}
-	statements.Queue(moveCursors, convos, readers, seqs).Query(func(rows pgx.Rows) error {
+	statements.Queue(moveCursors, convos, readers, seqs, delivered).Query(func(rows pgx.Rows) error {
 		var r moved
-		_, err := pgx.ForEachRow(rows, []any{&r.status, &r.lastSeq, &r.cursor}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&r.status, &r.lastSeq, &r.cursor.Read, &r.cursor.Delivered, &r.hasMoved, &r.shared}, func() error {
 			results = append(results, r)
 			return nil
 		})
 		return err
 	})
 	err = pgpool.SendTx(ctx, c.db, statements, c.faults.Hook(ctx, failpoint.BeforeCommit, nsid.UpdateCursor))
-	if err == nil {
-		err = c.faults.Hit(ctx, failpoint.AfterCommit, nsid.UpdateCursor)
+	if err != nil {
+		return results, err
 	}
-	return results, err
+	for i, r := range results {
+		if r.hasMoved && r.shared {
+			c.shown(moves[i].convo, moves[i].reader, r.cursor)
+		}
+	}
+	return results, c.faults.Hit(ctx, failpoint.AfterCommit, nsid.UpdateCursor)
 }

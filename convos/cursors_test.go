@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -72,6 +73,58 @@ func (b *cursorBench) cursor(t *testing.T, did syntax.DID) (seq int64) {
 	return seq
 }
 
+func (b *cursorBench) delivered(t *testing.T, did syntax.DID) (seq int64) {
+	t.Helper()
+	err := b.db.QueryRow(t.Context(), `SELECT delivered_seq FROM members WHERE convo_id = $1 AND did = $2`, b.convo, did).Scan(&seq)
+	if err != nil {
+		t.Error(err)
+	}
+	return seq
+}
+
+// TestShownCursors: who shares its cursors is shown once for each move, with where it stands, and
+// nobody else is. A request is not shown: others must not learn that it reads.
+func TestShownCursors(t *testing.T) {
+	t.Parallel()
+	b := newCursorBench(t)
+	if _, err := b.db.Exec(t.Context(), `INSERT INTO cursor_policies (did) VALUES ($1), ($2), ($3)`, reader(0), reader(1), former); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.db.Exec(t.Context(), `UPDATE members SET requested_at = now() WHERE did = $1`, reader(1)); err != nil {
+		t.Fatal(err)
+	}
+	shown := map[syntax.DID][]convos.Cursor{}
+	cursors := convos.NewCursors(b.db, nil, convos.OnShown(func(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
+		if convo != b.convo {
+			t.Errorf("shown in %s", convo)
+		}
+		shown[did] = append(shown[did], at)
+	}))
+	for _, m := range []struct {
+		by syntax.DID
+		to convos.Cursor
+	}{
+		{reader(0), convos.Cursor{Read: 0, Delivered: 5}},
+		{reader(0), convos.Cursor{Read: 3}},
+		{reader(0), convos.Cursor{Read: 3}}, // where it stands
+		{reader(0), convos.Cursor{Read: 2, Delivered: 4}},
+		{reader(0), convos.Cursor{Read: 9}},
+		{reader(1), convos.Cursor{Read: 9}},
+		{reader(2), convos.Cursor{Read: 9}},
+	} {
+		if _, err := cursors.Update(t.Context(), b.convo, m.by, m.to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := cursors.Update(t.Context(), b.convo, former, convos.Cursor{Read: 1}); !errors.Is(err, convos.ErrNotMember) {
+		t.Errorf("a former member: %v", err)
+	}
+	want := map[syntax.DID][]convos.Cursor{reader(0): {{Read: 0, Delivered: 5}, {Read: 3, Delivered: 5}, {Read: 9, Delivered: 9}}}
+	if diff := cmp.Diff(want, shown); diff != "" {
+		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+}
+
 // TestCursorRefusals: each move is judged by itself, and a stranger gets the answer for a convo
 // that does not exist.
 func TestCursorRefusals(t *testing.T) {
@@ -91,11 +144,11 @@ func TestCursorRefusals(t *testing.T) {
 		{b.convo, reader(0), 101, convos.ErrSeqAhead},
 		{b.convo, reader(0), 100, nil},
 	} {
-		if seq, err := b.Update(t.Context(), c.convo, c.by, c.seq); !errors.Is(err, c.want) || err == nil && seq != c.seq {
+		if seq, err := b.UpdateRead(t.Context(), c.convo, c.by, c.seq); !errors.Is(err, c.want) || err == nil && seq != c.seq {
 			t.Errorf("%s to %d: %d, %v; want %v", c.by, c.seq, seq, err, c.want)
 		}
 	}
-	if _, err := b.Update(t.Context(), b.convo, reader(0), 101); err == nil || err.Error() != "seq: beyond the end of the log; lastSeq=100" {
+	if _, err := b.UpdateRead(t.Context(), b.convo, reader(0), 101); err == nil || err.Error() != "seq: beyond the end of the log; lastSeq=100" {
 		t.Errorf("ahead: %v", err)
 	}
 }
@@ -105,11 +158,14 @@ func TestCursorRefusals(t *testing.T) {
 func TestCursorsTogether(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
-	at := map[syntax.DID]int64{}
+	at, delivered := map[syntax.DID]int64{}, map[syntax.DID]int64{}
 	rapid.Check(t, func(rt *rapid.T) {
 		who := rapid.SampledFrom([]syntax.DID{reader(0), reader(1), reader(2), former, stranger})
 		moves := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) *convos.Move {
 			m := &convos.Move{Convo: b.convo, Reader: who.Draw(rt, "who"), Seq: rapid.Int64Range(0, 120).Draw(rt, "seq")}
+			if rapid.Bool().Draw(rt, "says what was delivered") {
+				m.Delivered = rapid.Int64Range(0, 120).Draw(rt, "delivered")
+			}
 			if rapid.IntRange(0, 9).Draw(rt, "convo") == 0 {
 				m.Convo = nth(7)
 			}
@@ -125,6 +181,7 @@ func TestCursorsTogether(t *testing.T) {
 		for _, m := range moves {
 			if status(b, m) == "moved" {
 				at[m.Reader] = max(at[m.Reader], m.Seq)
+				delivered[m.Reader] = max(delivered[m.Reader], m.Delivered)
 			}
 		}
 		for _, m := range moves {
@@ -134,10 +191,16 @@ func TestCursorsTogether(t *testing.T) {
 			if m.Status == "moved" && (m.Cursor < max(m.Seq, before[m.Reader]) || m.Cursor > at[m.Reader]) {
 				rt.Fatalf("%+v, which is between %d and %d", m, before[m.Reader], at[m.Reader])
 			}
+			if most := max(at[m.Reader], delivered[m.Reader]); m.Status == "moved" && (m.DeliveredAt < max(m.Cursor, m.Delivered) || m.DeliveredAt > most) {
+				rt.Fatalf("%+v, and what was delivered is at most %d", m, most)
+			}
 		}
 		for did, seq := range at {
 			if got := b.cursor(t, did); got != seq {
 				rt.Fatalf("%s stands at %d, want %d", did, got, seq)
+			}
+			if got, want := max(seq, b.delivered(t, did)), max(seq, delivered[did]); got != want {
+				rt.Fatalf("%s has got %d, want %d", did, got, want)
 			}
 		}
 	})
@@ -150,7 +213,7 @@ func status(b *cursorBench, m *convos.Move) string {
 		return "convo-not-found"
 	case m.Reader == former:
 		return "not-member"
-	case m.Seq > 100:
+	case m.Seq > 100, m.Delivered > 100:
 		return "ahead"
 	}
 	return "moved"
@@ -169,7 +232,7 @@ func TestHundredCursors(t *testing.T) {
 				node = b.other
 			}
 			asked := int64(seq + 1)
-			got, err := node.Update(t.Context(), b.convo, reader(0), asked)
+			got, err := node.UpdateRead(t.Context(), b.convo, reader(0), asked)
 			if err != nil || got < asked {
 				t.Errorf("to %d: %d, %v", asked, got, err)
 			}
@@ -189,7 +252,7 @@ func (b *cursorBench) update(t *testing.T, n int) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			if seq, err := b.Update(t.Context(), b.convo, reader(i), int64(i+1)); err != nil || seq != int64(i+1) {
+			if seq, err := b.UpdateRead(t.Context(), b.convo, reader(i), int64(i+1)); err != nil || seq != int64(i+1) {
 				t.Errorf("reader %d: %d, %v", i, seq, err)
 			}
 		})
@@ -208,7 +271,7 @@ func TestBusyCursor(t *testing.T) {
 	}
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := b.Update(t.Context(), b.convo, reader(49), 50)
+		_, err := b.UpdateRead(t.Context(), b.convo, reader(49), 50)
 		waiting <- err
 	}()
 	for range 5 {
@@ -233,13 +296,13 @@ func TestCursorLockTimeout(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["lock_timeout"] = "50" })
 	holder := holdRow(t, b, "reader0")
-	if _, err := b.Update(t.Context(), b.convo, reader(0), 7); !pgpool.LockTimeout(err) || !pgpool.Unavailable(err) {
+	if _, err := b.UpdateRead(t.Context(), b.convo, reader(0), 7); !pgpool.LockTimeout(err) || !pgpool.Unavailable(err) {
 		t.Errorf("a row that another transaction holds: %v", err)
 	}
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if seq, err := b.Update(t.Context(), b.convo, reader(0), 7); err != nil || seq != 7 {
+	if seq, err := b.UpdateRead(t.Context(), b.convo, reader(0), 7); err != nil || seq != 7 {
 		t.Errorf("%d, %v", seq, err)
 	}
 }
@@ -268,7 +331,7 @@ func TestPoisonedCursor(t *testing.T) {
 	all := b.update(t, 50)
 	for range 20 {
 		all.Go(func() {
-			if _, err := b.Update(t.Context(), b.convo, "did:plc:\x00", 1); pgpool.Code(err) != "22021" {
+			if _, err := b.UpdateRead(t.Context(), b.convo, "did:plc:\x00", 1); pgpool.Code(err) != "22021" {
 				t.Errorf("the poisoned one: %v", err)
 			}
 		})
@@ -326,7 +389,7 @@ func TestCursorsClosed(t *testing.T) {
 	b := newCursorBench(t)
 	ctx, hangUp := context.WithCancel(t.Context())
 	hangUp()
-	if _, err := b.Update(ctx, b.convo, reader(0), 1); !errors.Is(err, context.Canceled) {
+	if _, err := b.UpdateRead(ctx, b.convo, reader(0), 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("hung up: %v", err)
 	}
 	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.UpdateCursor, failpoint.Pause); err != nil {
@@ -341,7 +404,7 @@ func TestCursorsClosed(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	if _, err := b.Update(t.Context(), b.convo, reader(1), 1); !errors.Is(err, batch.ErrClosed) {
+	if _, err := b.UpdateRead(t.Context(), b.convo, reader(1), 1); !errors.Is(err, batch.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -374,9 +437,12 @@ func TestCursorIsCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, inPlace := updates()
-	for _, step := range []struct{ seq, trips, updates int }{{61, 0, 1}, {61, 1, 0}, {60, 1, 0}, {62, 1, 1}} {
+	// A delivery at or below what is read changes nothing that anybody sees.
+	for _, step := range []struct{ seq, delivered, trips, updates int }{
+		{61, 0, 0, 1}, {61, 0, 1, 0}, {60, 0, 1, 0}, {62, 0, 1, 1}, {62, 61, 1, 0}, {62, 62, 1, 0}, {62, 63, 1, 1},
+	} {
 		before := trips.Count()
-		_, err := conn.Exec(t.Context(), convos.Statement, []uuid.UUID{b.convo}, []string{reader(40).String()}, []int64{int64(step.seq)})
+		_, err := conn.Exec(t.Context(), convos.Statement, []uuid.UUID{b.convo}, []string{reader(40).String()}, []int64{int64(step.seq)}, []int64{int64(step.delivered)})
 		if n := trips.Count() - before; err != nil || step.trips > 0 && n != int64(step.trips) {
 			t.Errorf("%d round trips, %v", n, err)
 		}

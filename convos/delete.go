@@ -13,11 +13,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/attachments"
+	"mlsd/disputes"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/messages"
 	"mlsd/outbox"
+	"mlsd/transparency"
 	"mlsd/welcome"
 )
 
@@ -49,8 +52,8 @@ var deleteSQL string
 // Remover deletes convos. Any number of nodes can run one.
 //
 // A deletion has two parts. Remove is one transaction: after it the convo exists for nobody, and
-// its members have the event that they were removed. Purge deletes the rest, the log and the bytes
-// of Welcomes, in batches. What a killed node has left, RunOnce of any node deletes.
+// its members have the event that they were removed. Purge deletes the rest, the log, the bytes
+// of Welcomes and the attachments, in batches. What a killed node has left, RunOnce of any node deletes.
 type Remover struct {
 	db     *pgxpool.Pool
 	faults *failpoint.Set
@@ -88,6 +91,9 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 		return 0, fmt.Errorf("lock the convo: %w", err)
 	}
 	if err := welcome.Forget(ctx, tx, convo); err != nil {
+		return 0, err
+	}
+	if err := disputes.Forget(ctx, tx, convo); err != nil {
 		return 0, err
 	}
 	group := sha256.Sum256(groupID)
@@ -159,6 +165,14 @@ func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done
 	}
 	bodies, err := welcome.Purge(ctx, tx, convo, purgeBatch)
 	if err != nil || bodies == purgeBatch {
+		return entries, false, err
+	}
+	kept, err := transparency.Purge(ctx, tx, convo, purgeBatch)
+	if err != nil || kept >= purgeBatch {
+		return entries, false, err
+	}
+	files, err := attachments.Purge(ctx, tx, convo, purgeBatch)
+	if err != nil || files == purgeBatch {
 		return entries, false, err
 	}
 	_, err = tx.Exec(ctx, `UPDATE deleted_convos SET purged_at = clock_timestamp() WHERE id = $1`, convo)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/disputes"
 	"mlsd/internal/tombstone"
 )
 
@@ -51,8 +52,9 @@ func NextOf(ctx context.Context, tx pgx.Tx, p tombstone.Person, after uuid.UUID)
 	return next, true, nil
 }
 
-// Erase puts the tombstone of a person, who has left, into a convo, its roster, its public group and
-// the person's Welcomes. It returns how many rows of the convo and its roster have changed. The
+// Erase puts the tombstone of a person, who has left, into a convo, its roster, its public group, its
+// disputes and the person's Welcomes, and deletes what the person has reported. It returns how many
+// rows have changed. The
 // group's own objects name the person for as long as members keep its leaf.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (n int64, err error) {
 	// The lock of the convo comes first, as in every write.
@@ -77,7 +79,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) 
 	if err != nil {
 		return 0, fmt.Errorf("erase a member: %w", err)
 	}
-	return n, nil
+	reported, err := disputes.Erase(ctx, tx, p, convo)
+	return n + reported, err
 }
 
 // hasErased fails unless the group has a leaf of did, which is not on the roster: it is the leaf of a

@@ -67,7 +67,8 @@ const endUnusedReservation = `
 // RecordLoss records that the caller's commit, made in epoch, came too late. If the caller has lost
 // too often and no reservation is open, the caller gets one. A commit counts as one lost race,
 // however many epochs it is behind. An epoch counts once: a commit from before the caller's last
-// loss does not count. The count stops at what a reservation needs.
+// loss does not count. While the convo is in dispute nothing counts, because the members whom others
+// wait for make external commits then. The count stops at what a reservation needs.
 func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller syntax.DID, epoch int64) error {
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -79,6 +80,7 @@ func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller s
 					lost_since = CASE m.lost_races WHEN 0 THEN clock_timestamp() ELSE m.lost_since END
 				FROM convos c
 				WHERE c.id = $1 AND m.convo_id = $1 AND m.did = $2 AND m.left_at IS NULL AND $3 < c.epoch
+					AND NOT EXISTS (SELECT FROM disputes WHERE convo_id = $1 AND state = 'open' AND ends_at > clock_timestamp())
 					AND (m.lost_at_epoch IS NULL OR m.lost_at_epoch <= $3)
 				RETURNING m.lost_races, m.no_turn_until
 			)

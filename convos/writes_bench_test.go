@@ -103,7 +103,7 @@ func (w *writes) convos(b *testing.B, n int) {
 }
 
 func (w *writes) moveCursor(ctx context.Context, convo uuid.UUID, did syntax.DID, seq int64) error {
-	_, err := w.cursors.Update(ctx, convo, did, seq)
+	_, err := w.cursors.UpdateRead(ctx, convo, did, seq)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/attachments"
 	"mlsd/consent"
 	"mlsd/convos"
 	"mlsd/events"
@@ -24,6 +25,8 @@ import (
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/push"
+	"mlsd/reports"
+	"mlsd/transparency"
 	"mlsd/welcome"
 )
 
@@ -51,6 +54,8 @@ func steps() []step {
 		{"KeyPackages", rows("key_packages", keypackages.Erase)},
 		{"push", rows("push_jobs", push.Erase)},
 		{"blocks", rows("blocks", consent.Erase)},
+		{"reports", rows("abuse_reports", reports.Erase)},
+		{"attachments", rows("attachments", attachments.Erase)},
 		{"log", eachConvo(eraseLog)},
 		{"records", rows("idempotency_keys", idem.Erase)},
 		{"claims", scan("key_packages", keypackages.EraseClaims)},
@@ -168,9 +173,17 @@ func eraseLog(ctx context.Context, j *job, convo uuid.UUID) (bool, error) {
 		return false, err
 	}
 	j.add("idempotency_keys", records)
+	if err := transparency.EraseSender(ctx, j.tx, j.person, convo); err != nil {
+		return false, err
+	}
 	entries, more, err := messages.EraseSender(ctx, j.tx, j.person, convo, batchRows)
 	j.add("messages", entries)
-	return more, err
+	if err != nil || more {
+		return more, err
+	}
+	senders, err := transparency.ForgetSender(ctx, j.tx, j.person, convo)
+	j.add("log_senders", senders)
+	return false, err
 }
 
 // rest waits until every node has read that the account's key is forgotten, and connected members

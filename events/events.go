@@ -5,9 +5,10 @@
 //	                         └──catchUp──▶─────┘
 //
 // One node at a time is the leader. Its Sequencer moves committed rows from the outbox into the
-// table events. There each gets its place in the stream: stream_seq 1, 2, 3 …. The Hub of every
-// node reads the end of that table once for all its subscriptions, and hands each event to those
-// that it concerns. A Subscription that is behind reads the table itself (catchUp). Once it has
+// table events. There each gets its place in the stream: stream_seq 1, 2, 3 …. The stream can have
+// several sequencers, each with a leader of its own, which share this work (sequencers.go). The Hub
+// of every node reads the end of that table once for all its subscriptions, and hands each event to
+// those that it concerns. A Subscription that is behind reads the table itself (catchUp). Once it has
 // caught up it is live: the Hub hands it its events. No event is missed or repeated at this change.
 //
 // The stream alone decides who is entitled to an event of a convo: those whose last membership
@@ -52,6 +53,10 @@ type Event struct {
 	Size      int        // of the log entry's body, in bytes
 	Detail    outbox.Detail
 	At        time.Time
+
+	// Signal is set in an event that has no place in the stream and is not kept. Its other fields are
+	// zero, except ConvoID and Size.
+	Signal *Signal
 
 	day     time.Time  // its partition
 	of      generation // in which it got its place
@@ -108,7 +113,9 @@ const overhead = 512
 func (e *Event) cost() int { return overhead + e.Size }
 
 // ofConvo reports whether the event is for the members of a convo. Other events are for one person.
-func (e *Event) ofConvo() bool { return e.Kind.LogEntry() || e.Kind == outbox.Membership }
+func (e *Event) ofConvo() bool {
+	return e.Kind.LogEntry() || e.Kind == outbox.Membership || e.Kind == outbox.Dispute
+}
 
 // scanShared reads the columns that scan reads, and convo_ids, seqs and sizes, which a row has
 // instead of convo_id, seq and size if it stands for several messages.
@@ -206,7 +213,7 @@ type Request struct {
 type Metrics interface {
 	Leading(leads, of int)                      // how many of the stream's sequencers this node leads
 	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first waited
-	Published(events int, lag time.Duration)    // events of one round, and the age of the newest
+	Published(events int, lag time.Duration)    // events of one round, and the age of the newest; 0: nobody subscribes
 	CatchUp(events int)                         // one page that a subscription read by itself
 	FellBehind()                                // a subscription's buffer is full
 }

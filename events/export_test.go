@@ -28,6 +28,9 @@ func (s *Sequencer) Others() []*Sequencer { return s.group.all[1:] }
 // AskNow makes the next round read the wanted number of sequencers.
 func (s *Sequencer) AskNow() { s.asked = time.Time{} }
 
+// Settle makes the nodes count as recorded once a session is that old.
+func (s *Sequencer) Settle(d time.Duration) { s.group.settle = d }
+
 // Resign gives up the lead, and waits until PostgreSQL has ended the session: then another node can
 // lead. It does not wait for a PostgreSQL that does not answer.
 func (s *Sequencer) Resign() {
@@ -49,7 +52,7 @@ func (s *Sequencer) Resign() {
 func (s *Sequencer) Leads() bool { return s.conn != nil }
 
 // TryNow makes the next round try to lead.
-func (s *Sequencer) TryNow() { s.tried = time.Time{} }
+func (s *Sequencer) TryNow() { s.tried, s.looked = time.Time{}, time.Time{} }
 
 // SeekFloorNow makes the next round try to raise the floor.
 func (s *Sequencer) SeekFloorNow() { s.floor.due = time.Time{} }
@@ -62,6 +65,9 @@ func (s *Sequencer) Conn() *pgx.Conn { return s.conn }
 
 // Round does one round of the hub.
 func (h *Hub) Round(ctx context.Context) (bool, error) { return h.round(ctx) }
+
+// Due reports whether the hub is to read now.
+func (h *Hub) Due() bool { return h.due() }
 
 // Forget makes the hub forget the events that it remembers. They are indexed before, in parts of at
 // least part places and twice as many at most.
@@ -105,6 +111,13 @@ func (s *Subscription) Live() bool {
 	return s.live
 }
 
+// Position is the place up to which a subscription that is not live has its events.
+func (s *Subscription) Position() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.position
+}
+
 // Pending returns the event that the next call of Next returns at once, or nil. No call may run.
 func (s *Subscription) Pending() *Event {
 	s.mu.Lock()
@@ -133,3 +146,58 @@ func CursorText(c Cursor) string {
 func (s *Sequencer) LedTooLong() {
 	s.group.counted, s.group.tooMany = time.Time{}, time.Now().Add(-leadTooMany)
 }
+
+// Listening reports whether the node hears signals.
+func (s *Signals) Listening() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.online
+}
+
+// SetOnline makes the node take signals, which nobody passes on.
+func (s *Signals) SetOnline() { s.setOnline(true) }
+
+// SetHub makes the node deliver signals to another hub.
+func (s *Signals) SetHub(h *Hub) { s.hub = h }
+
+// Deliver gives a signal to the subscriptions of this node, as if it had come from another.
+func (s *Signals) Deliver(ctx context.Context, signal Signal) {
+	payloads, _ := pack([]*Signal{&signal})
+	s.deliver(ctx, payloads[0])
+	for {
+		select {
+		case l := <-s.looked:
+			s.lookUpOne(ctx, l)
+		default:
+			return
+		}
+	}
+}
+
+// LookUpNext delivers the moved cursors that wait for a look-up first.
+func (s *Signals) LookUpNext(ctx context.Context) { s.lookUpOne(ctx, <-s.looked) }
+
+// Waiting is how many ciphertexts wait.
+func (s *Signals) Waiting() int { return len(s.waiting) }
+
+// Receive takes a signal with cursors as the listener does, and returns how many wait for look-ups.
+func (s *Signals) Receive(ctx context.Context, signal Signal) int {
+	payloads, _ := pack([]*Signal{&signal})
+	s.deliver(ctx, payloads[0])
+	return len(s.looked)
+}
+
+// TakeMoves passes on what moved cursors are due, and returns how many cursors these are.
+func (s *Signals) TakeMoves() (n int) {
+	s.dropOldMoves()
+	for _, signal := range s.takeMoves() {
+		n += len(signal.Moves)
+	}
+	return n
+}
+
+// Pack and Unpack are what makes payloads of NOTIFY, and reads them.
+var (
+	Pack   = pack
+	Unpack = unpack
+)

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -87,6 +88,11 @@ type database interface {
 	Begin(context.Context) (pgx.Tx, error)
 }
 
+// rower is a connection, a pool or a transaction.
+type rower interface {
+	QueryRow(context.Context, string, ...any) pgx.Row
+}
+
 // stream is the state of the stream at one moment.
 type stream struct {
 	first, head int64     // the oldest event that is kept, and the newest one that may be read
@@ -132,7 +138,7 @@ const (
 //
 // The timeline is that of the WAL which is written now. pg_control_checkpoint would give that of the
 // last checkpoint, and a promoted standby makes its first one only minutes later.
-func readServer(ctx context.Context, db database) (s server, err error) {
+func readServer(ctx context.Context, db rower) (s server, err error) {
 	err = db.QueryRow(ctx, `
 		SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
 		FROM pg_control_system()`).Scan(&s.system, &s.timeline)
@@ -144,6 +150,28 @@ func readServer(ctx context.Context, db database) (s server, err error) {
 		return server{}, fmt.Errorf("ask for the database's timeline: %w", err)
 	}
 	return s, nil
+}
+
+// ErrUnsettled says that another PostgreSQL is there than the one that writes the newest generation:
+// the next one is about to begin.
+var ErrUnsettled = errors.New("the stream's next generation has not begun")
+
+// Generation returns the id of the newest generation, read from the server that db leads to. What is
+// read on the same connection after it belongs to that generation or to a later one. Error:
+// ErrUnsettled.
+func Generation(ctx context.Context, db rower) (id int64, err error) {
+	var by, here server
+	err = db.QueryRow(ctx, `SELECT id, system_identifier, timeline FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id, &by.system, &by.timeline)
+	if err != nil {
+		return 0, fmt.Errorf("read the stream's generation: %w", err)
+	}
+	if here, err = readServer(ctx, db); err != nil {
+		return 0, err
+	}
+	if by.known() && here.known() && !by.is(here) {
+		return 0, ErrUnsettled
+	}
+	return id, nil
 }
 
 // Causes of a generation.

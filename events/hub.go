@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -70,6 +72,8 @@ type Hub struct {
 	buffer   int
 	patience time.Duration
 	wake     chan struct{}
+	grown    atomic.Int64        // the newest place that it was told of since it last began to read
+	asked    atomic.Bool         // it must read, whatever grown is
 	started  chan struct{}       // closed once head is known
 	checked  time.Time           // when checkServer last asked; owned by Run
 	reading  chan struct{}       // has a place for each catch-up that reads the table
@@ -118,8 +122,28 @@ func NewHub(c HubConfig) *Hub {
 	return h
 }
 
-// Wake says that the stream has possibly grown. It does not block. Any goroutine can call it.
+// Wake makes Run read the stream now. It does not block. Any goroutine can call it.
 func (h *Hub) Wake() {
+	h.asked.Store(true)
+	h.signal()
+}
+
+// Grown says that the stream has events up to a place, or beyond it. Run reads them now if somebody
+// subscribes, and has not read them yet. It does not block. Any goroutine can call it.
+func (h *Hub) Grown(place int64) {
+	for {
+		known := h.grown.Load()
+		if place <= known {
+			return
+		}
+		if h.grown.CompareAndSwap(known, place) {
+			h.signal()
+			return
+		}
+	}
+}
+
+func (h *Hub) signal() {
 	select {
 	case h.wake <- struct{}{}:
 	default: // Run has not read the last one yet
@@ -145,12 +169,32 @@ func (h *Hub) Run(ctx context.Context) {
 			continue
 		}
 		pause(ctx, min(time.Since(began), tailRest)) // a busy database is read less often, by every node
+		h.wait(ctx, tick.C)
+	}
+}
+
+// wait waits until the stream is to be read. A hub without subscriptions reads only at ticks: each
+// read costs the database about as much as a step of the sequencer, on every node.
+func (h *Hub) wait(ctx context.Context, tick <-chan time.Time) {
+	for !h.due() {
 		select {
 		case <-h.wake:
-		case <-tick.C:
+		case <-tick:
+			return
 		case <-ctx.Done():
+			return
 		}
 	}
+}
+
+// due reports whether the hub is to read now.
+func (h *Hub) due() bool {
+	if h.asked.Swap(false) {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.all) > 0 && h.grown.Load() > h.head
 }
 
 // Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. Without
@@ -204,7 +248,7 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 		case err == nil && n.Channel == devicesChannel:
 			h.endDevice(n.Payload)
 		case err == nil:
-			h.Wake()
+			h.notified(n.Payload)
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case waiting.Err() != nil:
@@ -218,6 +262,17 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 			return fmt.Errorf("listen: %w", err)
 		}
 	}
+}
+
+// notified takes a notification of the stream: the place up to which it has grown, or nothing if it
+// has a new generation.
+func (h *Hub) notified(payload string) {
+	place, err := strconv.ParseInt(payload, 10, 64)
+	if err != nil {
+		h.Wake()
+		return
+	}
+	h.Grown(place)
 }
 
 // round reads new events and hands them out. more says that there are possibly more already.
@@ -234,6 +289,7 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 	if err := h.checkServer(ctx); err != nil {
 		return false, err
 	}
+	h.grown.Store(0)
 	batch, goesOn, err := h.read(ctx)
 	if err != nil {
 		return false, err
@@ -258,9 +314,19 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 		for _, s := range spans {
 			s.End()
 		}
-		h.metrics.Published(len(part), time.Since(part[len(part)-1].At))
+		h.metrics.Published(len(part), h.lag(part[len(part)-1]))
 	}
 	return len(batch) >= tailLimit, nil
+}
+
+// lag is the age of an event that was handed out, 0 if nobody subscribes: then it was not read at once.
+func (h *Hub) lag(e *Event) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.all) == 0 {
+		return 0
+	}
+	return time.Since(e.At)
 }
 
 // trace begins the spans of events whose writers are traced.

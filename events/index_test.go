@@ -153,8 +153,9 @@ func TestWindowHasABound(t *testing.T) {
 	}
 }
 
-// Shared rows are allowed once two maintenances in a row have found no node of an older version.
-func TestSharedRowsAreAllowed(t *testing.T) {
+// What migrations add that older nodes do not know is allowed once two maintenances in a row have found
+// no node of a version before the newest of them.
+func TestAwaitedIsRequired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	n := w.node(t)
@@ -165,27 +166,29 @@ func TestSharedRowsAreAllowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`DELETE FROM schema_support WHERE version = 28`)
+	exec(`DELETE FROM schema_support WHERE version IN (28, 31, 32)`)
 	for i, step := range []struct {
 		before  string
 		allowed bool
 	}{
-		{`INSERT INTO nodes (id, synced_at, lease_expires_at, schema_version) VALUES (gen_random_uuid(), now(), now(), 27)`, false},
-		{`UPDATE nodes SET schema_version = 28`, false},
+		{`INSERT INTO nodes (id, synced_at, lease_expires_at, schema_version) VALUES (gen_random_uuid(), now(), now(), 31)`, false},
+		{`UPDATE nodes SET schema_version = 32`, false},
 		{`UPDATE nodes SET schema_version = NULL`, false},
-		{`UPDATE nodes SET schema_version = 29`, false},
+		{`UPDATE nodes SET schema_version = 33`, false},
 		{``, true},
-		{`UPDATE nodes SET schema_version = 27`, true}, // it is not ready any more
+		{`UPDATE nodes SET schema_version = 31`, true}, // it is not ready any more
 	} {
 		exec(step.before)
 		n.seq.Ahead(0) // maintain in the next round
 		n.publish(t)
-		var allowed bool
-		if err := w.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM schema_support WHERE version = 28 AND min_binary = 28)`).Scan(&allowed); err != nil {
+		var required int
+		err := w.db.QueryRow(t.Context(), `
+			SELECT count(*) FROM schema_support WHERE version IN (28, 31, 32) AND min_binary = version`).Scan(&required)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if allowed != step.allowed {
-			t.Errorf("after step %d shared rows are allowed: %t", i+1, allowed)
+		if want := map[bool]int{true: 3}[step.allowed]; required != want {
+			t.Errorf("after step %d %d migrations are required, want %d", i+1, required, want)
 		}
 	}
 }

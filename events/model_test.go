@@ -118,14 +118,19 @@ func TestModel(t *testing.T) {
 					if rng.IntN(3) > 0 {
 						c := rng.Int64N(head() + 2)
 						r.Cursor, l.from = new(events.From(c)), c
-					} else {
-						l.from = heads[n] + 1
 					}
 					if rng.IntN(3) == 0 {
 						l.only = []uuid.UUID{convos[rng.IntN(3)]}
 						r.Convos = l.only
 					}
 					l.s = n.subscribeTo(t, r)
+					if r.Cursor == nil { // at the end that the hub has read, or of which it was told
+						at := l.s.Position()
+						if at != heads[n] && at != head() {
+							t.Errorf("a subscription begins after %d, the hub is at %d, the stream at %d", at, heads[n], head())
+						}
+						l.from = at + 1
+					}
 					all = append(all, l)
 				case 6, 7:
 					if len(all) > 0 {

@@ -20,7 +20,7 @@ type places struct {
 }
 
 // errNotFilled says that a sequencer could not fill exactly the places that it had reserved.
-var errNotFilled = errors.New("the reserved places and the rows of the outbox do not fit")
+var errNotFilled = errors.New("the reserved places and the rows of the outbox do not fit: rows were deleted by hand, or the database is damaged; restore it")
 
 // stepBesideOthers is the step of one of several sequencers. To give each event its place, all of
 // them would have to wait for each other while they write events. So a step has two transactions:
@@ -51,7 +51,7 @@ func (s *Sequencer) stepBesideOthers(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	s.metrics.Sequenced(n, waited)
-	s.moved()
+	s.moved(s.head)
 	return n, nil
 }
 
@@ -124,7 +124,7 @@ func (s *Sequencer) fill(ctx context.Context, p places) (waited time.Duration, e
 				FROM moved m
 				RETURNING stream_seq, created_at
 			)
-			SELECT coalesce(max(stream_seq) - $1, 0), coalesce(clock_timestamp() - min(created_at), '0'), pg_notify($4, '')::text FROM placed`,
+			SELECT coalesce(max(stream_seq) - $1, 0), coalesce(clock_timestamp() - min(created_at), '0'), pg_notify($4, max(stream_seq)::text)::text FROM placed`,
 			p.after, s.number, p.day, eventsChannel).Scan(&filled, &waited, nil)
 		if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,14 +31,11 @@ const (
 	electEvery  = 500 * time.Millisecond // how often another node tries to lead
 	electSoon   = 20 * time.Millisecond  // until it tries again after it ended the leader's session
 	leaderStall = time.Second            // a leader that is idle for longer is taken for dead
+	lookEvery   = time.Second            // how often another node looks whether the leader is: that reads all sessions and locks
 
 	maintainEvery = 10 * time.Minute // how often the partitions are maintained
 	maintainAgain = time.Minute      // until the next try after that failed
 )
-
-// sharedRows is the migration that a node must know which reads rows of several messages. Package
-// messages writes them once it is in schema_support.
-const sharedRows = 28
 
 const checkViolation = "23514"
 
@@ -75,7 +73,7 @@ type Sequencer struct {
 	metrics   Metrics
 	faults    *failpoint.Set
 	retention time.Duration
-	moved     func()          // called when the stream has grown
+	moved     func(int64)     // called when the stream has grown, with the newest place
 	wake      chan struct{}   // signalled when the outbox has possibly grown
 	ahead     time.Duration   // added to the database's clock, for tests
 	number    int             // which of the stream's sequencers it is
@@ -92,8 +90,9 @@ type Sequencer struct {
 	asked       time.Time // when the leader of sequencer 0 last read the wanted number of sequencers
 	floor       floor     // of the outbox
 	tried       time.Time // when this node last tried to lead
+	looked      time.Time // when this node last looked at the leader's session
 	maintainDue time.Time // when maintainPartitions is due
-	alone       bool      // no node of a version before shared rows was there at the last maintenance
+	alone       bool      // no node of a version before migrations.Awaited was there at the last maintenance
 }
 
 // SequencerConfig configures a Sequencer.
@@ -102,13 +101,13 @@ type SequencerConfig struct {
 	Log       *slog.Logger
 	Metrics   Metrics
 	Retention time.Duration  // how long events are kept, at least
-	Moved     func()         // called after each step that moved events; it must not block
+	Moved     func(int64)    // called after each step that moved events, with the newest place; it must not block
 	Faults    *failpoint.Set // nil: none
 }
 
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
-	g := &sequencerGroup{}
+	g := &sequencerGroup{settle: settleFor}
 	g.number.Store(1)
 	for number := range maxSequencers {
 		g.all[number] = &Sequencer{
@@ -205,7 +204,7 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 		// After an error events can be moved: today's partition was created days ago.
 		err := s.maintainPartitions(ctx)
 		if err == nil {
-			err = s.allowSharedRows(ctx)
+			err = s.requireAwaited(ctx)
 		}
 		if err != nil {
 			s.log.WarnContext(ctx, "the stream could not be maintained", "error", err)
@@ -230,12 +229,12 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	return moved, err
 }
 
-// allowSharedRows allows messages to share rows of the outbox and of events, once two maintenances
-// in a row have found no node of a version that cannot read them. Such a node is not ready any more
-// then, and does not start.
-func (s *Sequencer) allowSharedRows(ctx context.Context) error {
+// requireAwaited allows the use of what the migrations in migrations.Awaited have added, once two
+// maintenances in a row have found no node that does not know the newest of them. Such a node is not
+// ready any more then, and does not start.
+func (s *Sequencer) requireAwaited(ctx context.Context) error {
 	var older bool
-	err := s.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM nodes WHERE coalesce(schema_version, 0) < $1)`, sharedRows).Scan(&older)
+	err := s.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM nodes WHERE coalesce(schema_version, 0) < $1)`, slices.Max(migrations.Awaited)).Scan(&older)
 	if err != nil {
 		return fmt.Errorf("look for older nodes: %w", err)
 	}
@@ -244,7 +243,14 @@ func (s *Sequencer) allowSharedRows(ctx context.Context) error {
 	if !allowed {
 		return nil
 	}
-	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error { return migrations.SetRequired(ctx, tx, sharedRows, true) })
+	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		for _, version := range migrations.Awaited {
+			if err := migrations.SetRequired(ctx, tx, version, true); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // elect takes the lock if it is free. If a stalled leader holds it, elect ends that leader's
@@ -268,8 +274,12 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		return nil
 	}
 	if !leads {
+		defer conn.Release()
+		if time.Since(s.looked) < lookEvery-electEvery/2 {
+			return nil
+		}
+		s.looked = time.Now()
 		ended, err := s.endStalledLeader(ctx, conn)
-		conn.Release()
 		if ended { // its lock is free soon
 			s.tried = time.Now().Add(electSoon - electEvery)
 		}
@@ -415,6 +425,6 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	s.metrics.Sequenced(n, waited)
-	s.moved()
+	s.moved(s.head)
 	return n, nil
 }

@@ -30,6 +30,9 @@ const (
 	// than a dead node counts as live, so that nobody gives one up to a dead node.
 	leadTooMany = nodeLease + SyncInterval
 	leaveFor    = 3 * time.Second // how long a node leaves a sequencer to others that it has given up
+	// settleFor is after how long every live node is in the table nodes, which a crash of the database
+	// empties: each writes its row every SyncInterval, and has as long again to do so.
+	settleFor = 2 * SyncInterval
 )
 
 // layout says which sequencers there are.
@@ -54,6 +57,8 @@ type sequencerGroup struct {
 
 	mu    sync.Mutex // guards leads
 	leads int        // how many this node leads
+
+	settle time.Duration // settleFor
 }
 
 // leading returns how many sequencers this node leads.
@@ -234,7 +239,7 @@ func (s *Sequencer) changeNumber(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, `SELECT FROM stream FOR UPDATE`); err != nil {
 			return err
 		}
-		if err := checkNodes(ctx, tx, wanted); err != nil {
+		if err := s.group.checkAllNodes(ctx, tx, wanted); err != nil {
 			return err
 		}
 		if err := waitForPlaces(ctx, tx); err != nil {
@@ -251,7 +256,7 @@ func (s *Sequencer) changeNumber(ctx context.Context) error {
 		}
 		return migrations.SetRequired(ctx, tx, sequencersSchema, now.sequencers > 1)
 	})
-	if pgpool.LockTimeout(err) || errors.Is(err, errStillReserved) {
+	if pgpool.LockTimeout(err) || errors.Is(err, errStillReserved) || errors.Is(err, errNotSettled) {
 		return nil // it tries again
 	}
 	if errors.Is(err, errOldNode) {
@@ -270,6 +275,28 @@ func (s *Sequencer) changeNumber(ctx context.Context) error {
 		one.signal()
 	}
 	return nil
+}
+
+// errNotSettled says that live nodes are possibly not in the table nodes yet.
+var errNotSettled = errors.New("the database has just started")
+
+// checkAllNodes is checkNodes that sees all live nodes. A crash of the database empties the table
+// nodes, and ends all sessions. So while a session is older than settleFor, all nodes are in it.
+func (g *sequencerGroup) checkAllNodes(ctx context.Context, tx pgx.Tx, wanted int) error {
+	if wanted == 1 {
+		return nil
+	}
+	var settled bool
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND backend_start <= clock_timestamp() - $1::interval)`,
+		g.settle).Scan(&settled)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for an old session: %w", err)
+	case !settled:
+		return errNotSettled
+	}
+	return checkNodes(ctx, tx, wanted)
 }
 
 // checkNodes returns errOldNode if there are to be several sequencers, and a node of a version runs

@@ -33,6 +33,7 @@ type Subscription struct {
 	of     generations // of the stream when it began
 	// resumed says that it began at a cursor. Without one, it delivers nothing from before it began.
 	resumed bool
+	began   int64 // where it began: the cursor of the last event before it
 
 	// Protected by the hub's lock.
 	from    int64                  // the hub offers only events behind this place
@@ -89,6 +90,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	s.share = h.shares[s.did]
 	h.all[s] = struct{}{}
 	h.byDID[s.did] = append(h.byDID[s.did], s)
+	h.signal() // as the first one, it makes Run read what it has left
 	return s, nil
 }
 
@@ -112,7 +114,8 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 	s.hub.mu.Lock()
 	s.position, s.of = s.hub.head, s.hub.of
 	s.hub.mu.Unlock()
-	if cursor == nil {
+	s.began = s.of.newest().number(s.position)
+	if cursor == nil && s.position >= s.hub.grown.Load() {
 		return nil
 	}
 	before := s.position
@@ -121,6 +124,11 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 		return err
 	}
 	s.of = now.of
+	if cursor == nil { // a hub without subscriptions has not read the newest events
+		s.position = max(before, now.head)
+		s.began = s.of.newest().number(s.position)
+		return nil
+	}
 	s.position, s.Outdated, err = now.of.resolve(*cursor, now.first, now.head)
 	if err != nil && now.head < before { // no cursor is ahead, the stream has gone back
 		s.hub.Wake()
@@ -128,6 +136,9 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 	}
 	return err
 }
+
+// Began is the cursor of the place at which a subscription without a cursor began.
+func (s *Subscription) Began() int64 { return s.began }
 
 // wants reports whether the request asks for events of a convo. The zero id stands for events that
 // concern no convo.

@@ -110,8 +110,9 @@ func (w *world) node(t testing.TB, more ...func(*events.HubConfig)) *node {
 	}
 	n.hub = events.NewHub(cfg)
 	n.seq = events.NewSequencer(events.SequencerConfig{
-		DB: w.db, Log: log, Metrics: n.counts, Retention: 7 * 24 * time.Hour, Moved: n.hub.Wake,
+		DB: w.db, Log: log, Metrics: n.counts, Retention: 7 * 24 * time.Hour, Moved: n.hub.Grown,
 	})
+	n.seq.Settle(0)
 	t.Cleanup(n.seq.Resign)
 	t.Cleanup(n.hub.Close)
 	return n

@@ -307,3 +307,17 @@ func (s *Store) resolveRun(ctx context.Context, req Request, fence int64, cause 
 	}
 	return Answer{}, errors.Join(fmt.Errorf("%w: %w", ErrUnknownOutcome, cause), err)
 }
+
+// RunningSince returns when the present attempt at work began, or nil if nobody works on it.
+func (s *Store) RunningSince(ctx context.Context, req Request) (*time.Time, error) {
+	rec, err := s.lookupCommitted(ctx, req)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil //nolint:nilnil // that nobody works on it is an ordinary answer
+	case err != nil:
+		return nil, fmt.Errorf("look for the work: %w", err)
+	case rec.state != processing || rec.left == 0:
+		return nil, nil //nolint:nilnil // as above
+	}
+	return rec.startedAt, nil
+}

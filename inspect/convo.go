@@ -147,3 +147,17 @@ func addLosers(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) err
 	}
 	return err
 }
+
+// Member is somebody on a convo's roster.
+type Member struct {
+	DID      string
+	Role     string
+	JoinedAt time.Time
+	LeftAt   *time.Time
+}
+
+// Members returns up to limit members of a convo, the present ones first.
+func Members(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) ([]Member, error) {
+	return list[Member](ctx, tx, `
+		SELECT did, role, joined_at, left_at FROM members WHERE convo_id = $1 ORDER BY left_at IS NOT NULL, joined_at, did LIMIT $2`, convo, limit)
+}

@@ -96,8 +96,8 @@ streamConvoEvents#infoEvent | cursor! string..32, info! string..1024
 // is not dropped or misspelt before anything has landed.
 const added = `
 createConvo | GroupAlreadyExists, InvalidWelcome, InvalidGroupInfo, IdempotencyConflict, RequestInProgress
-addMembers | CommitRequired, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
-leaveConvo | NotPermitted, CommitRequired, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed, TooManyBlocks
+addMembers | CommitRequired, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed, ConvoDisputed
+leaveConvo | NotPermitted, CommitRequired, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed, TooManyBlocks, ConvoDisputed
 sendMessage | InvalidMessage, SenderMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
 publishKeyPackage | IdempotencyConflict, RequestInProgress
 getKeyPackages | InvalidCipherSuite, IdempotencyConflict, RequestInProgress
@@ -105,9 +105,16 @@ getWelcome | WelcomeConsumed
 confirmWelcome | WelcomeNotFound
 getConvo | ConvoNotFound, NotMember
 updateCursor | ConvoNotFound, NotMember
-submitCommit | ConvoNotFound, NotMember, NotPermitted, KeyPackageNotFound, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
-processExternalCommit | ConvoNotFound, NotMember, NotPermitted, GroupInfoNotFound, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed
+getCursors | ConvoNotFound, NotMember
+sendSignal | ConvoNotFound, NotMember, InvalidMessage, MessageTooLarge, EpochMismatch, ConvoClosed
+setCursorPolicy | IdempotencyConflict, RequestInProgress
+reportEpoch | ConvoNotFound, NotMember, EpochMismatch, InvalidGroupInfo
+reportCommit | ConvoNotFound, NotMember, EpochMismatch
+submitCommit | ConvoNotFound, NotMember, NotPermitted, KeyPackageNotFound, InvalidCommit, InvalidWelcome, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed, ConvoDisputed
+processExternalCommit | ConvoNotFound, NotMember, NotPermitted, GroupInfoNotFound, InvalidCommit, InvalidGroupInfo, EpochMismatch, IdempotencyConflict, RequestInProgress, ConvoClosed, ConvoDisputed
 getGroupInfo | ConvoNotFound, NotMember, GroupInfoNotFound
+getLogHead | ConvoNotFound, NotMember
+getLogProof | ConvoNotFound, NotMember
 publishKeyPackages | TooManyKeyPackages, IdempotencyConflict, RequestInProgress
 getKeyPackageStats | InvalidCipherSuite
 registerPushTarget | InvalidPushTarget, TooManyPushTargets, IdempotencyConflict, RequestInProgress
@@ -118,6 +125,14 @@ blockActor | TooManyBlocks, IdempotencyConflict, RequestInProgress
 unblockActor | IdempotencyConflict, RequestInProgress
 getBlocks | InvalidCursor
 exportMyData | InvalidCursor
+getReportKey | ReportsDisabled
+reportConvo | ConvoNotFound, NotMember, ReportsDisabled, UnknownReportKey, IdempotencyConflict, RequestInProgress
+createAttachment | ConvoNotFound, NotMember, ConvoClosed, AttachmentTooLarge, IdempotencyConflict, RequestInProgress
+putAttachmentPart | ConvoNotFound, NotMember, AttachmentNotFound, RequestInProgress, InvalidAsset
+completeAttachment | ConvoNotFound, NotMember, AttachmentNotFound, AttachmentIncomplete, InvalidAsset, RequestInProgress
+getAttachmentStatus | ConvoNotFound, NotMember, AttachmentNotFound
+getAttachment | ConvoNotFound, NotMember, AttachmentNotFound, AttachmentIncomplete, InvalidAsset
+deleteAttachment | ConvoNotFound, NotMember, AttachmentNotFound, NotPermitted, IdempotencyConflict, RequestInProgress
 eraseMyAccount | InvalidConfirmation, IdempotencyConflict, RequestInProgress
 refreshSession | InvalidRefreshToken
 setInvitationPolicy | IdempotencyConflict, RequestInProgress

@@ -58,6 +58,9 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 func takeQuota(drafts []Draft) {
 	for i := range drafts {
 		d := &drafts[i]
+		if d.overQuota = d.Unfit; d.overQuota != nil {
+			continue
+		}
 		d.overQuota = d.Quota.TakeMessage(d.ConvoID, len(d.Body))
 	}
 }

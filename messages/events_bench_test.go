@@ -80,7 +80,7 @@ func (s *senders) sequence(b *testing.B) {
 	b.Helper()
 	db, log := s.db, slog.New(slog.DiscardHandler)
 	hub := events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: unseen{}, Presence: events.NewPresence(db, log)})
-	seq := events.NewSequencer(events.SequencerConfig{DB: db, Log: log, Metrics: unseen{}, Retention: time.Hour, Moved: hub.Wake})
+	seq := events.NewSequencer(events.SequencerConfig{DB: db, Log: log, Metrics: unseen{}, Retention: time.Hour, Moved: hub.Grown})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { hub.Run(ctx) })

@@ -4,6 +4,7 @@
 --
 -- $1 convos, $2 the time before which a message is old
 -- $3 the largest number of entries of one transaction, $4 of one convo
+-- $5 whether only entries are deleted whose leaves are in log_tiles
 --
 -- The floor passes an entry only if all entries before it are old too. If the clock was set back, a
 -- log has a younger entry before an older one, and the floor stays there until both are old.
@@ -14,7 +15,11 @@ WITH old AS MATERIALIZED (
 	CROSS JOIN LATERAL (
 		SELECT seq FROM (
 			SELECT seq, bool_and(created_at < $2) OVER (ORDER BY seq) AS old
-			FROM messages WHERE convo_id = c.id AND seq > coalesce(f.seq, 0) ORDER BY seq LIMIT $4
+			FROM messages
+			WHERE convo_id = c.id AND seq > coalesce(f.seq, 0) AND (NOT $5 OR seq <= (
+				SELECT n * 256 + octet_length(hashes) / 32 FROM log_tiles WHERE convo_id = c.id AND level = 0 ORDER BY n DESC LIMIT 1
+			))
+			ORDER BY seq LIMIT $4
 		) entries WHERE old
 	) entry
 	LIMIT $3

@@ -36,13 +36,27 @@ type Expirer struct {
 	expired   func(messages int64)
 	ahead     time.Duration // of the database's clock, in tests
 	pace      func(ctx context.Context, took time.Duration)
-	after     uuid.UUID // where the next round goes on, if this one is cut short
+	keep      func(context.Context, []uuid.UUID) error // nil: nothing is kept
+	after     uuid.UUID                                // where the next round goes on, if this one is cut short
 }
 
 // NewExpirer returns an expirer of messages that are older than retention. It calls expired after
 // each transaction, with the number of messages that the transaction has deleted.
-func NewExpirer(db *pgxpool.Pool, retention time.Duration, expired func(messages int64)) *Expirer {
-	return &Expirer{db: db, retention: retention, expired: expired, pace: rest}
+func NewExpirer(db *pgxpool.Pool, retention time.Duration, expired func(messages int64), options ...ExpirerOption) *Expirer {
+	e := &Expirer{db: db, retention: retention, expired: expired, pace: rest}
+	for _, o := range options {
+		o(e)
+	}
+	return e
+}
+
+// ExpirerOption changes an Expirer.
+type ExpirerOption func(*Expirer)
+
+// AfterKeeping makes the expirer call keep before it deletes messages of convos. It then deletes only
+// those whose leaves are in log_tiles.
+func AfterKeeping(keep func(ctx context.Context, convos []uuid.UUID) error) ExpirerOption {
+	return func(e *Expirer) { e.keep = keep }
 }
 
 // rest waits for as long as the work took, so that the expirer uses at most half of one connection.
@@ -126,7 +140,12 @@ func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time
 func (e *Expirer) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (total int64, err error) {
 	for len(convos) > 0 {
 		begun := time.Now()
-		deleted, more, err := expireBatch(ctx, conn, convos, cutoff)
+		if e.keep != nil {
+			if err := e.keep(ctx, convos); err != nil {
+				return total, err
+			}
+		}
+		deleted, more, err := expireBatch(ctx, conn, convos, cutoff, e.keep != nil)
 		if err != nil {
 			return total, err
 		}
@@ -143,10 +162,10 @@ func (e *Expirer) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID
 //go:embed expire_batch.sql
 var expireEntriesOf string
 
-// expireBatch deletes old messages in one transaction. It returns how many, and the convos that
-// possibly have more.
-func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (deleted int64, more []uuid.UUID, err error) {
-	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo).Scan(&deleted, &more)
+// expireBatch deletes old messages in one transaction, if onlyKept those whose leaves are stored. It
+// returns how many, and the convos that possibly have more.
+func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time, onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
+	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo, onlyKept).Scan(&deleted, &more)
 	if err != nil {
 		return 0, nil, fmt.Errorf("delete a batch: %w", err)
 	}

@@ -21,6 +21,7 @@ var (
 	ErrNotMember     = errors.New("the caller is no longer a member of the convo")
 	ErrInvalidCursor = errors.New("the cursor is not a message of this convo")
 	ErrWrongGroup    = errors.New("the ciphertext belongs to another group")
+	ErrInvalidAsset  = errors.New("embedUri: the convo has no such attachment that is complete")
 	ErrConvoClosed   = errors.New("the convo is closed, and takes no more messages and commits; getConvo names its successorGroupId if it has one")
 )
 

@@ -147,5 +147,6 @@ func refusal(err error) bool {
 		exceeded *quota.ExceededError
 	)
 	return errors.Is(err, ErrConvoNotFound) || errors.Is(err, ErrNotMember) || errors.Is(err, ErrWrongGroup) || errors.Is(err, ErrConvoClosed) ||
+		errors.Is(err, ErrInvalidAsset) ||
 		errors.Is(err, serviceauth.ErrReplayed) || errors.As(err, &mismatch) || errors.As(err, &conflict) || errors.As(err, &exceeded)
 }

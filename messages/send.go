@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -37,7 +39,11 @@ type Draft struct {
 	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil: no token
 	Quota     *quota.Spending       // counts the message; nil: no quota
 
-	overQuota error // why Quota refuses it, if all else permits it
+	// Unfit refuses the message if all else permits it and no earlier request has sent it: ErrInvalidAsset.
+	// nil: nothing does.
+	Unfit error
+
+	overQuota error // why Quota or Unfit refuses it, if all else permits it
 }
 
 // requestKey names a request to send a message.
@@ -88,6 +94,27 @@ type Log struct {
 	log     *slog.Logger
 	faults  *failpoint.Set
 	batcher *batcher
+	sending atomic.Int64 // messages that wait for their answer
+	crowded atomic.Int64 // when more than sendsOfCPU of each processor last waited, in ns since 1970
+}
+
+// A node is busy for busyFor after more messages than sendsOfCPU, for each processor, have waited for
+// their answer. Messages of a transaction are answered together, so that for a moment few wait. At
+// half the rate that a node can do a tenth of them wait.
+const (
+	sendsOfCPU = 16
+	busyFor    = 500 * time.Millisecond
+)
+
+// Crowded reports whether so many messages are being sent that other work has to stand back.
+func (l *Log) Crowded() bool { return time.Now().UnixNano()-l.crowded.Load() < int64(busyFor) }
+
+// begins counts a message that waits for its answer, until ends is called.
+func (l *Log) begins() (ends func()) {
+	if l.sending.Add(1) > int64(sendsOfCPU*runtime.GOMAXPROCS(0)) {
+		l.crowded.Store(time.Now().UnixNano())
+	}
+	return func() { l.sending.Add(-1) }
 }
 
 // Option changes a Log.
@@ -139,6 +166,7 @@ const duplicateTimeout = 2 * time.Second
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	ctx, span := tracing.Start(ctx, "append")
 	defer span.End()
+	defer l.begins()()
 	s := &send{Draft: d, span: span, done: make(chan Result, 1)}
 	duplicate, err := l.batcher.enqueue(s)
 	if err != nil {

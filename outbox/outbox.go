@@ -20,6 +20,7 @@ const (
 	Membership  Kind = 4
 	Welcome     Kind = 5
 	KeyPackages Kind = 6
+	Dispute     Kind = 7 // of a convo: a fork, or the begin or end of a dispute
 )
 
 // LogEntry reports whether an event of this kind is about an entry of a convo's log.
@@ -32,15 +33,23 @@ const (
 	Removed = "removed"
 )
 
+// Changes of a Dispute.
+const (
+	Forked       = "forked"
+	Disputed     = "disputed"
+	DisputeEnded = "ended"
+)
+
 // Detail is the part of an event that has no column of its own. The kind decides which fields are
 // set.
 type Detail struct {
-	// Change is Joined, Left or Removed for a Membership, and the kind of signal for KeyPackages.
+	// Change is Joined, Left or Removed for a Membership, the kind of signal for KeyPackages, and
+	// Forked, Disputed or DisputeEnded for a Dispute.
 	Change string `json:"change,omitzero"`
-	// By is who changed a Membership.
+	// By is who changed a Membership, and the committer whom a Dispute names.
 	By syntax.DID `json:"by,omitzero"`
 	// Epoch is the convo's epoch after a change of Membership or a closing Commit, and the epoch that
-	// a Welcome leads into.
+	// a Welcome leads into. Of a Dispute it is the epoch that is forked or disputed.
 	Epoch int64 `json:"epoch"`
 	// CommitNeeded says that a member who left still has a leaf.
 	CommitNeeded bool `json:"commitNeeded,omitzero"`

@@ -12,6 +12,7 @@ const (
 	cborNegative = 1 << 5
 	cborBytes    = 2 << 5
 	cborText     = 3 << 5
+	cborArray    = 4 << 5
 	cborMap      = 5 << 5
 	cborFalse    = 7<<5 | 20
 	cborTrue     = 7<<5 | 21
@@ -35,6 +36,15 @@ func appendCBORHead(dst []byte, major byte, n uint64) []byte {
 // AppendCBORMap appends the head of a map of so many fields.
 func AppendCBORMap(dst []byte, fields int) []byte {
 	return appendCBORHead(dst, cborMap, uint64(fields))
+}
+
+// AppendCBORArray appends an array. element appends one value.
+func AppendCBORArray[T any](dst []byte, vs []T, element func([]byte, *T) []byte) []byte {
+	dst = appendCBORHead(dst, cborArray, uint64(len(vs)))
+	for i := range vs {
+		dst = element(dst, &vs[i])
+	}
+	return dst
 }
 
 // AppendCBORText appends a text string.

@@ -226,6 +226,67 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	return lexcodec.EndObject(dst)
 }
 
+// CursorView is blue.catbird.mls.defs#cursorView. How far a member is in a
+// convo's log.
+type CursorView struct {
+	// Log position of the last entry that a device of its has got: at least read.
+	Delivered int64 `json:"delivered"`
+	// The member.
+	DID syntax.DID `json:"did"`
+	// Log position of the last entry that it has read. 0: it has read none.
+	Read int64 `json:"read"`
+}
+
+func (v *CursorView) decode(d *lexcodec.Decoder) {
+	var o lexcodec.Object
+	if !d.Open(&o) {
+		return
+	}
+	for d.Next(&o) {
+		switch string(d.Name()) {
+		case "delivered":
+			d.Field(&o, 0, "delivered")
+			v.Delivered = d.Integer(0, lexcodec.MaxInteger)
+		case "did":
+			d.Field(&o, 1, "did")
+			v.DID = d.DID()
+		case "read":
+			d.Field(&o, 2, "read")
+			v.Read = d.Integer(0, lexcodec.MaxInteger)
+		default:
+			d.Skip(&o)
+		}
+	}
+	d.Require(&o, 0, "delivered")
+	d.Require(&o, 1, "did")
+	d.Require(&o, 2, "read")
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *CursorView) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"delivered\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Delivered), ',')
+	dst = append(dst, "\"did\":"...)
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
+	dst = append(dst, "\"read\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Read), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *CursorView) AppendCBOR(dst []byte) []byte {
+	dst = lexcodec.AppendCBORMap(dst, 3)
+	dst = lexcodec.AppendCBORText(dst, "did")
+	dst = lexcodec.AppendCBORText(dst, v.DID)
+	dst = lexcodec.AppendCBORText(dst, "read")
+	dst = lexcodec.AppendCBORInteger(dst, v.Read)
+	dst = lexcodec.AppendCBORText(dst, "delivered")
+	dst = lexcodec.AppendCBORInteger(dst, v.Delivered)
+	return dst
+}
+
 // KeyPackageHashEntry is blue.catbird.mls.defs#keyPackageHashEntry. Which
 // KeyPackage a member was added with. It is accepted but not needed: a Welcome
 // names its KeyPackageRefs itself.

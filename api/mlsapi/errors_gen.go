@@ -7,6 +7,15 @@ const (
 	// ErrAlreadyMember: One of the DIDs is a member already, and the commit does
 	// not replace a leaf that never joined; the message says why.
 	ErrAlreadyMember = "AlreadyMember"
+	// ErrAttachmentIncomplete: Not all bytes are there yet. The message says which
+	// parts are missing.
+	ErrAttachmentIncomplete = "AttachmentIncomplete"
+	// ErrAttachmentNotFound: The convo has no such attachment that the caller may
+	// know of: it never existed, it was deleted, or it is from before the caller
+	// joined.
+	ErrAttachmentNotFound = "AttachmentNotFound"
+	// ErrAttachmentTooLarge: The attachment is larger than the server takes.
+	ErrAttachmentTooLarge = "AttachmentTooLarge"
 	// ErrCommitRequired: The request changes the group, but has no commit.
 	ErrCommitRequired = "CommitRequired"
 	// ErrConsumerTooSlow: The client does not read as fast as events come. Connect
@@ -15,6 +24,10 @@ const (
 	// ErrConvoClosed: The convo takes no more messages and commits: a commit with
 	// ReInit replaced its group. getConvo names the successor.
 	ErrConvoClosed = "ConvoClosed"
+	// ErrConvoDisputed: Members could not process an accepted commit: until they
+	// are back, the convo takes only external commits, and none of the committer
+	// whom the message names.
+	ErrConvoDisputed = "ConvoDisputed"
 	// ErrConvoNotFound: The convo does not exist, or the caller may not know of it.
 	ErrConvoNotFound = "ConvoNotFound"
 	// ErrEpochMismatch: The epoch is not the convo's current one; the message holds
@@ -31,7 +44,8 @@ const (
 	// ErrIdempotencyConflict: The idempotency key was used with another request;
 	// the message names the fields that differ.
 	ErrIdempotencyConflict = "IdempotencyConflict"
-	// ErrInvalidAsset: embedUri is not a URI, or embedType is too long.
+	// ErrInvalidAsset: The content is not what was announced: its SHA-256 or its
+	// size is another. This attachment has failed for good.
 	ErrInvalidAsset = "InvalidAsset"
 	// ErrInvalidCipherSuite: The cipher suite is unknown, or this server does not
 	// support it.
@@ -80,8 +94,11 @@ const (
 	ErrMessageTooLarge = "MessageTooLarge"
 	// ErrNotMember: The caller was a member and is not one now.
 	ErrNotMember = "NotMember"
-	// ErrNotPermitted: The caller may not do this to another member.
+	// ErrNotPermitted: Somebody else has announced the attachment.
 	ErrNotPermitted = "NotPermitted"
+	// ErrReportsDisabled: The operator has published no key, so the service takes
+	// no reports.
+	ErrReportsDisabled = "ReportsDisabled"
 	// ErrRequestInProgress: The first request with this idempotency key has not
 	// finished; retry after the given delay.
 	ErrRequestInProgress = "RequestInProgress"
@@ -97,6 +114,9 @@ const (
 	ErrTooManyMembers = "TooManyMembers"
 	// ErrTooManyPushTargets: The account has as many push targets as it may have.
 	ErrTooManyPushTargets = "TooManyPushTargets"
+	// ErrUnknownReportKey: The operator has another key now: get it, and seal the
+	// report anew.
+	ErrUnknownReportKey = "UnknownReportKey"
 	// ErrWelcomeConsumed: The Welcome was confirmed, or its grace ended where
 	// silence counts as success; the message says how the device comes back.
 	ErrWelcomeConsumed = "WelcomeConsumed"

@@ -28,6 +28,10 @@ type Method struct {
 	Errors []string
 	// HasInput says that the method has a body. It is JSON.
 	HasInput bool
+	// BytesIn says that the body is bytes. The handler reads it.
+	BytesIn bool
+	// BytesOut says that the answer is bytes. The handler says where they come from.
+	BytesOut bool
 	// Streams says that the answer is a stream of events. The handler writes it.
 	Streams bool
 }
@@ -44,42 +48,58 @@ type Route[C any] struct {
 // Methods returns the methods of the lexicons by NSID.
 func Methods() []Method {
 	return []Method{
-		{NSID: NSIDAcceptConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
-		{NSID: NSIDBlockActor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyBlocks, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
-		{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDCreateSession, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{}},
-		{NSID: NSIDDeleteSession, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{}},
-		{NSID: NSIDEraseMyAccount, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidConfirmation, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDExportMyData, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
-		{NSID: NSIDGetBlocks, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
-		{NSID: NSIDGetCommits, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}},
-		{NSID: NSIDGetConvo, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
-		{NSID: NSIDGetConvos, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCursor}},
-		{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
-		{NSID: NSIDGetGroupInfo, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrGroupInfoNotFound}},
-		{NSID: NSIDGetInvitationPolicy, Kind: Query, HasInput: false, Streams: false, Errors: []string{}},
-		{NSID: NSIDGetKeyPackageStats, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrInvalidCipherSuite}},
-		{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDGetMessages, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
-		{NSID: NSIDGetSubscriptionTicket, Kind: Procedure, HasInput: false, Streams: false, Errors: []string{}},
-		{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
-		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrTooManyBlocks}},
-		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
-		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDRefreshSession, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidRefreshToken}},
-		{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
-		{NSID: NSIDSetInvitationPolicy, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDStreamConvoEvents, Kind: Query, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor}},
-		{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
-		{NSID: NSIDSubscribeConvoEvents, Kind: Subscription, HasInput: false, Streams: true, Errors: []string{ErrFutureCursor, ErrConsumerTooSlow, ErrInvalidTicket}},
-		{NSID: NSIDUnblockActor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
-		{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
-		{NSID: NSIDWithdrawKeyPackages, Kind: Procedure, HasInput: true, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDAcceptConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrConvoDisputed}},
+		{NSID: NSIDBlockActor, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrTooManyBlocks, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDCompleteAttachment, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrAttachmentIncomplete, ErrInvalidAsset, ErrRequestInProgress}},
+		{NSID: NSIDConfirmWelcome, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound}},
+		{NSID: NSIDCreateAttachment, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrConvoClosed, ErrAttachmentTooLarge, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDCreateSession, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDDeleteAttachment, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrNotPermitted, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDDeleteSession, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDEraseMyAccount, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidConfirmation, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDExportMyData, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCursor}},
+		{NSID: NSIDGetAttachment, Kind: Query, HasInput: false, BytesIn: false, BytesOut: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrAttachmentIncomplete, ErrInvalidAsset}},
+		{NSID: NSIDGetAttachmentStatus, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound}},
+		{NSID: NSIDGetBlocks, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCursor}},
+		{NSID: NSIDGetCommits, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidEpochRange}},
+		{NSID: NSIDGetConvo, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		{NSID: NSIDGetConvos, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCursor}},
+		{NSID: NSIDGetCursorPolicy, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDGetCursors, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		{NSID: NSIDGetGroupInfo, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrGroupInfoNotFound}},
+		{NSID: NSIDGetInvitationPolicy, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDGetKeyPackageStats, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCipherSuite}},
+		{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDGetLogHead, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		{NSID: NSIDGetLogProof, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		{NSID: NSIDGetMessages, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
+		{NSID: NSIDGetReportKey, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrReportsDisabled}},
+		{NSID: NSIDGetSubscriptionTicket, Kind: Procedure, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
+		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrTooManyBlocks, ErrConvoDisputed}},
+		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrConvoDisputed}},
+		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDPutAttachmentPart, Kind: Procedure, HasInput: false, BytesIn: true, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrRequestInProgress, ErrInvalidAsset}},
+		{NSID: NSIDRefreshSession, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidRefreshToken}},
+		{NSID: NSIDRegisterPushTarget, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidPushTarget, ErrTooManyPushTargets, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDReportCommit, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrEpochMismatch}},
+		{NSID: NSIDReportConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrReportsDisabled, ErrUnknownReportKey, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDReportEpoch, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrEpochMismatch, ErrInvalidGroupInfo}},
+		{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
+		{NSID: NSIDSendSignal, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidMessage, ErrMessageTooLarge, ErrEpochMismatch, ErrConvoClosed}},
+		{NSID: NSIDSetCursorPolicy, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDSetInvitationPolicy, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDStreamConvoEvents, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: true, Errors: []string{ErrFutureCursor}},
+		{NSID: NSIDSubmitCommit, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrKeyPackageNotFound, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrConvoDisputed}},
+		{NSID: NSIDSubscribeConvoEvents, Kind: Subscription, HasInput: false, BytesIn: false, BytesOut: false, Streams: true, Errors: []string{ErrFutureCursor, ErrConsumerTooSlow, ErrInvalidTicket}},
+		{NSID: NSIDUnblockActor, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
+		{NSID: NSIDWithdrawKeyPackages, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 	}
 }
 
@@ -97,9 +117,20 @@ type Handler[C any] interface {
 	// the caller's KeyPackages. It is not told. Convos that both are in stay as
 	// they are. Blocking again changes nothing.
 	BlockActor(c C, in *BlockActorInput) error
+	// CompleteAttachment: Say that all parts are there. The server reads them and
+	// compares their SHA-256 with the announced one. It takes no key: the
+	// attachment is the key. While another request does the work the answer is
+	// RequestInProgress, with processingStartedAt. What a cut-off attempt has
+	// checked is not checked again.
+	CompleteAttachment(c C, in *CompleteAttachmentInput) error
 	// ConfirmWelcome: Report whether joining with the fetched Welcome worked. A
 	// repeated report changes nothing.
 	ConfirmWelcome(c C, in *ConfirmWelcomeInput) error
+	// CreateAttachment: Announce an encrypted file for a convo, and learn where its
+	// bytes go. The same size and SHA-256 announced again in the convo is the same
+	// attachment. Then send the parts with putAttachmentPart, and end with
+	// completeAttachment.
+	CreateAttachment(c C, in *CreateAttachmentInput) error
 	// CreateConvo: Record a new MLS group as a convo and deliver the Welcome to its
 	// first members.
 	CreateConvo(c C, in *CreateConvoInput) error
@@ -109,6 +140,9 @@ type Handler[C any] interface {
 	// names another device is refused. A repeated call buys another session. The
 	// caller's DID document is looked up for it.
 	CreateSession(c C, in *CreateSessionInput) error
+	// DeleteAttachment: Delete an attachment, complete or not. Only who has
+	// announced it can. Messages that name it stay.
+	DeleteAttachment(c C, in *DeleteAttachmentInput) error
 	// DeleteSession: End sessions, on every node within a second, with the streams
 	// and tickets that were opened with them. Called with a session, it ends that
 	// session. Called with a service-auth token, it ends all sessions of the
@@ -132,6 +166,15 @@ type Handler[C any] interface {
 	// its host has deactivated, suspended or taken down may call it; one that is
 	// being erased may not.
 	ExportMyData(c C, p *ExportMyDataParams) error
+	// GetAttachment: Read the ciphertext of an attachment. A member may read it
+	// whose part of the log reaches back to where it was completed, or to where a
+	// message first named it since. The Range header of HTTP selects a part. offset
+	// and length do the same through a PDS, which does not pass that header on, and
+	// no answer of more than some 10 MB.
+	GetAttachment(c C, p *GetAttachmentParams) error
+	// GetAttachmentStatus: Learn which parts of an attachment the server has, to
+	// resume an upload.
+	GetAttachmentStatus(c C, p *GetAttachmentStatusParams) error
 	// GetBlocks: List the accounts that the caller has blocked, in the order of
 	// their DIDs. Nobody else can read the list.
 	GetBlocks(c C, p *GetBlocksParams) error
@@ -141,6 +184,11 @@ type Handler[C any] interface {
 	GetConvo(c C, p *GetConvoParams) error
 	// GetConvos: List the convos that the caller is a member of.
 	GetConvos(c C, p *GetConvosParams) error
+	// GetCursorPolicy: Read who sees how far the caller has read.
+	GetCursorPolicy(c C) error
+	// GetCursors: List how far the members of a convo are. Members who share their
+	// cursors see each other's. The caller's own is among them.
+	GetCursors(c C, p *GetCursorsParams) error
 	// GetEpoch: Read a convo's current epoch.
 	GetEpoch(c C, p *GetEpochParams) error
 	// GetGroupInfo: Read the GroupInfo of the convo's current epoch, with which a
@@ -154,9 +202,19 @@ type Handler[C any] interface {
 	// GetKeyPackages: Claim one KeyPackage of each device of the given accounts. A
 	// claimed KeyPackage is never handed to another caller.
 	GetKeyPackages(c C, p *GetKeyPackagesParams) error
+	// GetLogHead: A signed head of the Merkle tree over the convo's whole log, as
+	// it is now. Members compare heads inside their encrypted messages: a server
+	// that shows two of them two logs is caught.
+	GetLogHead(c C, p *GetLogHeadParams) error
+	// GetLogProof: Prove that an entry is in the log under a head (seq), or that
+	// the log under one head continues the log under an earlier one (from).
+	GetLogProof(c C, p *GetLogProofParams) error
 	// GetMessages: Read a convo's log, oldest first. A page may hold fewer entries
 	// than limit. The page without a cursor is the last.
 	GetMessages(c C, p *GetMessagesParams) error
+	// GetReportKey: Get the public key of the service's operator, to which reports
+	// of abuse are sealed. The server does not have the private one.
+	GetReportKey(c C) error
 	// GetSubscriptionTicket: Get a ticket for subscribeConvoEvents. A PDS does not
 	// proxy WebSockets, so a client fetches a ticket through its PDS and connects
 	// directly. A ticket is valid for one connection, for one minute.
@@ -176,6 +234,11 @@ type Handler[C any] interface {
 	// PublishKeyPackages: Publish several KeyPackages. Each is checked on its own:
 	// a refused one does not affect the others.
 	PublishKeyPackages(c C, in *PublishKeyPackagesInput) error
+	// PutAttachmentPart: Send one part of an attachment: the body is its bytes and
+	// nothing else. Parts can come in any order and at the same time. A part that
+	// is sent again replaces the one before, as long as the attachment is
+	// uploading.
+	PutAttachmentPart(c C, p *PutAttachmentPartParams) error
 	// RefreshSession: Replace the session of the request by one that is good for
 	// another hour. It takes the session itself as Authorization, and the refresh
 	// token that came with it. The caller's DID document is looked up: if the
@@ -188,10 +251,34 @@ type Handler[C any] interface {
 	// when there is something to fetch. The device's former target is replaced. A
 	// notification does not say what there is to fetch.
 	RegisterPushTarget(c C, in *RegisterPushTargetInput) error
+	// ReportCommit: Report an accepted commit that the device could not process
+	// (RFC 9420, section 16.12). If more members report it than one liar can speak
+	// for, the convo is in dispute: it takes only external commits until the
+	// members who reported are back. No commit is taken back. An account reports a
+	// commit once: a repetition changes nothing.
+	ReportCommit(c C, in *ReportCommitInput) error
+	// ReportConvo: Report a convo to the service's operator. The caller reveals
+	// what it chooses, sealed to the operator's key: the server cannot read it, and
+	// nobody in the convo learns of it. Members can report, people who have not
+	// accepted yet included, and former members for 30 days. The same bytes again
+	// are the same report.
+	ReportConvo(c C, in *ReportConvoInput) error
+	// ReportEpoch: Report the epoch that the device has entered, so that members
+	// learn if the group is split: two members with different authenticators of one
+	// epoch are in different groups. All devices of an account are one voice. A
+	// repetition changes nothing.
+	ReportEpoch(c C, in *ReportEpochInput) error
 	// SendMessage: Append an application message or a proposal to a convo's log.
 	// Resend the same bytes after a lost answer; never encrypt anew under the same
 	// key.
 	SendMessage(c C, in *SendMessageInput) error
+	// SendSignal: Send a signal to the members of a convo who are connected now:
+	// that the caller types, or is there. A signal is not kept and not pushed. It
+	// can get lost; a busy server drops signals first.
+	SendSignal(c C, in *SendSignalInput) error
+	// SetCursorPolicy: Say who sees how far the caller has read, and what its
+	// devices have got. It is mutual: who shares with nobody sees nobody's.
+	SetCursorPolicy(c C, in *SetCursorPolicyInput) error
 	// SetInvitationPolicy: Say who may invite the caller into convos and claim its
 	// KeyPackages. Others get the answers for an account without KeyPackages.
 	SetInvitationPolicy(c C, in *SetInvitationPolicyInput) error
@@ -214,8 +301,9 @@ type Handler[C any] interface {
 	UnblockActor(c C, in *UnblockActorInput) error
 	// UnregisterPushTarget: Stop push notifications to one of the caller's devices.
 	UnregisterPushTarget(c C, in *UnregisterPushTargetInput) error
-	// UpdateCursor: Record how far the caller has read. The position never moves
-	// back.
+	// UpdateCursor: Record how far the caller has read, and what its devices have
+	// got. The positions never move back. Members who share their cursors see each
+	// other's: see getCursors.
 	UpdateCursor(c C, in *UpdateCursorInput) error
 	// WithdrawKeyPackages: Withdraw KeyPackages of one of the caller's devices, for
 	// instance a lost one: nobody gets them any more, and no Welcome may name them,
@@ -250,222 +338,326 @@ func Routes[C any]() []Route[C] {
 			return h.BlockActor(c, in)
 		}},
 		{Method: m[3], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeCompleteAttachmentInput(body)
+			if err != nil {
+				return err
+			}
+			return h.CompleteAttachment(c, in)
+		}},
+		{Method: m[4], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeConfirmWelcomeInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ConfirmWelcome(c, in)
 		}},
-		{Method: m[4], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeCreateAttachmentInput(body)
+			if err != nil {
+				return err
+			}
+			return h.CreateAttachment(c, in)
+		}},
+		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeCreateConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.CreateConvo(c, in)
 		}},
-		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeCreateSessionInput(body)
 			if err != nil {
 				return err
 			}
 			return h.CreateSession(c, in)
 		}},
-		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeDeleteAttachmentInput(body)
+			if err != nil {
+				return err
+			}
+			return h.DeleteAttachment(c, in)
+		}},
+		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeDeleteSessionInput(body)
 			if err != nil {
 				return err
 			}
 			return h.DeleteSession(c, in)
 		}},
-		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeEraseMyAccountInput(body)
 			if err != nil {
 				return err
 			}
 			return h.EraseMyAccount(c, in)
 		}},
-		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeExportMyDataParams(query)
 			if err != nil {
 				return err
 			}
 			return h.ExportMyData(c, p)
 		}},
-		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetAttachmentParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetAttachment(c, p)
+		}},
+		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetAttachmentStatusParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetAttachmentStatus(c, p)
+		}},
+		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetBlocksParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetBlocks(c, p)
 		}},
-		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetCommitsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetCommits(c, p)
 		}},
-		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvo(c, p)
 		}},
-		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetConvosParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetConvos(c, p)
 		}},
-		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			return h.GetCursorPolicy(c)
+		}},
+		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetCursorsParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetCursors(c, p)
+		}},
+		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetEpochParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetEpoch(c, p)
 		}},
-		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetGroupInfoParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetGroupInfo(c, p)
 		}},
-		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			return h.GetInvitationPolicy(c)
 		}},
-		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackageStatsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackageStats(c, p)
 		}},
-		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetKeyPackagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetKeyPackages(c, p)
 		}},
-		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetLogHeadParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetLogHead(c, p)
+		}},
+		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodeGetLogProofParams(query)
+			if err != nil {
+				return err
+			}
+			return h.GetLogProof(c, p)
+		}},
+		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetMessagesParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetMessages(c, p)
 		}},
-		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			return h.GetReportKey(c)
+		}},
+		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			return h.GetSubscriptionTicket(c)
 		}},
-		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeGetWelcomeParams(query)
 			if err != nil {
 				return err
 			}
 			return h.GetWelcome(c, p)
 		}},
-		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[31], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeLeaveConvoInput(body)
 			if err != nil {
 				return err
 			}
 			return h.LeaveConvo(c, in)
 		}},
-		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[32], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeProcessExternalCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.ProcessExternalCommit(c, in)
 		}},
-		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[33], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackage(c, in)
 		}},
-		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[34], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodePublishKeyPackagesInput(body)
 			if err != nil {
 				return err
 			}
 			return h.PublishKeyPackages(c, in)
 		}},
-		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[35], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			p, err := DecodePutAttachmentPartParams(query)
+			if err != nil {
+				return err
+			}
+			return h.PutAttachmentPart(c, p)
+		}},
+		{Method: m[36], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeRefreshSessionInput(body)
 			if err != nil {
 				return err
 			}
 			return h.RefreshSession(c, in)
 		}},
-		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[37], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeRegisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.RegisterPushTarget(c, in)
 		}},
-		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[38], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeReportCommitInput(body)
+			if err != nil {
+				return err
+			}
+			return h.ReportCommit(c, in)
+		}},
+		{Method: m[39], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeReportConvoInput(body)
+			if err != nil {
+				return err
+			}
+			return h.ReportConvo(c, in)
+		}},
+		{Method: m[40], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeReportEpochInput(body)
+			if err != nil {
+				return err
+			}
+			return h.ReportEpoch(c, in)
+		}},
+		{Method: m[41], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSendMessageInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SendMessage(c, in)
 		}},
-		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[42], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeSendSignalInput(body)
+			if err != nil {
+				return err
+			}
+			return h.SendSignal(c, in)
+		}},
+		{Method: m[43], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+			in, err := DecodeSetCursorPolicyInput(body)
+			if err != nil {
+				return err
+			}
+			return h.SetCursorPolicy(c, in)
+		}},
+		{Method: m[44], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSetInvitationPolicyInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SetInvitationPolicy(c, in)
 		}},
-		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[45], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeStreamConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.StreamConvoEvents(c, p)
 		}},
-		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[46], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeSubmitCommitInput(body)
 			if err != nil {
 				return err
 			}
 			return h.SubmitCommit(c, in)
 		}},
-		{Method: m[31], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[47], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			p, err := DecodeSubscribeConvoEventsParams(query)
 			if err != nil {
 				return err
 			}
 			return h.SubscribeConvoEvents(c, p)
 		}},
-		{Method: m[32], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[48], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnblockActorInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnblockActor(c, in)
 		}},
-		{Method: m[33], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[49], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUnregisterPushTargetInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UnregisterPushTarget(c, in)
 		}},
-		{Method: m[34], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[50], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeUpdateCursorInput(body)
 			if err != nil {
 				return err
 			}
 			return h.UpdateCursor(c, in)
 		}},
-		{Method: m[35], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
+		{Method: m[51], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
 			in, err := DecodeWithdrawKeyPackagesInput(body)
 			if err != nil {
 				return err

@@ -23,7 +23,8 @@ type SendMessageInput struct {
 	ConvoID string `json:"convoId"`
 	// The sender's description of the embedded thing.
 	EmbedType *string `json:"embedType,omitzero"`
-	// Where the embedded thing is.
+	// Where the embedded thing is. mlsd:attachment/ and an id is an attachment of
+	// the convo, which must be complete (completeAttachment).
 	EmbedURI *string `json:"embedUri,omitzero"`
 	// The epoch in which the message was made; must be the one in its MLS header.
 	Epoch int64 `json:"epoch"`

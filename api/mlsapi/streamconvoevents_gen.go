@@ -60,6 +60,10 @@ type StreamConvoEventsCommitEvent struct {
 	Cursor string `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
+	// A signed head of the convo's log, as getLogHead gives it, at most some
+	// seconds old. Each head goes out with one event, and only in convos of which
+	// somebody has asked for heads.
+	LogHead *string `json:"logHead,omitzero"`
 	// True if the convo is a request: the caller has not accepted it. Absent
 	// otherwise.
 	Request *bool `json:"request,omitzero"`
@@ -85,6 +89,10 @@ func (v *StreamConvoEventsCommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.LogHead != nil {
+		dst = append(dst, "\"logHead\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.LogHead), ',')
+	}
 	if v.Request != nil {
 		dst = append(dst, "\"request\":"...)
 		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
@@ -102,6 +110,97 @@ func (v *StreamConvoEventsCommitEvent) AppendJSON(dst []byte) []byte {
 
 // EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsCommitEvent) EventName() string { return "commitEvent" }
+
+// StreamConvoEventsCursorEvent is
+// blue.catbird.mls.streamConvoEvents#cursorEvent. Members who share their
+// cursors, as the caller does, have moved them. The event has no id and is not
+// kept.
+type StreamConvoEventsCursorEvent struct {
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// Position of the event before it in the stream: this event has none.
+	Cursor string `json:"cursor"`
+	// The cursors that have moved, one of each member.
+	Cursors []CursorView `json:"cursors"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *StreamConvoEventsCursorEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	dst = append(dst, "\"cursors\":"...)
+	dst = append(lexcodec.AppendArray(dst, v.Cursors, func(dst []byte, v *CursorView) []byte { return v.AppendJSON(dst) }), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// EventName implements [lexcodec.ServerSentEvent].
+func (*StreamConvoEventsCursorEvent) EventName() string { return "cursorEvent" }
+
+// StreamConvoEventsDisputeEvent is
+// blue.catbird.mls.streamConvoEvents#disputeEvent. Members of a convo disagree:
+// the group is split, or a commit is disputed.
+type StreamConvoEventsDisputeEvent struct {
+	// What happened. forked: two members have different authenticators of the
+	// epoch; report yours with reportEpoch. disputed: members could not process the
+	// commit of the epoch; the convo takes only external commits. ended: the
+	// dispute is over.
+	Change string `json:"change"`
+	// The account that made the disputed commit. Absent for a fork.
+	Committer *syntax.DID `json:"committer,omitzero"`
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it happened.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
+	Cursor string `json:"cursor"`
+	// The epoch that is forked, or that the disputed commit created.
+	Epoch int64 `json:"epoch"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Position of the convo's newest log entry at that time.
+	Seq int64 `json:"seq"`
+}
+
+// Known values of StreamConvoEventsDisputeEvent.Change.
+const (
+	StreamConvoEventsDisputeEventChangeForked   = "forked"
+	StreamConvoEventsDisputeEventChangeDisputed = "disputed"
+	StreamConvoEventsDisputeEventChangeEnded    = "ended"
+)
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *StreamConvoEventsDisputeEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"change\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Change), ',')
+	if v.Committer != nil {
+		dst = append(dst, "\"committer\":"...)
+		dst = append(lexcodec.AppendText(dst, *v.Committer), ',')
+	}
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// EventName implements [lexcodec.ServerSentEvent].
+func (*StreamConvoEventsDisputeEvent) EventName() string { return "disputeEvent" }
 
 // StreamConvoEventsInfoEvent is blue.catbird.mls.streamConvoEvents#infoEvent. A
 // message about the stream itself.
@@ -256,6 +355,10 @@ type StreamConvoEventsMessageEvent struct {
 	// Position of the event in the stream. It is also the event's id, for the
 	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
+	// A signed head of the convo's log, as getLogHead gives it, at most some
+	// seconds old. Each head goes out with one event, and only in convos of which
+	// somebody has asked for heads.
+	LogHead *string `json:"logHead,omitzero"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`
 	// True if the convo is a request: the caller has not accepted it. Absent
@@ -268,6 +371,10 @@ func (v *StreamConvoEventsMessageEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cursor\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	if v.LogHead != nil {
+		dst = append(dst, "\"logHead\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.LogHead), ',')
+	}
 	dst = append(dst, "\"message\":"...)
 	dst = append(v.Message.AppendJSON(dst), ',')
 	if v.Request != nil {
@@ -282,7 +389,8 @@ func (*StreamConvoEventsMessageEvent) EventName() string { return "messageEvent"
 
 // StreamConvoEventsReactionEvent is
 // blue.catbird.mls.streamConvoEvents#reactionEvent. A member reacted to a
-// message. Declared for clients that know it; this server does not send it yet.
+// message. Declared for clients that know it; this server never sends it,
+// because a reaction is a message.
 type StreamConvoEventsReactionEvent struct {
 	// Whether the reaction was added or removed.
 	Action string `json:"action"`
@@ -327,8 +435,9 @@ func (v *StreamConvoEventsReactionEvent) AppendJSON(dst []byte) []byte {
 func (*StreamConvoEventsReactionEvent) EventName() string { return "reactionEvent" }
 
 // StreamConvoEventsTypingEvent is
-// blue.catbird.mls.streamConvoEvents#typingEvent. A member is typing, or has
-// stopped. Declared for clients that know it; this server does not send it yet.
+// blue.catbird.mls.streamConvoEvents#typingEvent. A member has sent a signal:
+// payload says what, and only members can read it. The event has no id and is
+// not kept. Its cursor is that of the event before it.
 type StreamConvoEventsTypingEvent struct {
 	// The convo.
 	ConvoID string `json:"convoId"`
@@ -337,8 +446,13 @@ type StreamConvoEventsTypingEvent struct {
 	Cursor string `json:"cursor"`
 	// Who types.
 	DID syntax.DID `json:"did"`
-	// Whether the member is typing.
+	// Always false: the server cannot know. Read the payload.
 	IsTyping bool `json:"isTyping"`
+	// What the signal says, encrypted: an MLSMessage, exactly as it was sent.
+	Payload lexcodec.Bytes `json:"payload,omitzero"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -352,6 +466,14 @@ func (v *StreamConvoEventsTypingEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendText(dst, v.DID), ',')
 	dst = append(dst, "\"isTyping\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.IsTyping), ',')
+	if v.Payload != nil {
+		dst = append(dst, "\"payload\":"...)
+		dst = append(v.Payload.AppendJSON(dst), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 

@@ -77,6 +77,10 @@ type CommitEvent struct {
 	Cursor int64 `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
+	// A signed head of the convo's log, as getLogHead gives it, at most some
+	// seconds old. Each head goes out with one event, and only in convos of which
+	// somebody has asked for heads.
+	LogHead *string `json:"logHead,omitzero"`
 	// Position of the event in the stream, as an opaque text. A subscription with
 	// this position begins after this event.
 	Position *string `json:"position,omitzero"`
@@ -105,6 +109,10 @@ func (v *CommitEvent) AppendJSON(dst []byte) []byte {
 	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
 	dst = append(dst, "\"epoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.LogHead != nil {
+		dst = append(dst, "\"logHead\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.LogHead), ',')
+	}
 	if v.Position != nil {
 		dst = append(dst, "\"position\":"...)
 		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
@@ -128,6 +136,9 @@ func (v *CommitEvent) AppendJSON(dst []byte) []byte {
 // absent, and no $type.
 func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 	n := 7
+	if v.LogHead != nil {
+		n++
+	}
 	if v.Request != nil {
 		n++
 	}
@@ -148,6 +159,10 @@ func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 	dst = lexcodec.AppendCBORText(dst, v.Sender)
 	dst = lexcodec.AppendCBORText(dst, "convoId")
 	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.LogHead != nil {
+		dst = lexcodec.AppendCBORText(dst, "logHead")
+		dst = lexcodec.AppendCBORText(dst, *v.LogHead)
+	}
 	if v.Request != nil {
 		dst = lexcodec.AppendCBORText(dst, "request")
 		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
@@ -169,6 +184,150 @@ func (v *CommitEvent) AppendCBOR(dst []byte) []byte {
 
 // FrameType implements [lexcodec.Message].
 func (*CommitEvent) FrameType() string { return "#commitEvent" }
+
+// CursorEvent is blue.catbird.mls.subscribeConvoEvents#cursorEvent. Members who
+// share their cursors, as the caller does, have moved them. The event has no
+// cursor and is not kept.
+type CursorEvent struct {
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// The cursors that have moved, one of each member.
+	Cursors []CursorView `json:"cursors"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *CursorEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"cursors\":"...)
+	dst = append(lexcodec.AppendArray(dst, v.Cursors, func(dst []byte, v *CursorView) []byte { return v.AppendJSON(dst) }), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *CursorEvent) AppendCBOR(dst []byte) []byte {
+	dst = lexcodec.AppendCBORMap(dst, 2)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORText(dst, "cursors")
+	dst = lexcodec.AppendCBORArray(dst, v.Cursors, func(dst []byte, v *CursorView) []byte { return v.AppendCBOR(dst) })
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*CursorEvent) FrameType() string { return "#cursorEvent" }
+
+// DisputeEvent is blue.catbird.mls.subscribeConvoEvents#disputeEvent. Members
+// of a convo disagree: the group is split, or a commit is disputed.
+type DisputeEvent struct {
+	// What happened. forked: two members have different authenticators of the
+	// epoch; report yours with reportEpoch. disputed: members could not process the
+	// commit of the epoch; the convo takes only external commits. ended: the
+	// dispute is over.
+	Change string `json:"change"`
+	// The account that made the disputed commit. Absent for a fork.
+	Committer *syntax.DID `json:"committer,omitzero"`
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it happened.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
+	Cursor int64 `json:"cursor"`
+	// The epoch that is forked, or that the disputed commit created.
+	Epoch int64 `json:"epoch"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Position of the convo's newest log entry at that time.
+	Seq int64 `json:"seq"`
+}
+
+// Known values of DisputeEvent.Change.
+const (
+	DisputeEventChangeForked   = "forked"
+	DisputeEventChangeDisputed = "disputed"
+	DisputeEventChangeEnded    = "ended"
+)
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *DisputeEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"change\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Change), ',')
+	if v.Committer != nil {
+		dst = append(dst, "\"committer\":"...)
+		dst = append(lexcodec.AppendText(dst, *v.Committer), ',')
+	}
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *DisputeEvent) AppendCBOR(dst []byte) []byte {
+	n := 6
+	if v.Request != nil {
+		n++
+	}
+	if v.Position != nil {
+		n++
+	}
+	if v.Committer != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "seq")
+	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "change")
+	dst = lexcodec.AppendCBORText(dst, v.Change)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
+	if v.Committer != nil {
+		dst = lexcodec.AppendCBORText(dst, "committer")
+		dst = lexcodec.AppendCBORText(dst, *v.Committer)
+	}
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
+	dst = v.CreatedAt.AppendCBOR(dst)
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*DisputeEvent) FrameType() string { return "#disputeEvent" }
 
 // InfoEvent is blue.catbird.mls.subscribeConvoEvents#infoEvent. A message about
 // the stream itself.
@@ -437,6 +596,10 @@ type MessageEvent struct {
 	// Number of the event in the stream. A subscription from this number begins
 	// with this event, one from the next number with the events after it.
 	Cursor int64 `json:"cursor"`
+	// A signed head of the convo's log, as getLogHead gives it, at most some
+	// seconds old. Each head goes out with one event, and only in convos of which
+	// somebody has asked for heads.
+	LogHead *string `json:"logHead,omitzero"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`
 	// Position of the event in the stream, as an opaque text. A subscription with
@@ -452,6 +615,10 @@ func (v *MessageEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"cursor\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
+	if v.LogHead != nil {
+		dst = append(dst, "\"logHead\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.LogHead), ',')
+	}
 	dst = append(dst, "\"message\":"...)
 	dst = append(v.Message.AppendJSON(dst), ',')
 	if v.Position != nil {
@@ -469,6 +636,9 @@ func (v *MessageEvent) AppendJSON(dst []byte) []byte {
 // absent, and no $type.
 func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
 	n := 2
+	if v.LogHead != nil {
+		n++
+	}
 	if v.Request != nil {
 		n++
 	}
@@ -478,6 +648,10 @@ func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
 	dst = lexcodec.AppendCBORMap(dst, n)
 	dst = lexcodec.AppendCBORText(dst, "cursor")
 	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	if v.LogHead != nil {
+		dst = lexcodec.AppendCBORText(dst, "logHead")
+		dst = lexcodec.AppendCBORText(dst, *v.LogHead)
+	}
 	dst = lexcodec.AppendCBORText(dst, "message")
 	dst = v.Message.AppendCBOR(dst)
 	if v.Request != nil {
@@ -493,6 +667,61 @@ func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
 
 // FrameType implements [lexcodec.Message].
 func (*MessageEvent) FrameType() string { return "#messageEvent" }
+
+// TypingEvent is blue.catbird.mls.subscribeConvoEvents#typingEvent. A member
+// has sent a signal: that it types, or is there. The event has no cursor and is
+// not kept.
+type TypingEvent struct {
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// Who sent it. It can be the caller, from another device.
+	DID syntax.DID `json:"did"`
+	// What the signal says, encrypted: an MLSMessage, exactly as it was sent.
+	Payload lexcodec.Bytes `json:"payload"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *TypingEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"did\":"...)
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
+	dst = append(dst, "\"payload\":"...)
+	dst = append(v.Payload.AppendJSON(dst), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *TypingEvent) AppendCBOR(dst []byte) []byte {
+	n := 3
+	if v.Request != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "did")
+	dst = lexcodec.AppendCBORText(dst, v.DID)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORText(dst, "payload")
+	dst = v.Payload.AppendCBOR(dst)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*TypingEvent) FrameType() string { return "#typingEvent" }
 
 // WelcomeEvent is blue.catbird.mls.subscribeConvoEvents#welcomeEvent. A Welcome
 // is waiting for a device of the caller's: getWelcome fetches it.

@@ -11,10 +11,21 @@ import (
 const NSIDUpdateCursor = nsid.UpdateCursor
 
 // UpdateCursorInput is the input of blue.catbird.mls.updateCursor. Record how
-// far the caller has read. The position never moves back.
+// far the caller has read, and what its devices have got. The positions never
+// move back. Members who share their cursors see each other's: see getCursors.
 type UpdateCursorInput struct {
+	// The 32 bytes of SHA-256 of the epoch_authenticator (RFC 9420, section 8.7) of
+	// that epoch.
+	AuthenticatorHash lexcodec.Bytes `json:"authenticatorHash,omitzero"`
 	// Id of the convo.
 	ConvoID string `json:"convoId"`
+	// Log position of the last entry that a device of the caller's has got. Absent:
+	// the same as seq. With seq 0 only this position moves.
+	Delivered *int64 `json:"delivered,omitzero"`
+	// The epoch that the device is in. With authenticatorHash: what reportEpoch
+	// takes, without a request of its own. An epoch that the convo has not reached
+	// is not recorded.
+	Epoch *int64 `json:"epoch,omitzero"`
 	// Log position of the last entry read.
 	Seq int64 `json:"seq"`
 }
@@ -26,25 +37,46 @@ func (v *UpdateCursorInput) decode(d *lexcodec.Decoder) {
 	}
 	for d.Next(&o) {
 		switch string(d.Name()) {
+		case "authenticatorHash":
+			d.Field(&o, 0, "authenticatorHash")
+			v.AuthenticatorHash = d.Bytes(0, 32)
 		case "convoId":
-			d.Field(&o, 0, "convoId")
+			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
+		case "delivered":
+			d.Field(&o, 2, "delivered")
+			v.Delivered = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+		case "epoch":
+			d.Field(&o, 3, "epoch")
+			v.Epoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
 		case "seq":
-			d.Field(&o, 1, "seq")
+			d.Field(&o, 4, "seq")
 			v.Seq = d.Integer(0, lexcodec.MaxInteger)
 		default:
 			d.Skip(&o)
 		}
 	}
-	d.Require(&o, 0, "convoId")
-	d.Require(&o, 1, "seq")
+	d.Require(&o, 1, "convoId")
+	d.Require(&o, 4, "seq")
 }
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *UpdateCursorInput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
+	if v.AuthenticatorHash != nil {
+		dst = append(dst, "\"authenticatorHash\":"...)
+		dst = append(v.AuthenticatorHash.AppendJSON(dst), ',')
+	}
 	dst = append(dst, "\"convoId\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	if v.Delivered != nil {
+		dst = append(dst, "\"delivered\":"...)
+		dst = append(lexcodec.AppendInteger(dst, *v.Delivered), ',')
+	}
+	if v.Epoch != nil {
+		dst = append(dst, "\"epoch\":"...)
+		dst = append(lexcodec.AppendInteger(dst, *v.Epoch), ',')
+	}
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
 	return lexcodec.EndObject(dst)
@@ -53,8 +85,17 @@ func (v *UpdateCursorInput) AppendJSON(dst []byte) []byte {
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *UpdateCursorInput) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 2)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 5)}
+	if v.AuthenticatorHash != nil {
+		l.Add("authenticatorHash", v.AuthenticatorHash.AppendJSON(l.Buffer))
+	}
 	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
+	if v.Delivered != nil {
+		l.Add("delivered", lexcodec.AppendInteger(l.Buffer, *v.Delivered))
+	}
+	if v.Epoch != nil {
+		l.Add("epoch", lexcodec.AppendInteger(l.Buffer, *v.Epoch))
+	}
 	l.Add("seq", lexcodec.AppendInteger(l.Buffer, v.Seq))
 	return l.Fields
 }
@@ -67,6 +108,11 @@ func DecodeUpdateCursorInput(body []byte) (*UpdateCursorInput, error) {
 
 // UpdateCursorOutput is the output of blue.catbird.mls.updateCursor.
 type UpdateCursorOutput struct {
+	// The recorded position of the last entry that a device has got: at least seq.
+	Delivered *int64 `json:"delivered,omitzero"`
+	// True if another member has another authenticator of the reported epoch: call
+	// reportEpoch to compare. Absent otherwise.
+	Forked *bool `json:"forked,omitzero"`
 	// The recorded position: the largest ever reported.
 	Seq int64 `json:"seq"`
 }
@@ -78,19 +124,33 @@ func (v *UpdateCursorOutput) decode(d *lexcodec.Decoder) {
 	}
 	for d.Next(&o) {
 		switch string(d.Name()) {
+		case "delivered":
+			d.Field(&o, 0, "delivered")
+			v.Delivered = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+		case "forked":
+			d.Field(&o, 1, "forked")
+			v.Forked = lexcodec.Pointer(d.Boolean())
 		case "seq":
-			d.Field(&o, 0, "seq")
+			d.Field(&o, 2, "seq")
 			v.Seq = d.Integer(0, lexcodec.MaxInteger)
 		default:
 			d.Skip(&o)
 		}
 	}
-	d.Require(&o, 0, "seq")
+	d.Require(&o, 2, "seq")
 }
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *UpdateCursorOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
+	if v.Delivered != nil {
+		dst = append(dst, "\"delivered\":"...)
+		dst = append(lexcodec.AppendInteger(dst, *v.Delivered), ',')
+	}
+	if v.Forked != nil {
+		dst = append(dst, "\"forked\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Forked), ',')
+	}
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
 	return lexcodec.EndObject(dst)

@@ -37,6 +37,7 @@ type Config struct {
 	// Auth is how senders say who they are: service, session or both. Only the scenarios that compare
 	// ways to write messages know sessions. With both, each variant is measured with each.
 	Auth     []string
+	LogHeads bool  // senders ask for signed heads of the log
 	Messages int64 // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: no such limit
 
 	Convos      int // 0: the scenario's default

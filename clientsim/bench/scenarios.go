@@ -36,6 +36,7 @@ func scenarios() []Scenario {
 		{"welcome-storm", "1,000 devices join at once during sends", false, true, false, sized(1000, 2), welcomeStorm},
 		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, false, sized(1000, 2), claimStorm},
 		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000), reconnectStorm},
+		{"signals", "signals to 1,000 members who are connected: alone, and as many sends as possible with and without them", false, false, false, listened(mostMembers), measureSignals},
 		{"half", "as fast as possible, and then at half that rate", false, false, false, sized(1000, 2), half},
 		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
 		{"growth-body", "ciphertexts of 256 bytes to 1 MiB", false, false, false, sized(100, 2), growBody},

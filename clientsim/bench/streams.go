@@ -28,6 +28,7 @@ type streams struct {
 	web    *http.Client
 	events atomic.Int64
 	ages   atomic.Pointer[counter] // gets the age of one event in sampleAge on its arrival; nil: nobody asks
+	heard  atomic.Pointer[counter] // gets the age of each signal on its arrival; nil: nobody asks
 
 	mu   sync.Mutex // guards drop
 	drop context.CancelFunc
@@ -158,6 +159,9 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 			}
 			if err != nil {
 				break
+			}
+			if s.hears(next.Bytes()) {
+				continue // it has no cursor
 			}
 			last, next = next, last
 			if n := s.events.Add(1); n%sampleAge == 0 {

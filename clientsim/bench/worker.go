@@ -51,6 +51,7 @@ type worker struct {
 	turn   int
 
 	// Of the present phase.
+	heads   bool // its sends ask for heads of the log
 	faults  bool
 	keeps   bool        // its messages are stored, so they can be verified
 	order   []operation // one after the other; none: only sends
@@ -80,7 +81,7 @@ type job struct {
 }
 
 func newWorker(b *bench, index int) *worker {
-	w := &worker{b: b, rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), turn: index}
+	w := &worker{b: b, rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), turn: index, heads: b.c.LogHeads}
 	w.aim(b.env.addr(index))
 	return w
 }
@@ -177,6 +178,9 @@ func (w *worker) compose(l *job, key *[keySize]byte) error {
 		return err
 	}
 	w.head(http.MethodPost, mlsapi.NSIDSendMessage, "", token)
+	if w.heads {
+		w.bytes = append(w.bytes, "X-Log-Head: 1\r\n"...)
+	}
 	w.length(l.draft.bodySize())
 	w.bytes = append(w.bytes, l.draft.before...)
 	w.bytes = append(w.bytes, key[:]...)

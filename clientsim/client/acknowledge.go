@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -9,9 +10,10 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/xrpc"
+	"mlsd/transparency/verifier"
 )
 
-func (p *Phone) acknowledgeSend(d *Draft, answer xrpc.Answer) error {
+func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answer) error {
 	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
 	if err != nil {
 		return err
@@ -28,7 +30,12 @@ func (p *Phone) acknowledgeSend(d *Draft, answer xrpc.Answer) error {
 	if fresh {
 		p.stats.Sent.Add(1)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return p.sentLog(ctx, d.Convo(), verifier.Seen{
+		Seq: *out.Seq, Epoch: *out.Epoch, At: out.ReceivedAt.Time, Body: verifier.Hash(d.Digest), Sender: p.Account.DID.String(),
+	})
 }
 
 func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
@@ -106,12 +113,15 @@ func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[stri
 		return err
 	}
 	own := history.Item{Seq: out.Seq, Commit: true, Own: true, Sender: p.Account.DID, Digest: d.Digest}
-	if thread, ok := p.Threads[d.Convo()]; ok && thread.Rewound {
-		// The device leaves a fork, and keeps what it has read. It reads on to its own commit.
-		if err := p.leaveBranch(d.Convo(), changes); err != nil {
-			return err
+	if thread, ok := p.Threads[d.Convo()]; ok && (thread.Rewound || thread.Stuck) {
+		// The device leaves a fork or its old epoch, and keeps what it has read. It reads on to its own
+		// commit.
+		if thread.Rewound {
+			if err := p.leaveBranch(d.Convo(), changes); err != nil {
+				return err
+			}
 		}
-		thread.Entered, thread.AddedBy = d.Epoch, history.Digest{}
+		thread.Entered, thread.AddedBy, thread.Stuck = d.Epoch, history.Digest{}, false
 		if err := p.writeItem(looseName(d.Convo(), d.Digest), own, changes); err != nil {
 			return err
 		}

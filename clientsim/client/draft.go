@@ -191,7 +191,7 @@ func (p *Phone) DraftLeave(convo string) (*Draft, error) {
 func (p *Phone) Deliver(ctx context.Context, d *Draft) (xrpc.Answer, error) {
 	answer, err := p.Net.Do(ctx, p.Account, d.Call)
 	if err == nil {
-		return answer, p.Acknowledge(d, answer)
+		return answer, p.Acknowledge(ctx, d, answer)
 	}
 	var named *xrpc.CallError
 	if errors.As(err, &named) && named.Status/100 == 4 {
@@ -227,7 +227,7 @@ func (p *Phone) Drop(d *Draft) error {
 // Acknowledge applies an answer and removes the draft from the outbox, in one write. An accepted
 // commit is not merged here. It is merged when the phone reads it in the log, after the messages
 // before it.
-func (p *Phone) Acknowledge(d *Draft, answer xrpc.Answer) error {
+func (p *Phone) Acknowledge(ctx context.Context, d *Draft, answer xrpc.Answer) error {
 	if p.Device == nil {
 		return ErrKilled
 	}
@@ -241,7 +241,7 @@ func (p *Phone) Acknowledge(d *Draft, answer xrpc.Answer) error {
 	case kindCreate:
 		err = p.acknowledgeCreate(d, answer, changes)
 	case kindSend:
-		err = p.acknowledgeSend(d, answer)
+		err = p.acknowledgeSend(ctx, d, answer)
 	case kindAdd:
 		err = p.acknowledgeAdd(d, answer)
 	case kindCommit:

@@ -67,6 +67,13 @@ func (p *Phone) DraftCommit(convo string, change mlsclient.Change) (*Draft, erro
 		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.SubmitCall(convo, staged, key) })
 }
 
+// DraftStaged stages a commit that leaves the roster as it is by a function of the caller's, and
+// journals it.
+func (p *Phone) DraftStaged(convo string, stage func(mlsclient.Group) (*mlsclient.Staged, error)) (*Draft, error) {
+	return p.draftCommit(convo, &Draft{Kind: kindCommit}, stage,
+		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.SubmitCall(convo, staged, key) })
+}
+
 func (p *Phone) draftCommit(convo string, d *Draft, stage func(mlsclient.Group) (*mlsclient.Staged, error), call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
 	thread, group, err := p.Open(convo)
 	if err != nil {

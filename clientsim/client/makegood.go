@@ -235,7 +235,7 @@ func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err err
 		p.Model.Acknowledged(p.Account, k.Call)
 		return true, p.Model.Committed(k.Convo(), k.Digest, out.Seq)
 	}
-	if err := p.Acknowledge(&k.Draft, answer); err != nil {
+	if err := p.Acknowledge(ctx, &k.Draft, answer); err != nil {
 		return false, err
 	}
 	return true, p.Save(map[string][]byte{k.name: nil})

@@ -39,6 +39,8 @@ type Phone struct {
 	// SpoilsWelcomes makes this phone damage the Welcomes of its commits inside, where only the
 	// invited devices see it.
 	SpoilsWelcomes bool
+	// Verifies makes this phone check the log of its convos against the server's signed heads.
+	Verifies bool
 
 	// What follows is the app's memory. It is gone when the app is killed.
 	Device  mlsclient.Device
@@ -59,6 +61,9 @@ type Thread struct {
 	Last string `json:"last,omitempty"`
 	// Rewound is set if the server has lost entries that this device had read.
 	Rewound bool `json:"rewound,omitempty"`
+	// Stuck is set while the device cannot process the commit after Cursor. Its group is not in the
+	// convo's epoch until the device has entered it again: see Return.
+	Stuck bool `json:"stuck,omitempty"`
 	// AddedBy is the commit that added this device, if the server has lost it.
 	AddedBy history.Digest `json:"addedBy,omitzero"`
 }
@@ -118,6 +123,8 @@ const (
 	ownPrefix     = "own/"
 	welcomePrefix = "welcome/"
 	keptPrefix    = "kept/"  // acknowledged drafts: see MakeGood
+	seenPrefix    = "seen/"  // entries that the verifier has not seen
+	proofPrefix   = "proof/" // the verifier of a convo's log
 	loosePrefix   = "loose/" // entries that were read, and that the server has lost
 	usedPrefix    = "used/"  // KeyPackageRef of the Welcome that was joined with
 )

@@ -29,6 +29,9 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) error {
 			return err
 		}
 	}
+	for _, name := range p.Disk.List(seenPrefix + thread.ConvoID + "/") {
+		changes[name] = nil
+	}
 	thread.Rewound = true
 	if common > 0 {
 		thread.Cursor, thread.Last = items[common-1].Seq, items[common-1].ID

@@ -65,6 +65,8 @@ type Subscriber struct {
 	// OnEvent gets every new event and its arrival time. live is set if the event happened while
 	// this connection was open.
 	OnEvent func(h *xrpc.Event, at time.Time, live bool)
+	// OnSignal gets what is not kept: typing and cursor events. It may be nil.
+	OnSignal func(h *xrpc.Event, at time.Time)
 
 	rng         *rand.Rand
 	counts      *StreamCounts
@@ -408,6 +410,12 @@ func (s *Subscriber) observe(ctx context.Context, node *xrpc.Client, h xrpc.Even
 			s.Observer.ReadAgain(read)
 		}
 		return err
+	}
+	if h.Kind != xrpc.EventInfo && !h.Kept() {
+		if s.OnSignal != nil {
+			s.OnSignal(&h, at)
+		}
+		return nil
 	}
 	if s.Observer.Observe(h) && s.OnEvent != nil {
 		s.OnEvent(&h, at, h.At.After(since))

@@ -42,7 +42,7 @@ func (p *Phone) Sync(ctx context.Context, convo string) error {
 			return fmt.Errorf("%s: %w", p.Name, err)
 		}
 		if page.Cursor == nil {
-			return nil
+			return p.verify(ctx, thread)
 		}
 		if len(page.Messages) == 0 {
 			return fmt.Errorf("%s: an empty page with a cursor", p.Name)
@@ -74,7 +74,7 @@ func (p *Phone) nextPage(ctx context.Context, thread *Thread) (page *mlsapi.GetM
 // which the server has lost. The device must enter the group again: see Rejoin.
 var ErrForked = errors.New("clientsim: another commit has taken the epoch")
 
-// takePage keeps what comes before a fork.
+// takePage keeps what comes before a fork, or before a commit that it cannot process.
 func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) error {
 	if len(page) == 0 {
 		return nil
@@ -83,8 +83,9 @@ func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) error {
 	var forked error
 	for i := range page {
 		item, err := p.take(thread, &page[i], changes)
-		if errors.Is(err, ErrForked) {
+		if failed := new(CommitError); errors.Is(err, ErrForked) || errors.As(err, &failed) {
 			forked = fmt.Errorf("seq %d: %w", page[i].Seq, err)
+			thread.Stuck = !errors.Is(err, ErrForked)
 			break
 		}
 		if err != nil {
@@ -92,6 +93,11 @@ func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) error {
 		}
 		if err := p.writeItem(inboxName(thread.ConvoID, item.Seq), item, changes); err != nil {
 			return err
+		}
+		if p.Verifies {
+			if changes[seenName(thread.ConvoID, item.Seq)], err = json.Marshal(seen(&page[i])); err != nil {
+				return err
+			}
 		}
 		thread.First = cmp.Or(thread.First, item.Seq)
 		thread.Cursor, thread.Last = item.Seq, item.ID
@@ -149,7 +155,14 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		item.Past, item.Commit = true, xrpc.IsCommit(view)
 		return item, nil
 	}
+	if thread.Stuck {
+		return history.Item{}, &CommitError{Epoch: epoch + 1, Sender: view.Sender, Err: errors.New("it was tried before")}
+	}
+	present := group.Epoch() // the library can move it although it fails
 	got, err := group.Process(view.Ciphertext)
+	if err != nil && xrpc.IsCommit(view) && epoch == present {
+		return history.Item{}, &CommitError{Epoch: epoch + 1, Sender: view.Sender, Err: err}
+	}
 	if err != nil {
 		return history.Item{}, err
 	}

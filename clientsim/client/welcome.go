@@ -112,7 +112,7 @@ func (p *Phone) JoinSaved(convo string) error {
 // startReading opens a thread for a device that has just joined the group. A device that was in the
 // group before starts again.
 func (p *Phone) startReading(t *Thread, changes map[string][]byte) error {
-	for _, folder := range []string{inboxPrefix, loosePrefix} {
+	for _, folder := range []string{inboxPrefix, loosePrefix, seenPrefix} {
 		for _, name := range p.Disk.List(folder + t.ConvoID + "/") {
 			changes[name] = nil
 		}

@@ -74,9 +74,21 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(frank, xrpc.UnblockCall("did:plc:mallory", xrpc.NewKey()))
 	c.add(frank, xrpc.SetPolicyCall(mlsapi.SetInvitationPolicyInputPolicyShared, xrpc.NewKey()))
 	c.add(frank, xrpc.PolicyCall())
+	c.add(alice, xrpc.ShareCursorsCall(mlsapi.SetCursorPolicyInputShareCursorsMembers, xrpc.NewKey()))
+	c.add(alice, xrpc.SharingCall())
+	c.add(alice, xrpc.CursorsCall(convo))
+	group, err := alice.Group(convo)
+	c.must(err)
+	typing, err := group.Encrypt([]byte("typing"))
+	c.must(err)
+	c.add(alice, xrpc.SignalCall(convo, typing))
+	c.add(bob, xrpc.ReportKeyCall())
+	c.add(bob, xrpc.ReportCall(convo, c.reportKey(bob), make([]byte, 100), xrpc.NewKey()))
 	c.add(alice, xrpc.EpochCall(convo))
 	c.add(alice, xrpc.GroupInfoCall(convo))
 	c.add(alice, xrpc.MessagesCall(convo, "all", 0, 10))
+	c.add(alice, xrpc.LogHeadCall(convo))
+	c.add(alice, xrpc.InclusionCall(convo, 1, 1))
 	c.add(alice, xrpc.CommitsCall(convo, 1))
 	c.add(alice, xrpc.CursorCall(convo, 1))
 	c.add(alice, c.draft(alice.DraftSend(convo, "by a generated client")))
@@ -134,6 +146,16 @@ func (c *caller) claim(by *client.Phone, convo string, of *client.Phone) [][]byt
 	packages, err := by.Claim(c.t.Context(), convo, testbed.DIDs([]*client.Phone{of}))
 	c.must(err)
 	return packages
+}
+
+// reportKey is the id of the key that reports are sealed to.
+func (c *caller) reportKey(of *client.Phone) string {
+	c.t.Helper()
+	answer, err := of.Net.Do(c.t.Context(), of.Account, xrpc.ReportKeyCall())
+	c.must(err)
+	var out mlsapi.GetReportKeyOutput
+	c.must(json.Unmarshal(answer.Body, &out))
+	return out.KeyID
 }
 
 // confirmation is a token with which the phone's account can erase itself.

@@ -129,7 +129,7 @@ func bootServer(t *testing.T) testbed.Target {
 			t.Error(err)
 		}
 	})
-	if err := server.Start(context.WithoutCancel(t.Context()), nil); err != nil {
+	if err := server.Start(context.WithoutCancel(t.Context()), map[string]string{"MLSD_REPORT_KEY": "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}); err != nil {
 		t.Fatal(err)
 	}
 	return testbed.Target{Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir}

@@ -22,6 +22,7 @@ type Model struct {
 	convos       map[string]*ConvoModel
 	claims       map[Digest]string // the claim that each KeyPackage went to
 	acknowledged []AcknowledgedCall
+	heads        map[string]map[string]string // of logs, by convo and phone
 	// History also gets what streams must show. It may be nil.
 	History *History
 }
@@ -63,6 +64,26 @@ type Sent struct {
 	Epoch  uint64
 	ID     string
 	Seq    int64
+}
+
+// ExchangeHeads returns the newest heads of a convo's log that other phones have checked, by phone, and
+// leaves that of one. A nil Model has none.
+func (m *Model) ExchangeHeads(convo, phone, head string) map[string]string {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.heads == nil {
+		m.heads = map[string]map[string]string{}
+	}
+	if m.heads[convo] == nil {
+		m.heads[convo] = map[string]string{}
+	}
+	others := maps.Clone(m.heads[convo])
+	delete(others, phone)
+	m.heads[convo][phone] = head
+	return others
 }
 
 // Founded reports whether did sees the convo from its beginning.

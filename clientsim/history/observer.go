@@ -143,6 +143,10 @@ func (v *Observer) Observe(h xrpc.Event) bool {
 		v.observeEntry(&h)
 	case xrpc.EventMembership:
 		v.observeRosterChange(&h)
+	case xrpc.EventDispute:
+		if v.current(h.Convo) == nil {
+			v.report(Broken, h.Convo, "the dispute %s comes to one who is not in the convo", h.Change)
+		}
 	default:
 		v.observePersonal(&h)
 	}

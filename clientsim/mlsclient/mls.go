@@ -129,6 +129,7 @@ type Info struct {
 	GroupID []byte
 	Epoch   uint64
 	Leaves  []Leaf
+	Signer  string // identity of the leaf that signed it
 }
 
 // Change is what a commit does to a group's leaves.

@@ -41,7 +41,7 @@ func NoKey(ctx context.Context, w *testbed.World) error {
 	}
 	alice.Disk.Write(map[string][]byte{client.OutboxPrefix + d.Call.Key: nil})
 	d.Call = keyless
-	if err := alice.Acknowledge(d, answers[0]); err != nil {
+	if err := alice.Acknowledge(ctx, d, answers[0]); err != nil {
 		return err
 	}
 	kp, err := bob.Device.KeyPackage()

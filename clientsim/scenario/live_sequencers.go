@@ -11,8 +11,9 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// sequencersFor is how long LiveSequencers writes at least.
-const sequencersFor = 20 * time.Second
+// sequencersFor is how long LiveSequencers writes at least. The first change waits until a session of
+// the database is 10 s old.
+const sequencersFor = 40 * time.Second
 
 // LiveSequencers is Live while an operator changes the number of the stream's sequencers from one to
 // four and back, twice. Both servers are killed in turn while there are four.
@@ -62,7 +63,7 @@ func (b *liveRun) changeSequencers(ctx, writing context.Context, length time.Dur
 			return err
 		}
 		took := time.Since(began)
-		xrpc.Sleep(writing, length/10)
+		xrpc.Sleep(writing, length/20)
 		b.w.Note("%s, in %s: for %s no event came", step.name, took.Round(time.Millisecond), time.Duration(b.gap.Load()).Round(time.Millisecond))
 	}
 	return nil

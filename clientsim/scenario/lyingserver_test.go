@@ -259,6 +259,29 @@ func TestALyingServerIsCaught(t *testing.T) {
 		{"an embed is dropped", "metadata", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
 			return bytes.ReplaceAll(body, []byte(`"embedUri"`), []byte(`"embed"`))
 		}}, history.Broken, "is shown the embeds"},
+		{"an entry has another time", "verified-log", &lyingServer{after: reshow(12, func(m *mlsapi.MessageView) {
+			m.CreatedAt = lexcodec.NewDatetime(m.CreatedAt.Add(-time.Hour))
+		})}, history.Broken, "entry 12 is the first that differs|entry 12 is mine, was acknowledged at"},
+		{"an entry has another sender", "verified-log", &lyingServer{after: reshow(12, func(m *mlsapi.MessageView) {
+			m.Sender = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
+		})}, history.Broken, "does not say what stands for it in the log|entry 12 is mine, and is shown as one of"},
+		{"a head is stale", "verified-log", &lyingServer{after: firstForEver(mlsapi.NSIDGetLogHead)}, history.Broken, "the head is stale|does not say what stands for it"},
+		{"a head has another signature", "verified-log", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+			out, err := mlsapi.DecodeGetLogHeadOutput(body)
+			if t.Call.Method != mlsapi.NSIDGetLogHead || a.StatusCode != 200 || err != nil || n < 6 {
+				return body
+			}
+			out.Head = strings.Replace(out.Head, "\ntime 2", "\ntime 3", 1)
+			return out.AppendJSON(nil)
+		}}, history.Broken, "is not signed with the key"},
+		{"a proof is wrong", "verified-log", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+			out, err := mlsapi.DecodeGetLogProofOutput(body)
+			if t.Call.Method != mlsapi.NSIDGetLogProof || a.StatusCode != 200 || err != nil || len(out.Hashes) == 0 {
+				return body
+			}
+			out.Hashes[0][0] ^= 1
+			return out.AppendJSON(nil)
+		}}, history.Broken, "its proof is wrong"},
 		{"a name is changed", "metadata", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
 			return bytes.ReplaceAll(body, []byte("Lunch"), []byte("lunch"))
 		}}, history.Broken, "shows other metadata"},
@@ -294,6 +317,25 @@ func firstForEver(method string) func(xrpc.CallInfo, int, *http.Response, []byte
 			first = bytes.Clone(body)
 		}
 		return first
+	}
+}
+
+// reshow changes an entry of the log.
+func reshow(seq int64, change func(*mlsapi.MessageView)) func(xrpc.CallInfo, int, *http.Response, []byte) []byte {
+	return func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+		if t.Call.Method != mlsapi.NSIDGetMessages || a.StatusCode != 200 {
+			return body
+		}
+		out, err := mlsapi.DecodeGetMessagesOutput(body)
+		if err != nil {
+			return body
+		}
+		for i := range out.Messages {
+			if out.Messages[i].Seq == seq {
+				change(&out.Messages[i])
+			}
+		}
+		return out.AppendJSON(nil)
 	}
 }
 

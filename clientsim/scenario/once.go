@@ -23,7 +23,7 @@ func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Dra
 		return err
 	}
 	w.CheckOneOriginal(d.Call.Method.String(), answers)
-	return p.Acknowledge(d, answers[0])
+	return p.Acknowledge(ctx, d, answers[0])
 }
 
 // TwiceAtOnce sends every keyed write twice at the same time.
@@ -107,7 +107,7 @@ func HundredAtOnce(ctx context.Context, w *testbed.World) error {
 		return err
 	}
 	w.CheckOneOriginal("sendMessage", answers)
-	if err := phones[0].Acknowledge(d, answers[0]); err != nil {
+	if err := phones[0].Acknowledge(ctx, d, answers[0]); err != nil {
 		return err
 	}
 	return phones[1].Send(ctx, convo, "and it stood there once")

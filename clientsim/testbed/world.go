@@ -66,6 +66,8 @@ type Options struct {
 	Idle        int           // subscribers without a convo in live-idle
 	Audience    int           // subscribers of one message in live-idle
 
+	Uploads int // in attachments
+
 	Agents string // folder with agents of other MLS libraries, or ""
 	// Upgrade are the binaries that rolling-upgrade replaces the server's with, one after the other.
 	Upgrade []string
@@ -214,6 +216,9 @@ func (w *World) newPhone(name string, account *xrpc.Account, library mlsclient.L
 		return nil, err
 	}
 	p, err := client.NewPhoneWith(name, account, w.Suite, device, w.Net, w.Model)
+	if err == nil {
+		p.Verifies = true
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -50,6 +50,7 @@ type load struct {
 	abandonedMu sync.Mutex // guards abandoned
 	abandoned   []pendingSend
 
+	verified   atomic.Int64 // readings of logs that fitted signed heads
 	operations atomic.Int64
 }
 
@@ -74,6 +75,7 @@ type convo struct {
 	group   []byte
 	writers []*xrpc.Account // the first is the creator
 	steady  bool            // its roster does not change
+	log     *client.LogReader
 
 	// mu is write-locked for a change of the epoch or the roster. Senders lock it for reading, so
 	// that it is known who must see a message. In a steady convo they do not lock it.
@@ -188,7 +190,7 @@ type operation struct {
 func (l *load) all() []operation {
 	return []operation{
 		{42, l.send}, {5, l.clash}, {3, l.clashConsent}, {6, l.abandon}, {10, l.change}, {8, l.race}, {18, l.welcome}, {2, l.publish}, {6, l.claim}, {5, l.setConsent},
-		{5, l.readConsent}, {6, l.readEpoch},
+		{5, l.readConsent}, {6, l.readEpoch}, {3, l.verifyLog},
 	}
 }
 

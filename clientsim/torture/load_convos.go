@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
@@ -42,7 +44,7 @@ func (l *load) create(ctx context.Context, rng *rand.Rand, steady bool) error {
 	if err != nil {
 		return err
 	}
-	r.id = out.ID
+	r.id, r.log = out.ID, client.NewLogReader(r.writers[0], out.ID)
 	l.model.Created(r.id, r.group, 0, false, r.writers[0].DID, dids)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,6 +313,25 @@ func (l *load) add(ctx context.Context, rng *rand.Rand, r *convo) error {
 }
 
 // readEpoch asks for the epoch of a convo.
+// verifyLog lets a member check the log of its convo against the heads that one of the servers signs. No
+// fault makes a correct server look like a liar.
+func (l *load) verifyLog(ctx context.Context, rng *rand.Rand) error {
+	r := l.some(rng)
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	checked, err := r.log.Read(ctx, l.cluster.Clients[rng.IntN(len(l.cluster.Clients))])
+	if err != nil {
+		return fmt.Errorf("the log of convo %s: %w", r.id, err)
+	}
+	if checked > 0 {
+		l.verified.Add(1)
+	}
+	return nil
+}
+
+// verifyTimeout bounds one reading of a log: the next one goes on.
+const verifyTimeout = 10 * time.Second
+
 func (l *load) readEpoch(ctx context.Context, rng *rand.Rand) error {
 	r := l.some(rng)
 	begun := l.epochs.now()

@@ -24,6 +24,7 @@ type Report struct {
 	Tripled    int64          // attempts that went to all nodes at once
 	Unknown    int64          // requests without a verdict
 	Failures   map[string]int // requests without a verdict, by the error's name
+	Verified   int64          // readings of logs that fitted signed heads
 	Refused    int64          // operations
 	Entries    int            // of logs, acknowledged
 	Unmarked   int            // answers to concurrent repetitions that were not marked as replays
@@ -73,6 +74,7 @@ func (r *Report) Write(out io.Writer) error {
 	for _, name := range sorted(r.Faults) {
 		p.line("  %5d  %s", r.Faults[name], name)
 	}
+	p.line("%d times a member read a log, and it fitted the signed heads", r.Verified)
 	p.line("%d operations, %d of them refused; %d requests: %d times to all nodes at once, %d without a verdict", r.Operations, r.Refused, r.Attempts, r.Tripled, r.Unknown)
 	for _, name := range sorted(r.Failures) {
 		p.line("  %5d  %s", r.Failures[name], name)

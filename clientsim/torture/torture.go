@@ -108,6 +108,7 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 // count fills the report in with what the load did.
 func (l *load) count(report *Report) {
 	report.Operations, report.Attempts, report.Tripled = l.operations.Load(), l.calls.attempts.Load(), l.calls.tripled.Load()
+	report.Verified = l.verified.Load()
 	report.Unknown, report.Refused, report.Failures = l.calls.unknown.Load(), l.calls.refused.Load(), l.calls.failures
 	if n := report.Failures[internalError]; n > 0 {
 		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)

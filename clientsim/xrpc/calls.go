@@ -122,6 +122,39 @@ func CursorCall(convo string, seq int64) Call {
 	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: seq})
 }
 
+// ProgressCall reports what is read and what a device has got.
+func ProgressCall(convo string, read, delivered int64) Call {
+	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: read, Delivered: &delivered})
+}
+
+// CursorsCall lists how far the members of a convo are.
+func CursorsCall(convo string) Call { return query(mlsapi.NSIDGetCursors, convo, "") }
+
+// SignalCall sends what is not kept.
+func SignalCall(convo string, payload []byte) Call {
+	return Procedure(mlsapi.NSIDSendSignal, convo, "", &mlsapi.SendSignalInput{ConvoID: convo, Payload: payload})
+}
+
+// ShareCursorsCall says who sees the caller's cursors.
+func ShareCursorsCall(with, key string) Call {
+	return Procedure(mlsapi.NSIDSetCursorPolicy, "", key, &mlsapi.SetCursorPolicyInput{ShareCursors: with, IdempotencyKey: optional(key)})
+}
+
+// SharingCall reads who sees the caller's cursors.
+func SharingCall() Call { return query(mlsapi.NSIDGetCursorPolicy, "", "") }
+
+// ReportEpochCall reports the epoch that a device has entered. groupInfo can be nil.
+func ReportEpochCall(convo string, epoch uint64, authenticatorHash, groupInfo []byte) Call {
+	return Procedure(mlsapi.NSIDReportEpoch, convo, "", &mlsapi.ReportEpochInput{
+		ConvoID: convo, Epoch: int64(epoch), AuthenticatorHash: authenticatorHash, GroupInfo: groupInfo,
+	})
+}
+
+// ReportCommitCall reports a commit that a device could not process.
+func ReportCommitCall(convo string, epoch uint64, reason string) Call {
+	return Procedure(mlsapi.NSIDReportCommit, convo, "", &mlsapi.ReportCommitInput{ConvoID: convo, Epoch: int64(epoch), Reason: reason})
+}
+
 // AcceptCall accepts a request.
 func AcceptCall(convo, key string) Call {
 	return Procedure(mlsapi.NSIDAcceptConvo, convo, key, &mlsapi.AcceptConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
@@ -207,6 +240,25 @@ func MessagesSinceCall(convo, kind, cursor string, limit int) Call {
 	return query(mlsapi.NSIDGetMessages, convo, "", "messageType", kind, "sinceMessage", cursor, "limit", strconv.Itoa(limit))
 }
 
+// LogHeadCall asks for a signed head of the log, and what stands for senders in it.
+func LogHeadCall(convo string, senders ...string) Call {
+	call := query(mlsapi.NSIDGetLogHead, convo, "")
+	for _, did := range senders {
+		call.Query.Add("senders", did)
+	}
+	return call
+}
+
+// InclusionCall asks for the proof that an entry is in the log.
+func InclusionCall(convo string, seq, size int64) Call {
+	return query(mlsapi.NSIDGetLogProof, convo, "", "seq", strconv.FormatInt(seq, 10), "size", strconv.FormatInt(size, 10))
+}
+
+// ConsistencyCall asks for the proof that the log continues a shorter one.
+func ConsistencyCall(convo string, from, size int64) Call {
+	return query(mlsapi.NSIDGetLogProof, convo, "", "from", strconv.FormatInt(from, 10), "size", strconv.FormatInt(size, 10))
+}
+
 // ConvosCall lists the caller's convos after a cursor.
 func ConvosCall(cursor string, limit int) Call {
 	return query(mlsapi.NSIDGetConvos, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
@@ -227,6 +279,16 @@ func BlocksCall() Call { return query(mlsapi.NSIDGetBlocks, "", "") }
 
 // PolicyCall reads the caller's invitation policy.
 func PolicyCall() Call { return query(mlsapi.NSIDGetInvitationPolicy, "", "") }
+
+// ReportKeyCall reads the key that reports of abuse are sealed to.
+func ReportKeyCall() Call { return query(mlsapi.NSIDGetReportKey, "", "") }
+
+// ReportCall reports a convo. What is sealed is not looked at.
+func ReportCall(convo, keyID string, sealed []byte, key string) Call {
+	return Procedure(mlsapi.NSIDReportConvo, convo, key, &mlsapi.ReportConvoInput{
+		ConvoID: convo, Reason: "spam", SealedReport: sealed, KeyID: keyID, IdempotencyKey: optional(key),
+	})
+}
 
 // CommitsCall reads the commits from an epoch on.
 func CommitsCall(convo string, from uint64) Call {

@@ -27,16 +27,25 @@ type Event struct {
 	Body         []byte // message, commit
 	MessageType  string // message
 	DID          string // membership: the member that the change is about
-	By           string // membership: who made the change
-	Change       string // membership, keyPackages
+	By           string // membership: who made the change; dispute: the committer
+	Change       string // membership, keyPackages, dispute
 	CommitNeeded bool   // membership
 	Device       string // welcome, keyPackages
 	Ref          string // welcome
 	Suite        string // keyPackages
 	Available    int64  // keyPackages
 	Name         string // info
+	Payload      []byte // typing: what its sender, DID, has encrypted
+	Cursors      []MemberCursor
 	Created      string // createdAt as the server wrote it
 	At           time.Time
+}
+
+// MemberCursor is how far a member is, in a cursor event.
+type MemberCursor struct {
+	DID       string `json:"did"`
+	Read      int64  `json:"read"`
+	Delivered int64  `json:"delivered"`
 }
 
 // Kinds of events: the names of their definitions without "Event".
@@ -46,8 +55,18 @@ const (
 	EventWelcome     = "welcome"
 	EventMembership  = "membership"
 	EventKeyPackages = "keyPackages"
+	EventDispute     = "dispute"
 	EventInfo        = "info"
+	EventTyping      = "typing"
+	EventMoved       = "cursor" // cursors of other members
 )
+
+// Kept reports whether the event has a place in the stream. The others are not kept: an info, and
+// what reaches only who is connected.
+func (e *Event) Kept() bool { return e.Kind != EventInfo && !e.signal() }
+
+// signal reports whether the event reaches only who is connected.
+func (e *Event) signal() bool { return e.Kind == EventTyping || e.Kind == EventMoved }
 
 // StreamError is an error frame. The stream ends after it.
 type StreamError struct{ Name, Message string }
@@ -65,6 +84,7 @@ type eventFields struct {
 	CommitData    lexcodec.Bytes `json:"commitData"`
 	DID           string         `json:"did"`
 	By            string         `json:"by"`
+	Committer     string         `json:"committer"`
 	Change        string         `json:"change"`
 	CommitNeeded  bool           `json:"commitNeeded"`
 	DeviceID      string         `json:"deviceId"`
@@ -72,6 +92,8 @@ type eventFields struct {
 	CipherSuite   string         `json:"cipherSuite"`
 	Available     int64          `json:"available"`
 	CreatedAt     string         `json:"createdAt"`
+	Payload       lexcodec.Bytes `json:"payload"`
+	Cursors       []MemberCursor `json:"cursors"`
 }
 
 type messageFields struct {
@@ -90,7 +112,10 @@ func (f *eventFields) event(kind string, cursor int64) Event {
 	e := Event{
 		Kind: kind, Cursor: cursor, Convo: f.ConvoID, Seq: f.Seq, Epoch: f.Epoch, Sender: f.Sender, Body: f.CommitData,
 		DID: f.DID, By: f.By, Change: f.Change, CommitNeeded: f.CommitNeeded, Device: f.DeviceID, Ref: f.KeyPackageRef,
-		Suite: f.CipherSuite, Available: f.Available, Created: f.CreatedAt,
+		Suite: f.CipherSuite, Available: f.Available, Created: f.CreatedAt, Payload: f.Payload, Cursors: f.Cursors,
+	}
+	if kind == EventDispute {
+		e.By = f.Committer
 	}
 	if m := f.Message; kind == EventMessage && m != nil {
 		e.ID, e.Convo, e.Sender, e.Body, e.MessageType = m.ID, m.ConvoID, m.Sender, m.Ciphertext, m.MessageType
@@ -217,7 +242,7 @@ func readLastItem(data []byte, v any) error {
 func kindOf(definition string) (string, bool) {
 	kind, ok := strings.CutSuffix(definition, "Event")
 	switch kind {
-	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventInfo:
+	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventInfo, EventTyping, EventMoved:
 		return kind, ok
 	}
 	return "", false
@@ -240,8 +265,17 @@ func (e *Event) check() (err error) {
 		missing = firstEmpty("convoId", e.Convo, "did", e.DID, "change", e.Change)
 	case EventWelcome:
 		missing = firstEmpty("convoId", e.Convo, "deviceId", e.Device)
+	case EventDispute:
+		missing = firstEmpty("convoId", e.Convo, "change", e.Change)
 	case EventKeyPackages:
 		missing = firstEmpty("deviceId", e.Device, "cipherSuite", e.Suite, "change", e.Change)
+	case EventTyping:
+		missing = firstEmpty("convoId", e.Convo, "did", e.DID, "payload", string(e.Payload))
+	case EventMoved:
+		missing = firstEmpty("convoId", e.Convo)
+	}
+	if e.signal() {
+		return e.checkSignal(missing)
 	}
 	switch {
 	case missing != "":
@@ -255,6 +289,19 @@ func (e *Event) check() (err error) {
 	}
 	if e.At, err = time.Parse(time.RFC3339, e.Created); err != nil {
 		return fmt.Errorf("%s: createdAt: %w", e.Kind, err)
+	}
+	return nil
+}
+
+// checkSignal refuses an event that is not kept and says that it is, or that lacks a field.
+func (e *Event) checkSignal(missing string) error {
+	switch {
+	case missing != "":
+		return fmt.Errorf("%s: no %s", e.Kind, missing)
+	case e.Cursor != 0 || e.Position != "":
+		return fmt.Errorf("%s: cursor %d, position %q, and it has no place", e.Kind, e.Cursor, e.Position)
+	case e.Kind == EventMoved && len(e.Cursors) == 0:
+		return fmt.Errorf("%s: no cursors", e.Kind)
 	}
 	return nil
 }
@@ -294,6 +341,12 @@ func ReadServerSent(id, event string, data []byte) (Event, error) {
 		}
 		e := Event{Kind: kind}
 		e.Name, _, _ = strings.Cut(fields.Info, ":")
+		return e, e.check()
+	}
+	if e := fields.event(kind, 0); e.signal() {
+		if id != "" || fields.Cursor == "" {
+			return Event{}, fmt.Errorf("server-sent %s: its id is %q, and the cursor before it %q", kind, id, fields.Cursor)
+		}
 		return e, e.check()
 	}
 	if fields.Cursor != id {

@@ -8,4 +8,6 @@ type Stats struct {
 	Delivered atomic.Int64 // application messages decrypted by a recipient
 	Retried   atomic.Int64 // attempts beyond a call's first
 	Replays   atomic.Int64 // answers that were replays
+	Verified  atomic.Int64 // parts of logs that were compared with signed heads
+	WentBack  atomic.Int64 // times that a phone heard that the server went back
 }

@@ -32,6 +32,7 @@ func measure(out, progress io.Writer) *cli.Command {
 			&cli.DurationFlag{Name: "warm-up", Value: usual.Warm, Usage: "load before each turn, not counted"},
 			&cli.StringFlag{Name: "variants", Value: strings.Join(usual.Variants, ","), Usage: "`NAME[,NAME]` of the ways to write messages to compare"},
 			&cli.StringFlag{Name: "auth", Value: strings.Join(usual.Auth, ","), Usage: "`NAME[,NAME]` of how senders say who they are: service (a token for each request), session, or both by turns"},
+			&cli.BoolFlag{Name: "log-heads", Usage: "senders ask for signed heads of the log"},
 			&cli.Int64Flag{Name: "messages", Usage: "end after this many acknowledged messages, instead of after the turns"},
 			&cli.IntFlag{Name: "convos", Usage: "convos; default: by scenario"},
 			&cli.IntFlag{Name: "members", Usage: "members of each convo; default: by scenario"},
@@ -87,7 +88,7 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	config := bench.Config{
 		Scenario: c.Args().First(), Seed: c.Uint64("seed"),
 		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"), Warm: c.Duration("warm-up"),
-		Variants: strings.Split(c.String("variants"), ","), Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"),
+		Variants: strings.Split(c.String("variants"), ","), Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"), LogHeads: c.Bool("log-heads"),
 		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Subscribers: c.Int("subscribers"),
 		Joins: c.Int("joins"), Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
 		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),

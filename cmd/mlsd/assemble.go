@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,13 +12,20 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/accounts"
 	"mlsd/admin"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/attachments"
+	"mlsd/attachments/filestore"
+	"mlsd/attachments/s3store"
+	"mlsd/consent"
 	"mlsd/convos"
+	"mlsd/disputes"
 	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
@@ -37,6 +45,8 @@ import (
 	"mlsd/messages"
 	"mlsd/migrations"
 	"mlsd/push"
+	"mlsd/reports"
+	"mlsd/transparency"
 	"mlsd/welcome"
 )
 
@@ -45,40 +55,46 @@ const scrapeInterval = 15 * time.Second
 
 // node is the parts of the server, connected to each other. None of them runs yet.
 type node struct {
-	db           pools
-	tracer       *tracing.Tracer      // nil: none
-	reg          *prometheus.Registry // of the metrics of this node
-	stored       *prometheus.Registry // of those that are read from the database
-	ready        atomic.Bool
-	schema       *schemaWatch
-	faults       *failpoint.Set // nil unless Config.Failpoints
-	api          *api.Server
-	operator     *admin.Service
-	checks       *invariants.Checker
-	rounds       *worker.Rounds
-	identities   *serviceauth.CachedDirectory
-	sessions     *sessions.Service
-	messages     *messages.Log
-	cursors      *convos.Cursors
-	deliveries   *welcome.Service
-	sequencer    *events.Sequencer
-	hub          *events.Hub
-	accounts     *accounts.Store
-	gate         *accounts.Gate
-	admitted     *accounts.Allowlist // nil unless Config.Admit is accounts.ModeAllowlist
-	presence     *events.Presence
-	push         *push.Worker
-	usage        *usage.Counter
-	requests     *requests.Recorder
-	quotas       *quota.Counter
-	welcomes     *welcome.Reaper
-	keyPackages  *keypackages.Reaper
-	cleaner      *idem.Cleaner
-	eraser       *erasure.Worker
-	remover      *convos.Remover     // finishes deletions of convos
-	reaperFailed func(reaper string) // counts a failed round
-	expirer      *messages.Expirer   // nil if messages are kept for ever
-	relay        *relay.Follower     // nil unless Config.RelayURL
+	db                pools
+	tracer            *tracing.Tracer      // nil: none
+	reg               *prometheus.Registry // of the metrics of this node
+	stored            *prometheus.Registry // of those that are read from the database
+	ready             atomic.Bool
+	schema            *schemaWatch
+	faults            *failpoint.Set // nil unless Config.Failpoints
+	api               *api.Server
+	operator          *admin.Service
+	checks            *invariants.Checker
+	rounds            *worker.Rounds
+	identities        *serviceauth.CachedDirectory
+	sessions          *sessions.Service
+	heads             *transparency.Service
+	messages          *messages.Log
+	cursors           *convos.Cursors
+	deliveries        *welcome.Service
+	sequencer         *events.Sequencer
+	hub               *events.Hub
+	signals           *events.Signals
+	accounts          *accounts.Store
+	gate              *accounts.Gate
+	admitted          *accounts.Allowlist // nil unless Config.Admit is accounts.ModeAllowlist
+	presence          *events.Presence
+	push              *push.Worker
+	usage             *usage.Counter
+	requests          *requests.Recorder
+	quotas            *quota.Counter
+	welcomes          *welcome.Reaper
+	keyPackages       *keypackages.Reaper
+	disputes          *disputes.Reaper
+	cleaner           *idem.Cleaner
+	eraser            *erasure.Worker
+	remover           *convos.Remover      // finishes deletions of convos
+	reports           *reports.Sweeper     // of abuse
+	reaperFailed      func(reaper string)  // counts a failed round
+	expirer           *messages.Expirer    // nil if messages are kept for ever
+	relay             *relay.Follower      // nil unless Config.RelayURL
+	attachments       *attachments.Service // nil if there is no store
+	attachmentSweeper *attachments.Sweeper // nil if there is no store
 }
 
 // assemble makes a node that listens on addr. tracer can be nil.
@@ -97,15 +113,24 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		return nil, err
 	}
 	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities, Log: log})
+	n.heads, err = transparency.New(transparency.Config{DB: db.requests, Service: cfg.ServiceDID.String(), Generation: generation, Log: log})
+	if err != nil {
+		return nil, err
+	}
 	n.assembleMaintenance(cfg, addr, metrics, log)
 	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed))
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
-	n.assembleEvents(cfg, log)
+	if err := n.assembleEvents(cfg, log); err != nil {
+		return nil, err
+	}
 	if err := errors.Join(n.assembleGate(cfg, log), n.assembleRelay(cfg, log)); err != nil {
 		return nil, err
 	}
 	erasures := n.assembleEraser(log)
+	if err := n.assembleAttachments(cfg, writes, log); err != nil {
+		return nil, err
+	}
 	n.operator = admin.New(admin.Config{
 		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake, Wake: n.sequencer.Wake,
 	})
@@ -114,27 +139,41 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 	}
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved),
 		messages.Traced(tracer))
-	n.cursors, n.deliveries = convos.NewCursors(db.requests, n.faults), welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
+	n.cursors = convos.NewCursors(db.requests, n.faults, convos.OnShown(n.cursorMoved))
+	n.deliveries = welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
+	reportKey, err := cfg.reportKey()
+	if err != nil {
+		return nil, err
+	}
 	n.api, err = api.New(api.Config{
 		DB: db.requests, Reads: db.reads, Auth: auth, Sessions: n.sessions, Metrics: metrics, Tracer: tracer, Log: log,
-		Writes:     writes,
-		Quotas:     n.quotas,
-		Lifetimes:  cfg.Lifetimes,
-		Committed:  n.sequencer.Wake,
-		Served:     n.usage.Add,
-		Answered:   n.requests.Add,
-		Gate:       n.gate,
-		Erasures:   erasures,
-		Erasing:    n.gate.Wake,
-		Events:     n.hub,
-		Tickets:    events.NewTickets(db.requests),
-		Push:       push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback, Targets: cfg.PushTargets},
-		Messages:   n.sender(),
+		Writes:    writes,
+		Quotas:    n.quotas,
+		Lifetimes: cfg.Lifetimes,
+		Committed: n.sequencer.Wake,
+		Served:    n.usage.Add,
+		Answered:  n.requests.Add,
+		Gate:      n.gate,
+		Erasures:  erasures,
+		Erasing:   n.gate.Wake,
+		Events:    n.hub,
+		Signals:   n.signals, EpochWindow: cfg.EpochWindow,
+		Heads:       n.heads,
+		Tickets:     events.NewTickets(db.requests),
+		Push:        push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback, Targets: cfg.PushTargets},
+		Messages:    n.sender(),
+		Attachments: n.attachments, AttachmentDeleted: n.attachmentDeleted,
 		Cursors:    n.cursors,
 		Welcomes:   n.deliveries,
+		ReportKey:  reportKey,
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
 	})
 	return n, err
+}
+
+// generation is the generation of the database that conn leads to.
+func generation(ctx context.Context, conn *pgxpool.Conn) (int64, error) {
+	return events.Generation(ctx, conn)
 }
 
 // complete sets what follows from the public listener's address: the service's DID and URL, unless
@@ -175,12 +214,14 @@ func (n *node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metri
 	n.stored.MustRegister(dbmetrics.New(db, log, scrapeInterval))
 	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
 	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
+	n.disputes = disputes.NewReaper(db)
 	n.checks = invariants.NewChecker(db)
 	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
 	n.remover = convos.NewRemover(db, n.faults)
+	n.reports = reports.NewSweeper(db, cfg.Quotas[quota.ReportBytes], time.Now)
 	n.reaperFailed = metrics.ReaperFailed
 	if cfg.MessageRetention > 0 {
-		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, metrics.MessagesExpired)
+		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, metrics.MessagesExpired, messages.AfterKeeping(n.heads.Keep))
 	}
 }
 
@@ -197,13 +238,31 @@ func nodeName(addr net.Addr) string {
 }
 
 // assembleEvents makes the parts that deliver events to subscribers.
-func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
+func (n *node) assembleEvents(cfg Config, log *slog.Logger) (err error) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
 	n.presence = events.NewPresence(db, log, events.Runs(events.Release{Build: version(), Schema: migrations.Newest()}))
 	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
-		DB: db, Log: log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Wake, Faults: n.faults,
+		DB: db, Log: log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
 	})
+	n.signals, err = events.NewSignals(events.SignalsConfig{
+		DB: db, Hub: n.hub, Log: log, Metrics: api.NewSignalMetrics(n.reg), Busy: n.sendsMuch, Viewers: n.viewers,
+	})
+	return err
+}
+
+// sendsMuch reports whether so many messages are being sent that signals have to stand back.
+func (n *node) sendsMuch() bool { return n.messages.Crowded() }
+
+// cursorMoved passes on a moved cursor that other members may see.
+func (n *node) cursorMoved(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
+	n.signals.Moved(convo, events.Move{DID: did, Read: at.Read, Delivered: at.Delivered})
+}
+
+// viewers implements events.Viewers.
+func (n *node) viewers(ctx context.Context, convo uuid.UUID, movers, viewers []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
+	v, err := consent.ViewersOf(ctx, n.db.requests, convo, movers, viewers)
+	return v.See, err
 }
 
 // assembleGate makes what says who may use the node. An account that may no longer use it loses its
@@ -236,6 +295,38 @@ func (n *node) assembleRelay(cfg Config, log *slog.Logger) (err error) {
 		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake, Metrics: metrics, Log: log,
 	})
 	return err
+}
+
+// assembleAttachments makes what keeps files, if there is a store.
+func (n *node) assembleAttachments(cfg Config, writes *idem.Store, log *slog.Logger) error {
+	var store attachments.Store
+	var err error
+	switch cfg.Attachments.Kind {
+	case attachmentsDirectory:
+		store, err = filestore.New(cfg.Attachments.Dir)
+	case attachmentsS3:
+		if store, err = s3store.New(cfg.Attachments.S3); err != nil {
+			err = fmt.Errorf("MLSD_S3_ENDPOINT: %w", err)
+		}
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	operation := cfg.Lifetimes[nsid.CompleteAttachment]
+	n.attachments = attachments.New(attachments.Config{
+		DB: n.db.requests, Store: store, Writes: writes, MaxSize: cfg.Attachments.MaxSize, Life: operation.Life, Lease: operation.Lease, Log: log, Faults: n.faults,
+	})
+	n.attachmentSweeper = attachments.NewSweeper(n.db.maintenance, n.attachments, cfg.MessageRetention, log)
+	return nil
+}
+
+// attachmentDeleted makes the sweeper delete the objects of an attachment soon.
+func (n *node) attachmentDeleted() {
+	if n.attachmentSweeper != nil {
+		n.attachmentSweeper.Wake()
+	}
 }
 
 // assembleEraser makes the worker that erases accounts, and returns its jobs.

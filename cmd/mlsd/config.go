@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"mlsd/accounts"
 	"mlsd/admin"
 	"mlsd/api"
+	"mlsd/attachments/s3store"
 	"mlsd/idem"
 	"mlsd/internal/localpg"
 	"mlsd/internal/quota"
@@ -78,6 +80,9 @@ type Config struct {
 	// ever. KeptUnasked says that the operator has not set it: the server warns of that.
 	MessageRetention time.Duration
 	KeptUnasked      bool
+	// Attachments says where encrypted files are kept (MLSD_ATTACHMENTS, MLSD_ATTACHMENTS_DIR, MLSD_S3_*),
+	// and how large they can be (MLSD_ATTACHMENT_MAX_SIZE).
+	Attachments AttachmentsConfig
 	// Lifetimes of idempotency records (MLSD_IDEMPOTENCY_TTL) and of leases
 	// (MLSD_IDEMPOTENCY_LEASE), by operation.
 	Lifetimes idem.Lifetimes
@@ -98,6 +103,9 @@ type Config struct {
 	// EraseAfter (MLSD_ERASE_AFTER) is the time from the deletion of an account in the network to
 	// the erasure of its data. 0: the data stays.
 	EraseAfter time.Duration
+	// ReportKey (MLSD_REPORT_KEY or its file) is the public half of the operator's key for reports of
+	// abuse. Empty: none are taken.
+	ReportKey string
 	// TrustedProxies (MLSD_TRUSTED_PROXIES) are the networks whose X-Forwarded-For is believed.
 	// Empty: none.
 	TrustedProxies []netip.Prefix
@@ -114,6 +122,22 @@ type Config struct {
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
 	Failpoints bool
+}
+
+// Kinds of stores of attachments.
+const (
+	attachmentsByDefault = "" // a directory if the PostgreSQL is mlsd's own, else none
+	attachmentsOff       = "off"
+	attachmentsDirectory = "directory"
+	attachmentsS3        = "s3"
+)
+
+// AttachmentsConfig says where attachments are kept.
+type AttachmentsConfig struct {
+	Kind    string // one of the above
+	Dir     string // "": attachments in DataDir
+	MaxSize int64  // in bytes
+	S3      s3store.Config
 }
 
 // RequestsConfig says what requests leave behind: see package requests.
@@ -229,7 +253,30 @@ func configure(cmd *cli.Command) (Config, error) {
 		}
 		c.DataDir = dir
 	}
-	return c, nil
+	return c, c.completeAttachments()
+}
+
+// completeAttachments chooses the store of attachments, and checks that it is described.
+func (c *Config) completeAttachments() error {
+	a := &c.Attachments
+	own := c.DatabaseURL == ""
+	if a.Kind == attachmentsByDefault {
+		switch {
+		case own || a.Dir != "":
+			a.Kind = attachmentsDirectory
+		default:
+			a.Kind = attachmentsOff
+		}
+	}
+	switch {
+	case a.Kind == attachmentsDirectory && a.Dir == "" && !own:
+		return errors.New("--attachments (MLSD_ATTACHMENTS) is directory: name it with MLSD_ATTACHMENTS_DIR; all nodes must share it")
+	case a.Kind == attachmentsDirectory && a.Dir == "":
+		a.Dir = filepath.Join(c.DataDir, "attachments")
+	case a.Kind == attachmentsS3 && (a.S3.Endpoint == "" || a.S3.Bucket == "" || a.S3.Key == "" || a.S3.Secret == ""):
+		return errors.New("--attachments (MLSD_ATTACHMENTS) is s3: set MLSD_S3_ENDPOINT, MLSD_S3_BUCKET, MLSD_S3_ACCESS_KEY and MLSD_S3_SECRET_KEY")
+	}
+	return nil
 }
 
 // refuse says which setting has which value, and what is wrong with it. It never tells a secret.

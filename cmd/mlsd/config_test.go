@@ -52,7 +52,8 @@ func settingCases(t *testing.T) map[string]struct {
 		}
 		return r
 	}
-	first, second := secretFiles(t)
+	first, second := secretFiles(t, " postgres://a/b\n", "postgres://c/d")
+	key, otherKey := secretFiles(t, devReportKey+"\n", otherReportKey)
 	inFile := func(get func(Config) any) row {
 		return row{first, second, get, "postgres://a/b", "postgres://c/d", "", []string{"/nowhere/secret", os.DevNull}}
 	}
@@ -72,8 +73,19 @@ func settingCases(t *testing.T) map[string]struct {
 			[]string{"", "8081", "127.0.0.1:port"}},
 		"MLSD_DATABASE_URL": {"postgres://a/b", "host=c dbname=d", func(c Config) any { return c.DatabaseURL }, "postgres://a/b",
 			"host=c dbname=d", "", []string{"postgres://a:b/c", "x", "postgres://a/b?sslmode=maybe", "postgres://a/b?pool_max_conns=none"}},
-		"MLSD_DATA_DIR":    {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // package localpg tests the default
-		"MLSD_WAL_ARCHIVE": {"/a", "/b", func(c Config) any { return c.WALArchive }, "/a", "/b", "", nil},
+		"MLSD_ATTACHMENTS":     {"off", "directory", func(c Config) any { return c.Attachments.Kind }, "off", "directory", "directory", []string{"disk", "S3"}},
+		"MLSD_ATTACHMENTS_DIR": {"/a", "/b", func(c Config) any { return c.Attachments.Dir }, "/a", "/b", nil, nil},
+		"MLSD_ATTACHMENT_MAX_SIZE": {"7MiB", "100", func(c Config) any { return c.Attachments.MaxSize }, int64(7 << 20), int64(100), int64(50 << 20),
+			[]string{"", "0", "-1", "2GiB", "7MB"}},
+		"MLSD_S3_ENDPOINT": {"http://127.0.0.1:9000", "https://s3.example.com", func(c Config) any { return c.Attachments.S3.Endpoint },
+			"http://127.0.0.1:9000", "https://s3.example.com", "", []string{"s3.example.com", "ftp://s3.example.com"}},
+		"MLSD_S3_BUCKET":          {"a", "b", func(c Config) any { return c.Attachments.S3.Bucket }, "a", "b", "", nil},
+		"MLSD_S3_REGION":          {"a", "b", func(c Config) any { return c.Attachments.S3.Region }, "a", "b", "", nil},
+		"MLSD_S3_ACCESS_KEY":      {"a", "b", func(c Config) any { return c.Attachments.S3.Key }, "a", "b", "", nil},
+		"MLSD_S3_SECRET_KEY":      {"a", "b", func(c Config) any { return c.Attachments.S3.Secret }, "a", "b", "", nil},
+		"MLSD_S3_SECRET_KEY_FILE": inFile(func(c Config) any { return c.Attachments.S3.Secret }),
+		"MLSD_DATA_DIR":           {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // package localpg tests the default
+		"MLSD_WAL_ARCHIVE":        {"/a", "/b", func(c Config) any { return c.WALArchive }, "/a", "/b", "", nil},
 		"MLSD_SERVICE_DID": {"did:web:a.example.com", "did:plc:abc", func(c Config) any { return c.ServiceDID.String() },
 			"did:web:a.example.com", "did:plc:abc", "", []string{"a.example.com", "did:web:", "did:web:a.example.com#atproto_mls"}},
 		"MLSD_PUBLIC_URL": {"https://a.example.com", "http://b:1", func(c Config) any { return c.PublicURL }, "https://a.example.com",
@@ -132,9 +144,15 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_QUOTA_MESSAGES": limits("messages-per-day", 50_000, false), "MLSD_QUOTA_BYTES": limits("bytes-per-day", 512<<20, true),
 		"MLSD_QUOTA_CONVOS": limits("convos-per-day", 500, false), "MLSD_QUOTA_STRANGERS": limits("strangers-invited-per-day", 1000, false),
 		"MLSD_QUOTA_RECORDS": limits("records-per-day", 50_000, false), "MLSD_QUOTA_KEY_PACKAGES": limits("key-packages-per-day", 2_000, false),
-		"MLSD_QUOTA_CONVO_BYTES": limits(quota.ConvoBytes, 4<<30, true), "MLSD_QUOTA_OPEN_INVITATIONS": limits(quota.OpenInvitations, 200, false),
-		"MLSD_QUOTA_ADDRESS_SHARE": limits(quota.AddressShare, 200, false),
-		"MLSD_REQUEST_SAMPLE":      {"7", "0", func(c Config) any { return c.Requests.Sample }, 7, 0, 100, []string{"", "-1", "1%", "0.5"}},
+		"MLSD_QUOTA_REPORTS":     limits("reports-per-day", 20, false),
+		"MLSD_QUOTA_CONVO_BYTES": limits(quota.ConvoBytes, 4<<30, true), "MLSD_QUOTA_OPEN_INVITATIONS": limits(quota.OpenInvitations, 200, false), "MLSD_QUOTA_REPORT_BYTES": limits(quota.ReportBytes, 1<<30, true),
+		"MLSD_QUOTA_ATTACHMENT_BYTES": limits("attachment-bytes-per-day", 1<<30, true),
+		"MLSD_QUOTA_ADDRESS_SHARE":    limits(quota.AddressShare, 200, false),
+		"MLSD_REPORT_KEY": {devReportKey, otherReportKey, func(c Config) any { return c.ReportKey }, devReportKey, otherReportKey, "",
+			[]string{"x", strings.Replace(devReportKey, "public", "private", 1), devReportKey + "A", "mlsd-report-public-"}},
+		"MLSD_REPORT_KEY_FILE": {key, otherKey, func(c Config) any { return c.ReportKey }, devReportKey, otherReportKey, "",
+			[]string{"/nowhere/key", os.DevNull, first}},
+		"MLSD_REQUEST_SAMPLE": {"7", "0", func(c Config) any { return c.Requests.Sample }, 7, 0, 100, []string{"", "-1", "1%", "0.5"}},
 		"MLSD_REQUEST_RETENTION": {"24h", "168h", func(c Config) any { return c.Requests.Keep }, 24 * time.Hour, 168 * time.Hour, 72 * time.Hour,
 			[]string{"", "0", "59m", "169h", "7"}},
 		"MLSD_LOG_LEVEL": {"debug", "error", func(c Config) any { return c.LogLevel }, slog.LevelDebug, slog.LevelError, slog.LevelInfo,
@@ -147,12 +165,15 @@ func settingCases(t *testing.T) map[string]struct {
 	}
 }
 
-// secretFiles makes two files with a secret that is also a URL of a database.
-func secretFiles(t *testing.T) (first, second string) {
+// otherReportKey is another key than that of mlsd dev.
+const otherReportKey = "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+
+// secretFiles makes two files with what stands in them.
+func secretFiles(t *testing.T, one, other string) (first, second string) {
 	t.Helper()
 	dir := t.TempDir()
 	first, second = filepath.Join(dir, "first"), filepath.Join(dir, "second")
-	for path, secret := range map[string]string{first: " postgres://a/b\n", second: "postgres://c/d"} {
+	for path, secret := range map[string]string{first: one, second: other} {
 		if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -173,11 +194,11 @@ func TestLifetimeMessages(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{
 		"MLSD_IDEMPOTENCY_TTL=getKeyPackages=29m": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "getKeyPackages=29m": getKeyPackages=29m: must be at least 30m0s: without its record a repetition claims other KeyPackages while the first claim still lasts`,
-		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "sendMessage=1h": unknown operation "sendMessage": want one of acceptConvo, addMembers, blockActor, createConvo, eraseMyAccount, getKeyPackages, leaveConvo, ` +
-			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, withdrawKeyPackages`,
+		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "sendMessage=1h": unknown operation "sendMessage": want one of acceptConvo, addMembers, blockActor, completeAttachment, createAttachment, createConvo, deleteAttachment, eraseMyAccount, getKeyPackages, leaveConvo, ` +
+			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, reportConvo, setCursorPolicy, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, withdrawKeyPackages`,
 		"MLSD_IDEMPOTENCY_TTL=2h":              `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "2h": "2h" is not a pair such as acceptConvo=24h`,
 		"MLSD_IDEMPOTENCY_LEASE=default=2h":    `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "default=2h": default=2h: must be from 15s to 1h0m0s`,
-		"MLSD_IDEMPOTENCY_LEASE=addMembers=1m": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "addMembers=1m": unknown operation "addMembers": want one of default, push`,
+		"MLSD_IDEMPOTENCY_LEASE=addMembers=1m": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "addMembers=1m": unknown operation "addMembers": want one of completeAttachment, default, push`,
 	} {
 		if _, err := parse(t, []string{setting}); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v, want\n%s", setting, err, want)

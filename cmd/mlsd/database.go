@@ -124,7 +124,7 @@ func reachStandby(ctx context.Context, cfg Config) error {
 // is wrong with it can pass: until then reads use the primary.
 func (l *lifecycle) checkStandby(ctx context.Context) error {
 	err := reachStandby(ctx, l.cfg)
-	if pgpool.Unavailable(err) || errors.Is(err, standby.ErrNotStandby) {
+	if pgpool.Unavailable(err) || errors.Is(err, standby.ErrNotStandby) || errors.Is(err, standby.ErrNoRights) {
 		l.log.Warn("the standby cannot be read: reads use the primary until it can", "error", err)
 		return nil
 	}

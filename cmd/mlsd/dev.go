@@ -41,6 +41,14 @@ var productionSettings = map[string]string{
 	"MLSD_WAIT_FOR_DATABASE":     "it has a database of its own",
 	"MLSD_DATA_DIR":              "its database is gone at the end",
 	"MLSD_WAL_ARCHIVE":           "its database is gone at the end",
+	"MLSD_ATTACHMENTS":           "its attachments are gone at the end",
+	"MLSD_ATTACHMENTS_DIR":       "its attachments are gone at the end",
+	"MLSD_S3_ENDPOINT":           "its attachments are gone at the end",
+	"MLSD_S3_BUCKET":             "its attachments are gone at the end",
+	"MLSD_S3_REGION":             "its attachments are gone at the end",
+	"MLSD_S3_ACCESS_KEY":         "its attachments are gone at the end",
+	"MLSD_S3_SECRET_KEY":         "its attachments are gone at the end",
+	"MLSD_S3_SECRET_KEY_FILE":    "its attachments are gone at the end",
 	"MLSD_PLC_URL":               "it is the PLC directory itself",
 	"MLSD_ADMIT":                 "its accounts are made up",
 	"MLSD_ADMIT_FILE":            "its accounts are made up",
@@ -53,6 +61,8 @@ var productionSettings = map[string]string{
 	"MLSD_ADMIN_TOKEN_FILE":      "it has no admin listener",
 	"MLSD_ADMIN_READ_TOKEN":      "it has no admin listener",
 	"MLSD_ADMIN_READ_TOKEN_FILE": "it has no admin listener",
+	"MLSD_REPORT_KEY":            "it has a key of its own",
+	"MLSD_REPORT_KEY_FILE":       "it has a key of its own",
 	"MLSD_FAILPOINTS":            "it has no admin listener",
 }
 
@@ -143,6 +153,7 @@ func (c *Config) forDevelopment(addr net.Addr) error {
 	c.PLCURL = "http://" + net.JoinHostPort(host, port)
 	c.AllowLoopback = true // webhooks of the app under test
 	c.KeptUnasked = false
+	c.ReportKey = devReportKey
 	return c.complete(addr)
 }
 

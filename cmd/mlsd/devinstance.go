@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"sync"
 )
 
@@ -63,6 +64,7 @@ func startInstances(ctx context.Context, cfg Config, listen net.Listener, log *s
 	if all.databases, err = startDevDatabases(ctx, log); err != nil {
 		return nil, err
 	}
+	all.cfg.Attachments.Kind, all.cfg.Attachments.Dir = attachmentsDirectory, filepath.Join(all.databases.dir, "attachments")
 	if all.current, err = all.build(ctx, ""); err != nil {
 		return nil, errors.Join(err, all.databases.close(ctx))
 	}
@@ -85,7 +87,7 @@ func (all *instances) build(ctx context.Context, database string) (_ *instance, 
 		cfg: all.cfg, log: all.log, databaseURL: all.databases.url(database), publicListen: all.listen, public: i, admin: &http.Server{},
 	}
 	for _, start := range []func(context.Context) error{
-		i.run.openPools, i.run.assemble, i.run.loadAccounts, i.run.checkSchema, i.run.startWorkers, i.run.startPresence,
+		i.run.openPools, i.run.assemble, i.run.loadAccounts, i.run.loadLogKeys, i.run.checkSchema, i.run.startWorkers, i.run.startPresence,
 	} {
 		if err := start(ctx); err != nil {
 			return nil, errors.Join(err, i.run.close(ctx))

@@ -51,7 +51,7 @@ func TestSettingsPage(t *testing.T) {
 		want = append(want, s.env)
 	}
 	var got []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(MLSD_[A-Z_]+)` \\|").FindAllStringSubmatch(page, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `(MLSD_[A-Z0-9_]+)` \\|").FindAllStringSubmatch(page, -1) {
 		got = append(got, row[1])
 	}
 	slices.Sort(want)
@@ -169,6 +169,41 @@ func headings(text string) (anchors []string) {
 		anchors = append(anchors, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
 	}
 	return anchors
+}
+
+// Every row of the comparison names what shows it, and every test that it names exists.
+func TestComparisonPage(t *testing.T) {
+	t.Parallel()
+	declared := map[string]bool{}
+	name := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range name.FindAllStringSubmatch(string(text), -1) {
+			declared[m[1]] = true
+		}
+		return err
+	})
+	if err != nil || len(declared) < 500 {
+		t.Fatalf("%d tests, %v", len(declared), err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| .+ \| ([^|]+) \|$`).FindAllStringSubmatch(pages(t)["docs/COMPARISON.md"], -1)
+	if len(rows) < 20 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for _, row := range rows[1:] { // below the heads
+		named := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1)
+		if len(named) == 0 {
+			t.Errorf("nothing shows %s", row[0])
+		}
+		for _, m := range named {
+			if strings.HasPrefix(m[1], "Test") && !declared[m[1]] {
+				t.Errorf("there is no test %s", m[1])
+			}
+		}
+	}
 }
 
 // The README and the page of benchmarks keep to their lengths, in words.

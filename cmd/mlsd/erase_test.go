@@ -94,6 +94,7 @@ type erased struct {
 	bobs              *convo // bob has created it, and written to it
 	left              *convo // bob has left it
 	alone             *convo // bob is the only member
+	report            string // bob's, of abuse
 }
 
 func newErased(t *testing.T) *erased {
@@ -136,6 +137,9 @@ func newErased(t *testing.T) *erased {
 		block[0].procedure(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: block[1].did()}).must().ok()
 	}
 	bob.procedure(mlsapi.NSIDSetInvitationPolicy, &mlsapi.SetInvitationPolicyInput{Policy: "shared"}).must().ok()
+	e.report = bob.reports(e.left, "they made fun of me")
+	w.closeReport(alice.reports(e.known, "bob is loud"), bob.did().String()+" was warned")
+	bob.procedure(mlsapi.NSIDSetCursorPolicy, &mlsapi.SetCursorPolicyInput{ShareCursors: "members"}).must().ok()
 	url := "https://push.example.com/"
 	bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: bob.deviceID(), Kind: "webhook", URL: &url}).must().ok()
 	bob.session()
@@ -286,7 +290,7 @@ func TestAdminAccountErase(t *testing.T) {
 	before := e.found(e.bob)
 	for _, table := range []string{
 		"convos", "members", "messages", "key_packages", "key_package_init_keys", "welcomes", "idempotency_keys", "push_targets",
-		"identity_keys", "audit_log", "events", "admin_actions", "public_groups", "push_jobs", "sessions",
+		"identity_keys", "audit_log", "events", "admin_actions", "public_groups", "push_jobs", "sessions", "abuse_reports",
 	} {
 		if before[table] == 0 && table != "identity_keys" && table != "push_jobs" { // these are written in the background
 			t.Errorf("the world has nothing of bob in %s", table)
@@ -313,6 +317,9 @@ func TestAdminAccountErase(t *testing.T) {
 		}
 	}
 	e.wantErased()
+	if got := e.openReport(e.report); got.Content.Text != "they made fun of me" || !tombstone.Is(got.Reporter) || report.Counts["abuse_reports"] != 2 {
+		t.Errorf("bob's report is %+v, %d were changed", got, report.Counts["abuse_reports"])
+	}
 	// Others can remove the leaf, and then nothing names bob.
 	remove := e.alice.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
 		ConvoID: e.known.id, TargetDID: new(e.bob.did()), IdempotencyKey: newKey(),
@@ -356,7 +363,7 @@ func TestErasureKilled(t *testing.T) {
 	step := ""
 	for i, at := range []int{1, -1, 2, -2, 3, -4, 4, 4, -2, 2, -1, 2, -3, 3, -4, 2, -2, 3, -1} {
 		switch step {
-		case "push", "blocks", "log": // each batch of the log is looked at
+		case "push", "blocks", "reports", "log": // each batch of the log is looked at
 			at = 1
 		}
 		for tries := 0; !killed(at); tries++ { // it came to a pause before

@@ -71,6 +71,7 @@ func subcommands() []subcommand {
 		{name: "keypackages", usage: "KeyPackages by state, and DIDs that are running out", report: reportKeyPackages},
 		{name: "lifetimes", usage: "how long records last, and how many there are", report: reportLifetimes},
 		{name: "quotas", usage: "who has used most of which quota today", report: reportQuotas, flags: quotasFlags()},
+		{name: "disputes", usage: "forked epochs and disputed commits, of CONVO or of all", report: reportDisputes, argument: "[CONVO]"},
 		{name: "audit", usage: "what was done to the entity ID, or transitions by number", report: reportAudit, argument: "[ID]"},
 		{name: "actions", usage: "what operators have done, to SUBJECT or at all", report: reportActions, argument: "[SUBJECT]"},
 		{name: "push", usage: "push jobs that wait", report: reportPush},

@@ -32,10 +32,10 @@ func labelValues() map[string][]string {
 		"state":  words("processing released completed available in_flight consumed superseded expired last_resort claimed orphaned none used behind unreachable refused"),
 		"source": words("standby primary"),
 		"kind":   words("websocket sse body answer drain account identity other info invalid oversized low last_resort orphaned apns webhook"),
-		"reason": words("client too_slow no_pong protocol replaced restart refused session error"),
+		"reason": words("client too_slow no_pong protocol replaced restart refused session error busy rate convo offline long behind failed"),
 		"action": words("released consumed expired erased orphaned deleted"), "removed": words("records audit"),
-		"reaper": words("welcomes key_packages records"), "worker": words("welcomes key_packages records used_tokens tickets"),
-		"entity": words("welcome key_package reservation push_job record"), "limit": words("address node"),
+		"reaper": words("welcomes key_packages records disputes"), "worker": words("welcomes key_packages records used_tokens tickets"),
+		"entity": words("welcome key_package reservation push_job record dispute attachment"), "limit": words("address caller node time"),
 		"result": words("delivered gone refused retry passed failed"), "pool": words("requests reserved maintenance"),
 	}
 }

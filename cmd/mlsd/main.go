@@ -58,6 +58,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			sequencersCommand(stdout, stderr),
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
+			reportKeyCommand(stdout),
 			healthCommand(stdout),
 			devCommand(stdout, stderr),
 			versionCommand(stdout),

@@ -31,6 +31,9 @@ func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 		Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 	}
 	for _, m := range admin.Methods() {
+		if m.Command {
+			continue
+		}
 		i := slices.IndexFunc(command.Commands, func(c *cli.Command) bool { return c.Name == m.Noun })
 		if i < 0 {
 			i = len(command.Commands)
@@ -41,6 +44,8 @@ func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 		}
 		command.Commands[i].Commands = append(command.Commands[i].Commands, methodCommand(m, stdout))
 	}
+	i := slices.IndexFunc(command.Commands, func(c *cli.Command) bool { return c.Name == "report" })
+	command.Commands[i].Commands = append(command.Commands[i].Commands, openReportCommand(stdout))
 	return command
 }
 

@@ -83,6 +83,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.assemble,
 		l.loadAccounts,
 		l.loadSessions,
+		l.loadLogKeys,
 		l.loadHashKey,
 		l.checkSchema,
 		l.startWorkers,
@@ -251,6 +252,9 @@ func (l *lifecycle) loadAccounts(ctx context.Context) error { return l.node.gate
 
 // loadSessions reads the keys of sessions, and which sessions have ended.
 func (l *lifecycle) loadSessions(ctx context.Context) error { return l.node.sessions.Load(ctx) }
+
+// loadLogKeys reads the keys that sign heads of logs.
+func (l *lifecycle) loadLogKeys(ctx context.Context) error { return l.node.heads.Load(ctx) }
 
 // loadHashKey reads the key with which the log hashes callers.
 func (l *lifecycle) loadHashKey(ctx context.Context) error { return l.node.requests.Load(ctx) }

@@ -160,6 +160,38 @@ var settings = append([]setting{
 		c.MessageRetention, err = notNegative(v)
 		return err
 	}),
+	one("MLSD_ATTACHMENTS", "where attachments are kept: directory, s3 or off; empty: a directory with mlsd's own PostgreSQL, else off", "", func(c *Config, v string) error {
+		c.Attachments.Kind = v
+		return oneOf(v, attachmentsByDefault, attachmentsOff, attachmentsDirectory, attachmentsS3)
+	}),
+	one("MLSD_ATTACHMENTS_DIR", "directory of attachments; empty: attachments in MLSD_DATA_DIR", "", func(c *Config, v string) error {
+		c.Attachments.Dir = v
+		return nil
+	}),
+	one("MLSD_ATTACHMENT_MAX_SIZE", "how large an attachment can be", "50MiB", func(c *Config, v string) (err error) {
+		if c.Attachments.MaxSize, err = amount(v, true); err == nil && (c.Attachments.MaxSize < 1 || c.Attachments.MaxSize > 1<<30) {
+			err = errors.New("want 1 byte to 1GiB, such as 50MiB")
+		}
+		return err
+	}),
+	one("MLSD_S3_ENDPOINT", "URL of the S3-compatible service of attachments, such as https://s3.example.com", "", func(c *Config, v string) error {
+		c.Attachments.S3.Endpoint = v
+		return checkURL(v)
+	}),
+	one("MLSD_S3_BUCKET", "bucket of attachments there; it must exist", "", func(c *Config, v string) error {
+		c.Attachments.S3.Bucket = v
+		return nil
+	}),
+	one("MLSD_S3_REGION", "region of the bucket; empty: us-east-1", "", func(c *Config, v string) error {
+		c.Attachments.S3.Region = v
+		return nil
+	}),
+	one("MLSD_S3_ACCESS_KEY", "access key of the service", "", func(c *Config, v string) error {
+		c.Attachments.S3.Key = v
+		return nil
+	}),
+	secret("MLSD_S3_SECRET_KEY", "secret key of the service", s3Secret, nil),
+	secretFile("MLSD_S3_SECRET_KEY", s3Secret, nil),
 	one("MLSD_IDEMPOTENCY_TTL", "how long idempotency records last, by operation, comma separated: createConvo=48h,addMembers=24h", "", func(c *Config, v string) (err error) {
 		c.Lifetimes, err = c.Lifetimes.WithLives(v)
 		return err
@@ -228,6 +260,11 @@ var settings = append([]setting{
 		}
 		return nil
 	}),
+	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it; empty: no reports are taken", "", func(c *Config, v string) error {
+		c.ReportKey = v
+		return checkReportKey(v)
+	}),
+	secretFile("MLSD_REPORT_KEY", reportKey, checkReportKey),
 	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
 		if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
 			return errors.New("want a whole number such as 100, or 0")
@@ -273,7 +310,9 @@ func quotaSettings() (all []setting) {
 	return all
 }
 
+func s3Secret(c *Config) *string        { return &c.Attachments.S3.Secret }
 func databaseURL(c *Config) *string     { return &c.DatabaseURL }
 func readDatabaseURL(c *Config) *string { return &c.ReadDatabaseURL }
+func reportKey(c *Config) *string       { return &c.ReportKey }
 func adminToken(c *Config) *string      { return &c.Admin.Tokens.Write }
 func readToken(c *Config) *string       { return &c.Admin.Tokens.Read }

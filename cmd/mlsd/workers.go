@@ -11,11 +11,13 @@ import (
 
 	"mlsd/accounts"
 	"mlsd/api"
+	"mlsd/attachments"
 	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/worker"
+	"mlsd/transparency"
 )
 
 const (
@@ -35,6 +37,7 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.rounds.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
 		n.rounds.Every("Welcome reaper", reapInterval, log, reaper(n, api.ReaperWelcomes, n.welcomes.RunOnce)).Run,
 		n.rounds.Every("KeyPackage reaper", reapInterval, log, reaper(n, api.ReaperKeyPackages, n.keyPackages.RunOnce)).Run,
+		n.rounds.Every("dispute reaper", reapInterval, log, reaper(n, api.ReaperDisputes, n.disputes.RunOnce)).Run,
 		n.rounds.Every("idempotency record cleaner", sweepInterval, log, reaper(n, api.ReaperRecords, n.cleaner.RunOnce)).Run,
 		n.rounds.Every("used token sweep", sweepInterval, log, sweepAll(tokens.Sweep)).Run,
 		n.rounds.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync, worker.AtEnd(n.identities.Sync)).Run,
@@ -42,9 +45,11 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.rounds.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Woken(), 0)).Run,
 		n.rounds.Every("session key rotation", sessions.SweepInterval, log, n.sessions.Rotate).Run,
 		n.rounds.Every("session sweep", sessions.SweepInterval, log, n.sessions.Sweep).Run,
+		n.rounds.Every("log head signer", transparency.Interval, log, n.heads.RunOnce).Run,
 		n.rounds.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
 		n.rounds.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,
 		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce).Run,
+		n.rounds.Every("sweep of reports", sweepInterval, log, n.reports.RunOnce).Run,
 		n.rounds.Every("push job sweep", sweepInterval, log, n.push.Sweep).Run,
 		func(ctx context.Context) { n.push.Run(ctx, pushInterval) },
 		func(ctx context.Context) { n.usage.Run(ctx, usageInterval) },
@@ -57,12 +62,16 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.db.reads.Run,
 		n.rounds.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Woken(), 0)).Run,
 		func(ctx context.Context) { n.hub.Listen(ctx, n.sequencer) },
+		n.signals.Run,
 	}
 	if n.admitted != nil {
 		all = append(all, func(ctx context.Context) { n.followList(ctx, log) })
 	}
 	if n.relay != nil {
 		all = append(all, n.relay.Run)
+	}
+	if s := n.attachmentSweeper; s != nil {
+		all = append(all, n.rounds.Every("attachment sweeper", attachments.SweepInterval, log, s.RunOnce, worker.Wake(s.Woken(), 0)).Run)
 	}
 	if n.expirer != nil {
 		all = append(all, n.rounds.Every("message expirer", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)

@@ -66,7 +66,7 @@ for (const colorScheme of ["light", "dark"]) {
       await visit({ colorScheme, viewport: { width, height: 800 } }, async (page) => {
         for (const { name, path, find } of pages) {
           await page.goto(server.admin + (find ? await find(page) : path))
-          assert.equal(await page.getByRole("alert").filter({ visible: true }).count(), 0, `${name} shows an error`)
+          assert.deepEqual(await page.getByRole("alert").filter({ visible: true }).allTextContents(), [], `${name} shows an error`)
           await usable(page, `${name}-${width}-${colorScheme}`)
           for (const details of await page.locator("main details").all()) await details.evaluate((d) => (d.open = true))
           await usable(page, `${name}-open-${width}-${colorScheme}`)
@@ -141,6 +141,7 @@ async function confirm(page, button = "Do it") {
 const did = { "The account's DID.": stranger }
 const device = { ...did, "The device's id.": "phone" }
 const job = { ...did, "The push job's id.": crypto.randomUUID() }
+const report = { "The report's id.": crypto.randomUUID() }
 const convo = { "The convo's id.": crypto.randomUUID() }
 
 /** Every method, its fields, and what it answers about an account, convo or job that is not there. */
@@ -155,6 +156,11 @@ const methods = [
   ["convo show", convo, "There is no convo"],
   ["convo close", convo, "There is no convo"],
   ["convo delete", convo, "There is no convo"],
+  ["report list", {}, "reports 1 reason"],
+  ["report show", report, "There is no report"],
+  ["report close", report, "There is no report"],
+  ["report delete", report, "deleted"],
+  ["report clear", did, "deleted"],
   ["push retry", job, "There is no push job"],
   ["push drop", job, "There is no push job"],
 ]
@@ -166,7 +172,7 @@ test("every action, with its confirmation", async () => {
     assert.deepEqual(shown.toSorted(), [...methods.map(([name]) => name), "account export"].toSorted())
     for (const [name, fields, answer] of methods) {
       await begin(page, name, fields)
-      if (!name.endsWith(" show")) {
+      if (!name.endsWith(" show") && !name.endsWith(" list")) {
         if (fields === did) await page.getByText(shortened).waitFor()
         if (name === "account erase" || name === "device revoke") await usable(page, `confirm-${name.replace(" ", "-")}`)
         await confirm(page)
@@ -189,6 +195,20 @@ test("a push job is dropped, and a dead one tried again", async () => {
       await confirm(page)
       await page.getByText(answer).first().waitFor()
     }
+  })
+})
+
+test("a report is closed, its convo too, and somebody blocked", async () => {
+  await visit({}, async (page) => {
+    for (const [name, answer] of [["Block", "blocked"], ["Close the convo", "closedAt"], ["Close the report", "changed"]]) {
+      await page.goto(server.admin + "/reports")
+      await page.getByRole("row").filter({ hasText: "threats" }).getByRole("link").first().click()
+      await page.getByRole("button", { name }).first().click()
+      await confirm(page)
+      await page.getByText(answer).first().waitFor()
+    }
+    await page.goto(server.admin + "/reports")
+    await page.getByRole("region", { name: "Closed reports" }).getByRole("row").filter({ hasText: "threats" }).waitFor()
   })
 })
 

@@ -14,6 +14,9 @@ export const pages = [
   { name: "account-form", path: "/account" },
   { name: "account", find: async (page) => link(page, await link(page, "/idempotency", "row", "EpochMismatch"), "listitem", "submitCommit", "/account") },
   { name: "queues", path: "/queues" },
+  { name: "reports", path: "/reports" },
+  { name: "report", find: (page) => link(page, "/reports", "row", "harassment", "/reports?id=") },
+  { name: "report-closed", find: (page) => link(page, "/reports", "row", "spam", "/reports?id=") },
   { name: "checks", path: "/checks?convo=" },
   { name: "actions", path: "/actions" },
 ]

@@ -18,3 +18,12 @@ CROSS JOIN (VALUES
 	('pending', 0, NULL), ('dead', 10, 'status 502'), ('dead', 1, 'refused: <script>alert(1)</script> of did:plc:ewvi7nxzyoun6zhxrhs64oiz'),
 	('sending', 4, 'its host does not answer, and was not called')
 ) AS job (state, attempts, last_error);
+
+-- Reports of abuse: two open ones about convos with members, one about a deleted convo, and a closed one.
+INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state, closed_at, closed_by, note)
+SELECT ('00000000-0000-7000-8000-00000000000' || r.n)::uuid, coalesce(c.id, gen_random_uuid()), coalesce(c.creator_did, 'did:plc:ewvi7nxzyoun6zhxrhs64oiz'), r.reason,
+	'b9223f00dc955b8c', sha256(r.n::text::bytea), sha256(r.n::text::bytea), repeat('x', 2096)::bytea, now() - r.n * interval '7 hours',
+	CASE WHEN r.reason = 'spam' THEN 'closed' ELSE 'open' END, CASE WHEN r.reason = 'spam' THEN now() - interval '2 hours' END,
+	CASE WHEN r.reason = 'spam' THEN 'olga' END, CASE WHEN r.reason = 'spam' THEN '<script>alert(1)</script> was warned by did:plc:ewvi7nxzyoun6zhxrhs64oiz' END
+FROM (VALUES (1, 'harassment'), (2, 'threats'), (3, 'fraud'), (4, 'spam')) AS r (n, reason)
+LEFT JOIN (SELECT id, creator_did, row_number() OVER (ORDER BY id) AS n FROM convos WHERE closed_at IS NULL) AS c ON c.n = r.n AND r.n <> 3;

@@ -134,6 +134,10 @@ func metrics() []metric {
 			SELECT count(*) FROM erasures WHERE state = 'running'`},
 		{desc: desc("mlsd_erasure_oldest_batch_seconds", "How long ago the last batch was committed of the running erasure whose last batch is the oldest; 0 if none is running."), sql: `
 			SELECT coalesce(extract(epoch FROM now() - min(coalesce(moved_at, begun_at))), 0) FROM erasures WHERE state = 'running'`},
+		{desc: desc("mlsd_abuse_reports_open", "Reports of abuse that no operator has closed, up to 10000."), sql: `
+			SELECT count(*) FROM (SELECT FROM abuse_reports WHERE state = 'open' LIMIT $1) open`, args: []any{countLimit}},
+		{desc: desc("mlsd_abuse_report_oldest_seconds", "Age of the oldest report of abuse that no operator has closed; 0 if there is none."), sql: `
+			SELECT coalesce((SELECT extract(epoch FROM now() - reported_at) FROM abuse_reports WHERE state = 'open' ORDER BY id LIMIT 1), 0)`},
 		{desc: desc("mlsd_wal_archive_failing", "1 if PostgreSQL failed to archive a part of its WAL since it last archived one, else 0."), sql: `
 			SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)::int FROM pg_stat_archiver`},
 		{desc: desc("mlsd_overdue_rows", "Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1, sql: `

@@ -74,7 +74,7 @@ func TestFigures(t *testing.T) {
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
 		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0, "mlsd_welcomes_many_attempts": 0,
 		"mlsd_erasures_running": 0, "mlsd_erasure_oldest_batch_seconds": 0,
-		"mlsd_wal_archive_failing": 0, "mlsd_outbox_events": 0,
+		"mlsd_wal_archive_failing": 0, "mlsd_outbox_events": 0, "mlsd_abuse_reports_open": 0, "mlsd_abuse_report_oldest_seconds": 0,
 	})
 	execute(t, db, `
 		INSERT INTO outbox (kind, convo_id, seq, created_at) VALUES (3, gen_random_uuid(), 1, now());
@@ -106,17 +106,23 @@ func TestFigures(t *testing.T) {
 		VALUES (gen_random_uuid(), 'did:plc:a', '', 'account', '', 'running', now(), now() - interval '9 hours', now() - interval '10 minutes', NULL),
 			(gen_random_uuid(), 'did:plc:b', '', 'account', '', 'running', now(), now() - interval '20 minutes', NULL, NULL),
 			(gen_random_uuid(), 'did:plc:c', NULL, 'account', '', 'finished', now(), now() - interval '9 hours', now() - interval '8 hours', now())`)
+	execute(t, db, `
+		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state, closed_at, closed_by, note)
+		SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, gen_random_uuid(), 'did:plc:a', 'spam', 'k', sha256(n::text::bytea), sha256(''), '',
+			now() - (10 - n) * interval '1 hour', CASE WHEN n > 2 THEN 'open' ELSE 'closed' END,
+			CASE WHEN n <= 2 THEN now() END, CASE WHEN n <= 2 THEN 'olga' END, CASE WHEN n <= 2 THEN '' END
+		FROM generate_series(1, 5) n`)
 	got := scrape(t, c)
 	want(t, got, map[string]float64{
 		"mlsd_reservations processing": 5, "mlsd_reservations_stuck": 3, "mlsd_records push": 5, "mlsd_records add": 6,
 		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 4, "mlsd_welcomes_many_attempts": 2, "mlsd_key_packages available": 7,
 		"mlsd_key_packages last_resort": 2, "mlsd_key_package_signals low": 1, "mlsd_audit_rows_last_hour welcome": 3,
 		"mlsd_overdue_rows welcomes": 3, "mlsd_overdue_rows records": 2, "mlsd_overdue_rows key_packages": 0,
-		"mlsd_erasures_running": 2, "mlsd_outbox_events": 4,
+		"mlsd_erasures_running": 2, "mlsd_outbox_events": 4, "mlsd_abuse_reports_open": 3,
 	})
 	for name, least := range map[string]float64{
 		"mlsd_welcome_oldest_in_flight_seconds": 1800, "mlsd_reservation_oldest_lapsed_seconds": 180,
-		"mlsd_erasure_oldest_batch_seconds": 1200,
+		"mlsd_erasure_oldest_batch_seconds": 1200, "mlsd_abuse_report_oldest_seconds": 7 * 3600,
 	} {
 		if got[name] < least || got[name] > least+60 {
 			t.Errorf("%s is %v", name, got[name])

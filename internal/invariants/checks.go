@@ -36,6 +36,27 @@ var convoChecks = []check{
 		GROUP BY c.id, c.last_seq, c.floor
 		HAVING count(m.seq) <> c.last_seq - c.floor OR coalesce(max(m.seq), c.floor) <> c.last_seq
 			OR coalesce(min(m.seq), c.floor + 1) <> c.floor + 1`},
+	{"the tree of the log", `
+		SELECT m.convo_id, format('the leaf of entry %s is not that of the entry', m.seq)
+		FROM log_tiles t
+		JOIN messages m ON m.convo_id = t.convo_id AND m.seq > t.n * 256 AND m.seq <= t.n * 256 + octet_length(t.hashes) / 32
+		LEFT JOIN log_senders s ON s.convo_id = m.convo_id AND s.did = m.sender_did
+		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level = 0
+			AND substring(t.hashes, ((m.seq - 1) % 256)::int * 32 + 1, 32) IS DISTINCT FROM sha256('\x00'::bytea || convert_to(format(
+				E'mlsd log entry\n%s\n%s\n%s\n%s\n%s\n%s\n', m.seq, m.kind, m.epoch - (m.kind = 3)::int,
+				(extract(epoch FROM m.created_at) * 1000)::bigint, encode(sha256(m.body), 'hex'), encode(s.tag, 'hex')), 'UTF8'))
+		UNION ALL
+		SELECT t.convo_id, format('row %s of level %s has %s hashes, and %s rows are complete below', t.n, t.level, octet_length(t.hashes) / 32, below.complete)
+		FROM log_tiles t
+		JOIN LATERAL (
+			SELECT count(*) AS complete FROM log_tiles b
+			WHERE b.convo_id = t.convo_id AND b.level = t.level - 1 AND b.n / 256 = t.n AND octet_length(b.hashes) = 8192
+		) below ON true
+		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level > 0 AND below.complete <> octet_length(t.hashes) / 32
+		UNION ALL
+		SELECT t.convo_id, format('%s leaves are stored of a log of %s entries', t.n * 256 + octet_length(t.hashes) / 32, c.last_seq)
+		FROM log_tiles t JOIN convos c ON c.id = t.convo_id
+		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level = 0 AND t.n * 256 + octet_length(t.hashes) / 32 > c.last_seq`},
 	{"what has expired is gone", `
 		SELECT c.id, format('message %s is there, expired up to %s', m.seq, f.seq)
 		FROM convos c JOIN log_floors f ON f.convo_id = c.id JOIN messages m ON m.convo_id = c.id
@@ -274,6 +295,12 @@ var globalChecks = []check{
 	{"the stream has not gone back", `
 		SELECT format('generation %s begins after event %s, and the stream ends at %s', id, after_seq, head)
 		FROM generations, stream WHERE after_seq > head`},
+	{"a complete attachment has all its parts", `
+		SELECT format('attachment %s is complete with %s of its %s parts', a.id, count(p.part), (a.size + a.part_size - 1) / a.part_size)
+		FROM attachments a LEFT JOIN attachment_parts p ON p.attachment_id = a.id
+		WHERE a.state = 'complete'
+		GROUP BY a.id HAVING count(p.part) <> (a.size + a.part_size - 1) / a.part_size OR a.checked_parts <> count(p.part)
+			OR max(p.part) <> count(p.part)`},
 	{"every record has its answer", `
 		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = '' AND started_at IS NULL`},
 }

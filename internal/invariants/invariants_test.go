@@ -238,6 +238,13 @@ func TestShortLifetime(t *testing.T) {
 	wantAlone(t, db, ids[0], violations)
 }
 
+// leafOfFirst stores the right leaf of the first entry.
+const leafOfFirst = `
+	INSERT INTO log_senders SELECT convo_id, sender_did, '0123456789abcdef', sha256('tag') FROM messages WHERE seq = 1;
+	INSERT INTO log_tiles SELECT convo_id, 0, 0, sha256('\x00'::bytea || convert_to(concat_ws(E'\n', 'mlsd log entry', seq, kind, epoch,
+		(extract(epoch FROM created_at) * 1000)::bigint, encode(sha256(body), 'hex'), encode(sha256('tag'), 'hex'), ''), 'UTF8'))
+	FROM messages WHERE seq = 1;`
+
 // TestBrokenPromises breaks each promise in the database. The check must find each violation.
 func TestBrokenPromises(t *testing.T) {
 	t.Parallel()
@@ -252,6 +259,11 @@ func TestBrokenPromises(t *testing.T) {
 		{"dense log", `INSERT INTO log_floors SELECT id, 9 FROM convos`, nil},
 		{"what has expired is gone", `INSERT INTO log_floors SELECT id, 1 FROM convos`, nil},
 		{"dense log", `UPDATE convos SET last_seq = 5`, nil},
+		{"the leaf of entry 1 is not that of the entry", `INSERT INTO log_tiles SELECT id, 0, 0, sha256('another') FROM convos`, nil},
+		{"the leaf of entry 1 is not that of the entry", leafOfFirst + `UPDATE messages SET created_at = created_at + interval '1 ms' WHERE seq = 1`, nil},
+		{"the leaf of entry 1 is not that of the entry", leafOfFirst + `DELETE FROM log_senders`, nil},
+		{"5 leaves are stored of a log of 4 entries", `INSERT INTO log_tiles SELECT id, 0, 0, repeat('x', 160)::bytea FROM convos`, nil},
+		{"row 0 of level 1 has 1 hashes, and 0 rows are complete below", leafOfFirst + `INSERT INTO log_tiles SELECT id, 1, 0, sha256('root') FROM convos`, nil},
 		{"one commit per epoch", `UPDATE messages SET epoch = 9 WHERE seq = 3`, nil},
 		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},
 		{"the group that is known is the convo's", `UPDATE public_groups SET epoch = 2`, nil},
@@ -290,6 +302,9 @@ func TestBrokenPromises(t *testing.T) {
 		{"a commit's record and its effect are one", `UPDATE messages SET request_hash = 'x' WHERE seq = 2`, nil},
 		{"addMembers without its commit", `UPDATE messages SET request_hash = 'x' WHERE seq = 2`, nil},
 		{"a convo's record and its effect are one", `UPDATE convos SET idempotency_key = 'another'`, nil},
+		{"a complete attachment has all its parts", `
+			INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, seq, kept_from, checked_parts)
+			SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:bob', 11, sha256('x'), 10, 'complete', 1, now(), 2`, nil},
 		{"every record has its answer", `UPDATE idempotency_keys SET response = ''`, nil},
 		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
 		{"a KeyPackage is used once", `

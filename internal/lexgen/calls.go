@@ -20,6 +20,19 @@ const (
 	repeatState  = "With an `idempotencyKey` the first answer comes again, for 24 hours. Without one, a repetition changes nothing. It can undo a later change, so send a key."
 )
 
+// prepareAttachment announces a file of two parts, and prepareParts sends them.
+const (
+	prepareAttachment = `work=$(mktemp -d)
+head -c 1500000 /dev/urandom >"$work/file"  # the ciphertext
+created=$(xrpc $alice createAttachment -d '{"convoId":"'$convo'","size":1500000,"sha256":"'$(sha256sum "$work/file" | cut -d ' ' -f 1)'"}')
+attachment=$(plain attachmentId "$created")`
+	prepareParts = `for part in 1 2; do
+  dd if="$work/file" of="$work/part" bs=1048576 skip=$((part - 1)) count=1 status=none
+  curl -sS "$mlsd/xrpc/blue.catbird.mls.putAttachmentPart?convoId=$convo&attachmentId=$attachment&part=$part" -o /dev/null \
+    -H "Authorization: Bearer $(token $alice putAttachmentPart)" -H 'Content-Type: application/octet-stream' --data-binary @"$work/part"
+done`
+)
+
 // calls are all methods, by the last part of the NSID.
 var calls = map[string]call{
 	"acceptConvo": {
@@ -50,6 +63,14 @@ add=$(dev devices/$phone/draftInvite '{"convoId":"'$convo'","dids":["'$carol'"]}
 "idempotencyKey": "block-1"`,
 		answer: `{"blockedAt": "2026-11-22T09:30:00.123Z"}`,
 	},
+	"completeAttachment": {
+		repeat:  "Takes no key: the attachment is the key. A repetition gets the same answer.",
+		prepare: prepareAttachment + "\n" + prepareParts,
+		bearer:  "alice",
+		input: `"convoId": "$convo",
+"attachmentId": "$attachment"`,
+		answer: `{"attachmentId": "0192f3a6-…", "uri": "mlsd:attachment/0192f3a6-…", "size": 1500000}`,
+	},
 	"confirmWelcome": {
 		repeat:  "Takes no key. The Welcome's state is the guard: a second report of success changes nothing.",
 		prepare: `welcome=$(xrpc $bob getWelcome -G -d convoId=$convo)`,
@@ -58,6 +79,19 @@ add=$(dev devices/$phone/draftInvite '{"convoId":"'$convo'","dids":["'$carol'"]}
 "keyPackageRef": $(part keyPackageRef "$welcome"),
 "success": true`,
 		answer: `{"confirmed": true, "state": "consumed"}`,
+	},
+	"createAttachment": {
+		repeat: "With an `idempotencyKey` the first answer comes again, for 24 hours. Without one, and later, the SHA-256 is the guard: the same attachment, in its present state.",
+		prepare: `work=$(mktemp -d)
+head -c 1500000 /dev/urandom >"$work/file"  # the ciphertext
+size=$(wc -c <"$work/file" | tr -d ' ')
+sha256=$(sha256sum "$work/file" | cut -d ' ' -f 1)`,
+		bearer: "alice",
+		input: `"convoId": "$convo",
+"size": $size,
+"sha256": "$sha256",
+"idempotencyKey": "file-1"`,
+		answer: `{"attachmentId": "0192f3a6-…", "uri": "mlsd:attachment/0192f3a6-…", "partSize": 1048576, "partCount": 2, "state": "uploading"}`,
 	},
 	"createConvo": {
 		repeat:  "With an `idempotencyKey` the first answer comes again, for 7 days. Without one, the same bytes are the same request. Later the group_id is the guard: `GroupAlreadyExists`.",
@@ -80,6 +114,15 @@ add=$(dev devices/$phone/draftInvite '{"convoId":"'$convo'","dids":["'$carol'"]}
 		input:  `"deviceId": "$device"`,
 		answer: `{"session": "mlss1_AAAAAQ…", "expiresAt": "2026-11-22T10:30:00.000Z", "refreshToken": "mlsr1_AAAAAQ…", "endsAt": "2026-11-29T09:30:00.000Z"}`,
 	},
+	"deleteAttachment": {
+		repeat:  "With an `idempotencyKey` the first answer comes again, for 24 hours. Without one, and later: `AttachmentNotFound`.",
+		prepare: prepareAttachment,
+		bearer:  "alice",
+		input: `"convoId": "$convo",
+"attachmentId": "$attachment",
+"idempotencyKey": "delete-1"`,
+		answer: `{"deleted": true}`,
+	},
 	"deleteSession": {
 		repeat: "Takes no key: what has ended stays ended.",
 		bearer: "alice",
@@ -97,6 +140,27 @@ add=$(dev devices/$phone/draftInvite '{"convoId":"'$convo'","dids":["'$carol'"]}
 		bearer: "alice",
 		params: "limit=2",
 		answer: `{"records": [{"type": "…", "data": "{…}"}, "…"], "cursor": "…"}`,
+	},
+	"getAttachment": {
+		repeat: repeatQuery,
+		prepare: prepareAttachment + "\n" + prepareParts + `
+completed=$(xrpc $alice completeAttachment -d '{"convoId":"'$convo'","attachmentId":"'$attachment'"}')`,
+		command: `curl -sS -G "$mlsd/xrpc/blue.catbird.mls.getAttachment" -H "Authorization: Bearer $(token $bob getAttachment)" \
+  -d convoId=$convo -d attachmentId=$attachment -o "$work/got"
+curl -sS -D - -o /dev/null -G "$mlsd/xrpc/blue.catbird.mls.getAttachment" -H "Authorization: Bearer $(token $bob getAttachment)" \
+  -H 'Range: bytes=1000000-' -d convoId=$convo -d attachmentId=$attachment
+cmp "$work/file" "$work/got" && echo the same`,
+		answer: `HTTP/1.1 206 Partial Content
+…Content-Range: bytes 1000000-1499999/1500000
+the same`,
+	},
+	"getAttachmentStatus": {
+		repeat:  repeatQuery,
+		prepare: prepareAttachment,
+		bearer:  "alice",
+		params:  "convoId=$convo attachmentId=$attachment",
+		answer: `{"attachmentId": "0192f3a6-…", "uri": "mlsd:attachment/0192f3a6-…", "state": "uploading", "size": 1500000,
+ "partSize": 1048576, "partCount": 2, "parts": []}`,
 	},
 	"getBlocks": {
 		repeat:  repeatQuery,
@@ -124,6 +188,17 @@ add=$(dev devices/$phone/draftInvite '{"convoId":"'$convo'","dids":["'$carol'"]}
 		bearer: "bob",
 		params: "limit=50 requests=true",
 		answer: `{"conversations": [{"id": "0192f3a4-…", "request": true, "invitedBy": "did:plc:…", "…": "…"}]}`,
+	},
+	"getCursorPolicy": {
+		repeat: repeatQuery,
+		bearer: "alice",
+		answer: `{"shareCursors": "nobody"}`,
+	},
+	"getCursors": {
+		repeat: repeatQuery,
+		bearer: "alice",
+		params: "convoId=$convo",
+		answer: `{"cursors": [], "sharing": false}`,
 	},
 	"getEpoch": {
 		repeat: repeatQuery,
@@ -157,12 +232,29 @@ add=$(dev devices/$phone/draftInvite '{"convoId":"'$convo'","dids":["'$carol'"]}
 		answer: `{"keyPackages": [{"did": "did:plc:…", "keyPackage": "AAEABQ…", "cipherSuite": "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519",
   "keyPackageRef": "6a2f…", "deviceId": "6b1f…", "lastResort": false, "claimExpiresAt": "2026-11-22T10:00:00.123Z"}]}`,
 	},
+	"getLogHead": {
+		repeat: "It changes nothing. Each call signs anew.",
+		bearer: "alice",
+		params: "convoId=$convo senders=$alice",
+		answer: `{"head": "did:web:…/0192f3a4-…\n1\n…", "keys": ["did:web:…+…+A…"], "senders": [{"did": "did:plc:…", "salt": {"$bytes": "…"}, "tag": {"$bytes": "…"}}]}`,
+	},
+	"getLogProof": {
+		repeat: repeatQuery,
+		bearer: "alice",
+		params: "convoId=$convo seq=1 size=1",
+		answer: `{"hashes": [], "leaf": {"$bytes": "…"}}`,
+	},
 	"getMessages": {
 		repeat: repeatQuery,
 		bearer: "bob",
 		params: "convoId=$convo sinceSeq=0 messageType=all limit=50",
 		answer: `{"messages": [{"id": "0192f3a5-…", "convoId": "0192f3a4-…", "sender": "did:plc:…", "ciphertext": {"$bytes": "AAEAAh…"}, "epoch": 1, "seq": 1,
   "createdAt": "2026-11-22T09:30:00.123Z", "messageType": "application"}], "lastSeq": 1}`,
+	},
+	"getReportKey": {
+		repeat: repeatQuery,
+		bearer: "bob",
+		answer: `{"keyId": "…", "publicKey": {"$bytes": "…"}, "algorithm": "HPKE-Base-X25519-HKDF-SHA256-AES-256-GCM"}`,
 	},
 	"getSubscriptionTicket": {
 		repeat: "Takes no key: each call makes another ticket.",
@@ -215,6 +307,14 @@ two=$(dev devices/$phone/draftPublish)`,
 "idempotencyKey": "batch-1"`,
 		answer: `{"results": [{"keyPackageRef": "6a2f…", "status": "published"}, {"keyPackageRef": "91c0…", "status": "published"}]}`,
 	},
+	"putAttachmentPart": {
+		repeat:  "Takes no key: the part with the same bytes again changes nothing. Once the attachment is complete the answer is that of the stored part.",
+		prepare: prepareAttachment,
+		command: `curl -sS "$mlsd/xrpc/blue.catbird.mls.putAttachmentPart?convoId=$convo&attachmentId=$attachment&part=1" \
+  -H "Authorization: Bearer $(token $alice putAttachmentPart)" -H 'Content-Type: application/octet-stream' \
+  --data-binary @<(head -c 1048576 "$work/file")`,
+		answer: `{"part":1,"sha256":"…"}`,
+	},
 	"refreshSession": {
 		repeat:  "Takes no key. For two minutes a repetition gets the first answer, byte for byte. Later it ends the session: two clients have its refresh token.",
 		prepare: `bought=$(xrpc $alice createSession -d '{"deviceId":"'$device'"}')`,
@@ -231,6 +331,18 @@ two=$(dev devices/$phone/draftPublish)`,
 "idempotencyKey": "push-1"`,
 		answer: `{"secret": "…", "state": "pending"}`,
 	},
+	"reportConvo": {
+		repeat: "With an `idempotencyKey` the first answer comes again, for 24 hours. Without one, and later, the bytes are the guard: the same sealed bytes are the same report.",
+		prepare: `key=$(xrpc $bob getReportKey)
+sealed=$(head -c 400 /dev/urandom | base64 | tr -d '\n=')  # an app seals its report with HPKE: see REPORTS.md`,
+		bearer: "bob",
+		input: `"convoId": "$convo",
+"reason": "harassment",
+"sealedReport": {"\$bytes": "$sealed"},
+"keyId": $(part keyId "$key"),
+"idempotencyKey": "report-1"`,
+		answer: `{"reportId": "0192f3a5-…", "reportedAt": "2026-11-22T09:30:00.123Z"}`,
+	},
 	"sendMessage": {
 		repeat:  "With an `idempotencyKey`, or with the same bytes, the first answer comes again as long as the message is kept. The same bytes under another key are another message.",
 		prepare: `message=$(dev devices/$phone/encrypt '{"convoId":"'$convo'","text":"how are you?"}')`,
@@ -241,6 +353,21 @@ two=$(dev devices/$phone/draftPublish)`,
 "ciphertext": $(part ciphertext "$message"),
 "idempotencyKey": "message-2"`,
 		answer: `{"messageId": "0192f3a5-…", "receivedAt": "2026-11-22T09:30:00.123Z", "seq": 2, "epoch": 1}`,
+	},
+	"sendSignal": {
+		repeat:  "Takes no key and keeps nothing. Do not repeat it: a signal that got lost is old.",
+		prepare: `typing=$(dev devices/$phone/encrypt '{"convoId":"'$convo'","text":"{\"typing\":true}"}')`,
+		bearer:  "alice",
+		input: `"convoId": "$convo",
+"payload": $(part ciphertext "$typing")`,
+		answer: `{"carried": true}`,
+	},
+	"setCursorPolicy": {
+		repeat: repeatState,
+		bearer: "bob",
+		input: `"shareCursors": "members",
+"idempotencyKey": "cursors-1"`,
+		answer: `{"shareCursors": "members"}`,
 	},
 	"setInvitationPolicy": {
 		repeat: repeatState,
@@ -259,6 +386,24 @@ data: {"by":"did:plc:…","change":"joined","convoId":"…","createdAt":"…","c
 event: messageEvent
 id: …
 data: {"cursor":"…","message":{"ciphertext":{"$bytes":"AAEAAh…"},"convoId":"…","messageType":"application",…}}`,
+	},
+	"reportCommit": {
+		repeat:  "Takes no key. An account reports a commit once: a repetition changes nothing.",
+		prepare: `rotation=$(dev devices/$phone/commit '{"convoId":"'$convo'"}')  # a commit by Alice, which Bob cannot process`,
+		bearer:  "bob",
+		input: `"convoId": "$convo",
+"epoch": 2,
+"reason": "undecryptable"`,
+		answer: `{"recorded": true, "disputed": false}`,
+	},
+	"reportEpoch": {
+		repeat:  "Takes no key. The newest report of an account counts, so a repetition changes nothing.",
+		prepare: `hash=$(head -c 32 /dev/zero | base64)  # SHA-256 of the epoch_authenticator that the MLS library has`,
+		bearer:  "alice",
+		input: `"convoId": "$convo",
+"epoch": 1,
+"authenticatorHash": {"\$bytes": "$hash"}`,
+		answer: `{"recorded": true, "agreeing": 1, "forked": false, "disputed": false}`,
 	},
 	"submitCommit": {
 		repeat:  repeatCommit,
@@ -296,7 +441,7 @@ data: {"cursor":"…","message":{"ciphertext":{"$bytes":"AAEAAh…"},"convoId":"
 		bearer: "alice",
 		input: `"convoId": "$convo",
 "seq": 1`,
-		answer: `{"seq": 1}`,
+		answer: `{"seq": 1, "delivered": 1}`,
 	},
 	"withdrawKeyPackages": {
 		repeat: "With an `idempotencyKey` the first answer comes again, for 24 hours. Without one, and later, a KeyPackage is withdrawn once: `withdrawn: 0`.",

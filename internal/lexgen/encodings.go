@@ -57,11 +57,11 @@ var encodingRules = []struct {
 var encodingsByName = func() map[string]encoding {
 	all := map[string]encoding{idempotencyKeyField: encodingKey}
 	for e, names := range map[encoding]string{
-		encodingHex:      "groupId successorGroupId keyPackageRef keyPackageRefs hash deviceId",
-		encodingID:       "convoId convoIds messageId id erasureId",
+		encodingHex:      "groupId successorGroupId keyPackageRef keyPackageRefs hash deviceId keyId sha256",
+		encodingID:       "convoId convoIds messageId id erasureId reportId attachmentId",
 		encodingPosition: "cursor position sinceMessage",
 		encodingSecret:   "session refreshToken ticket confirmationToken secret",
-		encodingText:     "description name errorDetails embedType error message info reaction topic type data token url",
+		encodingText:     "description name errorDetails embedType error message info reaction topic type data token url algorithm head keys logHead failure",
 	} {
 		for _, name := range strings.Fields(names) {
 			all[name] = e

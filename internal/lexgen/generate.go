@@ -31,6 +31,20 @@ type method struct {
 // eventStream is the encoding of server-sent events.
 const eventStream = "text/event-stream"
 
+// anyBytes is the encoding of bodies that are bytes, and not JSON.
+const anyBytes = "*/*"
+
+// isBytes reports whether a body is bytes, which the handler reads or writes itself.
+func isBytes(b *lexicon.SchemaBody) bool { return b != nil && b.Encoding == anyBytes }
+
+// jsonBody returns a body that is not bytes, or nil.
+func jsonBody(b *lexicon.SchemaBody) *lexicon.SchemaBody {
+	if isBytes(b) {
+		return nil
+	}
+	return b
+}
+
 // streams reports whether the answer is a stream of events.
 func (m *method) streams() bool {
 	return m.messages != nil || m.output != nil && m.output.Encoding == eventStream
@@ -301,7 +315,7 @@ func (g *source) method(m *method, claim func(string) error) error {
 		suffix, what string
 		body         *lexicon.SchemaBody
 	}{{"Input", "input", m.input}, {"Output", "output", m.output}} {
-		if b.body == nil || b.body.Encoding == eventStream {
+		if jsonBody(b.body) == nil || b.body.Encoding == eventStream {
 			continue
 		}
 		name := m.base + b.suffix

@@ -26,13 +26,17 @@ var purposes = []struct {
 	methods []string
 }{
 	{"Convos", []string{"createConvo", "getConvos", "getConvo", "addMembers", "leaveConvo"}},
-	{"Messages", []string{"sendMessage", "getMessages", "updateCursor"}},
-	{"Commits", []string{"submitCommit", "processExternalCommit", "getCommits", "getEpoch", "getGroupInfo"}},
+	{"Messages", []string{"sendMessage", "getMessages"}},
+	{"Signals and cursors", []string{"sendSignal", "updateCursor", "getCursors", "setCursorPolicy", "getCursorPolicy"}},
+	{"Attachments", []string{"createAttachment", "putAttachmentPart", "completeAttachment", "getAttachmentStatus", "getAttachment", "deleteAttachment"}},
+	{"Commits", []string{"submitCommit", "processExternalCommit", "getCommits", "getEpoch", "getGroupInfo", "reportEpoch", "reportCommit"}},
+	{"Proofs of the log", []string{"getLogHead", "getLogProof"}},
 	{"KeyPackages", []string{"publishKeyPackages", "publishKeyPackage", "getKeyPackages", "getKeyPackageStats", "withdrawKeyPackages"}},
 	{"Welcomes", []string{"getWelcome", "confirmWelcome"}},
 	{"Events", []string{"getSubscriptionTicket", "subscribeConvoEvents", "streamConvoEvents"}},
 	{"Push", []string{"registerPushTarget", "unregisterPushTarget"}},
 	{"Requests and blocks", []string{"acceptConvo", "blockActor", "unblockActor", "getBlocks", "setInvitationPolicy", "getInvitationPolicy"}},
+	{"Reports of abuse", []string{"getReportKey", "reportConvo"}},
 	{"Sessions", []string{"createSession", "refreshSession", "deleteSession"}},
 	{"The account's data", []string{"exportMyData", "eraseMyAccount"}},
 }
@@ -139,6 +143,10 @@ func (p *page) output(m *method) error {
 // body writes an input or an output.
 func (p *page) body(title string, b *lexicon.SchemaBody) error {
 	if b == nil {
+		return nil
+	}
+	if isBytes(b) {
+		p.p("## %s\n\nBytes, as `application/octet-stream`: no JSON.\n", title)
 		return nil
 	}
 	switch s := b.Schema.Inner.(type) {

@@ -62,6 +62,10 @@ type Method struct {
 	Errors []string
 	// HasInput says that the method has a body. It is JSON.
 	HasInput bool
+	// BytesIn says that the body is bytes. The handler reads it.
+	BytesIn bool
+	// BytesOut says that the answer is bytes. The handler says where they come from.
+	BytesOut bool
 	// Streams says that the answer is a stream of events. The handler writes it.
 	Streams bool
 }
@@ -116,8 +120,8 @@ func (m *method) literal() string {
 	for i, e := range m.errors {
 		names[i] = "Err" + e.Name
 	}
-	return fmt.Sprintf("{NSID: NSID%s, Kind: %s, HasInput: %t, Streams: %t, Errors: []string{%s}}",
-		m.base, m.kind, m.input != nil, m.streams(), strings.Join(names, ", "))
+	return fmt.Sprintf("{NSID: NSID%s, Kind: %s, HasInput: %t, BytesIn: %t, BytesOut: %t, Streams: %t, Errors: []string{%s}}",
+		m.base, m.kind, jsonBody(m.input) != nil, isBytes(m.input), isBytes(m.output), m.streams(), strings.Join(names, ", "))
 }
 
 func (m *method) signature() []string {
@@ -125,7 +129,7 @@ func (m *method) signature() []string {
 	if m.params != nil {
 		args = append(args, "p *"+m.base+"Params")
 	}
-	if m.input != nil {
+	if jsonBody(m.input) != nil {
 		args = append(args, "in *"+m.base+"Input")
 	}
 	return args
@@ -139,7 +143,7 @@ func (g *source) call(m *method) {
 		g.p("if err != nil { return err }")
 		args = append(args, "p")
 	}
-	if m.input != nil {
+	if jsonBody(m.input) != nil {
 		g.p("in, err := Decode%sInput(body)", m.base)
 		g.p("if err != nil { return err }")
 		args = append(args, "in")

@@ -21,13 +21,14 @@ const (
 // lexicon, one with the error names, one with the list of procedures. A lexicon becomes an enum
 // without cases, so that its definitions' names need not differ from those of others.
 //
-// The subscription is left out: the client reads the same events from streamConvoEvents.
+// The subscription is left out: the client reads the same events from streamConvoEvents. So are the
+// methods whose bodies are bytes.
 func generateSwift(set schemas) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	var methods []*method
 	for _, sf := range set {
 		m := methodOf(sf)
-		if m != nil && m.kind == "Subscription" {
+		if m != nil && (m.kind == "Subscription" || isBytes(m.input) || isBytes(m.output)) {
 			continue
 		}
 		if m != nil {

@@ -110,8 +110,13 @@ func arrayType(name string, s lexicon.SchemaArray) (goType, error) {
 		return el, errUnsupported("an array of arrays", name)
 	}
 	min, max, _ := strings.Cut(limits(s.MinLength, s.MaxLength), ", ")
+	appendCBOR := ""
+	if el.appendCBOR != "" {
+		appendCBOR = fmt.Sprintf("lexcodec.AppendCBORArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendCBOR, "dst", el.pointee("v")))
+	}
 	return goType{
-		name: "[]" + el.name, nilable: true, element: &el, min: min, max: max,
+		appendCBOR: appendCBOR,
+		name:       "[]" + el.name, nilable: true, element: &el, min: min, max: max,
 		decode:  fmt.Sprintf("lexcodec.Array(d, %s, %s, func(d *lexcodec.Decoder) %s { return %s })", min, max, el.name, el.decode),
 		appendf: fmt.Sprintf("lexcodec.AppendArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendf, "dst", el.pointee("v"))),
 	}, nil

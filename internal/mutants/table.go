@@ -148,6 +148,10 @@ var mutants = []mutant{
 	}`}}},
 	{"WAL that is not flushed is forgotten", "internal/standby.TestCommitsDoNotWaitForTheDisk", []edit{
 		{"internal/standby.flushed", `WHEN 'off'`, `WHEN 'no'`}}},
+	{"a standby is asked whose account may not read", "internal/standby.TestAccountWithoutRights", []edit{
+		{"internal/standby.session.failed", `s.deny()`, ``}}},
+	{"a read that is repeated costs nothing on the standby", "TestRepeatedReadIsChargedOnce", []edit{
+		{"api.Server.read", `max(dearest, cl.spent)`, `cl.spent`}}},
 	{"a promoted standby is read", "internal/standby.TestStandbyIsPromoted", []edit{
 		{"internal/standby.session.lacks", `if !standby {`, `if false {`}}},
 	{"a standby of the primary before is read", "internal/standby.TestStandbyOfThePrimaryBefore", []edit{
@@ -412,17 +416,51 @@ var mutants = []mutant{
 	// Cursors
 	{"a cursor goes back", "convos.TestCursorsTogether", []edit{
 		{"convos/movecursors.sql", `a.furthest > a.cursor_seq`, `a.furthest <> a.cursor_seq`},
-		{"convos/movecursors.sql", `m.cursor_seq < h.furthest`, `m.cursor_seq <> h.furthest`}}},
+		{"convos/movecursors.sql", `m.cursor_seq < h.furthest`, `m.cursor_seq <> h.furthest`},
+		{"convos/movecursors.sql", `greatest(m.cursor_seq, h.furthest)`, `h.furthest`}}},
+	{"what was delivered goes back", "convos.TestCursorsTogether", []edit{
+		{"convos/movecursors.sql", `a.furthest_delivered > greatest(a.cursor_seq, a.delivered_seq)`, `a.furthest_delivered <> greatest(a.cursor_seq, a.delivered_seq)`},
+		{"convos/movecursors.sql", `greatest(m.cursor_seq, m.delivered_seq) < h.furthest_delivered`, `greatest(m.cursor_seq, m.delivered_seq) <> h.furthest_delivered`},
+		{"convos/movecursors.sql", `greatest(m.delivered_seq, h.furthest_delivered)`, `h.furthest_delivered`}}},
+	{"a cursor is shown without consent", "convos.TestShownCursors", []edit{
+		{"convos/movecursors.sql", `AND EXISTS (SELECT FROM cursor_policies WHERE did = a.did)`, ``}}},
+	{"a request's cursor is shown", "convos.TestShownCursors", []edit{
+		{"convos/movecursors.sql", `requested_at IS NULL AND EXISTS`, `EXISTS`}}},
 	{"a stranger's cursor", "convos.TestCursorRefusals", []edit{
 		{"convos/movecursors.sql", `c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'`, `c.id IS NULL THEN 'convo-not-found' WHEN m.did IS NULL THEN 'not-member'`}}},
 	{"a cursor ahead of the log", "convos.TestCursorRefusals", []edit{
-		{"convos/movecursors.sql", `a.seq > c.last_seq`, `a.seq > c.last_seq + 1`}}},
+		{"convos/movecursors.sql", `greatest(a.seq, a.delivered) > c.last_seq`, `greatest(a.seq, a.delivered) > c.last_seq + 1`}}},
 	{"a refused cursor counts", "convos.TestCursorsTogether", []edit{
-		{"convos/movecursors.sql", `FILTER (WHERE status = 'moved')`, ``}}},
+		{"convos/movecursors.sql", `max(seq) FILTER (WHERE status = 'moved')`, `max(seq)`}}},
 	{"a busy cursor is waited for", "convos.TestBusyCursor", []edit{
 		{"convos/movecursors.sql", `FOR NO KEY UPDATE SKIP LOCKED`, `FOR NO KEY UPDATE`}}},
 	{"poison for all (cursors)", "convos.TestPoisonedCursor", []edit{
 		{"convos.Cursors.Update", `case err != nil, r.status == cursorBusy:`, `case r.status == cursorBusy:`}}},
+
+	{"cursors are seen without sharing", "TestGetCursors", []edit{
+		{"consent/cursors.sql", `AND EXISTS (SELECT FROM cursor_policies WHERE did = $2)`, ``}}},
+	{"a block hides no cursor", "TestGetCursors", []edit{
+		{"consent/cursors.sql", `AND NOT EXISTS (SELECT FROM blocks WHERE did = m.did AND blocked_did = $2)`, ``}}},
+
+	// Signals
+	{"a signal reaches who has blocked its sender", "events.TestSignalsReachConnectedMembers", []edit{
+		{"events.Signals.deliverPayload", `if slices.Contains(signal.Hidden, did) {`, `if slices.Contains(signal.Hidden, did) && did == signal.Sender {`}}},
+	{"signals fill the buffers", "events.TestSignalsLeaveSpaceForEvents", []edit{
+		{"events.Subscription.offerSignal", `2*(s.queued+e.cost()) > s.hub.buffer`, `s.queued+e.cost() > s.hub.buffer`}}},
+	{"a busy node delivers signals", "events.TestSignalsAreDroppedFirst", []edit{
+		{"events.Signals.deliver", `case s.busy():`, `case subscriptions < 0:`}}},
+	{"who shares no more is still seen", "TestViewersAfterWithdrawal", []edit{
+		{"consent.Viewers.See", `v.sharing[mover] && `, ``}}},
+	{"one caller takes all signals", "events.TestOneCallerCannotTakeAllSignals", []edit{
+		{"events.Signals.take", `limitOf(s.ofCaller, signal.Sender, `, `limitOf(s.ofCaller, syntax.DID(signal.ConvoID.String()), `}}},
+	{"one convo takes all signals", "events.TestLimitsOfSignals", []edit{
+		{"events.Signals.take", `limitOf(s.ofConvo, signal.ConvoID, `, `limitOf(s.ofConvo, uuid.New(), `}}},
+	{"a former member signals", "TestRefusedSignals", []edit{
+		{"messages.AuthoriseSignal", `case left:`, `case left && closed:`}}},
+	{"a signal of another group", "TestRefusedSignals", []edit{
+		{"messages.AuthoriseSignal", `!bytes.Equal(group, s.GroupID)`, `len(group) == 0`}}},
+	{"a moved cursor goes back", "events.TestMovedCursors", []edit{
+		{"events.Signals.Moved", `max(m.Read, before.Read)`, `m.Read`}}},
 
 	// KeyPackages
 	{"double-claim", "TestDoubleClaim", []edit{
@@ -673,8 +711,8 @@ var mutants = []mutant{
 		{"messages/append.sql", `OR NOT EXISTS (SELECT FROM schema_support WHERE version = 28)`, ``}}},
 	{"a proposal loses its place", "messages.TestSharedRows", []edit{
 		{"messages/append.sql", `WHEN EXISTS (SELECT FROM appended WHERE kind <> 1) OR NOT`, `WHEN kind <> 1 OR NOT`}}},
-	{"shared rows are allowed at once", "events.TestSharedRowsAreAllowed", []edit{
-		{"events.Sequencer.allowSharedRows", `allowed := s.alone && !older`, `allowed := !older`}}},
+	{"what older nodes do not know is allowed at once", "events.TestAwaitedIsRequired", []edit{
+		{"events.Sequencer.requireAwaited", `allowed := s.alone && !older`, `allowed := !older`}}},
 	{"a new hub does not remember what is not indexed", "events.TestHubRemembersWhatIsNotIndexed", []edit{
 		{"events.Hub.remember", `from < s.head`, `from < 0`}}},
 	{"the index goes on over the end of a day", "events.TestIndex", []edit{
@@ -687,6 +725,12 @@ var mutants = []mutant{
 		{"events.catchUp.find", `c.waits = c.position >= indexed && !remembered`, `c.waits = false`}}},
 	{"several sequencers beside a node that knows one", "events.TestOldNodesForbidSequencers", []edit{
 		{"events.checkNodes", `n.Schema < sequencersSchema`, `n.Schema > 1<<30`}}},
+	{"several sequencers beside a node that is not recorded yet", "events.TestOldNodesForbidSequencers", []edit{
+		{"events.sequencerGroup.checkAllNodes", `case !settled:`, `case !settled && settled:`}}},
+	{"who subscribes at an idle hub gets what was there before", "events.TestSubscribeAtIdleHub", []edit{
+		{"events.Subscription.start", `s.position = max(before, now.head)`, `s.position = before`}}},
+	{"an idle hub leaves events unread for its first subscription", "events.TestHubReadsForItsSubscriptions", []edit{
+		{"events.Hub.due", `len(h.all) > 0 && h.grown.Load() > h.head`, `len(h.all) > 1 && h.grown.Load() > h.head`}}},
 	{"the floor rises over another sequencer's rows", "events.TestFloorOfSeveral", []edit{
 		{"events.Sequencer.raiseFloor", `WHERE NOT EXISTS (SELECT FROM outbox WHERE id > floor AND id <= $1)`, ``}}},
 	{"a sequencer goes on with the old number", "events.TestSequencerNoticesChange", []edit{
@@ -955,6 +999,46 @@ var mutants = []mutant{
 		{"internal/sessions.Service.apply", `s.tell(id)`, ``}}},
 	{"a stream outlives its bearer", "TestStreamEndsWithItsBearer", []edit{
 		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
+	// Reports of abuse
+	{"a stranger reports", "TestWhoReports", []edit{
+		{"reports.mayReport", `return messages.ErrConvoNotFound`, `return nil`}}},
+	{"a former member reports for ever", "TestWhoReports", []edit{
+		{"reports.mayReport", `left_at > clock_timestamp() - $3::interval`, `left_at > clock_timestamp() - 1000 * $3::interval`}}},
+	{"a wrong report tells a stranger of a convo", "TestWhoReports", []edit{
+		{"reports.Add", `if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`, `if r.KeyID != key.ID() {
+			return Receipt{}, ErrUnknownKey
+		}
+		if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`}}},
+	{"a repeated report is another one", "TestReport", []edit{
+		{"reports.Add", `sha256.Sum256(r.Sealed)`, `sha256.Sum256([]byte(uuid.NewString()))`}}},
+	{"reports fill the disk", "TestReportBytes", []edit{
+		{"reports.Add", `leastCharge) > most`, `leastCharge) > 2*most`}}},
+	{"reports are summed beside each other", "TestReportBytes", []edit{
+		{"reports.Add", `batch.Queue(lockReports)`, ``}}},
+	{"small reports cost nothing", "TestReportBytes", []edit{
+		{"reports.Add", `binding, digest[:], leastCharge).`, `binding, digest[:], 0).`}}},
+	{"closed reports fill the quota", "TestClosedReportsMakeRoom", []edit{
+		{"reports.Add", ` WHERE state = 'open'`, ``}}},
+	{"a refused report is free", "TestRefusedReportsCount", []edit{
+		{"api.handlers.ReportConvo", `full.Quota == quota.ReportBytes`, `full.Quota == ""`}}},
+	{"a repeated report takes no record", "TestRepeatedReportsTakeRecords", []edit{
+		{"api.handlers.ReportConvo", `c.quota.Give(quota.Cost{Of: quota.Reports, N: 1})`, `c.quota.Return()`}}},
+	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{
+		{"internal/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
+	{"what closed reports reveal is kept", "TestClosedReportsAreCleared", []edit{
+		{"reports.Sweeper.RunOnce", `closed_at < $1 OR (`, `(closed_at < $1 AND `}}},
+	{"a deep report is printed", "reports.TestDeepReport", []edit{
+		{"reports.Printable", `nesting(document) > maxNesting`, `nesting(document) > 10000`}}},
+	{"open reports are kept for ever", "TestReportsEnd", []edit{
+		{"reports.Sweeper.RunOnce", `WHERE reported_at < $1`, `WHERE state = 'closed' AND reported_at < $1`}}},
+	{"a report is bound to no reporter", "reports.TestSeal", []edit{
+		{"reports.Binding", `reporter.String()`, `reporter.Method()`}}},
+	{"a report commands the terminal", "reports.TestPrintable", []edit{
+		{"reports.Printable", `unicode.IsPrint(r)`, `r >= ' '`}}},
+	{"a report opens as another's", "cmd/mlsd.TestOpenReport", []edit{
+		{"reports.Sealed.Check", `!bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter))`, `len(s.Binding) != len(Binding(s.Convo, s.Reporter))`}}},
+	{"an erasure leaves the reporter", "cmd/mlsd.TestAdminAccountErase", []edit{
+		{"reports.Erase", `SET reporter = t.name`, `SET reporter = r.reporter`}}},
 	// mlsd dev
 	{"everybody reaches mlsd dev", "cmd/mlsd.TestDevRefuses", []edit{
 		{"cmd/mlsd.checkExposure", `case !expose:`, `case false:`}}},
@@ -968,4 +1052,103 @@ var mutants = []mutant{
 		{"devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
 	{"a website resets mlsd dev", "devserver.TestRoutes", []edit{
 		{"devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
+
+	// Disputes
+	{"each account has a voice in a dispute", "TestOneLiarDisputesNothing", []edit{
+		{"disputes.CountVoices", `voice := voiceOf(p.DID, creator, inviters)`, `voice := p.DID`},
+	}},
+	{"a circle of inviters has a voice", "disputes.TestCountVoices", []edit{
+		{"disputes.voiceOf", `} return "" }`, `}
+	return did
+}`},
+	}},
+	{"a single voice makes a dispute", "TestDispute", []edit{
+		{"disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
+	}},
+	{"a dispute lets ordinary commits through", "TestDispute", []edit{
+		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if !c.dispute.Caller {`},
+	}},
+	{"a dispute lets its committer go on", "TestDispute", []edit{
+		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if allowed.joins {`},
+	}},
+	{"a dispute is not told", "TestDispute", []edit{
+		{"disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
+	}},
+	{"a single member replaces the GroupInfo", "TestGroupInfoOfTheMajority", []edit{
+		{"disputes.EpochOutcome.compare", `agreeing >= fewest && agreeing > voices(false)`, `agreeing > voices(false)`},
+	}},
+	{"each dispute has ten minutes of its own", "TestTwoLiarsCannotHoldAConvo", []edit{
+		{"disputes.beginDispute", `clock_timestamp() + $6::interval - spent FROM past`, `clock_timestamp() + $6::interval FROM past`},
+	}},
+	{"helpers replace the GroupInfo", "TestHelpersDoNotReplaceTheGroupInfo", []edit{
+		{"disputes.EpochOutcome.compare", `agreeing := voices(true)`, `agreeing := out.Agreeing`},
+	}},
+	{"who came after a commit disputes it", "TestLateComersHaveNoVoice", []edit{
+		{"disputes/people.sql", `m.joined_seq < $3`, `$3::bigint > 0`},
+	}},
+	// Transparency
+	{"the sender is not in the leaf", "transparency.TestHeadIsThatOfTheLog", []edit{
+		{"transparency.load", `e.Tag = tag`, `_ = tag`}}},
+	{"expired messages take their leaves along", "transparency.TestRetentionKeepsTheTree", []edit{
+		{"messages/expire_batch.sql", `(NOT $5 OR seq`, `(NOT $5 OR true OR seq`}}},
+	{"an erased sender gets another tag", "transparency.TestErasureKeepsTheTree", []edit{
+		{"transparency.EraseSender", `SELECT $1, $3, tag FROM`, `SELECT $1, $3, sha256(tag) FROM`}}},
+	{"heads of a database whose generation has not begun", "transparency.TestWentBack", []edit{
+		{"events.Generation", `!by.is(here)`, `false`}}},
+	{"the epoch of a commit's leaf is the next one", "TestMembersVerifyTheLog", []edit{
+		{"transparency.loadEntries", `e.Epoch--`, ``}}},
+	{"waiting heads are not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"transparency/verifier.Verifier.continues", `if err != nil || ok {`, `if err != nil || ok || h.Size > 0 {`}}},
+	{"a mismatch is a lie at once", "transparency/verifier.TestEntriesReadBeforeAFailover", []edit{
+		{"transparency/verifier.Verifier.doubtUnder", `if v.s.Doubted {`, `if true {`}}},
+	// Attachments
+	{"an attachment of before is read by who joined later", "TestAttachmentReaders", []edit{
+		{"attachments.find", `a.Seq < w.First`, `a.Seq < 0`}}},
+	{"the content of an attachment is not compared", "TestAttachmentOtherContent", []edit{
+		{"attachments.check.work", `[sha256.Size]byte(c.hash.Sum(nil)) != c.a.SHA256`, `c.hash == nil`}}},
+	{"an old holder completes an attachment", "TestAttachmentTakeover", []edit{
+		{"attachments.check.progress", `tag.RowsAffected() == 0`, `tag.RowsAffected() > 1`},
+		{"idem.Store.finish", `AND fence = $5 AND state = 'processing'`, `AND fence >= $5`},
+		{"attachments.check.complete", `WHERE id = $1 AND state = 'checking' AND fence = $2`, `WHERE id = $1 AND fence >= $2`}}},
+	{"what was checked is checked again", "TestAttachmentTakeover", []edit{
+		{"attachments.check.begin", `if digest == nil {`, `if c.checked = 0; true {`}}},
+	{"a message names an attachment that is not complete", "TestAttachment", []edit{
+		{"attachments.CanName", `a.State != Complete`, `a.State == Failed`}}},
+	{"a repeated message opens its attachment to later members", "TestAttachmentReaders", []edit{
+		{"attachments.Name", `SET seq = greatest(seq, $3)`, `SET seq = greatest(seq, (SELECT last_seq FROM convos WHERE id = $2) + 0 * $3)`},
+		{"attachments.Name", `AND (seq < $3 OR kept_from < $4)`, `AND $4::timestamptz IS NOT NULL`}}},
+	{"downloads are not charged", "TestDownloadIsCharged", []edit{
+		{"api.Server.download", `int(sent/unitBytes)`, `0`}}},
+	{"a download takes the memory of small answers", "TestDownloadsHaveTheirOwnMemory", []edit{
+		{"api.Server.call", `pool = s.memory.downloads`, `pool = s.memory.smallAnswers`}}},
+	{"a retry of a message is refused for its attachment", "TestAttachment", []edit{
+		{"api.handlers.SendMessage", `		if unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+			return err
+		}`, `
+		if unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+			return err
+		}
+	if unfit != nil {
+		return unfit
+	}`}}},
+	{"a late part changes what was checked", "TestAttachmentTakeover", []edit{
+		{"attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
+	{"the sweeper deletes what other databases have", "TestAttachmentSweep", []edit{
+		{"attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.after, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.after, sweepObjects)`}}},
+	{"what was signed can be rewritten", "transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"transparency/verifier.Verifier.extends", `if err != nil || ok {`, `if err != nil || ok || true {`}}},
+	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
+	{"a member's head under another key is no finding", "transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"transparency/verifier.Verifier.unknownKey", `if hash == 0 {`, `if hash != 0 {`}}},
+	{"a tag needs no salt", "transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
+	{"heads while old nodes run", "transparency.TestNoHeadsWhileOldNodesRun", []edit{
+		{"transparency.Service.begun", `if !ready {`, `if false {`}}},
+	{"a second head of a log that was changed", "transparency.TestNoHeadOfAnotherLog", []edit{
+		{"transparency.Service.keepsPromise", `if root != h.Root {`, `if root != h.Root && h.Size < 0 {`}}},
+	{"stored leaves are replaced", "transparency.TestStoredLeavesStay", []edit{
+		{"transparency.compareTile", `if err == nil && !same {`, `if false {`}}},
+	{"a head says more than the event", "transparency.TestRiding", []edit{
+		{"transparency.Service.RidingOn", `t.head.Size > seq ||`, ``}}},
 }

@@ -104,9 +104,11 @@ func (p *Pair) start(ctx context.Context, i int) (err error) {
 	if i == StandbyServer {
 		settings["primary_conninfo"] = p.upstream
 	}
-	p.servers[i], err = localpg.Start(ctx, localpg.Config{
-		DataDir: p.dirs[i], DownloadDir: filepath.Join(filepath.Dir(p.dirs[i]), "pgbin"), Settings: settings,
-	})
+	downloads, err := downloadDir()
+	if err != nil {
+		return err
+	}
+	p.servers[i], err = localpg.Start(ctx, localpg.Config{DataDir: p.dirs[i], DownloadDir: downloads, Settings: settings})
 	return err
 }
 

@@ -3,6 +3,7 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,9 +32,13 @@ func startPrivate(ctx context.Context) (*privateServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	downloads, err := downloadDir()
+	if err != nil {
+		return nil, err
+	}
 	pg, err := localpg.Start(ctx, localpg.Config{
 		DataDir:     dir,
-		DownloadDir: filepath.Join(filepath.Dir(dir), "pgbin"), // shared by all processes
+		DownloadDir: downloads,
 		Settings: map[string]string{
 			"fsync":                      "off",
 			"full_page_writes":           "off",
@@ -41,6 +46,7 @@ func startPrivate(ctx context.Context) (*privateServer, error) {
 			"max_connections":            "400",
 			"shared_buffers":             "32MB",
 			"checkpoint_timeout":         "1h",
+			"max_wal_size":               "128MB", // it is possibly in memory
 			"autovacuum_naptime":         "10min", // a database exists for seconds only
 			"dynamic_shared_memory_type": "mmap",  // /dev/shm has 64 MB in many containers
 		},
@@ -78,9 +84,37 @@ func claimDir() (_ string, _ *os.File, err error) {
 	return dir, lock, err
 }
 
+const (
+	memoryDir   = "/dev/shm"
+	leastMemory = 4 << 30 // bytes that must be free in memoryDir
+)
+
+// parentDir returns the directory for what tests store: in memory, if there is enough. A database is
+// some hundred files, and to make them on a disk takes most of the time of a short test. TMPDIR names
+// another directory. Benchmarks use the disk: some fill it, and some measure it.
+func parentDir() string {
+	var fs syscall.Statfs_t
+	bench := flag.Lookup("test.bench")
+	switch {
+	case os.Getenv("TMPDIR") != "", bench != nil && bench.Value.String() != "":
+	case syscall.Statfs(memoryDir, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= leastMemory:
+		return memoryDir
+	}
+	return os.TempDir()
+}
+
+// downloadDir returns where a PostgreSQL is kept that was downloaded, for all processes.
+func downloadDir() (string, error) {
+	base, err := dirOfUser(os.TempDir())
+	return filepath.Join(base, "pgbin"), err
+}
+
 // baseDir returns the directory with the servers of all test processes of this user.
-func baseDir() (string, error) {
-	base := filepath.Join(os.TempDir(), "mlsd-pgtest-"+strconv.Itoa(os.Geteuid()))
+func baseDir() (string, error) { return dirOfUser(parentDir()) }
+
+// dirOfUser makes a directory of this user in parent, unless it is there.
+func dirOfUser(parent string) (string, error) {
+	base := filepath.Join(parent, "mlsd-pgtest-"+strconv.Itoa(os.Geteuid()))
 	if err := os.Mkdir(base, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}

@@ -119,6 +119,7 @@ type Counter struct {
 	limits  [kinds][resources]int64
 	names   [kinds][resources]string
 	open    int64 // limit of open invitations
+	reports int64 // limit of the bytes of reports that are open
 	limited bool  // any limit by day is set
 
 	seed    maphash.Seed
@@ -147,7 +148,7 @@ func OnUse(f func(quota string, share float64)) Option { return func(c *Counter)
 // New returns a counter on db.
 func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *Counter {
 	c := &Counter{
-		db: db, log: log, now: time.Now, use: func(string, float64) {}, names: storedNames(), open: limits[OpenInvitations],
+		db: db, log: log, now: time.Now, use: func(string, float64) {}, names: storedNames(), open: limits[OpenInvitations], reports: limits[ReportBytes],
 		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: make(chan struct{}, 1),
 	}
 	for k := range c.limits {

@@ -18,12 +18,14 @@ type Resource int
 
 // Resources that are counted by day.
 const (
-	Messages    Resource = iota // entries of logs: messages, proposals, commits
-	Bytes                       // of stored MLS objects and idempotency records
-	Convos                      // that were created
-	Strangers                   // that were invited: they share no convo with the inviter
-	Records                     // idempotency records
-	KeyPackages                 // that were published
+	Messages        Resource = iota // entries of logs: messages, proposals, commits
+	Bytes                           // of stored MLS objects and idempotency records
+	Convos                          // that were created
+	Strangers                       // that were invited: they share no convo with the inviter
+	Records                         // idempotency records
+	KeyPackages                     // that were published
+	Reports                         // of abuse
+	AttachmentBytes                 // of announced attachments
 	resources
 )
 
@@ -31,8 +33,17 @@ const (
 const (
 	ConvoBytes      = "convo-bytes-per-day"
 	OpenInvitations = "open-invitations"
+	ReportBytes     = "report-bytes"
 	// AddressShare is how many times the quotas of a DID one address has.
 	AddressShare = "address-share"
+)
+
+const (
+	// LargestReport is the size of the largest report of abuse, in bytes.
+	LargestReport = 256 << 10
+	// reportShare is the part of ReportBytes that one address can fill in a day: a tenth. With more of
+	// it, one person with many DIDs could stop everybody's reports.
+	reportShare = 10
 )
 
 // addressPrefix makes the name of an address's quota from that of a DID's.
@@ -50,14 +61,17 @@ type Quota struct {
 // All returns the table of quotas. Those of resources come first, in the order of the resources.
 func All() []Quota {
 	return []Quota{
-		Messages:    {"messages-per-day", "MLSD_QUOTA_MESSAGES", 50_000, false, "messages, proposals and commits of one DID in a day"},
-		Bytes:       {"bytes-per-day", "MLSD_QUOTA_BYTES", 512 << 20, true, "bytes of MLS objects and idempotency records that one DID stores in a day"},
-		Convos:      {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
-		Strangers:   {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false, "people that one DID invites in a day and shares no convo with"},
-		Records:     {"records-per-day", "MLSD_QUOTA_RECORDS", 50_000, false, "idempotency records of one DID in a day"},
-		KeyPackages: {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false, "KeyPackages that one DID publishes in a day"},
+		Messages:        {"messages-per-day", "MLSD_QUOTA_MESSAGES", 50_000, false, "messages, proposals and commits of one DID in a day"},
+		Bytes:           {"bytes-per-day", "MLSD_QUOTA_BYTES", 512 << 20, true, "bytes of MLS objects and idempotency records that one DID stores in a day"},
+		Convos:          {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
+		Strangers:       {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false, "people that one DID invites in a day and shares no convo with"},
+		Records:         {"records-per-day", "MLSD_QUOTA_RECORDS", 50_000, false, "idempotency records of one DID in a day"},
+		KeyPackages:     {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false, "KeyPackages that one DID publishes in a day"},
+		Reports:         {"reports-per-day", "MLSD_QUOTA_REPORTS", 20, false, "reports of abuse of one DID in a day"},
+		AttachmentBytes: {"attachment-bytes-per-day", "MLSD_QUOTA_ATTACHMENT_BYTES", 1 << 30, true, "bytes of attachments that one DID announces in a day"},
 		{ConvoBytes, "MLSD_QUOTA_CONVO_BYTES", 4 << 30, true, "bytes of messages in one convo in a day"},
 		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false, "invitations that one person has not accepted, when a stranger invites it"},
+		{ReportBytes, "MLSD_QUOTA_REPORT_BYTES", 1 << 30, true, "bytes of open reports of abuse, of all DIDs together; as many again of closed ones"},
 		{AddressShare, "MLSD_QUOTA_ADDRESS_SHARE", 200, false, "how many times the daily quotas of a DID one address has (IPv6: its /64)"},
 	}
 }
@@ -103,7 +117,11 @@ func (l Limits) of(k subjectKind, r Resource) int64 {
 	case didSubject:
 		return l[All()[r].Name]
 	case addressSubject:
-		return l.ofAddress(l[All()[r].Name])
+		limit := l.ofAddress(l[All()[r].Name])
+		if most := l[ReportBytes]; r == Reports && most != 0 {
+			limit = min(limit, max(l[All()[r].Name], most/reportShare/LargestReport))
+		}
+		return limit
 	}
 	if r == Bytes {
 		return l[ConvoBytes]
@@ -129,29 +147,37 @@ func Names() (names []string) {
 			}
 		}
 	}
-	return append(names, OpenInvitations)
+	return append(names, OpenInvitations, ReportBytes)
 }
 
 // ExceededError says that a quota is used up.
 type ExceededError struct {
 	Quota       string
-	Used, Limit int64
+	Used, Limit int64         // Limit 0: both are the operator's matter
 	Resets      time.Time     // zero: at no set time
 	After       time.Duration // until a client should try again
 }
 
 // Error has a fixed form, because a PDS passes nothing else on: docs/CLIENTS.md.
 func (e *ExceededError) Error() string {
-	if e.Resets.IsZero() {
+	switch {
+	case e.Limit == 0:
+		return fmt.Sprintf("quota %s is used up", e.Quota)
+	case e.Resets.IsZero():
 		return fmt.Sprintf("quota %s is used up: %d of %d", e.Quota, e.Used, e.Limit)
 	}
 	return fmt.Sprintf("quota %s is used up: %d of %d; resets at %s", e.Quota, e.Used, e.Limit, e.Resets.UTC().Format(time.RFC3339))
 }
 
-// invitationsRetry is how long the inviter of somebody with too many open invitations waits.
-const invitationsRetry = time.Hour
+// stateRetry is how long a client waits for a quota that no day resets.
+const stateRetry = time.Hour
 
 // TooManyInvitations is the error for a person with open invitations.
 func TooManyInvitations(open, limit int64) *ExceededError {
-	return &ExceededError{Quota: OpenInvitations, Used: open, Limit: limit, After: invitationsRetry}
+	return &ExceededError{Quota: OpenInvitations, Used: open, Limit: limit, After: stateRetry}
+}
+
+// TooManyReports is the error for a report of abuse when as many are open as may be.
+func TooManyReports() *ExceededError {
+	return &ExceededError{Quota: ReportBytes, After: stateRetry}
 }

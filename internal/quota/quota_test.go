@@ -423,3 +423,21 @@ func BenchmarkMessage(b *testing.B) {
 		}
 	})
 }
+
+// One address cannot fill more than a tenth of what all reports may take in a day, however many DIDs
+// it has. Without a limit for all, it has its share as of other quotas.
+func TestReportsOfAnAddress(t *testing.T) {
+	t.Parallel()
+	const name = "address-reports-per-day"
+	defaults := quota.Defaults()
+	most := defaults[quota.ReportBytes]
+	if filled := defaults.ByDay()[name] * quota.LargestReport; filled > most/10 || filled < most/20 {
+		t.Errorf("an address can fill %d of %d bytes", filled, most)
+	}
+	for _, one := range []struct{ most, want int64 }{{0, 4000}, {1 << 20, 20}, {1 << 40, 4000}} {
+		defaults[quota.ReportBytes] = one.most
+		if got := defaults.ByDay()[name]; got != one.want {
+			t.Errorf("of %d bytes: %d reports, want %d", one.most, got, one.want)
+		}
+	}
+}

@@ -190,3 +190,11 @@ func (s *Spending) Invitations() (strangers bool, open int64) {
 	}
 	return s.c.limits[didSubject][Strangers] != 0, s.c.open
 }
+
+// ReportBytes is how many bytes of reports can be open, of all callers together. 0: any number.
+func (s *Spending) ReportBytes() int64 {
+	if s == nil {
+		return 0
+	}
+	return s.c.reports
+}

@@ -18,14 +18,20 @@ var (
 	// ErrNotStandby means that the server is not a standby, or not any more: it has been promoted.
 	ErrNotStandby = errors.New("it accepts writes, so it is no standby")
 
+	// ErrNoRights means that reads of the standby may not see what those of the primary see.
+	ErrNoRights = errors.New("its account may not read what the primary's account may read: use the same account, or GRANT SELECT on the primary")
+
 	errNotProven = errors.New("it has not replayed what this primary wrote when it became the primary")
 )
 
 // Check fails unless there is a standby of the primary's database. It does not ask how far that is.
-// Errors: ErrOther, ErrNotStandby, those of the connections.
+// Errors: ErrOther, ErrNotStandby, ErrNoRights, those of the connections.
 func Check(ctx context.Context, primary, standby *pgx.ConnConfig) error {
 	s := &session{}
 	err := s.connect(ctx, primary, standby)
+	if err == nil {
+		err = checkRights(ctx, s.primary, s.standby)
+	}
 	if err == nil {
 		err = pgpool.CheckSessions(ctx, s.standby)
 	}
@@ -89,6 +95,27 @@ func prove(ctx context.Context, primary, standby *pgx.Conn) error {
 		return fmt.Errorf("read the standby's generation: %w", err)
 	case there.id != here.id || !there.begun.Equal(here.begun):
 		return errNotProven
+	}
+	return nil
+}
+
+// checkRights fails if there is a table that the account of the primary's connection may read, and
+// the account of the standby's may not. Both accounts are on both servers.
+func checkRights(ctx context.Context, primary, standby *pgx.Conn) error {
+	var account string
+	if err := primary.QueryRow(ctx, `SELECT current_user`).Scan(&account); err != nil {
+		return fmt.Errorf("ask for the primary's account: %w", err)
+	}
+	var table *string
+	err := standby.QueryRow(ctx, `
+		SELECT min(relname) FROM pg_class
+		WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v')
+			AND has_table_privilege($1, oid, 'SELECT') AND NOT has_table_privilege(oid, 'SELECT')`, account).Scan(&table)
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask for the rights of the standby's account: %w", err)
+	case table != nil:
+		return fmt.Errorf("%w: the table %s", ErrNoRights, *table)
 	}
 	return nil
 }

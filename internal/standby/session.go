@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,18 +25,25 @@ type session struct {
 
 	reads context.Context // ends with the session
 	end   context.CancelFunc
+	// denied is closed when a read was refused because of the account's rights.
+	denied chan struct{}
+	deny   func()
 }
 
-// open connects to both servers. Errors: ErrOther, ErrNotStandby, errNotProven, those of the
-// connections.
+// open connects to both servers. Errors: ErrOther, ErrNotStandby, ErrNoRights, errNotProven, those of
+// the connections.
 func open(ctx context.Context, cfg Config) (*session, error) {
 	connecting, cancel := context.WithTimeout(ctx, 4*answerTime) // each server is asked twice at most
 	defer cancel()
-	s := &session{}
+	s := &session{denied: make(chan struct{})}
+	s.deny = sync.OnceFunc(func() { close(s.denied) })
 	s.reads, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	err := s.connect(connecting, cfg.Primary, cfg.Standby.ConnConfig)
 	if err == nil {
 		err = prove(connecting, s.primary, s.standby)
+	}
+	if err == nil {
+		err = checkRights(connecting, s.primary, s.standby)
 	}
 	if err == nil {
 		pool := cfg.Standby.Copy()
@@ -169,8 +177,13 @@ func (s *session) read(ctx context.Context, read func(context.Context, *pgxpool.
 	return read(reading, s.pool)
 }
 
+const insufficientPrivilege = "42501"
+
 // failed reports whether err of a read is the standby's: it is lost, it refused a statement because
 // of what it replays (40001), or it cannot run it (0A000: it does not have tables without WAL).
 func (s *session) failed(err error) bool {
+	if pgpool.Code(err) == insufficientPrivilege {
+		s.deny()
+	}
 	return s.reads.Err() != nil || pgpool.Code(err) != "" || pgpool.Unavailable(err)
 }

@@ -39,6 +39,8 @@ const (
 	// lookEvery is the time between two questions while no read waits, and between attempts to
 	// connect.
 	lookEvery = 250 * time.Millisecond
+	// rightsEvery is the time until a standby is looked at again whose account lacks rights.
+	rightsEvery = 10 * time.Second
 	// pace is the shortest time between two questions: it bounds what they cost the primary.
 	pace = time.Millisecond
 	// slowPace is the time between two questions to a standby for which no read waits any more.
@@ -160,12 +162,15 @@ func (r *Reads) Run(ctx context.Context) {
 				}
 			})
 		}
+		if errors.Is(err, ErrNoRights) {
+			pause(ctx, rightsEvery-lookEvery)
+		}
 		pause(ctx, lookEvery)
 	}
 }
 
 func stateOf(err error) state {
-	if errors.Is(err, ErrOther) || errors.Is(err, ErrNotStandby) || errors.Is(err, errNotProven) {
+	if errors.Is(err, ErrOther) || errors.Is(err, ErrNotStandby) || errors.Is(err, ErrNoRights) || errors.Is(err, errNotProven) {
 		return refused
 	}
 	return unreachable
@@ -179,6 +184,7 @@ func (r *Reads) follow(ctx context.Context, s *session) error {
 		r.mu.Lock()
 		r.asked, r.next = r.next, nil
 		r.mu.Unlock()
+		begun := time.Now()
 		late := time.AfterFunc(patience, func() { r.leave(ctx, behind, nil) })
 		lag, err := s.ask(ctx)
 		inTime := late.Stop()
@@ -191,13 +197,15 @@ func (r *Reads) follow(ctx context.Context, s *session) error {
 		} else {
 			r.leave(ctx, behind, nil)
 		}
-		pause(ctx, pace)
+		pause(ctx, min(time.Since(begun), pace))
 		if lag == 0 && !inTime {
 			continue // it has caught up just now
 		}
 		select {
 		case <-r.wake:
 		case <-look.C:
+		case <-s.denied:
+			return ErrNoRights
 		case <-ctx.Done():
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,16 +29,35 @@ type world struct {
 	db       *pgx.Conn // of the primary: another node, which writes
 	reads    *standby.Reads
 	registry *prometheus.Registry
+	log      *lines
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Pair: pgtest.NewPair(t), t: t}
+	w := &world{Pair: pgtest.NewPair(t), t: t, log: &lines{}}
 	w.db = pgtest.Session(t, w.Primary)
 	w.exec(w.db, `CREATE TABLE numbers (n bigint NOT NULL)`)
 	w.exec(w.db, `INSERT INTO numbers VALUES (0)`)
 	w.awaitReplay()
 	return w
+}
+
+// lines is a log.
+type lines struct {
+	mu  sync.Mutex // guards all
+	all strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
 }
 
 // awaitReplay waits until the standby has replayed what the primary has written.
@@ -66,7 +86,7 @@ func (w *world) read(primary, standbyURL string) {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(db.Close)
-	w.reads = standby.New(standby.Config{DB: db, Primary: config(w.t, primary).ConnConfig, Standby: config(w.t, standbyURL), Log: slog.New(slog.DiscardHandler)})
+	w.reads = standby.New(standby.Config{DB: db, Primary: config(w.t, primary).ConnConfig, Standby: config(w.t, standbyURL), Log: slog.New(slog.NewTextHandler(w.log, nil))})
 	w.registry = prometheus.NewRegistry()
 	w.reads.Register(w.registry)
 	ctx, stop := context.WithCancel(w.t.Context())
@@ -458,6 +478,39 @@ func TestUnloggedTables(t *testing.T) {
 	})
 	if err != nil || n != 7 || runs != 2 {
 		t.Errorf("%d after %d runs, %v", n, runs, err)
+	}
+}
+
+// An account of the standby that may not read everything is not used: every read would run twice.
+func TestAccountWithoutRights(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec(w.db, `CREATE ROLE reader; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader`)
+	w.awaitReplay()
+	asReader, err := url.Parse(w.Standby)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := asReader.Query()
+	query.Set("role", "reader") // the server itself admits only its superuser
+	asReader.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+	w.read(w.Primary, asReader.String())
+	w.wants(true, 0)
+	w.exec(w.db, `REVOKE SELECT ON numbers FROM reader`)
+	w.awaitState("refused")
+	repeated := w.metric("mlsd_reads_repeated_total", "")
+	for range 10 {
+		w.number()
+	}
+	if got := w.metric("mlsd_reads_repeated_total", ""); got != repeated {
+		t.Errorf("%v reads were repeated since the standby was refused", got-repeated)
+	}
+	err = standby.Check(t.Context(), config(t, w.Primary).ConnConfig, config(t, asReader.String()).ConnConfig)
+	if !errors.Is(err, standby.ErrNoRights) || !strings.Contains(err.Error(), "numbers") {
+		t.Errorf("got %v", err)
+	}
+	if lines := strings.Count(w.log.String(), "may not read"); lines != 1 {
+		t.Errorf("the log says so %d times:\n%s", lines, w.log.String())
 	}
 }
 

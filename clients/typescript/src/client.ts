@@ -6,7 +6,7 @@ import { type Clock, systemClock } from "./clock.js"
 import type { Core, Did, Envelope } from "./core.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { OutOfStepError, verdictOf, XrpcError } from "./errors.js"
-import { EventStream, type StreamEvent } from "./events.js"
+import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
 import type { LexValue } from "./json.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
@@ -18,6 +18,7 @@ import { type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./
 import { Recovery } from "./recovery.js"
 import { type Changes, get, getAll, type Store } from "./store.js"
 import type { Transport } from "./transport.js"
+import { type MemberCursor, Signals } from "./signals.js"
 import { WelcomeLostError, Welcomes } from "./welcome.js"
 import { type AddContent, type Committed } from "./write-commits.js"
 import type { CreateContent } from "./write-convos.js"
@@ -43,6 +44,13 @@ export interface ClientEvents extends OutboxEvents {
   onWelcomeLost?(convo: string, err: Error): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
+  /**
+   * A member, by its DID, has sent a signal, and is connected as this device is: {@link Client.signal}.
+   * Signals can get lost, so what they say must end by itself.
+   */
+  onSignal?(convo: string, did: string, content: Uint8Array): void
+  /** Members who share their cursors, as this person does, have moved them. */
+  onCursors?(convo: string, cursors: readonly MemberCursor[]): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -86,6 +94,7 @@ export interface Sending {
 /** A device of a person. All its methods can be called at any time, and at the same time. */
 export class Client {
   private stream: EventStream | undefined
+  private readonly signals: Signals
 
   private constructor(
     private readonly core: Core,
@@ -98,7 +107,9 @@ export class Client {
     private readonly events: ClientEvents,
     private readonly openSocket: OpenSocket | undefined,
     private readonly closing: AbortController,
-  ) {}
+  ) {
+    this.signals = new Signals(core)
+  }
 
   /** Opens the client of a device. It goes on with what an earlier life has not finished. */
   static async open(options: ClientOptions): Promise<Client> {
@@ -253,6 +264,32 @@ export class Client {
     await this.core.api.procedure(mls.updateCursor.main, { convoId: convo, seq })
   }
 
+  /** Tells the server that this device has got a convo's log up to a seq. */
+  async markDelivered(convo: string, seq: number): Promise<void> {
+    await this.core.api.procedure(mls.updateCursor.main, { convoId: convo, seq: 0, delivered: seq })
+  }
+
+  // Signals and cursors
+
+  /**
+   * Says something to the members who are connected now, such as that this person types. It is
+   * encrypted as a message is. Nobody keeps it, and it can get lost. Returns whether the server passes
+   * it on: false if it is busy, or if this device has sent many since its last message.
+   */
+  signal(convo: string, content: Uint8Array): Promise<boolean> {
+    return this.signals.send(convo, content)
+  }
+
+  /** Says who sees how far this person has read: nobody, or the members who share theirs too. */
+  shareCursors(withWhom: "nobody" | "members"): Promise<void> {
+    return this.signals.share(withWhom)
+  }
+
+  /** How far the members are who share their cursors, if this person shares its own. */
+  cursors(convo: string): Promise<MemberCursor[]> {
+    return this.signals.cursors(convo)
+  }
+
   // Joining
 
   /**
@@ -320,6 +357,7 @@ export class Client {
     this.stream ??= new EventStream(this.core, {
       onEvent: (event) => this.onEvent(event),
       onMissing: () => this.syncAll(),
+      onSignal: (signal) => this.onSignal(signal),
       onConnect: () => this.events.onConnect?.(),
       onReconnect: (err) => this.events.onReconnect?.(err),
       onStop: (err) => err instanceof XrpcError && this.events.onStop?.(err),
@@ -352,6 +390,12 @@ export class Client {
         break
     }
     this.events.onEvent?.(event)
+  }
+
+  private async onSignal(signal: SignalEvent): Promise<void> {
+    if (signal.type === "cursorEvent") return this.events.onCursors?.(signal.convoId, signal.cursors)
+    const read = await this.signals.read(signal.convoId, signal.payload)
+    if (read !== undefined) this.events.onSignal?.(signal.convoId, read.did, read.content)
   }
 
   // onWelcome joins, unless the device has joined with this Welcome: the event can come again, and the

@@ -2,7 +2,7 @@
 
 import { decodeAll } from "@atproto/lex-cbor"
 import { NoAnswerError } from "./errors.js"
-import { endOf, type Incoming, type Place, readEvent } from "./events.js"
+import { endOf, type Incoming, type Place, readEvent, readSignal } from "./events.js"
 
 /** What this package uses of a WebSocket. Those of browsers, of Node 22 and of `ws` have it. */
 export interface Socket {
@@ -80,6 +80,8 @@ function read(frame: Uint8Array): Incoming | undefined {
   if (header.op === -1) throw endOf(`${String(body.error)}: ${String(body.message ?? "")}`)
   const name = (header.t ?? "").replace(/^#/, "")
   if (name === "infoEvent") return body.name === "OutdatedCursor" ? "outdated" : undefined
+  const signal = readSignal(name, body)
+  if (signal !== undefined) return { signal }
   const event = readEvent(name, body)
   if (event === undefined) return undefined
   const place: Place = { cursor: String(body.cursor), ...(typeof body.position === "string" && { position: body.position }) }

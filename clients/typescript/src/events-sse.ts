@@ -1,7 +1,7 @@
 // Events as server-sent events, of streamConvoEvents.
 
 import { NoAnswerError } from "./errors.js"
-import { endOf, type Incoming, readEvent } from "./events.js"
+import { endOf, type Incoming, readEvent, readSignal } from "./events.js"
 import { lexParse } from "./json.js"
 
 /** The server sends something every 15 s. A connection that is silent for longer than this is dead. */
@@ -35,6 +35,9 @@ function read(block: string): Incoming | undefined {
   const name = (fields.get("event") ?? "").replace(/^#/, "")
   const body = lexParse(data) as Record<string, unknown>
   if (name === "infoEvent") return infoOf(String(body.info))
+  if (name === "typingEvent" && body.payload === undefined) return undefined // of a server that has no payloads
+  const signal = readSignal(name, body)
+  if (signal !== undefined) return { signal }
   const cursor = fields.get("id") ?? String(body.cursor)
   const event = readEvent(name, { ...body, cursor: 0 }) // the cursor is text here, and opaque
   return event && { event, place: { cursor } }

@@ -8,6 +8,7 @@ import { names } from "./records.js"
 import { type Changes, get, put } from "./store.js"
 import { serverSentEvents } from "./events-sse.js"
 import { type OpenSocket, socketEvents } from "./events-socket.js"
+import type { MemberCursor } from "./signals.js"
 import * as mls from "#lexicons"
 
 type Stream = typeof mls.subscribeConvoEvents
@@ -20,6 +21,11 @@ export type StreamEvent =
   | { readonly type: "membershipEvent"; readonly body: Placeless<mls.subscribeConvoEvents.MembershipEvent> }
   | { readonly type: "keyPackagesEvent"; readonly body: Placeless<mls.subscribeConvoEvents.KeyPackagesEvent> }
 
+/** An event that is not kept: it has no place, and comes only while this device is connected. */
+export type SignalEvent =
+  | { readonly type: "typingEvent"; readonly convoId: string; readonly payload: Uint8Array }
+  | { readonly type: "cursorEvent"; readonly convoId: string; readonly cursors: readonly MemberCursor[] }
+
 type Placeless<E> = Omit<E, "cursor" | "position" | "$type">
 
 /** A place in the stream. Both texts are opaque. */
@@ -28,8 +34,8 @@ export interface Place {
   readonly position?: string
 }
 
-/** What a connection brings: an event and its place, or that events are missing before it. */
-export type Incoming = { readonly event: StreamEvent; readonly place: Place } | "outdated"
+/** What a connection brings: an event and its place, a signal, or that events are missing before it. */
+export type Incoming = { readonly event: StreamEvent; readonly place: Place } | { readonly signal: SignalEvent } | "outdated"
 
 /** What a stream calls. It waits for each before it goes on, and stores the place after that. */
 export interface StreamHandler {
@@ -40,6 +46,8 @@ export interface StreamHandler {
    * connection is open, so nothing falls between the two.
    */
   onMissing(): Promise<void>
+  /** A signal has come. Nothing is stored for it. */
+  onSignal?(signal: SignalEvent): Promise<void>
   /** A connection is open: no event after this is missed. */
   onConnect?(): void
   /** A connection has ended, and the stream connects again. */
@@ -115,6 +123,7 @@ export class EventStream {
 
   private async take(incoming: Incoming): Promise<void> {
     if (incoming === "outdated") return this.handler.onMissing()
+    if ("signal" in incoming) return this.handler.onSignal?.(incoming.signal)
     await this.handler.onEvent(incoming.event)
     await this.store(incoming.place)
   }
@@ -192,4 +201,17 @@ export function readEvent(name: string, body: object): StreamEvent | undefined {
   if (type === undefined) return undefined
   const schema: Stream[typeof type] = mls.subscribeConvoEvents[type]
   return { type, body: schema.parse(body) } as StreamEvent
+}
+
+/** Reads an event that is not kept, by its name. */
+export function readSignal(name: string, body: Record<string, unknown>): SignalEvent | undefined {
+  if (name === "typingEvent") {
+    const { convoId, payload } = mls.subscribeConvoEvents.typingEvent.parse(body)
+    return { type: name, convoId, payload }
+  }
+  if (name === "cursorEvent") {
+    const { convoId, cursors } = mls.subscribeConvoEvents.cursorEvent.parse(body)
+    return { type: name, convoId, cursors }
+  }
+  return undefined
 }

@@ -1,6 +1,9 @@
 // A client of mlsd. See README.md.
 
 export { Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
+export {
+  Attachments, FileChangedError, type FilePointer, openFile, type SealedFile, sealFile, type TransferOptions,
+} from "./attachments.js"
 export type { Did, Envelope, Message } from "./core.js"
 export { type Clock, systemClock } from "./clock.js"
 export {
@@ -20,7 +23,8 @@ export { Locks } from "./locks.js"
 export type { LexValue } from "./json.js"
 export type { Change, Group, Header, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
 export type { Item, Thread } from "./records.js"
-export type { StreamEvent } from "./events.js"
+export type { SignalEvent, StreamEvent } from "./events.js"
+export { type MemberCursor, mostSignals } from "./signals.js"
 export type { OpenSocket, Socket } from "./events-socket.js"
 export { WelcomeLostError } from "./welcome.js"
 export type { Committed } from "./write-commits.js"

@@ -93,6 +93,7 @@ export const names = {
   welcomes: "welcome/",
   welcome: (convo: string) => `welcome/${convo}`,
   keyPackage: (ref: string) => `keypackage/${ref}`,
+  signals: (convo: string) => `signals/${convo}`,
   cursor: "cursor",
 } as const
 

@@ -51,6 +51,10 @@ export class SessionTransport implements Transport {
     return this.send(call, (transport) => transport.call(call))
   }
 
+  receive(call: Call): Promise<Uint8Array> {
+    return this.send(call, (transport) => transport.receive(call))
+  }
+
   stream(call: Call): Promise<ReadableStream<Uint8Array>> {
     return this.send(call, (transport) => transport.stream(call))
   }

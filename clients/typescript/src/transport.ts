@@ -10,6 +10,8 @@ export interface Call {
   readonly params?: URLSearchParams
   /** The input of a procedure, JSON. `""` is a procedure without an input. */
   readonly body?: string
+  /** The input of a procedure that takes bytes, instead of `body`. Its parameters are in `params`. */
+  readonly bytes?: Uint8Array
   /** Ends the call, which then throws {@link NoAnswerError}. */
   readonly signal?: AbortSignal
 }
@@ -26,6 +28,8 @@ export interface Transport {
    * @throws NoAnswerError if no answer of the service came
    */
   call(call: Call): Promise<string>
+  /** Makes a call whose answer is bytes, and returns those of a 2xx. It throws as `call` does. */
+  receive?(call: Call): Promise<Uint8Array>
   /** Opens an event stream of server-sent events, where the way passes them on. */
   stream?(call: Call): Promise<ReadableStream<Uint8Array>>
 }
@@ -52,6 +56,10 @@ export class DirectTransport implements Transport {
 
   async call(call: Call): Promise<string> {
     return textOf(await this.send(call, timeoutOf(call)))
+  }
+
+  async receive(call: Call): Promise<Uint8Array> {
+    return bytesOf(await this.send(call, timeoutOf(call)))
   }
 
   async stream(call: Call): Promise<ReadableStream<Uint8Array>> {
@@ -89,8 +97,16 @@ export class PdsTransport implements Transport {
   ) {}
 
   async call(call: Call): Promise<string> {
+    return textOf(await this.send(call))
+  }
+
+  async receive(call: Call): Promise<Uint8Array> {
+    return bytesOf(await this.send(call))
+  }
+
+  private send(call: Call): Promise<Response> {
     const fetch: Fetch = (path, init) => this.agent.fetchHandler(path, init)
-    return textOf(await request(fetch, pathOf(call), call, { "atproto-proxy": this.service }, timeoutOf(call)))
+    return request(fetch, pathOf(call), call, { "atproto-proxy": this.service }, timeoutOf(call))
   }
 }
 
@@ -116,6 +132,11 @@ export async function request(
       headers["content-type"] = "application/json"
     }
   }
+  if (call.bytes !== undefined) {
+    init.method = "POST"
+    init.body = call.bytes as Uint8Array<ArrayBuffer>
+    headers["content-type"] = "application/octet-stream"
+  }
   try {
     return await fetch(url, init)
   } catch (err) {
@@ -133,6 +154,16 @@ export async function textOf(response: Response): Promise<string> {
   }
   if (response.ok) return text
   throw failureOf(response, text)
+}
+
+// bytesOf returns the bytes of a 2xx, and throws any other answer.
+async function bytesOf(response: Response): Promise<Uint8Array> {
+  if (!response.ok) await textOf(response)
+  try {
+    return new Uint8Array(await response.arrayBuffer())
+  } catch (err) {
+    throw new NoAnswerError("the answer was cut short", { cause: err })
+  }
 }
 
 async function streamOf(response: Response): Promise<ReadableStream<Uint8Array>> {

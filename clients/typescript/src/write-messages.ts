@@ -33,7 +33,7 @@ export const kindOfMessages: Kind = {
     const request = await sealed(parts, mls.sendMessage.main, {
       convoId: write.queue, senderDid: parts.did, epoch, ciphertext: encrypted.message, ...embed,
     }, { bytes: encrypted.message, epoch })
-    const changes: Changes = new Map([[names.group(write.queue), encrypted.state]])
+    const changes: Changes = new Map([[names.group(write.queue), encrypted.state], [names.signals(write.queue), undefined]])
     const own: Own = { messageId: id, content }
     put(changes, names.own(request.digest ?? ""), own)
     return { sealed: request, changes }

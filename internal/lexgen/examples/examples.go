@@ -119,7 +119,10 @@ func find(nsid string) *method {
 			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
 		}
 	case lexicon.SchemaProcedure:
-		if s.Input != nil {
+		if s.Parameters != nil {
+			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
+		}
+		if s.Input != nil && s.Input.Schema != nil { // else its body is bytes
 			obj := s.Input.Schema.Inner.(lexicon.SchemaObject)
 			m.props, m.required, m.body = obj.Properties, obj.Required, true
 		}
@@ -168,6 +171,8 @@ func (m *method) object(fields []field, least bool) map[string]any {
 // named are values for strings whose meaning the lexicon only describes.
 func named(name string) string {
 	switch name {
+	case "sha256":
+		return strings.Repeat("0f", 32)
 	case "groupId", "hash", "keyPackageRef", "deviceId":
 		return "00ff10"
 	case "welcomeMessage", "commit", "keyPackage", "welcome":

@@ -106,6 +106,22 @@ public enum Defs {
         }
     }
 
+    /// How far a member is in a convo's log.
+    public struct CursorView: Codable, Hashable, Sendable {
+        /// Log position of the last entry that a device of its has got: at least read.
+        public var delivered: Int
+        /// The member.
+        public var did: DID
+        /// Log position of the last entry that it has read. 0: it has read none.
+        public var read: Int
+
+        public init(delivered: Int, did: DID, read: Int) {
+            self.delivered = delivered
+            self.did = did
+            self.read = read
+        }
+    }
+
     /// Which KeyPackage a member was added with. It is accepted but not needed: a Welcome names
     /// its KeyPackageRefs itself.
     public struct KeyPackageHashEntry: Codable, Hashable, Sendable {

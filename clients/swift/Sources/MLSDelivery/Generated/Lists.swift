@@ -7,11 +7,21 @@ extension ErrorName {
     /// One of the DIDs is a member already, and the commit does not replace a leaf that never
     /// joined; the message says why.
     public static let alreadyMember = Self(rawValue: "AlreadyMember")
+    /// Not all bytes are there yet. The message says which parts are missing.
+    public static let attachmentIncomplete = Self(rawValue: "AttachmentIncomplete")
+    /// The convo has no such attachment that the caller may know of: it never existed, it was
+    /// deleted, or it is from before the caller joined.
+    public static let attachmentNotFound = Self(rawValue: "AttachmentNotFound")
+    /// The attachment is larger than the server takes.
+    public static let attachmentTooLarge = Self(rawValue: "AttachmentTooLarge")
     /// The request changes the group, but has no commit.
     public static let commitRequired = Self(rawValue: "CommitRequired")
     /// The convo takes no more messages and commits: a commit with ReInit replaced its group.
     /// getConvo names the successor.
     public static let convoClosed = Self(rawValue: "ConvoClosed")
+    /// Members could not process an accepted commit: until they are back, the convo takes only
+    /// external commits, and none of the committer whom the message names.
+    public static let convoDisputed = Self(rawValue: "ConvoDisputed")
     /// The convo does not exist, or the caller may not know of it.
     public static let convoNotFound = Self(rawValue: "ConvoNotFound")
     /// The epoch is not the convo's current one; the message holds currentEpoch=N.
@@ -27,7 +37,8 @@ extension ErrorName {
     /// The idempotency key was used with another request; the message names the fields that
     /// differ.
     public static let idempotencyConflict = Self(rawValue: "IdempotencyConflict")
-    /// embedUri is not a URI, or embedType is too long.
+    /// The content is not what was announced: its SHA-256 or its size is another. This attachment
+    /// has failed for good.
     public static let invalidAsset = Self(rawValue: "InvalidAsset")
     /// The cipher suite is unknown, or this server does not support it.
     public static let invalidCipherSuite = Self(rawValue: "InvalidCipherSuite")
@@ -65,8 +76,10 @@ extension ErrorName {
     public static let messageTooLarge = Self(rawValue: "MessageTooLarge")
     /// The caller was a member and is not one now.
     public static let notMember = Self(rawValue: "NotMember")
-    /// The caller may not do this to another member.
+    /// Somebody else has announced the attachment.
     public static let notPermitted = Self(rawValue: "NotPermitted")
+    /// The operator has published no key, so the service takes no reports.
+    public static let reportsDisabled = Self(rawValue: "ReportsDisabled")
     /// The first request with this idempotency key has not finished; retry after the given delay.
     public static let requestInProgress = Self(rawValue: "RequestInProgress")
     /// senderDid is not the authenticated caller.
@@ -81,6 +94,8 @@ extension ErrorName {
     public static let tooManyMembers = Self(rawValue: "TooManyMembers")
     /// The account has as many push targets as it may have.
     public static let tooManyPushTargets = Self(rawValue: "TooManyPushTargets")
+    /// The operator has another key now: get it, and seal the report anew.
+    public static let unknownReportKey = Self(rawValue: "UnknownReportKey")
     /// The Welcome was confirmed, or its grace ended where silence counts as success; the message
     /// says how the device comes back.
     public static let welcomeConsumed = Self(rawValue: "WelcomeConsumed")
@@ -93,9 +108,12 @@ let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.acceptConvo": AcceptConvo.self,
     "blue.catbird.mls.addMembers": AddMembers.self,
     "blue.catbird.mls.blockActor": BlockActor.self,
+    "blue.catbird.mls.completeAttachment": CompleteAttachment.self,
     "blue.catbird.mls.confirmWelcome": ConfirmWelcome.self,
+    "blue.catbird.mls.createAttachment": CreateAttachment.self,
     "blue.catbird.mls.createConvo": CreateConvo.self,
     "blue.catbird.mls.createSession": CreateSession.self,
+    "blue.catbird.mls.deleteAttachment": DeleteAttachment.self,
     "blue.catbird.mls.deleteSession": DeleteSession.self,
     "blue.catbird.mls.eraseMyAccount": EraseMyAccount.self,
     "blue.catbird.mls.getSubscriptionTicket": GetSubscriptionTicket.self,
@@ -105,7 +123,12 @@ let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.publishKeyPackages": PublishKeyPackages.self,
     "blue.catbird.mls.refreshSession": RefreshSession.self,
     "blue.catbird.mls.registerPushTarget": RegisterPushTarget.self,
+    "blue.catbird.mls.reportCommit": ReportCommit.self,
+    "blue.catbird.mls.reportConvo": ReportConvo.self,
+    "blue.catbird.mls.reportEpoch": ReportEpoch.self,
     "blue.catbird.mls.sendMessage": SendMessage.self,
+    "blue.catbird.mls.sendSignal": SendSignal.self,
+    "blue.catbird.mls.setCursorPolicy": SetCursorPolicy.self,
     "blue.catbird.mls.setInvitationPolicy": SetInvitationPolicy.self,
     "blue.catbird.mls.submitCommit": SubmitCommit.self,
     "blue.catbird.mls.unblockActor": UnblockActor.self,

@@ -19,7 +19,8 @@ public enum SendMessage: Procedure {
         public var senderDid: DID
         /// The sender's description of the embedded thing.
         public var embedType: String?
-        /// Where the embedded thing is.
+        /// Where the embedded thing is. mlsd:attachment/ and an id is an attachment of the convo,
+        /// which must be complete (completeAttachment).
         public var embedUri: String?
         /// Names this attempt: a repeated request with the same key gets the first answer and has
         /// no second effect. 1 to 128 printable ASCII characters, preferably a UUIDv7. The key

@@ -37,6 +37,8 @@ public enum StreamConvoEvents: EventQuery {
         case keyPackagesEvent(StreamConvoEvents.KeyPackagesEvent)
         case reactionEvent(StreamConvoEvents.ReactionEvent)
         case typingEvent(StreamConvoEvents.TypingEvent)
+        case disputeEvent(StreamConvoEvents.DisputeEvent)
+        case cursorEvent(StreamConvoEvents.CursorEvent)
         case infoEvent(StreamConvoEvents.InfoEvent)
         /// An event of a kind that this version of the client does not know.
         case unknown(name: String, data: Data)
@@ -52,6 +54,8 @@ public enum StreamConvoEvents: EventQuery {
                 case "keyPackagesEvent": self = .keyPackagesEvent(try decoder.decode(StreamConvoEvents.KeyPackagesEvent.self, from: data))
                 case "reactionEvent": self = .reactionEvent(try decoder.decode(StreamConvoEvents.ReactionEvent.self, from: data))
                 case "typingEvent": self = .typingEvent(try decoder.decode(StreamConvoEvents.TypingEvent.self, from: data))
+                case "disputeEvent": self = .disputeEvent(try decoder.decode(StreamConvoEvents.DisputeEvent.self, from: data))
+                case "cursorEvent": self = .cursorEvent(try decoder.decode(StreamConvoEvents.CursorEvent.self, from: data))
                 case "infoEvent": self = .infoEvent(try decoder.decode(StreamConvoEvents.InfoEvent.self, from: data))
                 default: self = .unknown(name: name, data: data)
             }
@@ -75,6 +79,10 @@ public enum StreamConvoEvents: EventQuery {
         public var sender: DID
         /// Its position in the convo's log.
         public var seq: Int
+        /// A signed head of the convo's log, as getLogHead gives it, at most some seconds old.
+        /// Each head goes out with one event, and only in convos of which somebody has asked for
+        /// heads.
+        public var logHead: String?
         /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
         public var request: Bool?
         /// MLS group_id, as lower-case hex, of the group that replaces the convo's by ReInit: the
@@ -89,6 +97,7 @@ public enum StreamConvoEvents: EventQuery {
             epoch: Int,
             sender: DID,
             seq: Int,
+            logHead: String? = nil,
             request: Bool? = nil,
             successorGroupId: String? = nil
         ) {
@@ -99,8 +108,77 @@ public enum StreamConvoEvents: EventQuery {
             self.epoch = epoch
             self.sender = sender
             self.seq = seq
+            self.logHead = logHead
             self.request = request
             self.successorGroupId = successorGroupId
+        }
+    }
+
+    /// Members who share their cursors, as the caller does, have moved them. The event has no id
+    /// and is not kept.
+    public struct CursorEvent: Codable, Hashable, Sendable {
+        /// The convo.
+        public var convoId: String
+        /// Position of the event before it in the stream: this event has none.
+        public var cursor: String
+        /// The cursors that have moved, one of each member.
+        public var cursors: [Defs.CursorView]
+
+        public init(convoId: String, cursor: String, cursors: [Defs.CursorView]) {
+            self.convoId = convoId
+            self.cursor = cursor
+            self.cursors = cursors
+        }
+    }
+
+    /// Members of a convo disagree: the group is split, or a commit is disputed.
+    public struct DisputeEvent: Codable, Hashable, Sendable {
+        /// What happened. forked: two members have different authenticators of the epoch; report
+        /// yours with reportEpoch. disputed: members could not process the commit of the epoch;
+        /// the convo takes only external commits. ended: the dispute is over.
+        public var change: Change
+        /// The convo.
+        public var convoId: String
+        /// When it happened.
+        public var createdAt: Timestamp
+        /// Position of the event in the stream. It is also the event's id, for the Last-Event-ID
+        /// header.
+        public var cursor: String
+        /// The epoch that is forked, or that the disputed commit created.
+        public var epoch: Int
+        /// Position of the convo's newest log entry at that time.
+        public var seq: Int
+        /// The account that made the disputed commit. Absent for a fork.
+        public var committer: DID?
+        /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
+        public var request: Bool?
+
+        public struct Change: OpenEnum {
+            public let rawValue: String
+            public init(rawValue: String) { self.rawValue = rawValue }
+            public static let forked = Self(rawValue: "forked")
+            public static let disputed = Self(rawValue: "disputed")
+            public static let ended = Self(rawValue: "ended")
+        }
+
+        public init(
+            change: Change,
+            convoId: String,
+            createdAt: Timestamp,
+            cursor: String,
+            epoch: Int,
+            seq: Int,
+            committer: DID? = nil,
+            request: Bool? = nil
+        ) {
+            self.change = change
+            self.convoId = convoId
+            self.createdAt = createdAt
+            self.cursor = cursor
+            self.epoch = epoch
+            self.seq = seq
+            self.committer = committer
+            self.request = request
         }
     }
 
@@ -227,18 +305,23 @@ public enum StreamConvoEvents: EventQuery {
         public var cursor: String
         /// The log entry, as getMessages has it.
         public var message: Defs.MessageView
+        /// A signed head of the convo's log, as getLogHead gives it, at most some seconds old.
+        /// Each head goes out with one event, and only in convos of which somebody has asked for
+        /// heads.
+        public var logHead: String?
         /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
         public var request: Bool?
 
-        public init(cursor: String, message: Defs.MessageView, request: Bool? = nil) {
+        public init(cursor: String, message: Defs.MessageView, logHead: String? = nil, request: Bool? = nil) {
             self.cursor = cursor
             self.message = message
+            self.logHead = logHead
             self.request = request
         }
     }
 
-    /// A member reacted to a message. Declared for clients that know it; this server does not send
-    /// it yet.
+    /// A member reacted to a message. Declared for clients that know it; this server never sends
+    /// it, because a reaction is a message.
     public struct ReactionEvent: Codable, Hashable, Sendable {
         /// Whether the reaction was added or removed.
         public var action: Action
@@ -278,8 +361,8 @@ public enum StreamConvoEvents: EventQuery {
         }
     }
 
-    /// A member is typing, or has stopped. Declared for clients that know it; this server does not
-    /// send it yet.
+    /// A member has sent a signal: payload says what, and only members can read it. The event has
+    /// no id and is not kept. Its cursor is that of the event before it.
     public struct TypingEvent: Codable, Hashable, Sendable {
         /// The convo.
         public var convoId: String
@@ -288,14 +371,27 @@ public enum StreamConvoEvents: EventQuery {
         public var cursor: String
         /// Who types.
         public var did: DID
-        /// Whether the member is typing.
+        /// Always false: the server cannot know. Read the payload.
         public var isTyping: Bool
+        /// What the signal says, encrypted: an MLSMessage, exactly as it was sent.
+        public var payload: Bytes?
+        /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
+        public var request: Bool?
 
-        public init(convoId: String, cursor: String, did: DID, isTyping: Bool) {
+        public init(
+            convoId: String,
+            cursor: String,
+            did: DID,
+            isTyping: Bool,
+            payload: Bytes? = nil,
+            request: Bool? = nil
+        ) {
             self.convoId = convoId
             self.cursor = cursor
             self.did = did
             self.isTyping = isTyping
+            self.payload = payload
+            self.request = request
         }
     }
 

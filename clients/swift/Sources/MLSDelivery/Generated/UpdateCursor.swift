@@ -2,7 +2,8 @@
 
 import Foundation
 
-/// Record how far the caller has read. The position never moves back.
+/// Record how far the caller has read, and what its devices have got. The positions never move
+/// back. Members who share their cursors see each other's: see getCursors.
 public enum UpdateCursor: Procedure {
     public static let nsid = "blue.catbird.mls.updateCursor"
 
@@ -11,19 +12,44 @@ public enum UpdateCursor: Procedure {
         public var convoId: String
         /// Log position of the last entry read.
         public var seq: Int
+        /// The 32 bytes of SHA-256 of the epoch_authenticator (RFC 9420, section 8.7) of that
+        /// epoch.
+        public var authenticatorHash: Bytes?
+        /// Log position of the last entry that a device of the caller's has got. Absent: the same
+        /// as seq. With seq 0 only this position moves.
+        public var delivered: Int?
+        /// The epoch that the device is in. With authenticatorHash: what reportEpoch takes,
+        /// without a request of its own. An epoch that the convo has not reached is not recorded.
+        public var epoch: Int?
 
-        public init(convoId: String, seq: Int) {
+        public init(
+            convoId: String,
+            seq: Int,
+            authenticatorHash: Bytes? = nil,
+            delivered: Int? = nil,
+            epoch: Int? = nil
+        ) {
             self.convoId = convoId
             self.seq = seq
+            self.authenticatorHash = authenticatorHash
+            self.delivered = delivered
+            self.epoch = epoch
         }
     }
 
     public struct Output: Codable, Hashable, Sendable {
         /// The recorded position: the largest ever reported.
         public var seq: Int
+        /// The recorded position of the last entry that a device has got: at least seq.
+        public var delivered: Int?
+        /// True if another member has another authenticator of the reported epoch: call
+        /// reportEpoch to compare. Absent otherwise.
+        public var forked: Bool?
 
-        public init(seq: Int) {
+        public init(seq: Int, delivered: Int? = nil, forked: Bool? = nil) {
             self.seq = seq
+            self.delivered = delivered
+            self.forked = forked
         }
     }
 }

@@ -1,0 +1,347 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mlsd/api"
+	"mlsd/api/mlsapi"
+	"mlsd/attachments"
+	"mlsd/attachments/s3store"
+	"mlsd/attachments/storetest"
+)
+
+// putWatcher tells when a Put has returned.
+type putWatcher struct {
+	attachments.Store
+	returned chan struct{}
+}
+
+func (s putWatcher) Put(ctx context.Context, name string, body io.Reader, size int64) error {
+	err := s.Store.Put(ctx, name, body, size)
+	s.returned <- struct{}{}
+	return err
+}
+
+// earlyS3 answers a PUT when its headers have come, and takes everything else for done.
+func earlyS3(t *testing.T, status int) attachments.Store {
+	t.Helper()
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			w.Header().Set("Etag", `"x"`)
+			w.WriteHeader(status)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(service.Close)
+	s, err := s3store.New(s3store.Config{Endpoint: service.URL, Bucket: "bucket", Key: "k", Secret: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// partRequest is the request that puts a part.
+func (f *file) partRequest(server *httptest.Server, body io.Reader, length int) *http.Request {
+	t := f.by.w.t
+	t.Helper()
+	q := query("convoId", f.convo.id, "attachmentId", f.id, "part", "1")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+q.Encode(), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ContentLength = int64(length)
+	r.Header.Set("Authorization", f.by.authorization(mlsapi.NSIDPutAttachmentPart))
+	r.Header.Set("Content-Type", "application/octet-stream")
+	return r
+}
+
+// An S3 service that answers before it has read the part does not end the node, which still reads the
+// client's body in the HTTP client at that time: the client gets 503, on a connection that it can use
+// again.
+func TestAttachmentStoreAnswersEarly(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusOK, http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			returned := make(chan struct{}, 10)
+			w := newWorld(t, faulty, func(w *world) { w.store = putWatcher{earlyS3(t, status), returned} })
+			alice := w.user()
+			f := alice.announce(alice.create(), attachments.PartSize)
+			server := httptest.NewServer(w.server)
+			t.Cleanup(server.Close)
+			for range 3 {
+				body, drip := io.Pipe()
+				dripped := make(chan error, 1)
+				go func() {
+					_, err := drip.Write(f.body[:100_000])
+					<-returned
+					if err == nil {
+						_, err = drip.Write(f.body[100_000:])
+					}
+					dripped <- errors.Join(err, drip.Close())
+				}()
+				answer, err := http.DefaultClient.Do(f.partRequest(server, body, len(f.body)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, err := io.ReadAll(answer.Body)
+				if err = errors.Join(err, answer.Body.Close()); err != nil {
+					t.Fatal(err)
+				}
+				if answer.StatusCode != http.StatusServiceUnavailable || answer.Close {
+					t.Errorf("status %d, the connection ends: %t: %s", answer.StatusCode, answer.Close, text)
+				}
+				if err := <-dripped; err != nil {
+					t.Errorf("the body was not taken: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// A part that is there already is answered without reading its body. The connection can be used again.
+func TestAttachmentPartTwiceKeepsTheConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory)
+	alice := w.user()
+	f := alice.attach(alice.create(), attachments.PartSize)
+	server := httptest.NewServer(w.server)
+	t.Cleanup(server.Close)
+	answer, err := http.DefaultClient.Do(f.partRequest(server, struct{ io.Reader }{bytes.NewReader(f.body)}, len(f.body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := answer.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if answer.StatusCode != http.StatusOK || answer.Close {
+		t.Errorf("status %d, the connection ends: %t", answer.StatusCode, answer.Close)
+	}
+}
+
+// A download that waits leaves the memory of other methods alone.
+func TestDownloadsHaveTheirOwnMemory(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory)
+	alice := w.user()
+	f := alice.attach(alice.create(), attachments.PartSize+1)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	opened := 0
+	w.memory().Stop = func(call, _ string) {
+		if call != "open" {
+			return
+		}
+		if opened++; opened == 2 { // the second part
+			once.Do(func() { close(reached) })
+			<-goOn
+		}
+	}
+	got := make(chan answer, 1)
+	go func() { got <- f.get(alice) }()
+	<-reached
+	if !w.server.SmallMemoryIsFree() {
+		t.Error("a download holds memory of small requests")
+	}
+	close(goOn)
+	if !bytes.Equal((<-got).ok(), f.body) {
+		t.Error("other bytes than those that were uploaded")
+	}
+}
+
+// A download costs a unit for each MiB that was sent.
+func TestDownloadIsCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, func(w *world) { w.rates.DID = api.Rate{PerSecond: 1e-6, Burst: 1000} })
+	alice := w.user()
+	f := alice.attach(alice.create(), 3*attachments.PartSize)
+	left := func(a answer) string {
+		t.Helper()
+		a.ok()
+		return a.header.Get("Ratelimit-Remaining")
+	}
+	before := left(alice.get(mlsapi.NSIDGetBlocks))
+	f.readable(alice)
+	f.get(alice, "Range", "bytes=0-2097151")
+	after := left(alice.get(mlsapi.NSIDGetBlocks))
+	if got, want := number(t, before)-number(t, after), 3+ /* itself */ 1+2+1+ /* getBlocks */ 1; got != want {
+		t.Errorf("the downloads have cost %d units, want %d", got, want)
+	}
+}
+
+func number(t *testing.T, text string) (n int) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The store fails before the first byte of a download: the client can read the error.
+func TestDownloadFailsReadably(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice := w.user()
+	f := alice.attach(alice.create(), attachments.PartSize)
+	server := httptest.NewServer(w.server)
+	t.Cleanup(server.Close)
+	w.memory().Fail("open", storetest.Refused)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		server.URL+"/xrpc/"+mlsapi.NSIDGetAttachment+"?"+query("convoId", f.convo.id, "attachmentId", f.id).Encode(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDGetAttachment))
+	got, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(got.Body)
+	if err = errors.Join(err, got.Body.Close()); err != nil {
+		t.Fatalf("the answer cannot be read: %v", err)
+	}
+	if got.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "ServiceUnavailable") || got.Header.Get("Etag") != "" {
+		t.Errorf("status %d, headers %v: %s", got.StatusCode, got.Header, text)
+	}
+}
+
+// The store loses a part of a complete attachment. Its reader learns which, and who has the file sends
+// it again; another content is refused.
+func TestLostPartIsSentAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory)
+	alice, bob := w.user(), w.user()
+	f := alice.attach(alice.create(bob), 2*attachments.PartSize+9)
+	var object string
+	if err := w.db.QueryRow(t.Context(), `SELECT object FROM attachment_parts WHERE part = 2`).Scan(&object); err != nil {
+		t.Fatal(err)
+	}
+	w.memory().Change(object, nil)
+	message := f.get(bob, "Range", "bytes=1048576-").fails(http.StatusConflict, mlsapi.ErrAttachmentIncomplete)
+	if !strings.HasSuffix(message, "missing parts: 2") {
+		t.Errorf("the message is %q", message)
+	}
+	alice.putBytes(f, "2", newFile(t, attachments.PartSize)).fails(http.StatusBadRequest, mlsapi.ErrInvalidAsset)
+	f.get(bob, "Range", "bytes=1048576-").fails(http.StatusConflict, mlsapi.ErrAttachmentIncomplete)
+	for n := 1; n <= f.parts(); n++ {
+		f.put(n).ok()
+	}
+	f.readable(bob)
+	if got := len(w.memory().Names()); got != f.parts() {
+		t.Errorf("there are %d objects, and %d parts", got, f.parts())
+	}
+}
+
+// An object that cannot be deleted keeps no other one, nor the orphans.
+func TestSweepGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice := w.user()
+	c := alice.create()
+	first, second := alice.attach(c, 100), alice.attach(c, 200)
+	first.remove(alice, nil).ok()
+	second.remove(alice, nil).ok()
+	prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
+	w.memory().Add(prefix+"/0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-orphan", time.Now().Add(-25*time.Hour))
+	w.memory().Fail("delete", storetest.Refused)
+	if err := w.sweeper.RunOnce(t.Context()); !errors.Is(err, storetest.ErrBroken) {
+		t.Errorf("the round says %v", err)
+	}
+	if left := w.memory().Names(); len(left) != 1 || !strings.Contains(left[0], first.id) {
+		t.Errorf("left are %q, want the one that could not be deleted", left)
+	}
+	if err := w.sweeper.RunOnce(t.Context()); err != nil || len(w.memory().Names()) != 0 {
+		t.Errorf("the next round: %v; left are %q", err, w.memory().Names())
+	}
+}
+
+// A node of an earlier version has deleted a convo, and left its attachments.
+func TestSweepOfAConvoThatIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory)
+	alice := w.user()
+	c := alice.create()
+	alice.attach(c, 100)
+	other := alice.attach(alice.create(), 100)
+	if _, err := w.db.Exec(t.Context(), `UPDATE attachments SET convo_id = gen_random_uuid() WHERE convo_id = $1`, c.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.sweeper.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.memory().Names(); len(left) != 1 || !strings.Contains(left[0], other.id) {
+		t.Errorf("left are %q", left)
+	}
+}
+
+// A node without a store sends messages that name attachments of another node.
+func TestMessageNamesAnAttachmentWithoutAStore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory)
+	alice := w.user()
+	f := alice.attach(alice.create(), 100)
+	w.noStore = true
+	bare := w.boot()
+	alice.on(bare).post(mlsapi.NSIDSendMessage, f.naming(alice)).ok()
+	unknown := &file{convo: f.convo, uri: "mlsd:attachment/0192f3a4-5b6c-7d8e-9f01-23456789abcd"}
+	alice.on(bare).post(mlsapi.NSIDSendMessage, unknown.naming(alice)).fails(http.StatusBadRequest, mlsapi.ErrInvalidAsset)
+}
+
+// The export does not tell a person the words of the operator's store.
+func TestExportHidesTheStore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice := w.user()
+	f := alice.announce(alice.create(), 100)
+	f.upload()
+	w.memory().Fail("open", storetest.Refused)
+	f.complete(alice).fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	if n := w.count(`SELECT count(*) FROM idempotency_keys WHERE last_error LIKE '%answers 500%'`); n != 1 {
+		t.Fatalf("%d records have the store's words", n)
+	}
+	if strings.Contains(string(alice.get(mlsapi.NSIDExportMyData, "limit", "500").ok()), "answers 500") {
+		t.Error("the export has the store's words")
+	}
+}
+
+// A copy of a database with the store of the first deletes nothing: it takes for orphans what came
+// after the copy was made.
+func TestSweepOfACopiedDatabase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice := w.user()
+	kept := alice.attach(alice.create(), 100)
+	if err := w.sweeper.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
+	w.memory().Add(prefix+"/0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-newer", time.Now().Add(-25*time.Hour))
+	w.memory().Change("databases/"+prefix, []byte("1                   "))
+	kept.remove(alice, nil).ok()
+	if err := w.sweeper.RunOnce(t.Context()); !errors.Is(err, attachments.ErrOtherDatabase) {
+		t.Errorf("the round says %v", err)
+	}
+	if left := w.memory().Names(); len(left) != 2 {
+		t.Errorf("left are %q, want all", left)
+	}
+	w.memory().Change("databases/"+prefix, nil) // the operator has decided
+	for range 2 {                               // the first goes on behind what was listed last
+		if err := w.sweeper.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := w.memory().Names(); len(left) != 0 {
+		t.Errorf("left are %q", left)
+	}
+}

@@ -1,0 +1,173 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"mlsd/api/errorlist"
+)
+
+// Headers of ranges.
+const (
+	headerRange        = "Range"
+	headerContentRange = "Content-Range"
+)
+
+// uploadMemory is what the body of a method whose input is bytes has reserved: the buffers through
+// which it passes. It does not grow with the body.
+const uploadMemory = 128 * kib
+
+// upload is the body of a request, which its handler reads. The client must be as fast as with any
+// other body.
+type upload struct {
+	call    *call
+	body    io.Reader
+	resume  func() // the transfer, which pauses between Reads: the client waits for the store
+	moved   int64
+	counted int64 // of moved, for the transfer
+	ended   bool  // at its end
+	err     error // the client's
+}
+
+// upload calls the handler of a method whose input is bytes.
+func (s *Server) upload(cl *call) error {
+	r := cl.http.Request()
+	if r.ContentLength > cl.route.maxBody {
+		return tooLarge(cl.route.maxBody)
+	}
+	if err := s.memory.uploads.reserve(r.Context(), &cl.body, cl.caller.String(), cl.address, uploadMemory); err != nil {
+		return err
+	}
+	defer cl.body.release()
+	control := http.NewResponseController(cl.http.Response())
+	cl.bytes = &upload{call: cl, body: r.Body}
+	cl.body.begin(control.SetReadDeadline, uploadPace)
+	cl.bytes.resume = cl.body.pause()
+	err := s.call(cl, nil)
+	cl.bodyRead = cl.bytes.ended || cl.bytes.err != nil
+	evicted := cl.body.end(cl.bytes.ended)
+	s.cfg.Metrics.transferEnded(transferBody, evicted)
+	if time.Since(cl.begun) > longUpload {
+		s.setDeadline(control.SetWriteDeadline, time.Now().Add(maxRequest+downloadPace.grace))
+	}
+	cl.spend(int(cl.bytes.moved / unitBytes))
+	if evicted {
+		return busy{after: time.Second}
+	}
+	return err
+}
+
+// Read implements io.Reader. Its errors are answers.
+func (u *upload) Read(p []byte) (int, error) {
+	u.resume()
+	defer func() { u.resume = u.call.body.pause() }()
+	n, err := u.body.Read(p)
+	u.moved += int64(n)
+	if u.moved-u.counted >= bodyPiece {
+		u.call.body.progress(u.moved - u.counted)
+		u.counted = u.moved
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		u.ended = true
+	case err != nil:
+		u.err = badRequest("the body ended early")
+		err = u.err
+	}
+	return n, err
+}
+
+// download is an answer of bytes.
+type download struct {
+	body   io.Reader
+	length int64
+	status int
+	header http.Header
+	close  func()
+}
+
+// download writes an answer of bytes. A client that reads too slowly loses the connection. So does
+// one whose bytes cannot be read: the answer is shorter than its Content-Length then.
+func (s *Server) download(cl *call) error {
+	w, d := cl.http.Response(), cl.content
+	piece := make([]byte, min(answerPiece, d.length))
+	n, err := io.ReadFull(d.body, piece)
+	if err != nil { // an answer like every other, so the headers come after it
+		return err
+	}
+	for name, values := range d.header {
+		w.Header()[name] = values
+	}
+	w.Header().Set(echo.HeaderContentType, echo.MIMEOctetStream)
+	w.Header().Set(echo.HeaderContentLength, strconv.FormatInt(d.length, 10))
+	control := http.NewResponseController(w)
+	cl.reserved.begin(control.SetWriteDeadline, downloadPace)
+	w.WriteHeader(d.status)
+	var sent int64
+	for {
+		if _, err = w.Write(piece[:n]); err != nil {
+			break
+		}
+		cl.reserved.progress(int64(n))
+		if sent += int64(n); sent == d.length {
+			break
+		}
+		resume := cl.reserved.pause() // the client waits for the store
+		n, err = d.body.Read(piece[:min(int64(len(piece)), d.length-sent)])
+		resume()
+		if n == 0 && err != nil {
+			break
+		}
+	}
+	complete := sent == d.length
+	evicted := cl.reserved.end(complete)
+	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
+	s.byDID.charge(cl.caller.String(), int(sent/unitBytes)) // the headers are gone, and cannot tell
+	if !complete {
+		s.strangers.Warn("an attachment was not read to its end", "evicted", evicted, "error", err)
+		return nil // net/http closes the connection, so that the client notices
+	}
+	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.grace))
+	return nil
+}
+
+// byteRange reads a Range header with one range. ok is false if there is none that can be served:
+// then the whole is sent. length can reach behind the end.
+func byteRange(header string, size int64) (offset, length int64, ok bool) {
+	text, ok := strings.CutPrefix(header, "bytes=")
+	first, last, dash := strings.Cut(text, "-")
+	if !ok || !dash || strings.Contains(text, ",") {
+		return 0, 0, false
+	}
+	to, toErr := strconv.ParseInt(last, 10, 64)
+	if first == "" {
+		if toErr != nil || to < 0 {
+			return 0, 0, false
+		}
+		return max(size-to, 0), min(to, size), true
+	}
+	offset, err := strconv.ParseInt(first, 10, 64)
+	switch {
+	case err != nil || offset < 0:
+		return 0, 0, false
+	case last == "":
+		return offset, size, true
+	case toErr != nil || to < offset:
+		return 0, 0, false
+	}
+	return offset, min(to, size) - offset + 1, true
+}
+
+// unsatisfiable answers a range that begins behind the end.
+func unsatisfiable(size int64) error {
+	return failure{
+		status: http.StatusRequestedRangeNotSatisfiable, name: errorlist.InvalidRequest, message: "the range begins behind the end",
+		header: headerContentRange, value: "bytes */" + strconv.FormatInt(size, 10),
+	}
+}

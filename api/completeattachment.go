@@ -1,0 +1,23 @@
+package api
+
+import (
+	"context"
+
+	"mlsd/api/mlsapi"
+)
+
+// CompleteAttachment: blue.catbird.mls.completeAttachment. The work goes on if the client hangs up: a
+// PDS does so after ten seconds.
+func (h *handlers) CompleteAttachment(c *call, in *mlsapi.CompleteAttachmentInput) error {
+	window, id, err := h.attachment(c.ctx, c, h.db, in.ConvoID, in.AttachmentID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), maxComplete)
+	defer cancel()
+	a, err := h.attachments.Complete(ctx, window, id)
+	if err != nil {
+		return err
+	}
+	return c.reply(&mlsapi.CompleteAttachmentOutput{AttachmentID: a.ID.String(), URI: a.URI(), Size: a.Size})
+}

@@ -1,0 +1,68 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"mlsd/api/mlsapi"
+)
+
+// maxDownload bounds a download: a client as slow as downloadPace allows takes a quarter of it for
+// 50 MiB.
+const maxDownload = time.Hour
+
+// GetAttachment: blue.catbird.mls.getAttachment.
+func (h *handlers) GetAttachment(c *call, p *mlsapi.GetAttachmentParams) error {
+	window, id, err := h.attachment(c.ctx, c, h.db, p.ConvoID, p.AttachmentID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.http.Request().Context(), maxDownload) // of the answer, not of the handler
+	a, err := h.attachments.Open(ctx, h.db, window, id)
+	if err != nil {
+		cancel()
+		return err
+	}
+	status := http.StatusOK
+	offset, length, ranged := byteRange(c.http.Request().Header.Get(headerRange), a.Size)
+	switch {
+	case p.Offset != nil || p.Length != nil:
+		offset, length, ranged = 0, a.Size, false
+		if p.Offset != nil {
+			offset = *p.Offset
+		}
+		if p.Length != nil {
+			length = *p.Length
+		}
+	case ranged:
+		status = http.StatusPartialContent
+	default:
+		offset, length = 0, a.Size
+	}
+	if !a.Select(offset, length) {
+		cancel()
+		return unsatisfiable(a.Size)
+	}
+	header := http.Header{}
+	if ranged {
+		header.Set(headerContentRange, fmt.Sprintf("bytes %d-%d/%d", a.Offset, a.Offset+a.Length-1, a.Size))
+	}
+	header.Set("Accept-Ranges", "bytes")
+	header.Set("Etag", `"`+hex.EncodeToString(a.SHA256[:])+`"`)
+	header.Set(echo.HeaderCacheControl, "private")
+	// A browser must not take a stranger's bytes for a page of ours.
+	header.Set(echo.HeaderXContentTypeOptions, "nosniff")
+	header.Set(echo.HeaderContentDisposition, "attachment")
+	c.content = &download{body: a, length: a.Length, status: status, header: header, close: func() {
+		if err := a.Close(); err != nil {
+			h.log.Debug("an object was not closed", "error", err)
+		}
+		cancel()
+	}}
+	return nil
+}

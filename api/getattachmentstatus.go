@@ -1,0 +1,37 @@
+package api
+
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/attachments"
+)
+
+// GetAttachmentStatus: blue.catbird.mls.getAttachmentStatus.
+func (h *handlers) GetAttachmentStatus(c *call, p *mlsapi.GetAttachmentStatusParams) error {
+	window, id, err := h.attachment(c.ctx, c, h.db, p.ConvoID, p.AttachmentID)
+	if err != nil {
+		return err
+	}
+	a, err := h.attachments.Status(c.ctx, h.db, window, id)
+	if err != nil {
+		return err
+	}
+	out := &mlsapi.GetAttachmentStatusOutput{
+		AttachmentID: a.ID.String(), URI: a.URI(), State: string(a.State), Size: a.Size, PartSize: a.PartSize, PartCount: int64(a.Parts()),
+		Parts: make([]int64, len(a.There)),
+	}
+	for i, part := range a.There {
+		out.Parts[i] = int64(part)
+	}
+	if a.CheckedParts > 0 {
+		checked := int64(a.CheckedParts)
+		out.CheckedParts = &checked
+	}
+	if a.Since != nil {
+		out.ProcessingStartedAt = lexcodec.Pointer(lexcodec.NewDatetime(*a.Since))
+	}
+	if a.State == attachments.Failed {
+		out.Failure = &a.Failure
+	}
+	return c.reply(out)
+}

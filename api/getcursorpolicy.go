@@ -1,0 +1,15 @@
+package api
+
+import (
+	"mlsd/api/mlsapi"
+	"mlsd/consent"
+)
+
+// GetCursorPolicy: blue.catbird.mls.getCursorPolicy.
+func (h *handlers) GetCursorPolicy(c *call) error {
+	sharing, err := consent.SharingOf(c.ctx, h.db, c.caller)
+	if err != nil {
+		return err
+	}
+	return c.reply(&mlsapi.GetCursorPolicyOutput{ShareCursors: string(sharing)})
+}

@@ -1,0 +1,31 @@
+package api
+
+import (
+	"mlsd/api/mlsapi"
+	"mlsd/consent"
+	"mlsd/convos"
+)
+
+// GetCursors: blue.catbird.mls.getCursors.
+func (h *handlers) GetCursors(c *call, p *mlsapi.GetCursorsParams) error {
+	convo, err := c.convoID(p.ConvoID)
+	if err != nil {
+		return err
+	}
+	if _, err := convos.Authorise(c.ctx, c.db, convo, c.caller); err != nil {
+		return err
+	}
+	sharing, err := consent.SharingOf(c.ctx, c.db, c.caller)
+	if err != nil {
+		return err
+	}
+	found, err := consent.Cursors(c.ctx, c.db, convo, c.caller)
+	if err != nil {
+		return err
+	}
+	out := &mlsapi.GetCursorsOutput{Cursors: make([]mlsapi.CursorView, len(found)), Sharing: sharing == consent.WithMembers}
+	for i, v := range found {
+		out.Cursors[i] = mlsapi.CursorView{DID: v.DID, Read: v.Read, Delivered: v.Delivered}
+	}
+	return c.reply(out)
+}

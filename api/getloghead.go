@@ -1,0 +1,38 @@
+package api
+
+import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
+
+// GetLogHead: blue.catbird.mls.getLogHead.
+func (h *handlers) GetLogHead(c *call, p *mlsapi.GetLogHeadParams) error {
+	convo, err := c.convoID(p.ConvoID)
+	if err != nil {
+		return err
+	}
+	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {
+		return err
+	}
+	head, err := h.heads.Head(c.ctx, convo)
+	if err != nil {
+		return err
+	}
+	out := &mlsapi.GetLogHeadOutput{Head: head.Text, Keys: h.heads.Keys()}
+	if len(p.Senders) > 0 {
+		dids := make([]string, len(p.Senders))
+		for i, did := range p.Senders {
+			dids[i] = did.String()
+		}
+		found, err := h.heads.Senders(c.ctx, convo, c.caller.String(), dids)
+		if err != nil {
+			return err
+		}
+		for _, s := range found {
+			out.Senders = append(out.Senders, mlsapi.LogSender{DID: syntax.DID(s.DID), Salt: s.Salt, Tag: s.Tag[:]})
+		}
+	}
+	return c.reply(out)
+}

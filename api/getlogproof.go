@@ -1,0 +1,39 @@
+package api
+
+import (
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/transparency/verifier"
+)
+
+// GetLogProof: blue.catbird.mls.getLogProof.
+func (h *handlers) GetLogProof(c *call, p *mlsapi.GetLogProofParams) error {
+	convo, err := c.convoID(p.ConvoID)
+	if err != nil {
+		return err
+	}
+	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {
+		return err
+	}
+	if (p.Seq == nil) == (p.From == nil) {
+		return badRequest("send seq or from")
+	}
+	out := &mlsapi.GetLogProofOutput{}
+	var proof []verifier.Hash
+	if p.Seq != nil {
+		var leaf verifier.Hash
+		leaf, proof, err = h.heads.Inclusion(c.ctx, convo, *p.Seq, p.Size)
+		out.Leaf = leaf[:]
+	} else {
+		proof, err = h.heads.Consistency(c.ctx, convo, *p.From, p.Size)
+	}
+	if err != nil {
+		return err
+	}
+	out.Hashes = make([]lexcodec.Bytes, len(proof))
+	for i := range proof {
+		out.Hashes[i] = proof[i][:]
+	}
+	return c.reply(out)
+}

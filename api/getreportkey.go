@@ -1,0 +1,14 @@
+package api
+
+import (
+	"mlsd/api/mlsapi"
+	"mlsd/reports"
+)
+
+// GetReportKey: blue.catbird.mls.getReportKey.
+func (h *handlers) GetReportKey(c *call) error {
+	if h.reportKey == nil {
+		return reports.ErrDisabled
+	}
+	return c.reply(&mlsapi.GetReportKeyOutput{KeyID: h.reportKey.ID(), PublicKey: h.reportKey.Bytes(), Algorithm: reports.Algorithm})
+}

@@ -1,0 +1,174 @@
+package api_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"mlsd/api/mlsapi"
+	"mlsd/transparency/verifier"
+)
+
+// logClient checks a convo's log for a member, through the API.
+type logClient struct {
+	*verifier.Verifier
+	u *user
+	c *convo
+}
+
+func (u *user) verifies(c *convo) *logClient {
+	l := &logClient{u: u, c: c}
+	l.Verifier = verifier.New(service, c.id, l, nil)
+	return l
+}
+
+func (l *logClient) Head(_ context.Context, convo string, senders []string) (a verifier.Answer, err error) {
+	params := []string{"convoId", convo}
+	for _, did := range senders {
+		params = append(params, "senders", did)
+	}
+	out := read[mlsapi.GetLogHeadOutput](l.u.w.t, l.u.get(mlsapi.NSIDGetLogHead, params...).ok())
+	a.Head, a.Keys = out.Head, out.Keys
+	for _, s := range out.Senders {
+		a.Senders = append(a.Senders, verifier.Sender{DID: s.DID.String(), Salt: s.Salt, Tag: verifier.Hash(s.Tag)})
+	}
+	return a, nil
+}
+
+func (l *logClient) proof(params ...string) (mlsapi.GetLogProofOutput, []verifier.Hash) {
+	out := read[mlsapi.GetLogProofOutput](l.u.w.t, l.u.get(mlsapi.NSIDGetLogProof, append(params, "convoId", l.c.id)...).ok())
+	var hashes []verifier.Hash
+	for _, h := range out.Hashes {
+		hashes = append(hashes, verifier.Hash(h))
+	}
+	return out, hashes
+}
+
+func (l *logClient) Inclusion(_ context.Context, _ string, seq, size int64) (verifier.Hash, []verifier.Hash, error) {
+	out, hashes := l.proof("seq", strconv.FormatInt(seq, 10), "size", strconv.FormatInt(size, 10))
+	return verifier.Hash(out.Leaf), hashes, nil
+}
+
+func (l *logClient) Consistency(_ context.Context, _ string, from, size int64) ([]verifier.Hash, error) {
+	_, hashes := l.proof("from", strconv.FormatInt(from, 10), "size", strconv.FormatInt(size, 10))
+	return hashes, nil
+}
+
+// readAll shows the verifier what getMessages shows, and asks for a head.
+func (l *logClient) readAll() {
+	l.u.w.t.Helper()
+	since := l.Size()
+	for _, m := range l.u.page(l.c, "messageType", "all", "sinceSeq", strconv.FormatInt(since, 10)).Messages {
+		kind := map[string]int{
+			mlsapi.MessageViewMessageTypeApplication: verifier.Application, mlsapi.MessageViewMessageTypeProposal: verifier.Proposal,
+			mlsapi.MessageViewMessageTypeCommit: verifier.Commit,
+		}[*m.MessageType]
+		err := l.Entry(l.u.w.t.Context(), verifier.Seen{
+			Seq: m.Seq, Kind: kind, Epoch: m.Epoch, At: m.CreatedAt.Time, Body: verifier.BodyHash(m.Ciphertext), Sender: m.Sender.String(),
+		})
+		if err != nil {
+			l.u.w.t.Fatalf("entry %d: %v", m.Seq, err)
+		}
+	}
+	if err := l.Refresh(l.u.w.t.Context()); err != nil {
+		l.u.w.t.Fatal(err)
+	}
+}
+
+// Members compute the heads that the server signs from what it shows them: of messages, commits, and
+// from where they have joined. A member's head is compared with another's.
+func TestMembersVerifyTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol := w.user(), w.user(), w.user()
+	c := alice.create(bob)
+	a, b := alice.verifies(c), bob.verifies(c)
+	a.readAll()
+	alice.send(c, "one")
+	bob.send(c, "two")
+	a.readAll()
+	alice.add(c, carol)
+	later := carol.verifies(c)
+	carol.send(c, "three")
+	for _, l := range []*logClient{a, b, later} {
+		l.readAll()
+		if l.Size() != 4 {
+			t.Errorf("%d entries were checked, want 4", l.Size())
+		}
+	}
+	if err := later.Verifier.Head(t.Context(), a.Newest(), "alice"); err != nil {
+		t.Errorf("alice's head: %v", err)
+	}
+	// Another node on the same database signs the same.
+	other := carol.on(w.boot()).verifies(c)
+	other.readAll()
+	if err := other.Verifier.Head(t.Context(), b.Newest(), "bob"); err != nil {
+		t.Errorf("bob's head at another node: %v", err)
+	}
+	// What was changed in the database is found.
+	w.exec(`ALTER TABLE messages DISABLE TRIGGER USER`)
+	w.exec(`UPDATE messages SET created_at = created_at - interval '1 hour' WHERE seq = 2`)
+	defer w.exec(`UPDATE messages SET created_at = created_at + interval '1 hour' WHERE seq = 2`)
+	fork := bob.on(w.boot()).verifies(c)
+	fork.readAll()
+	if err := fork.Verifier.Head(t.Context(), a.Newest(), "alice"); !errors.As(err, new(*verifier.Lie)) {
+		t.Errorf("the log was changed, and alice's head fits: %v", err)
+	}
+}
+
+// A client that asks for it gets a head with the answer of sendMessage, in a header: the body of a
+// repetition is that of the first answer, byte for byte.
+func TestHeadsRideOnSendMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	in, second := alice.message(c, "one"), alice.message(c, "two")
+	in.IdempotencyKey, second.IdempotencyKey = newKey(), newKey()
+	send := func(in *mlsapi.SendMessageInput, headers ...string) (answer, string) {
+		t.Helper()
+		a := alice.post(mlsapi.NSIDSendMessage, in, headers...)
+		return a, string(a.ok())
+	}
+	first, body := send(in, "X-Log-Head", "1")
+	if err := w.heads.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := send(second, "X-Log-Head", "1")
+	repetition, repeated := send(in, "X-Log-Head", "1")
+	if body != repeated {
+		t.Errorf("the repetition has another body: %s, %s", body, repeated)
+	}
+	if repetition.header.Get("X-Log-Head") != "" {
+		t.Error("a repetition, which a former member can send, has a head")
+	}
+	head, err := base64.RawURLEncoding.DecodeString(again.header.Get("X-Log-Head"))
+	if err != nil || first.header.Get("X-Log-Head") != "" {
+		t.Fatalf("the head is %q, %v; and at first %q", head, err, first.header.Get("X-Log-Head"))
+	}
+	a := alice.verifies(c)
+	if err := a.Verifier.Head(t.Context(), string(head), ""); err != nil {
+		t.Errorf("the head: %v", err)
+	}
+	a.readAll()
+	if plain, _ := send(alice.message(c, "three")); plain.header.Get("X-Log-Head") != "" {
+		t.Error("nobody has asked for a head")
+	}
+}
+
+func TestLogProofRange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	alice.send(c, "one")
+	for _, params := range [][]string{
+		{"size", "1"}, {"size", "1", "seq", "1", "from", "1"}, {"size", "2", "seq", "1"}, {"size", "2", "from", "1"}, {"size", "1", "seq", "2"}, {"seq", "1"},
+		{"size", "0", "seq", "1"}, {"size", "9007199254740991", "from", "9007199254740991"},
+	} {
+		alice.get(mlsapi.NSIDGetLogProof, append(params, "convoId", c.id)...).fails(http.StatusBadRequest, "InvalidRequest")
+	}
+}

@@ -1,0 +1,46 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/internal/quota"
+	"mlsd/reports"
+)
+
+// ReportConvo: blue.catbird.mls.reportConvo. Without a key the sealed bytes prevent a double effect:
+// no two seals are equal.
+func (h *handlers) ReportConvo(c *call, in *mlsapi.ReportConvoInput) error {
+	key, err := c.key(in.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	convo, err := c.convoID(in.ConvoID)
+	if err != nil {
+		return err
+	}
+	report := reports.Report{
+		Convo: convo, Reporter: c.caller, Reason: reports.Reason(in.Reason), KeyID: in.KeyID, Sealed: in.SealedReport,
+	}
+	c.uses(quota.Reports, 1)
+	c.uses(quota.Bytes, len(in.SealedReport))
+	err = h.write(c, convo.String(), key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		receipt, err := reports.Add(ctx, tx, h.reportKey, report, c.quota.ReportBytes())
+		if err != nil {
+			return nil, err
+		}
+		if receipt.Repeated {
+			c.quota.Give(quota.Cost{Of: quota.Reports, N: 1}) // the first one counts; a key has a record of its own
+			c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.SealedReport))})
+		}
+		return &mlsapi.ReportConvoOutput{ReportID: receipt.ID.String(), ReportedAt: lexcodec.NewDatetime(receipt.At)}, nil
+	})
+	if full, ok := errors.AsType[*quota.ExceededError](err); ok && full.Quota == quota.ReportBytes {
+		c.quota.Count(quota.Cost{Of: quota.Reports, N: 1}) // or a caller could try without end
+	}
+	return err
+}

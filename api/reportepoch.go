@@ -1,0 +1,77 @@
+package api
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+	"mlsd/disputes"
+	"mlsd/internal/quota"
+)
+
+// ReportEpoch: blue.catbird.mls.reportEpoch. It takes no key: the newest report of an account counts.
+func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
+	convo, err := c.convoID(in.ConvoID)
+	if err != nil {
+		return err
+	}
+	r := convos.Report{
+		EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: in.Epoch, Hash: in.AuthenticatorHash, Counts: true},
+		GroupInfo:   in.GroupInfo, Verified: &convos.Verified{},
+	}
+	if in.GroupInfo != nil {
+		c.uses(quota.Bytes, len(in.GroupInfo))
+	}
+	_, err = h.reportEpoch(c, r, func(out disputes.EpochOutcome, stored bool) lexcodec.Appender {
+		answer := &mlsapi.ReportEpochOutput{
+			Recorded: out.Recorded, Agreeing: present(int64(out.Agreeing)), Differing: present(int64(out.Differing)),
+			Forked: out.Forked, Disputed: out.Open != nil, GroupInfoStored: present(stored),
+		}
+		if out.Open != nil {
+			answer.Committer = &out.Open.Committer
+		}
+		return answer
+	})
+	return err
+}
+
+// reportEpoch records what the caller says of an epoch. Many signatures of a GroupInfo are verified
+// between two transactions. encode makes the answer.
+func (h *handlers) reportEpoch(c *call, r convos.Report, encode func(disputes.EpochOutcome, bool) lexcodec.Appender) (out disputes.EpochOutcome, err error) {
+	for {
+		err = h.write(c, r.ConvoID.String(), "", nil, func(ctx context.Context, tx pgx.Tx) (_ lexcodec.Appender, err error) {
+			var stored bool
+			if out, stored, err = convos.ReportEpoch(ctx, tx, r); err != nil {
+				return nil, err
+			}
+			return encode(out, stored), nil
+		})
+		unverified, many := find[*convos.UnverifiedError](err)
+		if !many {
+			break
+		}
+		if err := h.verify(c, len(r.GroupInfo), unverified.Verify); err != nil {
+			return out, err
+		}
+	}
+	if err == nil && out.Found {
+		h.forked(c, r.ConvoID, r.Epoch)
+	}
+	return out, err
+}
+
+// forked counts and logs a fork that was found.
+func (h *handlers) forked(c *call, convo uuid.UUID, epoch int64) {
+	h.metrics.forks.Inc()
+	h.log.WarnContext(c.ctx, "an epoch is forked", "convo", convo, "epoch", epoch)
+}
+
+// disputed counts and logs a dispute that has begun.
+func (h *handlers) disputed(c *call, convo uuid.UUID, epoch int64) {
+	h.metrics.disputes.Inc()
+	h.log.WarnContext(c.ctx, "a commit is disputed", "convo", convo, "epoch", epoch)
+}

@@ -1,0 +1,245 @@
+// Package attachments keeps encrypted files of convos. Clients encrypt: the server has ciphertext and
+// its SHA-256. docs/clients/ATTACHMENTS.md tells clients how.
+//
+// A file arrives in parts of a fixed size. Each part is an object of its own in the store, and stays
+// one: nothing is put together, so nothing can be half put together. An object is written once and
+// never changed. A part that is sent again is another object, and the row of the part names the one
+// that counts. So an upload that arrives late, from a node that was believed dead, changes nothing
+// that was checked.
+//
+// Completing is work outside the database (idem.Store.Run): it reads all parts and compares their
+// SHA-256 with the announced one. After each part it records how far it has come, under its fence.
+// Another holder goes on from there.
+package attachments
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/messages"
+)
+
+// PartSize is the size of the parts of new attachments, in bytes. It is small enough for proxies'
+// usual limits, and for a slow client behind a PDS, which waits 30 s for a body.
+const PartSize = 1 << 20
+
+// DefaultMaxSize is how large an attachment can be unless the operator sets another limit.
+const DefaultMaxSize = 50 << 20
+
+// State is the state of an attachment: see docs/STATES.md.
+type State string
+
+// The states.
+const (
+	Uploading State = "uploading"
+	Checking  State = "checking"
+	Complete  State = "complete"
+	Failed    State = "failed"
+	Deleted   State = "deleted"
+)
+
+// Errors of this package.
+var (
+	ErrNotFound     = errors.New("the convo has no such attachment")
+	ErrTooLarge     = errors.New("the attachment is too large")
+	ErrNotPermitted = errors.New("only who has announced an attachment deletes it")
+	ErrChecking     = errors.New("the attachment is being completed")
+	ErrNoPart       = errors.New("the attachment has no part with this number")
+	ErrOtherSize    = errors.New("this content was announced with another size")
+	ErrEarlier      = errors.New("this content is from before the caller joined: encrypt the file under a fresh key")
+)
+
+// IncompleteError says that parts are missing.
+type IncompleteError struct {
+	Missing []int // the first of them
+	More    bool  // there are further ones
+	Lost    bool  // the attachment was complete, and the store has lost them since
+}
+
+func (e *IncompleteError) Error() string {
+	if len(e.Missing) == 0 {
+		return "the attachment is not complete: call completeAttachment"
+	}
+	text := strings.Trim(strings.ReplaceAll(fmt.Sprint(e.Missing), " ", ", "), "[]")
+	if e.More {
+		text += ", and others"
+	}
+	if e.Lost {
+		return "the store has lost a part of the attachment; who has the file sends it again with putAttachmentPart; missing parts: " + text
+	}
+	return "the attachment is not complete; missing parts: " + text
+}
+
+// FailedError says why an attachment has failed for good.
+type FailedError struct{ Reason string }
+
+func (e *FailedError) Error() string { return e.Reason }
+
+// PartLengthError says that a part does not have its length.
+type PartLengthError struct{ Want int64 }
+
+func (e *PartLengthError) Error() string {
+	return fmt.Sprintf("the part must have %d bytes", e.Want)
+}
+
+// Store holds objects outside the database. Their names are made by this package: lower-case letters,
+// digits, dashes, dots and slashes.
+type Store interface {
+	// Put stores size bytes of body under a name that is new. It stores all of them or fails. After a
+	// failure the object may be there.
+	Put(ctx context.Context, name string, body io.Reader, size int64) error
+	// Open reads n bytes of an object from an offset. ErrNoObject: there is no such object.
+	Open(ctx context.Context, name string, offset, n int64) (io.ReadCloser, error)
+	// Delete deletes an object. It is no error if there is none.
+	Delete(ctx context.Context, name string) error
+	// List returns the objects whose names begin with prefix and come behind after, in the order of
+	// their names: at most limit, and none only if there are no more.
+	List(ctx context.Context, prefix, after string, limit int) ([]Object, error)
+}
+
+// Object is an object in a store.
+type Object struct {
+	Name string
+	At   time.Time // when it was written
+}
+
+// ErrStore says that the store failed.
+var ErrStore = errors.New("the store of attachments failed")
+
+// ErrNoObject says that the store has no such object.
+var ErrNoObject = errors.New("the store has no such object")
+
+// Attachment is one attachment.
+type Attachment struct {
+	ID           uuid.UUID
+	ConvoID      uuid.UUID
+	Sender       syntax.DID
+	Size         int64
+	SHA256       [sha256.Size]byte
+	PartSize     int64
+	State        State
+	Seq          int64 // by which readers are judged, if it is complete
+	CheckedParts int
+	Failure      string
+}
+
+// Parts is how many parts it has. They are counted from 1.
+func (a *Attachment) Parts() int { return int((a.Size + a.PartSize - 1) / a.PartSize) }
+
+// length is the length of a part in bytes, 0 if there is no such part.
+func (a *Attachment) length(part int) int64 {
+	if part < 1 || part > a.Parts() {
+		return 0
+	}
+	return min(a.PartSize, a.Size-int64(part-1)*a.PartSize)
+}
+
+// uriPrefix begins the URI with which a message names an attachment.
+const uriPrefix = "mlsd:attachment/"
+
+// URI is how a message names the attachment.
+func (a *Attachment) URI() string { return uriPrefix + a.ID.String() }
+
+// Named reports whether a URI is that of an attachment, and returns the id. The id of one that is not
+// well formed is that of no attachment.
+func Named(uri string) (id uuid.UUID, ok bool) {
+	text, ok := strings.CutPrefix(uri, uriPrefix)
+	if !ok {
+		return uuid.Nil, false
+	}
+	return ParseID(text), true
+}
+
+// ParseID parses the id of an attachment. One that is not well formed is that of no attachment.
+func ParseID(text string) uuid.UUID {
+	id, err := uuid.Parse(text)
+	if err != nil || id.String() != text {
+		return uuid.Nil
+	}
+	return id
+}
+
+// find reads an attachment of a convo as a member sees it whose window of the log is w. Before it is
+// complete it has no place in the log. Only who has announced it knows its id then. Errors:
+// ErrNotFound.
+func find(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.UUID) (*Attachment, error) {
+	a := &Attachment{ID: id, ConvoID: w.ConvoID}
+	var sum []byte
+	var seq *int64
+	var failure *string
+	err := q.QueryRow(ctx, `
+		SELECT sender_did, size, sha256, part_size, state, seq, checked_parts, failure
+		FROM attachments WHERE id = $1 AND convo_id = $2 AND state <> 'deleted'`, id, w.ConvoID).
+		Scan(&a.Sender, &a.Size, &sum, &a.PartSize, &a.State, &seq, &a.CheckedParts, &failure)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the attachment: %w", err)
+	}
+	copy(a.SHA256[:], sum)
+	if seq != nil {
+		if a.Seq = *seq; a.Seq < w.First {
+			return nil, ErrNotFound
+		}
+	}
+	if failure != nil {
+		a.Failure = *failure
+	}
+	return a, nil
+}
+
+// partRow is a part that is in the store.
+type partRow struct {
+	part   int
+	object string
+	sha256 []byte
+}
+
+// partsOf reads the parts of an attachment, in their order.
+func partsOf(ctx context.Context, q pgpool.Queryer, id uuid.UUID) ([]partRow, error) {
+	rows, err := q.Query(ctx, `SELECT part, object, sha256 FROM attachment_parts WHERE attachment_id = $1 ORDER BY part`, id)
+	if err != nil {
+		return nil, fmt.Errorf("read the parts: %w", err)
+	}
+	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partRow, err error) {
+		return p, row.Scan(&p.part, &p.object, &p.sha256)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the parts: %w", err)
+	}
+	return parts, nil
+}
+
+// maxMissing bounds the numbers in an IncompleteError.
+const maxMissing = 20
+
+// missing returns an *IncompleteError if parts are missing, else nil.
+func (a *Attachment) missing(there []partRow) error {
+	if len(there) == a.Parts() {
+		return nil
+	}
+	e, i := &IncompleteError{}, 0
+	for part := 1; part <= a.Parts(); part++ {
+		switch {
+		case i < len(there) && there[i].part == part:
+			i++
+		case len(e.Missing) == maxMissing:
+			e.More = true
+			return e
+		default:
+			e.Missing = append(e.Missing, part)
+		}
+	}
+	return e
+}

@@ -1,0 +1,80 @@
+package attachments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/messages"
+)
+
+// Announcement is what a member says of a file before it uploads it.
+type Announcement struct {
+	Window messages.Window // the caller's
+	Caller syntax.DID
+	Size   int64
+	SHA256 [32]byte
+}
+
+// Create makes an attachment, or returns the one of the convo with the same content: a content is in
+// a convo once. made says which. Errors: ErrTooLarge, ErrOtherSize, ErrEarlier, and
+// messages.ErrConvoNotFound and messages.ErrConvoClosed if the convo was deleted or closed.
+func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *Attachment, made bool, err error) {
+	if in.Size > s.cfg.MaxSize {
+		return nil, false, fmt.Errorf("%w: %d bytes are allowed", ErrTooLarge, s.cfg.MaxSize)
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, false, fmt.Errorf("make an id: %w", err)
+	}
+	a := &Attachment{ID: id, ConvoID: in.Window.ConvoID, Sender: in.Caller, Size: in.Size, SHA256: in.SHA256, PartSize: PartSize, State: Uploading}
+	// The lock keeps the convo from being deleted until the row is there for the deletion to find.
+	var closed bool
+	err = tx.QueryRow(ctx, `SELECT closed_at IS NOT NULL FROM convos WHERE id = $1 FOR KEY SHARE`, a.ConvoID).Scan(&closed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, false, messages.ErrConvoNotFound
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("lock the convo: %w", err)
+	}
+	if closed {
+		return nil, false, messages.ErrConvoClosed
+	}
+	tag, err := tx.Exec(ctx, `
+		INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size) VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (convo_id, sha256) WHERE state IN ('uploading', 'checking', 'complete') DO NOTHING`,
+		a.ID, a.ConvoID, a.Sender, a.Size, a.SHA256[:], a.PartSize)
+	if err != nil {
+		return nil, false, fmt.Errorf("announce: %w", err)
+	}
+	if tag.RowsAffected() == 1 {
+		return a, true, nil
+	}
+	a, err = same(ctx, tx, in)
+	return a, false, err
+}
+
+// same finds the attachment with the announced content.
+func same(ctx context.Context, tx pgx.Tx, in Announcement) (*Attachment, error) {
+	var id uuid.UUID
+	err := tx.QueryRow(ctx, `
+		SELECT id FROM attachments WHERE convo_id = $1 AND sha256 = $2 AND state IN ('uploading', 'checking', 'complete')`,
+		in.Window.ConvoID, in.SHA256[:]).Scan(&id)
+	if err != nil { // pgx.ErrNoRows too: it was deleted in this moment, and a repetition makes a new one
+		return nil, fmt.Errorf("find the same content: %w", err)
+	}
+	a, err := find(ctx, tx, in.Window, id)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return nil, ErrEarlier
+	case err != nil:
+		return nil, err
+	case a.Size != in.Size:
+		return nil, ErrOtherSize
+	}
+	return a, nil
+}

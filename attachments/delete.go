@@ -1,0 +1,58 @@
+package attachments
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+	"mlsd/messages"
+)
+
+// A deletion marks the row: from its commit on nobody can read the attachment. The sweeper deletes
+// the objects, and the row last.
+
+// Delete deletes an attachment for who has announced it. Deleting it again is ErrNotFound. Error
+// besides: ErrNotPermitted.
+func Delete(ctx context.Context, tx pgx.Tx, w messages.Window, caller syntax.DID, id uuid.UUID) error {
+	a, err := find(ctx, tx, w, id)
+	if err != nil {
+		return err
+	}
+	if a.Sender != caller {
+		return ErrNotPermitted
+	}
+	tag, err := tx.Exec(ctx, `UPDATE attachments SET state = 'deleted' WHERE id = $1 AND state <> 'deleted'`, id)
+	if err != nil {
+		return fmt.Errorf("delete an attachment: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return ErrNotFound
+	}
+	return nil
+}
+
+// Purge deletes up to limit attachments of a convo that has been deleted, and returns how many.
+func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE attachments SET state = 'deleted'
+		WHERE id IN (SELECT id FROM attachments WHERE convo_id = $1 AND state <> 'deleted' LIMIT $2 FOR UPDATE)`, convo, limit)
+	if err != nil {
+		return 0, fmt.Errorf("delete the attachments: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// Erase deletes up to limit attachments that a person has announced, and takes its name from them.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE attachments SET state = 'deleted', sender_did = $2
+		WHERE id IN (SELECT id FROM attachments WHERE sender_did = $1 LIMIT $3 FOR UPDATE)`, p.DID, p.Anywhere(), limit)
+	if err != nil {
+		return 0, fmt.Errorf("erase attachments: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

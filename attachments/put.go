@@ -1,0 +1,269 @@
+package attachments
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/failpoint"
+	"mlsd/messages"
+)
+
+// NSIDPut names the storing of a part for failpoints.
+const NSIDPut = "mlsd.attachments.put"
+
+// Put stores one part, which it reads from body, and returns its SHA-256. The same part sent again
+// does no harm. Once the attachment is complete, body is not read, and the answer is that of the
+// stored part, unless the store has lost that. Nothing reads body after Put has returned. Errors:
+// ErrNotFound, ErrNoPart, ErrChecking, *FailedError, *PartLengthError, those of body and of the store.
+func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader) (sum [sha256.Size]byte, err error) {
+	a, err := find(ctx, s.cfg.DB, w, id)
+	if err != nil {
+		return sum, err
+	}
+	length := a.length(part)
+	switch {
+	case length == 0:
+		return sum, ErrNoPart
+	case a.State == Complete:
+		stored, err := s.storedPart(ctx, id, part)
+		if err != nil {
+			return sum, err
+		}
+		if !s.lost(ctx, stored.object) {
+			return [sha256.Size]byte(stored.sha256), nil
+		}
+	case a.State != Uploading:
+		return sum, a.refusal()
+	}
+	prefix, err := s.objects(ctx)
+	if err != nil {
+		return sum, err
+	}
+	object := fmt.Sprintf("%s%s/%d-%s", prefix, id, part, strings.ToLower(rand.Text()))
+	in := &partReader{body: body, left: length, length: length, hash: sha256.New()}
+	err = s.cfg.Store.Put(ctx, object, in, length)
+	in.close()
+	if err == nil && in.err == nil && in.left > 0 {
+		err = errUnread
+	}
+	if err != nil {
+		s.discard(ctx, object)
+		if in.err != nil { // the client's fault, not the store's
+			return sum, in.err
+		}
+		return sum, fmt.Errorf("%w: put: %w", ErrStore, err)
+	}
+	if err := in.end(); err != nil {
+		s.discard(ctx, object)
+		return sum, err
+	}
+	in.hash.Sum(sum[:0])
+	if err := s.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSIDPut); err != nil {
+		return sum, err
+	}
+	record := s.record
+	if a.State == Complete {
+		record = s.replace
+	}
+	old, err := record(ctx, a, partRow{part, object, sum[:]})
+	if err == nil && old != "" {
+		s.discard(ctx, old)
+	}
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrChecking) || errors.Is(err, errOtherPart) { // decided: no row names the object
+		s.discard(ctx, object)
+	}
+	return sum, err
+}
+
+// refusal is why an attachment takes no parts.
+func (a *Attachment) refusal() error {
+	if a.State == Failed {
+		return &FailedError{a.Failure}
+	}
+	return ErrChecking
+}
+
+// record makes an object the part of an attachment, and returns the one that is not needed any more:
+// the one before, or the new one if its content is the same.
+func (s *Service) record(ctx context.Context, a *Attachment, p partRow) (needless string, err error) {
+	err = pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error {
+		// The row's lock orders this before or behind the beginning of the completion.
+		// What was checked before does not count any more if it has another part now.
+		tag, err := tx.Exec(ctx, `
+			UPDATE attachments SET touched_at = clock_timestamp(),
+				checked_parts = CASE WHEN checked_parts < $2 THEN checked_parts ELSE 0 END,
+				digest = CASE WHEN checked_parts < $2 THEN digest END
+			WHERE id = $1 AND state = 'uploading'`, a.ID, p.part)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			var there bool
+			err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM attachments WHERE id = $1 AND state <> 'deleted')`, a.ID).Scan(&there)
+			if err == nil {
+				err = ErrChecking
+				if !there {
+					err = ErrNotFound
+				}
+			}
+			return err
+		}
+		err = tx.QueryRow(ctx, `
+			WITH before AS (
+				SELECT object, sha256 FROM attachment_parts WHERE attachment_id = $1 AND part = $2
+			), stored AS (
+				INSERT INTO attachment_parts (attachment_id, part, object, sha256) VALUES ($1, $2, $3, $4)
+				ON CONFLICT (attachment_id, part) DO UPDATE SET object = excluded.object, sha256 = excluded.sha256
+				WHERE attachment_parts.sha256 <> excluded.sha256
+			)
+			SELECT CASE WHEN sha256 = $4 THEN $3 ELSE object END FROM before`, a.ID, p.part, p.object, p.sha256).Scan(&needless)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("record a part: %w", err)
+	}
+	return needless, nil
+}
+
+// errOtherPart says that a part of a complete attachment was sent again with another content.
+var errOtherPart = &FailedError{"the part is not the one that the attachment was completed with"}
+
+// replace makes an object the part of a complete attachment, in place of one that the store has lost.
+// Its content must be the same. It returns the lost one, or the new one if another request was faster.
+func (s *Service) replace(ctx context.Context, a *Attachment, p partRow) (needless string, err error) {
+	old, err := s.storedPart(ctx, a.ID, p.part)
+	switch {
+	case err != nil:
+		return "", err
+	case string(old.sha256) != string(p.sha256):
+		return "", errOtherPart
+	case !s.lost(ctx, old.object):
+		return p.object, nil
+	}
+	tag, err := s.cfg.DB.Exec(ctx, `
+		UPDATE attachment_parts SET object = $4
+		WHERE attachment_id = $1 AND part = $2 AND object = $3
+			AND EXISTS (SELECT FROM attachments WHERE id = $1 AND state = 'complete' FOR SHARE)`, a.ID, p.part, old.object, p.object)
+	if err != nil {
+		return "", fmt.Errorf("replace a lost part: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return p.object, nil
+	}
+	s.cfg.Log.WarnContext(ctx, "a part that the store had lost was sent again", "attachment", a.ID, "part", p.part)
+	return old.object, nil
+}
+
+// lost reports whether the store says that it has no such object.
+func (s *Service) lost(ctx context.Context, object string) bool {
+	body, err := s.cfg.Store.Open(ctx, object, 0, 1)
+	if err == nil {
+		err = body.Close()
+	}
+	return errors.Is(err, ErrNoObject)
+}
+
+// storedPart returns a part of a complete attachment.
+func (s *Service) storedPart(ctx context.Context, id uuid.UUID, part int) (partRow, error) {
+	p := partRow{part: part, sha256: make([]byte, sha256.Size)}
+	err := s.cfg.DB.QueryRow(ctx, `SELECT object, sha256 FROM attachment_parts WHERE attachment_id = $1 AND part = $2`, id, part).
+		Scan(&p.object, &p.sha256)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound // deleted in this moment
+	}
+	return p, err
+}
+
+// discardTimeout bounds the deletion of an object that is not needed.
+const discardTimeout = 5 * time.Second
+
+// discard deletes an object that no row names. If it cannot, the sweeper does.
+func (s *Service) discard(ctx context.Context, object string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
+	defer cancel()
+	if err := s.cfg.Store.Delete(ctx, object); err != nil {
+		s.cfg.Log.DebugContext(ctx, "an object is left for the sweeper", "error", err)
+	}
+}
+
+// errUnread says that a store has not read what it says that it has stored.
+var errUnread = errors.New("the store has answered before it had read the part")
+
+// partReader reads a part and computes its hash. Its own error, of the body or that the body is too
+// short, stays in err: stores return their own words for it.
+//
+// A store that sends the part over HTTP can go on to read after its Put has returned: the service
+// has answered early. close ends that.
+type partReader struct {
+	closed atomic.Bool
+	mu     sync.Mutex // is held during a Read; guards what follows
+
+	body         io.Reader
+	left, length int64
+	hash         hash.Hash
+	err          error
+}
+
+// close makes every further Read fail. It waits for the one that is under way, which is as long as a
+// client may send nothing. To cut it would end the connection, and with it what the client still sends.
+func (r *partReader) close() {
+	r.closed.Store(true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+}
+
+func (r *partReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed.Load() {
+		return 0, io.ErrClosedPipe
+	}
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := r.body.Read(p[:min(int64(len(p)), r.left)])
+	r.hash.Write(p[:n])
+	r.left -= int64(n)
+	switch {
+	case errors.Is(err, io.EOF) && r.left > 0:
+		r.err = &PartLengthError{Want: r.length}
+		return n, io.ErrUnexpectedEOF
+	case err != nil && !errors.Is(err, io.EOF):
+		if !r.closed.Load() { // else the store has failed first
+			r.err = err
+		}
+		return n, err
+	}
+	return n, nil
+}
+
+// end checks that the body ends where the part does.
+func (r *partReader) end() error {
+	if r.left > 0 {
+		return &PartLengthError{Want: r.length}
+	}
+	var one [1]byte
+	n, err := io.ReadFull(r.body, one[:])
+	switch {
+	case n > 0:
+		return &PartLengthError{Want: r.length}
+	case errors.Is(err, io.EOF):
+		return nil
+	}
+	return err
+}

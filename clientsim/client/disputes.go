@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// CommitError says that the device could not process an accepted commit. It is stuck in the epoch
+// before.
+type CommitError struct {
+	Epoch  uint64 // that the commit created
+	Sender syntax.DID
+	Err    error
+}
+
+func (e *CommitError) Error() string {
+	return fmt.Sprintf("the commit of epoch %d cannot be processed: %v", e.Epoch, e.Err)
+}
+
+func (e *CommitError) Unwrap() error { return e.Err }
+
+// How a device that is stuck comes back.
+const (
+	firstPause   = 50 * time.Millisecond // before its second attempt; each pause is random, up to twice the last one
+	longestPause = time.Second
+	// It waits so long for a GroupInfo by another than the committer of what it cannot process: while
+	// the convo is not in dispute, and while it is.
+	trustTime = 2 * time.Second
+	vouchTime = 8 * time.Second
+)
+
+// Returning is how a device came back.
+type Returning struct {
+	Attempts int  // external commits and look-ups of the GroupInfo
+	Unusable int  // GroupInfos that it could not use
+	Disputed bool // the convo was in dispute
+}
+
+// Follow reads the log as Sync does. If the device cannot process a commit, it reports that, and enters
+// the group again by external commit. It tries again after random pauses until it is in, or ctx ends:
+// many devices do the same at the same time.
+func (p *Phone) Follow(ctx context.Context, convo string, rng *rand.Rand) (r Returning, returned bool, err error) {
+	for {
+		err := p.Sync(ctx, convo)
+		failed := new(CommitError)
+		if !errors.As(err, &failed) {
+			return r, returned, err
+		}
+		if err := p.Return(ctx, convo, failed, rng, &r); err != nil {
+			return r, returned, err
+		}
+		returned = true
+	}
+}
+
+// Return reports a commit that the device could not process, and enters the group by external commit.
+func (p *Phone) Return(ctx context.Context, convo string, failed *CommitError, rng *rand.Rand, r *Returning) error {
+	since, pause := time.Now(), firstPause
+	for {
+		told, err := p.ReportCommit(ctx, convo, failed)
+		if err != nil {
+			return err
+		}
+		r.Disputed = r.Disputed || told.Disputed
+		if err := wait(ctx, time.Duration(rng.Int64N(int64(pause)))); err != nil {
+			return err
+		}
+		r.Attempts++
+		patience, named := trustTime, failed.Sender.String()
+		if told.Disputed {
+			patience, named = vouchTime, told.Committer.String()
+		}
+		if time.Since(since) > patience {
+			named = ""
+		}
+		in, err := p.tryReturn(ctx, convo, named, r)
+		if in || err != nil {
+			return err
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// tryReturn makes one external commit. in is false if another commit was first, or if there is no
+// GroupInfo that the device can use. It uses none that the account named has signed.
+func (p *Phone) tryReturn(ctx context.Context, convo, named string, r *Returning) (in bool, err error) {
+	groupInfo, err := p.GroupInfo(ctx, convo)
+	if xrpc.ErrorName(err) == mlsapi.ErrGroupInfoNotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	info, err := mlsclient.ReadInfo(groupInfo)
+	if err != nil || info.Signer == named {
+		r.Unusable++
+		return false, nil //nolint:nilerr // another member provides a better one
+	}
+	d, err := p.DraftRejoin(convo, groupInfo)
+	if err != nil {
+		r.Unusable++
+		return false, nil //nolint:nilerr // another member provides a better one
+	}
+	_, err = p.Deliver(ctx, d)
+	switch xrpc.ErrorName(err) {
+	case mlsapi.ErrEpochMismatch, mlsapi.ErrConvoDisputed:
+		return false, nil
+	case mlsapi.ErrInvalidCommit, mlsapi.ErrInvalidGroupInfo:
+		r.Unusable++
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ReportCommit tells the server of a commit that the device could not process.
+func (p *Phone) ReportCommit(ctx context.Context, convo string, failed *CommitError) (*mlsapi.ReportCommitOutput, error) {
+	answer, err := p.Net.Do(ctx, p.Account, xrpc.ReportCommitCall(convo, failed.Epoch, "undecryptable"))
+	if err != nil {
+		return nil, err
+	}
+	return mlsapi.DecodeReportCommitOutput(answer.Body)
+}
+
+// ReportEpoch tells the server which epoch the device is in. If the convo is in dispute, and the
+// server's GroupInfo is missing or by the committer that the dispute names, the device sends its own,
+// so that others can enter by it.
+func (p *Phone) ReportEpoch(ctx context.Context, convo string) (*mlsapi.ReportEpochOutput, error) {
+	group, err := p.Group(convo)
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.reportEpoch(ctx, convo, group, nil)
+	if err != nil || !out.Disputed || out.Committer == nil || *out.Committer == p.Account.DID {
+		return out, err
+	}
+	stored, err := p.GroupInfo(ctx, convo)
+	if err != nil && xrpc.ErrorName(err) != mlsapi.ErrGroupInfoNotFound {
+		return out, err
+	}
+	if err == nil {
+		info, err := mlsclient.ReadInfo(stored)
+		if err == nil && (info.Signer != out.Committer.String() || info.Epoch != group.Epoch()) {
+			return out, nil
+		}
+	}
+	own, err := group.GroupInfo()
+	if err != nil {
+		return out, err
+	}
+	return p.reportEpoch(ctx, convo, group, own)
+}
+
+func (p *Phone) reportEpoch(ctx context.Context, convo string, group mlsclient.Group, groupInfo []byte) (*mlsapi.ReportEpochOutput, error) {
+	hash := sha256.Sum256(group.Authenticator())
+	answer, err := p.Net.Do(ctx, p.Account, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], groupInfo))
+	if err != nil {
+		return nil, err
+	}
+	return mlsapi.DecodeReportEpochOutput(answer.Body)
+}

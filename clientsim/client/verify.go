@@ -1,0 +1,283 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/xrpc"
+	"mlsd/transparency/verifier"
+)
+
+// headsEvery is how many entries a phone reads before it asks for a head.
+const headsEvery = 10
+
+// headText begins a message that carries a head to the other members, inside its encryption.
+const headText = "log head\n"
+
+// logSource asks the server for a phone.
+type logSource struct{ p *Phone }
+
+func (s logSource) Head(ctx context.Context, convo string, senders []string) (a verifier.Answer, err error) {
+	answer, err := s.p.Net.Do(ctx, s.p.Account, xrpc.LogHeadCall(convo, senders...))
+	if err != nil {
+		return a, err
+	}
+	out, err := mlsapi.DecodeGetLogHeadOutput(answer.Body)
+	if err != nil {
+		return a, fmt.Errorf("getLogHead: %w", err)
+	}
+	a.Head, a.Keys = out.Head, out.Keys
+	for _, one := range out.Senders {
+		tag, err := hashOf(one.Tag)
+		if err != nil {
+			return a, fmt.Errorf("getLogHead: %w", err)
+		}
+		a.Senders = append(a.Senders, verifier.Sender{DID: one.DID.String(), Salt: one.Salt, Tag: tag})
+	}
+	return a, nil
+}
+
+func (s logSource) Inclusion(ctx context.Context, convo string, seq, size int64) (leaf verifier.Hash, proof []verifier.Hash, err error) {
+	out, proof, err := s.proof(ctx, xrpc.InclusionCall(convo, seq, size))
+	if err == nil {
+		leaf, err = hashOf(out.Leaf)
+	}
+	return leaf, proof, err
+}
+
+func (s logSource) Consistency(ctx context.Context, convo string, from, size int64) ([]verifier.Hash, error) {
+	_, proof, err := s.proof(ctx, xrpc.ConsistencyCall(convo, from, size))
+	return proof, err
+}
+
+func (s logSource) proof(ctx context.Context, call xrpc.Call) (out *mlsapi.GetLogProofOutput, proof []verifier.Hash, err error) {
+	answer, err := s.p.Net.Do(ctx, s.p.Account, call)
+	if err != nil {
+		return nil, nil, err
+	}
+	if out, err = mlsapi.DecodeGetLogProofOutput(answer.Body); err != nil {
+		return nil, nil, fmt.Errorf("getLogProof: %w", err)
+	}
+	for _, h := range out.Hashes {
+		one, err := hashOf(h)
+		if err != nil {
+			return nil, nil, fmt.Errorf("getLogProof: %w", err)
+		}
+		proof = append(proof, one)
+	}
+	return out, proof, nil
+}
+
+func hashOf(b []byte) (h verifier.Hash, err error) {
+	if len(b) != len(h) {
+		return h, fmt.Errorf("%d bytes are no hash", len(b))
+	}
+	return verifier.Hash(b), nil
+}
+
+// seen is an entry as the verifier takes it.
+func seen(view *mlsapi.MessageView) verifier.Seen {
+	m := verifier.Seen{
+		Seq: view.Seq, Kind: verifier.Application, Epoch: view.Epoch, At: view.CreatedAt.Time, Body: verifier.BodyHash(view.Ciphertext),
+		Sender: view.Sender.String(),
+	}
+	if view.MessageType != nil {
+		switch *view.MessageType {
+		case mlsapi.MessageViewMessageTypeProposal:
+			m.Kind = verifier.Proposal
+		case mlsapi.MessageViewMessageTypeCommit:
+			m.Kind = verifier.Commit
+		}
+	}
+	return m
+}
+
+// seenName names the file of an entry that was read and waits for the verifier.
+func seenName(convo string, seq int64) string {
+	return fmt.Sprintf("%s%s/%012d", seenPrefix, convo, seq)
+}
+
+// VerifierOf returns the verifier of a convo's log, as it was stored.
+func (p *Phone) VerifierOf(convo string) (*verifier.Verifier, error) {
+	if data, ok := p.Disk.Read(proofPrefix + convo); ok {
+		return verifier.Restore(data, logSource{p}, nil)
+	}
+	return p.newVerifier(convo), nil
+}
+
+func (p *Phone) newVerifier(convo string) *verifier.Verifier {
+	service, _, _ := strings.Cut(p.Net.Audience, "#")
+	return verifier.New(service, convo, logSource{p}, nil)
+}
+
+func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[string][]byte) error {
+	data, err := v.Save()
+	if err != nil {
+		return err
+	}
+	if changes == nil {
+		changes = map[string][]byte{}
+	}
+	changes[proofPrefix+convo] = data
+	p.Disk.Write(changes)
+	return nil
+}
+
+// verify shows the verifier what was read of a convo since the last time. The error is a
+// *verifier.Lie or a *verifier.OtherKey: everything else is tried again with the next Sync.
+func (p *Phone) verify(ctx context.Context, thread *Thread) error {
+	if !p.Verifies {
+		return nil
+	}
+	v, err := p.VerifierOf(thread.ConvoID)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
+	}
+	changes := map[string][]byte{}
+	err = p.showAll(ctx, v, thread, changes)
+	if err == nil {
+		p.stats.Verified.Add(1)
+	}
+	return p.settle(ctx, v, thread, changes, err)
+}
+
+// settle reads again what the verifier asks for, and stores it. The error is as that of verify.
+func (p *Phone) settle(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte, err error) error {
+	if errors.Is(err, verifier.ErrReadAgain) {
+		err = p.readAgain(ctx, v, thread)
+	}
+	if saving := p.saveVerifier(thread.ConvoID, v, changes); saving != nil {
+		return saving
+	}
+	var back *verifier.WentBack
+	if errors.As(err, &back) {
+		p.stats.WentBack.Add(1)
+	}
+	if errors.As(err, new(*verifier.Lie)) || errors.As(err, new(*verifier.OtherKey)) {
+		return fmt.Errorf("%s: the log of %s: %w", p.Name, thread.ConvoID, err)
+	}
+	return nil
+}
+
+// showAll shows the verifier the entries that wait, up to the thread's cursor, and asks for a head
+// now and then.
+func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte) error {
+	shown := 0
+	for _, name := range p.Disk.List(seenPrefix + thread.ConvoID + "/") {
+		seq, err := strconv.ParseInt(name[strings.LastIndexByte(name, '/')+1:], 10, 64)
+		if err != nil {
+			return err
+		}
+		if seq > thread.Cursor {
+			break
+		}
+		data, _ := p.Disk.Read(name)
+		var m verifier.Seen
+		if err := json.Unmarshal(data, &m); err != nil {
+			return err
+		}
+		if v.Size() > 0 && seq > v.Size()+1 { // a device that entered anew has not read what was between
+			if err := v.Skip(ctx, seq-1); err != nil {
+				return err
+			}
+		}
+		if err := v.Entry(ctx, m); err != nil {
+			return err
+		}
+		changes[name] = nil
+		shown++
+	}
+	if shown == 0 || v.Size()%headsEvery != 0 && v.Newest() != "" {
+		return nil
+	}
+	if err := v.Refresh(ctx); err != nil {
+		return err
+	}
+	return p.compareHeads(ctx, v, thread.ConvoID)
+}
+
+// readAgain reads what does not fit a head again, from the server.
+func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thread) error {
+	for {
+		answer, err := p.Net.Do(ctx, p.Account, xrpc.MessagesCall(thread.ConvoID, "all", max(v.Size(), thread.First-1), pageSize))
+		if err != nil {
+			return err
+		}
+		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+		if err != nil {
+			return err
+		}
+		for i := range page.Messages {
+			if err := v.Entry(ctx, seen(&page.Messages[i])); err != nil {
+				return err
+			}
+		}
+		if page.Cursor == nil {
+			return v.Refresh(ctx)
+		}
+	}
+}
+
+// compareHeads compares the newest heads of the other phones with this one's, and leaves its own. In
+// the app, they are in encrypted messages: see SendHead.
+func (p *Phone) compareHeads(ctx context.Context, v *verifier.Verifier, convo string) error {
+	for name, head := range p.Model.ExchangeHeads(convo, p.Name, v.Message()) {
+		if err := v.Head(ctx, head, name); err != nil { // all phones are honest
+			return err
+		}
+	}
+	return nil
+}
+
+// SendHead sends the newest head that the phone has checked to the other members, inside an encrypted
+// message.
+func (p *Phone) SendHead(ctx context.Context, convo string) error {
+	v, err := p.VerifierOf(convo)
+	if err != nil {
+		return err
+	}
+	return p.Send(ctx, convo, headText+v.Message())
+}
+
+// CompareReceived compares the heads in the messages that were read of a convo, and returns how many
+// there were. Error: *verifier.Lie.
+func (p *Phone) CompareReceived(ctx context.Context, convo string) (n int, err error) {
+	v, err := p.VerifierOf(convo)
+	if err != nil {
+		return 0, err
+	}
+	items, err := p.Inbox(convo)
+	if err != nil {
+		return 0, err
+	}
+	for _, item := range items {
+		if head, ok := strings.CutPrefix(item.Text, headText); ok && !item.Own {
+			if err = v.Head(ctx, head, item.Sender.String()); err != nil {
+				break
+			}
+			n++
+		}
+	}
+	return n, errors.Join(err, p.saveVerifier(convo, v, nil))
+}
+
+// sentLog tells the verifier what the server has acknowledged.
+func (p *Phone) sentLog(ctx context.Context, convo string, m verifier.Seen) error {
+	if !p.Verifies {
+		return nil
+	}
+	v, err := p.VerifierOf(convo)
+	if err != nil {
+		return err
+	}
+	err = v.Sent(ctx, m)
+	if thread, ok := p.Threads[convo]; ok {
+		return p.settle(ctx, v, thread, nil, err)
+	}
+	return p.saveVerifier(convo, v, nil)
+}

@@ -1,0 +1,289 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// How disputed plays.
+const (
+	fewestDisputing, mostDisputing = 8, 50 // members
+	// convergeWithin is the time in which all honest members must be in one epoch again.
+	convergeWithin = time.Minute
+	// lookEvery is about how often a member reads the log.
+	lookEvery = 500 * time.Millisecond
+	// sayEvery is how often it says again which epoch it is in: in place of the event, on which a client
+	// would do it.
+	sayEvery = 2 * time.Second
+)
+
+// dispute is a convo in which one member's hidden commit is garbage to half of the others.
+type dispute struct {
+	w       *testbed.World
+	convo   string
+	mallory *client.Phone
+	honest  []*client.Phone
+	badInfo bool
+
+	epoch    uint64 // that the garbage began
+	begun    time.Time
+	done     atomic.Bool
+	stuck    atomic.Int32
+	disputed atomic.Int32 // devices that were told of the dispute
+	attempts atomic.Int32
+	tried    atomic.Bool // a member has tried an ordinary commit during the dispute
+	refused  atomic.Bool // and it got ConvoDisputed
+	texts    atomic.Int32
+}
+
+// Disputed makes a member of a group of 8 to 50 commit in a PrivateMessage that is garbage to half of
+// the others. In every third run its GroupInfo is of no use either. The others go on writing. They
+// report the commit, and come back by external commit. All must be in one epoch within a minute, and
+// nothing that was acknowledged may be lost.
+func Disputed(ctx context.Context, w *testbed.World) error {
+	n := fewestDisputing + w.RNG.IntN(mostDisputing-fewestDisputing+1)
+	phones, convo, err := w.Convo(ctx, n)
+	if err != nil {
+		return err
+	}
+	bad := 1 + w.RNG.IntN(n-1)
+	d := &dispute{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1), badInfo: w.RNG.IntN(3) == 0}
+	if err := d.garbage(ctx); err != nil {
+		return err
+	}
+	took, err := d.converge(ctx)
+	if err != nil {
+		return err
+	}
+	return d.finish(ctx, took)
+}
+
+// garbage makes mallory's commit win the epoch.
+func (d *dispute) garbage(ctx context.Context) error {
+	for _, p := range d.honest[:2] {
+		if err := p.Send(ctx, d.convo, "before, by "+p.Name); err != nil {
+			return err
+		}
+	}
+	if err := d.mallory.Sync(ctx, d.convo); err != nil {
+		return err
+	}
+	draft, err := d.mallory.DraftStaged(d.convo, func(g mlsclient.Group) (*mlsclient.Staged, error) {
+		return mlsclient.StageGarbage(g, mlsclient.Garbage{
+			Spoil: func(n int) []int { return d.w.RNG.Perm(n)[:n/2] }, BadInfo: d.badInfo,
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.mallory.Deliver(ctx, draft); err != nil {
+		return err
+	}
+	d.epoch, d.begun = draft.Epoch, time.Now()
+	return d.mallory.Sync(ctx, d.convo)
+}
+
+// converge lets all honest members do what a client does, until they are in one epoch.
+func (d *dispute) converge(ctx context.Context) (took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*convergeWithin)
+	defer cancel()
+	locks := make([]sync.Mutex, len(d.honest)) // one per phone: a phone is not safe for concurrent use
+	errs := make([]error, len(d.honest))
+	var all sync.WaitGroup
+	for i, p := range d.honest {
+		rng := rand.New(rand.NewPCG(d.w.Seed, uint64(i)))
+		all.Go(func() {
+			if errs[i] = d.live(ctx, p, &locks[i], rng, i); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	for ctx.Err() == nil && !d.agree(locks) {
+		if err := pause(ctx, lookEvery/3); err != nil {
+			break
+		}
+	}
+	took = time.Since(d.begun)
+	d.done.Store(true)
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return took, err
+	}
+	return took, context.Cause(ctx)
+}
+
+// live is what one member does: it follows the log, says which epoch it has entered, and writes now
+// and then.
+func (d *dispute) live(ctx context.Context, p *client.Phone, lock *sync.Mutex, rng *rand.Rand, i int) error {
+	var so progress
+	for !d.done.Load() {
+		lock.Lock()
+		err := d.step(ctx, p, rng, i, &so)
+		lock.Unlock()
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if err := pause(ctx, lookEvery/2+time.Duration(rng.Int64N(int64(lookEvery)))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// progress is what a member has done so far.
+type progress struct {
+	written, said uint64 // epochs in which it last wrote, and which it last said
+	saidAt        time.Time
+}
+
+func (d *dispute) step(ctx context.Context, p *client.Phone, rng *rand.Rand, i int, so *progress) error {
+	r, returned, err := p.Follow(ctx, d.convo, rng)
+	if err != nil {
+		return err
+	}
+	if returned {
+		d.stuck.Add(1)
+		d.attempts.Add(int32(r.Attempts))
+		if r.Disputed {
+			d.disputed.Add(1)
+		}
+	}
+	group, err := p.Group(d.convo)
+	if err != nil {
+		return err
+	}
+	epoch := group.Epoch()
+	if epoch != so.said || time.Since(so.saidAt) > sayEvery {
+		so.said, so.saidAt = epoch, time.Now()
+		if err := d.say(ctx, p); err != nil {
+			return err
+		}
+	}
+	if epoch == so.written || i%5 != 0 {
+		return nil
+	}
+	so.written = epoch
+	return d.write(ctx, p)
+}
+
+// say reports the member's epoch. The first one that hears of the dispute tries an ordinary commit.
+func (d *dispute) say(ctx context.Context, p *client.Phone) error {
+	report, err := p.ReportEpoch(ctx, d.convo)
+	if xrpc.ErrorName(err) == mlsapi.ErrInvalidGroupInfo {
+		return nil
+	}
+	if err != nil || !report.Disputed || d.tried.Swap(true) {
+		return err
+	}
+	return d.tryCommit(ctx, p)
+}
+
+// write sends a message. If the epoch moves first, the phone reads on and sends it again. It may find
+// then that it cannot follow.
+func (d *dispute) write(ctx context.Context, p *client.Phone) error {
+	text := fmt.Sprintf("message %d, by %s", d.texts.Add(1), p.Name)
+	err := p.Send(ctx, d.convo, text)
+	if failed := new(client.CommitError); errors.As(err, &failed) {
+		return nil // it follows in its next step
+	}
+	return err
+}
+
+// tryCommit makes an ordinary commit, which the dispute must refuse, unless the epoch has moved or the
+// dispute has ended meanwhile.
+func (d *dispute) tryCommit(ctx context.Context, p *client.Phone) error {
+	draft, err := p.DraftCommit(d.convo, mlsclient.Change{})
+	if err != nil {
+		return err
+	}
+	_, err = p.Deliver(ctx, draft)
+	switch xrpc.ErrorName(err) {
+	case mlsapi.ErrConvoDisputed:
+		d.refused.Store(true)
+		return nil
+	case mlsapi.ErrEpochMismatch:
+		return nil
+	}
+	return err
+}
+
+// agree reports whether all honest members have the same authenticator, in the epoch of the garbage or
+// a later one.
+func (d *dispute) agree(locks []sync.Mutex) bool {
+	var first []byte
+	for i, p := range d.honest {
+		locks[i].Lock()
+		thread, group, err := p.Open(d.convo)
+		var authenticator []byte
+		if err == nil && !thread.Stuck && group.Epoch() >= d.epoch {
+			authenticator = group.Authenticator()
+		}
+		locks[i].Unlock()
+		if authenticator == nil || first != nil && !bytes.Equal(first, authenticator) {
+			return false
+		}
+		first = authenticator
+	}
+	return true
+}
+
+// kept checks that a phone still has what it read before the garbage, also if it came back by external
+// commit. The final checks look at what came after.
+func (d *dispute) kept(p *client.Phone) error {
+	items, err := p.Inbox(d.convo)
+	if err != nil {
+		return err
+	}
+	for _, by := range d.honest[:2] {
+		text := "before, by " + by.Name
+		if !slices.ContainsFunc(items, func(item history.Item) bool { return item.Text == text }) {
+			d.w.Report(history.Violation{Kind: history.Lost, Convo: d.convo, Who: p.Name, What: fmt.Sprintf("%q, which it had read or could read", text)})
+		}
+	}
+	return nil
+}
+
+// finish lets everybody write once more, and checks what each has read.
+func (d *dispute) finish(ctx context.Context, took time.Duration) error {
+	if took > convergeWithin {
+		d.w.Broken("%d members needed %s to be in one epoch again, want at most %s", len(d.honest)+1, took, convergeWithin)
+	}
+	rng := rand.New(rand.NewPCG(d.w.Seed, 1<<32))
+	for _, p := range append([]*client.Phone{d.mallory}, d.honest...) {
+		// Mallory's own group can be on another branch, if its GroupInfo was of no use.
+		if _, _, err := p.Follow(ctx, d.convo, rng); err != nil && xrpc.ErrorName(err) != mlsapi.ErrConvoDisputed {
+			return err
+		}
+	}
+	for _, p := range d.honest {
+		if err := p.Send(ctx, d.convo, "together again, "+p.Name); err != nil {
+			return err
+		}
+	}
+	for _, p := range d.honest {
+		if err := d.kept(p); err != nil {
+			return err
+		}
+	}
+	view, err := d.honest[0].Convo(ctx, d.convo)
+	if err != nil {
+		return err
+	}
+	d.w.Note("%d members, %d could not process the commit, GroupInfo unusable: %t; one epoch after %s, %d external commits tried, %d epochs, %d told of the dispute, an ordinary commit refused: %t",
+		len(d.honest)+1, d.stuck.Load(), d.badInfo, took.Round(time.Millisecond), d.attempts.Load(), uint64(view.Epoch)-d.epoch, d.disputed.Load(), d.refused.Load())
+	return nil
+}

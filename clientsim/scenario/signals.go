@@ -1,0 +1,332 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// signalTimeout is how long a signal may take to all who get it.
+const signalTimeout = 10 * time.Second
+
+// signalTest is a convo whose members are connected to two servers.
+type signalTest struct {
+	*streamTest
+	convo                   string
+	alice, bob, carol, dave *client.Phone
+	stranger                *client.Phone
+	ears                    map[string]*ear
+}
+
+// ear is a subscriber with what it has heard.
+type ear struct {
+	*client.Subscriber
+	mu      sync.Mutex // guards what follows
+	events  int        // that are kept
+	removed bool
+	typing  [][]byte
+	cursors []xrpc.MemberCursor
+}
+
+// Signals makes members signal and move their cursors, on two servers. Each signal reaches all
+// members who are connected, on both servers and with all their devices. It does not reach who was
+// removed, who was never a member, or who has blocked its sender. Moved cursors reach who shares its
+// own. The database holds nothing of a signal.
+func Signals(ctx context.Context, w *testbed.World) error {
+	sibling, err := w.Server.Sibling()
+	if err != nil {
+		return err
+	}
+	if err := sibling.Start(ctx, nil); err != nil {
+		return err
+	}
+	other := xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats)
+	err = withStreamTest(ctx, w, func(s *streamTest) error {
+		t := &signalTest{streamTest: s, ears: map[string]*ear{}}
+		if err := t.begin(ctx, other); err != nil {
+			return err
+		}
+		return errors.Join(t.signalsArrive(ctx, other), t.cursorsArrive(ctx, other), t.removedHearsNothing(ctx))
+	})
+	w.CloseIdle()
+	return errors.Join(err, sibling.Stop())
+}
+
+// begin makes the convo and waits until all are connected.
+func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) error {
+	phones, err := t.w.Phones(ctx, 5)
+	if err != nil {
+		return err
+	}
+	t.alice, t.bob, t.carol, t.dave, t.stranger = phones[0], phones[1], phones[2], phones[3], phones[4]
+	if t.convo, err = t.create(ctx, t.alice, t.bob, t.carol, t.dave); err != nil {
+		return err
+	}
+	t.expectLowPackages(t.bob, t.carol, t.dave)
+	if _, err := t.dave.Net.Do(ctx, t.dave.Account, xrpc.BlockCall(t.alice.Account.DID, xrpc.NewKey())); err != nil {
+		return err
+	}
+	here, there := []*xrpc.Client{t.w.Net}, []*xrpc.Client{other}
+	for _, e := range []struct {
+		name  string
+		phone *client.Phone
+		nodes []*xrpc.Client
+		sse   bool
+	}{
+		{"alice", t.alice, here, false}, {"bob", t.bob, here, false}, {"bob's browser", t.bob, there, true},
+		{"carol", t.carol, there, false}, {"dave", t.dave, here, false}, {"stranger", t.stranger, there, false},
+	} {
+		t.listen(e.name, e.phone, e.nodes, e.sse)
+	}
+	all := make([]*client.Subscriber, 0, len(t.ears))
+	for _, e := range t.ears {
+		all = append(all, e.Subscriber)
+	}
+	if err := t.subscribers.Listen(all...); err != nil {
+		return err
+	}
+	if err := t.everyoneWrites(ctx, t.convo, "connected", t.alice, t.bob); err != nil {
+		return err
+	}
+	return t.await(ctx, "the last message", func(e *ear) bool { return e.Observer.Missing(t.history) == 0 })
+}
+
+func (t *signalTest) listen(name string, p *client.Phone, nodes []*xrpc.Client, sse bool) {
+	e := &ear{Subscriber: t.subscriber(name, p.Account, p)}
+	e.Nodes, e.ServerSent = nodes, sse
+	e.OnEvent = func(h *xrpc.Event, _ time.Time, _ bool) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.events++
+		e.removed = e.removed || h.Kind == xrpc.EventMembership && h.DID == e.Account.DID.String() && h.Change == mlsapi.MembershipEventChangeRemoved
+	}
+	e.OnSignal = func(h *xrpc.Event, _ time.Time) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if h.Kind == xrpc.EventTyping {
+			e.typing = append(e.typing, h.Payload)
+		}
+		e.cursors = append(e.cursors, h.Cursors...)
+	}
+	t.ears[name] = e
+}
+
+// await waits until a condition holds for all subscribers.
+func (t *signalTest) await(ctx context.Context, what string, holds func(*ear) bool) error {
+	var late string
+	err := xrpc.Until(ctx, signalTimeout, func() (bool, error) {
+		for name, e := range t.ears {
+			if !holds(e) {
+				late = name
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", what, late, err)
+	}
+	return nil
+}
+
+// signal makes a phone encrypt a signal and send it to a server.
+func (t *signalTest) signal(ctx context.Context, p *client.Phone, to *xrpc.Client, what string) (payload []byte, err error) {
+	group, err := p.Group(t.convo)
+	if err != nil {
+		return nil, err
+	}
+	if payload, err = group.Encrypt([]byte(what)); err != nil {
+		return nil, err
+	}
+	answer, err := to.Once(ctx, p.Account, xrpc.SignalCall(t.convo, payload))
+	if err != nil {
+		return nil, err
+	}
+	out, err := mlsapi.DecodeSendSignalOutput(answer.Body)
+	if err == nil && !out.Carried {
+		t.w.Broken("the signal %q was dropped", what)
+	}
+	return payload, err
+}
+
+// has reports whether a subscriber has heard a signal.
+func (e *ear) has(payload []byte) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.typing, func(p []byte) bool { return bytes.Equal(p, payload) })
+}
+
+// hear waits until the given subscribers have heard a signal, and reports others that have.
+func (t *signalTest) hear(ctx context.Context, payload []byte, names ...string) error {
+	err := t.await(ctx, "a signal", func(e *ear) bool { return !slices.Contains(names, e.Name) || e.has(payload) })
+	if err != nil {
+		return err
+	}
+	for name, e := range t.ears {
+		if !slices.Contains(names, name) && e.has(payload) {
+			t.w.Broken("%s has heard a signal that is not for it", name)
+		}
+	}
+	tables, err := t.w.Server.Traces(ctx, payload)
+	if len(tables) > 0 {
+		t.w.Broken("a signal is stored in %v", tables)
+	}
+	return err
+}
+
+// signalsArrive makes members signal on each server.
+func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) error {
+	for i, to := range []*xrpc.Client{t.w.Net, other} {
+		payload, err := t.signal(ctx, t.alice, to, fmt.Sprintf("alice types %d", i))
+		if err != nil {
+			return err
+		}
+		if err := t.hear(ctx, payload, "alice", "bob", "bob's browser", "carol"); err != nil {
+			return err
+		}
+		if payload, err = t.signal(ctx, t.bob, to, fmt.Sprintf("bob types %d", i)); err != nil {
+			return err
+		}
+		if err := t.hear(ctx, payload, "alice", "bob", "bob's browser", "carol", "dave"); err != nil {
+			return err
+		}
+	}
+	if _, err := t.signal(ctx, t.stranger, t.w.Net, "who is there?"); err == nil {
+		t.w.Broken("a stranger has a group to encrypt for")
+	}
+	_, err := t.w.Net.Once(ctx, t.stranger.Account, xrpc.SignalCall(t.convo, t.ears["bob"].typing[0]))
+	if name := xrpc.ErrorName(err); name != mlsapi.ErrConvoNotFound {
+		t.w.Broken("a stranger's signal was answered with %q, %v", name, err)
+	}
+	// What is stored is found: the check of the database can fail.
+	d, err := t.alice.DraftSend(t.convo, "a message")
+	if err != nil {
+		return err
+	}
+	kept, err := mlsapi.DecodeSendMessageInput(d.Call.Body)
+	if err != nil {
+		return err
+	}
+	if err := t.alice.Flush(ctx); err != nil {
+		return err
+	}
+	tables, err := t.w.Server.Traces(ctx, kept.Ciphertext)
+	if err == nil && !slices.Contains(tables, "messages") {
+		t.w.Broken("a message is stored in %v", tables)
+	}
+	return err
+}
+
+// cursorsArrive makes members share and move their cursors.
+func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) error {
+	for _, p := range []*client.Phone{t.alice, t.bob, t.dave} { // not carol; dave has blocked alice
+		if _, err := p.Net.Do(ctx, p.Account, xrpc.ShareCursorsCall(mlsapi.SetCursorPolicyInputShareCursorsMembers, xrpc.NewKey())); err != nil {
+			return err
+		}
+	}
+	alice, bob := t.alice.Account.DID, t.bob.Account.DID
+	if _, err := t.w.Net.Do(ctx, t.alice.Account, xrpc.ProgressCall(t.convo, 0, 1)); err != nil {
+		return err
+	}
+	if err := t.seeCursor(ctx, xrpc.MemberCursor{DID: alice.String(), Delivered: 1}, "alice", "bob", "bob's browser"); err != nil {
+		return err
+	}
+	t.bob.Net = other
+	defer func() { t.bob.Net = t.w.Net }()
+	if err := t.bob.MarkRead(ctx, t.convo, 2); err != nil {
+		return err
+	}
+	if err := t.seeCursor(ctx, xrpc.MemberCursor{DID: bob.String(), Read: 2, Delivered: 2}, "alice", "bob", "bob's browser", "dave"); err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		by      *client.Phone
+		want    []syntax.DID
+		sharing bool
+	}{{t.alice, []syntax.DID{alice, bob}, true}, {t.carol, nil, false}, {t.dave, []syntax.DID{bob, t.dave.Account.DID}, true}} {
+		answer, err := other.Once(ctx, c.by.Account, xrpc.CursorsCall(t.convo))
+		if err != nil {
+			return err
+		}
+		out, err := mlsapi.DecodeGetCursorsOutput(answer.Body)
+		if err != nil {
+			return err
+		}
+		var got []syntax.DID
+		for _, v := range out.Cursors {
+			got = append(got, v.DID)
+		}
+		slices.Sort(c.want)
+		if !slices.Equal(got, c.want) || out.Sharing != c.sharing {
+			t.w.Broken("%s sees the cursors of %v, want %v", c.by.Name, got, c.want)
+		}
+	}
+	return nil
+}
+
+// seeCursor waits until the given subscribers have seen a cursor, and reports others that have.
+func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names ...string) error {
+	saw := func(e *ear) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return slices.Contains(e.cursors, at)
+	}
+	if err := t.await(ctx, "a cursor", func(e *ear) bool { return !slices.Contains(names, e.Name) || saw(e) }); err != nil {
+		return err
+	}
+	for name, e := range t.ears {
+		if !slices.Contains(names, name) && saw(e) {
+			t.w.Broken("%s sees a cursor that is not for it", name)
+		}
+	}
+	return nil
+}
+
+// removedHearsNothing removes carol, and signals once she knows.
+func (t *signalTest) removedHearsNothing(ctx context.Context) error {
+	old, err := t.carol.Group(t.convo)
+	if err != nil {
+		return err
+	}
+	stale, err := old.Encrypt([]byte("carol types"))
+	if err != nil {
+		return err
+	}
+	if err := t.alice.Remove(ctx, t.convo, t.carol.Account.DID); err != nil {
+		return err
+	}
+	err = t.await(ctx, "carol's removal", func(e *ear) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.Name != "carol" || e.removed
+	})
+	if err != nil {
+		return err
+	}
+	payload, err := t.signal(ctx, t.alice, t.w.Net, "carol is not here")
+	if err != nil {
+		return err
+	}
+	if err := t.hear(ctx, payload, "alice", "bob", "bob's browser"); err != nil {
+		return err
+	}
+	_, err = t.w.Net.Once(ctx, t.carol.Account, xrpc.SignalCall(t.convo, stale))
+	if name := xrpc.ErrorName(err); name != mlsapi.ErrNotMember {
+		t.w.Broken("a removed member's signal was answered with %q, %v", name, err)
+	}
+	for name, e := range t.ears {
+		t.w.Note("%s: %d events, %d signals, %d moved cursors", name, e.events, len(e.typing), len(e.cursors))
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Uploads is what the database says of the attachments of a cluster.
+type Uploads struct {
+	Complete, TakenOver int
+	Twice               int // contents that a convo has more than once
+	HighestFence        int64
+	Fence               int64 // of the attachment that was asked for
+}
+
+// Uploads reads what the database says of attachments, and of one of them.
+func (f *Cluster) Uploads(ctx context.Context, id string) (u Uploads, err error) {
+	db, err := pgx.Connect(ctx, f.Postgres.URL())
+	if err != nil {
+		return u, fmt.Errorf("cluster: database: %w", err)
+	}
+	err = db.QueryRow(ctx, `
+		SELECT count(*) FILTER (WHERE state = 'complete'), count(*) FILTER (WHERE fence > 1), coalesce(max(fence), 0),
+			coalesce(max(fence) FILTER (WHERE id::text = $1), 0),
+			(SELECT count(*) FROM (
+				SELECT FROM attachments WHERE state = 'complete' GROUP BY convo_id, sha256 HAVING count(*) > 1) twice)
+		FROM attachments`, id).Scan(&u.Complete, &u.TakenOver, &u.HighestFence, &u.Fence, &u.Twice)
+	return u, errors.Join(err, db.Close(context.WithoutCancel(ctx)))
+}

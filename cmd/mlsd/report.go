@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/urfave/cli/v3"
+
+	"mlsd/admin"
+	"mlsd/reports"
+)
+
+// devReportKey is the public half of the key of mlsd dev. docs/clients/DEV.md has the private half.
+const devReportKey = "mlsd-report-public-XwUmXPp77xzZX_nHLkaVPB9tKATYAxbR3ztr7ToWoSM"
+
+// reportKey returns the key that reports of abuse are sealed to, or nil.
+func (c Config) reportKey() (*reports.PublicKey, error) {
+	if c.ReportKey == "" {
+		return nil, nil
+	}
+	key, err := reports.ParsePublicKey(c.ReportKey)
+	if err != nil {
+		return nil, fmt.Errorf("MLSD_REPORT_KEY: %w", err)
+	}
+	return &key, nil
+}
+
+// checkReportKey checks the setting.
+func checkReportKey(text string) error {
+	_, err := Config{ReportKey: text}.reportKey()
+	return errors.Unwrap(err)
+}
+
+// reportKeyCommand returns the command "report-key".
+func reportKeyCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name: "report-key", Usage: "the key for reports of abuse: the server has the public half, and the operator keeps the private one elsewhere",
+		Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+		Commands: []*cli.Command{{
+			Name: "new", Usage: "make a key: FILE gets the private half, FILE.pub the public one", ArgsUsage: "FILE",
+			Action: withConfig(1, func(_ context.Context, _ Config, cmd *cli.Command) error {
+				if cmd.Args().First() == "" {
+					return fmt.Errorf("%s: name a file", cmd.FullName())
+				}
+				return newReportKey(cmd.Args().First(), stdout)
+			}),
+		}},
+	}
+}
+
+// newReportKey writes a new key to a file that does not exist yet, and its public half beside it.
+func newReportKey(path string, stdout io.Writer) error {
+	key, err := reports.NewPrivateKey()
+	if err != nil {
+		return err
+	}
+	private, err := key.Text()
+	if err != nil {
+		return err
+	}
+	public := key.Public()
+	if err := writeNew(path, private, 0o600); err != nil {
+		return err
+	}
+	if err := writeNew(path+".pub", public.String(), 0o644); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s has the private half: keep it off the server, with a copy\nMLSD_REPORT_KEY=%s\nkey id %s\n", path, public, public.ID())
+	return err
+}
+
+// writeNew writes a line to a file that must not exist.
+func writeNew(path, line string, mode os.FileMode) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := f.WriteString(line + "\n"); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// openReportCommand returns the command "admin report open". It opens a report on the machine on
+// which it runs: what is revealed never reaches the server.
+func openReportCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name: "open", Usage: "print what a report reveals; the private key stays on this machine", ArgsUsage: "ID",
+		Flags: []cli.Flag{&cli.StringFlag{Name: "key", Usage: "file with the private key, as mlsd report-key new wrote it", Required: true}},
+		Action: withConfig(1, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+			if cmd.Args().First() == "" {
+				return fmt.Errorf("%s: id is missing", cmd.FullName())
+			}
+			key, err := readReportKey(cmd.String("key"))
+			if err != nil {
+				return err
+			}
+			var answer strings.Builder
+			call := admin.Call{Params: map[string]string{"id": cmd.Args().First()}}
+			if err := callMethod(ctx, cfg, admin.ReportFetch(), call, true, &answer); err != nil {
+				return err
+			}
+			var sealed reports.Sealed
+			if err := json.Unmarshal([]byte(answer.String()), &sealed); err != nil {
+				return fmt.Errorf("read the answer: %w", err)
+			}
+			return openReport(key, sealed, stdout)
+		}),
+	}
+}
+
+func readReportKey(path string) (reports.PrivateKey, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return reports.PrivateKey{}, err
+	}
+	key, err := reports.ParsePrivateKey(strings.TrimSpace(string(text)))
+	if err != nil {
+		return reports.PrivateKey{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return key, nil
+}
+
+// openReport prints what a sealed report reveals, with nothing in it that a terminal obeys.
+func openReport(key reports.PrivateKey, sealed reports.Sealed, stdout io.Writer) error {
+	if err := sealed.Check(); err != nil {
+		return err
+	}
+	if id := key.Public().ID(); id != sealed.KeyID {
+		return fmt.Errorf("the report is sealed to the key %s, and the file has %s", sealed.KeyID, id)
+	}
+	opened, err := key.Open(sealed.Binding, sealed.Sealed)
+	if err != nil {
+		return err
+	}
+	content, err := reports.ReadContent(opened)
+	if err != nil {
+		return err
+	}
+	document, err := json.Marshal(openedReport{sealed.ID, sealed.Convo, sealed.Reporter, evidence(content), opened})
+	if err != nil {
+		return fmt.Errorf("print a report: %w", err)
+	}
+	text, err := reports.Printable(document)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, text)
+	return err
+}
+
+// openedReport is what "admin report open" prints.
+type openedReport struct {
+	ID       uuid.UUID       `json:"id"`
+	Convo    uuid.UUID       `json:"convo"`
+	Reporter syntax.DID      `json:"reporter"`
+	Evidence string          `json:"evidence"`
+	Content  json.RawMessage `json:"content"`
+}
+
+// evidence says how much of a content is more than the reporter's word. Here the inclusion of each
+// message in the log is to be verified, by content.Head and the messages' proofs.
+func evidence(c reports.Content) string {
+	proofs := 0
+	for _, m := range c.Messages {
+		if m.Proof != "" {
+			proofs++
+		}
+	}
+	return fmt.Sprintf("%d messages, %d with a proof, which this version does not verify: take all of it as the reporter's word", len(c.Messages), proofs)
+}

@@ -1,0 +1,119 @@
+package consent
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+// ErrUnknownSharing says that a request names a policy of cursors that there is not.
+var ErrUnknownSharing = errors.New("shareCursors must be nobody or members")
+
+// Sharing says who sees how far a person has read. It is mutual: who shares with nobody sees nobody.
+type Sharing string
+
+// The policies of cursors.
+const (
+	WithNobody  Sharing = "nobody" // the default
+	WithMembers Sharing = "members"
+)
+
+// ShareCursors sets who sees the cursors of did. Error besides the database's: ErrUnknownSharing.
+func ShareCursors(ctx context.Context, tx pgx.Tx, did syntax.DID, s Sharing) (err error) {
+	switch s {
+	case WithNobody:
+		_, err = tx.Exec(ctx, `DELETE FROM cursor_policies WHERE did = $1`, did)
+	case WithMembers:
+		_, err = tx.Exec(ctx, `INSERT INTO cursor_policies (did) VALUES ($1) ON CONFLICT DO NOTHING`, did)
+	default:
+		return ErrUnknownSharing
+	}
+	if err != nil {
+		return fmt.Errorf("set who sees the cursors: %w", err)
+	}
+	return nil
+}
+
+// SharingOf returns who sees the cursors of did.
+func SharingOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (Sharing, error) {
+	var shares bool
+	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM cursor_policies WHERE did = $1)`, did).Scan(&shares); err != nil {
+		return "", fmt.Errorf("read who sees the cursors: %w", err)
+	}
+	if shares {
+		return WithMembers, nil
+	}
+	return WithNobody, nil
+}
+
+// CursorView is how far a member is, as other members see it.
+type CursorView struct {
+	DID       syntax.DID
+	Read      int64
+	Delivered int64 // at least Read
+}
+
+// listCursors returns the cursors of a convo that a member sees.
+//
+//go:embed cursors.sql
+var listCursors string
+
+// Cursors returns the cursors of a convo that a member sees, its own too, in the order of the DIDs.
+// It returns none if the member does not share its own, or has not accepted the convo.
+func Cursors(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, viewer syntax.DID) ([]CursorView, error) {
+	rows, err := q.Query(ctx, listCursors, convo, viewer)
+	if err != nil {
+		return nil, fmt.Errorf("list the cursors: %w", err)
+	}
+	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[CursorView])
+	if err != nil {
+		return nil, fmt.Errorf("list the cursors: %w", err)
+	}
+	return cursors, nil
+}
+
+// Viewers says who of some members sees the cursors of some others.
+type Viewers struct {
+	sharing map[syntax.DID]bool    // members who share their cursors and have accepted the convo
+	apart   map[[2]syntax.DID]bool // who has blocked whom
+}
+
+// See reports whether viewer sees the cursor of mover.
+func (v Viewers) See(viewer, mover syntax.DID) bool {
+	return v.sharing[viewer] && v.sharing[mover] && !v.apart[[2]syntax.DID{viewer, mover}] && !v.apart[[2]syntax.DID{mover, viewer}]
+}
+
+// ViewersOf returns who of viewers sees the cursors of movers in a convo, as it is now: a mover may
+// have left, or share with nobody any more, since its cursor has moved.
+func ViewersOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, movers, viewers []syntax.DID) (Viewers, error) {
+	v := Viewers{sharing: map[syntax.DID]bool{}, apart: map[[2]syntax.DID]bool{}}
+	rows, err := q.Query(ctx, `
+		SELECT DISTINCT m.did FROM unnest($2::text[] || $3::text[]) AS d (did)
+		JOIN members m ON m.convo_id = $1 AND m.did = d.did AND m.left_at IS NULL AND m.requested_at IS NULL
+		JOIN cursor_policies p ON p.did = d.did`, convo, viewers, movers)
+	if err != nil {
+		return Viewers{}, fmt.Errorf("look who sees cursors: %w", err)
+	}
+	var did, blocked syntax.DID
+	if _, err := pgx.ForEachRow(rows, []any{&did}, func() error { v.sharing[did] = true; return nil }); err != nil {
+		return Viewers{}, fmt.Errorf("look who sees cursors: %w", err)
+	}
+	rows, err = q.Query(ctx, `
+		SELECT did, blocked_did FROM blocks WHERE did = ANY ($1::text[]) AND blocked_did = ANY ($2::text[])
+		UNION
+		SELECT did, blocked_did FROM blocks WHERE did = ANY ($2::text[]) AND blocked_did = ANY ($1::text[])`, movers, viewers)
+	if err != nil {
+		return Viewers{}, fmt.Errorf("look who has blocked whom: %w", err)
+	}
+	if _, err := pgx.ForEachRow(rows, []any{&did, &blocked}, func() error { v.apart[[2]syntax.DID{did, blocked}] = true; return nil }); err != nil {
+		return Viewers{}, fmt.Errorf("look who has blocked whom: %w", err)
+	}
+	return v, nil
+}

@@ -1,0 +1,18 @@
+-- Returns the cursors of a convo that a member sees: the DID, what it has read, what a device of its
+-- has got.
+--
+-- $1 convo, $2 viewer
+--
+-- The viewer and the members share their cursors, have accepted the convo, and have not blocked each
+-- other. A lateral join with LIMIT makes the planner use an index, even if it has no statistics of
+-- the table.
+SELECT m.did, m.cursor_seq, greatest(m.delivered_seq, m.cursor_seq)
+FROM members m
+CROSS JOIN LATERAL (SELECT FROM cursor_policies WHERE did = m.did LIMIT 1) shares
+WHERE m.convo_id = $1 AND m.left_at IS NULL AND m.requested_at IS NULL
+    AND EXISTS (SELECT FROM cursor_policies WHERE did = $2)
+    AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL AND requested_at IS NULL)
+    AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = m.did)
+    AND NOT EXISTS (SELECT FROM blocks WHERE did = m.did AND blocked_did = $2)
+ORDER BY m.did
+LIMIT 1000

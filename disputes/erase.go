@@ -1,0 +1,41 @@
+package disputes
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/tombstone"
+)
+
+// Erase deletes what a person has reported of a convo, and puts its tombstone where a dispute names it.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (n int64, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH epochs AS (
+			DELETE FROM epoch_reports WHERE convo_id = $1 AND did = $2 RETURNING 1
+		), commits AS (
+			DELETE FROM commit_reports WHERE convo_id = $1 AND did = $2 RETURNING 1
+		), named AS (
+			UPDATE disputes SET committer = $3 WHERE convo_id = $1 AND committer = $2 RETURNING 1
+		)
+		SELECT (SELECT count(*) FROM epochs) + (SELECT count(*) FROM commits) + (SELECT count(*) FROM named)`, convo, p.DID, p.In(convo)).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("erase what a member has reported: %w", err)
+	}
+	return n, nil
+}
+
+// Forget deletes the reports and disputes of a convo that is deleted.
+func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
+	batch := &pgx.Batch{}
+	batch.Queue(`DELETE FROM epoch_reports WHERE convo_id = $1`, convo)
+	batch.Queue(`DELETE FROM forked_epochs WHERE convo_id = $1`, convo)
+	batch.Queue(`DELETE FROM commit_reports WHERE convo_id = $1`, convo)
+	batch.Queue(`DELETE FROM disputes WHERE convo_id = $1`, convo)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("delete what was reported: %w", err)
+	}
+	return nil
+}

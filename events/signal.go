@@ -1,0 +1,128 @@
+package events
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+)
+
+// Signal is what members who are connected get and nobody keeps: either a ciphertext of its sender,
+// or cursors that have moved. It has no place in the stream, moves no cursor and is never repeated.
+// It is JSON as it travels between nodes.
+type Signal struct {
+	ConvoID uuid.UUID  `json:"convo"`
+	Sender  syntax.DID `json:"sender,omitempty"`
+	Payload []byte     `json:"payload,omitempty"`
+	// Hidden are members who do not get the ciphertext: they have blocked its sender.
+	Hidden []syntax.DID `json:"hidden,omitempty"`
+	Moves  []Move       `json:"moves,omitempty"`
+	// Nobody says that none of the others may get the ciphertext. The limits count it like any other,
+	// so that the answers do not tell its sender. Then it is left out.
+	Nobody bool `json:"-"`
+}
+
+// Move is a cursor that has moved.
+type Move struct {
+	DID       syntax.DID `json:"did"`
+	Read      int64      `json:"read"`
+	Delivered int64      `json:"delivered"`
+}
+
+// movers are the people whose cursors have moved.
+func (s *Signal) movers() []syntax.DID {
+	dids := make([]syntax.DID, len(s.Moves))
+	for i, m := range s.Moves {
+		dids[i] = m.DID
+	}
+	return dids
+}
+
+// event makes an event of the signal.
+func (s *Signal) event() *Event {
+	return &Event{ConvoID: s.ConvoID, Size: len(s.Payload), Signal: s}
+}
+
+// noticeBytes is the longest payload of a NOTIFY: PostgreSQL takes less than 8,000 bytes.
+const noticeBytes = 7900
+
+// pack puts signals into as few payloads of NOTIFY as follow from their order. A payload is JSON: an
+// array. Signals that are too long for one are left out, and counted.
+func pack(signals []*Signal) (payloads []string, tooLong int) {
+	var open []byte
+	for _, s := range signals {
+		one, err := json.Marshal(s)
+		if err != nil || len(one)+2 > noticeBytes {
+			tooLong++
+			continue
+		}
+		if len(open) > 0 && len(open)+len(one)+2 > noticeBytes {
+			payloads, open = append(payloads, string(append(open, ']'))), nil
+		}
+		open = append(open, "[,"[min(len(open), 1)])
+		open = append(open, one...)
+	}
+	if len(open) > 0 {
+		payloads = append(payloads, string(append(open, ']')))
+	}
+	return payloads, tooLong
+}
+
+// unpack reads a payload of NOTIFY.
+func unpack(payload string) (signals []*Signal, err error) {
+	if err := json.Unmarshal([]byte(payload), &signals); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(signals, func(s *Signal) bool { return s == nil }), nil
+}
+
+// liveDIDs returns the members of a convo that have live subscriptions here, and how many
+// subscriptions these are.
+func (h *Hub) liveDIDs(convo uuid.UUID) (dids []syntax.DID, subscriptions int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	here := h.byConvo[convo]
+	seen := make(map[syntax.DID]struct{}, len(here))
+	for s := range here {
+		if _, twice := seen[s.did]; !twice {
+			seen[s.did] = struct{}{}
+			dids = append(dids, s.did)
+		}
+	}
+	return dids, len(here)
+}
+
+// offerSignal offers each live subscription of a convo the event that of returns for its person; nil:
+// none. A subscription whose buffer is more than half full does not get it: it must first read what
+// is kept.
+func (h *Hub) offerSignal(convo uuid.UUID, of func(syntax.DID) *Event) (offered, behind int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.byConvo[convo] {
+		e := of(s.did)
+		if e == nil {
+			continue
+		}
+		if s.offerSignal(e) {
+			offered++
+		} else {
+			behind++
+		}
+	}
+	return offered, behind
+}
+
+// offerSignal puts a signal into the buffer, if at least half of it is free. The caller holds the
+// hub's lock.
+func (s *Subscription) offerSignal(e *Event) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil || 2*(s.queued+e.cost()) > s.hub.buffer {
+		return false
+	}
+	s.queue = append(s.queue, e)
+	s.queued += e.cost()
+	s.notify()
+	return true
+}

@@ -1,0 +1,62 @@
+package messages
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+// Signal is a ciphertext that is passed on and never stored. Group and epoch are those of its own
+// MLS header.
+type Signal struct {
+	ConvoID uuid.UUID
+	GroupID []byte
+	Sender  syntax.DID
+	Epoch   int64
+}
+
+// Bounds of who does not get a signal.
+const (
+	mostHidden   = 16   // members of a convo who have blocked the sender
+	mostBlocking = 1000 // all who have blocked it, that are looked at
+)
+
+// AuthoriseSignal judges a signal as append.sql judges a message: the sender is a member, the convo
+// is open, and the ciphertext is of its group and not more than window epochs behind. It returns the
+// members who have blocked the sender and must not get it. nobody says that these are too many: then
+// no one gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
+// ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
+func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool, err error) {
+	var group []byte
+	var epoch int64
+	var closed, left, many bool
+	err = q.QueryRow(ctx, `
+		SELECT c.group_id, c.epoch, c.closed_at IS NOT NULL, m.left_at IS NOT NULL,
+			ARRAY(SELECT b.did FROM (SELECT did FROM blocks WHERE blocked_did = $2 LIMIT $4) b
+				WHERE EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = b.did AND left_at IS NULL) LIMIT $3),
+			(SELECT count(*) FROM (SELECT FROM blocks WHERE blocked_did = $2 LIMIT $4) b) = $4
+		FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2
+		WHERE c.id = $1`, s.ConvoID, s.Sender, mostHidden+1, mostBlocking+1).Scan(&group, &epoch, &closed, &left, &hidden, &many)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, false, ErrConvoNotFound
+	case err != nil:
+		return nil, false, fmt.Errorf("authorise a signal: %w", err)
+	case left:
+		return nil, false, ErrNotMember
+	case closed:
+		return nil, false, ErrConvoClosed
+	case !bytes.Equal(group, s.GroupID):
+		return nil, false, ErrWrongGroup
+	case s.Epoch > epoch || s.Epoch < epoch-window:
+		return nil, false, &EpochMismatchError{Epoch: s.Epoch, Current: epoch}
+	}
+	return hidden, many || len(hidden) > mostHidden, nil
+}

@@ -1,0 +1,10 @@
+DELETE FROM schema_support WHERE version = 32;
+DELETE FROM outbox WHERE kind = 7;
+ALTER TABLE outbox DROP CONSTRAINT outbox_kind_check;
+ALTER TABLE outbox ADD CONSTRAINT outbox_kind_check CHECK (kind BETWEEN 1 AND 6);
+DROP TABLE disputes;
+DROP FUNCTION audit_dispute;
+DELETE FROM transitions WHERE entity = 'dispute';
+DROP TABLE commit_reports;
+DROP TABLE forked_epochs;
+DROP TABLE epoch_reports;

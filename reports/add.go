@@ -1,0 +1,113 @@
+package reports
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/quota"
+	"mlsd/messages"
+)
+
+// Report is what a member reports.
+type Report struct {
+	Convo    uuid.UUID
+	Reporter syntax.DID
+	Reason   Reason
+	KeyID    string
+	Sealed   []byte
+}
+
+// Receipt is what the reporter gets.
+type Receipt struct {
+	ID       uuid.UUID
+	At       time.Time // whole milliseconds
+	Repeated bool      // the same bytes were reported before: this is the first receipt
+}
+
+// The sum of the open reports is bounded, so they are inserted one after the other.
+const lockReports = `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.reports', 0))`
+
+// Add keeps a report that is sealed to key; nil: the operator has none. The reporter is a member of
+// the convo, invited people included, or was one within FormerMember. Most is the limit for all
+// open reports together, in bytes; 0: none. A report above it is refused before it is written.
+// Errors besides the database's: ErrDisabled, messages.ErrConvoNotFound, messages.ErrNotMember,
+// ErrUnknownKey, ErrNotSealed, ErrReason, *quota.ExceededError.
+func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (Receipt, error) {
+	if key == nil {
+		return Receipt{}, ErrDisabled
+	}
+	if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {
+		return Receipt{}, err
+	}
+	switch {
+	case r.KeyID != key.ID():
+		return Receipt{}, ErrUnknownKey
+	case len(r.Sealed) < encSize+tagSize || len(r.Sealed) > MaxSealed:
+		return Receipt{}, ErrNotSealed
+	case !r.Reason.Known():
+		return Receipt{}, ErrReason
+	}
+	digest := sha256.Sum256(r.Sealed)
+	binding := Binding(r.Convo, r.Reporter)
+	var open int64
+	var first struct {
+		id *uuid.UUID
+		at *time.Time
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(lockReports)
+	batch.Queue(`
+		SELECT (SELECT coalesce(sum(greatest(octet_length(sealed), $3)), 0)::bigint FROM abuse_reports WHERE state = 'open'), id, reported_at
+		FROM (VALUES (0)) AS one LEFT JOIN abuse_reports ON binding = $1 AND digest = $2`, binding, digest[:], leastCharge).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&open, &first.id, &first.at) })
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return Receipt{}, fmt.Errorf("count the reports: %w", err)
+	}
+	if first.id != nil {
+		return Receipt{ID: *first.id, At: *first.at, Repeated: true}, nil
+	}
+	if most != 0 && open+max(int64(len(r.Sealed)), leastCharge) > most {
+		return Receipt{}, quota.TooManyReports()
+	}
+	return insert(ctx, tx, r, binding, digest[:])
+}
+
+func insert(ctx context.Context, tx pgx.Tx, r Report, binding, digest []byte) (Receipt, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Receipt{}, fmt.Errorf("name a report: %w", err)
+	}
+	got := Receipt{ID: id}
+	err = tx.QueryRow(ctx, `
+		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, date_trunc('milliseconds', clock_timestamp()))
+		RETURNING reported_at`, id, r.Convo, r.Reporter, r.Reason, r.KeyID, binding, digest, r.Sealed).Scan(&got.At)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("keep a report: %w", err)
+	}
+	return got, nil
+}
+
+// mayReport returns an error unless did may report the convo.
+func mayReport(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) error {
+	var may bool
+	err := tx.QueryRow(ctx, `
+		SELECT left_at IS NULL OR left_at > clock_timestamp() - $3::interval FROM members WHERE convo_id = $1 AND did = $2`,
+		convo, did, FormerMember).Scan(&may)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return messages.ErrConvoNotFound
+	case err != nil:
+		return fmt.Errorf("look for the reporter: %w", err)
+	case !may:
+		return messages.ErrNotMember
+	}
+	return nil
+}

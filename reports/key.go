@@ -1,0 +1,141 @@
+package reports
+
+import (
+	"crypto/ecdh"
+	"crypto/hpke"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+const (
+	// Algorithm is the name of how reports are sealed: HPKE of RFC 9180 in base mode. The sealed bytes
+	// are the encapsulated key and then the ciphertext.
+	Algorithm = "HPKE-Base-X25519-HKDF-SHA256-AES-256-GCM"
+	// Info is the info of HPKE. It says what is sealed, and in which form the content is.
+	Info = "mlsd abuse report 1"
+
+	encSize = 32 // the encapsulated key
+	tagSize = 16 // of AES-256-GCM
+	keySize = 32
+)
+
+// Keys as texts begin with these words, so that nobody takes one for the other.
+const (
+	publicPrefix  = "mlsd-report-public-"
+	privatePrefix = "mlsd-report-private-"
+)
+
+// PublicKey is the operator's key that reports are sealed to.
+type PublicKey struct{ key hpke.PublicKey }
+
+// PrivateKey opens reports. The server must not have it.
+type PrivateKey struct{ key hpke.PrivateKey }
+
+func kem() hpke.KEM { return hpke.DHKEM(ecdh.X25519()) }
+
+// NewPrivateKey makes a key.
+func NewPrivateKey() (PrivateKey, error) {
+	key, err := kem().GenerateKey()
+	if err != nil {
+		return PrivateKey{}, fmt.Errorf("make a report key: %w", err)
+	}
+	return PrivateKey{key}, nil
+}
+
+// ParsePublicKey reads what [PublicKey.String] has written.
+func ParsePublicKey(text string) (PublicKey, error) {
+	if strings.HasPrefix(text, privatePrefix) {
+		return PublicKey{}, errors.New("this is the private half, which must not be on the server; want the public one, " + publicPrefix + "…")
+	}
+	raw, err := parseKey(text, publicPrefix)
+	if err != nil {
+		return PublicKey{}, err
+	}
+	key, err := kem().NewPublicKey(raw)
+	if err != nil {
+		return PublicKey{}, fmt.Errorf("read the public report key: %w", err)
+	}
+	return PublicKey{key}, nil
+}
+
+// ParsePrivateKey reads what [PrivateKey.Text] has written.
+func ParsePrivateKey(text string) (PrivateKey, error) {
+	raw, err := parseKey(text, privatePrefix)
+	if err != nil {
+		return PrivateKey{}, err
+	}
+	key, err := kem().NewPrivateKey(raw)
+	if err != nil {
+		return PrivateKey{}, fmt.Errorf("read the private report key: %w", err)
+	}
+	return PrivateKey{key}, nil
+}
+
+func parseKey(text, prefix string) ([]byte, error) {
+	digits, found := strings.CutPrefix(text, prefix)
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(digits)
+	if !found || err != nil || len(raw) != keySize {
+		return nil, errors.New("want " + prefix + "…, as mlsd report-key new writes it")
+	}
+	return raw, nil
+}
+
+// String is the key as a setting has it.
+func (k PublicKey) String() string {
+	return publicPrefix + base64.RawURLEncoding.EncodeToString(k.Bytes())
+}
+
+// Bytes is the key as clients get it: the 32 bytes of X25519.
+func (k PublicKey) Bytes() []byte { return k.key.Bytes() }
+
+// ID names the key: the first 8 bytes of its SHA-256, in hexadecimal.
+func (k PublicKey) ID() string {
+	sum := sha256.Sum256(k.Bytes())
+	return hex.EncodeToString(sum[:8])
+}
+
+// Seal seals a content, bound to what Binding returns.
+func (k PublicKey) Seal(binding, content []byte) ([]byte, error) {
+	enc, sender, err := hpke.NewSender(k.key, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(Info))
+	if err != nil {
+		return nil, fmt.Errorf("seal a report: %w", err)
+	}
+	ciphertext, err := sender.Seal(binding, content)
+	if err != nil {
+		return nil, fmt.Errorf("seal a report: %w", err)
+	}
+	return append(enc, ciphertext...), nil
+}
+
+// Text is the key as the operator keeps it. It is no String, so that no log shows it.
+func (k PrivateKey) Text() (string, error) {
+	raw, err := k.key.Bytes()
+	if err != nil {
+		return "", fmt.Errorf("write the private report key: %w", err)
+	}
+	return privatePrefix + base64.RawURLEncoding.EncodeToString(raw), nil
+}
+
+// Public is the key's public half.
+func (k PrivateKey) Public() PublicKey { return PublicKey{k.key.PublicKey()} }
+
+// Open opens a sealed report. Error: it was sealed to another key, is bound to something else, or
+// was changed.
+func (k PrivateKey) Open(binding, sealed []byte) ([]byte, error) {
+	if len(sealed) < encSize+tagSize {
+		return nil, ErrNotSealed
+	}
+	recipient, err := hpke.NewRecipient(sealed[:encSize], k.key, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(Info))
+	if err != nil {
+		return nil, fmt.Errorf("open a report: %w", err)
+	}
+	content, err := recipient.Open(binding, sealed[encSize:])
+	if err != nil {
+		return nil, fmt.Errorf("open a report: it is sealed to another key, or was changed: %w", err)
+	}
+	return content, nil
+}

@@ -1,0 +1,178 @@
+package reports
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
+)
+
+// Listed is what the server knows of a report.
+type Listed struct {
+	ID       uuid.UUID  `json:"id"`
+	Convo    uuid.UUID  `json:"convo"`
+	Reporter syntax.DID `json:"reporter"`
+	Reason   Reason     `json:"reason"`
+	KeyID    string     `json:"keyId"`
+	Bytes    int64      `json:"bytes"` // of what is sealed; 0: it was deleted
+	At       time.Time  `json:"reportedAt"`
+	State    State      `json:"state"`
+	ClosedAt *time.Time `json:"closedAt,omitempty"`
+	ClosedBy string     `json:"closedBy,omitempty"`
+	Note     string     `json:"note,omitempty"` // why it was closed
+}
+
+// Queue returns the open reports with ids above after, the oldest first.
+func Queue(ctx context.Context, q pgpool.Queryer, after uuid.UUID, limit int) ([]Listed, error) {
+	return collect(q.Query(ctx, `
+		SELECT id, convo_id, reporter, reason, key_id, octet_length(sealed), reported_at, state, closed_at, coalesce(closed_by, ''), coalesce(note, '')
+		FROM abuse_reports WHERE state = 'open' AND id > $1 ORDER BY id LIMIT $2`, after, limit))
+}
+
+// Past returns the closed reports with ids below before, the newest first.
+func Past(ctx context.Context, q pgpool.Queryer, before uuid.UUID, limit int) ([]Listed, error) {
+	return collect(q.Query(ctx, `
+		SELECT id, convo_id, reporter, reason, key_id, octet_length(sealed), reported_at, state, closed_at, coalesce(closed_by, ''), coalesce(note, '')
+		FROM abuse_reports WHERE state = 'closed' AND id < $1 ORDER BY id DESC LIMIT $2`, before, limit))
+}
+
+// Get returns one report. Error besides the database's: ErrNotFound.
+func Get(ctx context.Context, q pgpool.Queryer, id uuid.UUID) (Listed, error) {
+	found, err := collect(q.Query(ctx, `
+		SELECT id, convo_id, reporter, reason, key_id, octet_length(sealed), reported_at, state, closed_at, coalesce(closed_by, ''), coalesce(note, '')
+		FROM abuse_reports WHERE id = $1`, id))
+	if err == nil && len(found) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Listed{}, err
+	}
+	return found[0], nil
+}
+
+func collect(rows pgx.Rows, err error) (found []Listed, _ error) {
+	if err == nil {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Listed])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the reports: %w", err)
+	}
+	return found, nil
+}
+
+// Sealed is a report for who has the operator's private key.
+type Sealed struct {
+	ID       uuid.UUID  `json:"id"`
+	Convo    uuid.UUID  `json:"convo"`
+	Reporter syntax.DID `json:"reporter"`
+	KeyID    string     `json:"keyId"`
+	Binding  []byte     `json:"binding"`
+	Sealed   []byte     `json:"sealed"`
+}
+
+// Check returns an error unless the report is that of its reporter about its convo. A reporter that
+// was erased since cannot be checked.
+func (s Sealed) Check() error {
+	if !tombstone.Is(s.Reporter) && !bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter)) {
+		return errors.New("the report is bound to another convo or reporter than its row says")
+	}
+	return nil
+}
+
+// Fetch returns a report's sealed bytes. Errors besides the database's: ErrNotFound, ErrCleared.
+func Fetch(ctx context.Context, q pgpool.Queryer, id uuid.UUID) (s Sealed, err error) {
+	err = q.QueryRow(ctx, `SELECT id, convo_id, reporter, key_id, binding, sealed FROM abuse_reports WHERE id = $1`, id).
+		Scan(&s.ID, &s.Convo, &s.Reporter, &s.KeyID, &s.Binding, &s.Sealed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s, ErrNotFound
+	}
+	if err != nil {
+		return s, fmt.Errorf("read a report: %w", err)
+	}
+	if len(s.Sealed) == 0 {
+		return s, ErrCleared
+	}
+	return s, nil
+}
+
+// Close closes a report. To close it again changes nothing. Error besides the database's:
+// ErrNotFound.
+func Close(ctx context.Context, tx pgx.Tx, id uuid.UUID, operator, note string) (changed bool, err error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE abuse_reports SET state = 'closed', closed_at = clock_timestamp(), closed_by = $2, note = $3
+		WHERE id = $1 AND state = 'open'`, id, operator, note)
+	if err != nil {
+		return false, fmt.Errorf("close a report: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		_, err = Get(ctx, tx, id)
+	}
+	return tag.RowsAffected() == 1, err
+}
+
+// Delete deletes a report and what it reveals. It returns how many there were: one or none.
+func Delete(ctx context.Context, tx pgx.Tx, id uuid.UUID) (int64, error) {
+	tag, err := tx.Exec(ctx, `DELETE FROM abuse_reports WHERE id = $1`, id)
+	if err != nil {
+		return 0, fmt.Errorf("delete a report: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// Clear deletes all open reports of a person, and returns how many there were. The quota of a day and
+// Keep bound them. Closed ones stay.
+func Clear(ctx context.Context, tx pgx.Tx, reporter syntax.DID) (int64, error) {
+	tag, err := tx.Exec(ctx, `DELETE FROM abuse_reports WHERE reporter = $1 AND state = 'open'`, reporter)
+	if err != nil {
+		return 0, fmt.Errorf("delete a person's reports: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// Sweeper deletes reports that were kept long enough, and what closed ones reveal sooner.
+type Sweeper struct {
+	db   *pgxpool.Pool
+	most int64 // for what the closed reports reveal, in bytes; 0: no limit
+	now  func() time.Time
+}
+
+// NewSweeper returns a sweeper. Most is the limit for all closed reports together, in bytes; 0: none.
+// now is the clock.
+func NewSweeper(db *pgxpool.Pool, most int64, now func() time.Time) *Sweeper {
+	return &Sweeper{db, most, now}
+}
+
+// RunOnce deletes up to 500 reports that are older than Keep. It clears up to 500 that were closed
+// KeepSealed ago, and the first ones that were closed while all closed ones are above the limit.
+func (s *Sweeper) RunOnce(ctx context.Context) error {
+	_, err := s.db.Exec(ctx, `
+		DELETE FROM abuse_reports WHERE id IN (
+			SELECT id FROM abuse_reports WHERE reported_at < $1 ORDER BY reported_at LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+		s.now().Add(-Keep), sweepRows)
+	if err != nil {
+		return fmt.Errorf("delete old reports: %w", err)
+	}
+	_, err = s.db.Exec(ctx, `
+		UPDATE abuse_reports SET sealed = '' WHERE id IN (
+			SELECT id FROM abuse_reports WHERE id = ANY (ARRAY(
+				SELECT id FROM (
+					SELECT id, closed_at, sum(greatest(octet_length(sealed), $4)) OVER (ORDER BY closed_at DESC, id DESC) AS since
+					FROM abuse_reports WHERE state = 'closed' AND octet_length(sealed) > 0
+				) closed
+				WHERE closed_at < $1 OR ($2 <> 0 AND since > $2) ORDER BY closed_at LIMIT $3
+			)) FOR UPDATE SKIP LOCKED)`,
+		s.now().Add(-KeepSealed), s.most, sweepRows, leastCharge)
+	if err != nil {
+		return fmt.Errorf("clear closed reports: %w", err)
+	}
+	return nil
+}

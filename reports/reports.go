@@ -1,0 +1,81 @@
+// Package reports keeps reports of abuse. A member of a convo tells the operator what it chooses to
+// reveal. Its device seals that to the operator's public key, so the server cannot read it. The
+// private key is not on the server: mlsd admin report open has it.
+//
+// The package owns the table abuse_reports. docs/clients/REPORTS.md says how a report is made.
+package reports
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+
+	"mlsd/internal/quota"
+)
+
+const (
+	// MaxSealed is the longest sealed report, in bytes.
+	MaxSealed = quota.LargestReport
+	// Keep is how long a report is kept, open or closed.
+	Keep = 180 * 24 * time.Hour
+	// KeepSealed is how long what a report reveals is kept after the report was closed, at most.
+	KeepSealed = 30 * 24 * time.Hour
+	// FormerMember is how long a person can report a convo that it has left, or was removed from.
+	FormerMember = 30 * 24 * time.Hour
+	// leastCharge is what a report counts for, at least, in the sum of the open ones, and in that of
+	// the closed ones. So the sum bounds their number too.
+	leastCharge = 16 << 10
+	// sweepRows bounds the rows of one round of the sweep.
+	sweepRows = 500
+)
+
+// Reason is what a report is about, in a word that the server can read.
+type Reason string
+
+// Reasons are all reasons.
+func Reasons() []Reason {
+	return []Reason{"spam", "harassment", "threats", "sexual", "childSafety", "selfHarm", "fraud", "other"}
+}
+
+// Known reports whether r is one of Reasons.
+func (r Reason) Known() bool { return slices.Contains(Reasons(), r) }
+
+// State says whether an operator still has to see to a report.
+type State string
+
+// The states.
+const (
+	Open   State = "open"
+	Closed State = "closed"
+)
+
+// Errors of reports.
+var (
+	ErrDisabled   = errors.New("this service takes no reports: its operator has published no key")
+	ErrUnknownKey = errors.New("keyId: the operator has another key now; read it with getReportKey, and seal the report to it")
+	ErrNotSealed  = fmt.Errorf("sealedReport: want %d bytes of the encapsulated key and then the ciphertext, %d bytes in all at most", encSize, MaxSealed)
+	ErrReason     = fmt.Errorf("reason must be one of %s", strings.Join(words(Reasons()), ", "))
+	ErrNotFound   = errors.New("there is no report with this id")
+	ErrCleared    = errors.New("what the report reveals was deleted: it was closed long ago, or many were closed since")
+)
+
+func words(reasons []Reason) (out []string) {
+	for _, r := range reasons {
+		out = append(out, string(r))
+	}
+	return out
+}
+
+// Binding is the associated data of a sealed report: SHA-256 of the convo's id, a line feed and the
+// reporter's DID. So a report cannot be sent again as that of somebody else, or about another convo.
+// It stays in the row when the reporter is erased, so that the report can still be opened.
+func Binding(convo uuid.UUID, reporter syntax.DID) []byte {
+	sum := sha256.Sum256([]byte(convo.String() + "\n" + reporter.String()))
+	return sum[:]
+}

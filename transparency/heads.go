@@ -1,0 +1,51 @@
+package transparency
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Signed is a signed head.
+type Signed struct {
+	Text string // of the note
+	Size int64
+	at   time.Time
+}
+
+// Head returns a head of the whole log of a convo, as it is now. The caller has checked who asks.
+// Errors: ErrNotReady.
+func (s *Service) Head(ctx context.Context, convo uuid.UUID) (head Signed, err error) {
+	err = s.with(ctx, convo, func(t *tree) error {
+		if err := s.sign(ctx, s.cfg.DB, t); err != nil {
+			return err
+		}
+		head = *t.head
+		return nil
+	})
+	if err != nil {
+		return Signed{}, fmt.Errorf("head of the log: %w", err)
+	}
+	return head, nil
+}
+
+// with calls use with the tree of the whole log.
+func (s *Service) with(ctx context.Context, convo uuid.UUID, use func(*tree) error) error {
+	t := s.treeOf(convo)
+	if err := t.acquire(ctx); err != nil {
+		return err
+	}
+	defer t.release()
+	conn, err := s.cfg.DB.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = s.catchUp(ctx, conn, t, mostSteps)
+	conn.Release()
+	if err != nil {
+		return err
+	}
+	return use(t)
+}

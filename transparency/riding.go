@@ -1,0 +1,212 @@
+package transparency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// Interval is how often RunOnce is to be called.
+	Interval = time.Second
+	// rideEvery is the shortest time between two heads of a convo that ride on answers and events. A
+	// client that must know now calls getLogHead.
+	rideEvery = 5 * time.Second
+	// roundConvos are the convos whose logs one round reads, roundEntries and roundBytes what it reads
+	// of each.
+	roundConvos, roundEntries, roundBytes = 256, 512, 1 << 20
+	// mostRounds bounds the readings of one RunOnce.
+	mostRounds = 4
+	// mostWanted bounds the convos that wait for a head.
+	mostWanted = mostTrees
+)
+
+// Riding returns the newest head that the node has signed of a convo, or "", and makes the next round
+// prepare another one. It does not wait. The head can be seconds old.
+func (s *Service) Riding(convo uuid.UUID) string {
+	s.want(convo)
+	t, ok := s.trees.Get(convo)
+	if !ok {
+		return ""
+	}
+	select {
+	case t.lock <- struct{}{}:
+		defer t.release()
+	default:
+		return "" // somebody works on it
+	}
+	if t.head == nil {
+		return ""
+	}
+	return t.head.Text
+}
+
+// RidingOn returns the head that goes out with the event of an entry, or "". It does not say more than
+// the events up to this one: a reader who was removed with it learns nothing of what came later. Each
+// head goes out with one event. Heads are made only for convos of which somebody has asked this node for one.
+func (s *Service) RidingOn(convo uuid.UUID, seq int64) string {
+	t, ok := s.trees.Get(convo)
+	if !ok {
+		return ""
+	}
+	s.want(convo)
+	select {
+	case t.lock <- struct{}{}:
+		defer t.release()
+	default:
+		return ""
+	}
+	if t.head == nil || t.head.Size > seq || t.rides != 0 && t.rides != seq {
+		return ""
+	}
+	t.rides = seq // the event is encoded once for each form of stream
+	return t.head.Text
+}
+
+func (s *Service) want(convo uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.wanted) < mostWanted {
+		s.wanted[convo] = struct{}{}
+	}
+}
+
+// RunOnce signs heads of the convos for which Riding or RidingOn was called, if their last one is old
+// enough and their log has grown.
+func (s *Service) RunOnce(ctx context.Context) error {
+	for range mostRounds {
+		trees := s.due()
+		if len(trees) == 0 {
+			return nil
+		}
+		err := s.round(ctx, trees)
+		for _, t := range trees {
+			t.release()
+		}
+		if err != nil {
+			if errors.Is(err, ErrNotReady) {
+				return nil // the next round finds the generation
+			}
+			return fmt.Errorf("prepare heads: %w", err)
+		}
+	}
+	return nil
+}
+
+// due takes up to a round of wanted trees, and holds them. A tree whose head is young stays wanted.
+func (s *Service) due() (trees []*tree) {
+	s.mu.Lock()
+	wanted := make([]uuid.UUID, 0, len(s.wanted))
+	for convo := range s.wanted {
+		wanted = append(wanted, convo)
+	}
+	s.mu.Unlock()
+	now := s.cfg.Now()
+	var taken []uuid.UUID
+	for _, convo := range wanted {
+		if len(trees) == roundConvos {
+			break
+		}
+		t := s.treeOf(convo)
+		select {
+		case t.lock <- struct{}{}:
+		default:
+			continue
+		}
+		if t.head != nil && now.Sub(t.head.at) < rideEvery {
+			t.release()
+			continue
+		}
+		trees, taken = append(trees, t), append(taken, convo)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, convo := range taken {
+		delete(s.wanted, convo)
+	}
+	return trees
+}
+
+// round brings trees forward and signs those that have their whole log, in one statement if they were
+// known before.
+func (s *Service) round(ctx context.Context, trees []*tree) error {
+	conn, err := s.cfg.DB.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	generation, err := s.begun(ctx, conn)
+	if err != nil {
+		return err
+	}
+	convos, after := make([]uuid.UUID, 0, len(trees)), make([]int64, 0, len(trees))
+	for _, t := range trees {
+		if !t.known || t.generation != generation {
+			if err := s.begin(ctx, conn, t); err != nil {
+				if err := s.skip(ctx, conn, t, err); err != nil {
+					return err
+				}
+				continue
+			}
+			t.generation = generation
+		}
+		convos, after = append(convos, t.convo), append(after, t.from())
+	}
+	parts, err := load(ctx, conn, convos, after, roundEntries, roundBytes)
+	if err != nil {
+		return err
+	}
+	if err := makeTags(ctx, conn, parts); err != nil {
+		return err
+	}
+	for _, t := range trees {
+		p := parts[t.convo]
+		if !t.known {
+			continue
+		}
+		if p == nil {
+			s.trees.Remove(t.convo)
+			continue
+		}
+		if err := s.forward(ctx, conn, t, p); errors.Is(err, errChanged) {
+			t.forget() // the next round begins it anew
+			s.want(t.convo)
+		} else if err != nil {
+			if err := s.skip(ctx, conn, t, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// forward takes what was read of a log into its tree, and signs the tree if it has the whole log.
+func (s *Service) forward(ctx context.Context, conn *pgxpool.Conn, t *tree, p *part) error {
+	if err := s.accept(ctx, conn, t, p, roundEntries); err != nil {
+		return err
+	}
+	switch {
+	case t.edge.Size < p.last: // the next round goes on
+		s.want(t.convo)
+	case t.head == nil || t.head.Size != t.edge.Size:
+		return s.sign(ctx, conn, t)
+	}
+	return nil
+}
+
+// skip leaves a tree out whose round has failed, so that the others get their heads. It returns the
+// error if the others would fail too.
+func (s *Service) skip(ctx context.Context, conn *pgxpool.Conn, t *tree, err error) error {
+	t.forget()
+	if ctx.Err() != nil || conn.Conn().IsClosed() {
+		return err
+	}
+	if !errors.Is(err, ErrNotReady) { // that has been logged
+		s.cfg.Log.Error("cannot prepare a head", "convo", t.convo, "err", err)
+	}
+	return nil
+}
