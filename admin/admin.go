@@ -105,6 +105,7 @@ type Service struct {
 	erasures *erasure.Store
 	changed  func()
 	wake     func()
+	logKeys  func() []string
 }
 
 // Config is what a Service uses.
@@ -116,11 +117,13 @@ type Config struct {
 	Erasures *erasure.Store
 	Changed  func() // is called after a write that changes who is refused
 	Wake     func() // is called after a write that has inserted events
+	// LogKeys are the keys that check heads of logs.
+	LogKeys func() []string
 }
 
 // New returns a service.
 func New(c Config) *Service {
-	return &Service{db: c.DB, log: c.Log, remover: c.Remover, blocks: c.Accounts, erasures: c.Erasures, changed: c.Changed, wake: c.Wake}
+	return &Service{db: c.DB, log: c.Log, remover: c.Remover, blocks: c.Accounts, erasures: c.Erasures, changed: c.Changed, wake: c.Wake, logKeys: c.LogKeys}
 }
 
 // Handle adds a handler to the admin listener, for requests that are allowed at the level.

@@ -101,7 +101,13 @@ func fetchReport(ctx context.Context, s *Service, c Call) (any, error) {
 		return nil, err
 	}
 	sealed, err := reports.Fetch(ctx, s.db, id)
-	return sealed, reportError(err)
+	return FetchedReport{sealed, s.logKeys()}, reportError(err)
+}
+
+// FetchedReport is the result of report.fetch.
+type FetchedReport struct {
+	reports.Sealed
+	LogKeys []string `json:"logKeys"` // that check the head which the report possibly has
 }
 
 // ReportClosed is the result of report.close.

@@ -517,7 +517,6 @@ func (s *Signals) deliverMoves(ctx context.Context, signal *Signal, viewers []sy
 		}
 	}
 	s.count(s.hub.offerSignal(signal.ConvoID, func(did syntax.DID) *Event { return part[did] }))
-	s.count(s.hub.offerSignal(signal.ConvoID, func(did syntax.DID) *Event { return part[did] }))
 	return true
 }
 

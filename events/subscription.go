@@ -114,10 +114,6 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 	s.hub.mu.Lock()
 	s.position, s.of = s.hub.head, s.hub.of
 	s.hub.mu.Unlock()
-	s.began = s.of.newest().number(s.position)
-	if cursor == nil && s.position >= s.hub.grown.Load() {
-		return nil
-	}
 	before := s.position
 	now, err := readStream(ctx, s.hub.db)
 	if err != nil {

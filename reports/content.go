@@ -15,7 +15,7 @@ type Content struct {
 	Text     string    `json:"text"`
 	Messages []Message `json:"messages"`
 	// Head is a signed head of the log of the convo, and the Proof of a message shows that its entry
-	// is in that log. Both are opaque here.
+	// is in that log (docs/TRANSPARENCY.md). Both are opaque here.
 	Head string `json:"head,omitempty"`
 }
 

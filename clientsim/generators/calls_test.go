@@ -3,7 +3,9 @@ package generators_test
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -116,6 +118,10 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(grace, xrpc.WithdrawCall("a lost device", xrpc.NewKey()))
 	c.add(grace, xrpc.Call{Method: mlsapi.NSIDGetSubscriptionTicket, Body: []byte{}})
 	c.session(grace)
+	c.attachment(alice, convo)
+	hash := sha256.Sum256(group.Authenticator())
+	c.add(alice, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], nil))
+	c.add(bob, xrpc.ReportCommitCall(convo, group.Epoch(), "undecryptable"))
 	c.add(alice, xrpc.ExportCall("", 10))
 	leaving, err := c.w.Phones(ctx, 2)
 	c.must(err)
@@ -166,6 +172,36 @@ func (c *caller) confirmation(of *client.Phone) string {
 	var out mlsapi.EraseMyAccountOutput
 	c.must(json.Unmarshal(answer.Body, &out))
 	return *out.ConfirmationToken
+}
+
+// attachment uploads a file, and adds the calls about it, besides those that carry its bytes.
+func (c *caller) attachment(p *client.Phone, convo string) {
+	c.t.Helper()
+	file := []byte("ciphertext")
+	create := xrpc.Procedure(mlsapi.NSIDCreateAttachment, convo, "", &mlsapi.CreateAttachmentInput{
+		ConvoID: convo, Size: int64(len(file)), Sha256: fmt.Sprintf("%x", sha256.Sum256(file)),
+	})
+	answer, err := p.Net.Do(c.t.Context(), p.Account, create)
+	c.must(err)
+	created, err := mlsapi.DecodeCreateAttachmentOutput(answer.Body)
+	c.must(err)
+	token, err := p.Account.TokenFor(xrpc.DefaultServiceDID, mlsapi.NSIDPutAttachmentPart, tokenLife)
+	c.must(err)
+	query := url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}, "part": {"1"}}
+	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.base+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+query.Encode(), bytes.NewReader(file))
+	c.must(err)
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/octet-stream")
+	put, err := http.DefaultClient.Do(r)
+	c.must(err)
+	c.must(put.Body.Close())
+	if put.StatusCode != http.StatusOK {
+		c.t.Fatalf("putAttachmentPart answers %s", put.Status)
+	}
+	c.add(p, create)
+	c.add(p, xrpc.Call{Method: mlsapi.NSIDGetAttachmentStatus, Query: url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}}})
+	c.add(p, xrpc.Procedure(mlsapi.NSIDCompleteAttachment, convo, "", &mlsapi.CompleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
+	c.add(p, xrpc.Procedure(mlsapi.NSIDDeleteAttachment, convo, "", &mlsapi.DeleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
 }
 
 // session adds the calls about sessions. That of refreshSession is made under a session.

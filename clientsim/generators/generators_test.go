@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"mlsd/api/mlsapi"
@@ -26,6 +27,10 @@ type generator struct {
 	// build generates and compiles. It returns the command that makes the calls.
 	build func(t *testing.T, dir string) []string
 }
+
+// ofBytes are the methods whose bodies are bytes. The programs send and validate JSON: they only
+// compile these.
+var ofBytes = []string{mlsapi.NSIDPutAttachmentPart, mlsapi.NSIDGetAttachment}
 
 // M4: clients of all generators compile, and every method answers them with what its lexicon says.
 func TestGenerators(t *testing.T) {
@@ -46,7 +51,7 @@ func TestGenerators(t *testing.T) {
 		calls := makeCalls(t, to, uint64(i))
 		called := play(t, g.name, command, dir, to.Base, calls)
 		for _, m := range mlsapi.Methods() {
-			if !called[m.NSID] {
+			if !called[m.NSID] && !slices.Contains(ofBytes, m.NSID) {
 				t.Errorf("%s: %s was not called with success; makeCalls makes the calls", g.name, m.NSID)
 			}
 		}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -15,6 +17,7 @@ import (
 
 	"mlsd/admin"
 	"mlsd/reports"
+	"mlsd/transparency/verifier"
 )
 
 // devReportKey is the public half of the key of mlsd dev. docs/clients/DEV.md has the private half.
@@ -108,11 +111,11 @@ func openReportCommand(stdout io.Writer) *cli.Command {
 			if err := callMethod(ctx, cfg, admin.ReportFetch(), call, true, &answer); err != nil {
 				return err
 			}
-			var sealed reports.Sealed
-			if err := json.Unmarshal([]byte(answer.String()), &sealed); err != nil {
+			var fetched admin.FetchedReport
+			if err := json.Unmarshal([]byte(answer.String()), &fetched); err != nil {
 				return fmt.Errorf("read the answer: %w", err)
 			}
-			return openReport(key, sealed, stdout)
+			return openReport(key, fetched, stdout)
 		}),
 	}
 }
@@ -130,14 +133,14 @@ func readReportKey(path string) (reports.PrivateKey, error) {
 }
 
 // openReport prints what a sealed report reveals, with nothing in it that a terminal obeys.
-func openReport(key reports.PrivateKey, sealed reports.Sealed, stdout io.Writer) error {
+func openReport(key reports.PrivateKey, sealed admin.FetchedReport, stdout io.Writer) error {
 	if err := sealed.Check(); err != nil {
 		return err
 	}
 	if id := key.Public().ID(); id != sealed.KeyID {
 		return fmt.Errorf("the report is sealed to the key %s, and the file has %s", sealed.KeyID, id)
 	}
-	opened, err := key.Open(sealed.Binding, sealed.Sealed)
+	opened, err := key.Open(sealed.Binding, sealed.Sealed.Sealed)
 	if err != nil {
 		return err
 	}
@@ -145,7 +148,7 @@ func openReport(key reports.PrivateKey, sealed reports.Sealed, stdout io.Writer)
 	if err != nil {
 		return err
 	}
-	document, err := json.Marshal(openedReport{sealed.ID, sealed.Convo, sealed.Reporter, evidence(content), opened})
+	document, err := json.Marshal(openedReport{sealed.ID, sealed.Convo, sealed.Reporter, evidence(content, sealed), opened})
 	if err != nil {
 		return fmt.Errorf("print a report: %w", err)
 	}
@@ -166,14 +169,34 @@ type openedReport struct {
 	Content  json.RawMessage `json:"content"`
 }
 
-// evidence says how much of a content is more than the reporter's word. Here the inclusion of each
-// message in the log is to be verified, by content.Head and the messages' proofs.
-func evidence(c reports.Content) string {
-	proofs := 0
-	for _, m := range c.Messages {
-		if m.Proof != "" {
-			proofs++
-		}
+// evidence says how much of a content is more than the reporter's word.
+func evidence(c reports.Content, sealed admin.FetchedReport) string {
+	const word = "what they say is the reporter's word"
+	if c.Head == "" {
+		return fmt.Sprintf("%d messages, and no head of the log: all of it is the reporter's word", len(c.Messages))
 	}
-	return fmt.Sprintf("%d messages, %d with a proof, which this version does not verify: take all of it as the reporter's word", len(c.Messages), proofs)
+	head, err := verifier.OpenProven(c.Head, sealed.LogKeys)
+	if err == nil && head.ConvoID != sealed.Convo.String() {
+		err = errors.New("it is of another convo")
+	}
+	if err != nil {
+		return fmt.Sprintf("%d messages, and a head of the log that proves nothing (%v): all of it is the reporter's word", len(c.Messages), err)
+	}
+	var proven, rest []string
+	for _, m := range c.Messages {
+		if err := head.CheckProof(m.Seq, m.Sender, m.Proof); err != nil {
+			rest = append(rest, fmt.Sprintf("%d (%v)", m.Seq, err))
+			continue
+		}
+		proven = append(proven, strconv.FormatInt(m.Seq, 10))
+	}
+	return fmt.Sprintf("in the log of %s, of these senders: entries %s; not shown: %s; %s",
+		head.At.Format(time.RFC3339), orNone(proven), orNone(rest), word)
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/reports"
+	"mlsd/transparency/verifier"
 )
 
 // devPrivateKey is the private half of devReportKey.
@@ -26,12 +28,17 @@ const devPrivateKey = "mlsd-report-private-9D8FEpvYtR3kGVpzOQ_YABcriJOKNJt8RWg6D
 // reports seals a report with the key that the server gives, sends it, and returns its id.
 func (u *user) reports(c *convo, text string, said ...reports.Message) string {
 	u.w.t.Helper()
+	return u.sendsReport(c, reports.Content{Text: text, Messages: said})
+}
+
+func (u *user) sendsReport(c *convo, revealed reports.Content) string {
+	u.w.t.Helper()
 	key := read[mlsapi.GetReportKeyOutput](u.w.t, u.query(mlsapi.NSIDGetReportKey).must().ok())
 	public, err := reports.ParsePublicKey(devReportKey)
 	if err != nil || !bytes.Equal(public.Bytes(), key.PublicKey) || public.ID() != key.KeyID {
 		u.w.t.Fatalf("the server's key is %+v, %v", key, err)
 	}
-	content, err := json.Marshal(reports.Content{Text: text, Messages: said})
+	content, err := json.Marshal(revealed)
 	if err != nil {
 		u.w.t.Fatal(err)
 	}
@@ -104,7 +111,7 @@ func TestAdminReports(t *testing.T) {
 	}
 	got := read[readReport](t, []byte(text))
 	if got.Reporter != bob.did() || got.Convo.String() != c.id || got.Content.Text != "she threatens me" || !slices.Equal(got.Content.Messages, []reports.Message{said}) ||
-		!strings.HasPrefix(got.Evidence, "1 messages, 0 with a proof") {
+		!strings.HasPrefix(got.Evidence, "1 messages, and no head of the log") {
 		t.Errorf("opened: %+v", got)
 	}
 	if closed := w.closeReport(first, "ticket 7"); !closed.Changed {
@@ -246,5 +253,49 @@ func TestDeleteReports(t *testing.T) {
 		return a.Action == "report.clear" && a.Subject == alice.did().String() && a.Operator == "olga"
 	}) {
 		t.Errorf("the record has %+v", got)
+	}
+}
+
+// The operator sees which entries of a report are in the log, of the senders that it names, and under
+// a head that the service has signed.
+func TestReportWithProofs(t *testing.T) {
+	t.Parallel()
+	w, _ := operated(t)
+	alice, bob := w.user(), w.user()
+	c, other := alice.create(bob), alice.create(bob)
+	sent := read[mlsapi.SendMessageOutput](t, alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "I know where you live")).must().ok())
+	bob.procedure(mlsapi.NSIDSendMessage, bob.message(c, "please stop")).must().ok()
+	alice.procedure(mlsapi.NSIDSendMessage, alice.message(other, "hello")).must().ok()
+	log := read[mlsapi.GetLogHeadOutput](t, bob.query(mlsapi.NSIDGetLogHead, "convoId", c.id, "senders", alice.did().String()).must().ok())
+	foreign := read[mlsapi.GetLogHeadOutput](t, bob.query(mlsapi.NSIDGetLogHead, "convoId", other.id).must().ok())
+	entry := read[mlsapi.GetMessagesOutput](t, bob.query(mlsapi.NSIDGetMessages, "convoId", c.id).must().ok()).Messages[0]
+	head, err := verifier.OpenProven(log.Head, log.Keys)
+	if err != nil || entry.Seq != *sent.Seq {
+		t.Fatal(entry.Seq, err)
+	}
+	size := strconv.FormatInt(head.Size, 10)
+	inclusion := read[mlsapi.GetLogProofOutput](t, bob.query(mlsapi.NSIDGetLogProof, "convoId", c.id, "seq", strconv.FormatInt(entry.Seq, 10), "size", size).must().ok())
+	body := verifier.BodyHash(entry.Ciphertext)
+	proof := verifier.Proof{Kind: verifier.Application, Epoch: entry.Epoch, CreatedAt: entry.CreatedAt.Time, BodyHash: body[:], Salt: log.Senders[0].Salt}
+	for _, hash := range inclusion.Hashes {
+		proof.Hashes = append(proof.Hashes, hash)
+	}
+	text, err := json.Marshal(proof)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := reports.Message{Seq: entry.Seq, Sender: alice.did().String(), Plaintext: "I know where you live", Proof: string(text)}
+	blamed := said
+	blamed.Sender = bob.did().String()
+	bare := reports.Message{Seq: entry.Seq + 1, Sender: bob.did().String()}
+	for _, tc := range []struct{ name, head, want string }{
+		{"its own head", log.Head, "entries " + strconv.FormatInt(entry.Seq, 10) + "; not shown: " + strconv.FormatInt(entry.Seq, 10) + " (the log under the head has no such entry of this sender)"},
+		{"the head of another convo", foreign.Head, "it is of another convo"},
+		{"a head that the reporter has changed", strings.Replace(log.Head, "\n"+size+"\n", "\n99\n", 1), "proves nothing"},
+	} {
+		id := bob.sendsReport(c, reports.Content{Text: tc.name, Head: tc.head, Messages: []reports.Message{said, blamed, bare}})
+		if got := w.openReport(id).Evidence; !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %s", tc.name, got)
+		}
 	}
 }

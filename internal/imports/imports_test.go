@@ -28,7 +28,7 @@ func allowed() map[string][]string {
 			"internal/nsid", "accounts", "admin", "attachments", "attachments/filestore", "attachments/s3store", "console", "erasure", "reports", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "consent", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/nsid", "accounts", "admin", "console", "erasure", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
-			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "devserver", "transparency",
+			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "devserver", "transparency", "transparency/verifier",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
 		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
@@ -65,10 +65,8 @@ func allowed() map[string][]string {
 		"accounts":                 {"internal/sessions", "internal/tombstone"},
 		"archive":                  {},
 		"erasure": {
-			"accounts", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
-			"internal/sessions", "internal/tombstone", "internal/usage", "keypackages", "messages", "push", "transparency", "reports", "welcome",
 			"accounts", "attachments", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
-			"internal/sessions", "internal/tombstone", "internal/usage", "keypackages", "messages", "push", "welcome",
+			"internal/sessions", "internal/tombstone", "internal/usage", "keypackages", "messages", "push", "reports", "transparency", "welcome",
 		},
 		"internal/tombstone": {},
 		// The server and its clients compute leaves and heads with the same code. A client needs no more.
