@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -110,6 +111,9 @@ func (s *Service) sign(ctx context.Context, q querier, t *tree) error {
 	s.mu.Lock()
 	signers := s.signers
 	s.mu.Unlock()
+	if len(signers) == 0 {
+		return errors.New("sign a head: the keys were not read")
+	}
 	h := &verifier.Head{
 		Service: s.cfg.Service, ConvoID: t.convo.String(), Size: t.edge.Size, Root: t.edge.Root(), Generation: t.generation, At: s.cfg.Now(),
 	}
