@@ -1037,8 +1037,8 @@ var mutants = []mutant{
 		{"reports.Printable", `unicode.IsPrint(r)`, `r >= ' '`}}},
 	{"a report opens as another's", "cmd/mlsd.TestOpenReport", []edit{
 		{"reports.Sealed.Check", `!bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter))`, `len(s.Binding) != len(Binding(s.Convo, s.Reporter))`}}},
-	{"an erasure leaves the reporter", "cmd/mlsd.TestAdminAccountErase", []edit{
-		{"reports.Erase", `SET reporter = t.name`, `SET reporter = r.reporter`}}},
+	{"an erasure leaves a report without a reporter", "cmd/mlsd.TestAdminAccountErase", []edit{
+		{"reports.Erase", `SET reporter = t.name`, `SET reporter = ''`}}},
 	// mlsd dev
 	{"everybody reaches mlsd dev", "cmd/mlsd.TestDevRefuses", []edit{
 		{"cmd/mlsd.checkExposure", `case !expose:`, `case false:`}}},
