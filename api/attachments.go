@@ -31,7 +31,8 @@ func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, co
 	return m.Window, attachments.ParseID(text), err
 }
 
-// namedAttachment returns the attachment that a message's embedUri names. Other messages pay nothing for it.
+// namedAttachment returns the attachment that a message's embedUri names. It costs other messages
+// nothing.
 func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 	if uri == nil || !strings.HasPrefix(*uri, "mlsd:") {
 		return uuid.Nil, false

@@ -253,7 +253,7 @@ func disputeLines(w *world, names map[string]*user) (lines []string) {
 	return lines
 }
 
-// A dispute ends after its time, whoever still reports it.
+// A dispute ends after its time, also if members still report it.
 func TestDisputeEndsByItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -31,7 +31,7 @@ type hashVector struct {
 // input is a decoded request whose content can be hashed.
 type input interface{ Fields() []lexcodec.Field }
 
-// keyless is the method that has records and takes no key: they are of the attachment, for all members.
+// keyless is the method that has records and takes no key: its records are the attachment's.
 const keyless = nsid.CompleteAttachment
 
 // keyedInputs decode the requests of the methods that take a key.

@@ -68,7 +68,7 @@ func TestSlowestIsCut(t *testing.T) {
 	})
 }
 
-// A download waits for its store after each piece. A slow one is cut all the same, and a quick one is
+// A download waits for its store after each piece. A slow one is cut nevertheless, and a quick one is
 // not.
 func TestPausesDoNotHideSlowTransfers(t *testing.T) {
 	t.Parallel()

@@ -34,8 +34,9 @@ type CommitOutcome struct {
 
 // ReportCommit records that the caller could not process the commit that created an epoch. An account
 // reports a commit once. If now enough voices report it, the commit is disputed, and all members get
-// the event. A repetition can begin a dispute too: one that the convo's pause has kept back. Errors: those of member, and
-// *messages.EpochMismatchError if the convo has not reached the epoch.
+// the event. A repetition can begin a dispute too: one that the convo's pause has kept back.
+//
+// Errors: those of member, and *messages.EpochMismatchError if the convo has not reached the epoch.
 func ReportCommit(ctx context.Context, tx pgx.Tx, r CommitReport) (out CommitOutcome, err error) {
 	if _, err := member(ctx, tx, r.ConvoID, r.Caller); err != nil {
 		return out, err

@@ -47,7 +47,8 @@ func (s *Service) Riding(convo uuid.UUID) string {
 
 // RidingOn returns the head that goes out with the event of an entry, or "". It does not say more than
 // the events up to this one: a reader who was removed with it learns nothing of what came later. Each
-// head goes out with one event. Heads are made only for convos of which somebody has asked this node for one.
+// head goes out with one event. Heads are made only for convos of which somebody has asked this node
+// for one.
 func (s *Service) RidingOn(convo uuid.UUID, seq int64) string {
 	t, ok := s.trees.Get(convo)
 	if !ok {

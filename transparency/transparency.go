@@ -2,7 +2,7 @@
 // clients can check that all of them are shown the same log (docs/TRANSPARENCY.md).
 //
 // A leaf is the hash of what the log says of an entry (package verifier). So the tree follows from the
-// committed log, and nothing is written when a message is appended: whoever wants a head reads the
+// committed log, and nothing is written when a message is appended: who wants a head reads the
 // entries behind those that its node knows (load.sql), and hashes them.
 //
 //	getLogHead  ──▶ Head (heads.go) ──▶ catchUp (tree.go) ──▶ load.sql

@@ -259,7 +259,7 @@ func TestRiding(t *testing.T) {
 	w.clock = w.clock.Add(5 * time.Second)
 	round()
 	if head := w.RidingOn(w.convo, 7); head != "" {
-		t.Errorf("whoever was removed with entry 7 hears of 8 entries: %q", head)
+		t.Errorf("a member that was removed with entry 7 hears of 8 entries: %q", head)
 	}
 	if head := w.RidingOn(w.convo, 8); !strings.Contains(head, "\n8\n") {
 		t.Errorf("with the event of entry 8: %q", head)

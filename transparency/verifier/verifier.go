@@ -872,7 +872,7 @@ func (v *Verifier) memberHead(ctx context.Context, message, from string) error {
 	if h.Service != v.s.Service || h.ConvoID != v.s.ConvoID {
 		return fmt.Errorf("%w: it is of another log", ErrNotSigned)
 	}
-	var back *WentBack // the member's head is compared all the same
+	var back *WentBack // the member's head is compared nevertheless
 	if h.Generation > v.s.Generation || h.Size > v.s.HeadSize {
 		if err := v.refresh(ctx, nil); err != nil && !errors.As(err, &back) { // what the server says of it
 			return err
