@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 )
 
 // idlers are subscribers that get no event. They listen in processes of their own: a process has only
@@ -122,9 +123,9 @@ func Listen(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := decoder.Decode(&do); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	s := &streams{web: streamClient(do.From)}
+	s, web := &streams{}, streamClient(dialer{one: new(sync.Mutex), from: do.From})
 	for i := range do.Streams {
-		s.all = append(s.all, &stream{token: do.Tokens[i%len(do.Tokens)], base: do.Servers[i%len(do.Servers)]})
+		s.all = append(s.all, &stream{token: do.Tokens[i%len(do.Tokens)], base: do.Servers[i%len(do.Servers)], web: web})
 	}
 	if err := s.open(ctx); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -25,7 +26,6 @@ import (
 type streams struct {
 	b      *bench
 	all    []*stream
-	web    *http.Client
 	events atomic.Int64
 	ages   atomic.Pointer[counter] // gets the age of one event in sampleAge on its arrival; nil: nobody asks
 	heard  atomic.Pointer[counter] // gets the age of each signal on its arrival; nil: nobody asks
@@ -40,6 +40,7 @@ type stream struct {
 	account *xrpc.Account
 	token   string
 	base    string
+	web     *http.Client
 	cursor  int64        // after the last event; 0: no event came
 	broke   atomic.Int64 // connections that the server or the network ended
 }
@@ -76,14 +77,21 @@ func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
 // subscribe opens n streams of the accounts, by turns and spread over the servers.
 func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int) (*streams, error) {
 	b.say("opening %d streams", n)
-	s := &streams{b: b, web: streamClient(nil)}
+	s := &streams{b: b}
 	tokens, err := b.streamTokens(accounts)
 	if err != nil {
 		return nil, err
 	}
+	var homes []*http.Client // from the addresses of the accounts
+	one := new(sync.Mutex)
+	for i := range min(len(accounts), addresses) {
+		homes = append(homes, streamClient(dialer{one: one, from: home(i)}))
+	}
 	for i := range n {
 		k := i % len(accounts)
-		s.all = append(s.all, &stream{account: accounts[k], token: tokens[k], base: b.env.servers[i%len(b.env.servers)].URL()})
+		s.all = append(s.all, &stream{
+			account: accounts[k], token: tokens[k], base: b.env.servers[i%len(b.env.servers)].URL(), web: homes[k%len(homes)],
+		})
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, err
@@ -91,10 +99,21 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int) 
 	return s, nil
 }
 
-// streamClient connects from a loopback address; nil: from any.
-func streamClient(from net.IP) *http.Client {
+// addresses is how many loopback addresses accounts connect from. A server lets only a part of the
+// streams that wait be of one address.
+const addresses = 100
+
+// home is a loopback address; nil, which is any, where there is only one.
+func home(i int) net.IP {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	return net.IPv4(127, 0, 1, byte(1+i))
+}
+
+func streamClient(d dialer) *http.Client {
 	return &http.Client{Transport: &http.Transport{
-		DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10, DialContext: dialer{one: new(sync.Mutex), from: from}.dial,
+		DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10, DialContext: d.dial,
 	}}
 }
 
@@ -142,7 +161,7 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 	dialing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, _, err := websocket.Dial(dialing, address, &websocket.DialOptions{
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + one.token}}, HTTPClient: s.web, CompressionMode: websocket.CompressionDisabled,
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + one.token}}, HTTPClient: one.web, CompressionMode: websocket.CompressionDisabled,
 	})
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
