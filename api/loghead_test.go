@@ -5,10 +5,18 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/mr-tron/base58"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/pgtest"
 	"mlsd/transparency/verifier"
 )
 
@@ -171,4 +179,76 @@ func TestLogProofRange(t *testing.T) {
 	} {
 		alice.get(mlsapi.NSIDGetLogProof, append(params, "convoId", c.id)...).fails(http.StatusBadRequest, "InvalidRequest")
 	}
+}
+
+// The DID document has the keys that sign heads, in another form: a key that was added, and not one
+// whose seed has leaked.
+func TestDIDDocumentHasTheLogKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	published := func() (texts []string) {
+		t.Helper()
+		type document struct {
+			VerificationMethod []struct{ ID, Type, Controller, PublicKeyMultibase string }
+		}
+		page := w.answer(w.server, httptest.NewRequest(http.MethodGet, "/.well-known/did.json", nil)).ok()
+		for _, m := range read[document](t, page).VerificationMethod {
+			key, err := base58.Decode(strings.TrimPrefix(m.PublicKeyMultibase, "z"))
+			if err != nil || len(key) != 34 || !strings.HasPrefix(m.ID, service+"#mlsd_log_") || m.Type != "Multikey" || m.Controller != service {
+				t.Fatalf("%+v, %v", m, err)
+			}
+			text, err := verifier.PublicKey(service, key[2:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, text)
+		}
+		return texts
+	}
+	wantPublished := func(when string, n int) {
+		t.Helper()
+		log := read[mlsapi.GetLogHeadOutput](t, alice.get(mlsapi.NSIDGetLogHead, "convoId", c.id).ok())
+		got := published()
+		if diff := cmp.Diff(log.Keys, got); diff != "" || len(got) != n {
+			t.Errorf("%s: getLogHead (-) and did.json (+) have %d keys:\n%s", when, len(got), diff)
+		}
+		for _, key := range got {
+			if _, err := verifier.OpenProven(log.Head, []string{key}); err != nil {
+				t.Errorf("%s: a key of did.json has not signed the head: %v", when, err)
+			}
+		}
+	}
+	change := func(do func(ctx context.Context, tx pgx.Tx) error) {
+		t.Helper()
+		err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error { return do(t.Context(), tx) })
+		if err == nil {
+			err = w.heads.ReadKeys(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantPublished("at first", 1)
+	old, err := w.heads.ListKeys(t.Context(), w.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := w.heads.AddKey(ctx, tx)
+		return err
+	})
+	wantPublished("with a new key", 2)
+	pgtest.Age(t, w.db, "log_keys", time.Minute)
+	change(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := w.heads.WithholdKey(ctx, tx, old[0].ID)
+		return err
+	})
+	wantPublished("with a leaked key", 1)
+	change(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := w.heads.RetireKey(ctx, tx, old[0].ID, true)
+		return err
+	})
+	wantPublished("after the leaked key", 1)
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/mod/sumdb/note"
 )
 
 // Bounds.
@@ -68,12 +67,11 @@ type Config struct {
 type Service struct {
 	cfg   Config
 	trees *lru.Cache[uuid.UUID, *tree]
-	ready atomic.Bool // schema was in schema_support
+	ready atomic.Bool             // schema was in schema_support
+	ring  atomic.Pointer[keyring] // nil before Load
 
-	mu      sync.Mutex // guards what follows
-	wanted  map[uuid.UUID]struct{}
-	signers []note.Signer
-	public  []string // all keys, also those that sign no more
+	mu     sync.Mutex // guards wanted
+	wanted map[uuid.UUID]struct{}
 }
 
 // New returns a service.
