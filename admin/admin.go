@@ -288,7 +288,11 @@ func (c Call) check() error {
 func (m Method) subject(c Call) string {
 	var given []string
 	for _, p := range m.Params {
-		if text := c.Params[p.Name]; text != "" {
+		switch text := c.Params[p.Name]; {
+		case text == "":
+		case p.Flag:
+			given = append(given, "--"+p.Name)
+		default:
 			given = append(given, text)
 		}
 	}
