@@ -8,6 +8,7 @@
 //	getLogHead  ──▶ Head (heads.go) ──▶ catchUp (tree.go) ──▶ load.sql
 //	sendMessage ──▶ Riding (riding.go), which RunOnce prepares every second
 //	getLogProof ──▶ Inclusion, Consistency (proofs.go) ──▶ log_tiles (tiles.go)
+//	mlsd admin log-key ──▶ AddKey, RetireKey (rotate.go) ──▶ log_keys ──▶ ReadKeys (keys.go)
 //
 // Leaves stay when their messages go: Keep writes them into log_tiles before the retention deletes
 // (keep.go), and the tag of a sender stays when the sender is erased (senders.go).
