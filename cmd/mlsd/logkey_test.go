@@ -67,7 +67,7 @@ func TestAdminLogKeys(t *testing.T) {
 	if got := done[admin.LogKeyWithheld](w, "log-key", "withhold", id); !got.Changed {
 		t.Errorf("withheld: %+v", got)
 	}
-	if keys := listed(); len(keys) != 2 || keys[0].Signs || !keys[0].Withheld || keys[1] != added {
+	if keys := listed(); len(keys) != 2 || keys[0].Signs || !keys[0].Withheld || keys[1].Text != added.Text || !keys[1].Signs {
 		t.Errorf("listed: %+v", keys)
 	}
 	third := boot(t, nil, w.flags("--database-url", database)...)
