@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgtest"
+	"mlsd/transparency"
 	"mlsd/transparency/verifier"
 )
 
@@ -181,8 +183,8 @@ func TestLogProofRange(t *testing.T) {
 	}
 }
 
-// The DID document has the keys that sign heads, in another form: a key that was added, and not one
-// whose seed has leaked.
+// The DID document has the keys that sign heads, in another form: those that were added, and neither
+// one whose seed has leaked nor one that signs no more.
 func TestDIDDocumentHasTheLogKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -207,17 +209,18 @@ func TestDIDDocumentHasTheLogKeys(t *testing.T) {
 		}
 		return texts
 	}
-	wantPublished := func(when string, n int) {
+	wantPublished := func(when string, keys ...transparency.Key) {
 		t.Helper()
 		log := read[mlsapi.GetLogHeadOutput](t, alice.get(mlsapi.NSIDGetLogHead, "convoId", c.id).ok())
-		got := published()
-		if diff := cmp.Diff(log.Keys, got); diff != "" || len(got) != n {
-			t.Errorf("%s: getLogHead (-) and did.json (+) have %d keys:\n%s", when, len(got), diff)
-		}
-		for _, key := range got {
-			if _, err := verifier.OpenProven(log.Head, []string{key}); err != nil {
-				t.Errorf("%s: a key of did.json has not signed the head: %v", when, err)
+		var want []string
+		for _, k := range keys {
+			want = append(want, k.Text)
+			if _, err := verifier.OpenProven(log.Head, []string{k.Text}); err != nil || !slices.Contains(log.Keys, k.Text) {
+				t.Errorf("%s: key %d has not signed the head: %v", when, k.ID, err)
 			}
+		}
+		if diff := cmp.Diff(want, published()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
 	change := func(do func(ctx context.Context, tx pgx.Tx) error) {
@@ -230,25 +233,32 @@ func TestDIDDocumentHasTheLogKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantPublished("at first", 1)
-	old, err := w.heads.ListKeys(t.Context(), w.db)
+	first, err := w.heads.ListKeys(t.Context(), w.db)
 	if err != nil {
 		t.Fatal(err)
 	}
-	change(func(ctx context.Context, tx pgx.Tx) error {
-		_, err := w.heads.AddKey(ctx, tx)
+	old := first[0]
+	wantPublished("at first", old)
+	var added, newest transparency.Key
+	change(func(ctx context.Context, tx pgx.Tx) (err error) {
+		added, err = w.heads.AddKey(ctx, tx)
 		return err
 	})
-	wantPublished("with a new key", 2)
+	wantPublished("with a new key", old, added)
 	pgtest.Age(t, w.db, "log_keys", time.Minute)
 	change(func(ctx context.Context, tx pgx.Tx) error {
-		_, err := w.heads.WithholdKey(ctx, tx, old[0].ID)
+		_, err := w.heads.WithholdKey(ctx, tx, old.ID)
 		return err
 	})
-	wantPublished("with a leaked key", 1)
+	wantPublished("with a leaked key", added)
+	change(func(ctx context.Context, tx pgx.Tx) (err error) {
+		newest, err = w.heads.AddKey(ctx, tx)
+		return err
+	})
+	pgtest.Age(t, w.db, "log_keys", time.Minute)
 	change(func(ctx context.Context, tx pgx.Tx) error {
-		_, err := w.heads.RetireKey(ctx, tx, old[0].ID, true)
+		_, err := w.heads.RetireKey(ctx, tx, added.ID, true)
 		return err
 	})
-	wantPublished("after the leaked key", 1)
+	wantPublished("with a retired key", newest)
 }
