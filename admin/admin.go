@@ -24,6 +24,7 @@ import (
 	"mlsd/accounts"
 	"mlsd/convos"
 	"mlsd/erasure"
+	"mlsd/transparency"
 )
 
 const (
@@ -72,7 +73,11 @@ type Param struct {
 	Name     string
 	Usage    string
 	Optional bool
+	Flag     bool // an optional one without a value: it is "true", or absent
 }
+
+// flagSet is the text of a parameter that is a Flag.
+const flagSet = "true"
 
 // Methods returns all methods.
 func Methods() []Method {
@@ -84,6 +89,7 @@ func Methods() []Method {
 		keyPackagesWithdraw,
 		pushRetry, pushDrop,
 		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,
+		logKeyList, logKeyAdd, logKeyRetire, logKeyWithhold,
 	}
 }
 
@@ -105,7 +111,7 @@ type Service struct {
 	erasures *erasure.Store
 	changed  func()
 	wake     func()
-	logKeys  func() []string
+	heads    *transparency.Service
 }
 
 // Config is what a Service uses.
@@ -115,15 +121,14 @@ type Config struct {
 	Remover  *convos.Remover
 	Accounts *accounts.Store
 	Erasures *erasure.Store
-	Changed  func() // is called after a write that changes who is refused
-	Wake     func() // is called after a write that has inserted events
-	// LogKeys are the keys that check heads of logs.
-	LogKeys func() []string
+	Changed  func()                // is called after a write that changes who is refused
+	Wake     func()                // is called after a write that has inserted events
+	Heads    *transparency.Service // its keys are listed and replaced
 }
 
 // New returns a service.
 func New(c Config) *Service {
-	return &Service{db: c.DB, log: c.Log, remover: c.Remover, blocks: c.Accounts, erasures: c.Erasures, changed: c.Changed, wake: c.Wake, logKeys: c.LogKeys}
+	return &Service{db: c.DB, log: c.Log, remover: c.Remover, blocks: c.Accounts, erasures: c.Erasures, changed: c.Changed, wake: c.Wake, heads: c.Heads}
 }
 
 // Handle adds a handler to the admin listener, for requests that are allowed at the level.
@@ -230,8 +235,11 @@ func (m Method) NewCall(given map[string]string) (Call, error) {
 	for _, p := range m.Params {
 		c.Params[p.Name] = given[p.Name]
 		delete(given, p.Name)
-		if c.Params[p.Name] == "" && !p.Optional {
+		switch text := c.Params[p.Name]; {
+		case text == "" && !p.Optional:
 			return Call{}, badRequest(p.Name + " is missing")
+		case p.Flag && text != "" && text != flagSet:
+			return Call{}, badRequest(p.Name + " must be " + flagSet + " or absent")
 		}
 	}
 	if m.Write {
@@ -280,7 +288,11 @@ func (c Call) check() error {
 func (m Method) subject(c Call) string {
 	var given []string
 	for _, p := range m.Params {
-		if text := c.Params[p.Name]; text != "" {
+		switch text := c.Params[p.Name]; {
+		case text == "":
+		case p.Flag:
+			given = append(given, "--"+p.Name)
+		default:
 			given = append(given, text)
 		}
 	}

@@ -101,7 +101,7 @@ func fetchReport(ctx context.Context, s *Service, c Call) (any, error) {
 		return nil, err
 	}
 	sealed, err := reports.Fetch(ctx, s.db, id)
-	return FetchedReport{sealed, s.logKeys()}, reportError(err)
+	return FetchedReport{sealed, s.heads.Keys()}, reportError(err)
 }
 
 // FetchedReport is the result of report.fetch.

@@ -5,10 +5,20 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/mr-tron/base58"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/pgtest"
+	"mlsd/transparency"
 	"mlsd/transparency/verifier"
 )
 
@@ -171,4 +181,84 @@ func TestLogProofRange(t *testing.T) {
 	} {
 		alice.get(mlsapi.NSIDGetLogProof, append(params, "convoId", c.id)...).fails(http.StatusBadRequest, "InvalidRequest")
 	}
+}
+
+// The DID document has the keys that sign heads, in another form: those that were added, and neither
+// one whose seed has leaked nor one that signs no more.
+func TestDIDDocumentHasTheLogKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	published := func() (texts []string) {
+		t.Helper()
+		type document struct {
+			VerificationMethod []struct{ ID, Type, Controller, PublicKeyMultibase string }
+		}
+		page := w.answer(w.server, httptest.NewRequest(http.MethodGet, "/.well-known/did.json", nil)).ok()
+		for _, m := range read[document](t, page).VerificationMethod {
+			key, err := base58.Decode(strings.TrimPrefix(m.PublicKeyMultibase, "z"))
+			if err != nil || len(key) != 34 || !strings.HasPrefix(m.ID, service+"#mlsd_log_") || m.Type != "Multikey" || m.Controller != service {
+				t.Fatalf("%+v, %v", m, err)
+			}
+			text, err := verifier.PublicKey(service, key[2:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, text)
+		}
+		return texts
+	}
+	wantPublished := func(when string, keys ...transparency.Key) {
+		t.Helper()
+		log := read[mlsapi.GetLogHeadOutput](t, alice.get(mlsapi.NSIDGetLogHead, "convoId", c.id).ok())
+		var want []string
+		for _, k := range keys {
+			want = append(want, k.Text)
+			if _, err := verifier.OpenProven(log.Head, []string{k.Text}); err != nil || !slices.Contains(log.Keys, k.Text) {
+				t.Errorf("%s: key %d has not signed the head: %v", when, k.ID, err)
+			}
+		}
+		if diff := cmp.Diff(want, published()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	change := func(do func(ctx context.Context, tx pgx.Tx) error) {
+		t.Helper()
+		err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error { return do(t.Context(), tx) })
+		if err == nil {
+			err = w.heads.ReadKeys(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := w.heads.ListKeys(t.Context(), w.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := first[0]
+	wantPublished("at first", old)
+	var added, newest transparency.Key
+	change(func(ctx context.Context, tx pgx.Tx) (err error) {
+		added, err = w.heads.AddKey(ctx, tx)
+		return err
+	})
+	wantPublished("with a new key", old, added)
+	pgtest.Age(t, w.db, "log_keys", time.Minute)
+	change(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := w.heads.WithholdKey(ctx, tx, old.ID)
+		return err
+	})
+	wantPublished("with a leaked key", added)
+	change(func(ctx context.Context, tx pgx.Tx) (err error) {
+		newest, err = w.heads.AddKey(ctx, tx)
+		return err
+	})
+	pgtest.Age(t, w.db, "log_keys", time.Minute)
+	change(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := w.heads.RetireKey(ctx, tx, added.ID, true)
+		return err
+	})
+	wantPublished("with a retired key", newest)
 }

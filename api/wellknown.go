@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -14,8 +15,8 @@ func (s *Server) health(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"version": s.cfg.Version})
 }
 
-// didDocument says where the service is (https://atproto.com/specs/did). Only a did:web has its
-// document here.
+// didDocument says where the service is (https://atproto.com/specs/did), and which keys sign heads of
+// logs. Only a did:web has its document here.
 func (s *Server) didDocument(c echo.Context) error {
 	if s.cfg.ServiceDID.Method() != "web" {
 		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
@@ -25,13 +26,26 @@ func (s *Server) didDocument(c echo.Context) error {
 		Type     string `json:"type"`
 		Endpoint string `json:"serviceEndpoint"`
 	}
+	type method struct {
+		ID         string `json:"id"`
+		Type       string `json:"type"`
+		Controller string `json:"controller"`
+		Key        string `json:"publicKeyMultibase"`
+	}
+	did := s.cfg.ServiceDID.String()
+	var methods []method
+	for _, k := range s.cfg.Heads.Published() {
+		methods = append(methods, method{ID: did + "#mlsd_log_" + strconv.Itoa(int(k.ID)), Type: "Multikey", Controller: did, Key: k.Multikey})
+	}
 	return c.JSON(http.StatusOK, struct {
 		Context []string  `json:"@context"`
 		ID      string    `json:"id"`
+		Methods []method  `json:"verificationMethod,omitempty"`
 		Service []service `json:"service"`
 	}{
-		Context: []string{"https://www.w3.org/ns/did/v1"},
-		ID:      s.cfg.ServiceDID.String(),
+		Context: []string{"https://www.w3.org/ns/did/v1", "https://w3id.org/security/multikey/v1"},
+		ID:      did,
+		Methods: methods,
 		Service: []service{{ID: "#atproto_mls", Type: "AtprotoMlsService", Endpoint: s.cfg.PublicURL}},
 	})
 }

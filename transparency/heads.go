@@ -13,6 +13,7 @@ type Signed struct {
 	Text string // of the note
 	Size int64
 	at   time.Time
+	ring *keyring // whose keys have signed it
 }
 
 // Head returns a head of the whole log of a convo, as it is now. The caller has checked who asks.

@@ -6,76 +6,140 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/mr-tron/base58"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"mlsd/transparency/verifier"
 )
 
-// Load reads the keys that sign heads, and makes the first one. The key is in the database, so all
-// nodes have the same one. If there are several with a seed, all of them sign: a client that knows
+// keyLock is the advisory lock of what changes log_keys, in the space "mlsd".
+const keyLock, lockSpace = 31, 0x6d6c7364
+
+// KeysInterval is how often ReadKeys is to be called.
+const KeysInterval = time.Second
+
+// Key is a key that signs heads, or has signed some.
+type Key struct {
+	ID        int32     `json:"id"`
+	CreatedAt time.Time `json:"createdAt"`
+	Signs     bool      `json:"signs"`    // it has a seed
+	Withheld  bool      `json:"withheld"` // clients without a key are not given it: its seed has leaked
+	Text      string    `json:"key"`      // as clients get it: name, hash and key
+	Multikey  string    `json:"multikey"` // as DID documents have it
+}
+
+// keyring is what log_keys says at one moment. Nobody changes it.
+type keyring struct {
+	keys    []Key
+	signers []note.Signer
+	at      time.Time // the database's clock
+}
+
+// Load reads the keys that sign heads, and makes the first one. The keys are in the database, so all
+// nodes have the same ones. If there are several with a seed, all of them sign: a client that knows
 // the older one accepts the newer one with it.
 func (s *Service) Load(ctx context.Context) error {
-	seed := make([]byte, ed25519.SeedSize)
-	rand.Read(seed) // never fails
-	public := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	err := pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error {
-		const keyLock, lockSpace = 31, 0x6d6c7364 // "mlsd"
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockSpace, keyLock); err != nil {
+		ring, err := s.lockKeys(ctx, tx)
+		if err != nil || len(ring.signers) > 0 {
 			return err
 		}
-		// A statement of its own, so that it sees what the lock has waited for.
-		_, err := tx.Exec(ctx, `
-			INSERT INTO log_keys (seed, public, created_at)
-			SELECT $1, $2, clock_timestamp() WHERE NOT EXISTS (SELECT FROM log_keys WHERE seed IS NOT NULL)`, seed, []byte(public))
+		_, err = insertKey(ctx, tx)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("make the key of log heads: %w", err)
 	}
-	return s.readKeys(ctx)
+	return s.ReadKeys(ctx)
 }
 
-func (s *Service) readKeys(ctx context.Context) error {
-	rows, err := s.cfg.DB.Query(ctx, `SELECT seed, public FROM log_keys ORDER BY id`)
+// lockKeys reads the keys, which nobody else changes until the end of the transaction.
+func (s *Service) lockKeys(ctx context.Context, tx pgx.Tx) (*keyring, error) {
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockSpace, keyLock); err != nil {
+		return nil, err
+	}
+	return s.loadKeys(ctx, tx) // a statement of its own, so that it sees what the lock has waited for
+}
+
+func insertKey(ctx context.Context, tx pgx.Tx) (id int32, err error) {
+	seed := make([]byte, ed25519.SeedSize)
+	rand.Read(seed) // never fails
+	public := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
+	err = tx.QueryRow(ctx, `INSERT INTO log_keys (seed, public, created_at) VALUES ($1, $2, clock_timestamp()) RETURNING id`, seed, []byte(public)).Scan(&id)
+	return id, err
+}
+
+// ReadKeys reads the keys again. Heads that were signed with others do not ride any more: the next
+// round signs them anew. If a database without a key has taken over, it makes one.
+func (s *Service) ReadKeys(ctx context.Context) error {
+	ring, err := s.loadKeys(ctx, s.cfg.DB)
 	if err != nil {
 		return fmt.Errorf("read the keys of log heads: %w", err)
 	}
-	var signers []note.Signer
-	var texts []string
-	var seed, public []byte
-	_, err = pgx.ForEachRow(rows, []any{&seed, &public}, func() error {
-		text, err := verifier.PublicKey(s.cfg.Service, public)
-		if err != nil {
-			return err
-		}
-		texts = append(texts, text)
-		if seed != nil {
-			signer, err := verifier.Signer(s.cfg.Service, ed25519.NewKeyFromSeed(seed))
-			if err != nil {
-				return err
-			}
-			signers = append(signers, signer)
-		}
-		seed, public = nil, nil // the next row has memory of its own
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read the keys of log heads: %w", err)
+	if len(ring.signers) == 0 {
+		return s.Load(ctx)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.signers, s.public = signers, texts
+	if before := s.ring.Load(); before == nil || !slices.Equal(before.keys, ring.keys) {
+		s.ring.Store(ring)
+	}
 	return nil
 }
 
-// Keys are the keys that check heads, also those that sign no more.
-func (s *Service) Keys() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.public
+func (s *Service) loadKeys(ctx context.Context, q querier) (*keyring, error) {
+	rows, err := q.Query(ctx, `SELECT id, created_at, withheld, seed, public, clock_timestamp() FROM log_keys ORDER BY id`)
+	if err != nil {
+		return nil, err
+	}
+	ring := &keyring{}
+	var k Key
+	var seed, public []byte
+	_, err = pgx.ForEachRow(rows, []any{&k.ID, &k.CreatedAt, &k.Withheld, &seed, &public, &ring.at}, func() (err error) {
+		k.CreatedAt, k.Signs, k.Multikey = k.CreatedAt.UTC(), seed != nil, multikey(public)
+		if k.Text, err = verifier.PublicKey(s.cfg.Service, public); err != nil {
+			return err
+		}
+		ring.keys = append(ring.keys, k)
+		if seed == nil {
+			return nil
+		}
+		signer, err := verifier.Signer(s.cfg.Service, ed25519.NewKeyFromSeed(seed))
+		ring.signers = append(ring.signers, signer)
+		return err
+	})
+	return ring, err
+}
+
+// multikey is the form of a key in DID documents: the code of Ed25519 and the key, in base58.
+func multikey(public ed25519.PublicKey) string {
+	return "z" + base58.Encode(append([]byte{0xed, 0x01}, public...))
+}
+
+// Keys are the keys that check heads, also those that sign no more. Those that are withheld are not
+// among them.
+func (s *Service) Keys() (texts []string) {
+	for _, k := range s.given() {
+		texts = append(texts, k.Text)
+	}
+	return texts
+}
+
+// Published are the keys that sign and are not withheld: those of the service's DID document.
+func (s *Service) Published() []Key {
+	return slices.DeleteFunc(s.given(), func(k Key) bool { return !k.Signs })
+}
+
+// given are the keys that clients get: none before Load.
+func (s *Service) given() []Key {
+	ring := s.ring.Load()
+	if ring == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(ring.keys), func(k Key) bool { return k.Withheld })
 }
 
 // keepsPromise checks that a tree that was begun anew begins with the last head that this node has
@@ -108,19 +172,17 @@ func (s *Service) sign(ctx context.Context, q querier, t *tree) error {
 	if err := s.keepsPromise(ctx, q, t); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	signers := s.signers
-	s.mu.Unlock()
-	if len(signers) == 0 {
+	ring := s.ring.Load()
+	if ring == nil {
 		return errors.New("sign a head: the keys were not read")
 	}
 	h := &verifier.Head{
 		Service: s.cfg.Service, ConvoID: t.convo.String(), Size: t.edge.Size, Root: t.edge.Root(), Generation: t.generation, At: s.cfg.Now(),
 	}
-	text, err := verifier.Sign(h, signers...)
+	text, err := verifier.Sign(h, ring.signers...)
 	if err != nil {
 		return fmt.Errorf("sign a head: %w", err)
 	}
-	t.head, t.rides, t.promised = &Signed{Text: text, Size: h.Size, at: h.At}, 0, h
+	t.head, t.rides, t.promised = &Signed{Text: text, Size: h.Size, at: h.At, ring: ring}, 0, h
 	return nil
 }

@@ -39,7 +39,7 @@ func (s *Service) Riding(convo uuid.UUID) string {
 	default:
 		return "" // somebody works on it
 	}
-	if t.head == nil {
+	if !s.current(t) {
 		return ""
 	}
 	return t.head.Text
@@ -61,12 +61,15 @@ func (s *Service) RidingOn(convo uuid.UUID, seq int64) string {
 	default:
 		return ""
 	}
-	if t.head == nil || t.head.Size > seq || t.rides != 0 && t.rides != seq {
+	if !s.current(t) || t.head.Size > seq || t.rides != 0 && t.rides != seq {
 		return ""
 	}
 	t.rides = seq // the event is encoded once for each form of stream
 	return t.head.Text
 }
+
+// current reports whether a tree has a head that is signed with the keys of now.
+func (s *Service) current(t *tree) bool { return t.head != nil && t.head.ring == s.ring.Load() }
 
 func (s *Service) want(convo uuid.UUID) {
 	s.mu.Lock()
@@ -118,7 +121,7 @@ func (s *Service) due() (trees []*tree) {
 		default:
 			continue
 		}
-		if t.head != nil && now.Sub(t.head.at) < rideEvery {
+		if s.current(t) && now.Sub(t.head.at) < rideEvery {
 			t.release()
 			continue
 		}
@@ -193,7 +196,7 @@ func (s *Service) forward(ctx context.Context, conn *pgxpool.Conn, t *tree, p *p
 	switch {
 	case t.edge.Size < p.last: // the next round goes on
 		s.want(t.convo)
-	case t.head == nil || t.head.Size != t.edge.Size:
+	case !s.current(t) || t.head.Size != t.edge.Size:
 		return s.sign(ctx, conn, t)
 	}
 	return nil

@@ -8,6 +8,7 @@
 //	getLogHead  ──▶ Head (heads.go) ──▶ catchUp (tree.go) ──▶ load.sql
 //	sendMessage ──▶ Riding (riding.go), which RunOnce prepares every second
 //	getLogProof ──▶ Inclusion, Consistency (proofs.go) ──▶ log_tiles (tiles.go)
+//	mlsd admin log-key ──▶ AddKey, RetireKey (rotate.go) ──▶ log_keys ──▶ ReadKeys (keys.go)
 //
 // Leaves stay when their messages go: Keep writes them into log_tiles before the retention deletes
 // (keep.go), and the tag of a sender stays when the sender is erased (senders.go).
@@ -25,7 +26,6 @@ import (
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/mod/sumdb/note"
 )
 
 // Bounds.
@@ -68,12 +68,11 @@ type Config struct {
 type Service struct {
 	cfg   Config
 	trees *lru.Cache[uuid.UUID, *tree]
-	ready atomic.Bool // schema was in schema_support
+	ready atomic.Bool             // schema was in schema_support
+	ring  atomic.Pointer[keyring] // nil before Load
 
-	mu      sync.Mutex // guards what follows
-	wanted  map[uuid.UUID]struct{}
-	signers []note.Signer
-	public  []string // all keys, also those that sign no more
+	mu     sync.Mutex // guards wanted
+	wanted map[uuid.UUID]struct{}
 }
 
 // New returns a service.

@@ -133,7 +133,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 	}
 	n.operator = admin.New(admin.Config{
 		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake, Wake: n.sequencer.Wake,
-		LogKeys: n.heads.Keys,
+		Heads: n.heads,
 	})
 	if n.push, err = n.pushWorker(cfg, writes, metrics, log); err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 // methods, which it calls over HTTP.
 func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 	command := &cli.Command{
-		Name: "admin", Usage: "ask a running mlsd about accounts and convos, and change them; each change is recorded",
+		Name: "admin", Usage: "ask a running mlsd about accounts, convos and keys, and change them; each change is recorded",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "as JSON"},
 			&cli.StringFlag{Name: "operator", Usage: "who acts, for the record", Value: variable(environ, "USER"), DefaultText: "$USER"},
@@ -65,9 +65,12 @@ func methodCommand(m admin.Method, stdout io.Writer) *cli.Command {
 	var arguments []string
 	var flags []cli.Flag
 	for _, p := range m.Params {
-		if p.Optional {
+		switch {
+		case p.Flag:
+			flags = append(flags, &cli.BoolFlag{Name: p.Name, Usage: p.Usage})
+		case p.Optional:
 			flags = append(flags, &cli.StringFlag{Name: p.Name, Usage: p.Usage})
-		} else {
+		default:
 			arguments = append(arguments, p.Name)
 		}
 	}
@@ -82,7 +85,10 @@ func methodCommand(m admin.Method, stdout io.Writer) *cli.Command {
 				c.Params[name] = cmd.Args().Get(i)
 			}
 			for _, p := range m.Params {
-				if p.Optional && cmd.IsSet(p.Name) {
+				switch {
+				case p.Flag && cmd.Bool(p.Name):
+					c.Params[p.Name] = "true"
+				case !p.Flag && p.Optional && cmd.IsSet(p.Name):
 					c.Params[p.Name] = cmd.String(p.Name)
 				}
 			}

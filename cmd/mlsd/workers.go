@@ -45,6 +45,7 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.rounds.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Woken(), 0)).Run,
 		n.rounds.Every("session key rotation", sessions.SweepInterval, log, n.sessions.Rotate).Run,
 		n.rounds.Every("session sweep", sessions.SweepInterval, log, n.sessions.Sweep).Run,
+		n.rounds.Every("log key reader", transparency.KeysInterval, log, n.heads.ReadKeys).Run,
 		n.rounds.Every("log head signer", transparency.Interval, log, n.heads.RunOnce).Run,
 		n.rounds.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
 		n.rounds.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,

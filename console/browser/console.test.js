@@ -161,6 +161,10 @@ const methods = [
   ["report close", report, "There is no report"],
   ["report delete", report, "deleted"],
   ["report clear", did, "deleted"],
+  ["log-key list", {}, "multikey"],
+  ["log-key add", {}, "All nodes sign with it"],
+  ["log-key retire", { "The key's id.": "99" }, "there is no key"],
+  ["log-key withhold", { "The key's id.": "99" }, "there is no key"],
   ["push retry", job, "There is no push job"],
   ["push drop", job, "There is no push job"],
 ]

@@ -1151,4 +1151,16 @@ var mutants = []mutant{
 		{"transparency.compareTile", `if err == nil && !same {`, `if false {`}}},
 	{"a head says more than the event", "transparency.TestRiding", []edit{
 		{"transparency.Service.RidingOn", `t.head.Size > seq ||`, ``}}},
+	{"heads of before a change of the keys ride on", "transparency.TestRidingHeadsAreSignedAnew", []edit{
+		{"transparency.Service.current", `t.head != nil && t.head.ring == s.ring.Load()`, `t.head != nil`}}},
+	{"the newest key signs alone", "transparency.TestClientsFollowARotation", []edit{
+		{"transparency.Service.loadKeys", `append(ring.signers, signer)`, `append(ring.signers[:0], signer)`}}},
+	{"a key is retired before devices know the next one", "transparency.TestRetireIsRefused", []edit{
+		{"transparency.Service.RetireKey", `if r.Early && !early {`, `if false {`}}},
+	{"the last key is retired", "transparency.TestRetireIsRefused", []edit{
+		{"transparency.keyring.canDoWithout", `k.ID == id ||`, ``}}},
+	{"a leaked key is given to new devices", "transparency.TestWithheldKey", []edit{
+		{"transparency.Service.given", `return k.Withheld`, `return false`}}},
+	{"the DID document has keys that sign no more", "TestDIDDocumentHasTheLogKeys", []edit{
+		{"transparency.Service.Published", `return !k.Signs`, `return false`}}},
 }

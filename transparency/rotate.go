@@ -1,0 +1,142 @@
+package transparency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// Overlap is how long a key has to sign beside the next one: a device that was away for that long
+	// still finds a head that is signed with a key that it knows.
+	Overlap = 90 * 24 * time.Hour
+	// known is how long after it was made all nodes sign with a key. They read it every second.
+	known = 10 * time.Second
+	// mostSigners bounds the keys that sign at the same time, because each makes heads longer.
+	mostSigners = 3
+)
+
+// ErrNoKey says that there is no key with the id.
+var ErrNoKey = errors.New("there is no such key of log heads")
+
+// KeyError says why a key is not added, retired or withheld now.
+type KeyError struct{ Why string }
+
+func (e *KeyError) Error() string { return e.Why }
+
+// ListKeys returns all keys, the oldest first.
+func (s *Service) ListKeys(ctx context.Context, q querier) ([]Key, error) {
+	ring, err := s.loadKeys(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("list the keys of log heads: %w", err)
+	}
+	return ring.keys, nil
+}
+
+// AddKey makes a key, with which all nodes sign beside the others a second after the commit. Error:
+// *KeyError.
+func (s *Service) AddKey(ctx context.Context, tx pgx.Tx) (k Key, err error) {
+	ring, err := s.lockKeys(ctx, tx)
+	if err != nil {
+		return k, fmt.Errorf("add a key of log heads: %w", err)
+	}
+	if len(ring.signers) >= mostSigners {
+		return k, &KeyError{fmt.Sprintf("%d keys sign already: retire one first", len(ring.signers))}
+	}
+	id, err := insertKey(ctx, tx)
+	if err == nil {
+		ring, err = s.loadKeys(ctx, tx)
+	}
+	if err != nil {
+		return k, fmt.Errorf("add a key of log heads: %w", err)
+	}
+	return ring.keys[slices.IndexFunc(ring.keys, func(k Key) bool { return k.ID == id })], nil
+}
+
+// Retired is what RetireKey has done.
+type Retired struct {
+	Changed bool      // false: the key had no seed
+	Since   time.Time // the oldest key that signs now signs since then
+	Early   bool      // that is less than Overlap ago
+}
+
+// RetireKey deletes the seed of a key. The public key stays, and checks old heads. Without early, one
+// of the keys that stay must have signed for Overlap. Errors: ErrNoKey, *KeyError.
+func (s *Service) RetireKey(ctx context.Context, tx pgx.Tx, id int32, early bool) (r Retired, err error) {
+	ring, k, err := s.lockKey(ctx, tx, id)
+	if err != nil || !k.Signs {
+		return r, err
+	}
+	if err := ring.canDoWithout(id); err != nil {
+		return r, err
+	}
+	r.Since = ring.at
+	for _, other := range ring.keys {
+		if other.ID != id && other.Signs && other.CreatedAt.Before(r.Since) {
+			r.Since = other.CreatedAt
+		}
+	}
+	r.Early = ring.at.Sub(r.Since) < Overlap
+	if r.Early && !early {
+		return r, &KeyError{fmt.Sprintf("the keys that would stay sign since %s: a device that was away for longer knows none of them. "+
+			"Retire the key after %s, or with --now", r.Since.Format(time.RFC3339), r.Since.Add(Overlap).Format(time.RFC3339))}
+	}
+	if _, err := tx.Exec(ctx, `UPDATE log_keys SET seed = NULL WHERE id = $1`, id); err != nil {
+		return r, fmt.Errorf("retire a key of log heads: %w", err)
+	}
+	r.Changed = true
+	return r, nil
+}
+
+// WithholdKey makes that clients without a key are not given this one, because its seed has leaked. It
+// goes on signing if it does. It returns false if the key was withheld before. Errors: ErrNoKey,
+// *KeyError.
+func (s *Service) WithholdKey(ctx context.Context, tx pgx.Tx, id int32) (changed bool, err error) {
+	ring, k, err := s.lockKey(ctx, tx, id)
+	if err != nil || k.Withheld {
+		return false, err
+	}
+	if err := ring.canDoWithout(id); err != nil {
+		return false, err
+	}
+	if _, err := tx.Exec(ctx, `UPDATE log_keys SET withheld = true WHERE id = $1`, id); err != nil {
+		return false, fmt.Errorf("withhold a key of log heads: %w", err)
+	}
+	return true, nil
+}
+
+// lockKey is lockKeys, and finds a key among them. Error: ErrNoKey.
+func (s *Service) lockKey(ctx context.Context, tx pgx.Tx, id int32) (*keyring, Key, error) {
+	ring, err := s.lockKeys(ctx, tx)
+	if err != nil {
+		return nil, Key{}, fmt.Errorf("read the keys of log heads: %w", err)
+	}
+	at := slices.IndexFunc(ring.keys, func(k Key) bool { return k.ID == id })
+	if at < 0 {
+		return nil, Key{}, ErrNoKey
+	}
+	return ring, ring.keys[at], nil
+}
+
+// canDoWithout checks that without a key each node still signs with one that new clients get. Error:
+// *KeyError.
+func (r *keyring) canDoWithout(id int32) error {
+	var rest bool
+	for _, k := range r.keys {
+		if k.ID == id || !k.Signs || k.Withheld {
+			continue
+		}
+		if r.at.Sub(k.CreatedAt) >= known {
+			return nil
+		}
+		rest = true
+	}
+	if rest {
+		return &KeyError{fmt.Sprintf("perhaps not every node signs with the other key yet: it is younger than %s. Try again then", known)}
+	}
+	return &KeyError{"no other key signs that new devices are given: add one first"}
+}
