@@ -142,13 +142,47 @@ func syncDir(dir string) error {
 	return d.Close()
 }
 
-// readyPoll is the interval of checks whether the server is up. The server reports that only in a
-// file.
-const readyPoll = 5 * time.Millisecond
+const (
+	// readyPoll is the interval of checks whether the server is up. The server reports that only in
+	// a file.
+	readyPoll = 5 * time.Millisecond
 
-// run starts the postmaster and waits until it accepts connections. If that fails, run stops it.
-// The error then ends with the last lines of its log.
+	memoryPoll = 200 * time.Millisecond // between attempts to start; see run
+)
+
+// errMemoryInUse means that processes of an earlier postmaster use its shared memory.
+var errMemoryInUse = errors.New("an earlier PostgreSQL still uses its shared memory")
+
+// memoryInUse is what PostgreSQL says when it refuses to start for that reason.
+const memoryInUse = "pre-existing shared memory block"
+
+// run starts the postmaster and waits until it accepts connections. While processes of an earlier
+// postmaster use its shared memory, PostgreSQL refuses to start. stopOrphans cannot see all of them
+// on every system, so run tries again for up to backendsLimit.
 func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
+	tick := time.NewTicker(memoryPoll)
+	defer tick.Stop()
+	timeout := time.NewTimer(backendsLimit)
+	defer timeout.Stop()
+	for {
+		child, err := c.runOnce(ctx, socketDir)
+		if !errors.Is(err, errMemoryInUse) {
+			return child, err
+		}
+		c.log.Warn("waiting for the shared memory of a dead PostgreSQL", "dir", c.dir)
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			return nil, err
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// runOnce is one attempt of run. If it fails, it stops the postmaster. The error then ends with the
+// last lines of its log.
+func (c *cluster) runOnce(ctx context.Context, socketDir string) (*process, error) {
 	sink, err := newLogSink(c.log)
 	if err != nil {
 		return nil, err
@@ -162,7 +196,11 @@ func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
 	}
 	if err := c.awaitReady(ctx, child); err != nil {
 		err = errors.Join(err, child.stop(ctx))
-		return nil, fmt.Errorf("postgres did not start: %w\n%s", err, sink.tail())
+		tail := sink.tail()
+		if strings.Contains(tail, memoryInUse) {
+			err = errors.Join(errMemoryInUse, err)
+		}
+		return nil, fmt.Errorf("postgres did not start: %w\n%s", err, tail)
 	}
 	return child, nil
 }

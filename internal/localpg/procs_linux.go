@@ -12,9 +12,9 @@ import (
 )
 
 // processesIn returns the pids of the PostgreSQL processes of the cluster in dir. All of them have
-// dir as their working directory. Zombies have no working directory and are not counted. Processes
-// that this process may not inspect belong to other accounts, and so not to this cluster. The pid
-// in postmaster.pid is not needed on this system.
+// dir as their working directory, until they have released their memory. Zombies have no working
+// directory and are not counted. Processes that this process may not inspect belong to other
+// accounts, and so not to this cluster. The pid in postmaster.pid is not needed on this system.
 func processesIn(dir string, _ int) ([]int, error) {
 	want, err := os.Stat(dir)
 	if err != nil {
@@ -44,11 +44,12 @@ func processesIn(dir string, _ int) ([]int, error) {
 }
 
 // isPostgres reports whether the process runs the program postgres. An administrator's shell can
-// also have the directory as its working directory.
+// also have the directory as its working directory. A process without a program is ending, and may
+// not have released its memory yet: it counts.
 func isPostgres(pid int) bool {
 	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
 	if err != nil {
-		return false
+		return errors.Is(err, fs.ErrNotExist)
 	}
 	return filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "postgres" // an upgrade deletes the file
 }

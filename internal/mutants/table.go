@@ -801,6 +801,10 @@ var mutants = []mutant{
 		{"push.deleteTarget", `AND registration IS NOT DISTINCT FROM $6`, `AND ($6::uuid IS NULL OR true)`}}},
 	{"a connection without a cursor counts", "push.TestConnectionWithoutCursor", []edit{
 		{"push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
+	{"a process that ends is not awaited", "internal/localpg.TestEndingProcessIsCounted", []edit{
+		{"internal/localpg.isPostgres", `return errors.Is(err, fs.ErrNotExist)`, `return false`}}},
+	{"a start that shared memory prevents is not tried again", "internal/localpg.TestSharedMemoryOfKilledPostmaster", []edit{
+		{"internal/localpg.cluster.run", `if !errors.Is(err, errMemoryInUse) {`, `if err == nil || errors.Is(err, errMemoryInUse) {`}}},
 	{"an archive is not verified", "internal/localpg.TestDownloaderFailures", []edit{
 		{"internal/localpg.downloader", `hex.EncodeToString(got[:]) != sum`, `len(got) != 32 && sum == hex.EncodeToString(got[:])`}}},
 	{"a lapsed lease is renewed", "push.TestNodeThatSlept", []edit{
