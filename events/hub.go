@@ -66,8 +66,8 @@ type Hub struct {
 	buffer   int
 	patience time.Duration
 	wake     chan struct{}
-	grown    atomic.Int64        // the newest place that it was told of since it last began to read
-	asked    atomic.Bool         // it must read, whatever grown is
+	grown    atomic.Int64        // the newest place that Grown was called with since Run last began to read
+	asked    atomic.Bool         // Wake was called: Run must read, whatever grown is
 	started  chan struct{}       // closed once head is known
 	checked  time.Time           // when checkServer last asked; owned by Run
 	reading  chan struct{}       // has a place for each catch-up that reads the table

@@ -14,8 +14,8 @@ func (h *Hub) Wake() {
 	h.signal()
 }
 
-// Grown says that the stream has events up to a place, or beyond it. Run reads them now if somebody
-// subscribes, and has not read them yet. It does not block. Any goroutine can call it.
+// Grown says that the stream has events up to a place, or beyond it. If there are subscriptions, Run
+// reads those that it has not read yet. It does not block. Any goroutine can call it.
 func (h *Hub) Grown(place int64) {
 	for {
 		known := h.grown.Load()

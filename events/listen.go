@@ -2,7 +2,6 @@ package events
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 )
@@ -23,53 +22,31 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 	}
 }
 
-const (
-	listenCheck = 30 * time.Second // how long a connection can be silent until it is pinged
-	listenBegin = 3 * time.Second  // to get a connection and to begin to listen
-)
-
 func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
-	beginning, cancel := context.WithTimeout(ctx, listenBegin)
-	defer cancel()
-	pooled, err := h.db.Acquire(beginning)
+	l, err := newListener(ctx, h.db, h.log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
 	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
+		return err
 	}
-	conn := pooled.Hijack() // a listening connection must not return to the pool
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if err := conn.Close(closing); err != nil {
-			h.log.DebugContext(ctx, "the listener's connection was closed already", "error", err)
-		}
-	}()
-	if _, err := conn.Exec(beginning, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`); err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
+	defer l.close(ctx)
 	h.Wake()
 	s.Wake()
 	for {
-		waiting, cancel := context.WithTimeout(ctx, listenCheck)
-		n, err := conn.WaitForNotification(waiting)
-		cancel()
+		n, err := l.next(ctx, listenCheck)
 		switch {
-		case err == nil && n.Channel == outboxChannel:
-			s.wakeLeading()
-		case err == nil && n.Channel == devicesChannel:
-			h.endDevice(n.Payload)
-		case err == nil:
-			h.notified(n.Payload)
+		case err != nil:
+			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case waiting.Err() != nil:
-			pinging, cancel := context.WithTimeout(ctx, stepTimeout)
-			err := conn.Ping(pinging)
-			cancel()
-			if err != nil {
-				return fmt.Errorf("listen: %w", err)
+		case n == nil:
+			if err := l.ping(ctx); err != nil {
+				return err
 			}
+		case n.Channel == outboxChannel:
+			s.wakeLeading()
+		case n.Channel == devicesChannel:
+			h.endDevice(n.Payload)
 		default:
-			return fmt.Errorf("listen: %w", err)
+			h.notified(n.Payload)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/time/rate"
 )
@@ -26,16 +25,16 @@ const (
 	burstOfConvo    = 20     // at once
 	signalsOfCaller = 20     // ciphertexts a second that a node takes from one caller
 	burstOfCaller   = 40     // at once
-	convosLimited   = 10_000 // convos, and callers, whose rate a node remembers
-	framesOfNode    = 20_000 // signals a second that a node puts into buffers, each counted once for each
-	lookUpsWaiting  = 100    // signals with cursors that wait until it is looked up who sees them
+	limitsKept      = 10_000 // callers whose rate a node remembers, and convos
+	offersOfNode    = 20_000 // signals a second that a node offers to subscriptions, counted for each of them
+	lookUpsWaiting  = 100    // signals with cursors that wait for a look-up of who sees them
 	signalsWaiting  = 200    // that a node has taken and not passed on yet
 	signalEvery     = 20 * time.Millisecond
 	movesEvery      = time.Second      // how often moved cursors are passed on
-	movesWaiting    = 10_000           // cursors that have moved and wait for that
-	movesLive       = 10 * time.Second // what has waited for so long is dropped
-	movesOfSignal   = 40               // cursors in one signal
-	signalsOfMoves  = 50               // signals with cursors that are passed on at once
+	movesWaiting    = 10_000           // moved cursors that wait for that
+	movesLive       = 10 * time.Second // those that have waited for so long are dropped
+	movesOfSignal   = 20               // cursors in one signal: they fit into a NOTIFY with the longest DIDs
+	signalsOfMoves  = 100              // signals with cursors that are passed on at once
 	signalTimeout   = 2 * time.Second
 	signalReconnect = time.Second
 )
@@ -51,7 +50,7 @@ const (
 	DroppedFailed  = "failed"  // it could not be looked up who sees a cursor
 )
 
-// DropReasons are all of them.
+// DropReasons returns all reasons.
 func DropReasons() []string {
 	return []string{DroppedBusy, DroppedRate, DroppedConvo, DroppedOffline, DroppedLong, DroppedBehind, DroppedFailed}
 }
@@ -63,7 +62,7 @@ type SignalMetrics interface {
 	SignalsDelivered(subscriptions int)  // into whose buffers this node has put one
 }
 
-// Viewers says which viewers see the cursors of movers in a convo.
+// Viewers looks up which viewers see the cursors of which movers in a convo.
 type Viewers func(ctx context.Context, convo uuid.UUID, movers, viewers []syntax.DID) (see func(viewer, mover syntax.DID) bool, err error)
 
 // SignalsConfig configures Signals.
@@ -92,10 +91,10 @@ type Signals struct {
 	busy     func() bool
 	now      func() time.Time
 	taken    *rate.Limiter // ciphertexts from callers
-	frames   *rate.Limiter // into buffers
+	offers   *rate.Limiter // to subscriptions
 	ofConvo  *lru.Cache[uuid.UUID, *rate.Limiter]
 	ofCaller *lru.Cache[syntax.DID, *rate.Limiter]
-	looked   chan lookUp // moved cursors beside the listener, which must not wait for the database
+	lookUps  chan lookUp // of moved cursors: the listener must not wait for the database
 
 	mu        sync.Mutex // guards what follows
 	online    bool       // Run listens
@@ -109,17 +108,17 @@ type Signals struct {
 func NewSignals(c SignalsConfig) (*Signals, error) {
 	s := &Signals{
 		db: c.DB, hub: c.Hub, log: c.Log, metrics: c.Metrics, viewers: c.Viewers, busy: c.Busy, now: c.Now,
-		taken: rate.NewLimiter(signalsOfNode, signalsBurst), frames: rate.NewLimiter(framesOfNode, framesOfNode),
-		moved: map[uuid.UUID]*convoMoves{}, looked: make(chan lookUp, lookUpsWaiting),
+		taken: rate.NewLimiter(signalsOfNode, signalsBurst), offers: rate.NewLimiter(offersOfNode, offersOfNode),
+		moved: map[uuid.UUID]*convoMoves{}, lookUps: make(chan lookUp, lookUpsWaiting),
 	}
 	if s.now == nil {
 		s.now = time.Now
 	}
 	var err error
-	if s.ofCaller, err = lru.New[syntax.DID, *rate.Limiter](convosLimited); err != nil {
+	if s.ofCaller, err = lru.New[syntax.DID, *rate.Limiter](limitsKept); err != nil {
 		return nil, fmt.Errorf("make the limits of signals: %w", err)
 	}
-	if s.ofConvo, err = lru.New[uuid.UUID, *rate.Limiter](convosLimited); err != nil {
+	if s.ofConvo, err = lru.New[uuid.UUID, *rate.Limiter](limitsKept); err != nil {
 		return nil, fmt.Errorf("make the limits of signals: %w", err)
 	}
 	return s, nil
@@ -138,37 +137,35 @@ func (s *Signals) Run(ctx context.Context) {
 // session passes signals on over one connection. The signals that wait when it ends are dropped:
 // nobody wants to know who typed before an outage.
 func (s *Signals) session(ctx context.Context) error {
-	beginning, cancel := context.WithTimeout(ctx, listenBegin)
-	defer cancel()
-	pooled, err := s.db.Acquire(beginning)
+	l, err := newListener(ctx, s.db, s.log, `LISTEN mlsd_signals`)
 	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
+		return err
 	}
-	conn := pooled.Hijack() // a listening connection must not return to the pool
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if err := conn.Close(closing); err != nil {
-			s.log.DebugContext(ctx, "the connection of signals was closed already", "error", err)
-		}
-	}()
-	if _, err := conn.Exec(beginning, `LISTEN `+signalsChannel); err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
+	defer l.close(ctx)
 	s.setOnline(true)
 	defer s.setOnline(false)
 	looking, stop := context.WithCancel(ctx)
-	var lookUps sync.WaitGroup
-	lookUps.Go(func() { s.lookUp(looking) })
-	defer lookUps.Wait()
+	var looks sync.WaitGroup
+	looks.Go(func() { s.runLookUps(looking) })
+	defer looks.Wait()
 	defer stop()
 	var last passed
 	for {
 		wait, interrupted := s.wait(ctx, last)
-		if err := s.await(interrupted, conn, wait); err != nil || ctx.Err() != nil {
+		n, err := l.next(interrupted, wait)
+		switch {
+		case err != nil:
 			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case n != nil:
+			s.deliver(ctx, n.Payload)
+		case wait == listenCheck && interrupted.Err() == nil: // it was silent for so long
+			if err := l.ping(ctx); err != nil {
+				return err
+			}
 		}
-		if err := s.pass(ctx, conn, &last); err != nil {
+		if err := s.pass(ctx, l.conn, &last); err != nil {
 			return err
 		}
 	}
@@ -189,13 +186,13 @@ func (s *Signals) setOnline(online bool) {
 	}
 }
 
-// wait returns how long Run can wait for a notification, and a context that ends when something comes
-// that is to be passed on sooner.
+// wait returns how long Run can wait for a notification, and a context that ends before that if there
+// is something to be passed on.
 func (s *Signals) wait(ctx context.Context, last passed) (time.Duration, context.Context) {
 	interrupted, interrupt := context.WithCancel(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wake() // the context before
+	s.wake() // ends the context of the last call
 	s.interrupt = interrupt
 	wait, now := listenCheck, s.now()
 	if len(s.waiting) > 0 {
@@ -205,29 +202,4 @@ func (s *Signals) wait(ctx context.Context, last passed) (time.Duration, context
 		wait = min(wait, last.moves.Add(movesEvery).Sub(now))
 	}
 	return wait, interrupted
-}
-
-// await waits for a signal of any node, and delivers it.
-func (s *Signals) await(ctx context.Context, conn *pgx.Conn, wait time.Duration) error {
-	if wait <= 0 || ctx.Err() != nil {
-		return nil
-	}
-	waiting, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	n, err := conn.WaitForNotification(waiting)
-	switch {
-	case err == nil:
-		s.deliver(ctx, n.Payload)
-		return nil
-	case waiting.Err() == nil:
-		return fmt.Errorf("listen: %w", err)
-	case wait < listenCheck || ctx.Err() != nil:
-		return nil
-	}
-	pinging, cancel := context.WithTimeout(ctx, signalTimeout)
-	defer cancel()
-	if err := conn.Ping(pinging); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	return nil
 }

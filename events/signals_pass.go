@@ -29,6 +29,11 @@ func (s *Signals) pass(ctx context.Context, conn *pgx.Conn, last *passed) error 
 		}
 	}
 	if err := s.notify(ctx, conn, slices.Concat(signals, moves)); err != nil {
+		lost := len(signals)
+		for _, signal := range moves {
+			lost += len(signal.Moves)
+		}
+		s.metrics.SignalsDropped(DroppedOffline, lost)
 		return err
 	}
 	s.metrics.SignalsCarried(len(signals))

@@ -19,8 +19,8 @@ func (s *Signals) Busy() bool {
 	return true
 }
 
-// Send passes a ciphertext on, and reports whether it is not dropped here. The sender may send it.
-// It does not block.
+// Send passes on a ciphertext that its sender may send. It returns false if this node drops it. It
+// does not block.
 func (s *Signals) Send(signal Signal) bool {
 	reason := s.take(&signal)
 	if reason != "" {
@@ -69,8 +69,8 @@ func limitOf[K comparable](all *lru.Cache[K, *rate.Limiter], one K, perSecond ra
 	return fresh
 }
 
-// Moved says that a cursor has moved which other members may see. Moves of one cursor become one.
-// It does not block.
+// Moved passes on that a cursor has moved, which other members may see. Moves of one cursor become
+// one. It does not block.
 func (s *Signals) Moved(convo uuid.UUID, m Move) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,24 +79,23 @@ func (s *Signals) Moved(convo uuid.UUID, m Move) {
 		waiting = &convoMoves{since: s.now(), of: map[syntax.DID]Move{}}
 	}
 	before, again := waiting.of[m.DID]
-	if !again && s.movers >= movesWaiting {
-		s.metrics.SignalsDropped(DroppedRate, 1)
-		return
-	}
-	s.moved[convo] = waiting
 	if !again {
-		s.movers++
+		if s.movers >= movesWaiting {
+			s.metrics.SignalsDropped(DroppedRate, 1)
+			return
+		}
+		if s.movers++; s.movers == 1 {
+			s.wake()
+		}
 	}
 	m.Read, m.Delivered = max(m.Read, before.Read), max(m.Delivered, before.Delivered)
 	waiting.of[m.DID] = m
-	if s.movers == 1 {
-		s.wake()
-	}
+	s.moved[convo] = waiting
 }
 
 // convoMoves are cursors of a convo that have moved.
 type convoMoves struct {
-	since time.Time // the first of them has moved
+	since time.Time // when the first of them moved
 	of    map[syntax.DID]Move
 }
 
