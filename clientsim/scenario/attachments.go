@@ -15,7 +15,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// The size of attachments.
+// How attachments plays.
 const (
 	uploaders     = 8
 	bucketFaults  = 0.02 // chance that a request of the store fails
@@ -111,6 +111,26 @@ func (u *uploads) whileAllFails(ctx context.Context) error {
 	killed := make(chan error, 1)
 	go func() { killed <- u.kill(killing) }()
 	begun := time.Now()
+	u.uploadAll(ctx, all)
+	took := time.Since(begun)
+	stop()
+	if err := <-killed; err != nil {
+		return err
+	}
+	u.bucket.Fail(0)
+	for i, d := range all {
+		if d.failed {
+			continue
+		}
+		if err := u.check(ctx, u.w.RNG, d, u.phones[(i+1)%len(u.phones)].Account); err != nil {
+			return err
+		}
+	}
+	return u.sum(ctx, all, took)
+}
+
+// uploadAll uploads the files, a few at a time.
+func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 	var wg sync.WaitGroup
 	next := make(chan int)
 	for i := range uploaders {
@@ -121,7 +141,7 @@ func (u *uploads) whileAllFails(ctx context.Context) error {
 				if err := u.upload(ctx, rng, d); err != nil {
 					u.failed.Add(1)
 					u.w.Note("upload %d of %d bytes: %v", n, d.size, err)
-					d.id = ""
+					d.failed = true
 				}
 			}
 		})
@@ -134,31 +154,21 @@ func (u *uploads) whileAllFails(ctx context.Context) error {
 	}
 	close(next)
 	wg.Wait()
-	took := time.Since(begun)
-	stop()
-	if err := <-killed; err != nil {
-		return err
-	}
-	u.bucket.Fail(0)
-	for i, d := range all {
-		if d.id == "" {
-			continue
-		}
-		if err := u.check(ctx, u.w.RNG, d, u.phones[(i+1)%len(u.phones)].Account); err != nil {
-			return err
-		}
-	}
+}
+
+// sum notes what the first phase has done. Each upload must be there once, and whole.
+func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) error {
 	stored, err := u.f.Uploads(ctx, "")
 	if err != nil {
 		return err
 	}
-	var sum int64
+	var size int64
 	for _, d := range all {
-		sum += d.size
+		size += d.size
 	}
 	u.w.Note("attachments: %d uploads (%d MiB) in %s, %d whole by hash, %d reported failed; %d kills, %d faults of the store, %d retries, %d resumed; "+
 		"%d answers RequestInProgress with processingStartedAt; %d completed by a higher fence than 1 (the highest: %d)",
-		len(all), sum>>20, took.Round(time.Second), u.whole.Load(), u.failed.Load(), u.kills.Load(), u.bucket.Struck.Load(), u.retried.Load(), u.resumed.Load(),
+		len(all), size>>20, took.Round(time.Second), u.whole.Load(), u.failed.Load(), u.kills.Load(), u.bucket.Struck.Load(), u.retried.Load(), u.resumed.Load(),
 		u.processing.Load(), stored.TakenOver, stored.HighestFence)
 	if stored.Twice != 0 || u.whole.Load()+u.failed.Load() != int64(len(all)) {
 		u.w.Broken("%d contents are there twice; %d whole and %d failed of %d", stored.Twice, u.whole.Load(), u.failed.Load(), len(all))

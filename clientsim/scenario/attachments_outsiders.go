@@ -10,8 +10,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// outsiders: a stranger, a member of another convo, a member that came later, a former member and a
-// blocked one are refused.
+// outsiders makes people ask for an attachment who must not have it: a stranger, a member of another
+// convo, a former member and a blocked one.
 func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere string) error {
 	alice, carol := u.phones[0], u.former
 	d := u.newUpload(alice.Account, 1000)

@@ -3,7 +3,6 @@ package scenario
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -24,17 +23,20 @@ func (u *uploads) takeover(ctx context.Context) error {
 	goOn := u.bucket.Stall()
 	defer goOn()
 	in := (&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id}).AppendJSON(nil)
+	complete := func(node int, by *xrpc.Account) error {
+		_, err := u.once(ctx, node, by, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
+		return err
+	}
 	first := make(chan error, 1)
-	go func() {
-		_, err := u.once(ctx, 0, alice, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
-		first <- err
-	}()
+	go func() { first <- complete(0, alice) }()
 	seen := u.processing.Load()
 	err := xrpc.Until(ctx, time.Minute, func() (bool, error) {
-		_, err := u.once(ctx, 1, bob, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
-		var r *refused
-		if err == nil || !errors.As(err, &r) {
-			return false, fmt.Errorf("the second server completes what the first one checks: %w", err)
+		err := complete(1, bob)
+		if err == nil {
+			return false, errors.New("the second server has completed what the first one checks")
+		}
+		if !errors.As(err, new(*refused)) {
+			return false, err
 		}
 		return u.processing.Load() > seen, nil
 	})
@@ -50,7 +52,7 @@ func (u *uploads) takeover(ctx context.Context) error {
 	goOn()
 	begun := time.Now()
 	err = xrpc.Until(ctx, time.Minute, func() (bool, error) {
-		_, err := u.once(ctx, 1, bob, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
+		err := complete(1, bob)
 		var r *refused
 		if errors.As(err, &r) && r.retry {
 			return false, nil

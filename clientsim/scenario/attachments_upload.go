@@ -22,6 +22,7 @@ type upload struct {
 	partSize int64
 	parts    int
 	sum      string
+	failed   bool // for good
 }
 
 // part returns the bytes of a part.
