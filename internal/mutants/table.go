@@ -1071,7 +1071,7 @@ var mutants = []mutant{
 	{"a dispute lets its committer go on", "TestDispute", []edit{
 		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if allowed.joins {`},
 	}},
-	{"a dispute is not told", "TestDispute", []edit{
+	{"a dispute is not published", "TestDispute", []edit{
 		{"disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
 	}},
 	{"a single member replaces the GroupInfo", "TestGroupInfoOfTheMajority", []edit{
