@@ -176,7 +176,7 @@ func reportError(err error) error {
 	case errors.Is(err, reports.ErrCleared):
 		return &Error{http.StatusGone, "ReportCleared", err.Error()}
 	case err != nil:
-		return fmt.Errorf("see to a report: %w", err)
+		return fmt.Errorf("handle a report: %w", err)
 	}
 	return nil
 }

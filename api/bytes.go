@@ -28,7 +28,7 @@ const uploadMemory = 128 * kib
 type upload struct {
 	call    *call
 	body    io.Reader
-	resume  func() // the transfer, which pauses between Reads: the client waits for the store
+	resume  func() // ends the pause of the transfer between two Reads: the client waits for the store
 	moved   int64
 	counted int64 // of moved, for the transfer
 	ended   bool  // at its end
@@ -92,8 +92,8 @@ type download struct {
 	close  func()
 }
 
-// download writes an answer of bytes. A client that reads too slowly loses the connection. So does
-// one whose bytes cannot be read: the answer is shorter than its Content-Length then.
+// download writes an answer of bytes. A client that reads too slowly loses the connection. If the
+// store fails meanwhile, the client loses it too, so that it notices that bytes are missing.
 func (s *Server) download(cl *call) error {
 	w, d := cl.http.Response(), cl.content
 	piece := make([]byte, min(answerPiece, d.length))
@@ -128,7 +128,7 @@ func (s *Server) download(cl *call) error {
 	complete := sent == d.length
 	evicted := cl.reserved.end(complete)
 	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
-	s.byDID.charge(cl.caller.String(), int(sent/unitBytes)) // the headers are gone, and cannot tell
+	s.byDID.charge(cl.caller.String(), int(sent/unitBytes)) // too late for the headers that say what is left
 	if !complete {
 		s.strangers.Warn("an attachment was not read to its end", "evicted", evicted, "error", err)
 		return nil // net/http closes the connection, so that the client notices
@@ -137,8 +137,8 @@ func (s *Server) download(cl *call) error {
 	return nil
 }
 
-// byteRange reads a Range header with one range. ok is false if there is none that can be served:
-// then the whole is sent. length can reach behind the end.
+// byteRange reads a Range header with one range, which can reach behind the end. ok is false for
+// every other header: then the whole is sent.
 func byteRange(header string, size int64) (offset, length int64, ok bool) {
 	text, ok := strings.CutPrefix(header, "bytes=")
 	first, last, dash := strings.Cut(text, "-")

@@ -45,7 +45,7 @@ func (h *handlers) CreateAttachment(c *call, in *mlsapi.CreateAttachmentInput) e
 		}
 		announced.Window = m.Window
 		a, made, err := h.attachments.Create(ctx, tx, announced)
-		if err == nil && made { // else it was counted before
+		if err == nil && made { // if not, it was counted before
 			err = c.quota.Take(quota.Cost{Of: quota.AttachmentBytes, N: max(in.Size, smallAttachment)})
 		}
 		if err != nil {

@@ -9,8 +9,7 @@ import (
 	"mlsd/mls"
 )
 
-// SendSignal: blue.catbird.mls.sendSignal. A signal is dropped before all else: a busy node does not
-// even look at its convo.
+// SendSignal: blue.catbird.mls.sendSignal. A busy node drops a signal before it looks at the convo.
 func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {

@@ -51,20 +51,20 @@ type Sender interface {
 	Send(ctx context.Context, d messages.Draft) (messages.Receipt, error)
 }
 
-// Signaller passes signals on. *events.Signals is the one that other nodes hear.
+// Signaller passes signals on. *events.Signals passes them to all nodes.
 type Signaller interface {
 	// Busy reports whether signals are dropped now.
 	Busy() bool
-	// Send passes a signal on, whose sender may send it, and reports whether it is not dropped.
+	// Send passes on a signal that its sender may send. It returns false if the signal is dropped.
 	Send(s events.Signal) bool
 }
 
-// deaf is a Signaller that drops all.
-type deaf struct{}
+// noSignals is a Signaller that drops all.
+type noSignals struct{}
 
-func (deaf) Busy() bool { return false }
+func (noSignals) Busy() bool { return false }
 
-func (deaf) Send(events.Signal) bool { return false }
+func (noSignals) Send(events.Signal) bool { return false }
 
 // Gate says who may use the node. *accounts.Gate is the one that reads the database.
 type Gate interface {
@@ -185,7 +185,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Gate = openGate{}
 	}
 	if cfg.Signals == nil {
-		cfg.Signals = deaf{}
+		cfg.Signals = noSignals{}
 	}
 	s := &Server{
 		cfg:    cfg,

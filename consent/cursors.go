@@ -13,10 +13,11 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// ErrUnknownSharing says that a request names a policy of cursors that there is not.
+// ErrUnknownSharing says that a request names an unknown policy of cursors.
 var ErrUnknownSharing = errors.New("shareCursors must be nobody or members")
 
-// Sharing says who sees how far a person has read. It is mutual: who shares with nobody sees nobody.
+// Sharing says who sees how far a person has read. It is mutual: a person that shares with nobody sees
+// nobody's cursors.
 type Sharing string
 
 // The policies of cursors.
@@ -79,41 +80,41 @@ func Cursors(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, viewer synt
 	return cursors, nil
 }
 
-// Viewers says who of some members sees the cursors of some others.
+// Viewers says which members see the cursors of which others.
 type Viewers struct {
 	sharing map[syntax.DID]bool    // members who share their cursors and have accepted the convo
-	apart   map[[2]syntax.DID]bool // who has blocked whom
+	blocks  map[[2]syntax.DID]bool // who has blocked whom
 }
 
 // See reports whether viewer sees the cursor of mover.
 func (v Viewers) See(viewer, mover syntax.DID) bool {
-	return v.sharing[viewer] && v.sharing[mover] && !v.apart[[2]syntax.DID{viewer, mover}] && !v.apart[[2]syntax.DID{mover, viewer}]
+	return v.sharing[viewer] && v.sharing[mover] && !v.blocks[[2]syntax.DID{viewer, mover}] && !v.blocks[[2]syntax.DID{mover, viewer}]
 }
 
-// ViewersOf returns who of viewers sees the cursors of movers in a convo, as it is now: a mover may
-// have left, or share with nobody any more, since its cursor has moved.
+// ViewersOf reads which of viewers see the cursors of which movers in a convo. It reads the present
+// state: since its cursor moved, a mover may have left, or no longer share its cursors.
 func ViewersOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, movers, viewers []syntax.DID) (Viewers, error) {
-	v := Viewers{sharing: map[syntax.DID]bool{}, apart: map[[2]syntax.DID]bool{}}
+	v := Viewers{sharing: map[syntax.DID]bool{}, blocks: map[[2]syntax.DID]bool{}}
 	rows, err := q.Query(ctx, `
 		SELECT DISTINCT m.did FROM unnest($2::text[] || $3::text[]) AS d (did)
 		JOIN members m ON m.convo_id = $1 AND m.did = d.did AND m.left_at IS NULL AND m.requested_at IS NULL
 		JOIN cursor_policies p ON p.did = d.did`, convo, viewers, movers)
 	if err != nil {
-		return Viewers{}, fmt.Errorf("look who sees cursors: %w", err)
+		return Viewers{}, fmt.Errorf("read who sees cursors: %w", err)
 	}
 	var did, blocked syntax.DID
 	if _, err := pgx.ForEachRow(rows, []any{&did}, func() error { v.sharing[did] = true; return nil }); err != nil {
-		return Viewers{}, fmt.Errorf("look who sees cursors: %w", err)
+		return Viewers{}, fmt.Errorf("read who sees cursors: %w", err)
 	}
 	rows, err = q.Query(ctx, `
 		SELECT did, blocked_did FROM blocks WHERE did = ANY ($1::text[]) AND blocked_did = ANY ($2::text[])
 		UNION
 		SELECT did, blocked_did FROM blocks WHERE did = ANY ($2::text[]) AND blocked_did = ANY ($1::text[])`, movers, viewers)
 	if err != nil {
-		return Viewers{}, fmt.Errorf("look who has blocked whom: %w", err)
+		return Viewers{}, fmt.Errorf("read who has blocked whom: %w", err)
 	}
-	if _, err := pgx.ForEachRow(rows, []any{&did, &blocked}, func() error { v.apart[[2]syntax.DID{did, blocked}] = true; return nil }); err != nil {
-		return Viewers{}, fmt.Errorf("look who has blocked whom: %w", err)
+	if _, err := pgx.ForEachRow(rows, []any{&did, &blocked}, func() error { v.blocks[[2]syntax.DID{did, blocked}] = true; return nil }); err != nil {
+		return Viewers{}, fmt.Errorf("read who has blocked whom: %w", err)
 	}
 	return v, nil
 }

@@ -52,8 +52,9 @@ var deleteSQL string
 // Remover deletes convos. Any number of nodes can run one.
 //
 // A deletion has two parts. Remove is one transaction: after it the convo exists for nobody, and
-// its members have the event that they were removed. Purge deletes the rest, the log, the bytes
-// of Welcomes and the attachments, in batches. What a killed node has left, RunOnce of any node deletes.
+// its members have the event that they were removed. Purge deletes the rest in batches: the log, the
+// bytes of Welcomes, the tree of the log and the attachments. RunOnce, on any node, deletes what a
+// killed node has left.
 type Remover struct {
 	db     *pgxpool.Pool
 	faults *failpoint.Set

@@ -53,9 +53,8 @@ func NextOf(ctx context.Context, tx pgx.Tx, p tombstone.Person, after uuid.UUID)
 }
 
 // Erase puts the tombstone of a person, who has left, into a convo, its roster, its public group, its
-// disputes and the person's Welcomes, and deletes what the person has reported. It returns how many
-// rows have changed. The
-// group's own objects name the person for as long as members keep its leaf.
+// disputes and the person's Welcomes. It deletes what the person has reported. It returns how many
+// rows have changed. The group's own objects name the person for as long as members keep its leaf.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (n int64, err error) {
 	// The lock of the convo comes first, as in every write.
 	if _, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo); err != nil {

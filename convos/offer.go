@@ -19,12 +19,12 @@ type Report struct {
 	Verified  *Verified // as in Proposed
 }
 
-// ReportEpoch records what a member says of an epoch. If it offers a GroupInfo of the present epoch,
-// and most members who report that epoch agree with it, the GroupInfo replaces the stored one, which
-// stored says. So devices can enter an epoch whose committer has sent none, or one that is of no use.
+// ReportEpoch records what a member says of an epoch. If the member offers a GroupInfo of the present
+// epoch, and may replace the stored one (disputes.EpochOutcome.Trusted), it does so, and stored is
+// true. So devices can enter an epoch whose committer has sent no GroupInfo, or a useless one.
 //
-// A GroupInfo that contradicts what the server has verified is refused. It replaces what another
-// member has only claimed. Errors: those of disputes.ReportEpoch, *InvalidObjectError, and
+// A GroupInfo is refused if it contradicts what the server has verified. What a member has only
+// claimed does not count for that. Errors: those of disputes.ReportEpoch, *InvalidObjectError, and
 // *UnverifiedError.
 func ReportEpoch(ctx context.Context, tx pgx.Tx, r Report) (out disputes.EpochOutcome, stored bool, err error) {
 	out, err = disputes.ReportEpoch(ctx, tx, r.EpochReport)

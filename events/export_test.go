@@ -166,8 +166,8 @@ func (s *Signals) Deliver(ctx context.Context, signal Signal) {
 	s.deliver(ctx, payloads[0])
 	for {
 		select {
-		case l := <-s.looked:
-			s.lookUpOne(ctx, l)
+		case l := <-s.lookUps:
+			s.deliverMoves(ctx, l)
 		default:
 			return
 		}
@@ -175,7 +175,7 @@ func (s *Signals) Deliver(ctx context.Context, signal Signal) {
 }
 
 // LookUpNext delivers the moved cursors that wait for a look-up first.
-func (s *Signals) LookUpNext(ctx context.Context) { s.lookUpOne(ctx, <-s.looked) }
+func (s *Signals) LookUpNext(ctx context.Context) { s.deliverMoves(ctx, <-s.lookUps) }
 
 // Waiting is how many ciphertexts wait.
 func (s *Signals) Waiting() int { return len(s.waiting) }
@@ -184,7 +184,7 @@ func (s *Signals) Waiting() int { return len(s.waiting) }
 func (s *Signals) Receive(ctx context.Context, signal Signal) int {
 	payloads, _ := pack([]*Signal{&signal})
 	s.deliver(ctx, payloads[0])
-	return len(s.looked)
+	return len(s.lookUps)
 }
 
 // TakeMoves passes on what moved cursors are due, and returns how many cursors these are.
@@ -194,6 +194,16 @@ func (s *Signals) TakeMoves() (n int) {
 		n += len(signal.Moves)
 	}
 	return n
+}
+
+// PassWithoutConnection passes on what is due, over a connection that has ended.
+func (s *Signals) PassWithoutConnection(ctx context.Context) error {
+	l, err := newListener(ctx, s.db, s.log, `LISTEN mlsd_signals`)
+	if err != nil {
+		return err
+	}
+	l.close(ctx)
+	return s.pass(ctx, l.conn, &passed{})
 }
 
 // Pack and Unpack are what makes payloads of NOTIFY, and reads them.

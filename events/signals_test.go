@@ -435,6 +435,46 @@ func TestSignalsAfterALostConnection(t *testing.T) {
 	}
 }
 
+// What was taken and cannot be passed on is counted: ciphertexts and cursors.
+func TestSignalsThatCannotBePassedOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.signalNode(t, nobodySees)
+	n.SetOnline()
+	convo := w.convo(t, alice, bob)
+	if !n.Send(typing(convo, alice, "typing")) {
+		t.Fatalf("dropped: %v", n.reasons())
+	}
+	n.Moved(convo, events.Move{DID: alice, Read: 1})
+	n.Moved(convo, events.Move{DID: bob, Read: 1})
+	if err := n.PassWithoutConnection(t.Context()); err == nil {
+		t.Error("passed on without a connection")
+	}
+	if diff := cmp.Diff(map[string]int{events.DroppedOffline: 3}, n.reasons()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// However long the DIDs of members are, their cursors fit into NOTIFY. No DID of an account is longer
+// than did:web with the longest host name.
+func TestMovesOfLongDIDs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.signalNode(t, nobodySees)
+	convo := uuid.New()
+	const people = 100
+	for i := range people {
+		did := syntax.DID(fmt.Sprintf("did:web:%0253d", i))
+		n.Moved(convo, events.Move{DID: did, Read: 1 << 40, Delivered: 1 << 40})
+	}
+	if err := n.PassWithoutConnection(t.Context()); err == nil {
+		t.Error("passed on without a connection")
+	}
+	if diff := cmp.Diff(map[string]int{events.DroppedOffline: people}, n.reasons()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Signals come out of the payloads of NOTIFY as they went in, in their order, and no payload is too
 // long for PostgreSQL.
 func TestPack(t *testing.T) {

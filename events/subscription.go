@@ -90,7 +90,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	s.share = h.shares[s.did]
 	h.all[s] = struct{}{}
 	h.byDID[s.did] = append(h.byDID[s.did], s)
-	h.signal() // as the first one, it makes Run read what it has left
+	h.signal() // without subscriptions, Run has read nothing since its last tick
 	return s, nil
 }
 

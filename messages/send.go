@@ -39,8 +39,8 @@ type Draft struct {
 	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil: no token
 	Quota     *quota.Spending       // counts the message; nil: no quota
 
-	// Unfit refuses the message if all else permits it and no earlier request has sent it: ErrInvalidAsset.
-	// nil: nothing does.
+	// Unfit is ErrInvalidAsset or nil. It refuses the message if all else permits it, and no earlier
+	// request has sent it.
 	Unfit error
 
 	overQuota error // why Quota or Unfit refuses it, if all else permits it
@@ -98,15 +98,15 @@ type Log struct {
 	crowded atomic.Int64 // when more than sendsOfCPU of each processor last waited, in ns since 1970
 }
 
-// A node is busy for busyFor after more messages than sendsOfCPU, for each processor, have waited for
-// their answer. Messages of a transaction are answered together, so that for a moment few wait. At
-// half the rate that a node can do a tenth of them wait.
+// A node is busy while more than sendsOfCPU messages for each processor wait for their answers, and for
+// busyFor after that: the messages of a transaction are answered together, and for a moment few wait.
+// At half of the node's greatest rate, a tenth as many wait.
 const (
 	sendsOfCPU = 16
 	busyFor    = 500 * time.Millisecond
 )
 
-// Crowded reports whether so many messages are being sent that other work has to stand back.
+// Crowded reports whether the node is busy with messages, so that signals are dropped.
 func (l *Log) Crowded() bool { return time.Now().UnixNano()-l.crowded.Load() < int64(busyFor) }
 
 // begins counts a message that waits for its answer, until ends is called.

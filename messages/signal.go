@@ -22,16 +22,16 @@ type Signal struct {
 	Epoch   int64
 }
 
-// Bounds of who does not get a signal.
+// Bounds of the people who have blocked a sender. If there are more, nobody gets its signals.
 const (
-	mostHidden   = 16   // members of a convo who have blocked the sender
-	mostBlocking = 1000 // all who have blocked it, that are looked at
+	mostHidden   = 16   // who are members of the convo
+	mostBlocking = 1000 // in all
 )
 
 // AuthoriseSignal judges a signal as append.sql judges a message: the sender is a member, the convo
 // is open, and the ciphertext is of its group and not more than window epochs behind. It returns the
-// members who have blocked the sender and must not get it. nobody says that these are too many: then
-// no one gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
+// members who have blocked the sender and must not get it. nobody says that too many people have:
+// then no member gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
 // ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
 func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool, err error) {
 	var group []byte

@@ -34,9 +34,9 @@ type Receipt struct {
 // The sum of the open reports is bounded, so they are inserted one after the other.
 const lockReports = `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.reports', 0))`
 
-// Add keeps a report that is sealed to key; nil: the operator has none. The reporter is a member of
-// the convo, invited people included, or was one within FormerMember. Most is the limit for all
-// open reports together, in bytes; 0: none. A report above it is refused before it is written.
+// Add keeps a report that is sealed to key; nil: the operator has none. The reporter must be a member
+// of the convo, which can be an invited one, or have left it less than FormerMember ago. most is the
+// limit for the sum of the open reports, in bytes; 0: none.
 // Errors besides the database's: ErrDisabled, messages.ErrConvoNotFound, messages.ErrNotMember,
 // ErrUnknownKey, ErrNotSealed, ErrReason, *quota.ExceededError.
 func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (Receipt, error) {

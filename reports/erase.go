@@ -10,9 +10,9 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// Erase puts the tombstones of a person in the place of its name, in up to limit of its reports, and
-// in what operators have noted. It returns how many rows it has changed; 0: none is left. What a
-// report reveals stays sealed, and can still be opened.
+// Erase puts tombstones in the place of a person's name: in up to limit of its reports, and in all
+// notes of operators. It returns how many rows it has changed; 0: none is left. What a report reveals
+// stays sealed, and can still be opened.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	rows, err := tx.Query(ctx, `SELECT id, convo_id FROM abuse_reports WHERE reporter = $1 ORDER BY id LIMIT $2 FOR UPDATE`, p.DID, limit)
 	if err != nil {

@@ -69,7 +69,7 @@ func collect(rows pgx.Rows, err error) (found []Listed, _ error) {
 	return found, nil
 }
 
-// Sealed is a report for who has the operator's private key.
+// Sealed is a report with its sealed bytes, which the operator's private key opens.
 type Sealed struct {
 	ID       uuid.UUID  `json:"id"`
 	Convo    uuid.UUID  `json:"convo"`
@@ -79,8 +79,8 @@ type Sealed struct {
 	Sealed   []byte     `json:"sealed"`
 }
 
-// Check returns an error unless the report is that of its reporter about its convo. A reporter that
-// was erased since cannot be checked.
+// Check returns an error unless the report is bound to the convo and the reporter that it names. A
+// reporter that was erased since cannot be checked.
 func (s Sealed) Check() error {
 	if !tombstone.Is(s.Reporter) && !bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter)) {
 		return errors.New("the report is bound to another convo or reporter than its row says")
@@ -145,14 +145,15 @@ type Sweeper struct {
 	now  func() time.Time
 }
 
-// NewSweeper returns a sweeper. Most is the limit for all closed reports together, in bytes; 0: none.
+// NewSweeper returns a sweeper. most is the limit for the sum of the closed reports, in bytes; 0: none.
 // now is the clock.
 func NewSweeper(db *pgxpool.Pool, most int64, now func() time.Time) *Sweeper {
 	return &Sweeper{db, most, now}
 }
 
-// RunOnce deletes up to 500 reports that are older than Keep. It clears up to 500 that were closed
-// KeepSealed ago, and the first ones that were closed while all closed ones are above the limit.
+// RunOnce deletes reports that are older than Keep. It deletes what closed ones reveal: of those that
+// were closed KeepSealed ago, and, while the sum of the closed ones is above the limit, of those that
+// were closed first. A round does up to 500 of each.
 func (s *Sweeper) RunOnce(ctx context.Context) error {
 	_, err := s.db.Exec(ctx, `
 		DELETE FROM abuse_reports WHERE id IN (

@@ -38,7 +38,7 @@ const (
 // Reason is what a report is about, in a word that the server can read.
 type Reason string
 
-// Reasons are all reasons.
+// Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{"spam", "harassment", "threats", "sexual", "childSafety", "selfHarm", "fraud", "other"}
 }
@@ -46,7 +46,7 @@ func Reasons() []Reason {
 // Known reports whether r is one of Reasons.
 func (r Reason) Known() bool { return slices.Contains(Reasons(), r) }
 
-// State says whether an operator still has to see to a report.
+// State says whether an operator still has to handle a report.
 type State string
 
 // The states.

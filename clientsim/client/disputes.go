@@ -33,8 +33,8 @@ func (e *CommitError) Unwrap() error { return e.Err }
 const (
 	firstPause   = 50 * time.Millisecond // before its second attempt; each pause is random, up to twice the last one
 	longestPause = time.Second
-	// It waits so long for a GroupInfo by another than the committer of what it cannot process: while
-	// the convo is not in dispute, and while it is.
+	// For so long it does not use a GroupInfo that the committer of what it cannot process has signed:
+	// the first while the convo is not in dispute, the second while it is.
 	trustTime = 2 * time.Second
 	vouchTime = 8 * time.Second
 )
@@ -67,18 +67,19 @@ func (p *Phone) Follow(ctx context.Context, convo string, rng *rand.Rand) (r Ret
 func (p *Phone) Return(ctx context.Context, convo string, failed *CommitError, rng *rand.Rand, r *Returning) error {
 	since, pause := time.Now(), firstPause
 	for {
-		told, err := p.ReportCommit(ctx, convo, failed)
+		answer, err := p.ReportCommit(ctx, convo, failed)
 		if err != nil {
 			return err
 		}
-		r.Disputed = r.Disputed || told.Disputed
-		if err := wait(ctx, time.Duration(rng.Int64N(int64(pause)))); err != nil {
-			return err
+		r.Disputed = r.Disputed || answer.Disputed
+		xrpc.Sleep(ctx, time.Duration(rng.Int64N(int64(pause))))
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		r.Attempts++
 		patience, named := trustTime, failed.Sender.String()
-		if told.Disputed {
-			patience, named = vouchTime, told.Committer.String()
+		if answer.Disputed {
+			patience, named = vouchTime, answer.Committer.String()
 		}
 		if time.Since(since) > patience {
 			named = ""
@@ -120,17 +121,6 @@ func (p *Phone) tryReturn(ctx context.Context, convo, named string, r *Returning
 		return false, nil
 	}
 	return err == nil, err
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // ReportCommit tells the server of a commit that the device could not process.

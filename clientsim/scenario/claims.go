@@ -35,17 +35,7 @@ type claimTest struct {
 // with one database. They claim ten times what there is. Each one-time KeyPackage is handed out
 // once. Later claims get a last-resort KeyPackage, or nothing if the account has none.
 func ClaimsTwoServers(ctx context.Context, w *testbed.World) error {
-	sibling, err := w.Server.Sibling()
-	if err != nil {
-		return err
-	}
-	if err := sibling.Start(ctx, nil); err != nil {
-		return err
-	}
-	other := xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats)
-	err = runClaimTest(ctx, w, other)
-	w.CloseIdle()
-	return errors.Join(err, sibling.Stop())
+	return w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) error { return runClaimTest(ctx, w, other) })
 }
 
 func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) error {

@@ -26,8 +26,8 @@ const (
 	convergeWithin = time.Minute
 	// lookEvery is about how often a member reads the log.
 	lookEvery = 500 * time.Millisecond
-	// sayEvery is how often it says again which epoch it is in: in place of the event, on which a client
-	// would do it.
+	// sayEvery is how often it says again which epoch it is in. A client does that on the event, which
+	// nobody receives here.
 	sayEvery = 2 * time.Second
 )
 
@@ -43,7 +43,7 @@ type dispute struct {
 	begun    time.Time
 	done     atomic.Bool
 	stuck    atomic.Int32
-	disputed atomic.Int32 // devices that were told of the dispute
+	disputed atomic.Int32 // devices that learned of the dispute
 	attempts atomic.Int32
 	tried    atomic.Bool // a member has tried an ordinary commit during the dispute
 	refused  atomic.Bool // and it got ConvoDisputed
@@ -283,7 +283,7 @@ func (d *dispute) finish(ctx context.Context, took time.Duration) error {
 	if err != nil {
 		return err
 	}
-	d.w.Note("%d members, %d could not process the commit, GroupInfo unusable: %t; one epoch after %s, %d external commits tried, %d epochs, %d told of the dispute, an ordinary commit refused: %t",
+	d.w.Note("%d members, %d could not process the commit, GroupInfo unusable: %t; one epoch after %s, %d external commits tried, %d epochs, %d learned of the dispute, an ordinary commit refused: %t",
 		len(d.honest)+1, d.stuck.Load(), d.badInfo, took.Round(time.Millisecond), d.attempts.Load(), uint64(view.Epoch)-d.epoch, d.disputed.Load(), d.refused.Load())
 	return nil
 }

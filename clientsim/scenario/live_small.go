@@ -318,60 +318,54 @@ func LiveRemoved(ctx context.Context, w *testbed.World) error {
 
 // LiveReconnect drops streams on two servers all the time, and restarts one server in order.
 func LiveReconnect(ctx context.Context, w *testbed.World) error {
-	sibling, err := w.Server.Sibling()
+	return w.WithSibling(ctx, func(sibling *testbed.Proc, other *xrpc.Client) error {
+		return withStreamTest(ctx, w, func(s *streamTest) error { return liveReconnect(ctx, w, s, sibling, other) })
+	})
+}
+
+func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling *testbed.Proc, other *xrpc.Client) error {
+	s.nodes = append(s.nodes, other)
+	phones, err := w.Phones(ctx, 3)
 	if err != nil {
 		return err
 	}
-	if err := sibling.Start(ctx, nil); err != nil {
+	for i := range 6 {
+		p := phones[i%3]
+		sub := s.subscriber(fmt.Sprint(p.Name, " stream ", i), p.Account, p)
+		sub.ConnectionLife = time.Duration(20*(i+1)) * time.Millisecond
+		if i >= 3 {
+			sub.ConnectionLife = 0
+		}
+		if err := s.subscribers.Listen(sub); err != nil {
+			return err
+		}
+	}
+	phones[1].Net = other
+	convo, err := s.create(ctx, phones[0], phones[1:]...)
+	if err != nil {
 		return err
 	}
-	err = withStreamTest(ctx, w, func(s *streamTest) error {
-		other := xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats)
-		s.nodes = append(s.nodes, other)
-		phones, err := w.Phones(ctx, 3)
-		if err != nil {
+	for round := range 20 {
+		if err := s.everyoneWrites(ctx, convo, fmt.Sprintf("round %d", round), phones...); err != nil {
 			return err
 		}
-		for i := range 6 {
-			p := phones[i%3]
-			sub := s.subscriber(fmt.Sprint(p.Name, " stream ", i), p.Account, p)
-			sub.ConnectionLife = time.Duration(20*(i+1)) * time.Millisecond
-			if i >= 3 {
-				sub.ConnectionLife = 0
-			}
-			if err := s.subscribers.Listen(sub); err != nil {
+		if round%4 == 3 {
+			if err := errors.Join(phones[round%3].Rotate(ctx, convo), w.SyncAll(ctx, convo, phones...)); err != nil {
 				return err
 			}
 		}
-		phones[1].Net = other
-		convo, err := s.create(ctx, phones[0], phones[1:]...)
-		if err != nil {
-			return err
-		}
-		for round := range 20 {
-			if err := s.everyoneWrites(ctx, convo, fmt.Sprintf("round %d", round), phones...); err != nil {
+		if round == 10 {
+			w.CloseIdle()
+			if err := errors.Join(sibling.Stop(), sibling.Start(ctx, nil)); err != nil {
 				return err
 			}
-			if round%4 == 3 {
-				if err := errors.Join(phones[round%3].Rotate(ctx, convo), w.SyncAll(ctx, convo, phones...)); err != nil {
-					return err
-				}
-			}
-			if round == 10 {
-				w.CloseIdle()
-				if err := errors.Join(sibling.Stop(), sibling.Start(ctx, nil)); err != nil {
-					return err
-				}
-			}
 		}
-		phones[1].Net = w.Net
-		if s.subscribers.Counts.Restarted.Load() == 0 {
-			w.Broken("no stream ended with 1012 when its server was restarted")
-		}
-		return nil
-	})
-	w.CloseIdle()
-	return errors.Join(err, sibling.Stop())
+	}
+	phones[1].Net = w.Net
+	if s.subscribers.Counts.Restarted.Load() == 0 {
+		w.Broken("no stream ended with 1012 when its server was restarted")
+	}
+	return nil
 }
 
 // LiveSlow stops reading while more is sent than a server keeps for a reader. When it reads on, it

@@ -26,11 +26,11 @@ type signalTest struct {
 	convo                   string
 	alice, bob, carol, dave *client.Phone
 	stranger                *client.Phone
-	ears                    map[string]*ear
+	receivers               map[string]*signalReceiver
 }
 
-// ear is a subscriber with what it has heard.
-type ear struct {
+// signalReceiver is a subscriber with what it has received.
+type signalReceiver struct {
 	*client.Subscriber
 	mu      sync.Mutex // guards what follows
 	events  int        // that are kept
@@ -44,23 +44,15 @@ type ear struct {
 // removed, who was never a member, or who has blocked its sender. Moved cursors reach who shares its
 // own. The database holds nothing of a signal.
 func Signals(ctx context.Context, w *testbed.World) error {
-	sibling, err := w.Server.Sibling()
-	if err != nil {
-		return err
-	}
-	if err := sibling.Start(ctx, nil); err != nil {
-		return err
-	}
-	other := xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats)
-	err = withStreamTest(ctx, w, func(s *streamTest) error {
-		t := &signalTest{streamTest: s, ears: map[string]*ear{}}
-		if err := t.begin(ctx, other); err != nil {
-			return err
-		}
-		return errors.Join(t.signalsArrive(ctx, other), t.cursorsArrive(ctx, other), t.removedHearsNothing(ctx))
+	return w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) error {
+		return withStreamTest(ctx, w, func(s *streamTest) error {
+			t := &signalTest{streamTest: s, receivers: map[string]*signalReceiver{}}
+			if err := t.begin(ctx, other); err != nil {
+				return err
+			}
+			return errors.Join(t.signalsArrive(ctx, other), t.cursorsArrive(ctx, other), t.removedReceivesNothing(ctx))
+		})
 	})
-	w.CloseIdle()
-	return errors.Join(err, sibling.Stop())
 }
 
 // begin makes the convo and waits until all are connected.
@@ -89,8 +81,8 @@ func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) error {
 	} {
 		t.listen(e.name, e.phone, e.nodes, e.sse)
 	}
-	all := make([]*client.Subscriber, 0, len(t.ears))
-	for _, e := range t.ears {
+	all := make([]*client.Subscriber, 0, len(t.receivers))
+	for _, e := range t.receivers {
 		all = append(all, e.Subscriber)
 	}
 	if err := t.subscribers.Listen(all...); err != nil {
@@ -99,11 +91,11 @@ func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) error {
 	if err := t.everyoneWrites(ctx, t.convo, "connected", t.alice, t.bob); err != nil {
 		return err
 	}
-	return t.await(ctx, "the last message", func(e *ear) bool { return e.Observer.Missing(t.history) == 0 })
+	return t.await(ctx, "the last message", func(e *signalReceiver) bool { return e.Observer.Missing(t.history) == 0 })
 }
 
 func (t *signalTest) listen(name string, p *client.Phone, nodes []*xrpc.Client, sse bool) {
-	e := &ear{Subscriber: t.subscriber(name, p.Account, p)}
+	e := &signalReceiver{Subscriber: t.subscriber(name, p.Account, p)}
 	e.Nodes, e.ServerSent = nodes, sse
 	e.OnEvent = func(h *xrpc.Event, _ time.Time, _ bool) {
 		e.mu.Lock()
@@ -119,14 +111,14 @@ func (t *signalTest) listen(name string, p *client.Phone, nodes []*xrpc.Client, 
 		}
 		e.cursors = append(e.cursors, h.Cursors...)
 	}
-	t.ears[name] = e
+	t.receivers[name] = e
 }
 
 // await waits until a condition holds for all subscribers.
-func (t *signalTest) await(ctx context.Context, what string, holds func(*ear) bool) error {
+func (t *signalTest) await(ctx context.Context, what string, holds func(*signalReceiver) bool) error {
 	var late string
 	err := xrpc.Until(ctx, signalTimeout, func() (bool, error) {
-		for name, e := range t.ears {
+		for name, e := range t.receivers {
 			if !holds(e) {
 				late = name
 				return false, nil
@@ -160,22 +152,22 @@ func (t *signalTest) signal(ctx context.Context, p *client.Phone, to *xrpc.Clien
 	return payload, err
 }
 
-// has reports whether a subscriber has heard a signal.
-func (e *ear) has(payload []byte) bool {
+// has reports whether a subscriber has received a signal.
+func (e *signalReceiver) has(payload []byte) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.ContainsFunc(e.typing, func(p []byte) bool { return bytes.Equal(p, payload) })
 }
 
-// hear waits until the given subscribers have heard a signal, and reports others that have.
-func (t *signalTest) hear(ctx context.Context, payload []byte, names ...string) error {
-	err := t.await(ctx, "a signal", func(e *ear) bool { return !slices.Contains(names, e.Name) || e.has(payload) })
+// expect waits until the named subscribers have received a signal, and reports others that have.
+func (t *signalTest) expect(ctx context.Context, payload []byte, names ...string) error {
+	err := t.await(ctx, "a signal", func(e *signalReceiver) bool { return !slices.Contains(names, e.Name) || e.has(payload) })
 	if err != nil {
 		return err
 	}
-	for name, e := range t.ears {
+	for name, e := range t.receivers {
 		if !slices.Contains(names, name) && e.has(payload) {
-			t.w.Broken("%s has heard a signal that is not for it", name)
+			t.w.Broken("%s has received a signal that is not for it", name)
 		}
 	}
 	tables, err := t.w.Server.Traces(ctx, payload)
@@ -192,20 +184,20 @@ func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) erro
 		if err != nil {
 			return err
 		}
-		if err := t.hear(ctx, payload, "alice", "bob", "bob's browser", "carol"); err != nil {
+		if err := t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol"); err != nil {
 			return err
 		}
 		if payload, err = t.signal(ctx, t.bob, to, fmt.Sprintf("bob types %d", i)); err != nil {
 			return err
 		}
-		if err := t.hear(ctx, payload, "alice", "bob", "bob's browser", "carol", "dave"); err != nil {
+		if err := t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol", "dave"); err != nil {
 			return err
 		}
 	}
 	if _, err := t.signal(ctx, t.stranger, t.w.Net, "who is there?"); err == nil {
 		t.w.Broken("a stranger has a group to encrypt for")
 	}
-	_, err := t.w.Net.Once(ctx, t.stranger.Account, xrpc.SignalCall(t.convo, t.ears["bob"].typing[0]))
+	_, err := t.w.Net.Once(ctx, t.stranger.Account, xrpc.SignalCall(t.convo, t.receivers["bob"].typing[0]))
 	if name := xrpc.ErrorName(err); name != mlsapi.ErrConvoNotFound {
 		t.w.Broken("a stranger's signal was answered with %q, %v", name, err)
 	}
@@ -275,17 +267,17 @@ func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) erro
 	return nil
 }
 
-// seeCursor waits until the given subscribers have seen a cursor, and reports others that have.
+// seeCursor waits until the named subscribers have seen a cursor, and reports others that have.
 func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names ...string) error {
-	saw := func(e *ear) bool {
+	saw := func(e *signalReceiver) bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return slices.Contains(e.cursors, at)
 	}
-	if err := t.await(ctx, "a cursor", func(e *ear) bool { return !slices.Contains(names, e.Name) || saw(e) }); err != nil {
+	if err := t.await(ctx, "a cursor", func(e *signalReceiver) bool { return !slices.Contains(names, e.Name) || saw(e) }); err != nil {
 		return err
 	}
-	for name, e := range t.ears {
+	for name, e := range t.receivers {
 		if !slices.Contains(names, name) && saw(e) {
 			t.w.Broken("%s sees a cursor that is not for it", name)
 		}
@@ -293,8 +285,8 @@ func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names 
 	return nil
 }
 
-// removedHearsNothing removes carol, and signals once she knows.
-func (t *signalTest) removedHearsNothing(ctx context.Context) error {
+// removedReceivesNothing removes carol, and signals once she knows.
+func (t *signalTest) removedReceivesNothing(ctx context.Context) error {
 	old, err := t.carol.Group(t.convo)
 	if err != nil {
 		return err
@@ -306,7 +298,7 @@ func (t *signalTest) removedHearsNothing(ctx context.Context) error {
 	if err := t.alice.Remove(ctx, t.convo, t.carol.Account.DID); err != nil {
 		return err
 	}
-	err = t.await(ctx, "carol's removal", func(e *ear) bool {
+	err = t.await(ctx, "carol's removal", func(e *signalReceiver) bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.Name != "carol" || e.removed
@@ -318,14 +310,14 @@ func (t *signalTest) removedHearsNothing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.hear(ctx, payload, "alice", "bob", "bob's browser"); err != nil {
+	if err := t.expect(ctx, payload, "alice", "bob", "bob's browser"); err != nil {
 		return err
 	}
 	_, err = t.w.Net.Once(ctx, t.carol.Account, xrpc.SignalCall(t.convo, stale))
 	if name := xrpc.ErrorName(err); name != mlsapi.ErrNotMember {
 		t.w.Broken("a removed member's signal was answered with %q, %v", name, err)
 	}
-	for name, e := range t.ears {
+	for name, e := range t.receivers {
 		t.w.Note("%s: %d events, %d signals, %d moved cursors", name, e.events, len(e.typing), len(e.cursors))
 	}
 	return nil

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"mlsd/clientsim/xrpc"
 )
 
 // Sibling prepares another mlsd on the private database of this one. This one must be running, and
@@ -19,6 +22,21 @@ func (p *Proc) Sibling() (*Proc, error) {
 		return nil, fmt.Errorf("server: sibling: %w", err)
 	}
 	return p.onDatabase(database, "-sibling"), nil
+}
+
+// WithSibling starts another server on the database of the world's one, runs play with a client of it,
+// and stops it.
+func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client *xrpc.Client) error) error {
+	sibling, err := w.Server.Sibling()
+	if err != nil {
+		return err
+	}
+	if err := sibling.Start(ctx, nil); err != nil {
+		return err
+	}
+	err = play(sibling, xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats))
+	w.CloseIdle()
+	return errors.Join(err, sibling.Stop())
 }
 
 // onDatabase prepares another mlsd on a database.

@@ -451,6 +451,8 @@ var mutants = []mutant{
 		{"events.Signals.deliver", `case s.busy():`, `case subscriptions < 0:`}}},
 	{"who shares no more is still seen", "TestViewersAfterWithdrawal", []edit{
 		{"consent.Viewers.See", `v.sharing[mover] && `, ``}}},
+	{"signals that were taken are lost silently", "events.TestSignalsThatCannotBePassedOn", []edit{
+		{"events.Signals.pass", `s.metrics.SignalsDropped(DroppedOffline, lost)`, `_ = lost`}}},
 	{"one caller takes all signals", "events.TestOneCallerCannotTakeAllSignals", []edit{
 		{"events.Signals.take", `limitOf(s.ofCaller, signal.Sender, `, `limitOf(s.ofCaller, syntax.DID(signal.ConvoID.String()), `}}},
 	{"one convo takes all signals", "events.TestLimitsOfSignals", []edit{
@@ -1075,7 +1077,7 @@ var mutants = []mutant{
 	{"a dispute lets its committer go on", "TestDispute", []edit{
 		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if allowed.joins {`},
 	}},
-	{"a dispute is not told", "TestDispute", []edit{
+	{"a dispute is not published", "TestDispute", []edit{
 		{"disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
 	}},
 	{"a single member replaces the GroupInfo", "TestGroupInfoOfTheMajority", []edit{

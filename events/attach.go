@@ -1,0 +1,118 @@
+package events
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"mlsd/outbox"
+)
+
+// addConvo makes a live subscription get the events of a convo, if it wants them.
+func (h *Hub) addConvo(s *Subscription, convo uuid.UUID) {
+	if !s.wants(convo) {
+		return
+	}
+	here := h.byConvo[convo]
+	if here == nil {
+		here = map[*Subscription]struct{}{}
+		h.byConvo[convo] = here
+	}
+	here[s] = struct{}{}
+	s.convos[convo] = struct{}{}
+}
+
+// removeConvo undoes addConvo.
+func (h *Hub) removeConvo(s *Subscription, convo uuid.UUID) {
+	delete(s.convos, convo)
+	delete(h.byConvo[convo], s)
+	if len(h.byConvo[convo]) == 0 {
+		delete(h.byConvo, convo)
+	}
+}
+
+// offer puts an event into a live subscription's buffer. If the buffer is full, the subscription is
+// no longer live, and reads the table from there.
+func (h *Hub) offer(s *Subscription, e *Event) {
+	if !s.live || e.StreamSeq <= s.from || !s.wants(e.ConvoID) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) > 0 && s.queued+e.cost() > h.buffer {
+		h.detach(s)
+		s.position = e.StreamSeq - 1
+		if s.behind.IsZero() {
+			s.behind = time.Now()
+		}
+		h.metrics.FellBehind()
+	} else {
+		s.queue = append(s.queue, e)
+		s.queued += e.cost()
+	}
+	s.notify()
+}
+
+// detach undoes attach. It has no effect on a subscription that is not live. The caller holds the
+// hub's lock and the subscription's.
+func (h *Hub) detach(s *Subscription) {
+	if !s.live {
+		return
+	}
+	for convo := range s.convos {
+		h.removeConvo(s, convo)
+	}
+	s.live = false
+	if !s.doubted {
+		s.disconnected()
+	}
+}
+
+// attach makes a subscription live. The subscription has all events up to its position, and convos
+// are the convos of its DID there. attach fails if the hub no longer remembers the events since
+// then.
+func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.remembers(s.position) {
+		return false
+	}
+	s.mu.Lock()
+	if s.failed != nil {
+		s.mu.Unlock()
+		return false
+	}
+	s.live, s.from, s.convos = true, s.position, map[uuid.UUID]struct{}{}
+	s.mu.Unlock()
+	if !s.doubted {
+		s.connected()
+	}
+	for convo := range convos {
+		h.addConvo(s, convo)
+	}
+	h.offerMissed(s, h.memory.after(s.position))
+	return true
+}
+
+// remembers reports whether the hub remembers all events after a place. The caller holds the lock.
+func (h *Hub) remembers(place int64) bool { return h.head-place <= int64(len(h.memory.events)) }
+
+// offerMissed offers a subscription the events between its position and the head.
+func (h *Hub) offerMissed(s *Subscription, missed []*Event) {
+	for _, e := range missed {
+		mine := e.Kind == outbox.Membership && e.DID == s.did
+		if mine && e.Detail.Change == outbox.Joined {
+			h.addConvo(s, e.ConvoID)
+		}
+		_, member := s.convos[e.ConvoID]
+		if e.ofConvo() && member || !e.ofConvo() && e.DID == s.did {
+			h.offer(s, h.share(e.withoutEntry()))
+		}
+		if mine && e.Detail.Change != outbox.Joined {
+			h.removeConvo(s, e.ConvoID)
+		}
+		if !s.live { // the events did not fit into the buffer
+			return
+		}
+	}
+}

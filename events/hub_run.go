@@ -1,0 +1,156 @@
+package events
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"mlsd/internal/tracing"
+)
+
+// Wake makes Run read the stream now. It does not block. Any goroutine can call it.
+func (h *Hub) Wake() {
+	h.asked.Store(true)
+	h.signal()
+}
+
+// Grown says that the stream has events up to a place, or beyond it. If there are subscriptions, Run
+// reads those that it has not read yet. It does not block. Any goroutine can call it.
+func (h *Hub) Grown(place int64) {
+	for {
+		known := h.grown.Load()
+		if place <= known {
+			return
+		}
+		if h.grown.CompareAndSwap(known, place) {
+			h.signal()
+			return
+		}
+	}
+}
+
+func (h *Hub) signal() {
+	select {
+	case h.wake <- struct{}{}:
+	default: // Run has not read the last one yet
+	}
+}
+
+// Run reads the stream and hands its events to the subscriptions until ctx ends.
+//
+// It is not a worker.Every: after a full batch, and after an error, it does not wait for the next
+// tick.
+func (h *Hub) Run(ctx context.Context) {
+	tick := time.NewTicker(tailPoll)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		began := time.Now()
+		more, err := h.round(ctx)
+		if err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "the end of the stream could not be read", "error", err)
+			pause(ctx, tailPoll/4)
+			continue
+		}
+		if more {
+			continue
+		}
+		pause(ctx, min(time.Since(began), tailRest)) // a busy database is read less often, by every node
+		h.wait(ctx, tick.C)
+	}
+}
+
+// wait waits until the stream is to be read. A hub without subscriptions reads only at ticks: each
+// read costs the database about as much as a step of the sequencer, on every node.
+func (h *Hub) wait(ctx context.Context, tick <-chan time.Time) {
+	for !h.due() {
+		select {
+		case <-h.wake:
+		case <-tick:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// due reports whether the hub is to read now.
+func (h *Hub) due() bool {
+	if h.asked.Swap(false) {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.all) > 0 && h.grown.Load() > h.head
+}
+
+// round reads new events and hands them out. more says that there are possibly more already.
+func (h *Hub) round(ctx context.Context) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
+	defer cancel()
+	select {
+	case <-h.started:
+	default:
+		if err := h.start(ctx); err != nil {
+			return false, err
+		}
+	}
+	if err := h.checkServer(ctx); err != nil {
+		return false, err
+	}
+	h.grown.Store(0)
+	batch, goesOn, err := h.read(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !goesOn {
+		return true, h.startAgain(ctx)
+	}
+	if len(batch) == 0 {
+		return false, nil
+	}
+	if batch[0].StreamSeq != h.head+1 { // days were dropped while this node did not run
+		s, err := readStream(ctx, h.db)
+		if err != nil {
+			return false, err
+		}
+		return true, h.jump(ctx, s)
+	}
+	for part := range slices.Chunk(batch, tailLimit) {
+		spans := h.trace(ctx, part)
+		h.load(ctx, part)
+		h.publish(part)
+		for _, s := range spans {
+			s.End()
+		}
+		h.metrics.Published(len(part), h.lag(part[len(part)-1]))
+	}
+	return len(batch) >= tailLimit, nil
+}
+
+// lag is the age of an event that was handed out, 0 if nobody subscribes: then it was not read at once.
+func (h *Hub) lag(e *Event) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.all) == 0 {
+		return 0
+	}
+	return time.Since(e.At)
+}
+
+// trace begins the spans of events whose writers are traced.
+func (h *Hub) trace(ctx context.Context, batch []*Event) (spans []tracing.Span) {
+	for _, e := range batch {
+		if !e.Kind.LogEntry() {
+			continue
+		}
+		_, span := tracing.Follow(ctx, "event", h.tracer.WriterOf(e.ConvoID, e.Seq))
+		if !span.Traced() {
+			continue
+		}
+		h.mu.Lock()
+		span.Number("event.subscriptions", len(h.byConvo[e.ConvoID]))
+		h.mu.Unlock()
+		spans = append(spans, span)
+	}
+	return spans
+}

@@ -1,0 +1,63 @@
+package events
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. Without
+// it both would only be later, because both also read without a wake-up. Listen wakes them after
+// each new connection as well.
+func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
+	for delay := 100 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
+		began := time.Now()
+		if err := h.listen(ctx, s); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "the listener failed", "error", err)
+		}
+		if time.Since(began) > time.Minute {
+			delay = 100 * time.Millisecond
+		}
+		pause(ctx, delay)
+	}
+}
+
+func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
+	l, err := newListener(ctx, h.db, h.log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
+	if err != nil {
+		return err
+	}
+	defer l.close(ctx)
+	h.Wake()
+	s.Wake()
+	for {
+		n, err := l.next(ctx, listenCheck)
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case n == nil:
+			if err := l.ping(ctx); err != nil {
+				return err
+			}
+		case n.Channel == outboxChannel:
+			s.wakeLeading()
+		case n.Channel == devicesChannel:
+			h.endDevice(n.Payload)
+		default:
+			h.notified(n.Payload)
+		}
+	}
+}
+
+// notified takes a notification of the stream: the place up to which it has grown, or nothing if it
+// has a new generation.
+func (h *Hub) notified(payload string) {
+	place, err := strconv.ParseInt(payload, 10, 64)
+	if err != nil {
+		h.Wake()
+		return
+	}
+	h.Grown(place)
+}

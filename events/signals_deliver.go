@@ -1,0 +1,164 @@
+package events
+
+import (
+	"context"
+	"slices"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+)
+
+// deliver gives the signals of a notification to the subscriptions of this node.
+func (s *Signals) deliver(ctx context.Context, payload string) {
+	signals, err := unpack(payload)
+	if err != nil {
+		s.log.ErrorContext(ctx, "a signal cannot be read", "error", err)
+		return
+	}
+	for _, signal := range signals {
+		viewers, subscriptions := s.hub.liveDIDs(signal.ConvoID)
+		switch {
+		case subscriptions == 0:
+		case s.busy():
+			s.metrics.SignalsDropped(DroppedBusy, subscriptions)
+		case !s.offers.AllowN(s.now(), min(subscriptions, offersOfNode)):
+			s.metrics.SignalsDropped(DroppedRate, subscriptions)
+		case len(signal.Moves) > 0:
+			select {
+			case s.lookUps <- lookUp{signal, viewers, subscriptions}:
+			default:
+				s.metrics.SignalsDropped(DroppedRate, subscriptions)
+			}
+		default:
+			s.deliverPayload(signal)
+		}
+	}
+}
+
+// deliverPayload gives a ciphertext to all members who are connected here, but not to those who have
+// blocked its sender.
+func (s *Signals) deliverPayload(signal *Signal) {
+	e := signal.event()
+	s.count(s.hub.offerSignal(signal.ConvoID, func(did syntax.DID) *Event {
+		if slices.Contains(signal.Hidden, did) {
+			return nil
+		}
+		return e
+	}))
+}
+
+// lookUp is a signal with cursors for which it must be looked up who sees them.
+type lookUp struct {
+	signal        *Signal
+	viewers       []syntax.DID // the members who are connected here
+	subscriptions int          // theirs
+}
+
+// runLookUps delivers moved cursors until ctx ends.
+func (s *Signals) runLookUps(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			s.dropLookUps()
+			return
+		case l := <-s.lookUps:
+			s.deliverMoves(ctx, l)
+		}
+	}
+}
+
+// dropLookUps drops the moved cursors that wait.
+func (s *Signals) dropLookUps() {
+	for {
+		select {
+		case l := <-s.lookUps:
+			s.metrics.SignalsDropped(DroppedFailed, l.subscriptions)
+		default:
+			return
+		}
+	}
+}
+
+// deliverMoves gives moved cursors to those who see them. If it cannot look up who does, it also drops
+// those that wait: the database has other things to do.
+func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	see, err := s.viewers(ctx, l.signal.ConvoID, l.signal.movers(), l.viewers)
+	if err != nil {
+		s.log.WarnContext(ctx, "it could not be looked up who sees cursors", "error", err)
+		s.metrics.SignalsDropped(DroppedFailed, l.subscriptions)
+		s.dropLookUps()
+		return
+	}
+	// Nearly always all who share their cursors see all of them, and share one event.
+	all, seen := l.signal.event(), map[syntax.DID]*Event{}
+	for _, viewer := range l.viewers {
+		moves := slices.DeleteFunc(slices.Clone(l.signal.Moves), func(m Move) bool { return !see(viewer, m.DID) })
+		switch len(moves) {
+		case 0:
+		case len(l.signal.Moves):
+			seen[viewer] = all
+		default:
+			seen[viewer] = (&Signal{ConvoID: l.signal.ConvoID, Moves: moves}).event()
+		}
+	}
+	s.count(s.hub.offerSignal(l.signal.ConvoID, func(did syntax.DID) *Event { return seen[did] }))
+}
+
+func (s *Signals) count(offered, behind int) {
+	s.metrics.SignalsDelivered(offered)
+	if behind > 0 {
+		s.metrics.SignalsDropped(DroppedBehind, behind)
+	}
+}
+
+// liveDIDs returns the members of a convo that have live subscriptions here, and how many
+// subscriptions these are.
+func (h *Hub) liveDIDs(convo uuid.UUID) (dids []syntax.DID, subscriptions int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	here := h.byConvo[convo]
+	seen := make(map[syntax.DID]struct{}, len(here))
+	for s := range here {
+		if _, twice := seen[s.did]; !twice {
+			seen[s.did] = struct{}{}
+			dids = append(dids, s.did)
+		}
+	}
+	return dids, len(here)
+}
+
+// offerSignal offers each live subscription of a convo the event that of returns for its person; nil:
+// none. It returns how many have taken it, and how many have not because they are behind: their
+// buffers are more than half full.
+func (h *Hub) offerSignal(convo uuid.UUID, of func(syntax.DID) *Event) (offered, behind int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.byConvo[convo] {
+		e := of(s.did)
+		if e == nil {
+			continue
+		}
+		if s.offerSignal(e) {
+			offered++
+		} else {
+			behind++
+		}
+	}
+	return offered, behind
+}
+
+// offerSignal puts a signal into the buffer, if at least half of it is free. The caller holds the
+// hub's lock.
+func (s *Subscription) offerSignal(e *Event) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil || 2*(s.queued+e.cost()) > s.hub.buffer {
+		return false
+	}
+	s.queue = append(s.queue, e)
+	s.queued += e.cost()
+	s.notify()
+	return true
+}

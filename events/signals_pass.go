@@ -1,0 +1,96 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pass passes on what is due. A busy node waits with moved cursors, for some seconds.
+func (s *Signals) pass(ctx context.Context, conn *pgx.Conn, last *passed) error {
+	now := s.now()
+	var signals, moves []*Signal
+	if !now.Before(last.signals.Add(signalEvery)) {
+		if signals = s.takeWaiting(); len(signals) > 0 {
+			last.signals = now
+		}
+	}
+	if !now.Before(last.moves.Add(movesEvery)) {
+		s.dropOldMoves()
+		busy := s.busy()
+		if !busy {
+			moves = s.takeMoves()
+		}
+		if busy || len(moves) > 0 {
+			last.moves = now
+		}
+	}
+	if err := s.notify(ctx, conn, slices.Concat(signals, moves)); err != nil {
+		lost := len(signals)
+		for _, signal := range moves {
+			lost += len(signal.Moves)
+		}
+		s.metrics.SignalsDropped(DroppedOffline, lost)
+		return err
+	}
+	s.metrics.SignalsCarried(len(signals))
+	return nil
+}
+
+// takeWaiting takes the ciphertexts that wait.
+func (s *Signals) takeWaiting() (out []*Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, s.waiting = s.waiting, nil
+	return out
+}
+
+// takeMoves takes moved cursors, but not those of all convos if there are many.
+func (s *Signals) takeMoves() (out []*Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for convo, moves := range s.moved {
+		for part := range slices.Chunk(slices.Collect(maps.Values(moves.of)), movesOfSignal) {
+			out = append(out, &Signal{ConvoID: convo, Moves: part})
+		}
+		s.movers -= len(moves.of)
+		delete(s.moved, convo)
+		if len(out) >= signalsOfMoves {
+			break
+		}
+	}
+	return out
+}
+
+// dropOldMoves drops moved cursors that have waited too long, as on a node that is busy for long.
+func (s *Signals) dropOldMoves() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for convo, moves := range s.moved {
+		if s.now().Sub(moves.since) >= movesLive {
+			s.metrics.SignalsDropped(DroppedBusy, len(moves.of))
+			s.movers -= len(moves.of)
+			delete(s.moved, convo)
+		}
+	}
+}
+
+// notify passes signals on to all nodes, this one included.
+func (s *Signals) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal) error {
+	payloads, tooLong := pack(signals)
+	if tooLong > 0 {
+		s.metrics.SignalsDropped(DroppedLong, tooLong)
+	}
+	if len(payloads) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload`, signalsChannel, payloads); err != nil {
+		return fmt.Errorf("notify: %w", err)
+	}
+	return nil
+}

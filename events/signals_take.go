@@ -1,0 +1,108 @@
+package events
+
+import (
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+)
+
+// Busy reports whether the node drops signals now, and counts one as dropped then. A caller asks
+// before it spends anything on a signal.
+func (s *Signals) Busy() bool {
+	if !s.busy() {
+		return false
+	}
+	s.metrics.SignalsDropped(DroppedBusy, 1)
+	return true
+}
+
+// Send passes on a ciphertext that its sender may send. It returns false if this node drops it. It
+// does not block.
+func (s *Signals) Send(signal Signal) bool {
+	reason := s.take(&signal)
+	if reason != "" {
+		s.metrics.SignalsDropped(reason, 1)
+	}
+	return reason == ""
+}
+
+// take queues a ciphertext, or says why it is dropped.
+func (s *Signals) take(signal *Signal) (reason string) {
+	now := s.now()
+	if !limitOf(s.ofCaller, signal.Sender, signalsOfCaller, burstOfCaller).AllowN(now, 1) {
+		return DroppedRate
+	}
+	if !limitOf(s.ofConvo, signal.ConvoID, signalsOfConvo, burstOfConvo).AllowN(now, 1) {
+		return DroppedConvo
+	}
+	if !s.taken.AllowN(now, 1) {
+		return DroppedRate
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.online:
+		return DroppedOffline
+	case len(s.waiting) >= signalsWaiting:
+		return DroppedRate
+	case signal.Nobody:
+		return ""
+	case len(s.waiting) == 0:
+		s.wake()
+	}
+	s.waiting = append(s.waiting, signal)
+	return ""
+}
+
+// limitOf returns the limit of one convo or caller.
+func limitOf[K comparable](all *lru.Cache[K, *rate.Limiter], one K, perSecond rate.Limit, burst int) *rate.Limiter {
+	if l, ok := all.Get(one); ok {
+		return l
+	}
+	fresh := rate.NewLimiter(perSecond, burst)
+	if other, raced, _ := all.PeekOrAdd(one, fresh); raced {
+		return other
+	}
+	return fresh
+}
+
+// Moved passes on that a cursor has moved, which other members may see. Moves of one cursor become
+// one. It does not block.
+func (s *Signals) Moved(convo uuid.UUID, m Move) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting := s.moved[convo]
+	if waiting == nil {
+		waiting = &convoMoves{since: s.now(), of: map[syntax.DID]Move{}}
+	}
+	before, again := waiting.of[m.DID]
+	if !again {
+		if s.movers >= movesWaiting {
+			s.metrics.SignalsDropped(DroppedRate, 1)
+			return
+		}
+		if s.movers++; s.movers == 1 {
+			s.wake()
+		}
+	}
+	m.Read, m.Delivered = max(m.Read, before.Read), max(m.Delivered, before.Delivered)
+	waiting.of[m.DID] = m
+	s.moved[convo] = waiting
+}
+
+// convoMoves are cursors of a convo that have moved.
+type convoMoves struct {
+	since time.Time // when the first of them moved
+	of    map[syntax.DID]Move
+}
+
+// wake ends the wait of Run. The caller holds the lock.
+func (s *Signals) wake() {
+	if s.interrupt != nil {
+		s.interrupt()
+		s.interrupt = nil
+	}
+}

@@ -1,0 +1,174 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// tail is the end of the stream, as a hub has read it.
+type tail struct {
+	of      generations // up to the one that is read
+	head    int64       // the newest event
+	day     time.Time   // its partition
+	indexed int64       // convo_events has the messages up to here
+	memory  memory      // of the events up to head, at least of those that are not indexed
+}
+
+// read reads the next events. goesOn says that they follow the hub's head: the stream has no newer
+// generation, and has not gone back.
+func (h *Hub) read(ctx context.Context) (batch []*Event, goesOn bool, err error) {
+	batch, now, err := h.tail.next(ctx, h.db)
+	if err != nil {
+		return nil, false, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.indexed = now.indexed
+	return batch, now.generation == h.of.newest().id && now.head >= h.head, nil
+}
+
+// ends is the state of the stream after a read.
+type ends struct{ generation, head, indexed int64 }
+
+// next reads the events that follow, of at most tailLimit rows. They end before the first place that
+// is reserved: a sequencer still fills it.
+func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now ends, err error) {
+	both := &pgx.Batch{}
+	both.Queue(`
+		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, convo_ids, seqs, sizes FROM events
+		WHERE stream_seq > $1 AND day >= $2
+			AND stream_seq <= coalesce((SELECT min(after_seq) FROM reserved_places WHERE after_seq >= $1), 9223372036854775807)
+		ORDER BY stream_seq LIMIT $3`, t.head, t.day, tailLimit).Query(func(rows pgx.Rows) error {
+		shared, err := pgx.CollectRows(rows, t.of.scanShared)
+		batch = since(slices.Concat(shared...), t.head)
+		return err
+	})
+	// After the events: the generation of an event is recorded before the event. The newest event is
+	// where the stream ends. The row that says so has a version for each step, and PostgreSQL keeps
+	// all of them while a snapshot is open.
+	both.Queue(`
+		SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0), (SELECT last FROM convo_events_end)`).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&now.generation, &now.head, &now.indexed) })
+	if err := db.SendBatch(ctx, both).Close(); err != nil {
+		return nil, ends{}, fmt.Errorf("read the end of the stream: %w", err)
+	}
+	return batch, now, nil
+}
+
+// remember reads the events of a stream that are not indexed, up to its end.
+func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
+	t := tail{of: s.of, head: s.head, day: s.day, indexed: s.indexed}
+	if from := max(s.indexed, s.head-mostEvents, s.first-1); from < s.head {
+		t.head, t.day = from, time.Time{}
+	}
+	for t.head < s.head {
+		batch, now, err := t.next(ctx, h.db)
+		switch {
+		case err != nil:
+			return tail{}, err
+		case len(batch) == 0, now.generation != s.of.newest().id:
+			return tail{}, errNotThere
+		}
+		for _, e := range batch {
+			t.memory.add(e)
+			t.head, t.day = e.StreamSeq, e.day
+		}
+	}
+	return t, nil
+}
+
+// start begins at the end of the stream.
+func (h *Hub) start(ctx context.Context) error {
+	var s stream
+	err := h.db.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+		if s, err = readStream(ctx, conn); err != nil {
+			return err
+		}
+		if _, err = checkServer(ctx, conn.Conn(), s.of); err != nil { // before the first cursor is read
+			return err
+		}
+		s, err = readStream(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("find the end of the stream: %w", err)
+	}
+	at, err := h.remember(ctx, s)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tail = at
+	close(h.started)
+	return nil
+}
+
+// checkServer begins a generation if another PostgreSQL has taken the place of the one that wrote
+// the newest one. Every node does this, so that a new database is noticed also while none leads.
+func (h *Hub) checkServer(ctx context.Context) error {
+	if time.Since(h.checked) < checkEvery {
+		return nil
+	}
+	conn, err := h.db.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	defer conn.Release()
+	all, err := checkServer(ctx, conn.Conn(), h.of)
+	if err != nil {
+		return err
+	}
+	h.checked = time.Now()
+	if all.newest().id == h.of.newest().id { // if not, read notices it
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.of = all
+	}
+	return nil
+}
+
+// startAgain begins to read the newest generation. If there is no new one, the stream has gone back:
+// another state of the database has replaced its newest one. Then startAgain begins a generation.
+func (h *Hub) startAgain(ctx context.Context) error {
+	s, err := readStream(ctx, h.db)
+	if err != nil {
+		return err
+	}
+	if newest := s.of.newest(); newest.id == h.of.newest().id {
+		if err := beginGeneration(ctx, h.db, newest.id, newest.by, causeWentBack); err != nil {
+			return err
+		}
+		if s, err = readStream(ctx, h.db); err != nil {
+			return err
+		}
+	}
+	return h.jump(ctx, s)
+}
+
+// jump continues at another place of the stream. The present subscriptions have missed events, or
+// have got events that no longer exist. So they end. Their clients connect again with their
+// cursors, and learn then whether these are still good.
+func (h *Hub) jump(ctx context.Context, to stream) error {
+	at, err := h.remember(ctx, to)
+	if err != nil {
+		return err
+	}
+	h.log.Error("the stream does not go on where this node has read it",
+		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", at.head+1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.all {
+		s.mu.Lock()
+		s.fail(ErrClosing)
+		s.mu.Unlock()
+	}
+	h.tail = at
+	clear(h.shared)
+	return nil
+}
