@@ -49,7 +49,8 @@ func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
 	return sessions.End(ctx, db, did)
 }
 
-// EndErasure forgets an account whose data has been erased: what the network said of it, and its DID.
+// EndErasure forgets an account whose data has been erased: what the network said of it, its limit, and
+// its DID.
 // The row stays under the hash of the DID. It tells the nodes that the account can begin anew, or
 // that it is still blocked. Only a blocked one is kept longer than a day: see SweepErased.
 func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) error {
@@ -67,7 +68,8 @@ func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) e
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		UPDATE accounts
 		SET did = $2, status = 'active', status_source = NULL, status_seq = NULL, status_at = NULL, erase_after = NULL, erasing_at = NULL,
-			erased_at = clock_timestamp(), blocked_reason = regexp_replace(blocked_reason, $3, $4, 'g'), version = clock.version
+			erased_at = clock_timestamp(), blocked_reason = regexp_replace(blocked_reason, $3, $4, 'g'), limit_percent = NULL, limit_until = NULL,
+			limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
 		FROM clock WHERE did = $1`, p.DID, tombstone.Hash(p.DID), p.Pattern(), p.Anywhere())
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("forget an account that was erased: %w", err)

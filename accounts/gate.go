@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -50,8 +51,9 @@ type GateConfig struct {
 	MaxRefused int
 }
 
-// Gate says whether an account may use this node. It remembers the accounts that are refused, which
-// are few, and reads changes every GateInterval. Methods are safe for concurrent use.
+// Gate says whether an account may use this node, and with which limit. It remembers the accounts that
+// are refused or limited, which are few, and reads changes every GateInterval. Methods are safe for
+// concurrent use.
 type Gate struct {
 	cfg   GateConfig
 	asked *lru.Cache[syntax.DID, answer] // of the database, while there are too many to remember
@@ -62,7 +64,8 @@ type Gate struct {
 	loaded  bool
 	refused map[syntax.DID]error // nil: there are too many to remember
 	hashed  int                  // of refused: blocked accounts that were erased
-	version int64                // of account_clock; changes up to it have been read
+	limited map[syntax.DID]limit
+	version int64 // of account_clock; changes up to it have been read
 }
 
 // answer is what the database said. Its err is nil for an account that may use the node.
@@ -225,7 +228,8 @@ func each(rows pgx.Rows, do func(did syntax.DID, why error)) error {
 	return err
 }
 
-// Load reads which accounts are refused. The node must not serve before. A later call begins anew.
+// Load reads which accounts are refused or limited. The node must not serve before. A later call begins
+// anew.
 func (g *Gate) Load(ctx context.Context) error {
 	// The version is read first: a change between the two statements is then read twice.
 	version, err := g.readVersion(ctx)
@@ -242,13 +246,17 @@ func (g *Gate) Load(ctx context.Context) error {
 	if err := each(rows, func(did syntax.DID, why error) { refused[did] = why }); err != nil {
 		return fmt.Errorf("read which accounts are refused: %w", err)
 	}
+	limited, err := g.readLimited(ctx)
+	if err != nil {
+		return err
+	}
 	if len(refused) > g.cfg.MaxRefused {
 		refused = nil
 		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller", "most", g.cfg.MaxRefused)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.loaded, g.refused, g.hashed, g.version = true, refused, countHashed(refused), version
+	g.loaded, g.refused, g.hashed, g.limited, g.version = true, refused, countHashed(refused), limited, version
 	return nil
 }
 
@@ -292,7 +300,11 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	overflown := g.apply(changed, version)
+	limits, err := g.readChangedLimits(ctx, since)
+	if err != nil {
+		return err
+	}
+	overflown := g.apply(changed, limits, version)
 	for did, why := range changed {
 		g.asked.Remove(did)
 		if why != nil {
@@ -317,17 +329,19 @@ func (g *Gate) readChanges(ctx context.Context, since int64) (map[syntax.DID]err
 	return changed, nil
 }
 
-// dropErased forgets why the accounts were refused that have been erased: a change of the row of
-// their hash says so. What is said of them now is said under the hash. The caller holds mu.
+// dropErased forgets why the accounts were refused that have been erased, and their limits: a change
+// of the row of their hash says so. What is said of them now is said under the hash. The caller holds
+// mu.
 func (g *Gate) dropErased(changed map[syntax.DID]error) {
 	if countHashed(changed) == 0 {
 		return
 	}
-	for did := range g.refused {
-		if _, erased := changed[tombstone.Hash(did)]; erased && !tombstone.Is(did) {
-			delete(g.refused, did)
-		}
+	erased := func(did syntax.DID) bool {
+		_, found := changed[tombstone.Hash(did)]
+		return found && !tombstone.Is(did)
 	}
+	maps.DeleteFunc(g.refused, func(did syntax.DID, _ error) bool { return erased(did) })
+	maps.DeleteFunc(g.limited, func(did syntax.DID, _ limit) bool { return erased(did) })
 }
 
 // countHashed counts the accounts that stand under their hash.
@@ -342,14 +356,21 @@ func countHashed(accounts map[syntax.DID]error) (n int) {
 
 // apply remembers changes up to version. It reports whether there have become too many refused
 // accounts to remember. Changes that are read with a later version are read again.
-func (g *Gate) apply(changed map[syntax.DID]error, version int64) (overflown bool) {
+func (g *Gate) apply(changed map[syntax.DID]error, limits map[syntax.DID]limit, version int64) (overflown bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.version = version
+	g.dropErased(changed)
+	for did, l := range limits {
+		if l.percent == 0 {
+			delete(g.limited, did)
+		} else {
+			g.limited[did] = l
+		}
+	}
 	if g.refused == nil {
 		return false
 	}
-	g.dropErased(changed)
 	for did, why := range changed {
 		if why == nil {
 			delete(g.refused, did)

@@ -81,6 +81,7 @@ func Methods() []Method {
 		erasureShow,
 		convoShow, convoClose, convoDelete,
 		deviceRevoke,
+		disputeEnd,
 		keyPackagesWithdraw,
 		pushRetry, pushDrop,
 		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,

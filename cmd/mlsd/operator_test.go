@@ -203,6 +203,50 @@ func TestAdminDeviceRevoke(t *testing.T) {
 	w.wantSound()
 }
 
+// An operator ends a dispute once. The members learn of it.
+func TestAdminDisputeEnd(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	events := alice.stream()
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(t.Context(), `
+		INSERT INTO disputes VALUES ($1, 1, $2, 'open', 2, 2, now(), now() + interval '9 minutes')`, c.id, bob.did()); err != nil {
+		t.Fatal(err)
+	}
+	unknown := uuid.NewString()
+	w.operate("dispute", "end", c.id, "2").fails("DisputeNotFound", "never in dispute")
+	w.operate("dispute", "end", c.id, "one").fails("InvalidRequest", "epoch must be a whole number")
+	w.operate("dispute", "end", unknown, "1").fails("ConvoNotFound")
+	got := done[admin.DisputeEnded](w, "dispute", "end", c.id, "1")
+	if !got.Changed || got.Convo.String() != c.id || got.Epoch != 1 || !strings.Contains(got.Note, "not disputed again") {
+		t.Errorf("ended: %+v", got)
+	}
+	awaitLine(t, events, `"change":"ended"`)
+	if again := done[admin.DisputeEnded](w, "dispute", "end", c.id, "1"); again.Changed {
+		t.Errorf("ended again: %+v", again)
+	}
+	if found := lookJSON[disputesReport](t, database, "disputes", c.id).Disputes; len(found) != 1 || found[0].State != "ended" {
+		t.Errorf("inspected: %+v", found)
+	}
+	counted := lookJSON[auditReport](t, database, "audit").Transitions
+	if want := (transitionCount{"dispute", "open", "ended", "admin dispute.end", 1}); !slices.Contains(counted, want) {
+		t.Errorf("the audit log lacks %+v: %+v", want, counted)
+	}
+	wantActions(t, actions(t, database),
+		operatorAction{Action: "dispute.end", Subject: c.id + " 2", Outcome: "refused: DisputeNotFound"},
+		operatorAction{Action: "dispute.end", Subject: c.id + " one", Outcome: "refused: InvalidRequest"},
+		operatorAction{Action: "dispute.end", Subject: unknown + " 1", Outcome: "refused: ConvoNotFound"},
+		operatorAction{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"},
+		operatorAction{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"})
+	w.wantSound()
+}
+
 func TestAdminConvoClose(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)
