@@ -77,7 +77,7 @@ type Param struct {
 // Methods returns all methods.
 func Methods() []Method {
 	return []Method{
-		accountShow, accountBlock, accountUnblock, accountErase, accountExport,
+		accountShow, accountBlock, accountUnblock, accountLimit, accountErase, accountExport,
 		erasureShow,
 		convoShow, convoClose, convoDelete,
 		deviceRevoke,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -136,6 +137,64 @@ func TestAdminAccountBlock(t *testing.T) {
 		operatorAction{Action: "account.block", Subject: did, Outcome: "done"},
 		operatorAction{Action: "account.block", Subject: did, Outcome: "done"},
 		operatorAction{Action: "account.unblock", Subject: did, Outcome: "done"})
+	w.wantSound()
+}
+
+// An operator limits an account on all nodes, looks at the limit, and takes it back.
+func TestAdminAccountLimit(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	another := boot(t, nil, w.flags("--database-url", database)...)
+	alice := w.user()
+	did := alice.did().String()
+	nodes := []string{w.public, another.public}
+	wantSize := func(size string) {
+		t.Helper()
+		for _, public := range nodes {
+			w.use(w.admin, public)
+			eventually(t, "a bucket has "+size+" units on "+public, func() bool {
+				return alice.query(mlsapi.NSIDGetConvos).must().header.Get("RateLimit-Limit") == size
+			})
+		}
+	}
+	wantSize("400")
+	begun := time.Now()
+	got := done[admin.Limited](w, "account", "limit", did, "10", "--for", "7d")
+	if got.Percent != 10 || got.Until == nil || got.Until.Sub(begun).Round(time.Hour) != 7*24*time.Hour {
+		t.Errorf("limited: %+v", got)
+	}
+	wantSize("40")
+	shown := done[admin.Account](w, "account", "show", did).Limit
+	want := &admin.AccountLimit{Percent: 10, Until: got.Until, Operator: "olga", Reason: "ticket 7"}
+	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(admin.AccountLimit{}, "At")); diff != "" || shown.At.Before(begun.Add(-time.Minute)) {
+		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+	if got := done[admin.Limited](w, "account", "limit", did, "1000"); got.Percent != 1000 || got.Until != nil {
+		t.Errorf("limited without an end: %+v", got)
+	}
+	wantSize("4000")
+	for range 2 {
+		if got := done[admin.Limited](w, "account", "limit", did, "100"); got.Percent != 100 || got.Until != nil {
+			t.Errorf("taken back: %+v", got)
+		}
+	}
+	wantSize("400")
+	if l := done[admin.Account](w, "account", "show", did).Limit; l != nil {
+		t.Errorf("still shown: %+v", l)
+	}
+	for _, refused := range [][]string{
+		{did, "0", "from 1 to 1000"}, {did, "1001", "from 1 to 1000"}, {did, "ten", "from 1 to 1000"}, {did, "10%", "from 1 to 1000"},
+		{did, "10", "--for", "soon", "want a duration"}, {did, "10", "--for", "-1h", "a second at least"}, {did, "100", "--for", "1h", "no limit"}, {"alice", "10", "did"},
+	} {
+		args, want := refused[:len(refused)-1], refused[len(refused)-1]
+		w.operate(append([]string{"account", "limit"}, args...)...).fails("InvalidRequest", want)
+	}
+	recorded := actions(t, database, did)
+	wantActions(t, recorded[:4],
+		operatorAction{Action: "account.limit", Subject: did + " 10 7d", Outcome: "done"},
+		operatorAction{Action: "account.limit", Subject: did + " 1000", Outcome: "done"},
+		operatorAction{Action: "account.limit", Subject: did + " 100", Outcome: "done"},
+		operatorAction{Action: "account.limit", Subject: did + " 100", Outcome: "done"})
 	w.wantSound()
 }
 
