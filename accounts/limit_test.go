@@ -2,6 +2,7 @@ package accounts_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,7 +105,8 @@ func TestLimitEnds(t *testing.T) {
 	}
 }
 
-// Nothing of a limit is left of an account that was erased, in memory neither.
+// Nothing of a limit is left of an account that was erased, in memory neither. Nor do reasons of other
+// accounts' limits and blocks name it.
 func TestErasureEndsALimit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -112,11 +114,14 @@ func TestErasureEndsALimit(t *testing.T) {
 	f.block(alice)
 	n := f.node()
 	n.wantPercents(10, 100, 100)
+	_, err := f.store.Limit(t.Context(), f.db, bob, 10, 0, "olga", "floods "+alice.String()+" and "+alice.String()+"a")
+	f.check(err)
+	f.check(f.store.Block(t.Context(), f.db, carol, "olga", "threatens "+alice.String()))
 	f.check(f.store.BeginErasure(t.Context(), f.db, alice))
 	f.erase(alice)
 	n.update()
 	for _, n := range []*node{n, f.node()} {
-		n.wantPercents(100, 100, 100)
+		n.wantPercents(100, 10, 100)
 		if err := n.check(alice); !errors.Is(err, accounts.ErrBlocked) {
 			t.Errorf("the block, which stays: %v", err)
 		}
@@ -124,9 +129,17 @@ func TestErasureEndsALimit(t *testing.T) {
 	var left int
 	f.check(f.db.QueryRow(t.Context(), `
 		SELECT count(*) FROM accounts
-		WHERE num_nonnulls(limit_percent, limit_until, limited_at, limited_by, limited_reason) > 0`).Scan(&left))
+		WHERE num_nonnulls(limit_percent, limit_until, limited_at, limited_by, limited_reason) > 0 AND did <> $1`, bob).Scan(&left))
 	if left != 0 {
-		t.Errorf("%d rows have a limit", left)
+		t.Errorf("%d rows of others have a limit", left)
+	}
+	for _, reason := range []string{f.get(bob).Limit.Reason, f.get(carol).Block.Reason} {
+		if strings.Contains(strings.ReplaceAll(reason, alice.String()+"a", ""), alice.String()) || !strings.Contains(reason, "did:erased:") {
+			t.Errorf("a reason is %q", reason)
+		}
+	}
+	if !strings.HasSuffix(f.get(bob).Limit.Reason, alice.String()+"a") {
+		t.Errorf("another DID is not the same: %q", f.get(bob).Limit.Reason)
 	}
 }
 
