@@ -51,8 +51,8 @@ func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
 
 // EndErasure forgets an account whose data has been erased: what the network said of it, its limit, and
 // its DID, also in the reasons of others' blocks and limits. The row stays under the hash of the DID. It
-// tells the nodes that the account can begin anew, or
-// that it is still blocked. Only a blocked one is kept longer than a day: see SweepErased.
+// tells the nodes that the account can begin anew, or that it is still blocked. Only a blocked one is
+// kept longer than a day: see SweepErased.
 func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM account_clock FOR UPDATE`)

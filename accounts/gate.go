@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -300,11 +299,11 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	limits, err := g.readChangedLimits(ctx, since)
+	limited, err := g.readLimited(ctx)
 	if err != nil {
 		return err
 	}
-	overflown := g.apply(changed, limits, version)
+	overflown := g.apply(changed, limited, version)
 	for did, why := range changed {
 		g.asked.Remove(did)
 		if why != nil {
@@ -329,19 +328,17 @@ func (g *Gate) readChanges(ctx context.Context, since int64) (map[syntax.DID]err
 	return changed, nil
 }
 
-// dropErased forgets why the accounts were refused that have been erased, and their limits: a change
-// of the row of their hash says so. What is said of them now is said under the hash. The caller holds
-// mu.
+// dropErased forgets why the accounts were refused that have been erased: a change of the row of
+// their hash says so. What is said of them now is said under the hash. The caller holds mu.
 func (g *Gate) dropErased(changed map[syntax.DID]error) {
 	if countHashed(changed) == 0 {
 		return
 	}
-	erased := func(did syntax.DID) bool {
-		_, found := changed[tombstone.Hash(did)]
-		return found && !tombstone.Is(did)
+	for did := range g.refused {
+		if _, erased := changed[tombstone.Hash(did)]; erased && !tombstone.Is(did) {
+			delete(g.refused, did)
+		}
 	}
-	maps.DeleteFunc(g.refused, func(did syntax.DID, _ error) bool { return erased(did) })
-	maps.DeleteFunc(g.limited, func(did syntax.DID, _ limit) bool { return erased(did) })
 }
 
 // countHashed counts the accounts that stand under their hash.
@@ -354,23 +351,16 @@ func countHashed(accounts map[syntax.DID]error) (n int) {
 	return n
 }
 
-// apply remembers changes up to version. It reports whether there have become too many refused
-// accounts to remember. Changes that are read with a later version are read again.
-func (g *Gate) apply(changed map[syntax.DID]error, limits map[syntax.DID]limit, version int64) (overflown bool) {
+// apply remembers changes up to version, and all limits. It reports whether there have become too many
+// refused accounts to remember. Changes that are read with a later version are read again.
+func (g *Gate) apply(changed map[syntax.DID]error, limited map[syntax.DID]limit, version int64) (overflown bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.version = version
-	g.dropErased(changed)
-	for did, l := range limits {
-		if l.percent == 0 {
-			delete(g.limited, did)
-		} else {
-			g.limited[did] = l
-		}
-	}
+	g.version, g.limited = version, limited
 	if g.refused == nil {
 		return false
 	}
+	g.dropErased(changed)
 	for did, why := range changed {
 		if why == nil {
 			delete(g.refused, did)

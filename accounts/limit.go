@@ -88,57 +88,36 @@ func (s *Store) SweepLimits(ctx context.Context, db DB, now time.Time, limit int
 
 // limit is a limit as a gate remembers it.
 type limit struct {
-	percent int        // 0: the account has none
+	percent int
 	until   *time.Time // nil: it has no end
 }
-
-// ended reports whether a limit does not apply any more.
-func (l limit) ended(now time.Time) bool { return l.until != nil && !now.Before(*l.until) }
 
 // Percent is the percentage of its rate of requests and of its daily quotas that an account has now:
 // Whole, unless an operator has set another.
 func (g *Gate) Percent(did syntax.DID) int {
 	g.mu.RLock()
-	l := g.limited[did]
+	l, limited := g.limited[did]
 	g.mu.RUnlock()
-	if l.percent == 0 || l.ended(g.cfg.Now()) {
+	if !limited || l.until != nil && !g.cfg.Now().Before(*l.until) {
 		return Whole
 	}
 	return l.percent
 }
 
-// readLimited reads all limits.
+// readLimited reads all limits: they are few, so that each change of an account can read them again.
 func (g *Gate) readLimited(ctx context.Context) (map[syntax.DID]limit, error) {
+	limited := map[syntax.DID]limit{}
+	var did syntax.DID
+	var l limit
 	rows, err := g.cfg.DB.Query(ctx, `SELECT did, limit_percent, limit_until FROM accounts WHERE limit_percent IS NOT NULL`)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&did, &l.percent, &l.until}, func() error {
+			limited[did] = l
+			return nil
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the limits of accounts: %w", err)
 	}
-	limited := map[syntax.DID]limit{}
-	return limited, eachLimit(rows, func(did syntax.DID, l limit) { limited[did] = l })
-}
-
-// readChangedLimits reads the limits of the accounts that have changed since a version. That of an
-// account without one is the zero limit.
-func (g *Gate) readChangedLimits(ctx context.Context, since int64) (map[syntax.DID]limit, error) {
-	rows, err := g.cfg.DB.Query(ctx, `SELECT did, coalesce(limit_percent, 0), limit_until FROM accounts WHERE version > $1`, since)
-	if err != nil {
-		return nil, fmt.Errorf("read changed limits of accounts: %w", err)
-	}
-	changed := map[syntax.DID]limit{}
-	return changed, eachLimit(rows, func(did syntax.DID, l limit) { changed[did] = l })
-}
-
-// eachLimit calls do for each row of did, percentage and end.
-func eachLimit(rows pgx.Rows, do func(syntax.DID, limit)) error {
-	var did syntax.DID
-	var percent int
-	var until *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&did, &percent, &until}, func() error {
-		do(did, limit{percent, until})
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read the limits of accounts: %w", err)
-	}
-	return nil
+	return limited, nil
 }
