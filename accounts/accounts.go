@@ -1,8 +1,9 @@
-// Package accounts says who may use this node: which accounts the operator has blocked, what the
-// network says of an account's state, and whom the node admits at all.
+// Package accounts says who may use this node: which accounts the operator has blocked or limited, what
+// the network says of an account's state, and whom the node admits at all.
 //
-// The table accounts has a row for an account that is, or was, blocked or not active. Store writes
-// it. Gate keeps what refuses callers in the memory of each node, and is asked on every request.
+// The table accounts has a row for an account that is, or was, blocked, limited or not active. Store
+// writes it. Gate keeps what refuses or limits callers in the memory of each node, and is asked on every
+// request.
 package accounts
 
 import (
@@ -71,6 +72,8 @@ type Account struct {
 	StatusSeq *int64
 	// Block is the operator's block. nil: none.
 	Block *Block
+	// Limit is the operator's limit. nil: none, or it has ended.
+	Limit *Limit
 	// EraseAfter is when everything of the account is to be erased. nil: never.
 	EraseAfter *time.Time
 	// ErasingAt is since when it is being erased. nil: it is not.

@@ -49,9 +49,10 @@ func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
 	return sessions.End(ctx, db, did)
 }
 
-// EndErasure forgets an account whose data has been erased: what the network said of it, and its DID.
-// The row stays under the hash of the DID. It tells the nodes that the account can begin anew, or
-// that it is still blocked. Only a blocked one is kept longer than a day: see SweepErased.
+// EndErasure forgets an account whose data has been erased: what the network said of it, its limit, and
+// its DID, also in the reasons of others' blocks and limits. The row stays under the hash of the DID. It
+// tells the nodes that the account can begin anew, or that it is still blocked. Only a blocked one is
+// kept longer than a day: see SweepErased.
 func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM account_clock FOR UPDATE`)
@@ -67,8 +68,14 @@ func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) e
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		UPDATE accounts
 		SET did = $2, status = 'active', status_source = NULL, status_seq = NULL, status_at = NULL, erase_after = NULL, erasing_at = NULL,
-			erased_at = clock_timestamp(), blocked_reason = regexp_replace(blocked_reason, $3, $4, 'g'), version = clock.version
+			erased_at = clock_timestamp(), blocked_reason = regexp_replace(blocked_reason, $3, $4, 'g'), limit_percent = NULL, limit_until = NULL,
+			limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
 		FROM clock WHERE did = $1`, p.DID, tombstone.Hash(p.DID), p.Pattern(), p.Anywhere())
+	batch.Queue(`
+		UPDATE accounts
+		SET blocked_reason = regexp_replace(blocked_reason, $2, $3, 'g'), limited_reason = regexp_replace(limited_reason, $2, $3, 'g')
+		WHERE (blocked_at IS NOT NULL OR limit_percent IS NOT NULL) AND (strpos(blocked_reason, $1) > 0 OR strpos(limited_reason, $1) > 0)`,
+		p.DID.String(), p.Pattern(), p.Anywhere())
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("forget an account that was erased: %w", err)
 	}

@@ -50,8 +50,9 @@ type GateConfig struct {
 	MaxRefused int
 }
 
-// Gate says whether an account may use this node. It remembers the accounts that are refused, which
-// are few, and reads changes every GateInterval. Methods are safe for concurrent use.
+// Gate says whether an account may use this node, and with which limit. It remembers the accounts that
+// are refused or limited, which are few, and reads changes every GateInterval. Methods are safe for
+// concurrent use.
 type Gate struct {
 	cfg   GateConfig
 	asked *lru.Cache[syntax.DID, answer] // of the database, while there are too many to remember
@@ -62,7 +63,8 @@ type Gate struct {
 	loaded  bool
 	refused map[syntax.DID]error // nil: there are too many to remember
 	hashed  int                  // of refused: blocked accounts that were erased
-	version int64                // of account_clock; changes up to it have been read
+	limited map[syntax.DID]limit
+	version int64 // of account_clock; changes up to it have been read
 }
 
 // answer is what the database said. Its err is nil for an account that may use the node.
@@ -225,7 +227,8 @@ func each(rows pgx.Rows, do func(did syntax.DID, why error)) error {
 	return err
 }
 
-// Load reads which accounts are refused. The node must not serve before. A later call begins anew.
+// Load reads which accounts are refused or limited. The node must not serve before. A later call begins
+// anew.
 func (g *Gate) Load(ctx context.Context) error {
 	// The version is read first: a change between the two statements is then read twice.
 	version, err := g.readVersion(ctx)
@@ -242,13 +245,17 @@ func (g *Gate) Load(ctx context.Context) error {
 	if err := each(rows, func(did syntax.DID, why error) { refused[did] = why }); err != nil {
 		return fmt.Errorf("read which accounts are refused: %w", err)
 	}
+	limited, err := g.readLimited(ctx)
+	if err != nil {
+		return err
+	}
 	if len(refused) > g.cfg.MaxRefused {
 		refused = nil
 		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller", "most", g.cfg.MaxRefused)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.loaded, g.refused, g.hashed, g.version = true, refused, countHashed(refused), version
+	g.loaded, g.refused, g.hashed, g.limited, g.version = true, refused, countHashed(refused), limited, version
 	return nil
 }
 
@@ -292,7 +299,11 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	overflown := g.apply(changed, version)
+	limited, err := g.readLimited(ctx)
+	if err != nil {
+		return err
+	}
+	overflown := g.apply(changed, limited, version)
 	for did, why := range changed {
 		g.asked.Remove(did)
 		if why != nil {
@@ -340,12 +351,12 @@ func countHashed(accounts map[syntax.DID]error) (n int) {
 	return n
 }
 
-// apply remembers changes up to version. It reports whether there have become too many refused
-// accounts to remember. Changes that are read with a later version are read again.
-func (g *Gate) apply(changed map[syntax.DID]error, version int64) (overflown bool) {
+// apply remembers changes up to version, and all limits. It reports whether there have become too many
+// refused accounts to remember. Changes that are read with a later version are read again.
+func (g *Gate) apply(changed map[syntax.DID]error, limited map[syntax.DID]limit, version int64) (overflown bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.version = version
+	g.version, g.limited = version, limited
 	if g.refused == nil {
 		return false
 	}

@@ -82,10 +82,11 @@ const flagSet = "true"
 // Methods returns all methods.
 func Methods() []Method {
 	return []Method{
-		accountShow, accountBlock, accountUnblock, accountErase, accountExport,
+		accountShow, accountBlock, accountUnblock, accountLimit, accountErase, accountExport,
 		erasureShow,
 		convoShow, convoClose, convoDelete,
 		deviceRevoke,
+		disputeEnd,
 		keyPackagesWithdraw,
 		pushRetry, pushDrop,
 		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,

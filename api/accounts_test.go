@@ -4,13 +4,16 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"mlsd/accounts"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/internal/quota"
 )
 
 // gated runs the world's server behind a gate.
@@ -22,7 +25,7 @@ func (w *world) newGate() api.Gate {
 	if w.mode == "" {
 		return nil
 	}
-	c := accounts.GateConfig{DB: w.db, Mode: w.mode, Refused: w.hub.End, Log: slog.New(slog.DiscardHandler)}
+	c := accounts.GateConfig{DB: w.db, Mode: w.mode, Refused: w.hub.End, Log: slog.New(slog.DiscardHandler), Now: w.now}
 	gate, err := accounts.NewGate(c)
 	if err != nil {
 		w.t.Fatal(err)
@@ -93,6 +96,58 @@ func TestRefusedAccounts(t *testing.T) {
 	}
 	w.states(alice, accounts.Active, 2)
 	alice.get(mlsapi.NSIDGetConvos).ok()
+}
+
+// An operator's limit scales a person's rate of requests and daily quotas, down or up, until it ends.
+// The person gets the usual errors.
+func TestLimitedAccount(t *testing.T) {
+	t.Parallel()
+	clock := newClock(time.Now())
+	w := newWorld(t, gated(accounts.ModeOpen), func(w *world) {
+		w.now = clock.now
+		w.rates.DID = api.Rate{PerSecond: 1e-3, Burst: 40}
+		w.limits = quota.Limits{"messages-per-day": 20, quota.AddressShare: 100}
+	})
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	limit := func(u *user, percent int) {
+		t.Helper()
+		if _, err := accounts.NewStore(0).Limit(t.Context(), w.db, u.did(), percent, time.Hour, "olga", "floods"); err != nil {
+			t.Fatal(err)
+		}
+		w.readAccounts()
+	}
+	size := func(u *user) string {
+		t.Helper()
+		a := u.get(mlsapi.NSIDGetConvos)
+		a.ok()
+		return a.header.Get("RateLimit-Limit")
+	}
+	says := func(u *user) answer { return u.post(mlsapi.NSIDSendMessage, u.message(c, "hello")) }
+	limit(alice, 10)
+	limit(bob, 300)
+	if a, b := size(alice), size(bob); a != "4" || b != "120" {
+		t.Errorf("the buckets have %s and %s units, want 4 and 120", a, b)
+	}
+	says(alice).ok()
+	says(alice).ok()
+	if message := says(alice).fails(http.StatusTooManyRequests, "QuotaExceeded"); !strings.HasPrefix(message, "quota messages-per-day is used up: 2 of 2; resets at ") {
+		t.Error(message)
+	}
+	refused := says(alice)
+	refused.fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	// A tenth of the rate fills the bucket of four in as much time as the whole rate one of forty.
+	if after, err := strconv.Atoi(refused.header.Get("Retry-After")); err != nil || after < 9_000 || after > 10_000 {
+		t.Errorf("Retry-After is %q, want 10,000", refused.header.Get("Retry-After"))
+	}
+	for range 21 { // more than without a limit
+		says(bob).ok()
+	}
+	clock.advance(2 * time.Hour)
+	if a, b := size(alice), size(bob); a != "40" || b != "40" {
+		t.Errorf("after the end the buckets have %s and %s units, want 40", a, b)
+	}
+	says(alice).ok()
 }
 
 // A refused caller's token is not used up: it works once the account is admitted again.

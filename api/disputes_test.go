@@ -3,16 +3,20 @@ package api_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/disputes"
+	"mlsd/messages"
 )
 
 // fails reports that u could not process the commit that created the epoch.
@@ -281,6 +285,63 @@ func TestDisputeEndsByItself(t *testing.T) {
 	if got, want := w.told(c), fmt.Sprintf("disputed %d %s, ended %d %[2]s", c.epoch-1, alice.did(), c.epoch-1); got != want {
 		t.Errorf("the members were told %q, want %q", got, want)
 	}
+}
+
+// An operator ends a dispute, as its time would. What is reported stays, and those who report it again,
+// or more people, do not dispute the commit again. Its minutes count, and a later commit has the rest.
+func TestOperatorEndsADispute(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol, dave := w.user(), w.user(), w.user(), w.user()
+	c := alice.create(bob, carol, dave)
+	c.accepted(bob, carol, dave)
+	alice.rotate(c)
+	epoch := c.epoch
+	bob.failed(c, epoch)
+	if !carol.failed(c, epoch).Disputed {
+		t.Fatal("two of three voices do not dispute the commit")
+	}
+	w.exec(`UPDATE disputes SET began_at = began_at - interval '4 minutes', ends_at = ends_at - interval '4 minutes'`)
+	if changed, err := w.endDispute(c, epoch); !changed || err != nil {
+		t.Fatalf("changed %t, %v", changed, err)
+	}
+	if changed, err := w.endDispute(c, epoch); changed || err != nil {
+		t.Errorf("a second time: changed %t, %v", changed, err)
+	}
+	for _, u := range []*user{bob, carol, dave} {
+		if out := u.failed(c, epoch); out.Disputed || !out.Recorded {
+			t.Errorf("reported again: %+v", out)
+		}
+	}
+	if n := w.count(`SELECT count(*) FROM commit_reports WHERE settled_at IS NULL`); n != 3 {
+		t.Errorf("%d reports stand, want 3", n)
+	}
+	if got, want := w.told(c), fmt.Sprintf("disputed %d %s, ended %d %[2]s", epoch, alice.did(), epoch); got != want {
+		t.Errorf("the members were told %q, want %q", got, want)
+	}
+	bob.rotate(c)
+	for _, u := range []*user{alice, carol} {
+		u.failed(c, c.epoch)
+	}
+	if n := w.count(`SELECT round(extract(epoch FROM ends_at - began_at) / 60)::int FROM disputes WHERE state = 'open'`); n != 6 {
+		t.Errorf("the dispute of the next commit lasts %d minutes, want 6", n)
+	}
+	if _, err := w.endDispute(c, epoch-1); !errors.Is(err, disputes.ErrNotFound) {
+		t.Errorf("an epoch without a dispute: %v", err)
+	}
+	if _, err := w.endDispute(&convo{id: uuid.NewString()}, epoch); !errors.Is(err, messages.ErrConvoNotFound) {
+		t.Errorf("no convo: %v", err)
+	}
+}
+
+// endDispute ends the dispute of an epoch, as an operator does.
+func (w *world) endDispute(c *convo, epoch int64) (changed bool, err error) {
+	w.t.Helper()
+	err = pgx.BeginFunc(w.t.Context(), w.db, func(tx pgx.Tx) (err error) {
+		changed, err = disputes.End(w.t.Context(), tx, uuid.MustParse(c.id), epoch)
+		return err
+	})
+	return changed, err
 }
 
 // Two liars hold a convo in dispute for ten minutes, and then not for an hour: not with the commits of

@@ -34,49 +34,59 @@ const maxBuckets = 100_000
 // limiter holds a token bucket per caller.
 type limiter struct {
 	rate     Rate
-	limit    string                     // as the header has it
 	bucketOf func(caller string) string // callers with the same result share a bucket
-	buckets  *lru.Cache[string, *rate.Limiter]
+	percent  func(caller string) int    // of rate that the caller has
+	buckets  *lru.Cache[string, *bucket]
 }
 
-func newLimiter(r Rate, bucketOf func(string) string) (*limiter, error) {
+// bucket is the token bucket of a caller.
+type bucket struct {
+	*rate.Limiter
+	percent int    // of the limiter's rate
+	size    int    // in units
+	limit   string // the size, as the header has it
+}
+
+func newLimiter(r Rate, bucketOf func(string) string, percent func(string) int) (*limiter, error) {
 	if r.PerSecond <= 0 || r.Burst <= 0 {
 		return nil, fmt.Errorf("a rate limit must be positive, not %g/s with a burst of %d", r.PerSecond, r.Burst)
 	}
-	buckets, err := lru.New[string, *rate.Limiter](maxBuckets)
+	buckets, err := lru.New[string, *bucket](maxBuckets)
 	if err != nil {
 		return nil, fmt.Errorf("make a rate limiter: %w", err)
 	}
-	return &limiter{rate: r, limit: strconv.Itoa(r.Burst), bucketOf: bucketOf, buckets: buckets}, nil
+	return &limiter{rate: r, bucketOf: bucketOf, percent: percent, buckets: buckets}, nil
 }
 
 // take takes the units of one request from the caller's bucket, or all if the bucket is smaller. The
 // answer's headers say what is left.
 func (l *limiter) take(c echo.Context, caller string, units int) error {
-	units = min(units, l.rate.Burst)
-	bucket := l.bucket(caller)
-	allowed := bucket.AllowN(time.Now(), units)
-	left := bucket.Tokens()
-	l.describe(c, left)
+	b := l.bucket(caller)
+	units = min(units, b.size)
+	allowed := b.AllowN(time.Now(), units)
+	left := b.Tokens()
+	b.describe(c, left)
 	if allowed {
 		return nil
 	}
-	return limited{after: l.wait(left, units)}
+	return limited{after: b.wait(left, units)}
 }
 
 // check refuses a caller whose bucket is empty. It takes nothing.
 func (l *limiter) check(c echo.Context, caller string) error {
-	left := l.bucket(caller).Tokens()
+	b := l.bucket(caller)
+	left := b.Tokens()
 	if left >= 1 {
 		return nil
 	}
-	l.describe(c, left)
-	return limited{after: l.wait(left, 1)}
+	b.describe(c, left)
+	return limited{after: b.wait(left, 1)}
 }
 
-func (l *limiter) describe(c echo.Context, left float64) {
+// describe sets the headers of an answer. left are the units in the bucket.
+func (b *bucket) describe(c echo.Context, left float64) {
 	left = max(0, left)
-	values := []string{l.limit, strconv.Itoa(int(left)), strconv.Itoa(seconds((float64(l.rate.Burst) - left) / l.rate.PerSecond))}
+	values := []string{b.limit, strconv.Itoa(int(left)), strconv.Itoa(seconds((float64(b.size) - left) / float64(b.Limit())))}
 	h := c.Response().Header()
 	for i, name := range limitHeaders {
 		h[name] = values[i : i+1 : i+1]
@@ -87,24 +97,35 @@ func (l *limiter) describe(c echo.Context, left float64) {
 // it is full. They have net/http's canonical form, so they can be set without conversion.
 var limitHeaders = [...]string{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"}
 
-// charge takes units from the caller's bucket, even if it has fewer, and returns how many are left.
-// A caller's debt is at most a whole bucket.
-func (l *limiter) charge(caller string, units int) (left float64) {
-	bucket, now := l.bucket(caller), time.Now()
-	for left = bucket.TokensAt(now); units > 0 && left > -float64(l.rate.Burst); left = bucket.TokensAt(now) {
-		n := min(units, l.rate.Burst)
-		bucket.ReserveN(now, n)
+// charge takes units from the caller's bucket, even if it has fewer. It returns the bucket, and how
+// many are left. A caller's debt is at most a whole bucket.
+func (l *limiter) charge(caller string, units int) (b *bucket, left float64) {
+	b, now := l.bucket(caller), time.Now()
+	for left = b.TokensAt(now); units > 0 && left > -float64(b.size); left = b.TokensAt(now) {
+		n := min(units, b.size)
+		b.ReserveN(now, n)
 		units -= n
 	}
-	return left
+	return b, left
 }
 
-func (l *limiter) bucket(caller string) *rate.Limiter {
-	caller = l.bucketOf(caller)
-	if bucket, ok := l.buckets.Get(caller); ok {
-		return bucket
+// bucket returns the caller's bucket. When an operator changes the caller's percentage, it gets a full
+// one of the new size.
+func (l *limiter) bucket(caller string) *bucket {
+	caller, percent := l.bucketOf(caller), l.percent(caller)
+	known, ok := l.buckets.Get(caller)
+	if ok && known.percent == percent {
+		return known
 	}
-	fresh := rate.NewLimiter(rate.Limit(l.rate.PerSecond), l.rate.Burst)
+	size := max(l.rate.Burst*percent/100, 1)
+	fresh := &bucket{
+		Limiter: rate.NewLimiter(rate.Limit(l.rate.PerSecond*float64(percent)/100), size),
+		percent: percent, size: size, limit: strconv.Itoa(size),
+	}
+	if ok {
+		l.buckets.Add(caller, fresh)
+		return fresh
+	}
 	if other, raced, _ := l.buckets.PeekOrAdd(caller, fresh); raced {
 		return other
 	}
@@ -112,8 +133,8 @@ func (l *limiter) bucket(caller string) *rate.Limiter {
 }
 
 // wait is the time until a bucket that has left has units.
-func (l *limiter) wait(left float64, units int) time.Duration {
-	return time.Duration(float64(time.Second) * (float64(units) - left) / l.rate.PerSecond)
+func (b *bucket) wait(left float64, units int) time.Duration {
+	return time.Duration(float64(time.Second) * (float64(units) - left) / float64(b.Limit()))
 }
 
 // unitBytes is how many bytes of a body or an answer cost a unit.
@@ -129,7 +150,8 @@ func (s *Server) charge(cl *call) {
 	if cl.caller == "" || units == 0 {
 		return
 	}
-	s.byDID.describe(cl.http, s.byDID.charge(cl.caller.String(), units))
+	bucket, left := s.byDID.charge(cl.caller.String(), units)
+	bucket.describe(cl.http, left)
 }
 
 // seconds rounds up to whole seconds.

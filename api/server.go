@@ -25,6 +25,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
+	"mlsd/accounts"
 	"mlsd/api/errorlist"
 	"mlsd/attachments"
 	"mlsd/convos"
@@ -72,14 +73,18 @@ type Gate interface {
 	Check(ctx context.Context, did syntax.DID) error
 	// Withheld returns those of the accounts that may not use the node, in their order.
 	Withheld(ctx context.Context, dids []syntax.DID) ([]syntax.DID, error)
+	// Percent is the percentage of the rate of requests that the account has.
+	Percent(did syntax.DID) int
 }
 
-// openGate is a Gate that refuses nobody.
+// openGate is a Gate that refuses and limits nobody.
 type openGate struct{}
 
 func (openGate) Check(context.Context, syntax.DID) error { return nil }
 
 func (openGate) Withheld(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
+
+func (openGate) Percent(syntax.DID) int { return accounts.Whole }
 
 // Config is what the public listener uses. All fields without a default are required.
 type Config struct {
@@ -204,10 +209,11 @@ func New(cfg Config) (*Server, error) {
 		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.RidingOn
 	}
 	var err error
-	if s.byIP, err = newLimiter(cfg.Rates.IP, network); err != nil {
+	if s.byIP, err = newLimiter(cfg.Rates.IP, network, func(string) int { return accounts.Whole }); err != nil {
 		return nil, err
 	}
-	if s.byDID, err = newLimiter(cfg.Rates.DID, func(did string) string { return did }); err != nil {
+	percent := func(did string) int { return cfg.Gate.Percent(syntax.DID(did)) }
+	if s.byDID, err = newLimiter(cfg.Rates.DID, func(did string) string { return did }, percent); err != nil {
 		return nil, err
 	}
 	s.handlers.byIP, s.handlers.byDID, s.handlers.openings = s.byIP, s.byDID, newOpenings()

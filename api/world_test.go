@@ -177,14 +177,19 @@ func (w *world) boot() *api.Server {
 	if w.now == nil {
 		w.now = time.Now
 	}
-	w.quotas = quota.New(w.db, w.limits, log, quota.WithClock(w.now), quota.OnUse(metrics.QuotaUsed))
+	options := []quota.Option{quota.WithClock(w.now), quota.OnUse(metrics.QuotaUsed)}
+	gate := w.newGate()
+	if gate != nil {
+		options = append(options, quota.ScaledBy(gate.Percent))
+	}
+	w.quotas = quota.New(w.db, w.limits, log, options...)
 	writes := idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys))
 	server, err := api.New(api.Config{
 		Attachments: w.newAttachments(writes, log),
 		Heads:       w.newHeads(log),
 		Signals:     w.signals,
 		Quotas:      w.quotas,
-		Gate:        w.newGate(),
+		Gate:        gate,
 		Erasures:    erasure.NewStore(accounts.NewStore(0)),
 		Served:      w.served.add,
 		Answered:    w.answered(log),

@@ -28,7 +28,7 @@ var messagesSQL string
 // the operators did something and why is not either. A name stands in cursors: it stays.
 var parts = []part{
 	{"accounts", []column{{"at", smallKey}}, `
-		SELECT 1, (to_jsonb(t) - 'blocked_by' - 'blocked_reason')::text FROM accounts t WHERE did = @did AND @at < 1 LIMIT @limit`},
+		SELECT 1, (to_jsonb(t) - 'blocked_by' - 'blocked_reason' - 'limited_by' - 'limited_reason')::text FROM accounts t WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"identity_keys", []column{{"at", smallKey}}, `
 		SELECT 1, to_jsonb(t)::text FROM identity_keys t WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"key_packages", []column{{"ref", bytesKey}}, `

@@ -66,15 +66,3 @@ func place(text string, other push.Place) push.Place {
 	}
 	return push.Place{At: when, ID: which}
 }
-
-// jobButton is a button that begins an action on a push job.
-type jobButton struct {
-	Method, Label string
-	Ref           string // of the job's DID
-	ID            uuid.UUID
-}
-
-// Job returns a button for a push job.
-func (r *Request) Job(method, label string, j push.ListedJob) jobButton {
-	return jobButton{Method: method, Label: label, Ref: r.Ref(j.DID), ID: j.ID}
-}

@@ -80,16 +80,3 @@ func idOr(text string, other uuid.UUID) uuid.UUID {
 	}
 	return id
 }
-
-// actButton is a button that begins an action with one parameter.
-type actButton struct{ Method, Label, Param, Value, About string }
-
-// Act returns a button for a convo or a report, which its id names.
-func (r *Request) Act(method, label, param string, id uuid.UUID) actButton {
-	return actButton{method, label, param, id.String(), id.String()}
-}
-
-// ActOn returns a button for an account.
-func (r *Request) ActOn(method, label string, did any) actButton {
-	return actButton{method, label, "did", r.Ref(did), r.DID(did)}
-}

@@ -43,7 +43,11 @@ func (r *Reaper) RunOnce(ctx context.Context) (ended int64, err error) {
 			if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.reason', 'its time was over', true)`); err != nil {
 				return err
 			}
-			return End(ctx, tx, d.Convo, d.Epoch)
+			_, err := End(ctx, tx, d.Convo, d.Epoch)
+			if errors.Is(err, messages.ErrConvoNotFound) {
+				return Forget(ctx, tx, d.Convo)
+			}
+			return err
 		})
 		if err != nil {
 			return ended, err
@@ -53,23 +57,28 @@ func (r *Reaper) RunOnce(ctx context.Context) (ended int64, err error) {
 	return ended, nil
 }
 
-// End ends a dispute, and tells the members. It changes nothing if the dispute has ended. It deletes
-// it if the convo is deleted.
-func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64) error {
+// ErrNotFound says that the commit of an epoch was never in dispute.
+var ErrNotFound = errors.New("no commit of this epoch was in dispute")
+
+// End ends a dispute, and tells the members. changed is false if it has ended before. What members
+// report stays, and an epoch is disputed once: so the same dispute does not begin again. Errors:
+// messages.ErrConvoNotFound, ErrNotFound.
+func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64) (changed bool, err error) {
 	c, err := lock(ctx, tx, convo)
-	if errors.Is(err, messages.ErrConvoNotFound) {
-		return Forget(ctx, tx, convo)
-	}
 	if err != nil {
-		return err
+		return false, err
 	}
+	var open bool
 	var committer syntax.DID
-	err = tx.QueryRow(ctx, `SELECT committer FROM disputes WHERE convo_id = $1 AND epoch = $2 AND state = 'open'`, convo, epoch).Scan(&committer)
+	err = tx.QueryRow(ctx, `SELECT state = 'open', committer FROM disputes WHERE convo_id = $1 AND epoch = $2`, convo, epoch).Scan(&open, &committer)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
+		return false, ErrNotFound
 	}
 	if err != nil {
-		return fmt.Errorf("read the dispute: %w", err)
+		return false, fmt.Errorf("read the dispute: %w", err)
 	}
-	return c.end(ctx, tx, epoch, committer)
+	if !open {
+		return false, nil
+	}
+	return true, c.end(ctx, tx, epoch, committer)
 }

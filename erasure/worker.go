@@ -100,6 +100,7 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 		failed = errors.Join(failed, err)
 		if !worked || ctx.Err() != nil {
 			return errors.Join(failed, w.cfg.Accounts.SweepErased(ctx, w.cfg.DB, batchRows),
+				w.cfg.Accounts.SweepLimits(ctx, w.cfg.DB, w.cfg.Now(), batchRows),
 				w.cfg.Jobs.sweepConfirmations(ctx, w.cfg.DB, batchRows))
 		}
 	}

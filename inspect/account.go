@@ -33,6 +33,11 @@ type AccountStatus struct {
 	BlockedBy     string
 	BlockedReason string
 	EraseAfter    *time.Time
+	LimitPercent  int        // an operator's limit; 0: none, or it has ended
+	LimitUntil    *time.Time // nil: it has no end
+	LimitedAt     *time.Time
+	LimitedBy     string
+	LimitedReason string
 }
 
 // Device is a device of an account, as far as the server knows it.
@@ -90,7 +95,10 @@ func ReadAccount(ctx context.Context, tx pgx.Tx, did string, limits quota.Limits
 
 func (a *Account) readStatus(ctx context.Context, tx pgx.Tx, did string) error {
 	status, err := first[AccountStatus](ctx, tx, `
-		SELECT status, status_at, blocked_at, coalesce(blocked_by, ''), coalesce(blocked_reason, ''), erase_after FROM accounts WHERE did = $1`, did)
+		SELECT status, status_at, blocked_at, coalesce(blocked_by, ''), coalesce(blocked_reason, ''), erase_after,
+			CASE WHEN limit_until <= now() THEN 0 ELSE coalesce(limit_percent, 0) END, limit_until, limited_at, coalesce(limited_by, ''),
+			coalesce(limited_reason, '')
+		FROM accounts WHERE did = $1`, did)
 	if status != nil {
 		a.Status = *status
 	}

@@ -118,7 +118,6 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		return nil, err
 	}
 	n.assembleMaintenance(cfg, addr, metrics, log)
-	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed))
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
 	if err := n.assembleEvents(cfg, log); err != nil {
@@ -127,6 +126,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 	if err := errors.Join(n.assembleGate(cfg, log), n.assembleRelay(cfg, log)); err != nil {
 		return nil, err
 	}
+	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed), quota.ScaledBy(n.gate.Percent))
 	erasures := n.assembleEraser(log)
 	if err := n.assembleAttachments(cfg, writes, log); err != nil {
 		return nil, err

@@ -386,10 +386,12 @@ func TestErasureKilled(t *testing.T) {
 	e.wantErased()
 }
 
-// An export has a line for each row that is held about the account, and nobody else's ciphertext.
+// An export has a line for each row that is held about the account, and nobody else's ciphertext. It has
+// a limit, and neither who has set it nor why.
 func TestAdminAccountExport(t *testing.T) {
 	t.Parallel()
 	e := newErased(t)
+	done[admin.Limited](e.world, "account", "limit", e.bob.did().String(), "50")
 	s := e.operate("account", "export", e.bob.did().String())
 	if err := s.wait(); err != nil {
 		t.Fatal(err)
@@ -405,6 +407,12 @@ func TestAdminAccountExport(t *testing.T) {
 		if sender, is := got.Data["sender_did"]; is && sender != e.bob.did().String() {
 			t.Errorf("a message of another: %s", line)
 		}
+		if table == "accounts" && (got.Data["limit_percent"] != 50.0 || got.Data["limited_by"] != nil || got.Data["limited_reason"] != nil) {
+			t.Errorf("the limit: %s", line)
+		}
+	}
+	if lines["accounts"] != 1 {
+		t.Errorf("%d rows of accounts", lines["accounts"])
 	}
 	found := e.found(e.bob)
 	delete(found, "public_groups") // the objects of a group are not the person's own

@@ -134,7 +134,8 @@ func TestInspectCallers(t *testing.T) {
 	launch(t, nil, "--database-url", database, "inspect", "push", "--by-caller").fails("by-caller")
 }
 
-// H10: inspect prints who has used most of which quota, by the limits that are set.
+// H10: inspect prints who has used most of which quota, by the limits that are set, and by those that an
+// operator has set for one account.
 func TestInspectQuotas(t *testing.T) {
 	t.Parallel()
 	database, _ := inspected(t, `
@@ -142,22 +143,25 @@ func TestInspectQuotas(t *testing.T) {
 		SELECT (now() AT TIME ZONE 'UTC')::date - age, subject, quota, n
 		FROM (VALUES
 			(0, 'did:plc:alicealice', 'messages-per-day', 47500), (0, 'did:plc:bobbobbob', 'messages-per-day', 500),
-			(0, 'did:plc:bobbobbob', 'convos-per-day', 500), (1, 'did:plc:alicealice', 'convos-per-day', 200),
+			(0, 'did:plc:bobbobbob', 'convos-per-day', 125), (1, 'did:plc:alicealice', 'convos-per-day', 200),
 			(0, 'ip:192.0.2.1', 'address-messages-per-day', 4000), (0, 'convo:0192f3a4-0000-7000-8000-000000000000', 'convo-bytes-per-day', 1024),
 			(0, 'did:plc:bobbobbob', 'records-per-day', 7)
-		) AS counted (age, subject, quota, n)`)
+		) AS counted (age, subject, quota, n);
+		INSERT INTO accounts (did, limit_percent, limit_until, limited_at, limited_by, limited_reason, version) VALUES
+			('did:plc:alicealice', 10, now() - interval '1 minute', now(), 'olga', 'floods', 1),
+			('did:plc:bobbobbob', 25, NULL, now(), 'olga', 'floods', 1)`)
 	today := time.Now().UTC().Format(time.DateOnly)
 	for args, want := range map[string][]string{
 		"quotas": {
 			"subject | quota | used | limit | share",
-			"did:plc:bobb… | convos-per-day | 500 | 500 | 100%",
+			"did:plc:bobb… | convos-per-day | 125 | 125 | 100%",
 			"did:plc:alic… | messages-per-day | 47500 | 50000 | 95%",
-			"did:plc:bobb… | messages-per-day | 500 | 50000 | 1%",
+			"did:plc:bobb… | messages-per-day | 500 | 12500 | 4%",
 			"ip:192.0.2.1 | address-messages-per-day | 4000 | 10000000 | 0%",
 			"convo:0192f3a4-0000-7000-8000-000000000000 | convo-bytes-per-day | 1024 | 4294967296 | 0%",
 			"did:plc:bobb… | records-per-day | 7 | - | -",
 		},
-		"quotas --top 1": {"subject | quota | used | limit | share", "did:plc:bobb… | convos-per-day | 500 | 500 | 100%"},
+		"quotas --top 1": {"subject | quota | used | limit | share", "did:plc:bobb… | convos-per-day | 125 | 125 | 100%"},
 		"quotas --did did:plc:alicealice": {
 			"subject | quota | used | limit | share", "did:plc:alicealice | messages-per-day | 47500 | 50000 | 95%",
 		},

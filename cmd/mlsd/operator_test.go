@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -139,6 +140,64 @@ func TestAdminAccountBlock(t *testing.T) {
 	w.wantSound()
 }
 
+// An operator limits an account on all nodes, looks at the limit, and takes it back.
+func TestAdminAccountLimit(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	another := boot(t, nil, w.flags("--database-url", database)...)
+	alice := w.user()
+	did := alice.did().String()
+	nodes := []string{w.public, another.public}
+	wantSize := func(size string) {
+		t.Helper()
+		for _, public := range nodes {
+			w.use(w.admin, public)
+			eventually(t, "a bucket has "+size+" units on "+public, func() bool {
+				return alice.query(mlsapi.NSIDGetConvos).must().header.Get("RateLimit-Limit") == size
+			})
+		}
+	}
+	wantSize("400")
+	begun := time.Now()
+	got := done[admin.Limited](w, "account", "limit", did, "10", "--for", "7d")
+	if got.Percent != 10 || got.Until == nil || got.Until.Sub(begun).Round(time.Hour) != 7*24*time.Hour {
+		t.Errorf("limited: %+v", got)
+	}
+	wantSize("40")
+	shown := done[admin.Account](w, "account", "show", did).Limit
+	want := &admin.AccountLimit{Percent: 10, Until: got.Until, Operator: "olga", Reason: "ticket 7"}
+	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(admin.AccountLimit{}, "At")); diff != "" || shown.At.Before(begun.Add(-time.Minute)) {
+		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+	if got := done[admin.Limited](w, "account", "limit", did, "1000"); got.Percent != 1000 || got.Until != nil {
+		t.Errorf("limited without an end: %+v", got)
+	}
+	wantSize("4000")
+	for range 2 {
+		if got := done[admin.Limited](w, "account", "limit", did, "100"); got.Percent != 100 || got.Until != nil {
+			t.Errorf("taken back: %+v", got)
+		}
+	}
+	wantSize("400")
+	if l := done[admin.Account](w, "account", "show", did).Limit; l != nil {
+		t.Errorf("still shown: %+v", l)
+	}
+	for _, refused := range [][]string{
+		{did, "0", "from 1 to 1000"}, {did, "1001", "from 1 to 1000"}, {did, "ten", "from 1 to 1000"}, {did, "10%", "from 1 to 1000"},
+		{did, "10", "--for", "soon", "want a duration"}, {did, "10", "--for", "-1h", "a second at least"}, {did, "100", "--for", "1h", "no limit"}, {"alice", "10", "did"},
+	} {
+		args, want := refused[:len(refused)-1], refused[len(refused)-1]
+		w.operate(append([]string{"account", "limit"}, args...)...).fails("InvalidRequest", want)
+	}
+	recorded := actions(t, database, did)
+	wantActions(t, recorded[:4],
+		operatorAction{Action: "account.limit", Subject: did + " 10 7d", Outcome: "done"},
+		operatorAction{Action: "account.limit", Subject: did + " 1000", Outcome: "done"},
+		operatorAction{Action: "account.limit", Subject: did + " 100", Outcome: "done"},
+		operatorAction{Action: "account.limit", Subject: did + " 100", Outcome: "done"})
+	w.wantSound()
+}
+
 func TestAdminKeyPackagesWithdraw(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)
@@ -200,6 +259,50 @@ func TestAdminDeviceRevoke(t *testing.T) {
 	wantActions(t, actions(t, database),
 		operatorAction{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"},
 		operatorAction{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"})
+	w.wantSound()
+}
+
+// An operator ends a dispute once. The members learn of it.
+func TestAdminDisputeEnd(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	events := alice.stream()
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(t.Context(), `
+		INSERT INTO disputes VALUES ($1, 1, $2, 'open', 2, 2, now(), now() + interval '9 minutes')`, c.id, bob.did()); err != nil {
+		t.Fatal(err)
+	}
+	unknown := uuid.NewString()
+	w.operate("dispute", "end", c.id, "2").fails("DisputeNotFound", "never in dispute")
+	w.operate("dispute", "end", c.id, "one").fails("InvalidRequest", "epoch must be a whole number")
+	w.operate("dispute", "end", unknown, "1").fails("ConvoNotFound")
+	got := done[admin.DisputeEnded](w, "dispute", "end", c.id, "1")
+	if !got.Changed || got.Convo.String() != c.id || got.Epoch != 1 || !strings.Contains(got.Note, "not disputed again") {
+		t.Errorf("ended: %+v", got)
+	}
+	awaitLine(t, events, `"change":"ended"`)
+	if again := done[admin.DisputeEnded](w, "dispute", "end", c.id, "1"); again.Changed {
+		t.Errorf("ended again: %+v", again)
+	}
+	if found := lookJSON[disputesReport](t, database, "disputes", c.id).Disputes; len(found) != 1 || found[0].State != "ended" {
+		t.Errorf("inspected: %+v", found)
+	}
+	counted := lookJSON[auditReport](t, database, "audit").Transitions
+	if want := (transitionCount{"dispute", "open", "ended", "admin dispute.end", 1}); !slices.Contains(counted, want) {
+		t.Errorf("the audit log lacks %+v: %+v", want, counted)
+	}
+	wantActions(t, actions(t, database),
+		operatorAction{Action: "dispute.end", Subject: c.id + " 2", Outcome: "refused: DisputeNotFound"},
+		operatorAction{Action: "dispute.end", Subject: c.id + " one", Outcome: "refused: InvalidRequest"},
+		operatorAction{Action: "dispute.end", Subject: unknown + " 1", Outcome: "refused: ConvoNotFound"},
+		operatorAction{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"},
+		operatorAction{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"})
 	w.wantSound()
 }
 

@@ -279,7 +279,13 @@ func (u *user) stream() *bufio.Reader {
 // awaitMessage reads a stream up to an event of a message.
 func awaitMessage(t *testing.T, stream *bufio.Reader) {
 	t.Helper()
-	for line := ""; !strings.Contains(line, "messageEvent"); {
+	awaitLine(t, stream, "messageEvent")
+}
+
+// awaitLine reads a stream up to a line that has a text.
+func awaitLine(t *testing.T, stream *bufio.Reader, text string) {
+	t.Helper()
+	for line := ""; !strings.Contains(line, text); {
 		var err error
 		if line, err = stream.ReadString('\n'); err != nil {
 			t.Fatalf("a stream ended: %v", err)

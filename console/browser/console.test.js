@@ -149,7 +149,9 @@ const methods = [
   ["account show", did, "status"],
   ["account block", did, "blocked"],
   ["account unblock", did, "blocked"],
+  ["account limit", { ...did, "Per cent of what others have": "10", "How long, such as": "7d" }, "percent"],
   ["device revoke", device, "keyPackagesWithdrawn"],
+  ["dispute end", { ...convo, "The epoch that the disputed commit created.": "8" }, "There is no convo"],
   ["keypackages withdraw", did, "keyPackagesWithdrawn"],
   ["account erase", did, "begun"],
   ["erasure show", { "What account erase answered.": crypto.randomUUID() }, "There is no erasure"],
@@ -213,6 +215,42 @@ test("a report is closed, its convo too, and somebody blocked", async () => {
     }
     await page.goto(server.admin + "/reports")
     await page.getByRole("region", { name: "Closed reports" }).getByRole("row").filter({ hasText: "threats" }).waitFor()
+  })
+})
+
+test("an account is limited, and the limit taken back", async () => {
+  await visit({}, async (page) => {
+    const account = pages.find(({ name }) => name === "account")
+    const path = await account.find(page)
+    await page.goto(server.admin + path)
+    await page.getByLabel("Per cent of the rate").fill("25")
+    await page.getByLabel("For how long").fill("12h")
+    await page.keyboard.press("Enter")
+    await usable(page, "confirm-account-limit")
+    await confirm(page)
+    await page.getByText("until").first().waitFor()
+    await page.goto(server.admin + path)
+    await page.getByText("limited the account to 25 %").waitFor()
+    await page.getByRole("button", { name: "Take the limit back" }).click()
+    await confirm(page)
+    await page.getByText("percent").first().waitFor()
+    await page.goto(server.admin + path)
+    assert.equal(await page.getByText("limited the account").count(), 0)
+  })
+})
+
+test("a dispute is ended", async () => {
+  await visit({}, async (page) => {
+    const convo = pages.find(({ name }) => name === "convo")
+    const path = await convo.find(page)
+    await page.goto(server.admin + path)
+    await page.getByRole("button", { name: "End the dispute" }).press("Enter")
+    await usable(page, "confirm-dispute-end")
+    await confirm(page)
+    await page.getByText("it is not disputed again").waitFor()
+    await page.goto(server.admin + path)
+    await page.getByText("was in dispute").waitFor()
+    assert.equal(await page.getByRole("button", { name: "End the dispute" }).count(), 0)
   })
 })
 

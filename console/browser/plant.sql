@@ -27,3 +27,10 @@ SELECT ('00000000-0000-7000-8000-00000000000' || r.n)::uuid, coalesce(c.id, gen_
 	CASE WHEN r.reason = 'spam' THEN 'olga' END, CASE WHEN r.reason = 'spam' THEN '<script>alert(1)</script> was warned by did:plc:ewvi7nxzyoun6zhxrhs64oiz' END
 FROM (VALUES (1, 'harassment'), (2, 'threats'), (3, 'fraud'), (4, 'spam')) AS r (n, reason)
 LEFT JOIN (SELECT id, creator_did, row_number() OVER (ORDER BY id) AS n FROM convos WHERE closed_at IS NULL) AS c ON c.n = r.n AND r.n <> 3;
+
+-- A dispute of the newest commit of each convo, and a limit on each member.
+INSERT INTO disputes (convo_id, epoch, committer, state, voices, reports, began_at, ends_at)
+SELECT id, epoch, creator_did, 'open', 5, 2, now() - interval '2 min', now() + interval '1 day' FROM convos WHERE epoch > 0;
+INSERT INTO accounts (did, limit_percent, limit_until, limited_at, limited_by, limited_reason, version)
+SELECT DISTINCT did, 10, now() + interval '7 days', now(), 'olga', '<script>alert(1)</script> floods the convos of did:plc:ewvi7nxzyoun6zhxrhs64oiz', 0 FROM members
+ON CONFLICT DO NOTHING;

@@ -865,6 +865,14 @@ var mutants = []mutant{
 		{"accounts/set_status.sql", `excluded.status_seq > a.status_seq OR`, `excluded.status_seq <> 0 OR`}}},
 	{"an account that came back is erased", "accounts.TestErasureIsDueAfterADelay", []edit{
 		{"accounts/set_status.sql", `ELSE excluded.erase_after END`, `ELSE coalesce(excluded.erase_after, a.erase_after) END`}}},
+	{"a limit has no end", "accounts.TestLimitEnds", []edit{
+		{"accounts.Gate.Percent", `|| l.until != nil && !g.cfg.Now().Before(*l.until)`, ``}}},
+	{"a node does not follow limits", "accounts.TestLimitOfTwoNodes", []edit{
+		{"accounts.Gate.apply", `g.version, g.limited = version, limited`, `g.version = version`}}},
+	{"a changed limit leaves the bucket as it is", "TestLimitedAccount", []edit{
+		{"api.limiter.bucket", `if ok && known.percent == percent {`, `if ok {`}}},
+	{"a limited account holds back counts of others' size", "internal/quota.TestScaledLimitHoldsBackLess", []edit{
+		{"internal/quota.Counter.many", `c.limit(k, a, Resource(r))`, `c.limits[k][r]`}}},
 	{"an empty list admits nobody", "accounts.TestBrokenAllowlist", []edit{
 		{"accounts.parseList", `len(dids) == 0`, `dids == nil`}}},
 	{"two nodes follow", "internal/relay.TestOneNodeFollows", []edit{
@@ -1085,6 +1093,9 @@ var mutants = []mutant{
 	}},
 	{"each dispute has ten minutes of its own", "TestTwoLiarsCannotHoldAConvo", []edit{
 		{"disputes.beginDispute", `clock_timestamp() + $6::interval - spent FROM past`, `clock_timestamp() + $6::interval FROM past`},
+	}},
+	{"a dispute ends twice", "TestOperatorEndsADispute", []edit{
+		{"disputes.End", `if !open {`, `if !open && committer == "" {`},
 	}},
 	{"helpers replace the GroupInfo", "TestHelpersDoNotReplaceTheGroupInfo", []edit{
 		{"disputes.EpochOutcome.compare", `agreeing := voices(true)`, `agreeing := out.Agreeing`},

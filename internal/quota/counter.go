@@ -59,9 +59,10 @@ func (c *count) used() int64 { return c.written.Load() + c.fresh.Load() }
 
 // account is what one subject has used.
 type account struct {
-	counts [resources]count
-	active atomic.Bool  // since the last flush
-	since  atomic.Int64 // Unix time in seconds of the first count that is not written; 0: none
+	counts  [resources]count
+	percent atomic.Int32 // of the limits, when the subject last called
+	active  atomic.Bool  // since the last flush
+	since   atomic.Int64 // Unix time in seconds of the first count that is not written; 0: none
 }
 
 // take counts n of r, or refuses if the limit would be exceeded. Two calls at once that exceed the
@@ -116,6 +117,7 @@ type Counter struct {
 	log     *slog.Logger
 	now     func() time.Time
 	use     func(quota string, share float64)
+	percent func(did syntax.DID) int
 	limits  [kinds][resources]int64
 	names   [kinds][resources]string
 	open    int64 // limit of open invitations
@@ -145,10 +147,16 @@ func WithAccounts(n int) Option { return func(c *Counter) { c.most = max(n/shard
 // of it.
 func OnUse(f func(quota string, share float64)) Option { return func(c *Counter) { c.use = f } }
 
+// ScaledBy makes the limits of a DID percent(did) per cent of the limits of the others.
+func ScaledBy(percent func(did syntax.DID) int) Option {
+	return func(c *Counter) { c.percent = percent }
+}
+
 // New returns a counter on db.
 func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *Counter {
 	c := &Counter{
-		db: db, log: log, now: time.Now, use: func(string, float64) {}, names: storedNames(), open: limits[OpenInvitations], reports: limits[ReportBytes],
+		db: db, log: log, now: time.Now, use: func(string, float64) {}, percent: func(syntax.DID) int { return 100 },
+		names: storedNames(), open: limits[OpenInvitations], reports: limits[ReportBytes],
 		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: make(chan struct{}, 1),
 	}
 	for k := range c.limits {
@@ -181,10 +189,28 @@ func (c *Counter) Open(ctx context.Context, did syntax.DID, address string) (*Sp
 			missing = append(missing, who)
 		}
 	}
-	if len(missing) == 0 {
-		return s, nil
+	if len(missing) > 0 {
+		if err := c.remember(ctx, s, both[:], missing); err != nil {
+			return nil, err
+		}
 	}
-	return s, c.remember(ctx, s, both[:], missing)
+	s.accounts[didSubject].setPercent(c.percent(did))
+	return s, nil
+}
+
+// setPercent sets the percentage of the limits that the subject has.
+func (a *account) setPercent(percent int) {
+	if p := int32(percent); a.percent.Load() != p {
+		a.percent.Store(p)
+	}
+}
+
+// limit is the limit of an account for a resource; 0: none.
+func (c *Counter) limit(k subjectKind, a *account, r Resource) int64 {
+	if k != didSubject {
+		return c.limits[k][r]
+	}
+	return Scaled(c.limits[k][r], int(a.percent.Load()))
 }
 
 // openAttempts is how often remember makes the accounts of a request, if one gives way for another.
@@ -237,6 +263,7 @@ func (c *Counter) find(who subject) *account {
 // them first, so that no count is lost for want of memory.
 func (c *Counter) add(ctx context.Context, s *Spending, who subject, sums map[row]int64) (*account, error) {
 	a := &account{}
+	a.percent.Store(100)
 	a.active.Store(true)
 	for r, name := range c.names[who.kind] {
 		if name != "" {
@@ -310,7 +337,7 @@ func (c *Counter) evict(sh *shard, spared []*account) bool {
 // usedUp reports whether the subject has used up a quota.
 func (c *Counter) usedUp(k subjectKind, a *account) bool {
 	for r := range a.counts {
-		if limit := c.limits[k][r]; limit != 0 && a.counts[r].used() >= limit {
+		if limit := c.limit(k, a, Resource(r)); limit != 0 && a.counts[r].used() >= limit {
 			return true
 		}
 	}

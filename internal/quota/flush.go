@@ -112,7 +112,7 @@ func (c *Counter) collect(now time.Time, all bool) (writes []pending, reads []kn
 // many reports whether the subject's counts are too large to wait.
 func (c *Counter) many(k subjectKind, a *account) bool {
 	for r := range a.counts {
-		if limit := c.limits[k][r]; limit != 0 && a.counts[r].fresh.Load() >= max(limit/100, 1) {
+		if limit := c.limit(k, a, Resource(r)); limit != 0 && a.counts[r].fresh.Load() >= max(limit/100, 1) {
 			return true
 		}
 	}
@@ -224,7 +224,7 @@ func (c *Counter) settle(today int64) {
 				continue
 			}
 			for r, name := range c.names[who.kind] {
-				if limit := c.limits[who.kind][r]; limit != 0 {
+				if limit := c.limit(who.kind, a, Resource(r)); limit != 0 {
 					highest[name] = max(highest[name], float64(a.counts[r].used())/float64(limit))
 				}
 			}

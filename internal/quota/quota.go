@@ -97,6 +97,18 @@ func (l Limits) ofAddress(limit int64) int64 {
 	return limit * share
 }
 
+// Scaled is percent per cent of a limit, 1 at least. 0, which is no limit, stays so.
+func Scaled(limit int64, percent int) int64 {
+	p := int64(percent)
+	switch {
+	case limit == 0 || p == 100:
+		return limit
+	case limit/100 >= math.MaxInt64/p:
+		return math.MaxInt64
+	}
+	return max(limit/100*p+limit%100*p/100, 1)
+}
+
 // ByDay returns the limits of all quotas that are counted by day, under the names with which they
 // are stored. Those without a limit are missing.
 func (l Limits) ByDay() Limits {

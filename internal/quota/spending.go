@@ -53,7 +53,7 @@ func (s *Spending) takeBoth(cost Cost) error {
 func (s *Spending) take(k subjectKind, cost Cost) error {
 	a, limit := s.accounts[k], int64(0)
 	if a != nil {
-		limit = s.c.limits[k][cost.Of]
+		limit = s.c.limit(k, a, cost.Of)
 	}
 	if limit == 0 || cost.N == 0 {
 		return nil

@@ -1,0 +1,123 @@
+package accounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// Whole is the percentage of an account without a limit.
+	Whole = 100
+	// MostPercent is the highest percentage that an operator can give an account.
+	MostPercent = 1000
+	// maxLimited is how many accounts can have a limit: every node remembers them all.
+	maxLimited = 10_000
+)
+
+// ErrTooManyLimited refuses the limit of an account when as many have one as may.
+var ErrTooManyLimited = fmt.Errorf("%d accounts have a limit already", maxLimited)
+
+// Limit is an operator's limit on an account. It scales the account's rate of requests and its daily
+// quotas.
+type Limit struct {
+	Percent int // of what other accounts have: from 1 to MostPercent
+	// Until is when it ends. nil: when it is taken back.
+	Until  *time.Time
+	At     time.Time
+	By     string // the operator
+	Reason string
+}
+
+// Limit gives an account a limit, in place of the one that it has. Every node applies it within a
+// second of the commit. lasts is how long; 0: until it is taken back. It returns the end. Error:
+// ErrTooManyLimited.
+func (s *Store) Limit(ctx context.Context, db DB, did syntax.DID, percent int, lasts time.Duration, operator, reason string) (until *time.Time, err error) {
+	err = db.QueryRow(ctx, `
+		WITH clock AS (
+			UPDATE account_clock SET version = version + 1 RETURNING version
+		)
+		INSERT INTO accounts (did, limit_percent, limit_until, limited_at, limited_by, limited_reason, version)
+		SELECT $1, $2, clock_timestamp() + nullif($3::interval, '0'), clock_timestamp(), $4, $5, version
+		FROM clock WHERE (SELECT count(*) FROM accounts WHERE limit_percent IS NOT NULL AND did <> $1) < $6
+		ON CONFLICT (did) DO UPDATE SET limit_percent = excluded.limit_percent, limit_until = excluded.limit_until,
+			limited_at = excluded.limited_at, limited_by = excluded.limited_by, limited_reason = excluded.limited_reason, version = excluded.version
+		RETURNING limit_until`, did, percent, lasts, operator, reason, maxLimited).Scan(&until)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, ErrTooManyLimited
+	}
+	if err != nil {
+		return nil, fmt.Errorf("limit an account: %w", err)
+	}
+	return until, nil
+}
+
+// Unlimit takes a limit back. was says that there was one.
+func (s *Store) Unlimit(ctx context.Context, db DB, did syntax.DID) (was bool, err error) {
+	tag, err := db.Exec(ctx, `
+		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
+		UPDATE accounts
+		SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
+		FROM clock WHERE did = $1 AND limit_percent IS NOT NULL`, did)
+	if err != nil {
+		return false, fmt.Errorf("take the limit of an account back: %w", err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// SweepLimits forgets up to limit limits that have ended. No node applies them any more.
+func (s *Store) SweepLimits(ctx context.Context, db DB, now time.Time, limit int) error {
+	_, err := db.Exec(ctx, `
+		WITH ended AS MATERIALIZED (
+			SELECT did FROM accounts WHERE limit_percent IS NOT NULL AND limit_until <= $1 LIMIT $2
+		), clock AS (
+			UPDATE account_clock SET version = version + 1 WHERE EXISTS (SELECT FROM ended) RETURNING version
+		)
+		UPDATE accounts a
+		SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
+		FROM clock WHERE did IN (SELECT did FROM ended) AND limit_until <= $1`, now, limit)
+	if err != nil {
+		return fmt.Errorf("sweep the limits of accounts: %w", err)
+	}
+	return nil
+}
+
+// limit is a limit as a gate remembers it.
+type limit struct {
+	percent int
+	until   *time.Time // nil: it has no end
+}
+
+// Percent is the percentage of its rate of requests and of its daily quotas that an account has now:
+// Whole, unless an operator has set another.
+func (g *Gate) Percent(did syntax.DID) int {
+	g.mu.RLock()
+	l, limited := g.limited[did]
+	g.mu.RUnlock()
+	if !limited || l.until != nil && !g.cfg.Now().Before(*l.until) {
+		return Whole
+	}
+	return l.percent
+}
+
+// readLimited reads all limits: they are few, so that each change of an account can read them again.
+func (g *Gate) readLimited(ctx context.Context) (map[syntax.DID]limit, error) {
+	limited := map[syntax.DID]limit{}
+	var did syntax.DID
+	var l limit
+	rows, err := g.cfg.DB.Query(ctx, `SELECT did, limit_percent, limit_until FROM accounts WHERE limit_percent IS NOT NULL`)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&did, &l.percent, &l.until}, func() error {
+			limited[did] = l
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the limits of accounts: %w", err)
+	}
+	return limited, nil
+}
