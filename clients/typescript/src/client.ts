@@ -458,7 +458,7 @@ export class Client {
     this.later(this.recovery.start(convo))
   }
 
-  // later says what becomes of a step that nobody waits for. Who is not a member any more has nothing to do.
+  // later tells the app if a step fails that nobody waits for. To be no member any more is no failure.
   private later(done: Promise<void>): void {
     done.catch((err: unknown) => {
       if (!this.closing.signal.aborted && errorName(err) !== "NotMember") this.events.onFailure?.(err)

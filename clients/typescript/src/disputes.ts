@@ -37,7 +37,7 @@ export interface Position {
 }
 
 /** The epoch that a device is in. */
-interface Place {
+interface Present {
   readonly epoch: number
   readonly authenticatorHash: Uint8Array
   readonly state: Uint8Array
@@ -46,7 +46,7 @@ interface Place {
 /** What disputes call. */
 export interface DisputesHandler {
   onDispute(convo: string, dispute: Dispute): void
-  /** Reads the log. It does not throw if the device is stuck. */
+  /** Reads the log. It does not throw if the device is stuck or the person is not a member any more. */
   sync(convo: string): Promise<void>
 }
 
@@ -82,16 +82,16 @@ export class Disputes {
    * member reports another group: then call {@link compare}.
    */
   async moveCursor(convoId: string, position: Position): Promise<boolean> {
-    const place = await this.place(convoId)
-    const news = place !== undefined && this.reported.get(convoId) !== place.epoch
+    const present = await this.present(convoId)
+    const news = present !== undefined && this.reported.get(convoId) !== present.epoch
     const { forked } = await this.core.api.procedure(mls.updateCursor.main, {
-      convoId, ...position, ...(news && { epoch: place.epoch, authenticatorHash: place.authenticatorHash }),
+      convoId, ...position, ...(news && { epoch: present.epoch, authenticatorHash: present.authenticatorHash }),
     })
-    if (news) this.reported.set(convoId, place.epoch)
+    if (news) this.reported.set(convoId, present.epoch)
     return forked === true
   }
 
-  /** Reports the device's epoch with {@link report}, and comes back if it is in the smaller part of a fork. */
+  /** Reports the device's epoch, and brings the device back if it is in the smaller part of a fork. */
   async compare(convo: string): Promise<void> {
     await once(this.comparing, convo, () => this.report(convo))
     if (isStuck(await this.log.thread(convo))) await this.comeBack(convo)
@@ -141,15 +141,15 @@ export class Disputes {
   private async report(convoId: string): Promise<void> {
     const { clock, did, mls: library } = this.core
     for (let bound = firstBound; ; bound = Math.min(2 * bound, mostBound)) {
-      const place = await this.place(convoId)
-      if (place === undefined) return
-      const { state, ...reported } = place
+      const present = await this.present(convoId)
+      if (present === undefined) return
+      const { state, ...reported } = present
       try {
         const { agreeing = 0, differing = 0, disputed, committer } = await this.reportEpoch(convoId, reported)
-        if (differing > agreeing) return await this.leaveFork(convoId, place)
+        if (differing > agreeing) return await this.leaveFork(convoId, present)
         if (!disputed || committer === undefined || committer === did) return
         await clock.sleep(clock.random() * bound, this.signal)
-        if (!(await this.lacksGroupInfo(convoId, committer, place.epoch))) return
+        if (!(await this.lacksGroupInfo(convoId, committer, present.epoch))) return
         const { groupInfoStored } = await this.reportEpoch(convoId, { ...reported, groupInfo: await library.groupInfo(state) })
         if (groupInfoStored) return
       } catch (err) {
@@ -172,15 +172,16 @@ export class Disputes {
       const info = this.core.mls.infoOf(groupInfo)
       return didOf(info.signer) === committer && info.epoch === epoch
     } catch (err) {
-      if (err instanceof XrpcError && err.error !== "GroupInfoNotFound" || this.signal.aborted) throw err
+      const missing = errorName(err) === "GroupInfoNotFound"
+      if ((err instanceof XrpcError && !missing) || this.signal.aborted) throw err
       return true // there is none, or it is not one
     }
   }
 
-  private leaveFork(convo: string, { epoch }: Place): Promise<void> {
+  private leaveFork(convo: string, { epoch }: Present): Promise<void> {
     return this.change(convo, async (thread) => {
-      const place = await this.place(convo)
-      return place?.epoch === epoch ? { ...thread, stuck: true } : thread
+      const present = await this.present(convo)
+      return present?.epoch === epoch ? { ...thread, stuck: true } : thread
     })
   }
 
@@ -191,8 +192,8 @@ export class Disputes {
     })
   }
 
-  // place returns the epoch that the device is in, and nothing if it is not in the group.
-  private async place(convo: string): Promise<Place | undefined> {
+  // present returns the epoch that the device is in, and nothing if it is not in the group.
+  private async present(convo: string): Promise<Present | undefined> {
     const thread = await this.log.thread(convo)
     const state = await this.core.store.read(names.group(convo))
     if (thread === undefined || thread.stuck || thread.lost || thread.left || state === undefined) return undefined

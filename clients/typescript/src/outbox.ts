@@ -54,10 +54,11 @@ export type Plan =
 
 /**
  * Makes the requests of an outbox. `seal`, `done`, `unseal` and `refused` run with the lock of the
- * write's queue, and their changes are stored in one step with the write's new state.
+ * write's queue, and their changes are stored in one step with the write's new state. Only a `seal`
+ * that {@link waits} runs without the lock.
  */
 export interface Writer {
-  /** Reports whether `seal` waits for others. Then it runs without the lock. */
+  /** Reports whether `seal` waits for other members. */
   waits?(write: Write): boolean
   /** Reports whether a write is a commit: it waits for the end of a dispute. */
   commits?(write: Write): boolean
