@@ -5,16 +5,18 @@ import { hex } from "./bytes.js"
 import { type Clock, systemClock } from "./clock.js"
 import type { Core, Did, Envelope } from "./core.js"
 import { idLength, usualEnvelope } from "./envelope.js"
-import { OutOfStepError, verdictOf, XrpcError } from "./errors.js"
+import { type Dispute, Disputes, type Position } from "./disputes.js"
+import { errorName, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
 import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
+import { ExternalCommits } from "./external-commits.js"
 import type { LexValue } from "./json.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
 import { Locks } from "./locks.js"
 import { Log } from "./log.js"
 import type { Group, Mls } from "./mls.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
-import { type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
+import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
 import { type Changes, get, getAll, type Store } from "./store.js"
 import type { Transport } from "./transport.js"
@@ -42,6 +44,11 @@ export interface ClientEvents extends OutboxEvents {
    * person again.
    */
   onWelcomeLost?(convo: string, err: Error): void
+  /**
+   * Members cannot process a commit, or the group is split: docs/clients/DISPUTES.md. The client does
+   * what is needed by itself. An app shows it, with the committer's name.
+   */
+  onDispute?(convo: string, dispute: Dispute): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
   /**
@@ -95,6 +102,7 @@ export interface Sending {
 export class Client {
   private stream: EventStream | undefined
   private readonly signals: Signals
+  private readonly disputes: Disputes
 
   private constructor(
     private readonly core: Core,
@@ -109,6 +117,10 @@ export class Client {
     private readonly closing: AbortController,
   ) {
     this.signals = new Signals(core)
+    this.disputes = new Disputes(core, log, outbox, closing.signal, {
+      onDispute: (convo, dispute) => events.onDispute?.(convo, dispute),
+      sync: (convo) => this.syncUnlessGone(convo),
+    })
   }
 
   /** Opens the client of a device. It goes on with what an earlier life has not finished. */
@@ -119,7 +131,7 @@ export class Client {
     const api = new Api(transport, clock, closing.signal)
     const core: Core = { did, store, api, mls: library, clock, locks, envelope }
     const log = new Log(core, (convo, items) => events.onItems?.(convo, items))
-    const writer = new ClientWriter({ ...core, log })
+    const writer = new ClientWriter({ ...core, log, externalCommits: new ExternalCommits(core, closing.signal) })
     let client: Client | undefined
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const outbox = await Outbox.open({ store, transport, writer, locks, clock, events: { ...events, onLost } })
@@ -134,7 +146,8 @@ export class Client {
   private async begin(): Promise<void> {
     this.outbox.resume()
     for (const thread of await this.convos()) {
-      if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
+      if (isStuck(thread)) this.later(this.disputes.comeBack(thread.convoId))
+      else if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
     }
   }
 
@@ -261,12 +274,16 @@ export class Client {
 
   /** Tells the server that this person has read a convo up to a seq. */
   async markRead(convo: string, seq: number): Promise<void> {
-    await this.core.api.procedure(mls.updateCursor.main, { convoId: convo, seq })
+    await this.moveCursor(convo, { seq })
   }
 
   /** Tells the server that this device has got a convo's log up to a seq. */
   async markDelivered(convo: string, seq: number): Promise<void> {
-    await this.core.api.procedure(mls.updateCursor.main, { convoId: convo, seq: 0, delivered: seq })
+    await this.moveCursor(convo, { seq: 0, delivered: seq })
+  }
+
+  private async moveCursor(convo: string, position: Position): Promise<void> {
+    if (await this.disputes.moveCursor(convo, position)) this.later(this.disputes.compare(convo))
   }
 
   // Signals and cursors
@@ -385,6 +402,10 @@ export class Client {
       case "welcomeEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(event.body.convoId, event.body.keyPackageRef)
         break
+      case "disputeEvent":
+        await this.reach(event.body.convoId, event.body.seq)
+        this.later(this.disputes.take(event.body))
+        break
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
         break
@@ -432,15 +453,25 @@ export class Client {
 
   private lost(queue: string, err: Error): void {
     const convo = lockOf(queue)
+    if (err instanceof StuckError) return this.later(this.disputes.comeBack(convo))
     this.events.onLost?.(convo, err)
-    this.recovery.start(convo).catch((failed: unknown) => {
-      if (!this.closing.signal.aborted) this.events.onFailure?.(failed)
+    this.later(this.recovery.start(convo))
+  }
+
+  // later tells the app if a step fails that nobody waits for. To be no member any more is no failure.
+  private later(done: Promise<void>): void {
+    done.catch((err: unknown) => {
+      if (!this.closing.signal.aborted && errorName(err) !== "NotMember") this.events.onFailure?.(err)
     })
   }
 
-  /** Makes good what the server has lost of a convo: docs/RECOVERY.md. The client does it by itself. */
-  recover(convo: string): Promise<void> {
-    return this.recovery.start(convo)
+  /**
+   * Makes good what the server has lost of a convo (docs/RECOVERY.md), or comes back from a commit that
+   * could not be processed (docs/clients/DISPUTES.md). The client does it by itself.
+   */
+  async recover(convo: string): Promise<void> {
+    if (isStuck(await this.log.thread(convo))) await this.disputes.comeBack(convo)
+    else await this.recovery.start(convo)
   }
 
   private async write(queue: string, kind: string, content: object): Promise<LexValue> {

@@ -24,7 +24,12 @@ export class NoAnswerError extends Error {
 
 /** The log goes another way than this device's group: docs/RECOVERY.md. */
 export class OutOfStepError extends Error {
-  override readonly name = "OutOfStepError"
+  override readonly name: string = "OutOfStepError"
+}
+
+/** A commit could not be processed, or the group is split: docs/clients/DISPUTES.md. */
+export class StuckError extends OutOfStepError {
+  override readonly name = "StuckError"
 }
 
 /** The name of the error that a service answered, or `""`. */
@@ -40,11 +45,12 @@ export function errorName(err: unknown): string {
  * | `again` | it sends the same bytes again under the same key, after a while |
  * | `later` | the same, not before the time that the answer names |
  * | `stale` | the epoch is over: it reads the log, and makes the write anew under a new key |
- * | `lost` | the server is behind this device. It has lost writes: docs/RECOVERY.md |
+ * | `lost` | the server is behind this device, and has lost writes: docs/RECOVERY.md. Or the device is stuck |
+ * | `disputed` | the commit is not accepted while another one is in dispute: it is made anew after that |
  * | `stop` | the account may not use the service now: it stops everything, and keeps everything |
  * | `refused` | to repeat it does not help |
  */
-export type Verdict = "again" | "later" | "stale" | "lost" | "stop" | "refused"
+export type Verdict = "again" | "later" | "stale" | "lost" | "disputed" | "stop" | "refused"
 
 /** One line of the retry table. What is left out fits every answer. */
 export interface Rule {
@@ -69,6 +75,7 @@ export const retryTable: readonly Rule[] = [
   { status: 409, error: "RequestInProgress", then: "again" },
   { status: 409, error: "EpochMismatch", text: /is ahead/, then: "lost" },
   { status: 409, error: "EpochMismatch", then: "stale" },
+  { status: 409, error: "ConvoDisputed", then: "disputed" },
   { status: 408, then: "again" },
 ]
 

@@ -20,6 +20,7 @@ export type StreamEvent =
   | { readonly type: "welcomeEvent"; readonly body: Placeless<mls.subscribeConvoEvents.WelcomeEvent> }
   | { readonly type: "membershipEvent"; readonly body: Placeless<mls.subscribeConvoEvents.MembershipEvent> }
   | { readonly type: "keyPackagesEvent"; readonly body: Placeless<mls.subscribeConvoEvents.KeyPackagesEvent> }
+  | { readonly type: "disputeEvent"; readonly body: Placeless<mls.subscribeConvoEvents.DisputeEvent> }
 
 /** An event that is not kept: it has no place, and comes only while this device is connected. */
 export type SignalEvent =
@@ -190,7 +191,7 @@ function isFinal(err: unknown): boolean {
   }
 }
 
-const eventNames = ["messageEvent", "commitEvent", "welcomeEvent", "membershipEvent", "keyPackagesEvent"] as const
+const eventNames = ["messageEvent", "commitEvent", "welcomeEvent", "membershipEvent", "keyPackagesEvent", "disputeEvent"] as const
 
 /**
  * Reads an event by its name. An event that this package does not know is `undefined`: newer servers

@@ -5,9 +5,10 @@ export {
   Attachments, FileChangedError, type FilePointer, openFile, type SealedFile, sealFile, type TransferOptions,
 } from "./attachments.js"
 export type { Did, Envelope, Message } from "./core.js"
+export type { Dispute } from "./disputes.js"
 export { type Clock, systemClock } from "./clock.js"
 export {
-  errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, type Verdict, verdictOf, XrpcError,
+  errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, StuckError, type Verdict, verdictOf, XrpcError,
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
@@ -21,8 +22,8 @@ export {
 export type { Kept, KeptWrite } from "./kept.js"
 export { Locks } from "./locks.js"
 export type { LexValue } from "./json.js"
-export type { Change, Group, Header, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
-export type { Item, Thread } from "./records.js"
+export type { Change, Group, Header, Info, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
+export type { FailedCommit, Item, Thread } from "./records.js"
 export type { SignalEvent, StreamEvent } from "./events.js"
 export { type MemberCursor, mostSignals } from "./signals.js"
 export type { OpenSocket, Socket } from "./events-socket.js"

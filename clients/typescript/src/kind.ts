@@ -4,6 +4,7 @@ import type { l } from "@atproto/lex-schema"
 import { decodeAnswer, encodeInput, type Input, type Output } from "./api.js"
 import { hex, sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
+import type { ExternalCommits } from "./external-commits.js"
 import type { LexValue } from "./json.js"
 import type { Log } from "./log.js"
 import type { Plan, Sealed, SealedWrite, Write } from "./outbox.js"
@@ -12,6 +13,7 @@ import type { Changes } from "./store.js"
 /** What a kind of write works with. */
 export interface Parts extends Core {
   readonly log: Log
+  readonly externalCommits: ExternalCommits
 }
 
 /** What a write brings the app, and what it changes. */
@@ -22,6 +24,8 @@ export interface Done {
 
 /** One kind of write. See {@link Writer}. */
 export interface Kind {
+  /** Set if `seal` waits for other members. It runs without the lock, and changes no records of others. */
+  readonly waits?: true
   seal(parts: Parts, write: Write): Promise<Plan>
   done(parts: Parts, write: SealedWrite, answer: string): Promise<Done>
   /** Takes back what `seal` changed: the server has not taken the request, and never will. */

@@ -1,4 +1,11 @@
-// Locks by name.
+// Functions of one name that do not run at the same time.
+
+/** Runs `fn`, unless a function of this name is running: then that one's promise is returned. */
+export function once<T>(running: Map<string, Promise<T>>, name: string, fn: () => Promise<T>): Promise<T> {
+  const promise = running.get(name) ?? fn().finally(() => running.delete(name))
+  running.set(name, promise)
+  return promise
+}
 
 /** Runs functions of one name one after the other. */
 export class Locks {

@@ -3,9 +3,9 @@
 import { type Output } from "./api.js"
 import { sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
-import { errorName, OutOfStepError } from "./errors.js"
+import { errorName, OutOfStepError, StuckError } from "./errors.js"
 import { didOf, type Header } from "./mls.js"
-import { type Item, mustRead, names, type Own, type Pending, type Thread } from "./records.js"
+import { isStuck, type Item, mustRead, names, type Own, type Pending, type Thread } from "./records.js"
 import { rewind } from "./rewind.js"
 import { type Changes, get, getAll, put } from "./store.js"
 import * as mls from "#lexicons"
@@ -47,12 +47,14 @@ export class Log {
    * Reads a convo's log to its end. The caller has the convo's lock. Each page is one write of keys,
    * place and plaintexts: after a crash the page is read again, and the keys for it are still there.
    *
+   * @throws StuckError if a commit could not be processed. What comes after it is not read
    * @throws OutOfStepError if the log goes another way than this device's group
    */
   async read(convo: string): Promise<Thread> {
     for (;;) {
       const thread = await this.thread(convo)
       if (thread === undefined) throw new Error(`this device is not in convo ${convo}`)
+      if (isStuck(thread)) throw new StuckError(`convo ${convo}: this device cannot follow the log`)
       if (thread.stuck) throw new OutOfStepError(`convo ${convo}: a commit could not be processed`)
       const page = await this.page(thread)
       if (page === undefined) {
@@ -60,7 +62,8 @@ export class Log {
         continue
       }
       if (page.messages.length > 0) await this.take(thread, page.messages)
-      if (page.cursor === undefined) return (await this.thread(convo)) ?? thread
+      const read = (await this.thread(convo)) ?? thread
+      if (page.cursor === undefined && !read.stuck) return read
       if (page.messages.length === 0) throw new Error("an empty page with a cursor")
     }
   }
@@ -96,7 +99,8 @@ export class Log {
     if (outOfStep !== undefined) throw outOfStep
   }
 
-  // takeAll reads entries until one goes another way than the group, whose error it returns.
+  // takeAll reads entries until one goes another way than the group, whose error it returns, or is a
+  // commit that could not be processed.
   private async takeAll(reading: Reading, entries: readonly Entry[]): Promise<OutOfStepError | undefined> {
     for (const entry of entries) {
       try {
@@ -104,6 +108,7 @@ export class Log {
         reading.items.push(item)
         const { thread } = reading
         reading.thread = { ...thread, first: thread.first || item.seq, cursor: item.seq, last: item.id }
+        if (thread.stuck) break
       } catch (err) {
         if (err instanceof OutOfStepError) return err
         throw err
@@ -159,7 +164,9 @@ export class Log {
       return await this.readable(reading, { ...base, kind, sender: didOf(got.sender) || base.sender }, got.plaintext)
     } catch (err) {
       if (err instanceof OutOfStepError) throw err
-      if (kind === "commit" && epoch === present) reading.thread = { ...reading.thread, stuck: true }
+      if (kind === "commit" && epoch === present) {
+        reading.thread = { ...reading.thread, stuck: true, failed: { epoch: epoch + 1, committer: base.sender } }
+      }
       return { ...base, kind, state: "unreadable" }
     }
   }
@@ -179,9 +186,9 @@ export class Log {
     return { ...item, messageId, content }
   }
 
-  // takeLoose returns what was read before and lost by the server, and has come back byte for byte.
+  // takeLoose returns what was read before and lost by the server, and has come back byte for byte, and
+  // the commit by which a stuck device has come back.
   private async takeLoose(reading: Reading, digest: string): Promise<Item | undefined> {
-    if (!reading.thread.rewound) return undefined
     const name = names.looseItem(reading.thread.convoId, digest)
     const item = await get<Item>(this.core.store, name)
     if (item !== undefined) reading.changes.set(name, undefined)

@@ -18,7 +18,7 @@ import { makeKeyPackageRef } from "ts-mls/keyPackage.js"
 import { decryptSenderData } from "ts-mls/privateMessage.js"
 import { hex, same } from "./bytes.js"
 import { lexParse, lexStringify } from "./json.js"
-import type { Change, Group, Header, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
+import type { Change, Group, Header, Info, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
 import { makeGroupInfo, readableByTsMls } from "./mls-ts-info.js"
 
 /** A KeyPackage's lifetime, in seconds: from an hour ago, for 84 days. */
@@ -164,11 +164,17 @@ export class TsMls implements Mls {
     return frame({ wireformat: "mls_group_info", groupInfo: await makeGroupInfo(this.read(state), this.suite) })
   }
 
+  infoOf(message: Uint8Array): Info {
+    const { groupInfo } = read(message, "mls_group_info")
+    const members = membersOf(ratchetTreeFromExtension(groupInfo) ?? [])
+    return { epoch: Number(groupInfo.groupContext.epoch), signer: identityAt(members, groupInfo.signer) }
+  }
+
   describe(state: Uint8Array): Group {
-    const { groupContext, ratchetTree, groupActiveState } = this.read(state)
+    const { groupContext, ratchetTree, groupActiveState, keySchedule } = this.read(state)
     return {
       groupId: groupContext.groupId, epoch: Number(groupContext.epoch), members: membersOf(ratchetTree),
-      active: groupActiveState.kind === "active",
+      active: groupActiveState.kind === "active", authenticator: keySchedule.epochAuthenticator,
     }
   }
 
@@ -204,7 +210,7 @@ export class TsMls implements Mls {
   // sender finds who sent a message, which the library does not say.
   private async sender(state: ClientState, message: Framed): Promise<string> {
     const leaf = await this.senderLeaf(state, message)
-    return leaf === undefined ? "" : (membersOf(state.ratchetTree).find(({ index }) => index === leaf)?.identity ?? "")
+    return leaf === undefined ? "" : identityAt(membersOf(state.ratchetTree), leaf)
   }
 
   private async senderLeaf(state: ClientState, message: Framed): Promise<number | undefined> {
@@ -247,6 +253,10 @@ function membersOf(tree: ClientState["ratchetTree"]): Member[] {
     const identity = credential.credentialType === "basic" ? decoder.decode(credential.identity) : ""
     return [{ index: i / 2, identity, signatureKey }]
   })
+}
+
+function identityAt(members: readonly Member[], leaf: number): string {
+  return members.find(({ index }) => index === leaf)?.identity ?? ""
 }
 
 // encodeAndErase encodes a state, and then overwrites the keys that were used up on the way to it.

@@ -32,6 +32,8 @@ export interface Mls {
   process(state: Uint8Array, message: Uint8Array): Promise<Processed>
   /** Makes the GroupInfo of the state's epoch, with ratchet tree and external_pub (§12.4.3). */
   groupInfo(state: Uint8Array): Promise<Uint8Array>
+  /** Reads a GroupInfo, of which nothing is verified. */
+  infoOf(groupInfo: Uint8Array): Info
   /** Reads a state. */
   describe(state: Uint8Array): Group
   /** Reads what is not encrypted of a PublicMessage or PrivateMessage. */
@@ -96,6 +98,15 @@ export interface Group {
   readonly members: readonly Member[]
   /** False after a commit that removes this device. */
   readonly active: boolean
+  /** The epoch_authenticator (§8.7), which is the same for all who are in the same group. */
+  readonly authenticator: Uint8Array
+}
+
+/** What a GroupInfo says. */
+export interface Info {
+  readonly epoch: number
+  /** The identity in the signer's credential. `""` if the tree does not have the signer. */
+  readonly signer: string
 }
 
 /** A leaf of a group: a device. */

@@ -53,10 +53,15 @@ export type Plan =
   | { readonly result: LexValue; readonly changes: Changes }
 
 /**
- * Makes the requests of an outbox. Each method runs with the lock of the write's queue, and its
- * changes are stored in one step with the write's new state.
+ * Makes the requests of an outbox. `seal`, `done`, `unseal` and `refused` run with the lock of the
+ * write's queue, and their changes are stored in one step with the write's new state. Only a `seal`
+ * that {@link waits} runs without the lock.
  */
 export interface Writer {
+  /** Reports whether `seal` waits for other members. */
+  waits?(write: Write): boolean
+  /** Reports whether a write is a commit: it waits for the end of a dispute. */
+  commits?(write: Write): boolean
   /** The lock of a queue. Queues that change the same records have one lock. */
   lockOf(queue: string): string
   /** Makes the request of a write, under a new key. */
@@ -93,6 +98,8 @@ export interface OutboxEvents {
   onStop?(err: XrpcError): void
   /** The server has lost writes of a queue, which waits for `resume`: docs/RECOVERY.md. */
   onLost?(queue: string, err: Error): void
+  /** A commit waits for the end of a dispute, after which it is made anew: docs/clients/DISPUTES.md. */
+  onHeld?(write: Write, err: XrpcError): void
   /** A write waits until a time, in milliseconds of Unix time, because a quota is used up. */
   onQuota?(write: Write, until: number, err: XrpcError): void
   /** The store or the writer failed. The outbox sends nothing until it is opened again. */
@@ -111,6 +118,7 @@ export interface OutboxParts {
 
 const outboxPrefix = "outbox/"
 const refusedPrefix = "refused/"
+const heldFor = 30_000 // if nobody says before that a dispute is over
 const quotaWait = 3_600_000 // if the answer does not say how long, and at most in one go
 
 /** A write that is stored. */
@@ -133,6 +141,7 @@ export class Outbox {
   private readonly driving = new Map<string, Promise<void>>()
   private readonly waiting = new Map<string, Waiting>()
   private readonly parked = new Set<string>()
+  private readonly held = new Map<string, AbortController>()
   private readonly closing = new AbortController()
   private wake = new AbortController()
   private stopped: unknown
@@ -196,7 +205,25 @@ export class Outbox {
     for (const name of this.queues.keys()) this.drive(name)
   }
 
-  /** Waits until every queue is empty, waits for `resume`, or the outbox is closed. */
+  /**
+   * Holds the commits of a queue back whose request is not made: until {@link release}, or for 30 s.
+   * Other writes of the queue go on.
+   */
+  hold(queue: string): void {
+    this.held.get(queue)?.abort()
+    const held = new AbortController()
+    this.held.set(queue, held)
+    const signal = AbortSignal.any([held.signal, this.closing.signal])
+    void this.parts.clock.sleep(heldFor, signal).then(() => !signal.aborted && this.release(queue))
+  }
+
+  /** Sends the commits that {@link hold} has held back. */
+  release(queue: string): void {
+    this.held.get(queue)?.abort()
+    if (this.held.delete(queue)) this.drive(queue)
+  }
+
+  /** Waits until every queue is empty, waits for `resume` or `release`, or the outbox is closed. */
   async idle(): Promise<void> {
     while (this.driving.size > 0) await Promise.all(this.driving.values())
   }
@@ -221,7 +248,7 @@ export class Outbox {
     if (this.driving.has(queue)) return
     const driven = this.run(queue).finally(() => {
       this.driving.delete(queue)
-      if (this.queues.has(queue) && this.mayRun(queue)) this.drive(queue) // it came at the last moment
+      if (this.next(queue) !== undefined && this.mayRun(queue)) this.drive(queue) // it came at the last moment
     })
     this.driving.set(queue, driven)
   }
@@ -229,7 +256,7 @@ export class Outbox {
   private async run(queue: string): Promise<void> {
     try {
       for (let attempt = 1; this.mayRun(queue); ) {
-        const write = this.queues.get(queue)?.[0]
+        const write = this.next(queue)
         if (write === undefined) return
         attempt = (await this.step(write, attempt)) ? 1 : attempt + 1
       }
@@ -237,6 +264,12 @@ export class Outbox {
       this.stopped = err
       this.parts.events.onFailure?.(err)
     }
+  }
+
+  // next is the first write of a queue that is not held back.
+  private next(queue: string): Write | undefined {
+    const mayGo = (write: Write) => isSealed(write) || !this.held.has(queue) || !this.parts.writer.commits?.(write)
+    return this.queues.get(queue)?.find(mayGo)
   }
 
   private mayRun(queue: string): boolean {
@@ -247,6 +280,7 @@ export class Outbox {
   private async step(write: Write, attempt: number): Promise<boolean> {
     try {
       if (isSealed(write)) await this.send(write)
+      else if (this.parts.writer.waits?.(write)) await this.seal(write)
       else await this.locked(write, () => this.seal(write))
       return true
     } catch (err) {
@@ -292,6 +326,12 @@ export class Outbox {
       case "stale":
         if (!isSealed(write)) throw err
         await this.locked(write, () => this.unseal(write))
+        return true
+      case "disputed":
+        if (!isSealed(write) || !this.parts.writer.commits?.(write)) throw err // the server refuses commits only
+        this.hold(write.queue)
+        await this.locked(write, () => this.unseal(write))
+        this.parts.events.onHeld?.(write, err)
         return true
       case "stop":
         this.stopped = err

@@ -22,10 +22,25 @@ export interface Thread {
   readonly addedBy?: string
   /** The KeyPackageRef of the Welcome that was joined with. */
   readonly joinedWith?: string
-  /** Set if a commit could not be processed: only an external commit brings the device back. */
+  /** Set if the device cannot follow the log: only an external commit brings it back. */
   readonly stuck?: true
+  /** The commit that a stuck device could not process. It is absent if the group is split. */
+  readonly failed?: FailedCommit
   /** Set if the person left the convo or was removed. */
   readonly left?: true
+}
+
+/** A commit that was accepted, and that the MLS library refused. */
+export interface FailedCommit {
+  /** The epoch that it creates. */
+  readonly epoch: number
+  /** The DID that the server says. */
+  readonly committer: string
+}
+
+/** Reports whether {@link Disputes} has to bring a device back. */
+export function isStuck(thread: Thread | undefined): boolean {
+  return thread?.stuck === true && thread.lost === undefined
 }
 
 /** One entry of a convo's log, as this device has read it. */
@@ -42,8 +57,8 @@ export interface Item {
   /** True for what this device sent. */
   readonly own: boolean
   /**
-   * What became of it: `read`; `past`, if it is older than this device's membership; `unreadable`, if
-   * MLS refused it.
+   * What became of it: `read`; `past`, if it is older than this device's membership, or belongs to the
+   * time in which the device was stuck: there is no key for it; `unreadable`, if MLS refused it.
    */
   readonly state: "read" | "past" | "unreadable"
   /** The message's own id and its content, of an application message that was read. */

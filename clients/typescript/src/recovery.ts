@@ -5,6 +5,7 @@ import { errorName, OutOfStepError, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import { deviceIdOf, publishQueue } from "./keypackages.js"
 import type { KeptWrite } from "./kept.js"
+import { once } from "./locks.js"
 import type { Log } from "./log.js"
 import { didOf } from "./mls.js"
 import type { Outbox } from "./outbox.js"
@@ -60,9 +61,7 @@ export class Recovery {
 
   /** Recovers a convo, unless that is going on already, and then sends what waits for it. */
   start(convo: string): Promise<void> {
-    const running = this.running.get(convo) ?? this.run(convo).finally(() => this.running.delete(convo))
-    this.running.set(convo, running)
-    return running
+    return once(this.running, convo, () => this.run(convo))
   }
 
   private async run(convo: string): Promise<void> {

@@ -85,10 +85,10 @@ const leave: Kind = {
 // rejoin enters the group at once, unlike after a member's commit. The device has no key for older
 // entries, so it starts to read after its own commit.
 const rejoin: Kind = {
+  waits: true,
   async seal(parts, write) {
     const { convoId } = write.content as unknown as RejoinContent
-    const { groupInfo } = await parts.api.query(mls.getGroupInfo.main, { convoId })
-    const staged = await parts.mls.joinExternal(groupInfo)
+    const staged = await parts.externalCommits.stage(convoId)
     const { epoch } = parts.mls.describe(staged.state)
     const request = await sealed(parts, mls.processExternalCommit.main, {
       convoId, commit: staged.commit, groupInfo: staged.groupInfo,
@@ -106,7 +106,8 @@ const rejoin: Kind = {
     const changes: Changes = new Map([[names.founded(convoId), undefined], [names.group(convoId), state]])
     changes.set(names.pending(convoId), undefined)
     const before = await get<Thread>(parts.store, names.thread(convoId))
-    if (before?.rewound) enterFrom(before, own, newEpoch, changes)
+    parts.externalCommits.accepted(convoId)
+    if (before?.rewound || before?.stuck) enterFrom(before, own, newEpoch, changes)
     else enterAt(convoId, hex(parts.mls.describe(state).groupId), own, newEpoch, changes)
     return { result: { epoch: newEpoch, seq }, changes }
   },
@@ -120,9 +121,10 @@ const rejoin: Kind = {
   catchUp: async () => {},
 }
 
-// enterFrom leaves a fork. The device keeps what it has read, and reads on to its own commit.
+// enterFrom leaves a fork, or a commit that could not be processed. The device keeps what it has read,
+// and reads on to its own commit.
 function enterFrom(before: Thread, own: Item, entered: number, changes: Changes): void {
-  const { stuck: _, addedBy: __, ...rest } = before
+  const { stuck: _, failed: __, addedBy: ___, ...rest } = before
   put(changes, names.looseItem(before.convoId, own.digest), own)
   put(changes, names.thread(before.convoId), { ...rest, entered })
 }

@@ -1,11 +1,11 @@
 // Makes the requests of a client's outbox. Each kind of write has its own file.
 
-import type { XrpcError } from "./errors.js"
+import { OutOfStepError, type XrpcError } from "./errors.js"
 import type { Done, Kind, Parts } from "./kind.js"
 import type { Plan, SealedWrite, Write, Writer } from "./outbox.js"
 import { lockOf } from "./records.js"
 import type { Changes } from "./store.js"
-import { kindsOfCommits } from "./write-commits.js"
+import { committing, kindsOfCommits } from "./write-commits.js"
 import { kindsOfConvos } from "./write-convos.js"
 import { kindOfPublications } from "./write-keypackages.js"
 import { kindOfMessages } from "./write-messages.js"
@@ -23,6 +23,14 @@ export class ClientWriter implements Writer {
 
   readonly lockOf = lockOf
 
+  waits(write: Write): boolean {
+    return kindOf(write).waits === true
+  }
+
+  commits(write: Write): boolean {
+    return committing.has(write.kind)
+  }
+
   seal(write: Write): Promise<Plan> {
     return kindOf(write).seal(this.parts, write)
   }
@@ -33,7 +41,12 @@ export class ClientWriter implements Writer {
 
   async unseal(write: SealedWrite): Promise<Changes> {
     const kind = kindOf(write)
-    await kind.catchUp?.(this.parts, write)
+    try {
+      await kind.catchUp?.(this.parts, write)
+    } catch (err) {
+      if (!(err instanceof OutOfStepError)) throw err
+      // It gets this error again when it is sealed, and waits then until the device is back.
+    }
     return kind.undo(this.parts, write)
   }
 

@@ -16,6 +16,7 @@ const cases: readonly (readonly [number, string, string, Verdict])[] = [
   [409, "RequestInProgress", "", "again"],
   [409, "EpochMismatch", "epoch 6 is stale; currentEpoch=7", "stale"],
   [409, "EpochMismatch", "epoch 8 is ahead; currentEpoch=7", "lost"],
+  [409, "ConvoDisputed", "members could not process the commit of epoch 8 by did:plc:x", "disputed"],
   [404, "ConvoNotFound", "", "lost"],
   [409, "ConvoClosed", "", "refused"],
   [409, "IdempotencyConflict", "", "refused"],

@@ -37,6 +37,8 @@ export function describeEvent(event: StreamEvent): string {
       return `a member ${event.body.change}, epoch ${event.body.epoch}`
     case "keyPackagesEvent":
       return event.body.change
+    case "disputeEvent":
+      return `${event.body.change}, epoch ${event.body.epoch}`
   }
 }
 

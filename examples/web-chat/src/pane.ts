@@ -87,6 +87,10 @@ export class Pane {
       onRetry: (write, wait, err) => this.onRetry(write, wait, err),
       onWelcome: (convo, state) => this.onWelcome(convo, state),
       onEvent: (event) => this.events.add(event.type, describeEvent(event)),
+      onDispute: (_, { change, epoch }) => {
+        if (change === "failed") this.events.add("commit", `of epoch ${epoch} cannot be processed; comes back`)
+        if (change === "returned") this.events.add("commit", "this device is in the group again")
+      },
       onConnect: () => this.connected(true, ""),
       onReconnect: (err) => this.connected(false, describeFailure(err)),
       onLost: () => this.chat?.reset(),
