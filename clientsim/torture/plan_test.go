@@ -2,6 +2,7 @@ package torture
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,7 @@ func TestReport(t *testing.T) {
 	lost := history.Violation{Kind: history.Lost, What: "a message"}
 	r := &Report{
 		Seed: 7, For: time.Minute, Faults: map[string]int{"cut before commit": 3, "kill -9 of a node": 2}, Recoveries: 4,
-		Violations: []history.Violation{lost, {Kind: history.Duplicated, What: "another"}},
+		Violations: append(slices.Repeat([]history.Violation{lost}, mostShown), history.Violation{Kind: history.Duplicated, What: "another"}),
 		Shrunk:     &Report{For: time.Second, Plan: plan, Violations: []history.Violation{lost}},
 	}
 	var out bytes.Buffer
@@ -86,7 +87,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 1, doubled 1, broken 0\n", "  lost: a message\n", "a smaller run fails as well: 1s", plan[0].String(),
+		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 20, doubled 1, broken 0\n", "  lost: a message\n  duplicated: another\n  21 in all, 2 of them different\n", "a smaller run fails as well: 1s", plan[0].String(),
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the report:\n%s", want, out.String())

@@ -54,7 +54,7 @@ func (r *Report) faults() (n int) {
 	return n
 }
 
-// mostShown is how many violations, and faults of a shrunk run, a report shows.
+// mostShown is how many different violations, and faults of a shrunk run, a report shows.
 const mostShown = 20
 
 // longestNote is how much of a note a report shows, in characters. The log of a server is a note.
@@ -90,8 +90,15 @@ func (r *Report) Write(out io.Writer) error {
 		p.line("  %d objects undecided: the search for an order took too long", r.Undecided)
 	}
 	p.line("lost %d, doubled %d, broken %d", r.count(history.Lost), r.count(history.Duplicated), r.count(history.Broken))
-	for _, v := range r.Violations[:min(len(r.Violations), mostShown)] {
-		p.line("  %s", v)
+	times := map[string]int{}
+	for _, v := range r.Violations {
+		text := v.String()
+		if times[text]++; times[text] == 1 && len(times) <= mostShown {
+			p.line("  %s", text)
+		}
+	}
+	if n := len(r.Violations); n > len(times) || len(times) > mostShown {
+		p.line("  %d in all, %d of them different", n, len(times))
 	}
 	if r.Shrunk != nil {
 		r.Shrunk.writeShrunk(p)
