@@ -76,8 +76,8 @@ type Param struct {
 	Flag     bool // an optional one without a value: it is "true", or absent
 }
 
-// flagSet is the text of a parameter that is a Flag.
-const flagSet = "true"
+// FlagSet is the text of a parameter that is a Flag.
+const FlagSet = "true"
 
 // Methods returns all methods.
 func Methods() []Method {
@@ -239,8 +239,8 @@ func (m Method) NewCall(given map[string]string) (Call, error) {
 		switch text := c.Params[p.Name]; {
 		case text == "" && !p.Optional:
 			return Call{}, badRequest(p.Name + " is missing")
-		case p.Flag && text != "" && text != flagSet:
-			return Call{}, badRequest(p.Name + " must be " + flagSet + " or absent")
+		case p.Flag && text != "" && text != FlagSet:
+			return Call{}, badRequest(p.Name + " must be " + FlagSet + " or absent")
 		}
 	}
 	if m.Write {

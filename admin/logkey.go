@@ -74,7 +74,7 @@ func retireLogKey(ctx context.Context, s *Service, c Call) (any, error) {
 	}
 	var done transparency.Retired
 	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		done, err = s.heads.RetireKey(ctx, tx, id, c.Params["now"] == flagSet)
+		done, err = s.heads.RetireKey(ctx, tx, id, c.Params["now"] == FlagSet)
 		return err
 	})
 	out := LogKeyRetired{ID: id, Changed: done.Changed, Note: "No node signs with it within seconds. Heads that it has signed can still be checked."}

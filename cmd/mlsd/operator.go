@@ -87,7 +87,7 @@ func methodCommand(m admin.Method, stdout io.Writer) *cli.Command {
 			for _, p := range m.Params {
 				switch {
 				case p.Flag && cmd.Bool(p.Name):
-					c.Params[p.Name] = "true"
+					c.Params[p.Name] = admin.FlagSet
 				case !p.Flag && p.Optional && cmd.IsSet(p.Name):
 					c.Params[p.Name] = cmd.String(p.Name)
 				}
