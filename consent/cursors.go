@@ -16,8 +16,8 @@ import (
 // ErrUnknownSharing says that a request names an unknown policy of cursors.
 var ErrUnknownSharing = errors.New("shareCursors must be nobody or members")
 
-// Sharing says who sees how far a person has read. It is mutual: a person that shares with nobody sees
-// nobody's cursors.
+// Sharing says who sees how far a person has read. It is mutual: a person that shares with nobody
+// sees no cursors.
 type Sharing string
 
 // The policies of cursors.
