@@ -44,7 +44,7 @@ func TestLimitOfAnAccount(t *testing.T) {
 	page = b.get(at)
 	b.has(page, "olga limited the account to 10 % at ", ", until ", "ticket 7", `<td class="number">5,000</td>`, "Take the limit back")
 	b.logIn(readToken)
-	b.lacks(b.get(at), "Another limit", "Take the limit back")
+	b.lacks(b.get(at), "Limit the account", "Take the limit back")
 	b.logIn(writeToken)
 	b.press("method", "account.limit", "param-did", b.ref(page, "account.limit"), "param-percent", "100")
 	b.lacks(b.get(at), "limited the account", "Take the limit back")
