@@ -88,7 +88,7 @@ export class Pane {
       onWelcome: (convo, state) => this.onWelcome(convo, state),
       onEvent: (event) => this.events.add(event.type, describeEvent(event)),
       onDispute: (_, { change, epoch }) => {
-        if (change === "failed") this.events.add("commit", `of epoch ${epoch} cannot be processed; comes back`)
+        if (change === "failed") this.events.add("commit", `of epoch ${epoch} could not be processed: this device enters the group again`)
         if (change === "returned") this.events.add("commit", "this device is in the group again")
       },
       onConnect: () => this.connected(true, ""),
