@@ -133,9 +133,11 @@ test("heads are read and refused as by the server's own code", async () => {
   }
 })
 
-// answering is a server that expects the questions of a step, in their order.
+// Answering is a server that expects the questions of a step, in their order.
 class Answering implements LogSource {
   waiting: Asking[] = []
+  /** What was asked otherwise. To throw it would look like a server that does not answer. */
+  readonly unexpected: string[] = []
 
   async head(_convo: string, senders: readonly string[]): Promise<LogAnswer> {
     const { head = "", keys = [], stand = [] } = this.answer({ ask: "head", ...(senders.length > 0 && { senders: [...senders] }) })
@@ -156,14 +158,11 @@ class Answering implements LogSource {
     const next = this.waiting.shift()
     const { ask, senders, seq, from, size } = next ?? { ask: "nothing" }
     const want = JSON.parse(JSON.stringify({ ask, senders, seq, from, size })) as Asking // without what is absent
-    if (JSON.stringify(want) !== JSON.stringify(asked)) unexpected.push(`asked ${JSON.stringify(asked)}, want ${JSON.stringify(want)}`)
+    if (JSON.stringify(want) !== JSON.stringify(asked)) this.unexpected.push(`asked ${JSON.stringify(asked)}, want ${JSON.stringify(want)}`)
     if (next?.error !== undefined) throw new Error(next.error)
     return next ?? asked
   }
 }
-
-// What verifiers have asked otherwise. To throw it would look like a server that does not answer.
-const unexpected: string[] = []
 
 async function* callsOf(step: Step): AsyncGenerator<{ now: number; call: (v: Verifier) => Promise<void> }> {
   const { seen, now, text = "", from = "" } = step
@@ -206,7 +205,7 @@ for (const restarts of [false, true]) {
           if (restarts) verifier = Verifier.restore(verifier.save(), source, () => now)
         }
         assert.deepEqual(source.waiting, [], `step ${i}: questions that were not asked`)
-        assert.deepEqual(unexpected, [], `step ${i}`)
+        assert.deepEqual(source.unexpected, [], `step ${i}`)
       }
       assert.deepEqual([verifier.size, verifier.message, verifier.findings.length], [size, message, found])
     })
