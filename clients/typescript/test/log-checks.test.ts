@@ -11,6 +11,7 @@ import { MemoryStore, type Store } from "../src/store.js"
 import type { Call, Transport } from "../src/transport.js"
 import { needsServer, newAccounts, serverURL, transportOf } from "./support/dev.js"
 import { bytesOf, openPhone, textsOf } from "./support/phone.js"
+import { needsBinary, Server } from "./support/server.js"
 
 const getMessages = "blue.catbird.mls.getMessages"
 const getLogHead = "blue.catbird.mls.getLogHead"
@@ -47,20 +48,22 @@ interface Phone {
   found: Finding[]
   heads: string[] // that came with events
   onEvent?: () => void
+  onConnect?: () => void
 }
 
-async function checking(did: Did, store: Store = new MemoryStore()): Promise<Phone> {
-  const net = new Changing(transportOf(did))
+async function checking(did: Did, store: Store = new MemoryStore(), server?: Server): Promise<Phone> {
+  const net = new Changing(transportOf(did, server?.url, server?.did))
   const phone: Omit<Phone, "client"> = { net, found: [], heads: [] }
   const events: ClientEvents = {
     onFinding: (_, finding) => phone.found.push(finding),
     onFailure: (err) => { throw err },
+    onConnect: () => phone.onConnect?.(),
     onEvent: ({ body }) => {
       if ("logHead" in body && body.logHead !== undefined) phone.heads.push(body.logHead)
       phone.onEvent?.()
     },
   }
-  const client = await openPhone(did, store, { transport: net, logChecks: logChecks(await serviceOf(serverURL())), events })
+  const client = await openPhone(did, store, { transport: net, logChecks: logChecks(server?.did ?? (await serviceOf(serverURL()))), events })
   return Object.assign(phone, { client })
 }
 
@@ -107,7 +110,9 @@ test("two members compare heads, and find nothing", needsServer, async () => {
 
 test("heads ride on answers and events, and few are asked for", { ...needsServer, timeout: 60_000 }, async () => {
   const { a, b, convo } = await pair()
+  const connected = new Promise<void>((resolve) => (b.onConnect = resolve))
   b.client.listen()
+  await connected
   for (let i = 0; b.heads.length === 0 || a.net.heads.length === 0; i++) {
     const came = new Promise<void>((resolve) => (b.onEvent = resolve))
     await say(a, convo, `${i}`)
@@ -161,6 +166,37 @@ test("a server that backdates a member's own message is caught", needsServer, as
   await read(a, convo)
   assert.match(a.found[0]?.sentence ?? "", /^entry 2 is mine, was acknowledged at .* and is shown with the time 2026-11-22T09:30:11.000Z$/)
   await Promise.all([a.client.close(), b.client.close()])
+})
+
+test("a server that is restored from a backup went back, and did not lie", { ...needsServer, ...needsBinary }, async () => {
+  const server = await Server.start()
+  try {
+    const [alice] = await newAccounts(1)
+    assert.ok(alice)
+    const a = await checking(alice, new MemoryStore(), server)
+    const convo = await a.client.createConvo([])
+    await say(a, convo, "one", "two")
+    await a.client.sync(convo)
+    await a.client.logChecks?.check(convo)
+    server.backUp()
+    await say(a, convo, "three", "four", "five")
+    await a.client.sync(convo)
+    await a.client.logChecks?.check(convo)
+    await server.restore()
+    await a.client.sync(convo)
+    await a.client.recover(convo)
+    await say(a, convo, "six")
+    await read(a, convo)
+    assert.deepEqual((await textsOf(a.client, convo)).sort(), ["five", "four", "one", "six", "three", "two"])
+    const found = await a.client.logChecks?.check(convo)
+    assert.deepEqual(found?.map(({ kind }) => kind), ["wentBack"])
+    assert.match(found?.[0]?.sentence ?? "", /^the server went back from [56] entries to \d; the first 2 are the same/)
+    assert.deepEqual(a.found, found)
+    assert.equal(await sizeOf(a, convo), 6)
+    await a.client.close()
+  } finally {
+    await server.end()
+  }
 })
 
 test("a client without checks asks for no head, and keeps nothing for them", needsServer, async () => {
