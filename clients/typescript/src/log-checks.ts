@@ -152,15 +152,16 @@ export class LogChecks {
       const thread = await get<Thread>(store, names.thread(convo))
       if (thread === undefined || thread.left) return
       const kept = await get<Kept>(store, names.verifier(convo))
-      const now = () => clock.now()
+      const time = () => clock.now()
       const verifier = kept === undefined
-        ? Verifier.create(this.service, convo, this.source, now)
-        : Verifier.restore(kept.state, this.source, now)
+        ? Verifier.create(this.service, convo, this.source, time)
+        : Verifier.restore(kept.state, this.source, time)
       const check: Check = { convo, verifier, thread, changes: new Map(), again: kept?.again === true }
       if (verifier.findings.some(({ kind }) => kind === "lie")) return this.forgetSeen(check)
       const { found, failure } = await this.tryAll(check, then)
-      put(check.changes, names.verifier(convo), { state: verifier.save(), ...(check.again && { again: true }) } satisfies Kept)
-      await store.write(check.changes)
+      const now: Kept = { state: verifier.save(), ...(check.again && { again: true }) }
+      if (now.state !== kept?.state || now.again !== kept.again) put(check.changes, names.verifier(convo), now)
+      if (check.changes.size > 0) await store.write(check.changes)
       for (const finding of found) this.events.onFinding?.(convo, finding)
       if (failure !== undefined) throw failure
     })

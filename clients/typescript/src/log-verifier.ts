@@ -604,7 +604,8 @@ export class Verifier {
     if (before !== undefined && !lost) lost = !(await this.isPrefix(head, before.size, before.root))
     await this.rewind(text, common)
     const begun: Partial<State> = {
-      generation: head.generation, head: text, headSize: head.size, unheaded: 0, doubted: false, since: head.at, waiting: [], acked: Math.min(s.acked, common), tags: {},
+      generation: head.generation, head: text, headSize: head.size, unheaded: 0, doubted: false,
+      since: head.at, waiting: [], acked: Math.min(s.acked, common), tags: {},
     }
     Object.assign(s, begun)
     s.silent = undefined

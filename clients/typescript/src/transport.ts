@@ -64,8 +64,8 @@ export class DirectTransport implements Transport {
 
   async call(call: Call): Promise<string> {
     const response = await this.send(call, timeoutOf(call))
-    const head = response.headers.get(logHeadHeader)
-    if (head !== null) call.onLogHead?.(new TextDecoder().decode(fromBase64url(head)))
+    const head = call.onLogHead && logHeadOf(response)
+    if (head !== undefined) call.onLogHead?.(head)
     return textOf(response)
   }
 
@@ -81,6 +81,16 @@ export class DirectTransport implements Transport {
     const authorization = `Bearer ${await tokenOf(this.token(call.method))}`
     const headers = { authorization, ...(call.onLogHead && { [logHeadHeader]: "1" }) }
     return request(this.fetch, new URL(pathOf(call), this.service).href, call, headers, signal)
+  }
+}
+
+// logHeadOf reads the signed head that came with an answer. What is no base64 is none.
+function logHeadOf(response: Response): string | undefined {
+  try {
+    const head = response.headers.get(logHeadHeader)
+    return head === null ? undefined : new TextDecoder().decode(fromBase64url(head))
+  } catch {
+    return undefined
   }
 }
 
