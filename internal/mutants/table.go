@@ -1158,6 +1158,8 @@ var mutants = []mutant{
 		{"transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
 	{"a member's head under another key is no finding", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.unknownKey", `if hash == 0 {`, `if hash != 0 {`}}},
+	{"a verifier asks later than those in other languages", "transparency/verifier.TestVectors", []edit{
+		{"transparency/verifier.Verifier.Entry", `if v.s.Unheaded >= AskEvery {`, `if v.s.Unheaded > AskEvery {`}}},
 	{"a tag needs no salt", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
 	{"heads while old nodes run", "transparency.TestNoHeadsWhileOldNodesRun", []edit{

@@ -182,11 +182,12 @@ type device struct {
 	shown func() []verifier.Seen
 	from  int64 // the first entry that it may read, less one
 	clock time.Time
+	steps []step // what it was shown and has asked, for the vectors
 }
 
 func newDevice(source verifier.Source, shown func() []verifier.Seen) *device {
 	d := &device{shown: shown, clock: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
-	d.Verifier = verifier.New(service, convo, source, func() time.Time { return d.clock })
+	d.Verifier = verifier.New(service, convo, recorded{source, d}, func() time.Time { return d.clock })
 	return d
 }
 
@@ -222,13 +223,28 @@ func changed(s *server, change func([]verifier.Seen) []verifier.Seen) func() []v
 	return func() []verifier.Seen { return change(slices.Clone(s.entries)) }
 }
 
-// cheats are ways to cheat. Each begins after a device has read ten honest entries, of which it
-// has sent the seventh itself, and says what the device finds. docs/TRANSPARENCY.md lists them.
-var cheats = []struct {
+// cheat is a way to cheat.
+type cheat struct {
 	name string
 	run  func(t *testing.T, s *server, d *device) error
 	want string
-}{
+}
+
+// caught returns the device that was cheated, and what it has found.
+func (c cheat) caught(t *testing.T) (*device, error) {
+	t.Helper()
+	s := newServer(t)
+	s.add(t, bob, 10)
+	d := newDevice(s, honest(s))
+	if err := d.read(); err != nil {
+		t.Fatalf("an honest server: %v", err)
+	}
+	return d, c.run(t, s, d)
+}
+
+// cheats are ways to cheat. Each begins after a device has read ten honest entries, of which it
+// has sent the seventh itself, and says what the device finds. docs/TRANSPARENCY.md lists them.
+var cheats = []cheat{
 	{"fork", func(t *testing.T, s *server, d *device) error {
 		fork := s.copied(t, 10)
 		s.add(t, alice, 2)
@@ -410,13 +426,7 @@ func TestCheatingServersAreCaught(t *testing.T) {
 	for _, c := range cheats {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newServer(t)
-			s.add(t, bob, 10)
-			d := newDevice(s, honest(s))
-			if err := d.read(); err != nil {
-				t.Fatalf("an honest server: %v", err)
-			}
-			err := c.run(t, s, d)
+			d, err := c.caught(t)
 			var lie *verifier.Lie
 			isLie := errors.As(err, &lie)
 			if !isLie && !errors.As(err, new(*verifier.WentBack)) && !errors.As(err, new(*verifier.OtherKey)) || !strings.HasPrefix(err.Error(), c.want) {
@@ -468,7 +478,7 @@ func TestHonestServerIsNotAccused(t *testing.T) {
 			}
 			data, err := d.Save()
 			check("save", err)
-			restored, err := verifier.Restore(data, s, func() time.Time { return d.clock })
+			restored, err := verifier.Restore(data, recorded{s, d}, func() time.Time { return d.clock })
 			check("restore", err)
 			d.Verifier = restored
 		}
@@ -481,40 +491,46 @@ func TestHonestServerIsNotAccused(t *testing.T) {
 func TestRestoreIsNoLie(t *testing.T) {
 	t.Parallel()
 	for lost := range 12 {
-		s := newServer(t)
-		s.add(t, bob, 20)
-		shown := honest(s)
-		now := s
-		d := newDevice(nil, func() []verifier.Seen { return shown() })
-		d.Verifier = verifier.New(service, convo, switching{&now}, func() time.Time { return d.clock })
-		if err := d.read(); err != nil {
-			t.Fatal(err)
-		}
-		before := d.Newest()
-		restored := s.copied(t, 20-lost)
-		restored.generation = 7
-		restored.add(t, alice, 5)
-		now = restored
-		err := d.readOnce() // entries that it had read
-		shown = honest(restored)
-		var back *verifier.WentBack
-		if lost == 0 {
-			if err != nil {
-				t.Fatalf("nothing was lost: %v", err)
-			}
-		} else if !errors.As(err, &back) || back.From != 20 || back.Common != int64(20-lost) || back.To != int64(25-lost) || back.Evidence[0] != before {
-			t.Fatalf("%d lost: %v", lost, err)
-		}
-		if err := d.read(); err != nil || d.Size() != int64(25-lost) {
-			t.Fatalf("%d lost, then: %v, at %d", lost, err, d.Size())
-		}
-		// The same under the old generation is a lie.
-		again := restored.copied(t, 10)
-		now, shown = again, honest(again)
-		if err := d.read(); !errors.As(err, new(*verifier.Lie)) {
-			t.Fatalf("%d lost, and then without another generation: %v", lost, err)
-		}
+		afterRestore(t, lost)
 	}
+}
+
+// afterRestore returns a device whose server has lost entries.
+func afterRestore(t *testing.T, lost int) *device {
+	t.Helper()
+	s := newServer(t)
+	s.add(t, bob, 20)
+	shown := honest(s)
+	now := s
+	d := newDevice(switching{&now}, func() []verifier.Seen { return shown() })
+	if err := d.read(); err != nil {
+		t.Fatal(err)
+	}
+	before := d.Newest()
+	restored := s.copied(t, 20-lost)
+	restored.generation = 7
+	restored.add(t, alice, 5)
+	now = restored
+	err := d.readOnce() // entries that it had read
+	shown = honest(restored)
+	var back *verifier.WentBack
+	if lost == 0 {
+		if err != nil {
+			t.Fatalf("nothing was lost: %v", err)
+		}
+	} else if !errors.As(err, &back) || back.From != 20 || back.Common != int64(20-lost) || back.To != int64(25-lost) || back.Evidence[0] != before {
+		t.Fatalf("%d lost: %v", lost, err)
+	}
+	if err := d.read(); err != nil || d.Size() != int64(25-lost) {
+		t.Fatalf("%d lost, then: %v, at %d", lost, err, d.Size())
+	}
+	// The same under the old generation is a lie.
+	again := restored.copied(t, 10)
+	now, shown = again, honest(again)
+	if err := d.read(); !errors.As(err, new(*verifier.Lie)) {
+		t.Fatalf("%d lost, and then without another generation: %v", lost, err)
+	}
+	return d
 }
 
 // A device has entries that it has read before a failover lost them, and hears of the new generation
@@ -525,8 +541,7 @@ func TestEntriesReadBeforeAFailover(t *testing.T) {
 	s.add(t, bob, 20)
 	old := honest(s)
 	shown, now := func() []verifier.Seen { return s.entries[:15] }, s
-	d := newDevice(nil, func() []verifier.Seen { return shown() })
-	d.Verifier = verifier.New(service, convo, switching{&now}, func() time.Time { return d.clock })
+	d := newDevice(switching{&now}, func() []verifier.Seen { return shown() })
 	err := d.readOnce()
 	now = s.copied(t, 15)
 	now.generation = 7
@@ -564,6 +579,11 @@ func (s switching) Consistency(ctx context.Context, convo string, from, size int
 // That another key is used in the service's name is told, and can be the member's doing.
 func TestMadeUpHeadOfAMember(t *testing.T) {
 	t.Parallel()
+	madeUpHead(t)
+}
+
+func madeUpHead(t *testing.T) *device {
+	t.Helper()
 	ctx := context.Background()
 	s := newServer(t)
 	s.add(t, bob, 10)
@@ -589,12 +609,18 @@ func TestMadeUpHeadOfAMember(t *testing.T) {
 	if err := d.Head(ctx, forger.sign(10), ""); !errors.As(err, new(*verifier.Lie)) {
 		t.Errorf("the same from the server: %v", err)
 	}
+	return d
 }
 
 // The service has begun to sign with a second key, and the old one signs too. A device that has not
 // heard of that asks, and takes the head of a member who has.
 func TestSecondKeyIsLearned(t *testing.T) {
 	t.Parallel()
+	secondKey(t)
+}
+
+func secondKey(t *testing.T) *device {
+	t.Helper()
 	s := newServer(t)
 	s.add(t, bob, 10)
 	d := newDevice(s, honest(s))
@@ -609,12 +635,18 @@ func TestSecondKeyIsLearned(t *testing.T) {
 	if err := d.Head(context.Background(), next.sign(10), bob); err != nil {
 		t.Errorf("a head with the second key: %v", err)
 	}
+	return d
 }
 
 // An account that was erased has returned, and something else stands for it in the log now. A device
 // that remembers what stood for it reads again, and accuses nobody.
 func TestErasedAccountReturns(t *testing.T) {
 	t.Parallel()
+	erasedReturns(t)
+}
+
+func erasedReturns(t *testing.T) *device {
+	t.Helper()
 	s := newServer(t)
 	s.add(t, bob, 10)
 	d := newDevice(s, honest(s))
@@ -633,6 +665,7 @@ func TestErasedAccountReturns(t *testing.T) {
 	if err := d.read(); err != nil || d.Size() != 13 {
 		t.Errorf("%v, at %d", err, d.Size())
 	}
+	return d
 }
 
 // A failover comes between the head and the proof that it continues what was shown: nobody is accused.
@@ -649,9 +682,8 @@ func TestFailoverBetweenTwoQuestions(t *testing.T) {
 		after.generation = 7
 		after.add(t, alice, 12)
 		now := s
-		d := newDevice(nil, honest(s))
+		d := newDevice(switching{&now}, honest(s))
 		d.from = 4
-		d.Verifier = verifier.New(service, convo, switching{&now}, func() time.Time { return d.clock })
 		if err := d.Refresh(context.Background()); err != nil {
 			t.Fatal(err)
 		}

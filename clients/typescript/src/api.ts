@@ -59,6 +59,13 @@ export class Api {
     return this.call(method, { params: toSearch(params as Record<string, unknown>) })
   }
 
+  /** Makes a query one time, whatever comes. */
+  async queryOnce<M extends l.Query>(method: M, params: Params<M>): Promise<Output<M>> {
+    method.parameters.validate(params)
+    const call: Call = { method: method.nsid, params: toSearch(params as Record<string, unknown>), signal: this.signal }
+    return decodeAnswer(method, await this.transport.call(call))
+  }
+
   /** Makes a procedure that may be repeated without a key, such as confirmWelcome. */
   procedure<M extends l.Procedure>(method: M, input: Input<M>): Promise<Output<M>> {
     return this.call(method, { body: encodeInput(method, input) })

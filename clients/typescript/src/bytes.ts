@@ -25,7 +25,12 @@ export function fromHex(text: string): Uint8Array {
 
 /** The SHA-256 of bytes, in lower-case hexadecimal. */
 export async function sha256(bytes: Uint8Array): Promise<string> {
-  return hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>)))
+  return hex(await sha256Bytes(bytes))
+}
+
+/** The SHA-256 of bytes. */
+export async function sha256Bytes(bytes: Uint8Array): Promise<Uint8Array> {
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>))
 }
 
 /** Reports whether two byte strings are equal. Not for secrets: it takes other time for others. */

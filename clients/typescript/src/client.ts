@@ -14,6 +14,8 @@ import type { LexValue } from "./json.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
 import { Locks } from "./locks.js"
 import { Log } from "./log.js"
+import type { LogChecks, MakeLogChecks } from "./log-checks.js"
+import type { Finding } from "./log-findings.js"
 import type { Group, Mls } from "./mls.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
@@ -58,6 +60,8 @@ export interface ClientEvents extends OutboxEvents {
   onSignal?(convo: string, did: string, content: Uint8Array): void
   /** Members who share their cursors, as this person does, have moved them. */
   onCursors?(convo: string, cursors: readonly MemberCursor[]): void
+  /** The checks of a convo's log have found something: tell the user. {@link LogChecks.findings} keeps it. */
+  onFinding?(convo: string, finding: Finding): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -80,6 +84,8 @@ export interface ClientOptions {
   /** How many one-time KeyPackages a full stock has, at most 99. */
   readonly fullStock?: number
   readonly clock?: Clock
+  /** Checks the logs of convos, if it is there: `logChecks` of `mlsd-client/log-checks`. */
+  readonly logChecks?: MakeLogChecks
 }
 
 /** What can go with a message. */
@@ -115,6 +121,8 @@ export class Client {
     private readonly events: ClientEvents,
     private readonly openSocket: OpenSocket | undefined,
     private readonly closing: AbortController,
+    /** Checks that all members are shown the same log, if `ClientOptions` has it. */
+    readonly logChecks: LogChecks | undefined,
   ) {
     this.signals = new Signals(core)
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
@@ -129,16 +137,18 @@ export class Client {
     const closing = new AbortController()
     const locks = new Locks()
     const api = new Api(transport, clock, closing.signal)
-    const core: Core = { did, store, api, mls: library, clock, locks, envelope }
+    const wantsLogHeads = options.logChecks !== undefined
+    const core: Core = { did, store, api, mls: library, clock, locks, envelope, checksLogs: wantsLogHeads }
     const log = new Log(core, (convo, items) => events.onItems?.(convo, items))
     const writer = new ClientWriter({ ...core, log, externalCommits: new ExternalCommits(core, closing.signal) })
     let client: Client | undefined
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
-    const outbox = await Outbox.open({ store, transport, writer, locks, clock, events: { ...events, onLost } })
+    const outbox = await Outbox.open({ store, transport, writer, locks, clock, events: { ...events, onLost }, wantsLogHeads })
     client = new Client(
       core, log, outbox, new Recovery(core, log, outbox, closing.signal),
       new Welcomes(core, (convo, state) => events.onWelcome?.(convo, state)),
-      new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing)
+      new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing,
+      options.logChecks?.(core, events))
     await client.begin()
     return client
   }
@@ -156,6 +166,7 @@ export class Client {
     this.closing.abort()
     await this.stream?.close()
     await this.outbox.close()
+    await this.logChecks?.idle()
   }
 
   /** This device's id, for `registerPushTarget`. */
@@ -258,6 +269,7 @@ export class Client {
     try {
       const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
       if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
+      this.logChecks?.soon(convo)
     } catch (err) {
       if (err instanceof OutOfStepError || isLost(err)) this.lost(convo, err as Error)
       else throw err
@@ -391,10 +403,10 @@ export class Client {
   private async onEvent(event: StreamEvent): Promise<void> {
     switch (event.type) {
       case "messageEvent":
-        await this.reach(event.body.message.convoId, event.body.message.seq)
+        await this.reach(event.body.message.convoId, event.body.message.seq, event.body.logHead)
         break
       case "commitEvent":
-        await this.reach(event.body.convoId, event.body.seq)
+        await this.reach(event.body.convoId, event.body.seq, event.body.logHead)
         break
       case "membershipEvent":
         await this.onMembership(event.body.convoId, event.body.did, event.body.commitNeeded === true)
@@ -431,9 +443,10 @@ export class Client {
   }
 
   // reach reads a convo's log, if it is not read up to a seq yet.
-  private async reach(convo: string, seq: number): Promise<void> {
+  private async reach(convo: string, seq: number, logHead: string | undefined): Promise<void> {
     const thread = await this.log.thread(convo)
     if (thread !== undefined && thread.cursor < seq) await this.syncUnlessGone(convo)
+    if (logHead !== undefined) this.logChecks?.soon(convo, logHead)
   }
 
   private async onMembership(convo: string, did: string, commitNeeded: boolean): Promise<void> {

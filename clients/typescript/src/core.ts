@@ -18,6 +18,8 @@ export interface Core {
   readonly clock: Clock
   readonly locks: Locks
   readonly envelope: Envelope
+  /** Whether what is read and acknowledged is kept for the checks of logs. */
+  readonly checksLogs: boolean
 }
 
 /** A plaintext: the message's own id, and what the app wants to say. */

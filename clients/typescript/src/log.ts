@@ -4,6 +4,8 @@ import { type Output } from "./api.js"
 import { sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
 import { errorName, OutOfStepError, StuckError } from "./errors.js"
+import type { Seen } from "./log-state.js"
+import { kinds } from "./log-tree.js"
 import { didOf, type Header } from "./mls.js"
 import { isStuck, type Item, mustRead, names, type Own, type Pending, type Thread } from "./records.js"
 import { rewind } from "./rewind.js"
@@ -107,6 +109,7 @@ export class Log {
         const item = await this.takeOne(reading, entry)
         reading.items.push(item)
         const { thread } = reading
+        if (this.core.checksLogs) put(reading.changes, names.seen(thread.convoId, item.seq), seenOf(entry, item.digest))
         reading.thread = { ...thread, first: thread.first || item.seq, cursor: item.seq, last: item.id }
         if (thread.stuck) break
       } catch (err) {
@@ -203,6 +206,12 @@ export class Log {
       if (item.messageId === messageId) changes.set(names.looseItem(thread.convoId, item.digest), undefined)
     }
   }
+}
+
+/** An entry as the server shows it, for the checks of logs. */
+export function seenOf({ seq, epoch, createdAt, sender, messageType }: Entry, body: string): Seen {
+  const kind = messageType === "commit" ? kinds.commit : messageType === "proposal" ? kinds.proposal : kinds.application
+  return { seq, kind, epoch, at: Date.parse(createdAt), body, sender }
 }
 
 function headerOf(core: Core, bytes: Uint8Array): Header | undefined {

@@ -109,6 +109,11 @@ export const names = {
   welcome: (convo: string) => `welcome/${convo}`,
   keyPackage: (ref: string) => `keypackage/${ref}`,
   signals: (convo: string) => `signals/${convo}`,
+  verifier: (convo: string) => `verifier/${convo}`,
+  seenOf: (convo: string) => `seen/${convo}/`,
+  seen: (convo: string, seq: number) => `seen/${convo}/${String(seq).padStart(16, "0")}`,
+  acknowledgedOf: (convo: string) => `acknowledged/${convo}/`,
+  acknowledged: (convo: string, seq: number) => `acknowledged/${convo}/${String(seq).padStart(16, "0")}`,
   cursor: "cursor",
 } as const
 

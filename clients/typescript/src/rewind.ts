@@ -22,6 +22,7 @@ export async function rewind(core: Core, thread: Thread): Promise<Changes> {
     changes.set(names.item(convoId, item.seq), undefined)
     put(changes, names.looseItem(convoId, item.digest), item)
   }
+  for (const name of await core.store.list(names.seenOf(convoId))) changes.set(name, undefined) // they are read again
   const last = items[common - 1]
   const first = items[0]
   const place = last === undefined ? { first: 0, cursor: 0, last: "" } : { cursor: last.seq, last: last.id }

@@ -35,8 +35,8 @@ export class ClientWriter implements Writer {
     return kindOf(write).seal(this.parts, write)
   }
 
-  done(write: SealedWrite, answer: string): Promise<Done> {
-    return kindOf(write).done(this.parts, write, answer)
+  done(write: SealedWrite, answer: string, logHead?: string): Promise<Done> {
+    return kindOf(write).done(this.parts, write, answer, logHead)
   }
 
   async unseal(write: SealedWrite): Promise<Changes> {

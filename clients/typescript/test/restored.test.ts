@@ -1,11 +1,12 @@
 // A server loses its newest writes: messages, a commit, and a person who was added. The devices make
-// it good: docs/RECOVERY.md.
+// it good: docs/RECOVERY.md. They check its log, and do not accuse it.
 //
 // TEST_MESSAGES is how many messages each device sends, 15 by default.
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Client } from "../src/client.js"
+import { logChecks } from "../src/log-checks.js"
 import { MemoryStore } from "../src/store.js"
 import { needsServer, newAccounts, transportOf } from "./support/dev.js"
 import { bytesOf, hastyClock, openPhone, textsOf } from "./support/phone.js"
@@ -25,7 +26,9 @@ test(`${count} messages each, of which the server loses some`, { ...needsServer,
   try {
     const dids = await newAccounts(3)
     const phones = await Promise.all(dids.map((did) =>
-      openPhone(did, new MemoryStore(), { transport: transportOf(did, server.url, server.did), clock })))
+      openPhone(did, new MemoryStore(), {
+        transport: transportOf(did, server.url, server.did), clock, logChecks: logChecks(server.did),
+      })))
     const [a, b, c] = phones
     const [, bob, carol] = dids
     assert.ok(a && b && c && bob && carol)
@@ -36,7 +39,7 @@ test(`${count} messages each, of which the server loses some`, { ...needsServer,
     await send(a, convo, "a", 0, third)
     await send(b, convo, "b", 0, third)
     await Promise.all([a.sync(convo), b.sync(convo)])
-    await server.backUp()
+    server.backUp()
 
     await send(a, convo, "a", third, 2 * third)
     await c.replenish()
@@ -61,6 +64,10 @@ test(`${count} messages each, of which the server loses some`, { ...needsServer,
     for (const phone of [a, b]) {
       assert.deepEqual((await textsOf(phone, convo)).sort(), names)
       assert.deepEqual(await phone.lostItems(convo), [])
+    }
+    for (const phone of phones) {
+      const found = await phone.logChecks?.check(convo)
+      assert.deepEqual(found?.filter(({ kind }) => kind !== "wentBack"), [], "the server went back, and did not lie")
     }
     const groups = await Promise.all(phones.map((phone) => phone.group(convo)))
     assert.deepEqual(groups[1], groups[0])

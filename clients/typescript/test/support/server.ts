@@ -41,18 +41,20 @@ export class Server {
   }
 
   /** Keeps what the server has now. */
-  async backUp(): Promise<void> {
-    await this.stop()
-    execFileSync("cp", ["-a", this.data, this.data + ".backup"])
-    await this.run()
+  backUp(): void {
+    this.command("backup")
   }
 
   /** Sets the server back to the backup. */
   async restore(): Promise<void> {
     await this.stop()
     await rm(this.data, { recursive: true })
-    execFileSync("mv", [this.data + ".backup", this.data])
+    this.command("restore")
     await this.run()
+  }
+
+  private command(name: "backup" | "restore"): void {
+    execFileSync(binary, [name, this.data + ".backup"], { stdio: "ignore", env: this.environment })
   }
 
   async end(): Promise<void> {
@@ -64,14 +66,15 @@ export class Server {
     return join(this.folder, "data")
   }
 
+  private get environment(): NodeJS.ProcessEnv {
+    return {
+      ...cleanEnvironment(), MLSD_DATA_DIR: this.data, MLSD_LISTEN: `127.0.0.1:${this.port}`, MLSD_ADMIN_LISTEN: "127.0.0.1:0",
+      MLSD_SERVICE_DID: this.did, MLSD_PUBLIC_URL: this.url, MLSD_PLC_URL: serverURL(), MLSD_DATABASE_URL: "",
+    }
+  }
+
   private async run(): Promise<void> {
-    this.child = spawn(binary, [], {
-      stdio: ["ignore", "ignore", "inherit"],
-      env: {
-        ...cleanEnvironment(), MLSD_DATA_DIR: this.data, MLSD_LISTEN: `127.0.0.1:${this.port}`, MLSD_ADMIN_LISTEN: "127.0.0.1:0",
-        MLSD_SERVICE_DID: this.did, MLSD_PUBLIC_URL: this.url, MLSD_PLC_URL: serverURL(), MLSD_DATABASE_URL: "",
-      },
-    })
+    this.child = spawn(binary, [], { stdio: ["ignore", "ignore", "inherit"], env: this.environment })
     const until = Date.now() + patience
     while (!(await this.isUp())) {
       assert.equal(this.child.exitCode, null, "the server has ended")

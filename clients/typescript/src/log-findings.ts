@@ -1,0 +1,98 @@
+// What a verifier of logs finds: docs/TRANSPARENCY.md.
+
+import { keyHashText } from "./log-head.js"
+
+/** What a verifier has found. `sentence` says it, and `evidence` has signed heads. */
+export type Finding = LieFinding | WentBackFinding | OtherKeyFinding
+
+/** The server has lied. It stays. */
+export interface LieFinding {
+  readonly kind: "lie"
+  readonly sentence: string
+  readonly evidence: readonly string[]
+  /** When it was found, in milliseconds of Unix time. */
+  readonly at: number
+}
+
+/**
+ * The server's database went back to an earlier state: a restore, or a failover that lost writes. It is
+ * no lie, because the head says so itself. But a server that shows members different logs could give
+ * each of them generations of its own: tell the user, who asks the operator.
+ */
+export interface WentBackFinding {
+  readonly kind: "wentBack"
+  readonly sentence: string
+  /** The last head before, and the first one after. */
+  readonly evidence: readonly string[]
+  /** Entries: what the device or the member had seen, and what the new head has. */
+  readonly from: number
+  readonly to: number
+  /** The first entries that both have, as far as the device can tell; 0 for a member's head. */
+  readonly common: number
+  readonly generation: number
+  /** Who had seen the log of before, unless it was the device itself. */
+  readonly member?: string
+}
+
+/**
+ * A member has a head that is signed in the service's name with a key that the service has not given to
+ * this device. Either the member has made it up, or the server gives members keys of their own. Only
+ * the members can find out which, by comparing the keys.
+ */
+export interface OtherKeyFinding {
+  readonly kind: "otherKey"
+  readonly sentence: string
+  /** The member's text, and the newest head that the device has checked. */
+  readonly evidence: readonly string[]
+  readonly member: string
+  readonly keyHash: number
+  /** The member has sent the key, and the head is signed with it. */
+  readonly signed: boolean
+}
+
+/** A finding, as a verifier throws it. */
+export class FindingError extends Error {
+  override readonly name = "FindingError"
+
+  constructor(readonly finding: Finding) {
+    super(finding.sentence)
+  }
+}
+
+/**
+ * What was shown does not fit a signed head. The device reads the entries behind `size` once more from
+ * the server. If they do not fit again, that is a lie.
+ */
+export class ReadAgainError extends Error {
+  override readonly name = "ReadAgainError"
+
+  constructor() {
+    super("entries do not fit the signed head; read them again")
+  }
+}
+
+/** What a member has sent is no head that the service has signed. It says nothing of the server. */
+export class NotSignedError extends Error {
+  override readonly name = "NotSignedError"
+
+  constructor(why: string) {
+    super(`the member's head is not signed by the service: ${why}`)
+  }
+}
+
+/** Makes the finding that the server went back. */
+export function wentBack(of: Omit<WentBackFinding, "kind" | "sentence">): WentBackFinding {
+  const { from, to, common, generation, member } = of
+  const sentence = member === undefined
+    ? `the server went back from ${from} entries to ${to}; the first ${common} are the same (generation ${generation})`
+    : `the server went back, or has two logs: ${member} has a head of ${from} entries of an earlier generation, ` +
+      `and the log does not begin with them (generation ${generation})`
+  return { kind: "wentBack", sentence, ...of }
+}
+
+/** Makes the finding of a head with a key that is not known. */
+export function otherKey(of: Omit<OtherKeyFinding, "kind" | "sentence">): OtherKeyFinding {
+  const key = keyHashText(of.keyHash)
+  const sentence = `${of.member} has a head that is signed with another key of the service (${key}): one of them has made it up`
+  return { kind: "otherKey", sentence, ...of }
+}

@@ -1,0 +1,215 @@
+// Members check that the server shows them the same log: docs/TRANSPARENCY.md.
+
+import assert from "node:assert/strict"
+import { test } from "node:test"
+import type { Client, ClientEvents } from "../src/client.js"
+import type { Did } from "../src/core.js"
+import { lexParse, lexStringify, type LexValue } from "../src/json.js"
+import { type Finding, logChecks, NotSignedError } from "../src/log-checks.js"
+import { readHead } from "../src/log-head.js"
+import { MemoryStore, type Store } from "../src/store.js"
+import type { Call, Transport } from "../src/transport.js"
+import { needsServer, newAccounts, serverURL, transportOf } from "./support/dev.js"
+import { bytesOf, openPhone, textsOf } from "./support/phone.js"
+import { needsBinary, Server } from "./support/server.js"
+
+const getMessages = "blue.catbird.mls.getMessages"
+const getLogHead = "blue.catbird.mls.getLogHead"
+const sendMessage = "blue.catbird.mls.sendMessage"
+
+async function serviceOf(url: string): Promise<string> {
+  return ((await (await fetch(new URL("/.well-known/did.json", url))).json()) as { id: string }).id
+}
+
+// A transport that counts calls, and can change answers.
+class Changing implements Transport {
+  readonly calls: string[] = []
+  readonly heads: string[] = []
+  change?: (call: Call, answer: string) => string
+
+  constructor(private readonly inner: Transport) {}
+
+  async call(call: Call): Promise<string> {
+    this.calls.push(call.method)
+    const { onLogHead } = call
+    const heard = onLogHead && { onLogHead: (head: string) => { this.heads.push(head); onLogHead(head) } }
+    const answer = await this.inner.call({ ...call, ...heard })
+    return this.change?.(call, answer) ?? answer
+  }
+
+  count(method: string): number {
+    return this.calls.filter((call) => call === method).length
+  }
+}
+
+interface Phone {
+  client: Client
+  net: Changing
+  found: Finding[]
+  heads: string[] // that came with events
+  onEvent?: () => void
+  onConnect?: () => void
+}
+
+async function checking(did: Did, store: Store = new MemoryStore(), server?: Server): Promise<Phone> {
+  const net = new Changing(transportOf(did, server?.url, server?.did))
+  const phone: Omit<Phone, "client"> = { net, found: [], heads: [] }
+  const events: ClientEvents = {
+    onFinding: (_, finding) => phone.found.push(finding),
+    onFailure: (err) => { throw err },
+    onConnect: () => phone.onConnect?.(),
+    onEvent: ({ body }) => {
+      if ("logHead" in body && body.logHead !== undefined) phone.heads.push(body.logHead)
+      phone.onEvent?.()
+    },
+  }
+  const client = await openPhone(did, store, { transport: net, logChecks: logChecks(server?.did ?? (await serviceOf(serverURL()))), events })
+  return Object.assign(phone, { client })
+}
+
+async function say(phone: Phone, convo: string, ...texts: string[]): Promise<void> {
+  for (const text of texts) await (await phone.client.send(convo, bytesOf(text))).sent
+}
+
+async function read(phone: Phone, convo: string): Promise<void> {
+  await phone.client.sync(convo)
+  await phone.client.logChecks?.idle()
+}
+
+async function pair(storeOfBob?: Store) {
+  const [alice, bob] = await newAccounts(2)
+  assert.ok(alice && bob)
+  const [a, b] = [await checking(alice), await checking(bob, storeOfBob)]
+  await b.client.replenish()
+  const convo = await a.client.createConvo([bob])
+  await b.client.join(convo)
+  return { alice, bob, a, b, convo }
+}
+
+const sizeOf = async (phone: Phone, convo: string) => readHead((await phone.client.logChecks?.message(convo))?.replace(/^(key .*\n)*/, "") ?? "").size
+
+test("two members compare heads, and find nothing", needsServer, async () => {
+  const stored = new MemoryStore()
+  const { alice, bob, a, b: before, convo } = await pair(stored)
+  await say(a, convo, "one", "two")
+  await read(before, convo)
+  await before.client.close()
+  const b = await checking(bob, stored) // its verifier goes on where it was
+  await say(b, convo, "three")
+  await b.client.update(convo)
+  await Promise.all([read(a, convo), read(b, convo)])
+  const mine = await a.client.logChecks?.message(convo)
+  assert.match(mine ?? "", /^key did:web:.*\ndid:web:.*\n4\n/)
+  assert.equal(await sizeOf(b, convo), 4)
+  await b.client.logChecks?.compare(convo, alice, mine ?? "")
+  await a.client.logChecks?.compare(convo, bob, (await b.client.logChecks?.message(convo)) ?? "")
+  await assert.rejects(b.client.logChecks?.compare(convo, alice, "something else") ?? Promise.resolve(), NotSignedError)
+  assert.deepEqual([a.found, b.found, await a.client.logChecks?.check(convo), await b.client.logChecks?.check(convo)], [[], [], [], []])
+  await Promise.all([a.client.close(), b.client.close()])
+})
+
+test("heads ride on answers and events, and few are asked for", { ...needsServer, timeout: 60_000 }, async () => {
+  const { a, b, convo } = await pair()
+  const connected = new Promise<void>((resolve) => (b.onConnect = resolve))
+  b.client.listen()
+  await connected
+  for (let i = 0; b.heads.length === 0 || a.net.heads.length === 0; i++) {
+    const came = new Promise<void>((resolve) => (b.onEvent = resolve))
+    await say(a, convo, `${i}`)
+    await came
+    await read(a, convo)
+  }
+  await read(b, convo)
+  assert.deepEqual([a.found, b.found], [[], []])
+  assert.ok(a.net.count(getLogHead) <= 2, `${a.net.count(getLogHead)} heads were asked for, with ${a.net.count(sendMessage)} messages`)
+  await Promise.all([a.client.close(), b.client.close()])
+})
+
+test("a server that shows a member another time or another sender is caught", needsServer, async () => {
+  for (const change of [{ createdAt: "2026-11-22T09:30:11.000Z" }, { sender: "" }]) {
+    const { bob, a, b, convo } = await pair()
+    await say(a, convo, "one", "two", "three")
+    await read(a, convo)
+    await read(b, convo)
+    const texts = await textsOf(b.client, convo)
+    await say(a, convo, "four", "five")
+    await say(b, convo, "six")
+    b.net.change = (call, answer) => {
+      if (call.method !== getMessages) return answer
+      const page = lexParse(answer) as { messages: { seq: number }[] }
+      const messages = page.messages.map((one) => (one.seq === 5 ? { ...one, ...change, ...("sender" in change && { sender: bob }) } : one))
+      return lexStringify({ ...page, messages } as LexValue)
+    }
+    await read(b, convo)
+    const found = await b.client.logChecks?.check(convo)
+    assert.deepEqual(found?.map(({ kind, sentence }) => [kind, sentence]), [[
+      "lie", "the log that I was shown is not the one that is signed: entry 5 is the first that differs in its bytes, sender, time or place",
+    ]])
+    assert.deepEqual(b.found, found, "the app hears it once")
+    assert.equal((await textsOf(b.client, convo)).length, texts.length + 3, "messages are read nevertheless")
+    await a.client.logChecks?.compare(convo, bob, (await b.client.logChecks?.message(convo)) ?? "")
+    assert.deepEqual(a.found, [], "the other member is shown the right log")
+    await Promise.all([a.client.close(), b.client.close()])
+  }
+})
+
+test("a server that backdates a member's own message is caught", needsServer, async () => {
+  const { a, b, convo } = await pair()
+  await say(a, convo, "one")
+  await read(a, convo)
+  a.net.change = (call, answer) => {
+    if (call.method !== getMessages) return answer
+    const page = lexParse(answer) as { messages: { seq: number }[] }
+    return lexStringify({ ...page, messages: page.messages.map((one) => ({ ...one, createdAt: "2026-11-22T09:30:11.000Z" })) } as LexValue)
+  }
+  await say(a, convo, "two")
+  await read(a, convo)
+  assert.match(a.found[0]?.sentence ?? "", /^entry 2 is mine, was acknowledged at .* and is shown with the time 2026-11-22T09:30:11.000Z$/)
+  await Promise.all([a.client.close(), b.client.close()])
+})
+
+test("a server that is restored from a backup went back, and did not lie", { ...needsServer, ...needsBinary }, async () => {
+  const server = await Server.start()
+  try {
+    const [alice] = await newAccounts(1)
+    assert.ok(alice)
+    const a = await checking(alice, new MemoryStore(), server)
+    const convo = await a.client.createConvo([])
+    await say(a, convo, "one", "two")
+    await a.client.sync(convo)
+    await a.client.logChecks?.check(convo)
+    server.backUp()
+    await say(a, convo, "three", "four", "five")
+    await a.client.sync(convo)
+    await a.client.logChecks?.check(convo)
+    await server.restore()
+    await a.client.sync(convo)
+    await a.client.recover(convo)
+    await say(a, convo, "six")
+    await read(a, convo)
+    assert.deepEqual((await textsOf(a.client, convo)).sort(), ["five", "four", "one", "six", "three", "two"])
+    const found = await a.client.logChecks?.check(convo)
+    assert.deepEqual(found?.map(({ kind }) => kind), ["wentBack"])
+    assert.match(found?.[0]?.sentence ?? "", /^the server went back from [56] entries to \d; the first 2 are the same/)
+    assert.deepEqual(a.found, found)
+    assert.equal(await sizeOf(a, convo), 6)
+    await a.client.close()
+  } finally {
+    await server.end()
+  }
+})
+
+test("a client without checks asks for no head, and keeps nothing for them", needsServer, async () => {
+  const [alice] = await newAccounts(1)
+  assert.ok(alice)
+  const net = new Changing(transportOf(alice))
+  const store = new MemoryStore()
+  const client = await openPhone(alice, store, { transport: net })
+  const convo = await client.createConvo([])
+  await (await client.send(convo, bytesOf("one"))).sent
+  await client.sync(convo)
+  assert.equal(client.logChecks, undefined)
+  assert.deepEqual([net.count(getLogHead), net.heads], [0, []])
+  assert.deepEqual((await store.list("")).filter((name) => /^(seen|acknowledged|verifier)\//.test(name)), [])
+  await client.close()
+})

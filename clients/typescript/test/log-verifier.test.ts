@@ -1,0 +1,213 @@
+// The verifier of logs finds what the one in Go finds, and asks what that one asks. The vectors are
+// made and checked by transparency/verifier.
+
+import assert from "node:assert/strict"
+import { readFile } from "node:fs/promises"
+import { test } from "node:test"
+import { fromHex, sha256 } from "../src/bytes.js"
+import { FindingError, NotSignedError, ReadAgainError } from "../src/log-findings.js"
+import { HeadError, openHead } from "../src/log-head.js"
+import type { Seen } from "../src/log-state.js"
+import {
+  append, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, type Leaf, leafHash, recordOf, rootOf, tagOf,
+} from "../src/log-tree.js"
+import { type LogAnswer, type LogSource, Verifier } from "../src/log-verifier.js"
+
+interface Step {
+  do: "entries" | "entry" | "sent" | "head" | "refresh"
+  now: number
+  count?: number
+  seen?: Seen
+  text?: string
+  from?: string
+  asks?: Asking[]
+  throws?: string
+  says?: string
+}
+
+interface Asking {
+  ask: string
+  senders?: string[]
+  seq?: number
+  from?: number
+  size?: number
+  error?: string
+  head?: string
+  keys?: string[]
+  stand?: { did: string; salt?: string; tag: string }[]
+  leaf?: string
+  hashes?: string[]
+}
+
+interface Run {
+  name: string
+  service: string
+  convoId: string
+  steps: Step[]
+  size: number
+  message: string
+  found: number
+}
+
+interface Vectors {
+  leaves: (Leaf & { sender: string; salt: string; hash: string })[]
+  trees: { size: number; root: string }[]
+  inclusion: { seq: number; size: number; hashes: string[] }[]
+  consistency: { from: number; size: number; hashes: string[] }[]
+  heads: { text: string; keys: string[]; error?: string; size?: number; root?: string; generation?: number; at?: number }[]
+  runs: Run[]
+}
+
+const path = new URL("../../../../transparency/verifier/testdata/vectors.json", import.meta.url)
+const vectors = JSON.parse(await readFile(path, "utf8")) as Vectors
+
+test("leaves and tags are those of the server", async () => {
+  for (const { sender, salt, hash, ...leaf } of vectors.leaves) {
+    assert.equal(await tagOf(fromHex(salt), sender), leaf.tag)
+    assert.equal(await leafHash(recordOf(leaf)), hash)
+  }
+})
+
+const mostLeaves = 600
+
+// The leaves and the roots of the trees of 0, 1, 2, … leaves.
+async function trees(): Promise<{ leaves: Hash[]; roots: Hash[] }> {
+  const leaves: Hash[] = []
+  let edge = emptyEdge
+  const roots = [await rootOf(edge)]
+  for (let seq = 1; seq <= mostLeaves; seq++) {
+    const leaf = await leafHash(`leaf ${seq}`)
+    leaves.push(leaf)
+    edge = await append(edge, leaf)
+    roots.push(await rootOf(edge))
+  }
+  return { leaves, roots }
+}
+
+test("the roots of 200 trees are those of the server", async () => {
+  const { roots } = await trees()
+  assert.equal(vectors.trees.length, 200)
+  for (const { size, root } of vectors.trees) assert.equal(roots[size], root, `${size} entries`)
+})
+
+// other is a hash with one bit changed.
+const other = (hash: Hash) => `${hash.slice(0, -1)}${(Number.parseInt(hash.slice(-1), 16) ^ 1).toString(16)}`
+
+// spoilt are proofs that are not right.
+function* spoilt(proof: string[]): Generator<string[]> {
+  for (const [i, hash] of proof.entries()) yield proof.with(i, other(hash))
+  yield [...proof, other("00".repeat(32))]
+  if (proof.length > 0) yield proof.slice(1)
+  if (proof.length > 0) yield proof.slice(0, -1)
+}
+
+test("proofs of the server are good, and spoilt ones are not", async () => {
+  const { leaves, roots } = await trees()
+  const at = (all: Hash[], i: number) => all[i] ?? ""
+  for (const { seq, size, hashes } of vectors.inclusion) {
+    const [root, leaf] = [at(roots, size), at(leaves, seq - 1)]
+    assert.ok(await isIncluded(hashes, size, root, seq, leaf), `entry ${seq} of ${size}`)
+    assert.ok(!(await isIncluded(hashes, size, root, seq, other(leaf))))
+    assert.ok(!(await isIncluded(hashes, size, other(root), seq, leaf)))
+    for (const wrong of spoilt(hashes)) assert.ok(!(await isIncluded(wrong, size, root, seq, leaf)), `spoilt, entry ${seq} of ${size}`)
+    if (seq === size) assert.equal(await rootOf(await edgeOf(size, leaf, hashes)), root)
+    if (seq === size) await assert.rejects(edgeOf(size, leaf, [...hashes, root]), /wrong number of hashes/)
+  }
+  for (const { from, size, hashes } of vectors.consistency) {
+    const [root, fromRoot] = [at(roots, size), at(roots, from)]
+    assert.ok(await isContinued(hashes, size, root, from, fromRoot), `${from} of ${size}`)
+    assert.ok(!(await isContinued(hashes, size, root, from, other(fromRoot))))
+    assert.ok(!(await isContinued(hashes, size, other(root), from, fromRoot)))
+    for (const wrong of spoilt(hashes)) assert.ok(!(await isContinued(wrong, size, root, from, fromRoot)), `spoilt, ${from} of ${size}`)
+  }
+})
+
+test("heads are read and refused as by the server's own code", async () => {
+  for (const { text, keys, error, ...want } of vectors.heads) {
+    if (error !== undefined) {
+      await assert.rejects(openHead(text, keys), (err) => err instanceof HeadError && err.message === error, JSON.stringify(text))
+      continue
+    }
+    const { size, root, generation, at } = await openHead(text, keys)
+    assert.deepEqual({ size, root, generation, at }, { generation: 0, ...want })
+  }
+})
+
+// Answering is a server that expects the questions of a step, in their order.
+class Answering implements LogSource {
+  waiting: Asking[] = []
+  /** What was asked otherwise. To throw it would look like a server that does not answer. */
+  readonly unexpected: string[] = []
+
+  async head(_convo: string, senders: readonly string[]): Promise<LogAnswer> {
+    const { head = "", keys = [], stand = [] } = this.answer({ ask: "head", ...(senders.length > 0 && { senders: [...senders] }) })
+    const senderOf = ({ did, salt, tag }: (typeof stand)[number]) => ({ did, tag, ...(salt !== undefined && { salt: fromHex(salt) }) })
+    return { head, keys, senders: stand.map(senderOf) }
+  }
+
+  async inclusion(_convo: string, seq: number, size: number): Promise<{ leaf: Hash; proof: Hash[] }> {
+    const { leaf = "", hashes = [] } = this.answer({ ask: "inclusion", seq, size })
+    return { leaf, proof: hashes }
+  }
+
+  async consistency(_convo: string, from: number, size: number): Promise<Hash[]> {
+    return this.answer({ ask: "consistency", from, size }).hashes ?? []
+  }
+
+  private answer(asked: Asking): Asking {
+    const next = this.waiting.shift()
+    const { ask, senders, seq, from, size } = next ?? { ask: "nothing" }
+    const want = JSON.parse(JSON.stringify({ ask, senders, seq, from, size })) as Asking // without what is absent
+    if (JSON.stringify(want) !== JSON.stringify(asked)) this.unexpected.push(`asked ${JSON.stringify(asked)}, want ${JSON.stringify(want)}`)
+    if (next?.error !== undefined) throw new Error(next.error)
+    return next ?? asked
+  }
+}
+
+async function* callsOf(step: Step): AsyncGenerator<{ now: number; call: (v: Verifier) => Promise<void> }> {
+  const { seen, now, text = "", from = "" } = step
+  if (step.do === "refresh") yield { now, call: (v) => v.refresh() }
+  if (step.do === "head") yield { now, call: (v) => v.head(text, from) }
+  if (seen === undefined) return
+  if (step.do === "sent") yield { now, call: (v) => v.sent(seen) }
+  if (step.do === "entry") yield { now, call: (v) => v.entry(seen) }
+  for (let i = 0; i < (step.count ?? 0); i++) {
+    const seq = seen.seq + i
+    const body = await sha256(new TextEncoder().encode(`${seen.sender} ${seq}`))
+    yield { now: now + 1000 * i, call: (v) => v.entry({ ...seen, seq, at: seen.at + 1000 * i, body }) }
+  }
+}
+
+async function foundBy(call: Promise<void>): Promise<{ throws?: string; says?: string }> {
+  try {
+    await call
+    return {}
+  } catch (err) {
+    assert.ok(err instanceof Error)
+    if (err instanceof FindingError) return { throws: err.finding.kind, says: err.message }
+    const throws = err instanceof ReadAgainError ? "readAgain" : err instanceof NotSignedError ? "notSigned" : "source"
+    return { throws, says: err.message }
+  }
+}
+
+for (const restarts of [false, true]) {
+  for (const { name, service, convoId, steps, size, message, found } of vectors.runs) {
+    test(`the run "${name}"${restarts ? ", with an app that restarts at every step" : ""}`, async () => {
+      const source = new Answering()
+      let now = 0
+      let verifier = Verifier.create(service, convoId, source, () => now)
+      for (const [i, step] of steps.entries()) {
+        source.waiting = [...(step.asks ?? [])]
+        for await (const one of callsOf(step)) {
+          now = one.now
+          const { throws, says } = await foundBy(one.call(verifier))
+          assert.deepEqual({ throws, says }, { throws: step.throws, says: step.says }, `step ${i}`)
+          if (restarts) verifier = Verifier.restore(verifier.save(), source, () => now)
+        }
+        assert.deepEqual(source.waiting, [], `step ${i}: questions that were not asked`)
+        assert.deepEqual(source.unexpected, [], `step ${i}`)
+      }
+      assert.deepEqual([verifier.size, verifier.message, verifier.findings.length], [size, message, found])
+    })
+  }
+}
