@@ -73,7 +73,7 @@ func newReportKey(path string, stdout io.Writer) error {
 		return err
 	}
 	if err := writeNew(path+".pub", public.String(), 0o644); err != nil {
-		return err
+		return errors.Join(err, os.Remove(path))
 	}
 	_, err = fmt.Fprintf(stdout, "%s has the private half: keep it off the server, with a copy\nMLSD_REPORT_KEY=%s\nkey id %s\n", path, public, public.ID())
 	return err

@@ -195,6 +195,13 @@ func TestReportKey(t *testing.T) {
 	if kept, err := readReportKey(path); err != nil || kept.Public().String() != private.Public().String() {
 		t.Errorf("the file was changed: %v", err)
 	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	launch(t, nil, "report-key", "new", path).fails(".pub: file exists")
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a private half without its public one was left: %v", err)
+	}
 	launch(t, nil, "report-key", "new").fails("name a file")
 }
 
