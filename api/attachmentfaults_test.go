@@ -18,6 +18,8 @@ import (
 	"mlsd/attachments"
 	"mlsd/attachments/s3store"
 	"mlsd/attachments/storetest"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/pgtest"
 )
 
 // putWatcher tells when a Put has returned.
@@ -283,6 +285,61 @@ func TestSweepOfAConvoThatIsGone(t *testing.T) {
 	if left := w.memory().Names(); len(left) != 1 || !strings.Contains(left[0], other.id) {
 		t.Errorf("left are %q", left)
 	}
+}
+
+// Nobody waits for the answer to a message that names an attachment: its sender has hung up, or the
+// node is killed after the COMMIT. The attachment is named nevertheless, in the message's own
+// transaction: members who read the message read the attachment, and it is kept as long.
+func TestMessageNamesItsAttachmentWithoutItsSender(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty, func(w *world) { w.retention = 48 * time.Hour })
+	alice, dave := w.user(), w.user()
+	c := alice.create()
+	f := alice.attach(c, 1000)
+	alice.send(c, "of the attachment's place")
+	alice.add(c, dave)
+	f.get(dave).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+	pgtest.Age(t, w.db, "attachments", 50*time.Hour, "kept_from")
+
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := alice.on(w.server)
+	gone.w.ctx = ctx
+	answered := make(chan answer, 1)
+	message := f.naming(alice)
+	go func() { answered <- gone.post(mlsapi.NSIDSendMessage, message) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
+	hangUp()
+	(<-answered).unavailable()
+	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
+	alice.send(c, "behind it") // a convo's messages are written in order
+
+	f.readable(dave)
+	if err := w.sweeper.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.readable(dave)
+}
+
+// A transaction that is not committed names nothing.
+func TestMessageThatIsNotStoredNamesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice, dave := w.user(), w.user()
+	c := alice.create()
+	f := alice.attach(c, 1000)
+	alice.send(c, "of the attachment's place")
+	alice.add(c, dave)
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Error); err != nil {
+		t.Fatal(err)
+	}
+	message := f.naming(alice)
+	alice.post(mlsapi.NSIDSendMessage, message).unavailable()
+	f.get(dave).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+	alice.post(mlsapi.NSIDSendMessage, message).ok()
+	f.readable(dave)
 }
 
 // A node without a store sends messages that name attachments of another node.

@@ -22,8 +22,8 @@ const (
 	// orphanAge is how old an object must be that no part names. A younger one can belong to an upload
 	// that is under way.
 	orphanAge = 24 * time.Hour
-	// retentionSlack covers the time between a message and the record that it names an attachment: if
-	// the node dies between them, the sender's retry records it.
+	// retentionSlack covers the time between the completion of an attachment and the message that has
+	// its key, if that message does not name it with embedUri.
 	retentionSlack = time.Hour
 	// SweepInterval is how often a round runs.
 	SweepInterval = time.Minute

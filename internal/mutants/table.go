@@ -1115,8 +1115,8 @@ var mutants = []mutant{
 	{"a message names an attachment that is not complete", "TestAttachment", []edit{
 		{"attachments.CanName", `a.State != Complete`, `a.State == Failed`}}},
 	{"a repeated message opens its attachment to later members", "TestAttachmentReaders", []edit{
-		{"attachments.Name", `SET seq = greatest(seq, $3)`, `SET seq = greatest(seq, (SELECT last_seq FROM convos WHERE id = $2) + 0 * $3)`},
-		{"attachments.Name", `AND (seq < $3 OR kept_from < $4)`, `AND $4::timestamptz IS NOT NULL`}}},
+		{"attachments.QueueName", `SET seq = greatest(a.seq, m.seq)`, `SET seq = (SELECT last_seq FROM convos WHERE id = $2)`},
+		{"attachments.QueueName", `AND (a.seq < m.seq OR a.kept_from < m.created_at)`, ``}}},
 	{"downloads are not charged", "TestDownloadIsCharged", []edit{
 		{"api.Server.download", `int(sent/unitBytes)`, `0`}}},
 	{"a download takes the memory of small answers", "TestDownloadsHaveTheirOwnMemory", []edit{
