@@ -60,7 +60,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err
 		}
-		draft.Also = func(b *pgx.Batch) { attachments.QueueName(b, convo, attachment, draft.Sender, draft.Key) }
+		draft.Also = attachments.Name(convo, attachment, c.caller, key)
 	}
 	sent, err := send(c.ctx, draft)
 	if err != nil {

@@ -107,15 +107,17 @@ func CanName(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.U
 	return err
 }
 
-// QueueName queues the statement that records that the message of a sender under a key names an
+// Name queues the statement that records that the message of a sender under a key names an
 // attachment. It runs behind the append of the message, in its transaction. From the commit on those
 // can read the attachment who can read the message, and its retention is that of the message. It
 // changes nothing if the message was refused, or is the repetition of an earlier one.
-func QueueName(b *pgx.Batch, convo, id uuid.UUID, sender syntax.DID, key string) {
-	b.Queue(`
-		UPDATE attachments a SET seq = greatest(a.seq, m.seq), kept_from = greatest(a.kept_from, m.created_at)
-		FROM messages m
-		WHERE a.id = $1 AND a.convo_id = $2 AND a.state = 'complete' AND (a.seq < m.seq OR a.kept_from < m.created_at)
-			AND m.convo_id = $2 AND m.sender_did = $3 AND m.idempotency_key = $4 AND m.kind <> 3 AND m.embed_uri = $5`,
-		id, convo, sender, key, uriPrefix+id.String())
+func Name(convo, id uuid.UUID, sender syntax.DID, key string) func(*pgx.Batch) {
+	return func(b *pgx.Batch) {
+		b.Queue(`
+			UPDATE attachments a SET seq = greatest(a.seq, m.seq), kept_from = greatest(a.kept_from, m.created_at)
+			FROM messages m
+			WHERE a.id = $1 AND a.convo_id = $2 AND a.state = 'complete' AND (a.seq < m.seq OR a.kept_from < m.created_at)
+				AND m.convo_id = $2 AND m.sender_did = $3 AND m.idempotency_key = $4 AND m.kind <> 3 AND m.embed_uri = $5`,
+			id, convo, sender, key, uriPrefix+id.String())
+	}
 }
