@@ -38,6 +38,9 @@ failover: ## promote a standby ten times under load: needs PostgreSQL with pg_re
 pooler: ## run mlsd behind a real PgBouncer: needs it, or Debian's packages
 	cmd/mlsd/checkpgbouncer.sh
 
+s3: ## run the tests of attachments against a real S3 server: builds it the first time
+	attachments/s3store/check.sh
+
 proxies: ## run mlsd behind nginx, HAProxy and Caddy: needs them, or Debian's packages
 	ops/proxies/check.sh
 

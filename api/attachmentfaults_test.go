@@ -5,19 +5,26 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/attachments"
 	"mlsd/attachments/s3store"
 	"mlsd/attachments/storetest"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/pgtest"
+	"mlsd/internal/tombstone"
 )
 
 // putWatcher tells when a Put has returned.
@@ -266,6 +273,58 @@ func TestSweepGoesOn(t *testing.T) {
 	}
 }
 
+// A deleted attachment says since when it is deleted, however that was done: the operator sees what the
+// store has not deleted for a day. What was deleted before keeps its time.
+func TestDeletionsAreTimed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty, func(w *world) { w.retention = 48 * time.Hour })
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	person := tombstone.Person{DID: alice.did(), Salt: tombstone.NewSalt()}
+	erase := func() {
+		err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+			_, err := attachments.Erase(t.Context(), tx, person, 100)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep := func() {
+		w.memory().Fail("delete", storetest.Refused, storetest.Refused)
+		if err := w.sweeper.RunOnce(t.Context()); !errors.Is(err, storetest.ErrBroken) {
+			t.Fatalf("the round says %v", err)
+		}
+	}
+	var f *file
+	bobs := func() { f = bob.attach(c, 200) }
+	for name, d := range map[string]struct{ begin, act func() }{
+		"by its author":    {bobs, func() { f.remove(bob, nil).ok() }},
+		"unfinished":       {func() { bob.announce(c, 2*attachments.PartSize).put(1).ok() }, sweep},
+		"retention":        {bobs, sweep},
+		"convo of before":  {bobs, func() { w.exec(`UPDATE attachments SET convo_id = gen_random_uuid(), kept_from = now()`); sweep() }},
+		"the convo's end":  {bobs, func() { w.deleteConvo(c) }},
+		"the author's end": {func() { alice.attach(c, 300) }, erase},
+		"already deleted":  {func() { alice.attach(c, 300).remove(alice, nil).ok() }, erase},
+	} {
+		c = alice.create(bob)
+		d.begin()
+		pgtest.Age(t, w.db, "attachments", 50*time.Hour, "touched_at", "kept_from")
+		d.act()
+		want := 0
+		if name == "already deleted" {
+			want = 1
+		}
+		if n := w.count(`SELECT count(*) FROM attachments WHERE state = 'deleted'`); n != 1 {
+			t.Fatalf("%s: %d attachments are deleted", name, n)
+		}
+		if n := w.count(`SELECT count(*) FROM attachments WHERE touched_at < now() - interval '1 hour'`); n != want {
+			t.Errorf("%s: the deletion has no time of its own", name)
+		}
+		w.exec(`DELETE FROM attachments`)
+	}
+}
+
 // A node of an earlier version has deleted a convo, and left its attachments.
 func TestSweepOfAConvoThatIsGone(t *testing.T) {
 	t.Parallel()
@@ -283,6 +342,61 @@ func TestSweepOfAConvoThatIsGone(t *testing.T) {
 	if left := w.memory().Names(); len(left) != 1 || !strings.Contains(left[0], other.id) {
 		t.Errorf("left are %q", left)
 	}
+}
+
+// Nobody waits for the answer to a message that names an attachment: its sender has hung up, or the
+// node is killed after the COMMIT. The attachment is named nevertheless, in the message's own
+// transaction: members who read the message read the attachment, and it is kept as long.
+func TestMessageNamesItsAttachmentWithoutItsSender(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty, func(w *world) { w.retention = 48 * time.Hour })
+	alice, dave := w.user(), w.user()
+	c := alice.create()
+	f := alice.attach(c, 1000)
+	alice.send(c, "of the attachment's place")
+	alice.add(c, dave)
+	f.get(dave).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+	pgtest.Age(t, w.db, "attachments", 50*time.Hour, "kept_from")
+
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := alice.on(w.server)
+	gone.w.ctx = ctx
+	answered := make(chan answer, 1)
+	message := f.naming(alice)
+	go func() { answered <- gone.post(mlsapi.NSIDSendMessage, message) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
+	hangUp()
+	(<-answered).unavailable()
+	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
+	alice.send(c, "behind it") // a convo's messages are written in order
+
+	f.readable(dave)
+	if err := w.sweeper.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.readable(dave)
+}
+
+// A transaction that is not committed names nothing.
+func TestMessageThatIsNotStoredNamesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice, dave := w.user(), w.user()
+	c := alice.create()
+	f := alice.attach(c, 1000)
+	alice.send(c, "of the attachment's place")
+	alice.add(c, dave)
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Error); err != nil {
+		t.Fatal(err)
+	}
+	message := f.naming(alice)
+	alice.post(mlsapi.NSIDSendMessage, message).unavailable()
+	f.get(dave).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+	alice.post(mlsapi.NSIDSendMessage, message).ok()
+	f.readable(dave)
 }
 
 // A node without a store sends messages that name attachments of another node.
@@ -315,33 +429,122 @@ func TestExportHidesTheStore(t *testing.T) {
 	}
 }
 
-// A copy of a database with the store of the first deletes nothing: it takes for orphans what came
-// after the copy was made.
+// Each of these has the same rows, and so the same prefix in the store, as another database. It takes
+// for orphans what came after it was copied, and deletes nothing while the store is the other's.
 func TestSweepOfACopiedDatabase(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, inMemory, faulty)
+	const cluster, database, started, renewed = 0, 1, 2, 4
+	const service = 3
+	none, waits, refuses := "deletes", "waits", "refuses"
+	for name, at := range map[string]struct {
+		field int
+		value string
+		age   time.Duration // of the other's claim
+		want  string
+	}{
+		"itself":                    {renewed, "", 50 * time.Minute, none},
+		"itself, after it was away": {renewed, "", 50 * time.Hour, none},
+		"a copy of the files, beside its original":     {started, "1", 50 * time.Minute, waits},
+		"after a restart or a failover":                {started, "1", 61 * time.Minute, "takes over"},
+		"a copy in the same PostgreSQL":                {database, "1", 50 * time.Minute, waits},
+		"a dump, restored in another PostgreSQL":       {cluster, "1", 61 * time.Minute, refuses},
+		"of a role that cannot read the cluster":       {cluster, "unknown", 50 * time.Minute, none},
+		"a copy of another service, which is away":     {service, "did:web:mlsd.example.org", 61 * time.Minute, refuses},
+		"a copy of another service, beside it":         {service, "did:web:mlsd.example.org", time.Minute, refuses},
+		"a claim that another clock made in an hour":   {started, "1", -time.Hour, waits},
+		"a claim that nobody can read, such as a page": {renewed, "<html>", 0, "fails"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, inMemory, faulty)
+			alice := w.user()
+			alice.attach(alice.create(), 100).remove(alice, nil).ok()
+			prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
+			claim := "databases/" + prefix
+			sweep := func() error { return w.sweeper.RunOnce(t.Context()) }
+			newer := func() {
+				w.memory().Add(prefix+"/0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-newer", time.Now().Add(-25*time.Hour))
+			}
+			left := func() int { return len(w.memory().Names()) }
+			set := func(age time.Duration) {
+				fields := strings.Fields(string(w.memory().Object(claim)))
+				fields[renewed] = strconv.FormatInt(time.Now().Add(-age).Unix(), 10)
+				if at.value != "" {
+					fields[at.field] = at.value
+				}
+				w.memory().Change(claim, []byte(strings.Join(fields, " ")))
+			}
+			if err := sweep(); err != nil || left() != 0 { // in a new store
+				t.Fatalf("%v; %d objects are left", err, left())
+			}
+			newer()
+			set(at.age)
+			// A sweeper lists on behind the last object that it saw, so two rounds see all.
+			first, second := sweep(), sweep()
+			switch at.want {
+			case none:
+				if first != nil || second != nil || left() != 0 {
+					t.Errorf("%v, %v; %d objects are left", first, second, left())
+				}
+				if now := strings.Fields(string(w.memory().Object(claim)))[renewed]; now < strconv.FormatInt(time.Now().Add(-time.Minute).Unix(), 10) {
+					t.Errorf("the claim is of %s", now)
+				}
+			case "takes over": // and deletes from the next round on
+				if first != nil || second != nil || left() != 0 {
+					t.Errorf("%v, %v; %d objects are left", first, second, left())
+				}
+				newer()
+				set(0) // of two that take it over at the same time, the other was the last
+				if err := errors.Join(sweep(), sweep()); err != nil || left() != 1 {
+					t.Errorf("%v; %d objects are left", err, left())
+				}
+			case waits:
+				if first != nil || second != nil || left() != 1 {
+					t.Errorf("%v, %v; %d objects are left", first, second, left())
+				}
+				set(at.age - time.Minute) // the other lives
+				for range 2 {
+					if err := sweep(); !errors.Is(err, attachments.ErrOtherDatabase) || left() != 1 {
+						t.Errorf("%v; %d objects are left", err, left())
+					}
+				}
+			case refuses:
+				if !errors.Is(first, attachments.ErrOtherDatabase) || !errors.Is(second, attachments.ErrOtherDatabase) || left() != 1 {
+					t.Errorf("%v, %v; %d objects are left", first, second, left())
+				}
+			default:
+				if first == nil || second == nil || left() != 1 {
+					t.Errorf("%v, %v; %d objects are left", first, second, left())
+				}
+			}
+			w.memory().Change(claim, nil) // the operator has decided
+			if err := errors.Join(sweep(), sweep()); err != nil || left() != 0 {
+				t.Errorf("%v; %d objects are left", err, left())
+			}
+		})
+	}
+}
+
+// The claim that the version before wrote is replaced. That version can still read the new one.
+func TestSweepAfterAnUpgrade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory)
 	alice := w.user()
-	kept := alice.attach(alice.create(), 100)
-	if err := w.sweeper.RunOnce(t.Context()); err != nil {
+	f := alice.attach(alice.create(), 100)
+	prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
+	var system string
+	if err := w.db.QueryRow(t.Context(), `SELECT system_identifier::text FROM pg_control_system()`).Scan(&system); err != nil {
 		t.Fatal(err)
 	}
-	prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
-	w.memory().Add(prefix+"/0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-newer", time.Now().Add(-25*time.Hour))
-	w.memory().Change("databases/"+prefix, []byte("1                   "))
-	kept.remove(alice, nil).ok()
-	if err := w.sweeper.RunOnce(t.Context()); !errors.Is(err, attachments.ErrOtherDatabase) {
-		t.Errorf("the round says %v", err)
-	}
-	if left := w.memory().Names(); len(left) != 2 {
-		t.Errorf("left are %q, want all", left)
-	}
-	w.memory().Change("databases/"+prefix, nil) // the operator has decided
-	for range 2 {                               // the first goes on behind what was listed last
-		if err := w.sweeper.RunOnce(t.Context()); err != nil {
-			t.Fatal(err)
+	old := fmt.Sprintf("%-20s", system)
+	w.memory().Change("databases/"+prefix, []byte(old))
+	f.remove(alice, nil).ok()
+	for _, want := range []int{1, 0} { // the first round takes it over
+		if err := w.sweeper.RunOnce(t.Context()); err != nil || len(w.memory().Names()) != want {
+			t.Errorf("%v; left are %q", err, w.memory().Names())
 		}
 	}
-	if left := w.memory().Names(); len(left) != 0 {
-		t.Errorf("left are %q", left)
+	if got := w.memory().Object("databases/" + prefix); !strings.HasPrefix(string(got), old+" ") {
+		t.Errorf("the claim is %q, want one that begins with %q", got, old)
 	}
 }

@@ -50,7 +50,7 @@ func (w *world) newAttachments(writes *idem.Store, log *slog.Logger) *attachment
 		w.lease = time.Hour
 	}
 	s := attachments.New(attachments.Config{
-		DB: w.db, Store: w.store, Writes: writes, MaxSize: 5 << 20, Life: idem.DefaultLife, Lease: w.lease, Log: log, Faults: w.faults,
+		DB: w.db, Store: w.store, Writes: writes, ServiceDID: service, MaxSize: 5 << 20, Life: idem.DefaultLife, Lease: w.lease, Log: log, Faults: w.faults,
 	})
 	w.sweeper = attachments.NewSweeper(w.db, s, w.retention, log)
 	return s

@@ -51,18 +51,18 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	if err := h.openQuota(c); err != nil {
 		return err
 	}
-	var unfit error
-	attachment, names := namedAttachment(in.EmbedURI)
-	if names {
-		if unfit, err = h.checkNamed(c, convo, attachment); err != nil {
-			return err
-		}
-	}
-	sent, err := send(c.ctx, messages.Draft{
+	draft := messages.Draft{
 		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
-		Quota: c.quota, Unfit: unfit,
-	})
+		Quota: c.quota,
+	}
+	if attachment, names := namedAttachment(in.EmbedURI); names {
+		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+			return err
+		}
+		draft.Also = attachments.Name(convo, attachment, c.caller, key)
+	}
+	sent, err := send(c.ctx, draft)
 	if err != nil {
 		return err
 	}
@@ -71,11 +71,6 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	// A repetition can come from a former member, and an external sender is none: they get no head.
 	if !sent.Replayed && header.SenderType != mls.SenderTypeExternal {
 		h.attachHead(c, convo)
-	}
-	if names { // if it fails, the retry does it
-		if err := attachments.Name(c.ctx, h.db, convo, attachment, sent.Seq, sent.At); err != nil {
-			return err
-		}
 	}
 	return c.reply(&mlsapi.SendMessageOutput{
 		MessageID: sent.ID.String(), ReceivedAt: lexcodec.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,

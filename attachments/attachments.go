@@ -95,8 +95,9 @@ func (e *PartLengthError) Error() string {
 // Store holds objects outside the database. Their names are made by this package: lower-case letters,
 // digits, dashes, dots and slashes.
 type Store interface {
-	// Put stores size bytes of body under a name that is new. It stores all of them or fails. After a
-	// failure the object may be there.
+	// Put stores size bytes of body under a name. It stores all of them or fails. After a failure the
+	// object may be there. An object that has the name is replaced: readers get the old one or the new
+	// one, whole.
 	Put(ctx context.Context, name string, body io.Reader, size int64) error
 	// Open reads n bytes of an object from an offset. ErrNoObject: there is no such object.
 	Open(ctx context.Context, name string, offset, n int64) (io.ReadCloser, error)

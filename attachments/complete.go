@@ -186,15 +186,12 @@ func (c *check) read(ctx context.Context, p partRow) (ok bool, err error) {
 	}
 	defer body.Close()
 	own := sha256.New()
-	n, err := io.CopyBuffer(io.MultiWriter(c.hash, own), onlyReader{body}, make([]byte, copyBuffer))
+	n, err := io.CopyBuffer(io.MultiWriter(c.hash, own), body, make([]byte, copyBuffer))
 	if err != nil {
 		return false, fmt.Errorf("%w: read: %w", ErrStore, err)
 	}
 	return n == length && string(own.Sum(nil)) == string(p.sha256), nil
 }
-
-// onlyReader hides what else a reader can do, so that CopyBuffer uses its buffer.
-type onlyReader struct{ io.Reader }
 
 // progress records that one more part is checked.
 func (c *check) progress(ctx context.Context) error {

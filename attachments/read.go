@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
@@ -107,15 +107,17 @@ func CanName(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.U
 	return err
 }
 
-// Name records that a message which was sent at a place of the log names an attachment. From now on
-// those can read it who can read that message, and its retention is that of the message. It is called
-// again with each repetition of the message, and changes nothing then.
-func Name(ctx context.Context, db *pgxpool.Pool, convo, id uuid.UUID, seq int64, at time.Time) error {
-	_, err := db.Exec(ctx, `
-		UPDATE attachments SET seq = greatest(seq, $3), kept_from = greatest(kept_from, $4)
-		WHERE id = $1 AND convo_id = $2 AND state = 'complete' AND (seq < $3 OR kept_from < $4)`, id, convo, seq, at)
-	if err != nil {
-		return fmt.Errorf("name an attachment: %w", err)
+// Name queues the statement that records that the message of a sender under a key names an
+// attachment. It runs behind the append of the message, in its transaction. From the commit on those
+// can read the attachment who can read the message, and its retention is that of the message. It
+// changes nothing if the message was refused, or is the repetition of an earlier one.
+func Name(convo, id uuid.UUID, sender syntax.DID, key string) func(*pgx.Batch) {
+	return func(b *pgx.Batch) {
+		b.Queue(`
+			UPDATE attachments a SET seq = greatest(a.seq, m.seq), kept_from = greatest(a.kept_from, m.created_at)
+			FROM messages m
+			WHERE a.id = $1 AND a.convo_id = $2 AND a.state = 'complete' AND (a.seq < m.seq OR a.kept_from < m.created_at)
+				AND m.convo_id = $2 AND m.sender_did = $3 AND m.idempotency_key = $4 AND m.kind <> 3 AND m.embed_uri = $5`,
+			id, convo, sender, key, uriPrefix+id.String())
 	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -18,14 +19,15 @@ import (
 
 // Config is what a Service uses.
 type Config struct {
-	DB      *pgxpool.Pool
-	Store   Store
-	Writes  *idem.Store
-	MaxSize int64         // of an attachment, in bytes
-	Life    time.Duration // of the reservation of a completion
-	Lease   time.Duration // of it, without a heartbeat
-	Log     *slog.Logger
-	Faults  *failpoint.Set // nil: none
+	DB         *pgxpool.Pool
+	Store      Store
+	Writes     *idem.Store
+	ServiceDID syntax.DID    // says whose the store is
+	MaxSize    int64         // of an attachment, in bytes
+	Life       time.Duration // of the reservation of a completion
+	Lease      time.Duration // of it, without a heartbeat
+	Log        *slog.Logger
+	Faults     *failpoint.Set // nil: none
 }
 
 // Service stores and reads attachments.

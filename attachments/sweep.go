@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mlsd/internal/pgpool"
 )
 
 const (
@@ -22,8 +18,8 @@ const (
 	// orphanAge is how old an object must be that no part names. A younger one can belong to an upload
 	// that is under way.
 	orphanAge = 24 * time.Hour
-	// retentionSlack covers the time between a message and the record that it names an attachment: if
-	// the node dies between them, the sender's retry records it.
+	// retentionSlack covers the time between the completion of an attachment and the message that has
+	// its key, if that message does not name it with embedUri.
 	retentionSlack = time.Hour
 	// SweepInterval is how often a round runs.
 	SweepInterval = time.Minute
@@ -35,7 +31,8 @@ const (
 
 // Sweeper deletes what is left over: uploads that nobody goes on with, attachments whose retention is
 // over, the objects of what is deleted, and objects that no row names. One node of a database sweeps
-// at a time. A round that was cut off is done again.
+// at a time, and only while the store belongs to its database (claim.go). A round that was cut off is
+// done again.
 type Sweeper struct {
 	db        *pgxpool.Pool // for maintenance
 	store     Store
@@ -45,6 +42,7 @@ type Sweeper struct {
 	after     string    // the last object that was listed
 	stuck     uuid.UUID // behind it a round begins: no object could be deleted of a whole round before
 	woken     chan struct{}
+	other     string // the claim of another database, as this sweeper first saw it; "": the store is ours
 }
 
 // NewSweeper returns a sweeper of the service's store. retention is that of messages; 0 is for ever.
@@ -89,63 +87,18 @@ func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 			err = errors.Join(err, unlockErr, conn.Conn().Close(ctx)) // the lock goes with the session
 		}
 	}()
-	if err := s.owned(ctx, conn.Conn()); err != nil {
+	if owned, err := s.claim(ctx, conn.Conn()); err != nil || !owned {
 		return err
 	}
 	// What one of them cannot delete keeps nothing else.
 	return errors.Join(s.expire(ctx, conn.Conn()), s.clear(ctx, conn.Conn()), s.orphans(ctx, conn.Conn()))
 }
 
-// ErrOtherDatabase says that the store belongs to the database from which this one was copied.
-var ErrOtherDatabase = errors.New("this database is a copy, and the store belongs to the database that it was copied from: nothing is deleted")
-
-// markers begins the names of the objects that say to which database the objects of a prefix belong.
-const markers = "databases/"
-
-// owned checks that the objects in the store belong to this database. A copy of a database knows
-// nothing of the objects that came after it was made, and would take them for orphans. Only a copy in
-// another PostgreSQL is noticed, not one that has the same system identifier.
-func (s *Sweeper) owned(ctx context.Context, conn *pgx.Conn) error {
-	prefix, err := s.service.objects(ctx)
-	if err != nil {
-		return err
-	}
-	var system string
-	if err := conn.QueryRow(ctx, `SELECT system_identifier::text FROM pg_control_system()`).Scan(&system); err != nil {
-		if pgpool.Code(err) == forbidden {
-			return nil
-		}
-		return fmt.Errorf("read the system identifier: %w", err)
-	}
-	name, want := markers+strings.TrimSuffix(prefix, "/"), fmt.Sprintf("%-20s", system)
-	body, err := s.store.Open(ctx, name, 0, int64(len(want)))
-	if errors.Is(err, ErrNoObject) {
-		if err := s.store.Put(ctx, name, strings.NewReader(want), int64(len(want))); err != nil {
-			return fmt.Errorf("%w: put: %w", ErrStore, err)
-		}
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("%w: open: %w", ErrStore, err)
-	}
-	found, err := io.ReadAll(io.LimitReader(body, int64(len(want))))
-	if err = errors.Join(err, body.Close()); err != nil {
-		return fmt.Errorf("%w: read: %w", ErrStore, err)
-	}
-	if string(found) != want {
-		return fmt.Errorf("%w; if it has taken the other's place, delete the object %s", ErrOtherDatabase, name)
-	}
-	return nil
-}
-
-// forbidden is PostgreSQL's code if a managed service does not let us read the system identifier.
-const forbidden = "42501"
-
 // expire deletes what nobody goes on with, what is older than the retention, and what a node of an
 // earlier version has left: it did not know attachments when it deleted their convo.
 func (s *Sweeper) expire(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `
-		UPDATE attachments SET state = 'deleted'
+		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
 		WHERE id IN (
 			SELECT id FROM attachments
 			WHERE state IN ('uploading', 'checking', 'failed') AND touched_at < clock_timestamp() - $1::interval
@@ -154,7 +107,7 @@ func (s *Sweeper) expire(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("end unfinished uploads: %w", err)
 	}
 	_, err = conn.Exec(ctx, `
-		UPDATE attachments SET state = 'deleted'
+		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
 		WHERE id IN (
 			SELECT id FROM attachments a
 			WHERE state <> 'deleted' AND NOT EXISTS (SELECT FROM convos WHERE id = a.convo_id)
@@ -166,7 +119,7 @@ func (s *Sweeper) expire(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	_, err = conn.Exec(ctx, `
-		UPDATE attachments SET state = 'deleted'
+		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
 		WHERE id IN (
 			SELECT id FROM attachments WHERE state = 'complete' AND kept_from < clock_timestamp() - $1::interval
 			ORDER BY kept_from LIMIT $2 FOR UPDATE SKIP LOCKED)`, s.retention+retentionSlack, sweepRows)

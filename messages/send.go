@@ -12,6 +12,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
@@ -42,6 +43,10 @@ type Draft struct {
 	// Unfit is ErrInvalidAsset or nil. It refuses the message if all else permits it, and no earlier
 	// request has sent it.
 	Unfit error
+
+	// Also queues statements that run behind the append, in its transaction. They also run if the draft
+	// is refused, or is a repetition. nil: there are none.
+	Also func(*pgx.Batch)
 
 	overQuota error // why Quota or Unfit refuses it, if all else permits it
 }

@@ -34,7 +34,8 @@ const waitForConvos = `
 //go:embed append.sql
 var appendDrafts string
 
-// queueAppend queues appendDrafts, which returns a result for each draft to read. window is how many
+// queueAppend queues appendDrafts, which returns a result for each draft to read, and what the drafts
+// want besides. window is how many
 // epochs behind the convo's a message may be. entitled says that the caller has decided that the
 // senders may send without being members.
 func queueAppend(batch *pgx.Batch, drafts []Draft, window int64, entitled bool, read func([]Result)) {
@@ -46,6 +47,11 @@ func queueAppend(batch *pgx.Batch, drafts []Draft, window int64, entitled bool, 
 		read(results)
 		return nil
 	})
+	for i := range drafts {
+		if also := drafts[i].Also; also != nil {
+			also(batch)
+		}
+	}
 }
 
 // appendParams returns the parameters $1 to $14 of appendDrafts.

@@ -73,6 +73,19 @@ func Check(t *testing.T, s attachments.Store) {
 		}
 	}
 	list("", 10, two)
+	if err := s.Put(ctx, two, bytes.NewReader([]byte("other")), 5); err != nil {
+		t.Errorf("replace: %v", err)
+	}
+	in, err := s.Open(ctx, two, 0, int64(len(body)))
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	if got, err := io.ReadAll(in); err != nil || string(got) != "other" {
+		t.Errorf("the replaced object is %d bytes, %v", len(got), err)
+	}
+	if err := in.Close(); err != nil {
+		t.Error(err)
+	}
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := s.Put(gone, one, bytes.NewReader(body), int64(len(body))); err == nil {

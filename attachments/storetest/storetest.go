@@ -78,6 +78,13 @@ func (m *Memory) Names() []string {
 	return all
 }
 
+// Object returns the bytes of an object; nil: there is none.
+func (m *Memory) Object(name string) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.objects[name]
+}
+
 // Change changes an object, as a broken disk does. nil deletes it.
 func (m *Memory) Change(name string, body []byte) {
 	m.mu.Lock()

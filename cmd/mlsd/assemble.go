@@ -317,7 +317,7 @@ func (n *node) assembleAttachments(cfg Config, writes *idem.Store, log *slog.Log
 	}
 	operation := cfg.Lifetimes[nsid.CompleteAttachment]
 	n.attachments = attachments.New(attachments.Config{
-		DB: n.db.requests, Store: store, Writes: writes, MaxSize: cfg.Attachments.MaxSize, Life: operation.Life, Lease: operation.Lease, Log: log, Faults: n.faults,
+		DB: n.db.requests, Store: store, Writes: writes, ServiceDID: cfg.ServiceDID, MaxSize: cfg.Attachments.MaxSize, Life: operation.Life, Lease: operation.Lease, Log: log, Faults: n.faults,
 	})
 	n.attachmentSweeper = attachments.NewSweeper(n.db.maintenance, n.attachments, cfg.MessageRetention, log)
 	return nil

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -15,12 +18,14 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
+	"mlsd/attachments"
 	"mlsd/devserver"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -37,7 +42,8 @@ func TestThroughAPDS(t *testing.T) {
 	t.Cleanup(plc.Close)
 	between, requests := newRecorder(t)
 	did := "did:web:localhost%3A" + between.port
-	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", did, "--public-url", between.url, "--plc-url", plc.URL)
+	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", did, "--public-url", between.url, "--plc-url", plc.URL,
+		"--attachments", attachmentsDirectory, "--attachments-dir", t.TempDir())
 	between.lead(t, s.public)
 	alice := newPDS(t, folder, plc.URL).account("alice.test")
 
@@ -65,6 +71,69 @@ func TestThroughAPDS(t *testing.T) {
 	if ticket := read[mlsapi.GetSubscriptionTicketOutput](t, body); status != http.StatusOK || !strings.HasPrefix(ticket.URL, "ws://localhost:"+between.port+"/") {
 		t.Errorf("a ticket through the PDS: %d %s", status, body)
 	}
+	<-requests
+
+	in.GroupID, in.CipherSuite, in.IdempotencyKey = strings.Repeat("cd", 16), mlstest.Suite.String(), newKey()
+	status, _, body = alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, in.AppendJSON(nil))
+	if status != http.StatusOK {
+		t.Fatalf("createConvo through the PDS: %d %s", status, body)
+	}
+	<-requests
+	attachmentThroughAPDS(t, alice, did, read[mlsapi.CreateConvoOutput](t, body).ID, requests)
+}
+
+// An attachment goes up and down through the PDS: each part as it is, and answers of up to 10 MiB, as
+// docs/clients/ATTACHMENTS.md says.
+func attachmentThroughAPDS(t *testing.T, alice *pdsAccount, did, convo string, requests <-chan recorded) {
+	t.Helper()
+	const passes = 10 << 20 // bytes of an answer
+	file := make([]byte, passes+attachments.PartSize+77)
+	_, _ = rand.Read(file) // it never fails
+	sum := sha256.Sum256(file)
+	call := func(verb, path, contentType string, body []byte) (int, []byte) {
+		t.Helper()
+		status, _, answer := alice.throughAs(did, verb, path, contentType, body)
+		<-requests
+		return status, answer
+	}
+	must := func(verb, path, contentType string, body []byte) []byte {
+		t.Helper()
+		status, answer := call(verb, path, contentType, body)
+		if status != http.StatusOK {
+			t.Fatalf("%s through the PDS: %d %s", path, status, answer)
+		}
+		return answer
+	}
+	created := read[mlsapi.CreateAttachmentOutput](t, must(http.MethodPost, mlsapi.NSIDCreateAttachment, "application/json",
+		(&mlsapi.CreateAttachmentInput{ConvoID: convo, Size: int64(len(file)), Sha256: hex.EncodeToString(sum[:])}).AppendJSON(nil)))
+	q := url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}}
+	number := 0
+	for part := range slices.Chunk(file, int(created.PartSize)) {
+		number++
+		q.Set("part", strconv.Itoa(number))
+		must(http.MethodPost, mlsapi.NSIDPutAttachmentPart+"?"+q.Encode(), "application/octet-stream", part)
+	}
+	q.Del("part")
+	must(http.MethodPost, mlsapi.NSIDCompleteAttachment, "application/json",
+		(&mlsapi.CompleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}).AppendJSON(nil))
+	var got []byte
+	for len(got) < len(file) {
+		q.Set("offset", strconv.Itoa(len(got)))
+		q.Set("length", strconv.Itoa(passes))
+		more := must(http.MethodGet, mlsapi.NSIDGetAttachment+"?"+q.Encode(), "", nil)
+		if len(more) == 0 {
+			t.Fatalf("an empty answer behind %d bytes", len(got))
+		}
+		got = append(got, more...)
+	}
+	if !bytes.Equal(got, file) {
+		t.Errorf("%d other bytes than the %d that were uploaded", len(got), len(file))
+	}
+	q.Set("offset", "0")
+	q.Set("length", strconv.Itoa(passes+1))
+	if status, _ := call(http.MethodGet, mlsapi.NSIDGetAttachment+"?"+q.Encode(), "", nil); status == http.StatusOK {
+		t.Errorf("an answer of %d bytes passes too: docs/clients/ATTACHMENTS.md says less", passes+1)
+	}
 }
 
 // wantPassedOn compares the headers of a request that the PDS has passed on with those on the page.
@@ -89,14 +158,21 @@ func wantPassedOn(t *testing.T, r recorded) {
 
 // through calls a method of mlsd through the account's PDS, with headers that a client may send.
 func (a *pdsAccount) through(did, verb, nsid string, body []byte) (status int, header http.Header, answer []byte) {
+	a.pds.t.Helper()
+	return a.throughAs(did, verb, nsid, "application/json", body)
+}
+
+// throughAs is through for a body of any type. path is the method with its parameters. An answer that
+// the PDS breaks off has status 0.
+func (a *pdsAccount) throughAs(did, verb, path, contentType string, body []byte) (status int, header http.Header, answer []byte) {
 	t := a.pds.t
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), verb, a.pds.url+"/xrpc/"+nsid, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), verb, a.pds.url+"/xrpc/"+path, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, value := range map[string]string{
-		"Authorization": a.access, "Content-Type": "application/json", "Atproto-Proxy": did + "#atproto_mls", "Accept-Language": "en",
+		"Authorization": a.access, "Content-Type": contentType, "Atproto-Proxy": did + "#atproto_mls", "Accept-Language": "en",
 		"Idempotency-Key": "a-key", "X-Request-Id": "an-id", "Last-Event-Id": "1", "X-Forwarded-For": "203.0.113.1", "Traceparent": "x", "X-Other": "x",
 	} {
 		r.Header.Set(name, value)
@@ -107,7 +183,7 @@ func (a *pdsAccount) through(did, verb, nsid string, body []byte) (status int, h
 	}
 	answer, err = io.ReadAll(resp.Body)
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		t.Fatal(err)
+		return 0, resp.Header, answer
 	}
 	return resp.StatusCode, resp.Header, answer
 }

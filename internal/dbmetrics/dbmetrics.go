@@ -138,6 +138,15 @@ func metrics() []metric {
 			SELECT count(*) FROM (SELECT FROM abuse_reports WHERE state = 'open' LIMIT $1) open`, args: []any{countLimit}},
 		{desc: desc("mlsd_abuse_report_oldest_seconds", "Age of the oldest report of abuse that no operator has closed; 0 if there is none."), sql: `
 			SELECT coalesce((SELECT extract(epoch FROM now() - reported_at) FROM abuse_reports WHERE state = 'open' ORDER BY id LIMIT 1), 0)`},
+		{desc: desc("mlsd_attachment_uploads", "Attachments that are being uploaded or completed, up to 10000."), sql: `
+			SELECT count(*) FROM (SELECT FROM attachments WHERE state IN ('uploading', 'checking') LIMIT $1) unfinished`, args: []any{countLimit}},
+		{desc: desc("mlsd_attachment_deletions", "Deleted attachments whose objects are still to be deleted from the store, up to 10000."), sql: `
+			SELECT count(*) FROM (SELECT FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
+		{desc: desc("mlsd_attachment_deletion_bytes", "Bytes of those attachments, as they were announced."), sql: `
+			SELECT coalesce(sum(size), 0) FROM (SELECT size FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
+		{desc: desc("mlsd_attachment_deletion_oldest_seconds", "How long the one of those attachments has waited that has waited the longest; 0 if there is none."), sql: `
+			SELECT coalesce(extract(epoch FROM now() - min(touched_at)), 0)
+			FROM (SELECT touched_at FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_wal_archive_failing", "1 if PostgreSQL failed to archive a part of its WAL since it last archived one, else 0."), sql: `
 			SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)::int FROM pg_stat_archiver`},
 		{desc: desc("mlsd_overdue_rows", "Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1, sql: `

@@ -75,6 +75,7 @@ func TestFigures(t *testing.T) {
 		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0, "mlsd_welcomes_many_attempts": 0,
 		"mlsd_erasures_running": 0, "mlsd_erasure_oldest_batch_seconds": 0,
 		"mlsd_wal_archive_failing": 0, "mlsd_outbox_events": 0, "mlsd_abuse_reports_open": 0, "mlsd_abuse_report_oldest_seconds": 0,
+		"mlsd_attachment_uploads": 0, "mlsd_attachment_deletions": 0, "mlsd_attachment_deletion_bytes": 0, "mlsd_attachment_deletion_oldest_seconds": 0,
 	})
 	execute(t, db, `
 		INSERT INTO outbox (kind, convo_id, seq, created_at) VALUES (3, gen_random_uuid(), 1, now());
@@ -112,6 +113,11 @@ func TestFigures(t *testing.T) {
 			now() - (10 - n) * interval '1 hour', CASE WHEN n > 2 THEN 'open' ELSE 'closed' END,
 			CASE WHEN n <= 2 THEN now() END, CASE WHEN n <= 2 THEN 'olga' END, CASE WHEN n <= 2 THEN '' END
 		FROM generate_series(1, 5) n`)
+	execute(t, db, `
+		INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, seq, failure, kept_from, touched_at)
+		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:a', n * 1000, sha256(''), 100, state, 1, CASE state WHEN 'failed' THEN 'why' END, now(),
+			now() - n * interval '1 hour'
+		FROM unnest(ARRAY['deleted', 'deleted', 'uploading', 'uploading', 'checking', 'failed', 'complete']) WITH ORDINALITY AS a (state, n)`)
 	got := scrape(t, c)
 	want(t, got, map[string]float64{
 		"mlsd_reservations processing": 5, "mlsd_reservations_stuck": 3, "mlsd_records push": 5, "mlsd_records add": 6,
@@ -119,10 +125,12 @@ func TestFigures(t *testing.T) {
 		"mlsd_key_packages last_resort": 2, "mlsd_key_package_signals low": 1, "mlsd_audit_rows_last_hour welcome": 3,
 		"mlsd_overdue_rows welcomes": 3, "mlsd_overdue_rows records": 2, "mlsd_overdue_rows key_packages": 0,
 		"mlsd_erasures_running": 2, "mlsd_outbox_events": 4, "mlsd_abuse_reports_open": 3,
+		"mlsd_attachment_uploads": 3, "mlsd_attachment_deletions": 2, "mlsd_attachment_deletion_bytes": 3000,
 	})
 	for name, least := range map[string]float64{
 		"mlsd_welcome_oldest_in_flight_seconds": 1800, "mlsd_reservation_oldest_lapsed_seconds": 180,
 		"mlsd_erasure_oldest_batch_seconds": 1200, "mlsd_abuse_report_oldest_seconds": 7 * 3600,
+		"mlsd_attachment_deletion_oldest_seconds": 2 * 3600,
 	} {
 		if got[name] < least || got[name] > least+60 {
 			t.Errorf("%s is %v", name, got[name])

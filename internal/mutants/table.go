@@ -1132,26 +1132,36 @@ var mutants = []mutant{
 	{"a message names an attachment that is not complete", "TestAttachment", []edit{
 		{"attachments.CanName", `a.State != Complete`, `a.State == Failed`}}},
 	{"a repeated message opens its attachment to later members", "TestAttachmentReaders", []edit{
-		{"attachments.Name", `SET seq = greatest(seq, $3)`, `SET seq = greatest(seq, (SELECT last_seq FROM convos WHERE id = $2) + 0 * $3)`},
-		{"attachments.Name", `AND (seq < $3 OR kept_from < $4)`, `AND $4::timestamptz IS NOT NULL`}}},
+		{"attachments.Name", `SET seq = greatest(a.seq, m.seq)`, `SET seq = (SELECT last_seq FROM convos WHERE id = $2)`},
+		{"attachments.Name", `AND (a.seq < m.seq OR a.kept_from < m.created_at)`, ``}}},
 	{"downloads are not charged", "TestDownloadIsCharged", []edit{
 		{"api.Server.download", `int(sent/unitBytes)`, `0`}}},
 	{"a download takes the memory of small answers", "TestDownloadsHaveTheirOwnMemory", []edit{
 		{"api.Server.call", `pool = s.memory.downloads`, `pool = s.memory.smallAnswers`}}},
 	{"a retry of a message is refused for its attachment", "TestAttachment", []edit{
-		{"api.handlers.SendMessage", `		if unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+		{"api.handlers.SendMessage", `		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err
 		}`, `
-		if unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err
 		}
-	if unfit != nil {
-		return unfit
+	if draft.Unfit != nil {
+		return draft.Unfit
 	}`}}},
 	{"a late part changes what was checked", "TestAttachmentTakeover", []edit{
 		{"attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
 	{"the sweeper deletes what other databases have", "TestAttachmentSweep", []edit{
 		{"attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.after, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.after, sweepObjects)`}}},
+	{"a copy of the files of a database deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
+		{"attachments.claim.is", `c.started == other.started && `, ``}}},
+	{"a copy in the same PostgreSQL deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
+		{"attachments.claim.is", `c.database == other.database && `, ``}}},
+	{"a store is taken over from a database that lives", "TestSweepOfACopiedDatabase", []edit{
+		{"attachments.Sweeper.claim", `own.mayReplace(found) && age >= claimLife`, `own.mayReplace(found)`}}},
+	{"who takes a store over deletes at once", "TestSweepAfterAnUpgrade", []edit{
+		{"attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
+	{"a claim is not renewed", "TestSweepOfACopiedDatabase", []edit{
+		{"attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
 	{"what was signed can be rewritten", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.extends", `if err != nil || ok {`, `if err != nil || ok || true {`}}},
 	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{

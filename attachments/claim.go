@@ -1,0 +1,174 @@
+package attachments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+)
+
+// A copy of a database has the same rows, and so the same prefix in the store. It knows nothing of
+// the objects that came after it was made, and would take them for orphans. So one object of the
+// store says which running database deletes there: its claim. It holds what a copy never has in
+// common with a database that runs: when its PostgreSQL was started, and the database's OID in it.
+//
+//   - The database of the claim renews it while it sweeps.
+//   - After a restart, a failover or a restore in place the claim is another's, but nobody renews it.
+//     Once it is claimLife old, it is taken over.
+//   - A copy that runs beside its original finds a claim that is renewed, and deletes nothing.
+//   - A copy in another cluster of PostgreSQL, or of another service, never takes it over: the
+//     operator decides.
+
+// ErrOtherDatabase says that the store belongs to another database.
+var ErrOtherDatabase = errors.New("the store belongs to another database, of which this one is a copy: nothing is deleted")
+
+const (
+	// claims begins the names of the objects that are claims.
+	claims = "databases/"
+	// claimLife is how long a claim holds that is not renewed.
+	claimLife = time.Hour
+	// claimRenewal is how old a claim is when it is renewed.
+	claimRenewal = claimLife / 6
+	// claimSize is more than the bytes of a claim.
+	claimSize = 4096
+)
+
+// claim is what the object says. Its first field is all that earlier versions wrote and read.
+type claim struct {
+	cluster  string // system identifier; unknownCluster: the role may not read it
+	database uint32 // OID
+	started  int64  // when this PostgreSQL was started, in µs since 1970
+	service  string // DID
+	renewed  time.Time
+}
+
+const unknownCluster = "unknown"
+
+func (c claim) String() string {
+	return fmt.Sprintf("%-20s %d %d %s %d", c.cluster, c.database, c.started, c.service, c.renewed.Unix())
+}
+
+// parseClaim parses the object. Of one that an earlier version wrote it knows the cluster, and that
+// it is old.
+func parseClaim(text string) (c claim, err error) {
+	f := strings.Fields(text)
+	if len(f) == 1 {
+		return claim{cluster: f[0]}, nil
+	}
+	if len(f) != 5 {
+		return c, fmt.Errorf("a claim of a store has %d fields", len(f))
+	}
+	database, err1 := strconv.ParseUint(f[1], 10, 32)
+	started, err2 := strconv.ParseInt(f[2], 10, 64)
+	renewed, err3 := strconv.ParseInt(f[4], 10, 64)
+	return claim{f[0], uint32(database), started, f[3], time.Unix(renewed, 0)}, errors.Join(err1, err2, err3)
+}
+
+// is reports whether c and other are claims of one running database.
+func (c claim) is(other claim) bool {
+	return c.database == other.database && c.started == other.started && c.mayReplace(other)
+}
+
+// mayReplace reports whether c may take the place of other once that is not renewed any more.
+func (c claim) mayReplace(other claim) bool {
+	sameCluster := c.cluster == other.cluster || c.cluster == unknownCluster || other.cluster == unknownCluster
+	return sameCluster && (c.service == other.service || other.service == "" || c.isLocal() && other.isLocal())
+}
+
+// isLocal reports whether the service is for this machine only. Its DID is that of its port, which
+// can be another one after each start.
+func (c claim) isLocal() bool { return strings.HasPrefix(c.service, "did:web:localhost") }
+
+// claim reports whether the store belongs to this database. If it can be taken over, claim does that,
+// and reports true from the next round on: another that does the same at this moment is seen then.
+// Error: ErrOtherDatabase, if the claim of another database is renewed, or may not be replaced.
+func (s *Sweeper) claim(ctx context.Context, conn *pgx.Conn) (ours bool, err error) {
+	prefix, err := s.service.objects(ctx)
+	if err != nil {
+		return false, err
+	}
+	name := claims + strings.TrimSuffix(prefix, "/")
+	own, err := s.ownClaim(ctx, conn)
+	if err != nil {
+		return false, err
+	}
+	text, err := s.readClaim(ctx, name)
+	if errors.Is(err, ErrNoObject) { // a new store, or the operator has decided
+		s.other = ""
+		return true, s.writeClaim(ctx, name, own)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: read the claim: %w", ErrStore, err)
+	}
+	found, err := parseClaim(text)
+	if err != nil {
+		return false, err
+	}
+	age := own.renewed.Sub(found.renewed)
+	switch {
+	case own.is(found):
+		s.other = ""
+		if age >= claimRenewal {
+			err = s.writeClaim(ctx, name, own)
+		}
+		return err == nil, err
+	case own.mayReplace(found) && age >= claimLife:
+		s.log.WarnContext(ctx, "the store of attachments is taken over from a database that does not renew its claim", "claim", text)
+		return false, s.writeClaim(ctx, name, own)
+	case own.mayReplace(found) && (s.other == "" || s.other == text):
+		if s.other == "" {
+			s.log.InfoContext(ctx, "nothing is deleted from the store of attachments: PostgreSQL was started anew, or another database uses the store",
+				"claim", text, "for", claimLife-age)
+		}
+		s.other = text
+		return false, nil
+	}
+	return false, fmt.Errorf("%w; if this database has taken the other's place, delete the object %s", ErrOtherDatabase, name)
+}
+
+// ownClaim is what this database would write now.
+func (s *Sweeper) ownClaim(ctx context.Context, conn *pgx.Conn) (c claim, err error) {
+	c.service = s.service.cfg.ServiceDID.String()
+	err = conn.QueryRow(ctx, `
+		SELECT oid, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, clock_timestamp()
+		FROM pg_database WHERE datname = current_database()`).Scan(&c.database, &c.started, &c.renewed)
+	if err != nil {
+		return c, fmt.Errorf("read which database this is: %w", err)
+	}
+	err = conn.QueryRow(ctx, `SELECT system_identifier::text FROM pg_control_system()`).Scan(&c.cluster)
+	if pgpool.Code(err) == forbidden {
+		c.cluster, err = unknownCluster, nil
+	}
+	if err != nil {
+		return c, fmt.Errorf("read the system identifier: %w", err)
+	}
+	return c, nil
+}
+
+// forbidden is PostgreSQL's code if a managed service does not let us read the system identifier.
+const forbidden = "42501"
+
+// readClaim reads the claim. Error besides: ErrNoObject.
+func (s *Sweeper) readClaim(ctx context.Context, name string) (string, error) {
+	body, err := s.store.Open(ctx, name, 0, claimSize)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(body, claimSize))
+	return string(text), errors.Join(err, body.Close())
+}
+
+func (s *Sweeper) writeClaim(ctx context.Context, name string, c claim) error {
+	text := c.String()
+	if err := s.store.Put(ctx, name, strings.NewReader(text), int64(len(text))); err != nil {
+		return fmt.Errorf("%w: write the claim: %w", ErrStore, err)
+	}
+	return nil
+}
