@@ -26,7 +26,6 @@ func allowed() map[string][]string {
 	return map[string][]string{
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "attachments", "attachments/filestore", "attachments/s3store", "console", "erasure", "reports", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "consent", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
-			"internal/nsid", "accounts", "admin", "console", "erasure", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
 			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "devserver", "transparency", "transparency/verifier",
 		},
@@ -58,7 +57,7 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"deploy/sbom":              {},
-		"admin":                    domain("accounts", "archive", "convos", "erasure", "reports", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
+		"admin":                    domain("accounts", "archive", "convos", "disputes", "erasure", "internal/duration", "messages", "reports", "transparency", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
 		"inspect":                  {"idem", "internal/quota"},
 		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push", "reports"},
 		"console/browser":          {"internal/localpg"}, // for console/check.sh
