@@ -98,7 +98,7 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 		i.proxies[n].CutAll()
 		return nil
 	case TerminateBackends:
-		return i.terminate(ctx)
+		return i.terminate(ctx, 3)
 	case KillBackend:
 		return i.killBackend(ctx)
 	case KillPostmaster:
@@ -215,14 +215,14 @@ func (i *injector) connect(ctx context.Context) (db *pgx.Conn, err error) {
 	return db, nil
 }
 
-// terminate ends a third of the sessions.
-func (i *injector) terminate(ctx context.Context) error {
+// terminate ends one of so many sessions of the nodes.
+func (i *injector) terminate(ctx context.Context, oneOf int) error {
 	return i.inDatabase(ctx, func(db *pgx.Conn) error {
 		pids, err := i.sessions(ctx, db)
 		if err != nil {
 			return err
 		}
-		_, err = db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid`, pids[:(len(pids)+2)/3])
+		_, err = db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid`, pids[:(len(pids)+oneOf-1)/oneOf])
 		return err
 	})
 }
@@ -246,10 +246,13 @@ func (i *injector) killBackend(ctx context.Context) error {
 	return nil
 }
 
-// hold takes all free connections for a while. It also ends the sessions of the nodes, so that they
+// hold takes all free connections for a while. It ends the sessions of the nodes before, so that they
 // need new ones.
-func (i *injector) hold(ctx context.Context, d time.Duration) (err error) {
+func (i *injector) hold(ctx context.Context, d time.Duration) error {
 	const most = 500
+	if err := i.terminate(ctx, 1); err != nil && ctx.Err() == nil {
+		return err
+	}
 	var held []*pgx.Conn
 	defer func() {
 		for _, db := range held {
@@ -262,25 +265,9 @@ func (i *injector) hold(ctx context.Context, d time.Duration) (err error) {
 			break // no connection is left
 		}
 		held = append(held, db)
-		if len(held) == 1 {
-			if err := i.terminateAll(ctx, db); err != nil {
-				return err
-			}
-		}
 	}
 	xrpc.Sleep(ctx, d)
 	return nil
-}
-
-func (i *injector) terminateAll(ctx context.Context, db *pgx.Conn) error {
-	pids, err := i.sessions(ctx, db)
-	if err == nil {
-		_, err = db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid`, pids)
-	}
-	if ctx.Err() != nil {
-		return nil // the load has ended
-	}
-	return err
 }
 
 // heal ends all faults.
