@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/failpoint"
 	"mlsd/internal/quota"
 	"mlsd/reports"
 )
@@ -148,24 +148,24 @@ func TestReportBytes(t *testing.T) {
 	alice, bob = alice.on(node), bob.on(node)
 	first := alice.report(c, "0")
 	kept := string(alice.post(mlsapi.NSIDReportConvo, first).ok())
-	var inputs []*mlsapi.ReportConvoInput
-	for range 12 {
-		inputs = append(inputs, alice.report(c, "more"), bob.report(c, "more"))
+	for range 3 {
+		alice.post(mlsapi.NSIDReportConvo, alice.report(c, "more")).ok()
 	}
-	var mu sync.Mutex
-	statuses := map[int]int{}
-	var all sync.WaitGroup
-	for i, in := range inputs {
-		by := []*user{alice, bob}[i%2]
-		all.Go(func() {
-			a := by.post(mlsapi.NSIDReportConvo, in)
-			mu.Lock()
-			defer mu.Unlock()
-			statuses[a.status]++
-		})
+	// There is room for one more. Of two at once, the second waits for the first one.
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDReportConvo, failpoint.Pause); err != nil {
+		t.Fatal(err)
 	}
-	all.Wait()
-	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 5 || statuses[http.StatusOK] != 4 || statuses[http.StatusTooManyRequests] != 20 {
+	pair, last, more := make(chan answer, 2), alice.report(c, "the last one"), bob.report(c, "one too many")
+	go func() { pair <- alice.post(mlsapi.NSIDReportConvo, last) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
+	go func() { pair <- bob.post(mlsapi.NSIDReportConvo, more) }()
+	for len(pair) == 0 && w.count(`
+		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	}
+	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
+	statuses := []int{(<-pair).status, (<-pair).status}
+	slices.Sort(statuses)
+	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 5 || !slices.Equal(statuses, []int{http.StatusOK, http.StatusTooManyRequests}) {
 		t.Errorf("%d reports, statuses %v", n, statuses)
 	}
 	a := bob.post(mlsapi.NSIDReportConvo, bob.report(c, "more"))
