@@ -415,7 +415,7 @@ export class Client {
         if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(event.body.convoId, event.body.keyPackageRef)
         break
       case "disputeEvent":
-        await this.reach(event.body.convoId, event.body.seq)
+        await this.reach(event.body.convoId, event.body.seq, undefined)
         this.later(this.disputes.take(event.body))
         break
       case "keyPackagesEvent":
