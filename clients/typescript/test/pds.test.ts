@@ -12,8 +12,9 @@ import { bytesOf, openPhone, readsAll, textsOf } from "./support/phone.js"
 test("people chat through a PDS", { ...(pdsFolders.length === 0 && { skip: "TEST_PDS is not set: check.sh sets it" }) }, async (t) => {
   const { did: service } = await dev<{ did: string }>("GET", "/dev")
   for (const [i, folder] of pdsFolders.entries()) {
-    await t.test(folder, async () => {
+    await t.test(folder, async (t) => {
       const pds = await Pds.start(folder)
+      t.after(() => pds.end())
       const [alice, bob] = [await pds.account(`alice${i}.test`), await pds.account(`bob${i}.test`)]
       const way = (agent: typeof alice.agent) => new PdsTransport(agent, `${service}#atproto_mls`)
       const hears: { client?: Client; onItems?: () => void; onJoined?: () => void } = {}
@@ -22,6 +23,7 @@ test("people chat through a PDS", { ...(pdsFolders.length === 0 && { skip: "TEST
       const b = await openPhone(bob.did, new MemoryStore(), {
         transport: way(bob.agent), events: { onItems: () => hears.onItems?.(), onJoined: () => hears.onJoined?.() },
       })
+      t.after(() => Promise.all([a.close(), b.close()]))
       hears.client = b
       await b.replenish()
       b.listen()
@@ -30,11 +32,9 @@ test("people chat through a PDS", { ...(pdsFolders.length === 0 && { skip: "TEST
       await Promise.all(["one", "two", "three"].map((text) => a.send(convo, bytesOf(text))))
       await readsAll(hears, convo, 3)
       await (await b.send(convo, bytesOf("four"))).sent
-      await a.sync(convo)
+      await Promise.all([a.sync(convo), b.sync(convo)])
       const want = ["one", "two", "three", "four"]
       assert.deepEqual([await textsOf(a, convo), await textsOf(b, convo)], [want, want])
-      await Promise.all([a.close(), b.close()])
-      await pds.end()
     })
   }
 })
