@@ -242,14 +242,8 @@ func TestRidingHeadsAreSignedAnew(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.send(alice, 3)
-	round := func() {
-		t.Helper()
-		if err := w.RunOnce(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
 	w.Riding(w.convo)
-	round()
+	w.round()
 	old := w.keys()[0]
 	w.wantSignedBy("at first", w.Riding(w.convo), old)
 	w.readKeys(w.Service)
@@ -259,7 +253,7 @@ func TestRidingHeadsAreSignedAnew(t *testing.T) {
 	if riding, event := w.Riding(w.convo), w.RidingOn(w.convo, 3); riding != "" || event != "" {
 		t.Errorf("a head of before rides: %q, %q", riding, event)
 	}
-	round()
+	w.round()
 	w.wantSignedBy("after a round", w.Riding(w.convo), old, added)
 	w.wantSignedBy("on an event", w.RidingOn(w.convo, 3), old, added)
 	w.pass(time.Minute)
@@ -268,7 +262,7 @@ func TestRidingHeadsAreSignedAnew(t *testing.T) {
 	}
 	w.readKeys(w.Service)
 	w.Riding(w.convo)
-	round()
+	w.round()
 	w.wantSignedBy("after the old key", w.Riding(w.convo), added)
 }
 

@@ -214,34 +214,28 @@ func TestRiding(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.send(alice, 3)
-	round := func() {
-		t.Helper()
-		if err := w.RunOnce(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if head := w.RidingOn(w.convo, 3); head != "" {
 		t.Errorf("nobody has asked: %s", head)
 	}
-	round()
+	w.round()
 	if head := w.RidingOn(w.convo, 3); head != "" {
 		t.Errorf("nobody has asked: %s", head)
 	}
 	if head := w.Riding(w.convo); head != "" {
 		t.Errorf("none was prepared: %s", head)
 	}
-	round()
+	w.round()
 	h := w.open(w.Riding(w.convo))
 	if h.Size != 3 || h.Root != rootOf(w.leaves()) {
 		t.Errorf("the head is %+v", h)
 	}
 	w.send(bob, 2)
-	round()
+	w.round()
 	if again := w.open(w.Riding(w.convo)); again.Size != 3 {
 		t.Errorf("it is young, and there is a new one: %+v", again)
 	}
 	w.clock = w.clock.Add(5 * time.Second)
-	round()
+	w.round()
 	if again := w.open(w.Riding(w.convo)); again.Size != 5 || again.Root != rootOf(w.leaves()) {
 		t.Errorf("it is old, and the next one is %+v", again)
 	}
@@ -257,7 +251,7 @@ func TestRiding(t *testing.T) {
 	}
 	w.send(bob, 3)
 	w.clock = w.clock.Add(5 * time.Second)
-	round()
+	w.round()
 	if head := w.RidingOn(w.convo, 7); head != "" {
 		t.Errorf("a member that was removed with entry 7 hears of 8 entries: %q", head)
 	}
@@ -267,7 +261,7 @@ func TestRiding(t *testing.T) {
 	w.send(carol, 1000) // farther than one round reads
 	w.clock = w.clock.Add(5 * time.Second)
 	w.Riding(w.convo)
-	round()
+	w.round()
 	if again := w.open(w.Riding(w.convo)); again.Size != 1008 || again.Root != rootOf(w.leaves()) {
 		t.Errorf("the next one is %+v", again)
 	}

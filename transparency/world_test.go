@@ -94,6 +94,14 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
+// round does a round of the worker that signs riding heads.
+func (w *world) round() {
+	w.t.Helper()
+	if err := w.RunOnce(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // send appends n messages of a sender.
 func (w *world) send(sender syntax.DID, n int) {
 	w.t.Helper()
