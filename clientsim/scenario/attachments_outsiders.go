@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"time"
 
@@ -22,12 +23,12 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	if err != nil {
 		return err
 	}
-	read := func(who *xrpc.Account, convo string) error {
-		_, err := u.once(ctx, 0, who, mlsapi.NSIDGetAttachment, url.Values{"convoId": {convo}, "attachmentId": {d.id}}, nil, nil)
+	read := func(node int, who *xrpc.Account, convo string) error {
+		_, err := u.once(ctx, node, who, mlsapi.NSIDGetAttachment, url.Values{"convoId": {convo}, "attachmentId": {d.id}}, nil, nil)
 		return err
 	}
 	get := func(who *xrpc.Account, convo, want string) {
-		err := read(who, convo)
+		err := read(0, who, convo)
 		var r *refused
 		if !errors.As(err, &r) || r.Name != want {
 			u.w.Broken("an outsider's getAttachment: %v, want %s", err, want)
@@ -37,17 +38,24 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	get(other, u.convo, mlsapi.ErrConvoNotFound)
 	get(other, elsewhere, mlsapi.ErrAttachmentNotFound)
 	get(carol.Account, u.convo, mlsapi.ErrNotMember)
-	if err := u.f.Nodes[0].Operate(ctx, "account/block", map[string]string{"did": u.phones[1].Account.DID.String(), "reason": "simulated"}); err != nil {
+	bob := u.phones[1].Account
+	// operate blocks bob or ends that, and waits until each server knows: each learns of it within a second.
+	operate := func(path string, blocked bool) error {
+		if err := u.f.Nodes[0].Operate(ctx, path, map[string]string{"did": bob.DID.String(), "reason": "simulated"}); err != nil {
+			return err
+		}
+		for node := range u.f.Nodes {
+			if err := xrpc.Until(ctx, 5*time.Second, func() (bool, error) { return (read(node, bob, u.convo) != nil) == blocked, nil }); err != nil {
+				return fmt.Errorf("%s at server %d: %w", path, node, err)
+			}
+		}
+		return nil
+	}
+	if err := operate("account/block", true); err != nil {
 		return err
 	}
-	for range 30 { // a node learns of it within a second
-		if read(u.phones[1].Account, u.convo) != nil {
-			break
-		}
-		xrpc.Sleep(ctx, 100*time.Millisecond)
-	}
-	get(u.phones[1].Account, u.convo, "Blocked")
-	if err := u.f.Nodes[0].Operate(ctx, "account/unblock", map[string]string{"did": u.phones[1].Account.DID.String(), "reason": "simulated"}); err != nil {
+	get(bob, u.convo, "Blocked")
+	if err := operate("account/unblock", false); err != nil {
 		return err
 	}
 	u.w.Note("attachments: refused are a stranger, a member of another convo in this one and there, a former member, and a blocked one")
