@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,6 +17,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/disputes"
+	"mlsd/internal/ratelog"
 	"mlsd/messages"
 )
 
@@ -488,6 +490,30 @@ func TestReportsDoNotWaitForEachOther(t *testing.T) {
 	hash, epoch := sha256.Sum256([]byte("one")), int64(1)
 	for _, u := range []*user{alice, bob, carol, carol} {
 		u.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 0, Epoch: &epoch, AuthenticatorHash: hash[:]}).ok()
+	}
+}
+
+// H13: two accounts can split as many convos of their own as they like, and the log stays short.
+func TestForksOfStrangersInTheLog(t *testing.T) {
+	t.Parallel()
+	var lines atomic.Int64
+	w := newWorld(t, func(w *world) {
+		w.logged = func(line string) {
+			if strings.Contains(line, "an epoch is forked") {
+				lines.Add(1)
+			}
+		}
+	})
+	alice, bob := w.user(), w.user()
+	const forks = ratelog.Lines + 5
+	for range forks {
+		c := alice.create(bob)
+		alice.entered(c, 1, "one")
+		bob.entered(c, 1, "another")
+	}
+	w.counts(forks, "mlsd_forked_epochs_total")
+	if n := lines.Load(); n == 0 || n > ratelog.Lines {
+		t.Errorf("%d lines, want at most %d", n, ratelog.Lines)
 	}
 }
 

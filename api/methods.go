@@ -216,7 +216,7 @@ var methods = map[string]policy{
 			{"topic", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 		}},
 	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
-	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch},
 	nsid.ReportEpoch:  {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch},
 	nsid.SendMessage: {maxBody: bodyMessage, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{

@@ -192,18 +192,19 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Signals == nil {
 		cfg.Signals = noSignals{}
 	}
+	strangers := ratelog.New(cfg.Log)
 	s := &Server{
 		cfg:    cfg,
 		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
-			db: cfg.DB, log: cfg.Log, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
+			db: cfg.DB, log: strangers, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
 			push: cfg.Push, committed: cfg.Committed,
 			gate:    cfg.Gate,
 			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
 			sessions: cfg.Sessions, signals: cfg.Signals, epochWindow: cfg.EpochWindow, reportKey: cfg.ReportKey, metrics: cfg.Metrics,
 		},
 		memory:    newMemory(),
-		strangers: ratelog.New(cfg.Log),
+		strangers: strangers,
 	}
 	if cfg.Heads != nil {
 		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.RidingOn

@@ -72,6 +72,7 @@ type world struct {
 	lease     time.Duration        // of completions; 0: an hour
 	sweeper   *attachments.Sweeper // of the node that was booted last
 	locks     string               // lock_timeout of the database sessions; "" is none
+	logged    func(line string)    // gets each line of the log; nil: none
 	faulty    bool                 // the test makes writes fail that no client can help
 	tickets   *events.Tickets
 	live      bool // events are sent
@@ -264,6 +265,9 @@ type testLog struct{ w *world }
 func (l testLog) Write(p []byte) (int, error) {
 	line := string(bytes.TrimSpace(p))
 	l.w.t.Log(line)
+	if l.w.logged != nil {
+		l.w.logged(line)
+	}
 	if strings.Contains(line, "level=ERROR") && (!l.w.faulty || !expected.MatchString(line)) {
 		l.w.t.Errorf("the server reports a defect: %s", line)
 	}

@@ -76,12 +76,15 @@ func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64
 	if err != nil {
 		return false, fmt.Errorf("record the report: %w", err)
 	}
-	var before bool
-	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM disputes WHERE convo_id = $1 AND epoch = $2)`, c.id, r.Epoch).Scan(&before)
+	var possible bool // without a look at the roster
+	err = tx.QueryRow(ctx, `
+		SELECT NOT EXISTS (SELECT FROM disputes WHERE convo_id = $1 AND epoch = $2)
+			AND (SELECT count(*) FROM commit_reports WHERE convo_id = $1 AND epoch = $2 AND settled_at IS NULL) >= $3`,
+		c.id, r.Epoch, fewest).Scan(&possible)
 	if err != nil {
 		return false, fmt.Errorf("look for the dispute: %w", err)
 	}
-	if before {
+	if !possible {
 		return false, nil
 	}
 	count, err := c.count(ctx, tx, r.Epoch, seq, committer)

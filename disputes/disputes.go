@@ -69,16 +69,16 @@ func (c Count) Settled() bool { return c.Reports < fewest }
 // Only the creator can add voices, and the creator may remove members anyway. The committer is not
 // counted.
 func CountVoices(creator, committer syntax.DID, people []Person) Count {
-	inviters := make(map[syntax.DID]syntax.DID, len(people))
+	speak := speakers{creator: creator, inviters: make(map[syntax.DID]syntax.DID, len(people)), found: make(map[syntax.DID]syntax.DID, len(people))}
 	for _, p := range people {
-		inviters[p.DID] = p.InvitedBy
+		speak.inviters[p.DID] = p.InvitedBy
 	}
 	voices := map[syntax.DID]bool{}
 	for _, p := range people {
 		if !p.Entitled || p.DID == committer {
 			continue
 		}
-		if voice := voiceOf(p.DID, creator, inviters); voice != "" {
+		if voice := speak.voiceOf(p.DID); voice != "" {
 			voices[voice] = voices[voice] || p.Reports
 		}
 	}
@@ -91,20 +91,35 @@ func CountVoices(creator, committer syntax.DID, people []Person) Count {
 	return c
 }
 
+// speakers finds the persons with whose voices people speak.
+type speakers struct {
+	creator  syntax.DID
+	inviters map[syntax.DID]syntax.DID
+	found    map[syntax.DID]syntax.DID // the answers so far: each way is gone once
+}
+
 // voiceOf returns the person with whose voice did speaks. Accounts that have invited each other in a
 // circle have no voice: they could leave and come back to make more of them.
-func voiceOf(did, creator syntax.DID, inviters map[syntax.DID]syntax.DID) syntax.DID {
-	for range len(inviters) + 1 {
-		by, known := inviters[did]
-		switch {
-		case !known:
-			return ""
-		case did == creator, by == creator, by == "":
-			return did
+func (s speakers) voiceOf(did syntax.DID) (voice syntax.DID) {
+	var way []syntax.DID
+	for {
+		by, known := s.inviters[did]
+		if before, twice := s.found[did]; twice || !known {
+			voice = before
+			break
 		}
+		if did == s.creator || by == s.creator || by == "" {
+			voice = did
+			break
+		}
+		s.found[did] = "" // so a circle ends here
+		way = append(way, did)
 		did = by
 	}
-	return ""
+	for _, passed := range way {
+		s.found[passed] = voice
+	}
+	return voice
 }
 
 // Dispute is a dispute that is open.

@@ -84,6 +84,26 @@ func TestCountVoices(t *testing.T) {
 	}
 }
 
+// The work grows with the people: a convo whose accounts have invited each other in a long chain, or in
+// a circle, costs what any other costs. By the square of the people this test would not end.
+func TestVoicesOfALongChain(t *testing.T) {
+	const accounts = 300_000
+	people := direct(1, 0)
+	by := syntax.DID("member0")
+	for i := range accounts {
+		did := syntax.DID(fmt.Sprintf("a%d", i))
+		people = append(people, disputes.Person{DID: did, InvitedBy: by, Entitled: true, Reports: true})
+		by = did
+	}
+	if got, want := disputes.CountVoices("creator", "creator", people), (disputes.Count{Voices: 1, Reports: 1}); got != want {
+		t.Errorf("a chain: %+v, want %+v", got, want)
+	}
+	people[1].InvitedBy = by
+	if got := disputes.CountVoices("creator", "creator", people); got != (disputes.Count{}) {
+		t.Errorf("a circle: %+v", got)
+	}
+}
+
 // TestOneLiarHasOneVoice builds every tree of accounts under one liar with up to six accounts, and
 // lets all report.
 func TestOneLiarHasOneVoice(t *testing.T) {

@@ -16,7 +16,7 @@ func (s *Signals) deliver(ctx context.Context, payload string) {
 		return
 	}
 	for _, signal := range signals {
-		viewers, subscriptions := s.hub.liveDIDs(signal.ConvoID)
+		subscriptions := s.hub.live(signal.ConvoID)
 		switch {
 		case subscriptions == 0:
 		case s.busy():
@@ -25,7 +25,7 @@ func (s *Signals) deliver(ctx context.Context, payload string) {
 			s.metrics.SignalsDropped(DroppedRate, subscriptions)
 		case len(signal.Moves) > 0:
 			select {
-			case s.lookUps <- lookUp{signal, viewers, subscriptions}:
+			case s.lookUps <- lookUp{signal, s.hub.liveDIDs(signal.ConvoID), subscriptions}:
 			default:
 				s.metrics.SignalsDropped(DroppedRate, subscriptions)
 			}
@@ -113,9 +113,15 @@ func (s *Signals) count(offered, behind int) {
 	}
 }
 
-// liveDIDs returns the members of a convo that have live subscriptions here, and how many
-// subscriptions these are.
-func (h *Hub) liveDIDs(convo uuid.UUID) (dids []syntax.DID, subscriptions int) {
+// live returns how many live subscriptions members of a convo have here.
+func (h *Hub) live(convo uuid.UUID) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.byConvo[convo])
+}
+
+// liveDIDs returns the members of a convo that have live subscriptions here.
+func (h *Hub) liveDIDs(convo uuid.UUID) (dids []syntax.DID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	here := h.byConvo[convo]
@@ -126,7 +132,7 @@ func (h *Hub) liveDIDs(convo uuid.UUID) (dids []syntax.DID, subscriptions int) {
 			dids = append(dids, s.did)
 		}
 	}
-	return dids, len(here)
+	return dids
 }
 
 // offerSignal offers each live subscription of a convo the event that of returns for its person; nil:

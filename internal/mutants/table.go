@@ -1069,12 +1069,10 @@ var mutants = []mutant{
 
 	// Disputes
 	{"each account has a voice in a dispute", "TestOneLiarDisputesNothing", []edit{
-		{"disputes.CountVoices", `voice := voiceOf(p.DID, creator, inviters)`, `voice := p.DID`},
+		{"disputes.CountVoices", `voice := speak.voiceOf(p.DID)`, `voice := p.DID`},
 	}},
 	{"a circle of inviters has a voice", "disputes.TestCountVoices", []edit{
-		{"disputes.voiceOf", `} return "" }`, `}
-	return did
-}`},
+		{"disputes.speakers.voiceOf", `s.found[did] = ""`, `s.found[did] = did`},
 	}},
 	{"a single voice makes a dispute", "TestDispute", []edit{
 		{"disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
