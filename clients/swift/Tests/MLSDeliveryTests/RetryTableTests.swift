@@ -8,9 +8,14 @@ final class RetryTableTests: XCTestCase {
         ("no answer, 429, 500, 502, 503", .again),
         ("429 `QuotaExceeded`", .atReset),
         ("401 `InvalidToken`, *token was used before*", .again),
+        ("401 `InvalidToken`, *token has expired*", .again),
+        ("401 `AuthMissing`, any other `InvalidToken`", .hold),
+        ("403 `Blocked`, `AccountInactive`", .hold),
+        ("404 `ConvoNotFound`", .recover),
         ("409 `RequestInProgress`", .again),
         ("409 `EpochMismatch`, `epoch 6 is stale; currentEpoch=7`", .newEpoch),
         ("409 `EpochMismatch`, `epoch 8 is ahead; currentEpoch=7`", .recover),
+        ("409 `ConvoDisputed`", .refuse),
         ("409 `ConvoClosed`", .refuse),
         ("409 `IdempotencyConflict`", .refuse),
         ("any other 4xx", .refuse),
@@ -32,6 +37,8 @@ final class RetryTableTests: XCTestCase {
             let error = ServiceError(status: Int(row.prefix(3)) ?? 0, name: ErrorName(rawValue: words[1]), message: "the " + text)
             XCTAssertEqual(RetryRule.verdict(on: error), want, row)
         }
+        let blocked = ServiceError(status: 403, name: .blocked, message: "did:plc:x is blocked by the caller; unblock it first with unblockActor")
+        XCTAssertEqual(RetryRule.verdict(on: blocked), .refuse)
         for status in [429, 500, 502, 503] {
             XCTAssertEqual(RetryRule.verdict(on: ServiceError(status: status, name: ErrorName(rawValue: ""), message: "")), .again)
         }
