@@ -178,7 +178,7 @@ func environment(environ []string) (map[string]string, error) {
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		switch {
-		case !strings.HasPrefix(name, envPrefix), strings.HasPrefix(name, testPrefix), name == vectorsVariable:
+		case !strings.HasPrefix(name, envPrefix), strings.HasPrefix(name, testPrefix), name == vectorsVariable, name == agentsVariable:
 		case !known(name):
 			unknown = append(unknown, name)
 		default:
@@ -196,6 +196,7 @@ func environment(environ []string) (map[string]string, error) {
 const (
 	testPrefix      = "MLSD_TEST_"
 	vectorsVariable = "MLSD_MLS_VECTORS"
+	agentsVariable  = "MLSD_MLS_AGENTS"
 )
 
 // chosen is the value of a setting, and where it stands.

@@ -6,7 +6,7 @@ var advice = map[string]string{
 	"AlreadyMember":       "If the person never joined, [invite it again](../../WELCOME.md#ways-back) in one commit. Else it is done",
 	"CommitRequired":      "Make the commit with your MLS library, and send it along",
 	"ConsumerTooSlow":     "Connect again at your cursor. Store events first, and process them later",
-	"ConvoClosed":         "Go on in the convo of `successorGroupId` ([COMMITS.md](../../COMMITS.md#proposals))",
+	"ConvoClosed":         "If `getConvo` names a `successorGroupId`, go on there ([COMMITS.md](../../COMMITS.md#proposals)). If not, the operator has closed the convo: it can be read and left",
 	"ConvoDisputed":       "Discard the commit, read the log, and commit again after the `#disputeEvent` `ended`. If you could not process the commit, join again ([when a commit cannot be processed](../DISPUTES.md))",
 	"ConvoNotFound":       "Check the id. If you are in the convo, the server has [lost writes](../../RECOVERY.md#how-to-notice)",
 	"EpochMismatch":       "`is stale`: `getCommits`, apply, make it anew under a new key. `is ahead`: see the [retry rule](../../CLIENTS.md#the-retry-rule)",
@@ -73,7 +73,7 @@ func adviceOf(method, name string) string {
 var commonErrors = map[string]struct{ when, do string }{
 	"InvalidRequest":       {"A field, the verb or the `Content-Type` is wrong. The message names it", "Correct the client. To repeat the request does not help"},
 	"AuthMissing":          {"There is no token", "Send `Authorization: Bearer`"},
-	"InvalidToken":         {"The token does not hold, was used before, or its [session](../SESSIONS.md) has ended", "Send the same bytes under the same key, with a fresh token"},
+	"InvalidToken":         {"The token does not hold, was used before, or its [session](../SESSIONS.md) has ended", "The [retry rule](../../CLIENTS.md#the-retry-rule): the same bytes under the same key, with a fresh token or session"},
 	"NotPermitted":         {"It is not the caller's right; the message says why", "Do not repeat it"},
 	"Blocked":              {"The operator has blocked the account. From a method that invites: the caller itself has blocked the person", "[Stop, keep everything, tell the user](../../CLIENTS.md#errors)"},
 	"AccountInactive":      {"The account is deactivated, suspended, taken down, deleted, or being erased; the message says which", "[Stop, keep everything, tell the user](../../CLIENTS.md#errors)"},
