@@ -137,6 +137,61 @@ func TestAttachmentPartTwiceKeepsTheConnection(t *testing.T) {
 	}
 }
 
+// A client hangs up once its part is in the store. The part is recorded nevertheless: else anybody
+// could fill the store with objects that no quota counts.
+func TestPartOfAClientThatHangsUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice := w.user()
+	f := alice.announce(alice.create(), 100)
+	if err := w.faults.Arm(failpoint.BeforeCommit, attachments.NSIDPut, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := *f
+	gone.by = alice.on(w.server)
+	gone.by.w.ctx = ctx
+	answered := make(chan answer, 1)
+	go func() { answered <- gone.put(1) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, attachments.NSIDPut)
+	hangUp()
+	w.faults.Resume(failpoint.BeforeCommit, attachments.NSIDPut)
+	<-answered
+	if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != 1 || objects != 1 {
+		t.Errorf("there are %d parts and %d objects, want one", parts, objects)
+	}
+	f.complete(alice).ok()
+	f.readable(alice)
+}
+
+// The record of a part fails. Its object is deleted, unless it turns out that the part was recorded.
+func TestPartThatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	for point, want := range map[string]int{failpoint.BeforeCommit: 0, failpoint.AfterCommit: 1} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, inMemory, faulty)
+			alice := w.user()
+			f := alice.announce(alice.create(), 100)
+			if err := w.faults.Arm(point, attachments.NSIDPut, failpoint.Error); err != nil {
+				t.Fatal(err)
+			}
+			if a := f.put(1); a.status == http.StatusOK {
+				t.Error("the failure was not answered")
+			}
+			if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != want || objects != want {
+				t.Errorf("there are %d parts and %d objects, want %d", parts, objects, want)
+			}
+			f.put(1).ok()
+			if objects := len(w.memory().Names()); objects != 1 {
+				t.Errorf("sent again: there are %d objects", objects)
+			}
+			f.complete(alice).ok()
+			f.readable(alice)
+		})
+	}
+}
+
 // A download that waits leaves the memory of other methods alone.
 func TestDownloadsHaveTheirOwnMemory(t *testing.T) {
 	t.Parallel()

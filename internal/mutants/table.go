@@ -1162,6 +1162,14 @@ var mutants = []mutant{
 		{"attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
 	{"a claim is not renewed", "TestSweepOfACopiedDatabase", []edit{
 		{"attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
+	{"a part of a client that hangs up is not recorded", "TestPartOfAClientThatHangsUp", []edit{
+		{"attachments.Service.keep", `context.WithoutCancel(ctx)`, `ctx`}}},
+	{"an object whose record failed stays", "TestPartThatIsNotRecorded", []edit{
+		{"attachments.Service.discardUnnamed", `case !named:`, `case false:`}}},
+	{"an object that is a part is deleted", "TestPartThatIsNotRecorded", []edit{
+		{"attachments.Service.discardUnnamed", `case !named:`, `default:`}}},
+	{"parts that are sent again cost nothing", "TestUploadQuota", []edit{
+		{"api.handlers.PutAttachmentPart", `return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes})`, `_ = quota.UploadedBytes; return nil`}}},
 	{"what was signed can be rewritten", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.extends", `if err != nil || ok {`, `if err != nil || ok || true {`}}},
 	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
