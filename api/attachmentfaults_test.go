@@ -311,20 +311,37 @@ func TestSweepGoesOn(t *testing.T) {
 	w := newWorld(t, inMemory, faulty)
 	alice := w.user()
 	c := alice.create()
-	first, second := alice.attach(c, 100), alice.attach(c, 200)
-	first.remove(alice, nil).ok()
-	second.remove(alice, nil).ok()
+	for range 2 {
+		alice.attach(c, 100).remove(alice, nil).ok()
+	}
 	prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
 	w.memory().Add(prefix+"/0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-orphan", time.Now().Add(-25*time.Hour))
 	w.memory().Fail("delete", storetest.Refused)
 	if err := w.sweeper.RunOnce(t.Context()); !errors.Is(err, storetest.ErrBroken) {
 		t.Errorf("the round says %v", err)
 	}
-	if left := w.memory().Names(); len(left) != 1 || !strings.Contains(left[0], first.id) {
+	if left := w.memory().Names(); len(left) != 1 || strings.Contains(left[0], "orphan") {
 		t.Errorf("left are %q, want the one that could not be deleted", left)
 	}
 	if err := w.sweeper.RunOnce(t.Context()); err != nil || len(w.memory().Names()) != 0 {
 		t.Errorf("the next round: %v; left are %q", err, w.memory().Names())
+	}
+}
+
+// A deletion asks for a round of the sweeper. Its repetitions do not.
+func TestReplayedDeletionWakesNobody(t *testing.T) {
+	t.Parallel()
+	wakes := 0
+	w := newWorld(t, inMemory, func(w *world) { w.deleted = func() { wakes++ } })
+	alice := w.user()
+	f := alice.attach(alice.create(), 100)
+	key := newKey()
+	first := f.remove(alice, key)
+	first.ok()
+	f.remove(alice, key).replays(first)
+	f.remove(alice, nil).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+	if wakes != 1 {
+		t.Errorf("the sweeper was woken %d times", wakes)
 	}
 }
 

@@ -1151,7 +1151,7 @@ var mutants = []mutant{
 	{"a late part changes what was checked", "TestAttachmentTakeover", []edit{
 		{"attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
 	{"the sweeper deletes what other databases have", "TestAttachmentSweep", []edit{
-		{"attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.after, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.after, sweepObjects)`}}},
+		{"attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.listed, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.listed, sweepObjects)`}}},
 	{"a copy of the files of a database deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
 		{"attachments.claim.is", `c.started == other.started && `, ``}}},
 	{"a copy in the same PostgreSQL deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
@@ -1170,6 +1170,21 @@ var mutants = []mutant{
 		{"attachments.Service.discardUnnamed", `case !named:`, `default:`}}},
 	{"parts that are sent again cost nothing", "TestUploadQuota", []edit{
 		{"api.handlers.PutAttachmentPart", `return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes})`, `_ = quota.UploadedBytes; return nil`}}},
+	{"a repeated deletion wakes the sweeper", "TestReplayedDeletionWakesNobody", []edit{
+		{"api.handlers.DeleteAttachment", `!c.replayed`, `true`}}},
+	{"a round deletes one batch", "attachments.TestSweepDeletesAllAtOnce", []edit{
+		{"attachments.Sweeper.clear", `return more, s.forget(ctx, conn, ids, gone)`, `return false, s.forget(ctx, conn, ids, gone)`}}},
+	{"a round ends one batch of uploads", "attachments.TestSweepDeletesAllAtOnce", []edit{
+		{"attachments.Sweeper.endUnfinished", `tag.RowsAffected() == sweepRows`, `tag.RowsAffected() > sweepRows`}}},
+	{"objects are deleted one after the other", "attachments.TestSweepDeletesInParallel", []edit{
+		{"attachments.Sweeper.deleteAll", `g.SetLimit(deletions)`, `g.SetLimit(1)`}}},
+	{"deletions take the time of the orphans", "attachments.TestSweepHasTimeForOrphans", []edit{
+		{"attachments.Sweeper.orphans", `s.shares.orphans`, `s.shares.clear`}}},
+	{"a step of the sweeper that fails ends the round", "attachments.TestSweepStepsAreIndependent", []edit{
+		{"attachments.Sweeper.RunOnce", `return errors.Join(repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endUnfinished(ctx, conn.Conn()) }),`,
+			`if _, err := s.endUnfinished(ctx, conn.Conn()); err != nil { return err }; return errors.Join(`}}},
+	{"attachments of deleted convos are looked for at the beginning only", "attachments.TestSweepOfStrayAttachments", []edit{
+		{"attachments.Sweeper.endStray", `s.strayConvo, s.strayID = convo, id`, ``}}},
 	{"what was signed can be rewritten", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.extends", `if err != nil || ok {`, `if err != nil || ok || true {`}}},
 	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
