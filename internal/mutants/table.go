@@ -1185,6 +1185,10 @@ var mutants = []mutant{
 			`if _, err := s.endUnfinished(ctx, conn.Conn()); err != nil { return err }; return errors.Join(`}}},
 	{"attachments of deleted convos are looked for at the beginning only", "attachments.TestSweepOfStrayAttachments", []edit{
 		{"attachments.Sweeper.endStray", `s.strayConvo, s.strayID = convo, id`, ``}}},
+	{"a listing of a directory keeps all names", "attachments/filestore.TestListIsBounded", []edit{
+		{"attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
+	{"a listing ends at directories without objects", "attachments/filestore.TestListIsBounded", []edit{
+		{"attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
 	{"what was signed can be rewritten", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.extends", `if err != nil || ok {`, `if err != nil || ok || true {`}}},
 	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
