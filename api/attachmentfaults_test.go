@@ -137,6 +137,61 @@ func TestAttachmentPartTwiceKeepsTheConnection(t *testing.T) {
 	}
 }
 
+// A client hangs up once its part is in the store. The part is recorded nevertheless: else anybody
+// could fill the store with objects that no quota counts.
+func TestPartOfAClientThatHangsUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, faulty)
+	alice := w.user()
+	f := alice.announce(alice.create(), 100)
+	if err := w.faults.Arm(failpoint.BeforeCommit, attachments.NSIDPut, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := *f
+	gone.by = alice.on(w.server)
+	gone.by.w.ctx = ctx
+	answered := make(chan answer, 1)
+	go func() { answered <- gone.put(1) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, attachments.NSIDPut)
+	hangUp()
+	w.faults.Resume(failpoint.BeforeCommit, attachments.NSIDPut)
+	<-answered
+	if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != 1 || objects != 1 {
+		t.Errorf("there are %d parts and %d objects, want one", parts, objects)
+	}
+	f.complete(alice).ok()
+	f.readable(alice)
+}
+
+// The record of a part fails. Its object is deleted, unless it turns out that the part was recorded.
+func TestPartThatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	for point, want := range map[string]int{failpoint.BeforeCommit: 0, failpoint.AfterCommit: 1} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, inMemory, faulty)
+			alice := w.user()
+			f := alice.announce(alice.create(), 100)
+			if err := w.faults.Arm(point, attachments.NSIDPut, failpoint.Error); err != nil {
+				t.Fatal(err)
+			}
+			if a := f.put(1); a.status == http.StatusOK {
+				t.Error("the failure was not answered")
+			}
+			if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != want || objects != want {
+				t.Errorf("there are %d parts and %d objects, want %d", parts, objects, want)
+			}
+			f.put(1).ok()
+			if objects := len(w.memory().Names()); objects != 1 {
+				t.Errorf("sent again: there are %d objects", objects)
+			}
+			f.complete(alice).ok()
+			f.readable(alice)
+		})
+	}
+}
+
 // A download that waits leaves the memory of other methods alone.
 func TestDownloadsHaveTheirOwnMemory(t *testing.T) {
 	t.Parallel()
@@ -256,20 +311,37 @@ func TestSweepGoesOn(t *testing.T) {
 	w := newWorld(t, inMemory, faulty)
 	alice := w.user()
 	c := alice.create()
-	first, second := alice.attach(c, 100), alice.attach(c, 200)
-	first.remove(alice, nil).ok()
-	second.remove(alice, nil).ok()
+	for range 2 {
+		alice.attach(c, 100).remove(alice, nil).ok()
+	}
 	prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
 	w.memory().Add(prefix+"/0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-orphan", time.Now().Add(-25*time.Hour))
 	w.memory().Fail("delete", storetest.Refused)
 	if err := w.sweeper.RunOnce(t.Context()); !errors.Is(err, storetest.ErrBroken) {
 		t.Errorf("the round says %v", err)
 	}
-	if left := w.memory().Names(); len(left) != 1 || !strings.Contains(left[0], first.id) {
+	if left := w.memory().Names(); len(left) != 1 || strings.Contains(left[0], "orphan") {
 		t.Errorf("left are %q, want the one that could not be deleted", left)
 	}
 	if err := w.sweeper.RunOnce(t.Context()); err != nil || len(w.memory().Names()) != 0 {
 		t.Errorf("the next round: %v; left are %q", err, w.memory().Names())
+	}
+}
+
+// A deletion asks for a round of the sweeper. Its repetitions do not.
+func TestReplayedDeletionWakesNobody(t *testing.T) {
+	t.Parallel()
+	wakes := 0
+	w := newWorld(t, inMemory, func(w *world) { w.deleted = func() { wakes++ } })
+	alice := w.user()
+	f := alice.attach(alice.create(), 100)
+	key := newKey()
+	first := f.remove(alice, key)
+	first.ok()
+	f.remove(alice, key).replays(first)
+	f.remove(alice, nil).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+	if wakes != 1 {
+		t.Errorf("the sweeper was woken %d times", wakes)
 	}
 }
 

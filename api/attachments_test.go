@@ -434,6 +434,34 @@ func TestAttachmentQuota(t *testing.T) {
 	alice.post(mlsapi.NSIDCreateAttachment, announcement(c, newFile(t, 1))).fails(http.StatusTooManyRequests, "QuotaExceeded")
 }
 
+// The quota of uploads counts each part that the server reads, also if nothing comes of it.
+func TestUploadQuota(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory, func(w *world) {
+		w.limits = quota.Limits{"uploaded-bytes-per-day": 300, quota.AddressShare: 1}
+		w.now = newClock(noon).now
+	})
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	whole := alice.attach(c, 100)
+	whole.put(1).ok() // is not read
+	f := alice.announce(c, 100)
+	alice.putBytes(f, "1", f.body[1:]).fails(http.StatusBadRequest, "InvalidRequest")
+	alice.putBytes(f, "1", newFile(t, 100)).ok()
+	want := "quota uploaded-bytes-per-day is used up: 300 of 300; resets at " + midnight
+	if got := f.put(1).fails(http.StatusTooManyRequests, "QuotaExceeded"); got != want {
+		t.Errorf("message %q, want %q", got, want)
+	}
+	if got := len(w.memory().Names()); got != 2 {
+		t.Errorf("there are %d objects", got)
+	}
+	f.by = bob
+	want = "quota address-" + strings.TrimPrefix(want, "quota ")
+	if got := f.put(1).fails(http.StatusTooManyRequests, "QuotaExceeded"); got != want {
+		t.Errorf("message %q, want %q", got, want)
+	}
+}
+
 // The store fails at each of its calls in each way. Whatever it is, the client's retry ends with the
 // whole file, and the sweeper leaves no object that is not a part.
 func TestAttachmentStoreFails(t *testing.T) {

@@ -26,7 +26,7 @@ func (h *handlers) DeleteAttachment(c *call, in *mlsapi.DeleteAttachmentInput) e
 		}
 		return &mlsapi.DeleteAttachmentOutput{Deleted: true}, err
 	})
-	if err == nil {
+	if err == nil && !c.replayed {
 		h.attachmentDeleted()
 	}
 	return err

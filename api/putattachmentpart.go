@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/quota"
 )
 
 // PutAttachmentPart: blue.catbird.mls.putAttachmentPart. The body goes to the store as it comes.
@@ -12,7 +13,12 @@ func (h *handlers) PutAttachmentPart(c *call, p *mlsapi.PutAttachmentPartParams)
 	if err != nil {
 		return err
 	}
-	sum, err := h.attachments.Put(c.ctx, window, id, int(min(p.Part, maxPart)), c.bytes)
+	if err := h.openQuota(c); err != nil {
+		return err
+	}
+	// What was received counts, whatever becomes of it.
+	pay := func(bytes int64) error { return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes}) }
+	sum, err := h.attachments.Put(c.ctx, window, id, int(min(p.Part, maxPart)), c.bytes, pay)
 	if err != nil {
 		return err
 	}

@@ -71,6 +71,7 @@ type world struct {
 	retention time.Duration        // of attachments, for the sweeper
 	lease     time.Duration        // of completions; 0: an hour
 	sweeper   *attachments.Sweeper // of the node that was booted last
+	deleted   func()               // is called after an attachment was deleted; nil: nothing is
 	locks     string               // lock_timeout of the database sessions; "" is none
 	logged    func(line string)    // gets each line of the log; nil: none
 	faulty    bool                 // the test makes writes fail that no client can help
@@ -186,15 +187,15 @@ func (w *world) boot() *api.Server {
 	w.quotas = quota.New(w.db, w.limits, log, options...)
 	writes := idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys))
 	server, err := api.New(api.Config{
-		Attachments: w.newAttachments(writes, log),
-		Heads:       w.newHeads(log),
-		Signals:     w.signals,
-		Quotas:      w.quotas,
-		Gate:        gate,
-		Erasures:    erasure.NewStore(accounts.NewStore(0)),
-		Served:      w.served.add,
-		Answered:    w.answered(log),
-		Tickets:     w.tickets, Events: w.hub, Committed: committed,
+		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,
+		Heads:    w.newHeads(log),
+		Signals:  w.signals,
+		Quotas:   w.quotas,
+		Gate:     gate,
+		Erasures: erasure.NewStore(accounts.NewStore(0)),
+		Served:   w.served.add,
+		Answered: w.answered(log),
+		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com", Version: "test",
 		Sessions: w.newSessions(log), ReportKey: w.reportKey(),

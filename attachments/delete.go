@@ -35,11 +35,14 @@ func Delete(ctx context.Context, tx pgx.Tx, w messages.Window, caller syntax.DID
 	return nil
 }
 
+// purgeSQL deletes $2 attachments of the convo $1.
+const purgeSQL = `
+	UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
+	WHERE id IN (SELECT id FROM attachments WHERE convo_id = $1 AND state <> 'deleted' LIMIT $2 FOR UPDATE)`
+
 // Purge deletes up to limit attachments of a convo that has been deleted, and returns how many.
 func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, error) {
-	tag, err := tx.Exec(ctx, `
-		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
-		WHERE id IN (SELECT id FROM attachments WHERE convo_id = $1 AND state <> 'deleted' LIMIT $2 FOR UPDATE)`, convo, limit)
+	tag, err := tx.Exec(ctx, purgeSQL, convo, limit)
 	if err != nil {
 		return 0, fmt.Errorf("delete the attachments: %w", err)
 	}

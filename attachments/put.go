@@ -25,9 +25,10 @@ const NSIDPut = "mlsd.attachments.put"
 
 // Put stores one part, which it reads from body, and returns its SHA-256. The same part sent again
 // does no harm. Once the attachment is complete, body is not read, and the answer is that of the
-// stored part, unless the store has lost that. Nothing reads body after Put has returned. Errors:
-// ErrNotFound, ErrNoPart, ErrChecking, *FailedError, *PartLengthError, those of body and of the store.
-func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader) (sum [sha256.Size]byte, err error) {
+// stored part, unless the store has lost that. Nothing reads body after Put has returned. Put calls pay
+// with the number of bytes that it is about to read; pay can refuse them. Errors: ErrNotFound,
+// ErrNoPart, ErrChecking, *FailedError, *PartLengthError, those of pay, of body and of the store.
+func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader, pay func(bytes int64) error) (sum [sha256.Size]byte, err error) {
 	a, err := find(ctx, s.cfg.DB, w, id)
 	if err != nil {
 		return sum, err
@@ -51,6 +52,9 @@ func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part
 	if err != nil {
 		return sum, err
 	}
+	if err := pay(length); err != nil {
+		return sum, err
+	}
 	object := fmt.Sprintf("%s%s/%d-%s", prefix, id, part, strings.ToLower(rand.Text()))
 	in := &partReader{body: body, left: length, length: length, hash: sha256.New()}
 	err = s.cfg.Store.Put(ctx, object, in, length)
@@ -70,21 +74,60 @@ func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part
 		return sum, err
 	}
 	in.hash.Sum(sum[:0])
-	if err := s.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSIDPut); err != nil {
-		return sum, err
-	}
+	return sum, s.keep(ctx, a, partRow{part, object, sum[:]})
+}
+
+// recordTimeout bounds the record of a part, and then the look-up of what has become of it.
+const recordTimeout = 10 * time.Second
+
+// keep makes an object that was stored the part of an attachment. An object that becomes no part is
+// deleted, also if the client has hung up: no quota counts it.
+func (s *Service) keep(ctx context.Context, a *Attachment, p partRow) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
 	record := s.record
 	if a.State == Complete {
 		record = s.replace
 	}
-	old, err := record(ctx, a, partRow{part, object, sum[:]})
-	if err == nil && old != "" {
-		s.discard(ctx, old)
+	err := s.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSIDPut)
+	var needless string
+	if err == nil {
+		needless, err = record(ctx, a, p)
 	}
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrChecking) || errors.Is(err, errOtherPart) { // decided: no row names the object
-		s.discard(ctx, object)
+	if err == nil {
+		err = s.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSIDPut)
 	}
-	return sum, err
+	switch {
+	case err == nil && needless != "":
+		s.discard(ctx, needless)
+	case err == nil:
+	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrChecking) || errors.Is(err, errOtherPart): // decided: no row names the object
+		s.discard(ctx, p.object)
+	default:
+		s.discardUnnamed(ctx, a, p)
+	}
+	return err
+}
+
+// discardUnnamed deletes an object unless a row names it. A record whose COMMIT is not over yet holds
+// the lock of the attachment, and is waited for. If the database does not answer, the object stays,
+// and the sweeper looks after it.
+func (s *Service) discardUnnamed(ctx context.Context, a *Attachment, p partRow) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	var named bool
+	err := pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT FROM attachments WHERE id = $1 FOR UPDATE`, a.ID); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM attachment_parts WHERE object = $1)`, p.object).Scan(&named)
+	})
+	switch {
+	case err != nil:
+		s.cfg.Log.WarnContext(ctx, "it is not known whether a part was recorded; its object is left for the sweeper", "attachment", a.ID, "error", err)
+	case !named:
+		s.discard(ctx, p.object)
+	}
 }
 
 // refusal is why an attachment takes no parts.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -23,10 +25,17 @@ const (
 	retentionSlack = time.Hour
 	// SweepInterval is how often a round runs.
 	SweepInterval = time.Minute
-	sweepRows     = 200  // that a round marks, and whose objects it deletes
-	sweepObjects  = 1000 // that a round lists
-	// sweepTimeout bounds a round.
-	sweepTimeout = 5 * time.Minute
+	// SweepTimeout bounds a round: its shares, and what is under way when one of them ends.
+	SweepTimeout = 3 * time.Minute
+	// WakeDelay is how long a round waits after Wake, so that it serves many deletions.
+	WakeDelay = 5 * time.Second
+
+	sweepRows    = 500  // that one statement marks, or whose objects are deleted together
+	sweepConvos  = 1000 // attachments whose convos a round looks for
+	sweepObjects = 1000 // that are listed together
+	sweepLists   = 10   // of them, in a round
+	// deletions are how many objects are deleted at the same time.
+	deletions = 8
 )
 
 // Sweeper deletes what is left over: uploads that nobody goes on with, attachments whose retention is
@@ -39,15 +48,25 @@ type Sweeper struct {
 	service   *Service
 	retention time.Duration // 0: for ever
 	log       *slog.Logger
-	after     string    // the last object that was listed
-	stuck     uuid.UUID // behind it a round begins: no object could be deleted of a whole round before
+	shares    shares
+	listed    string // the last object that was listed
 	woken     chan struct{}
 	other     string // the claim of another database, as this sweeper first saw it; "": the store is ours
+
+	// Where rounds have come to, in orders that they go through in circles; zero: at the beginning.
+	strayConvo, strayID uuid.UUID // the last attachment whose convo was looked for
+	clearedID           uuid.UUID // the last part that was to be deleted: its attachment
+	clearedPart         int       // and its number
 }
+
+// shares is how long each step of a round begins new work. What it does not come to is left for the
+// next round. So no step takes the time of those behind it.
+type shares struct{ expire, clear, orphans time.Duration }
 
 // NewSweeper returns a sweeper of the service's store. retention is that of messages; 0 is for ever.
 func NewSweeper(db *pgxpool.Pool, s *Service, retention time.Duration, log *slog.Logger) *Sweeper {
-	return &Sweeper{db: db, store: s.cfg.Store, service: s, retention: retention, log: log, woken: make(chan struct{}, 1)}
+	return &Sweeper{db: db, store: s.cfg.Store, service: s, retention: retention, log: log, woken: make(chan struct{}, 1),
+		shares: shares{expire: 10 * time.Second, clear: 40 * time.Second, orphans: 20 * time.Second}}
 }
 
 // Wake asks for a round: an attachment was deleted. It does not block.
@@ -69,7 +88,7 @@ const (
 
 // RunOnce runs one round. It does nothing if another node sweeps.
 func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, SweepTimeout)
 	defer cancel()
 	conn, err := s.db.Acquire(ctx)
 	if err != nil {
@@ -90,100 +109,176 @@ func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 	if owned, err := s.claim(ctx, conn.Conn()); err != nil || !owned {
 		return err
 	}
-	// What one of them cannot delete keeps nothing else.
-	return errors.Join(s.expire(ctx, conn.Conn()), s.clear(ctx, conn.Conn()), s.orphans(ctx, conn.Conn()))
+	// What one of them cannot do keeps nothing else.
+	return errors.Join(
+		repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endUnfinished(ctx, conn.Conn()) }),
+		repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endRetention(ctx, conn.Conn()) }),
+		s.endStray(ctx, conn.Conn()),
+		s.clear(ctx, conn.Conn()),
+		s.orphans(ctx, conn.Conn()),
+	)
 }
 
-// expire deletes what nobody goes on with, what is older than the retention, and what a node of an
-// earlier version has left: it did not know attachments when it deleted their convo.
-func (s *Sweeper) expire(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, `
+// repeat calls a step until it says that nothing is left, it fails, or its share is over. end is when
+// that is.
+func repeat(ctx context.Context, share time.Duration, step func(end time.Time) (more bool, err error)) error {
+	for end := time.Now().Add(share); time.Now().Before(end) && ctx.Err() == nil; {
+		if more, err := step(end); err != nil || !more {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// endUnfinished deletes uploads that nobody goes on with, and what has failed.
+func (s *Sweeper) endUnfinished(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
+	tag, err := conn.Exec(ctx, `
 		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
 		WHERE id IN (
 			SELECT id FROM attachments
 			WHERE state IN ('uploading', 'checking', 'failed') AND touched_at < clock_timestamp() - $1::interval
 			ORDER BY touched_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, UnfinishedLife, sweepRows)
 	if err != nil {
-		return fmt.Errorf("end unfinished uploads: %w", err)
+		return false, fmt.Errorf("end unfinished uploads: %w", err)
 	}
-	_, err = conn.Exec(ctx, `
-		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
-		WHERE id IN (
-			SELECT id FROM attachments a
-			WHERE state <> 'deleted' AND NOT EXISTS (SELECT FROM convos WHERE id = a.convo_id)
-			LIMIT $1 FOR UPDATE SKIP LOCKED)`, sweepRows)
-	if err != nil {
-		return fmt.Errorf("end attachments of deleted convos: %w", err)
-	}
+	return tag.RowsAffected() == sweepRows, nil
+}
+
+// endRetention deletes what is older than the retention.
+func (s *Sweeper) endRetention(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
 	if s.retention == 0 {
-		return nil
+		return false, nil
 	}
-	_, err = conn.Exec(ctx, `
+	tag, err := conn.Exec(ctx, `
 		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
 		WHERE id IN (
 			SELECT id FROM attachments WHERE state = 'complete' AND kept_from < clock_timestamp() - $1::interval
 			ORDER BY kept_from LIMIT $2 FOR UPDATE SKIP LOCKED)`, s.retention+retentionSlack, sweepRows)
 	if err != nil {
-		return fmt.Errorf("end the retention: %w", err)
+		return false, fmt.Errorf("end the retention: %w", err)
+	}
+	return tag.RowsAffected() == sweepRows, nil
+}
+
+// endStraySQL looks at the $3 attachments behind the attachment $2 of the convo $1, and deletes those
+// without a convo. It returns the last one.
+const endStraySQL = `
+	WITH page AS (
+		SELECT id, convo_id FROM attachments
+		WHERE state <> 'deleted' AND (convo_id, id) > ($1, $2) ORDER BY convo_id, id LIMIT $3
+	), stray AS (
+		SELECT id FROM attachments
+		WHERE id IN (SELECT id FROM page WHERE NOT EXISTS (SELECT FROM convos WHERE id = page.convo_id)) AND state <> 'deleted'
+		FOR UPDATE SKIP LOCKED
+	), ended AS (
+		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp() WHERE id IN (SELECT id FROM stray)
+	)
+	SELECT convo_id, id FROM page ORDER BY convo_id DESC, id DESC LIMIT 1`
+
+// endStray deletes what a node of an earlier version has left: it did not know attachments when it
+// deleted their convo. Each round looks at one page of all attachments.
+func (s *Sweeper) endStray(ctx context.Context, conn *pgx.Conn) error {
+	var convo, id uuid.UUID
+	err := conn.QueryRow(ctx, endStraySQL, s.strayConvo, s.strayID, sweepConvos).Scan(&convo, &id)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("end attachments of deleted convos: %w", err)
+	}
+	s.strayConvo, s.strayID = convo, id // behind the last page, the beginning
+	return nil
+}
+
+// clear deletes the objects of deleted attachments, then the rows of their parts, and their own. What
+// cannot be deleted stays for the next time that the sweeper comes round.
+func (s *Sweeper) clear(ctx context.Context, conn *pgx.Conn) error {
+	var failures []error
+	err := repeat(ctx, s.shares.clear, func(end time.Time) (more bool, err error) {
+		ids, objects, more, err := s.nextDeleted(ctx, conn)
+		if err != nil {
+			return false, err
+		}
+		gone, err := s.deleteAll(ctx, end, objects)
+		if err != nil {
+			failures = append(failures, err)
+			more = more && len(gone) > 0 // else the store is away
+		}
+		return more, s.forget(ctx, conn, ids, gone)
+	})
+	return errors.Join(append(failures, err)...)
+}
+
+// forget deletes the rows of parts whose objects are gone, and of deleted attachments that have no
+// part any more.
+func (s *Sweeper) forget(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID, gone []string) error {
+	if _, err := conn.Exec(ctx, `DELETE FROM attachment_parts WHERE object = ANY($1)`, gone); err != nil {
+		return fmt.Errorf("delete parts: %w", err)
+	}
+	_, err := conn.Exec(ctx, `
+		DELETE FROM attachments a
+		WHERE id = ANY($1) AND state = 'deleted' AND NOT EXISTS (SELECT FROM attachment_parts WHERE attachment_id = a.id)`, ids)
+	if err != nil {
+		return fmt.Errorf("delete attachments: %w", err)
 	}
 	return nil
 }
 
-// clear deletes the objects of deleted attachments, and then their rows. An attachment with an object
-// that cannot be deleted stays for a later round. Those behind it come first then.
-func (s *Sweeper) clear(ctx context.Context, conn *pgx.Conn) error {
-	rows, err := conn.Query(ctx, `SELECT id FROM attachments WHERE state = 'deleted' AND id > $2 ORDER BY id LIMIT $1`, sweepRows, s.stuck)
+// nextDeleted returns the next deleted attachments and the objects of their parts. If these are the
+// last ones, the next call begins anew.
+func (s *Sweeper) nextDeleted(ctx context.Context, conn *pgx.Conn) (ids []uuid.UUID, objects []string, more bool, err error) {
+	rows, err := conn.Query(ctx, `
+		SELECT a.id, coalesce(p.part, 0), p.object
+		FROM attachments a LEFT JOIN attachment_parts p ON p.attachment_id = a.id
+		WHERE a.state = 'deleted' AND a.id >= $1 AND (a.id > $1 OR p.part > $2)
+		ORDER BY a.id, p.part LIMIT $3`, s.clearedID, s.clearedPart, sweepRows)
 	if err != nil {
-		return fmt.Errorf("look for deleted attachments: %w", err)
+		return nil, nil, false, fmt.Errorf("look for deleted attachments: %w", err)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	var id uuid.UUID
+	var part int
+	var object *string
+	tag, err := pgx.ForEachRow(rows, []any{&id, &part, &object}, func() error {
+		if ids = append(ids, id); object != nil {
+			objects = append(objects, *object)
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("look for deleted attachments: %w", err)
+		return nil, nil, false, fmt.Errorf("look for deleted attachments: %w", err)
 	}
-	var failed []error
-	s.stuck = uuid.Nil
-	for _, id := range ids {
-		if ctx.Err() != nil {
-			break
-		}
-		parts, err := partsOf(ctx, conn, id)
-		if err != nil {
-			return err
-		}
-		if err := s.deleteAll(ctx, objectsOf(parts)); err != nil {
-			failed = append(failed, err)
-			if len(failed) == len(ids) && len(ids) == sweepRows { // a whole round is stuck
-				s.stuck = id
+	if more = tag.RowsAffected() == sweepRows; !more {
+		id, part = uuid.Nil, 0
+	}
+	s.clearedID, s.clearedPart = id, part
+	return ids, objects, more, nil
+}
+
+// deleteTimeout bounds the deletion of one object.
+const deleteTimeout = 20 * time.Second
+
+// deleteAll deletes objects until end, and returns those that are gone. One that cannot be deleted
+// does not keep the others. The error is that of the first.
+func (s *Sweeper) deleteAll(ctx context.Context, end time.Time, names []string) (gone []string, err error) {
+	var mu sync.Mutex // guards gone
+	var g errgroup.Group
+	g.SetLimit(deletions)
+	tried := 0
+	for ; tried < len(names) && time.Now().Before(end) && ctx.Err() == nil; tried++ {
+		name := names[tried]
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+			defer cancel()
+			if err := s.store.Delete(ctx, name); err != nil {
+				return err
 			}
-			continue
-		}
-		if _, err := conn.Exec(ctx, `DELETE FROM attachments WHERE id = $1 AND state = 'deleted'`, id); err != nil {
-			return fmt.Errorf("delete an attachment: %w", err)
-		}
+			mu.Lock()
+			defer mu.Unlock()
+			gone = append(gone, name)
+			return nil
+		})
 	}
-	return errors.Join(append(failed, ctx.Err())...)
-}
-
-func objectsOf(parts []partRow) []string {
-	names := make([]string, len(parts))
-	for i, p := range parts {
-		names[i] = p.object
+	if err := g.Wait(); err != nil {
+		return gone, fmt.Errorf("%w: %d of %d objects were not deleted: %w", ErrStore, tried-len(gone), tried, err)
 	}
-	return names
-}
-
-// deleteAll deletes objects. One that cannot be deleted does not keep the others.
-func (s *Sweeper) deleteAll(ctx context.Context, names []string) error {
-	var failed []error
-	for _, name := range names {
-		if err := s.store.Delete(ctx, name); err != nil {
-			failed = append(failed, fmt.Errorf("%w: delete: %w", ErrStore, err))
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return errors.Join(failed...)
+	return gone, nil
 }
 
 // orphans deletes old objects that no part names, of the next ones in the store.
@@ -192,10 +287,22 @@ func (s *Sweeper) orphans(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	found, err := s.store.List(ctx, prefix, s.after, sweepObjects)
-	if err != nil {
-		return fmt.Errorf("%w: list: %w", ErrStore, err)
-	}
+	lists := 0
+	return repeat(ctx, s.shares.orphans, func(end time.Time) (more bool, err error) {
+		lists++
+		found, err := s.store.List(ctx, prefix, s.listed, sweepObjects)
+		if err != nil {
+			return false, fmt.Errorf("%w: list: %w", ErrStore, err)
+		}
+		if s.listed = ""; len(found) > 0 {
+			s.listed = found[len(found)-1].Name
+		}
+		return len(found) > 0 && lists < sweepLists, s.deleteOrphans(ctx, conn, end, found)
+	})
+}
+
+// deleteOrphans deletes those of the objects that are old, and that no part names.
+func (s *Sweeper) deleteOrphans(ctx context.Context, conn *pgx.Conn, end time.Time, found []Object) error {
 	var old []string
 	for _, o := range found {
 		if time.Since(o.At) > orphanAge {
@@ -212,13 +319,9 @@ func (s *Sweeper) orphans(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("look for orphans: %w", err)
 	}
-	err = s.deleteAll(ctx, orphans)
-	if len(orphans) > 0 && err == nil {
-		s.log.InfoContext(ctx, "objects that no attachment names were deleted", "objects", len(orphans))
-	}
-	s.after = ""
-	if len(found) > 0 {
-		s.after = found[len(found)-1].Name
+	gone, err := s.deleteAll(ctx, end, orphans)
+	if len(gone) > 0 {
+		s.log.InfoContext(ctx, "objects that no attachment names were deleted", "objects", len(gone))
 	}
 	return err
 }

@@ -132,53 +132,83 @@ func (s *Store) Delete(_ context.Context, name string) error {
 }
 
 // List implements attachments.Store. It also deletes files that a crash has left half written.
-func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]attachments.Object, error) {
-	top := strings.TrimSuffix(prefix, "/")
-	dirs, err := names(s.path(top))
-	if err != nil {
-		return nil, err
-	}
-	var found []attachments.Object
-	for _, dir := range dirs {
-		if len(found) >= limit || ctx.Err() != nil {
-			break
-		}
-		if name := prefix + dir; name < after && !strings.HasPrefix(after, name+"/") {
-			continue
-		}
-		files, err := names(s.path(prefix + dir))
+func (s *Store) List(ctx context.Context, prefix, after string, limit int) (found []attachments.Object, err error) {
+	from, _, _ := strings.Cut(strings.TrimPrefix(after, prefix), "/")
+	for {
+		dirs, err := first(s.path(strings.TrimSuffix(prefix, "/")), from, limit)
 		if err != nil {
 			return nil, err
 		}
-		for _, file := range files {
-			name := prefix + dir + "/" + file
-			info, err := os.Stat(s.path(name))
-			switch {
-			case errors.Is(err, fs.ErrNotExist): // deleted in this moment
-			case err != nil:
-				return nil, err
-			case strings.HasPrefix(file, temporary):
-				if time.Since(info.ModTime()) > temporaryLife {
-					_ = s.Delete(ctx, name) // the next round tries again
-				}
-			case name > after && len(found) < limit:
-				found = append(found, attachments.Object{Name: name, At: info.ModTime()})
+		for _, dir := range dirs {
+			if len(found) == limit || ctx.Err() != nil {
+				return found, ctx.Err()
 			}
+			in, err := s.listDir(ctx, prefix+dir+"/", after, limit-len(found))
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, in...)
 		}
+		if len(dirs) < limit {
+			return found, ctx.Err()
+		}
+		from = dirs[limit-1] + "\x00" // the next name that there can be
 	}
-	return found, ctx.Err()
 }
 
-// names returns the names in a directory, sorted. One that does not exist has none.
-func names(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+// listDir is List in a directory of an attachment.
+func (s *Store) listDir(ctx context.Context, prefix, after string, limit int) (found []attachments.Object, err error) {
+	entries, err := os.ReadDir(s.path(prefix))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries { // sorted
+		name := prefix + e.Name()
+		info, err := os.Stat(s.path(name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // deleted in this moment
+		case err != nil:
+			return nil, err
+		case strings.HasPrefix(e.Name(), temporary):
+			if time.Since(info.ModTime()) > temporaryLife {
+				_ = s.Delete(ctx, name) // the next round tries again
+			}
+		case name > after && len(found) < limit:
+			found = append(found, attachments.Object{Name: name, At: info.ModTime()})
+		}
+	}
+	return found, nil
+}
+
+// piece is how many names of a directory are read at a time.
+const piece = 1024
+
+// first returns the first names in a directory that are not below from, sorted: at most limit. A
+// directory that does not exist has none. There is a directory for each attachment: the memory that
+// first takes does not grow with them.
+func first(dir, from string, limit int) (names []string, err error) {
+	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	all := make([]string, len(entries))
-	for i, e := range entries {
-		all[i] = e.Name()
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(all)
-	return all, err
+	defer func() { err = errors.Join(err, d.Close()) }()
+	for {
+		read, err := d.Readdirnames(piece)
+		if errors.Is(err, io.EOF) {
+			return names, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range read {
+			if name >= from {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		names = names[:min(limit, len(names))]
+	}
 }

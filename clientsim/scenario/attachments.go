@@ -52,8 +52,9 @@ func Attachments(ctx context.Context, w *testbed.World) error {
 	}()
 	settings := bucket.Settings()
 	maps.Copy(settings, map[string]string{
-		"MLSD_QUOTA_ATTACHMENT_BYTES": "0", "MLSD_RATE_DID": "100000", "MLSD_RATE_DID_BURST": "100000", "MLSD_RATE_IP": "100000",
-		"MLSD_RATE_IP_BURST": "100000", "MLSD_IDEMPOTENCY_LEASE": "completeAttachment=15s",
+		"MLSD_QUOTA_ATTACHMENT_BYTES": "0", "MLSD_QUOTA_UPLOADED_BYTES": "0",
+		"MLSD_RATE_DID": "100000", "MLSD_RATE_DID_BURST": "100000", "MLSD_RATE_IP": "100000", "MLSD_RATE_IP_BURST": "100000",
+		"MLSD_IDEMPOTENCY_LEASE": "completeAttachment=15s",
 	})
 	return w.WithClusterOf(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings}, func(f *testbed.Cluster) error {
 		u := &uploads{w: w, f: f, convo: convo, phones: phones[:2], former: phones[2], bucket: bucket, http: &http.Client{Transport: testbed.FastTransport()}}

@@ -72,7 +72,8 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		all = append(all, n.relay.Run)
 	}
 	if s := n.attachmentSweeper; s != nil {
-		all = append(all, n.rounds.Every("attachment sweeper", attachments.SweepInterval, log, s.RunOnce, worker.Wake(s.Woken(), 0)).Run)
+		all = append(all, n.rounds.Every("attachment sweeper", attachments.SweepInterval, log, s.RunOnce,
+			worker.Limit(attachments.SweepTimeout), worker.Wake(s.Woken(), attachments.WakeDelay)).Run)
 	}
 	if n.expirer != nil {
 		all = append(all, n.rounds.Every("message expirer", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)

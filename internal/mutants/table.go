@@ -1149,7 +1149,7 @@ var mutants = []mutant{
 	{"a late part changes what was checked", "TestAttachmentTakeover", []edit{
 		{"attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
 	{"the sweeper deletes what other databases have", "TestAttachmentSweep", []edit{
-		{"attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.after, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.after, sweepObjects)`}}},
+		{"attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.listed, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.listed, sweepObjects)`}}},
 	{"a copy of the files of a database deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
 		{"attachments.claim.is", `c.started == other.started && `, ``}}},
 	{"a copy in the same PostgreSQL deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
@@ -1160,6 +1160,33 @@ var mutants = []mutant{
 		{"attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
 	{"a claim is not renewed", "TestSweepOfACopiedDatabase", []edit{
 		{"attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
+	{"a part of a client that hangs up is not recorded", "TestPartOfAClientThatHangsUp", []edit{
+		{"attachments.Service.keep", `context.WithoutCancel(ctx)`, `ctx`}}},
+	{"an object whose record failed stays", "TestPartThatIsNotRecorded", []edit{
+		{"attachments.Service.discardUnnamed", `case !named:`, `case false:`}}},
+	{"an object that is a part is deleted", "TestPartThatIsNotRecorded", []edit{
+		{"attachments.Service.discardUnnamed", `case !named:`, `default:`}}},
+	{"parts that are sent again cost nothing", "TestUploadQuota", []edit{
+		{"api.handlers.PutAttachmentPart", `return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes})`, `_ = quota.UploadedBytes; return nil`}}},
+	{"a repeated deletion wakes the sweeper", "TestReplayedDeletionWakesNobody", []edit{
+		{"api.handlers.DeleteAttachment", `!c.replayed`, `true`}}},
+	{"a round deletes one batch", "attachments.TestSweepDeletesAllAtOnce", []edit{
+		{"attachments.Sweeper.clear", `return more, s.forget(ctx, conn, ids, gone)`, `return false, s.forget(ctx, conn, ids, gone)`}}},
+	{"a round ends one batch of uploads", "attachments.TestSweepDeletesAllAtOnce", []edit{
+		{"attachments.Sweeper.endUnfinished", `tag.RowsAffected() == sweepRows`, `tag.RowsAffected() > sweepRows`}}},
+	{"objects are deleted one after the other", "attachments.TestSweepDeletesInParallel", []edit{
+		{"attachments.Sweeper.deleteAll", `g.SetLimit(deletions)`, `g.SetLimit(1)`}}},
+	{"deletions take the time of the orphans", "attachments.TestSweepHasTimeForOrphans", []edit{
+		{"attachments.Sweeper.orphans", `s.shares.orphans`, `s.shares.clear`}}},
+	{"a step of the sweeper that fails ends the round", "attachments.TestSweepStepsAreIndependent", []edit{
+		{"attachments.Sweeper.RunOnce", `return errors.Join(repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endUnfinished(ctx, conn.Conn()) }),`,
+			`if _, err := s.endUnfinished(ctx, conn.Conn()); err != nil { return err }; return errors.Join(`}}},
+	{"attachments of deleted convos are looked for at the beginning only", "attachments.TestSweepOfStrayAttachments", []edit{
+		{"attachments.Sweeper.endStray", `s.strayConvo, s.strayID = convo, id`, ``}}},
+	{"a listing of a directory keeps all names", "attachments/filestore.TestListIsBounded", []edit{
+		{"attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
+	{"a listing ends at directories without objects", "attachments/filestore.TestListIsBounded", []edit{
+		{"attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
 	{"what was signed can be rewritten", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.extends", `if err != nil || ok {`, `if err != nil || ok || true {`}}},
 	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{

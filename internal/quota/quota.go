@@ -26,6 +26,7 @@ const (
 	KeyPackages                     // that were published
 	Reports                         // of abuse
 	AttachmentBytes                 // of announced attachments
+	UploadedBytes                   // of parts of attachments, as they come
 	resources
 )
 
@@ -69,6 +70,7 @@ func All() []Quota {
 		KeyPackages:     {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false, "KeyPackages that one DID publishes in a day"},
 		Reports:         {"reports-per-day", "MLSD_QUOTA_REPORTS", 20, false, "reports of abuse of one DID in a day"},
 		AttachmentBytes: {"attachment-bytes-per-day", "MLSD_QUOTA_ATTACHMENT_BYTES", 1 << 30, true, "bytes of attachments that one DID announces in a day"},
+		UploadedBytes:   {"uploaded-bytes-per-day", "MLSD_QUOTA_UPLOADED_BYTES", 3 << 30, true, "bytes of parts of attachments that one DID sends in a day, also those sent again"},
 		{ConvoBytes, "MLSD_QUOTA_CONVO_BYTES", 4 << 30, true, "bytes of messages in one convo in a day"},
 		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false, "invitations that one person has not accepted, when a stranger invites it"},
 		{ReportBytes, "MLSD_QUOTA_REPORT_BYTES", 1 << 30, true, "bytes of open reports of abuse, of all DIDs together; as many again of closed ones"},

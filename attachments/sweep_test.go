@@ -1,0 +1,216 @@
+package attachments_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/attachments"
+	"mlsd/attachments/storetest"
+	"mlsd/internal/pgtest"
+)
+
+const (
+	aliveConvo = "10000000-0000-0000-0000-000000000000"
+	earlyConvo = "00000000-0000-0000-0000-000000000001"
+	lateConvo  = "f0000000-0000-0000-0000-000000000000"
+)
+
+// world is a database with one convo, a store, and their sweeper.
+type world struct {
+	t       *testing.T
+	db      *pgxpool.Pool
+	store   *storetest.Memory
+	sweeper *attachments.Sweeper
+	prefix  string // of the names of objects
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, db: pgtest.Database(t), store: storetest.NewMemory()}
+	log := slog.New(slog.DiscardHandler)
+	service := attachments.New(attachments.Config{DB: w.db, Store: w.store, ServiceDID: "did:web:mlsd.example.com", Log: log})
+	w.sweeper = attachments.NewSweeper(w.db, service, 48*time.Hour, log)
+	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, 'g', 'did:plc:alice', 1, 1, now())`, aliveConvo)
+	if err := w.db.QueryRow(t.Context(), `SELECT id::text || '/' FROM attachment_store`).Scan(&w.prefix); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) count(sql string) (n int) {
+	w.t.Helper()
+	if err := w.db.QueryRow(w.t.Context(), sql).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// add adds attachments of one part in a state and with an age, and their objects.
+func (w *world) add(n int, convo, state string, age time.Duration) {
+	w.t.Helper()
+	rows, err := w.db.Query(w.t.Context(), `
+		WITH a AS (
+			INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, touched_at, seq, kept_from)
+			SELECT gen_random_uuid(), $2, 'did:plc:alice', 1, sha256(gen_random_uuid()::text::bytea), 1, $3, now() - $4::interval, 1, now() - $4::interval
+			FROM generate_series(1, $1) RETURNING id
+		)
+		INSERT INTO attachment_parts (attachment_id, part, object, sha256) SELECT id, 1, $5 || id || '/1-x', sha256('x') FROM a RETURNING object`,
+		n, convo, state, age, w.prefix)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	objects, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, object := range objects {
+		w.store.Add(object, time.Now())
+	}
+}
+
+func (w *world) sweep() {
+	w.t.Helper()
+	if err := w.sweeper.RunOnce(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// left fails the test unless as many attachments are not deleted, and as many objects are there.
+func (w *world) left(live, objects int) {
+	w.t.Helper()
+	if n := w.count(`SELECT count(*) FROM attachments WHERE state <> 'deleted'`); n != live {
+		w.t.Errorf("%d attachments are left, want %d", n, live)
+	}
+	if n := len(w.store.Names()); n != objects {
+		w.t.Errorf("%d objects are left, want %d", n, objects)
+	}
+}
+
+// One round ends and deletes all that is due, not one batch of each kind.
+func TestSweepDeletesAllAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add(1200, aliveConvo, "uploading", 25*time.Hour)
+	w.add(1200, aliveConvo, "complete", 50*time.Hour)
+	w.add(3, aliveConvo, "complete", time.Hour)
+	w.sweep()
+	w.left(3, 3)
+	if n := w.count(`SELECT count(*) FROM attachments`); n != 3 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// Objects are deleted some at a time.
+func TestSweepDeletesInParallel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add(3*attachments.Deletions, aliveConvo, "deleted", time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	begun, all := 0, make(chan struct{})
+	w.store.Stop = func(call, _ string) {
+		if call != "delete" {
+			return
+		}
+		mu.Lock()
+		if begun++; begun == attachments.Deletions {
+			close(all)
+		}
+		mu.Unlock()
+		select {
+		case <-all:
+		case <-ctx.Done():
+			t.Error("the deletions wait for each other")
+		}
+	}
+	w.sweep()
+	w.left(0, 0)
+}
+
+// The orphans have time of their own, whatever the deletions take.
+func TestSweepHasTimeForOrphans(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add(1, aliveConvo, "deleted", time.Hour)
+	w.store.Add(w.prefix+"0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-orphan", time.Now().Add(-25*time.Hour))
+	w.sweeper.NoTimeToClear()
+	w.sweep()
+	if left := w.store.Names(); len(left) != 1 || strings.HasSuffix(left[0], "orphan") {
+		t.Errorf("left are %q, want the deleted attachment's", left)
+	}
+}
+
+// A step that fails keeps none behind it.
+func TestSweepStepsAreIndependent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add(1, aliveConvo, "uploading", 25*time.Hour)
+	w.add(1, aliveConvo, "complete", 50*time.Hour)
+	w.add(1, lateConvo, "complete", time.Hour)
+	w.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
+	w.exec(`CREATE TRIGGER refuse BEFORE UPDATE ON attachments FOR EACH ROW WHEN (OLD.state = 'uploading') EXECUTE FUNCTION refuse()`)
+	if err := w.sweeper.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "end unfinished uploads") {
+		t.Errorf("the round says %v", err)
+	}
+	w.left(1, 1)
+}
+
+// Attachments whose convo is gone are found page by page, and again from the beginning.
+func TestSweepOfStrayAttachments(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add(1000, aliveConvo, "complete", time.Hour)
+	w.add(2, lateConvo, "complete", time.Hour)
+	w.sweep()
+	w.left(1002, 1002)
+	w.sweep()
+	w.left(1000, 1000)
+	w.add(1, earlyConvo, "complete", time.Hour)
+	w.sweep()
+	w.sweep()
+	w.left(1000, 1000)
+}
+
+// The statements that look for the attachments of convos read them by their index.
+func TestPlansOfConvos(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec(`
+		INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size)
+		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:alice', 1, sha256('x'), 1 FROM generate_series(1, 20000)`)
+	w.exec(`ANALYZE attachments`)
+	for _, s := range []struct {
+		sql  string
+		args []any
+	}{
+		{attachments.PurgeSQL, []any{aliveConvo, 1000}},
+		{attachments.EndStraySQL, []any{earlyConvo, earlyConvo, 100}},
+	} {
+		rows, err := w.db.Query(t.Context(), "EXPLAIN "+s.sql, s.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(plan, "\n"); !strings.Contains(text, "using attachments_convo ") || strings.Contains(text, "Seq Scan on attachments") {
+			t.Errorf("%s\n%s", s.sql, text)
+		}
+	}
+}

@@ -1,0 +1,1 @@
+DROP INDEX attachments_convo;
