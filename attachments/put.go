@@ -25,8 +25,8 @@ const NSIDPut = "mlsd.attachments.put"
 
 // Put stores one part, which it reads from body, and returns its SHA-256. The same part sent again
 // does no harm. Once the attachment is complete, body is not read, and the answer is that of the
-// stored part, unless the store has lost that. Nothing reads body after Put has returned. Put calls pay
-// with the number of bytes that it is about to read; pay can refuse them. Errors: ErrNotFound,
+// stored part, unless the store has lost that. Nothing reads body after Put has returned. Put calls
+// pay with the number of bytes that it is about to read; pay can refuse them. Errors: ErrNotFound,
 // ErrNoPart, ErrChecking, *FailedError, *PartLengthError, those of pay, of body and of the store.
 func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader, pay func(bytes int64) error) (sum [sha256.Size]byte, err error) {
 	a, err := find(ctx, s.cfg.DB, w, id)
