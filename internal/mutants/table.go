@@ -1172,6 +1172,24 @@ var mutants = []mutant{
 		{"transparency/verifier.Verifier.Entry", `if v.s.Unheaded >= AskEvery {`, `if v.s.Unheaded > AskEvery {`}}},
 	{"a tag needs no salt", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
+	{"the last entry is hashed for each head", "transparency.TestLastEntryIsHashedOnce", []edit{
+		{"transparency/load.sql", `CASE WHEN e.seq > w.size OR e.version <> w.version THEN sha256(e.body) END`, `sha256(e.body)`}}},
+	{"the last entry is not compared", "transparency.TestNoHeadOfAnotherLog", []edit{
+		{"transparency/load.sql", `e.version <> w.version`, `w.version = ''`}}},
+	{"the last entry fills a reading", "transparency.TestLargestEntries", []edit{
+		{"transparency/load.sql", `THEN 0 ELSE octet_length(body) END`, `THEN octet_length(body) ELSE octet_length(body) END`}}},
+	{"a log that has not grown is read in every round", "transparency.TestRoundsReadNothingAgain", []edit{
+		{"transparency.Service.due", `t.looked = now`, ``}}},
+	{"a round reads without a bound", "transparency.TestReadingIsBoundedInSum", []edit{
+		{"transparency/load.sql", `> greatest($6::bigint, e.bytes)`, `> greatest($6::bigint, e.bytes) + 1000000000000`}}},
+	{"a log that was not read has expired", "transparency.TestReadingIsBoundedInSum", []edit{
+		{"transparency.tree.take", `if p.cut {`, `if p.cut && p.last == 0 {`}}},
+	{"hashing costs nothing", "TestHeadsAreCharged", []edit{
+		{"transparency.Service.catchUp", `*hashed += p.hashed`, ``}}},
+	{"one damaged log stops the retention", "transparency.TestRetentionGoesOn", []edit{
+		{"transparency.Service.keep", `return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)`, `return false, err`}}},
+	{"messages of a damaged log expire", "transparency.TestRetentionGoesOn", []edit{
+		{"transparency.Service.Keep", `if ok {`, `if ok || !ok {`}}},
 	{"heads while old nodes run", "transparency.TestNoHeadsWhileOldNodesRun", []edit{
 		{"transparency.Service.begun", `if !ready {`, `if false {`}}},
 	{"a second head of a log that was changed", "transparency.TestNoHeadOfAnotherLog", []edit{
