@@ -1028,15 +1028,25 @@ var mutants = []mutant{
 	{"reports fill the disk", "TestReportBytes", []edit{
 		{"reports.Add", `leastCharge) > most`, `leastCharge) > 2*most`}}},
 	{"reports are summed beside each other", "TestReportBytes", []edit{
-		{"reports.Add", `batch.Queue(lockReports)`, ``}}},
+		{"reports.Add", `if _, err := tx.Exec(ctx, lockReports)`, `if err := ctx.Err()`}}},
 	{"small reports cost nothing", "TestReportBytes", []edit{
-		{"reports.Add", `binding, digest[:], leastCharge).`, `binding, digest[:], 0).`}}},
+		{"reports.Add", `leastCharge).Scan(&open)`, `0).Scan(&open)`}}},
 	{"closed reports fill the quota", "TestClosedReportsMakeRoom", []edit{
 		{"reports.Add", ` WHERE state = 'open'`, ``}}},
 	{"a refused report is free", "TestRefusedReportsCount", []edit{
 		{"api.handlers.ReportConvo", `full.Quota == quota.ReportBytes`, `full.Quota == ""`}}},
 	{"a repeated report takes no record", "TestRepeatedReportsTakeRecords", []edit{
-		{"api.handlers.ReportConvo", `c.quota.Give(quota.Cost{Of: quota.Reports, N: 1})`, `c.quota.Return()`}}},
+		{"api.handlers.ReportConvo", `c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.SealedReport))})`, `c.quota.Return()`}}},
+	{"repeated reports count nothing", "TestRepeatedReportsCount", []edit{
+		{"api.handlers.ReportConvo", `if receipt.Repeated {`, `if receipt.Repeated {
+			c.quota.Give(quota.Cost{Of: quota.Reports, N: 1})`}}},
+	{"a repeated report waits for the others", "TestRepeatedReportsWaitForNone", []edit{
+		{"reports.Add", `r.Reporter) if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `r.Reporter)
+		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
+	{"a report that waited is not looked up again", "TestRepeatedReportsWaitForNone", []edit{
+		{"reports.Add", `"wait for other reports: %w", err) } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `"wait for other reports: %w", err)
+		}
+		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{
 		{"internal/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
 	{"what closed reports reveal is kept", "TestClosedReportsAreCleared", []edit{
