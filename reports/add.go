@@ -34,6 +34,9 @@ type Receipt struct {
 // The sum of the open reports is bounded, so they are inserted one after the other.
 const lockReports = `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.reports', 0))`
 
+// sumOpen reads the index abuse_reports_open alone, once the rows were vacuumed.
+const sumOpen = `SELECT coalesce(sum(greatest(size, $1::integer)), 0)::bigint FROM abuse_reports WHERE state = 'open'`
+
 // Add keeps a report that is sealed to key; nil: the operator has none. The reporter must be a member
 // of the convo, which can be an invited one, or have left it less than FormerMember ago. most is the
 // limit for the sum of the open reports, in bytes; 0: none. A repetition waits for no other report.
@@ -68,8 +71,7 @@ func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (
 	}
 	if most != 0 {
 		var open int64
-		err := tx.QueryRow(ctx, `
-			SELECT coalesce(sum(greatest(octet_length(sealed), $1)), 0)::bigint FROM abuse_reports WHERE state = 'open'`, leastCharge).Scan(&open)
+		err := tx.QueryRow(ctx, sumOpen, leastCharge).Scan(&open)
 		if err != nil {
 			return Receipt{}, fmt.Errorf("count the reports: %w", err)
 		}

@@ -1030,9 +1030,11 @@ var mutants = []mutant{
 	{"reports are summed beside each other", "TestReportBytes", []edit{
 		{"reports.Add", `if _, err := tx.Exec(ctx, lockReports)`, `if err := ctx.Err()`}}},
 	{"small reports cost nothing", "TestReportBytes", []edit{
-		{"reports.Add", `leastCharge).Scan(&open)`, `0).Scan(&open)`}}},
+		{"reports.sumOpen", `greatest(size, $1::integer)`, `greatest(size, $1::integer * 0)`}}},
 	{"closed reports fill the quota", "TestClosedReportsMakeRoom", []edit{
-		{"reports.Add", ` WHERE state = 'open'`, ``}}},
+		{"reports.sumOpen", ` WHERE state = 'open'`, ``}}},
+	{"the sum of reports reads them", "reports.TestSumReadsNoReports", []edit{
+		{"reports.sumOpen", `greatest(size, $1::integer)`, `greatest(octet_length(sealed), $1::integer)`}}},
 	{"a refused report is free", "TestRefusedReportsCount", []edit{
 		{"api.handlers.ReportConvo", `full.Quota == quota.ReportBytes`, `full.Quota == ""`}}},
 	{"a repeated report takes no record", "TestRepeatedReportsTakeRecords", []edit{
