@@ -16,7 +16,9 @@ func (h *handlers) GetLogHead(c *call, p *mlsapi.GetLogHeadParams) error {
 	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {
 		return err
 	}
-	head, err := h.heads.Head(c.ctx, convo)
+	var hashed int64
+	defer func() { c.spend(int(hashed / unitBytes)) }()
+	head, err := h.heads.Head(c.ctx, convo, &hashed)
 	if err != nil {
 		return err
 	}

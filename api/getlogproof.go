@@ -21,12 +21,14 @@ func (h *handlers) GetLogProof(c *call, p *mlsapi.GetLogProofParams) error {
 	}
 	out := &mlsapi.GetLogProofOutput{}
 	var proof []verifier.Hash
+	var hashed int64
+	defer func() { c.spend(int(hashed / unitBytes)) }()
 	if p.Seq != nil {
 		var leaf verifier.Hash
-		leaf, proof, err = h.heads.Inclusion(c.ctx, convo, *p.Seq, p.Size)
+		leaf, proof, err = h.heads.Inclusion(c.ctx, convo, *p.Seq, p.Size, &hashed)
 		out.Leaf = leaf[:]
 	} else {
-		proof, err = h.heads.Consistency(c.ctx, convo, *p.From, p.Size)
+		proof, err = h.heads.Consistency(c.ctx, convo, *p.From, p.Size, &hashed)
 	}
 	if err != nil {
 		return err

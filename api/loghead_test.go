@@ -16,7 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/mr-tron/base58"
 
+	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/transparency"
 	"mlsd/transparency/verifier"
@@ -261,4 +263,35 @@ func TestDIDDocumentHasTheLogKeys(t *testing.T) {
 		return err
 	})
 	wantPublished("with a retired key", newest)
+}
+
+// A head and a proof cost two units, and one for each MiB that the server has to hash for them.
+func TestHeadsAreCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.rates.DID = api.Rate{PerSecond: 1e-6, Burst: 1000} })
+	alice := w.user()
+	c := alice.create()
+	in := alice.message(c, "")
+	in.Ciphertext = mlstest.Message(c.group, c.epoch, strings.Repeat("x", 5<<19))
+	alice.post(mlsapi.NSIDSendMessage, in).ok()
+	alice.get(mlsapi.NSIDGetLogHead, "convoId", c.id).ok() // makes the tag of the sender
+	elsewhere := alice.on(w.boot())
+	left := func() int {
+		t.Helper()
+		return number(t, elsewhere.get(mlsapi.NSIDGetBlocks).header.Get("Ratelimit-Remaining"))
+	}
+	proof := []string{"convoId", c.id, "from", "1", "size", "1"}
+	for _, want := range []int{2 + 2, 2} { // the node hashes each entry once
+		before := left()
+		elsewhere.get(mlsapi.NSIDGetLogProof, proof...).ok()
+		if cost := before - 1 - left(); cost != want {
+			t.Errorf("the proof has cost %d units, want %d", cost, want)
+		}
+	}
+	elsewhere = alice.on(w.boot())
+	before := left()
+	elsewhere.get(mlsapi.NSIDGetLogHead, "convoId", c.id).ok()
+	if cost := before - 1 - left(); cost != 2+2 {
+		t.Errorf("the head has cost %d units", cost)
+	}
 }

@@ -112,7 +112,8 @@ const (
 	costErase  = 20
 )
 
-// costHead is what a head of a log or a proof costs, in units: some reads, and a signature.
+// costHead is what a head of a log or a proof costs, in units: some reads, and a signature. What the
+// server has to hash for it costs more, by its bytes.
 const costHead = 2
 
 // costComplete is what completing an attachment costs, in units. What it reads was paid when it came.

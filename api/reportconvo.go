@@ -34,7 +34,7 @@ func (h *handlers) ReportConvo(c *call, in *mlsapi.ReportConvoInput) error {
 			return nil, err
 		}
 		if receipt.Repeated {
-			c.quota.Give(quota.Cost{Of: quota.Reports, N: 1}) // the first one counts; a key has a record of its own
+			// It has stored no bytes. It counts as a report of the day, so that repetitions end.
 			c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.SealedReport))})
 		}
 		return &mlsapi.ReportConvoOutput{ReportID: receipt.ID.String(), ReportedAt: lexcodec.NewDatetime(receipt.At)}, nil

@@ -285,13 +285,62 @@ func TestRefusedReportsCount(t *testing.T) {
 	}
 }
 
+// A repetition waits for no other report, unless that one is the same.
+func TestRepeatedReportsWaitForNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	first, both := alice.report(c, "first"), bob.report(c, "twice at once")
+	kept := string(alice.post(mlsapi.NSIDReportConvo, first).ok())
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDReportConvo, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	pair := make(chan answer, 2)
+	send := func() { pair <- bob.post(mlsapi.NSIDReportConvo, both) }
+	go send()
+	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDReportConvo) // it has the lock
+	if again := string(alice.post(mlsapi.NSIDReportConvo, first).ok()); again != kept {
+		t.Errorf("the repetition got %s, the first answer was %s", again, kept)
+	}
+	go send()
+	for len(pair) == 0 && w.count(`
+		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	}
+	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
+	if a, b := string((<-pair).ok()), string((<-pair).ok()); a != b {
+		t.Errorf("the same report has the answers %s and %s", a, b)
+	}
+	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 2 {
+		t.Errorf("%d reports", n)
+	}
+}
+
+// A repetition counts as a report of the day, but not its bytes.
+func TestRepeatedReportsCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bob := w.user()
+	c := w.user().create(bob)
+	in := bob.sealed(c, make([]byte, 200<<10))
+	w.limits = quota.Limits{"reports-per-day": 3, "bytes-per-day": 500 << 10, quota.AddressShare: 100}
+	bob = bob.on(w.boot())
+	for range 3 {
+		bob.post(mlsapi.NSIDReportConvo, in).ok()
+	}
+	got := bob.post(mlsapi.NSIDReportConvo, in).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	if !strings.HasPrefix(got, "quota reports-per-day is used up: 3 of 3; ") {
+		t.Error(got)
+	}
+}
+
 // The same report under new keys is one report, and each key has a record that counts.
 func TestRepeatedReportsTakeRecords(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	bob := w.user()
 	c := w.user().create(bob)
-	w.limits = quota.Limits{"records-per-day": 3, "reports-per-day": 2, quota.AddressShare: 100}
+	w.limits = quota.Limits{"records-per-day": 3, "reports-per-day": 4, quota.AddressShare: 100}
 	bob = bob.on(w.boot())
 	in := bob.report(c, "again and again")
 	for range 3 {

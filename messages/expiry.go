@@ -36,8 +36,8 @@ type Expirer struct {
 	expired   func(messages int64)
 	ahead     time.Duration // of the database's clock, in tests
 	pace      func(ctx context.Context, took time.Duration)
-	keep      func(context.Context, []uuid.UUID) error // nil: nothing is kept
-	after     uuid.UUID                                // where the next round goes on, if this one is cut short
+	keep      keeper    // nil: nothing is kept
+	after     uuid.UUID // where the next round goes on, if this one is cut short
 }
 
 // NewExpirer returns an expirer of messages that are older than retention. It calls expired after
@@ -53,9 +53,12 @@ func NewExpirer(db *pgxpool.Pool, retention time.Duration, expired func(messages
 // ExpirerOption changes an Expirer.
 type ExpirerOption func(*Expirer)
 
-// AfterKeeping makes the expirer call keep before it deletes messages of convos. It then deletes only
-// those whose leaves are in log_tiles.
-func AfterKeeping(keep func(ctx context.Context, convos []uuid.UUID) error) ExpirerOption {
+// keeper stores leaves of convos. It returns the convos without those whose leaves cannot be stored.
+type keeper = func(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, err error)
+
+// AfterKeeping makes the expirer call keep before it deletes messages of convos. Of those that keep
+// returns it deletes the messages whose leaves are in log_tiles, and nothing of the others.
+func AfterKeeping(keep keeper) ExpirerOption {
 	return func(e *Expirer) { e.keep = keep }
 }
 
@@ -141,7 +144,8 @@ func (e *Expirer) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID
 	for len(convos) > 0 {
 		begun := time.Now()
 		if e.keep != nil {
-			if err := e.keep(ctx, convos); err != nil {
+			var err error
+			if convos, err = e.keep(ctx, convos); err != nil {
 				return total, err
 			}
 		}

@@ -34,9 +34,12 @@ type Receipt struct {
 // The sum of the open reports is bounded, so they are inserted one after the other.
 const lockReports = `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.reports', 0))`
 
+// sumOpen reads the index abuse_reports_open alone, once the rows were vacuumed.
+const sumOpen = `SELECT coalesce(sum(greatest(size, $1::integer)), 0)::bigint FROM abuse_reports WHERE state = 'open'`
+
 // Add keeps a report that is sealed to key; nil: the operator has none. The reporter must be a member
 // of the convo, which can be an invited one, or have left it less than FormerMember ago. most is the
-// limit for the sum of the open reports, in bytes; 0: none.
+// limit for the sum of the open reports, in bytes; 0: none. A repetition waits for no other report.
 // Errors besides the database's: ErrDisabled, messages.ErrConvoNotFound, messages.ErrNotMember,
 // ErrUnknownKey, ErrNotSealed, ErrReason, *quota.ExceededError.
 func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (Receipt, error) {
@@ -56,27 +59,37 @@ func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (
 	}
 	digest := sha256.Sum256(r.Sealed)
 	binding := Binding(r.Convo, r.Reporter)
-	var open int64
-	var first struct {
-		id *uuid.UUID
-		at *time.Time
+	if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {
+		return first, err
 	}
-	batch := &pgx.Batch{}
-	batch.Queue(lockReports)
-	batch.Queue(`
-		SELECT (SELECT coalesce(sum(greatest(octet_length(sealed), $3)), 0)::bigint FROM abuse_reports WHERE state = 'open'), id, reported_at
-		FROM (VALUES (0)) AS one LEFT JOIN abuse_reports ON binding = $1 AND digest = $2`, binding, digest[:], leastCharge).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&open, &first.id, &first.at) })
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return Receipt{}, fmt.Errorf("count the reports: %w", err)
+	if _, err := tx.Exec(ctx, lockReports); err != nil {
+		return Receipt{}, fmt.Errorf("wait for other reports: %w", err)
 	}
-	if first.id != nil {
-		return Receipt{ID: *first.id, At: *first.at, Repeated: true}, nil
+	// The same report can have been committed while this one waited.
+	if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {
+		return first, err
 	}
-	if most != 0 && open+max(int64(len(r.Sealed)), leastCharge) > most {
-		return Receipt{}, quota.TooManyReports()
+	if most != 0 {
+		var open int64
+		err := tx.QueryRow(ctx, sumOpen, leastCharge).Scan(&open)
+		if err != nil {
+			return Receipt{}, fmt.Errorf("count the reports: %w", err)
+		}
+		if open+max(int64(len(r.Sealed)), leastCharge) > most {
+			return Receipt{}, quota.TooManyReports()
+		}
 	}
 	return insert(ctx, tx, r, binding, digest[:])
+}
+
+// lookUp returns the receipt of a report, or the zero value if there is none yet.
+func lookUp(ctx context.Context, tx pgx.Tx, binding, digest []byte) (first Receipt, err error) {
+	err = tx.QueryRow(ctx, `SELECT id, reported_at, true FROM abuse_reports WHERE binding = $1 AND digest = $2`, binding, digest).
+		Scan(&first.ID, &first.At, &first.Repeated)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return Receipt{}, fmt.Errorf("look for the same report: %w", err)
+	}
+	return first, nil
 }
 
 func insert(ctx context.Context, tx pgx.Tx, r Report, binding, digest []byte) (Receipt, error) {

@@ -3,7 +3,6 @@ package transparency
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -12,14 +11,13 @@ import (
 type Signed struct {
 	Text string // of the note
 	Size int64
-	at   time.Time
 	ring *keyring // whose keys have signed it
 }
 
-// Head returns a head of the whole log of a convo, as it is now. The caller has checked who asks.
-// Errors: ErrNotReady.
-func (s *Service) Head(ctx context.Context, convo uuid.UUID) (head Signed, err error) {
-	err = s.with(ctx, convo, func(t *tree) error {
+// Head returns a head of the whole log of a convo, as it is now. The caller has checked who asks. It
+// adds to hashed the bytes of messages that were hashed for it, also if it fails. Errors: ErrNotReady.
+func (s *Service) Head(ctx context.Context, convo uuid.UUID, hashed *int64) (head Signed, err error) {
+	err = s.with(ctx, convo, hashed, func(t *tree) error {
 		if err := s.sign(ctx, s.cfg.DB, t); err != nil {
 			return err
 		}
@@ -33,7 +31,7 @@ func (s *Service) Head(ctx context.Context, convo uuid.UUID) (head Signed, err e
 }
 
 // with calls use with the tree of the whole log.
-func (s *Service) with(ctx context.Context, convo uuid.UUID, use func(*tree) error) error {
+func (s *Service) with(ctx context.Context, convo uuid.UUID, hashed *int64, use func(*tree) error) error {
 	t := s.treeOf(convo)
 	if err := t.acquire(ctx); err != nil {
 		return err
@@ -43,7 +41,7 @@ func (s *Service) with(ctx context.Context, convo uuid.UUID, use func(*tree) err
 	if err != nil {
 		return err
 	}
-	_, err = s.catchUp(ctx, conn, t, mostSteps)
+	err = s.catchUp(ctx, conn, t, hashed)
 	conn.Release()
 	if err != nil {
 		return err

@@ -6,42 +6,57 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Keep stores the leaves of logs whose oldest messages are about to be deleted, so that the tree stays.
-// It goes on for a bounded time: what is not stored is not deleted yet (messages/expire_batch.sql).
-func (s *Service) Keep(ctx context.Context, convos []uuid.UUID) error {
+// It goes on for a bounded time: what is not stored is not deleted yet (messages/expire_batch.sql). It
+// returns the convos without those whose tree is damaged. Of these nothing must be deleted: messages
+// and leaves together show what has happened. They are logged.
+func (s *Service) Keep(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, err error) {
 	for _, convo := range convos {
-		// A long log takes several calls.
-		if err := s.keep(ctx, convo); err != nil && !errors.Is(err, ErrNotReady) {
-			return fmt.Errorf("keep the leaves of convo %s: %w", convo, err)
+		ok, err := s.keep(ctx, convo)
+		if err != nil {
+			return nil, fmt.Errorf("keep the leaves of convo %s: %w", convo, err)
+		}
+		if ok {
+			kept = append(kept, convo)
 		}
 	}
-	return nil
+	return kept, nil
 }
 
-func (s *Service) keep(ctx context.Context, convo uuid.UUID) error {
-	t, ok := s.trees.Peek(convo)
-	if !ok {
+// keep returns false if the tree is damaged, and an error if the other convos would fail too.
+func (s *Service) keep(ctx context.Context, convo uuid.UUID) (ok bool, err error) {
+	t, found := s.trees.Peek(convo)
+	if !found {
 		t = newTree(convo) // the trees that heads are asked of stay in memory
 	}
 	if err := t.acquire(ctx); err != nil {
-		return err
+		return false, err
 	}
 	defer t.release()
 	conn, err := s.cfg.DB.Acquire(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Release()
-	if _, err = s.catchUp(ctx, conn, t, mostSteps); err != nil {
+	err = s.keepTree(ctx, conn, t)
+	if err == nil || errors.Is(err, ErrNotReady) { // a long log takes several calls
+		return true, nil
+	}
+	return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)
+}
+
+func (s *Service) keepTree(ctx context.Context, conn *pgxpool.Conn, t *tree) error {
+	if err := s.catchUp(ctx, conn, t, new(int64)); err != nil {
 		return err
 	}
 	if t.stored == t.edge.Size {
 		return nil
 	}
 	base := t.edge.Size - int64(len(t.tail))
-	if err := storeTile(ctx, conn, convo, base/tileHashes, t.tail); err != nil {
+	if err := storeTile(ctx, conn, t.convo, base/tileHashes, t.tail); err != nil {
 		return err
 	}
 	t.stored = t.edge.Size

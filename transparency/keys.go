@@ -163,7 +163,7 @@ func (s *Service) keepsPromise(ctx context.Context, q querier, t *tree) error {
 }
 
 func (s *Service) broken(t *tree) error {
-	s.cfg.Log.Error("the log in the database is not the one of which a head was signed", "convo", t.convo, "signed", t.promised.Size, "now", t.edge.Size)
+	s.log.Error("the log in the database is not the one of which a head was signed", "convo", t.convo, "signed", t.promised.Size, "now", t.edge.Size)
 	return fmt.Errorf("%w: the log is not the one of which a head was signed", ErrNotReady)
 }
 
@@ -183,6 +183,7 @@ func (s *Service) sign(ctx context.Context, q querier, t *tree) error {
 	if err != nil {
 		return fmt.Errorf("sign a head: %w", err)
 	}
-	t.head, t.rides, t.promised = &Signed{Text: text, Size: h.Size, at: h.At, ring: ring}, 0, h
+	t.head, t.rides, t.promised = &Signed{Text: text, Size: h.Size, ring: ring}, 0, h
+	t.looked = h.At
 	return nil
 }

@@ -23,19 +23,30 @@ type querier interface {
 	Query(context.Context, string, ...any) (pgx.Rows, error)
 }
 
+// bounds are how much one reading takes.
+type bounds struct {
+	entries int   // of a convo
+	bytes   int64 // of bodies that are hashed, of a convo; its first entry is read even if it is larger
+	sum     int64 // of bodies that are hashed, of all convos; the first convo is read even if it has more
+}
+
 // part is a part of a log.
 type part struct {
 	last    int64 // seq of the log's last entry
 	floor   int64 // entries up to here can be missing
 	stored  int64 // leaves that log_tiles has
+	cut     bool  // nothing was read: the other convos have filled the sum
+	hashed  int64 // bytes of bodies
 	entries []loaded
 	unknown []string // senders without a tag
 }
 
 type loaded struct {
 	verifier.Entry
-	sender string
-	leaf   verifier.Hash
+	sender  string
+	version string // of the row (load.sql)
+	known   bool   // the row is the one that the tree has: it was not hashed
+	leaf    verifier.Hash
 }
 
 // sender is one of the accounts that have entries in a log.
@@ -44,10 +55,10 @@ type sender struct {
 	did   string
 }
 
-// load reads the parts of logs that begin behind the given places, by convo. A convo that does not
-// exist has none. A part ends before the first entry whose sender has no tag yet.
-func load(ctx context.Context, q querier, convos []uuid.UUID, after []int64, entries int, bytes int64) (map[uuid.UUID]*part, error) {
-	parts, senders, err := loadEntries(ctx, q, convos, after, entries, bytes)
+// load reads the parts of logs that begin with the last entries of the trees, by convo. A convo that
+// does not exist has none. A part ends before the first entry whose sender has no tag yet.
+func load(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, error) {
+	parts, senders, err := loadEntries(ctx, q, trees, most)
 	if err != nil {
 		return nil, fmt.Errorf("read entries: %w", err)
 	}
@@ -80,8 +91,12 @@ func load(ctx context.Context, q querier, convos []uuid.UUID, after []int64, ent
 	return parts, nil
 }
 
-func loadEntries(ctx context.Context, q querier, convos []uuid.UUID, after []int64, entries int, bytes int64) (map[uuid.UUID]*part, map[sender]struct{}, error) {
-	rows, err := q.Query(ctx, loadSQL, convos, after, entries, bytes)
+func loadEntries(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, map[sender]struct{}, error) {
+	convos, sizes, versions := make([]uuid.UUID, len(trees)), make([]int64, len(trees)), make([]string, len(trees))
+	for i, t := range trees {
+		convos[i], sizes[i], versions[i] = t.convo, t.edge.Size, t.version
+	}
+	rows, err := q.Query(ctx, loadSQL, convos, sizes, versions, most.entries, most.bytes, most.sum)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,22 +104,28 @@ func loadEntries(ctx context.Context, q querier, convos []uuid.UUID, after []int
 	var (
 		convo               uuid.UUID
 		last, floor, stored int64
-		seq, epoch          *int64
+		cut                 bool
+		seq, epoch, length  *int64
 		kind                *int16
 		at                  *time.Time
-		did                 *string
+		did, version        *string
 		body                []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&convo, &last, &floor, &stored, &seq, &kind, &epoch, &at, &did, &body}, func() error {
+	to := []any{&convo, &last, &floor, &stored, &cut, &seq, &kind, &epoch, &at, &did, &version, &length, &body}
+	_, err = pgx.ForEachRow(rows, to, func() error {
 		p := parts[convo]
 		if p == nil {
-			p = &part{last: last, floor: floor, stored: stored}
+			p = &part{last: last, floor: floor, stored: stored, cut: cut}
 			parts[convo] = p
 		}
 		if seq == nil { // nothing is left to read
 			return nil
 		}
-		e := loaded{Entry: verifier.Entry{Seq: *seq, Kind: int(*kind), Epoch: *epoch, At: *at, Body: verifier.Hash(body)}, sender: *did}
+		e := loaded{Entry: verifier.Entry{Seq: *seq, Kind: int(*kind), Epoch: *epoch, At: *at}, sender: *did, version: *version, known: body == nil}
+		if !e.known {
+			e.Body = verifier.Hash(body)
+			p.hashed += *length
+		}
 		if e.Kind == verifier.Commit {
 			e.Epoch-- // the log has the epoch that the commit creates
 		}

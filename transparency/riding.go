@@ -13,17 +13,19 @@ import (
 const (
 	// Interval is how often RunOnce is to be called.
 	Interval = time.Second
-	// rideEvery is the shortest time between two heads of a convo that ride on answers and events. A
-	// client that must know now calls getLogHead.
+	// rideEvery is the shortest time between two readings of a log for heads that ride on answers and
+	// events. A client that must know now calls getLogHead.
 	rideEvery = 5 * time.Second
-	// roundConvos are the convos whose logs one round reads, roundEntries and roundBytes what it reads
-	// of each.
-	roundConvos, roundEntries, roundBytes = 256, 512, 1 << 20
+	// roundConvos are the convos whose logs one round reads.
+	roundConvos = 256
 	// mostRounds bounds the readings of one RunOnce.
 	mostRounds = 4
 	// mostWanted bounds the convos that wait for a head.
 	mostWanted = mostTrees
 )
+
+// roundBounds are what one round reads.
+var roundBounds = bounds{entries: 512, bytes: 1 << 20, sum: 64 << 20}
 
 // Riding returns the newest head that the node has signed of a convo, or "", and makes the next round
 // prepare another one. It does not wait. The head can be seconds old.
@@ -79,8 +81,8 @@ func (s *Service) want(convo uuid.UUID) {
 	}
 }
 
-// RunOnce signs heads of the convos for which Riding or RidingOn was called, if their last one is old
-// enough and their log has grown.
+// RunOnce signs heads of the convos for which Riding or RidingOn was called, if their log was not read
+// for some time and has grown.
 func (s *Service) RunOnce(ctx context.Context) error {
 	for range mostRounds {
 		trees := s.due()
@@ -101,7 +103,8 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	return nil
 }
 
-// due takes up to a round of wanted trees, and holds them. A tree whose head is young stays wanted.
+// due takes up to a round of wanted trees, and holds them. A tree that was looked at just now stays
+// wanted, unless the keys have changed since: also one whose head could not be made.
 func (s *Service) due() (trees []*tree) {
 	s.mu.Lock()
 	wanted := make([]uuid.UUID, 0, len(s.wanted))
@@ -121,10 +124,11 @@ func (s *Service) due() (trees []*tree) {
 		default:
 			continue
 		}
-		if s.current(t) && now.Sub(t.head.at) < rideEvery {
+		if now.Sub(t.looked) < rideEvery && (t.head == nil || s.current(t)) {
 			t.release()
 			continue
 		}
+		t.looked = now
 		trees, taken = append(trees, t), append(taken, convo)
 	}
 	s.mu.Lock()
@@ -147,40 +151,37 @@ func (s *Service) round(ctx context.Context, trees []*tree) error {
 	if err != nil {
 		return err
 	}
-	convos, after := make([]uuid.UUID, 0, len(trees)), make([]int64, 0, len(trees))
+	known := make([]*tree, 0, len(trees))
 	for _, t := range trees {
 		if !t.known || t.generation != generation {
 			if err := s.begin(ctx, conn, t); err != nil {
-				if err := s.skip(ctx, conn, t, err); err != nil {
+				if err := s.skip(ctx, conn, t, "cannot prepare a head", err); err != nil {
 					return err
 				}
 				continue
 			}
 			t.generation = generation
 		}
-		convos, after = append(convos, t.convo), append(after, t.from())
+		known = append(known, t)
 	}
-	parts, err := load(ctx, conn, convos, after, roundEntries, roundBytes)
+	parts, err := load(ctx, conn, known, roundBounds)
 	if err != nil {
 		return err
 	}
 	if err := makeTags(ctx, conn, parts); err != nil {
 		return err
 	}
-	for _, t := range trees {
+	for _, t := range known {
 		p := parts[t.convo]
-		if !t.known {
-			continue
-		}
 		if p == nil {
 			s.trees.Remove(t.convo)
 			continue
 		}
 		if err := s.forward(ctx, conn, t, p); errors.Is(err, errChanged) {
-			t.forget() // the next round begins it anew
+			t.forget() // another round begins it anew
 			s.want(t.convo)
 		} else if err != nil {
-			if err := s.skip(ctx, conn, t, err); err != nil {
+			if err := s.skip(ctx, conn, t, "cannot prepare a head", err); err != nil {
 				return err
 			}
 		}
@@ -190,11 +191,12 @@ func (s *Service) round(ctx context.Context, trees []*tree) error {
 
 // forward takes what was read of a log into its tree, and signs the tree if it has the whole log.
 func (s *Service) forward(ctx context.Context, conn *pgxpool.Conn, t *tree, p *part) error {
-	if err := s.accept(ctx, conn, t, p, roundEntries); err != nil {
+	if err := s.accept(ctx, conn, t, p, roundBounds.entries); err != nil {
 		return err
 	}
 	switch {
 	case t.edge.Size < p.last: // the next round goes on
+		t.looked = time.Time{}
 		s.want(t.convo)
 	case !s.current(t) || t.head.Size != t.edge.Size:
 		return s.sign(ctx, conn, t)
@@ -202,15 +204,15 @@ func (s *Service) forward(ctx context.Context, conn *pgxpool.Conn, t *tree, p *p
 	return nil
 }
 
-// skip leaves a tree out whose round has failed, so that the others get their heads. It returns the
-// error if the others would fail too.
-func (s *Service) skip(ctx context.Context, conn *pgxpool.Conn, t *tree, err error) error {
+// skip leaves a tree out that has failed, so that the others are done. It returns the error if the
+// others would fail too.
+func (s *Service) skip(ctx context.Context, conn *pgxpool.Conn, t *tree, what string, err error) error {
 	t.forget()
 	if ctx.Err() != nil || conn.Conn().IsClosed() {
 		return err
 	}
 	if !errors.Is(err, ErrNotReady) { // that has been logged
-		s.cfg.Log.Error("cannot prepare a head", "convo", t.convo, "err", err)
+		s.log.Error(what, "convo", t.convo, "err", err)
 	}
 	return nil
 }

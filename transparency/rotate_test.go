@@ -32,7 +32,7 @@ func (w *world) client(node *transparency.Service) *client {
 }
 
 func (c *client) Head(ctx context.Context, _ string, senders []string) (a verifier.Answer, err error) {
-	signed, err := c.node.Head(ctx, c.w.convo)
+	signed, err := c.node.Head(ctx, c.w.convo, new(int64))
 	if err != nil {
 		return a, err
 	}
@@ -45,11 +45,11 @@ func (c *client) Head(ctx context.Context, _ string, senders []string) (a verifi
 }
 
 func (c *client) Inclusion(ctx context.Context, _ string, seq, size int64) (verifier.Hash, []verifier.Hash, error) {
-	return c.node.Inclusion(ctx, c.w.convo, seq, size)
+	return c.node.Inclusion(ctx, c.w.convo, seq, size, new(int64))
 }
 
 func (c *client) Consistency(ctx context.Context, _ string, from, size int64) ([]verifier.Hash, error) {
-	return c.node.Consistency(ctx, c.w.convo, from, size)
+	return c.node.Consistency(ctx, c.w.convo, from, size, new(int64))
 }
 
 // read shows the verifier the entries that it has not seen, and asks for a head.
@@ -180,7 +180,7 @@ func TestClientsFollowARotation(t *testing.T) {
 	all = append(all, w.client(w.Service))
 	all.wantAll("when both nodes know it")
 	for _, s := range []*transparency.Service{w.Service, other} {
-		head, err := s.Head(t.Context(), w.convo)
+		head, err := s.Head(t.Context(), w.convo, new(int64))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestClientsFollowARotation(t *testing.T) {
 	all = append(all, w.client(restarted))
 	all.wantAll("when both know it")
 	for _, s := range []*transparency.Service{w.Service, other, restarted} {
-		head, err := s.Head(t.Context(), w.convo)
+		head, err := s.Head(t.Context(), w.convo, new(int64))
 		if err != nil {
 			t.Fatal(err)
 		}

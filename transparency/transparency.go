@@ -26,6 +26,8 @@ import (
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/ratelog"
 )
 
 // Bounds.
@@ -67,6 +69,7 @@ type Config struct {
 // Service computes and signs heads. Methods are safe for concurrent use.
 type Service struct {
 	cfg   Config
+	log   *slog.Logger // of damaged logs, of which there can be many
 	trees *lru.Cache[uuid.UUID, *tree]
 	ready atomic.Bool             // schema was in schema_support
 	ring  atomic.Pointer[keyring] // nil before Load
@@ -84,7 +87,7 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{cfg: c, trees: trees, wanted: map[uuid.UUID]struct{}{}}, nil
+	return &Service{cfg: c, log: ratelog.New(c.Log), trees: trees, wanted: map[uuid.UUID]struct{}{}}, nil
 }
 
 // schema is the migration that all nodes must know before the tree is computed.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"
 	"mlsd/messages"
 	"mlsd/transparency"
@@ -42,13 +43,13 @@ func TestHeadIsThatOfTheLog(t *testing.T) {
 		w.checkProofs(s, leaves, 37)
 	}
 	for _, bad := range [][2]int64{{0, 5}, {6, 5}, {1, 815}, {815, 815}} {
-		_, _, err := w.Inclusion(t.Context(), w.convo, bad[0], bad[1])
-		_, err2 := w.Consistency(t.Context(), w.convo, bad[0], bad[1])
+		_, _, err := w.Inclusion(t.Context(), w.convo, bad[0], bad[1], new(int64))
+		_, err2 := w.Consistency(t.Context(), w.convo, bad[0], bad[1], new(int64))
 		if !errors.Is(err, transparency.ErrRange) || !errors.Is(err2, transparency.ErrRange) {
 			t.Errorf("%v of 814 entries: %v, %v", bad, err, err2)
 		}
 	}
-	if _, err := w.Head(t.Context(), uuid.New()); !errors.Is(err, transparency.ErrNotReady) {
+	if _, err := w.Head(t.Context(), uuid.New(), new(int64)); !errors.Is(err, transparency.ErrNotReady) {
 		t.Errorf("the head of no convo: %v", err)
 	}
 }
@@ -65,7 +66,7 @@ func TestNodesAgreeWhileTheLogGrows(t *testing.T) {
 		s := w.node()
 		group.Go(func() {
 			for ctx.Err() == nil {
-				signed, err := s.Head(context.WithoutCancel(ctx), w.convo)
+				signed, err := s.Head(context.WithoutCancel(ctx), w.convo, new(int64))
 				if err != nil {
 					t.Error(err)
 					return
@@ -106,8 +107,8 @@ func TestRetentionKeepsTheTree(t *testing.T) {
 	w.send(bob, 300)
 	before := w.head(w.Service)
 	cold := w.node() // it has never seen the messages
-	for _, keep := range []func(context.Context, []uuid.UUID) error{
-		func(context.Context, []uuid.UUID) error { return nil }, // keeps nothing
+	for _, keep := range []func(context.Context, []uuid.UUID) ([]uuid.UUID, error){
+		func(_ context.Context, convos []uuid.UUID) ([]uuid.UUID, error) { return convos, nil }, // keeps nothing
 		cold.Keep,
 	} {
 		e := messages.NewExpirer(w.db, time.Millisecond, func(int64) {}, messages.AfterKeeping(keep))
@@ -123,7 +124,7 @@ func TestRetentionKeepsTheTree(t *testing.T) {
 		if h := w.head(s); !h.SameTree(before) {
 			t.Fatalf("after the retention the head is %+v, and before %+v", h, before)
 		}
-		proof, err := s.Consistency(t.Context(), w.convo, first.Size, before.Size)
+		proof, err := s.Consistency(t.Context(), w.convo, first.Size, before.Size, new(int64))
 		if err != nil || len(proof) == 0 {
 			t.Fatalf("proof: %v", err)
 		}
@@ -189,10 +190,10 @@ func TestWentBack(t *testing.T) {
 	w.send(alice, 10)
 	before := w.head(w.Service)
 	w.exec(`UPDATE generations SET system_identifier = 1, timeline = 1`)
-	if _, err := w.Head(t.Context(), w.convo); !errors.Is(err, transparency.ErrNotReady) {
+	if _, err := w.Head(t.Context(), w.convo, new(int64)); !errors.Is(err, transparency.ErrNotReady) {
 		t.Fatalf("while the database is another one: %v", err)
 	}
-	if _, _, err := w.Inclusion(t.Context(), w.convo, 1, 1); !errors.Is(err, transparency.ErrNotReady) {
+	if _, _, err := w.Inclusion(t.Context(), w.convo, 1, 1, new(int64)); !errors.Is(err, transparency.ErrNotReady) {
 		t.Fatalf("a proof while the database is another one: %v", err)
 	}
 	w.exec(`DELETE FROM messages WHERE convo_id = $1 AND seq > 290`, w.convo)
@@ -274,16 +275,15 @@ func TestNoHeadsWhileOldNodesRun(t *testing.T) {
 	w := newWorld(t)
 	w.exec(`DELETE FROM schema_support WHERE version = 31`)
 	w.send(alice, 300)
-	if _, err := w.Head(t.Context(), w.convo); !errors.Is(err, transparency.ErrUpgrading) {
+	if _, err := w.Head(t.Context(), w.convo, new(int64)); !errors.Is(err, transparency.ErrUpgrading) {
 		t.Errorf("a head: %v", err)
 	}
-	if _, err := w.Consistency(t.Context(), w.convo, 1, 2); !errors.Is(err, transparency.ErrUpgrading) {
+	if _, err := w.Consistency(t.Context(), w.convo, 1, 2, new(int64)); !errors.Is(err, transparency.ErrUpgrading) {
 		t.Errorf("a proof: %v", err)
 	}
 	w.Riding(w.convo)
-	if err := errors.Join(w.RunOnce(t.Context()), w.Keep(t.Context(), []uuid.UUID{w.convo})); err != nil {
-		t.Error(err)
-	}
+	w.round()
+	w.keep(w.Service, 1)
 	var rows int
 	err := w.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM log_tiles) + (SELECT count(*) FROM log_senders)`).Scan(&rows)
 	if err != nil || rows != 0 || w.Riding(w.convo) != "" {
@@ -310,7 +310,7 @@ func TestNoHeadOfAnotherLog(t *testing.T) {
 		w.exec(change)
 		w.exec(`UPDATE convos SET last_seq = (SELECT max(seq) FROM messages)`)
 		for range 2 {
-			if _, err := w.Head(t.Context(), w.convo); !errors.Is(err, transparency.ErrNotReady) {
+			if _, err := w.Head(t.Context(), w.convo, new(int64)); !errors.Is(err, transparency.ErrNotReady) {
 				t.Errorf("%s: %v", change, err)
 			}
 		}
@@ -328,33 +328,40 @@ func TestStoredLeavesStay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.send(alice, 10)
-	if err := w.Keep(t.Context(), []uuid.UUID{w.convo}); err != nil {
-		t.Fatal(err)
-	}
+	w.keep(w.Service, 1)
 	other := w.node()
 	w.send(bob, 10)
-	if err := other.Keep(t.Context(), []uuid.UUID{w.convo}); err != nil {
-		t.Fatal(err)
-	}
+	w.keep(other, 1)
 	if h := w.head(w.Service); h.Size != 20 { // it remembers the leaves
 		t.Fatalf("%+v", h)
 	}
 	w.exec(`UPDATE log_tiles SET hashes = overlay(hashes PLACING '\x0000' FROM 33)`)
 	w.send(carol, 5)
 	w.head(w.Service)
-	if err := w.Keep(t.Context(), []uuid.UUID{w.convo}); err == nil {
-		t.Error("other leaves were stored")
-	}
+	w.keep(w.Service, 0) // they are other leaves
 	w.exec(`DELETE FROM log_tiles`)
+}
+
+// damaged makes a convo whose tree cannot be read: a tile is missing. remove deletes it.
+func (w *world) damaged() (bad uuid.UUID, remove func()) {
+	w.t.Helper()
+	bad = uuid.UUID{1} // before all others
+	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())`, bad, bad[:], alice)
+	w.exec(`INSERT INTO log_tiles (convo_id, level, n, hashes) VALUES ($1, 0, 1, sha256(''))`, bad) // the tile before is missing
+	return bad, func() {
+		for _, table := range []string{"log_tiles", "messages", "log_senders"} {
+			w.exec(`DELETE FROM `+table+` WHERE convo_id = $1`, bad)
+		}
+		w.exec(`DELETE FROM convos WHERE id = $1`, bad)
+	}
 }
 
 // One log whose head cannot be made does not keep the others from theirs.
 func TestRoundGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	bad := uuid.Must(uuid.NewV7())
-	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())`, bad, bad[:], alice)
-	w.exec(`INSERT INTO log_tiles (convo_id, level, n, hashes) VALUES ($1, 0, 1, sha256(''))`, bad) // the tile before is missing
+	bad, remove := w.damaged()
+	defer remove()
 	w.send(alice, 3)
 	w.Riding(bad)
 	w.Riding(w.convo)
@@ -366,8 +373,28 @@ func TestRoundGoesOn(t *testing.T) {
 	if h := w.open(w.Riding(w.convo)); h.Size != 3 {
 		t.Errorf("%+v", h)
 	}
-	w.exec(`DELETE FROM log_tiles`)
-	w.exec(`DELETE FROM convos WHERE id = $1`, bad)
+}
+
+// One log that is damaged does not keep the messages of the others from expiring. Its own stay, and a
+// line of the log names it.
+func TestRetentionGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bad, remove := w.damaged()
+	defer remove()
+	w.exec(`
+		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+		VALUES ($1, 1, 1, 'did:plc:alice', 1, 'x', 'x', '', '2026-11-22T09:30:00Z')`, bad)
+	w.exec(`UPDATE convos SET last_seq = 1 WHERE id = $1`, bad)
+	w.send(alice, 3)
+	pgtest.Age(t, w.db, "messages", time.Hour)
+	e := messages.NewExpirer(w.db, time.Minute, func(int64) {}, messages.AfterKeeping(w.Keep))
+	if n, err := e.RunOnce(t.Context()); n != 3 || err != nil {
+		t.Errorf("%d messages have expired, %v", n, err)
+	}
+	if !strings.Contains(w.logged.String(), bad.String()) {
+		t.Errorf("the log says %q", w.logged.String())
+	}
 }
 
 // A proof in a long log reads a few rows.
@@ -380,7 +407,7 @@ func TestLongLog(t *testing.T) {
 		SELECT $1, n, 1, 'did:plc:alice', 1, int8send(n), n::text, '', '2026-11-22T09:30:00Z' FROM generate_series(1, $2::bigint) n`, w.convo, entries)
 	w.exec(`UPDATE convos SET last_seq = $2 WHERE id = $1`, w.convo, entries)
 	for calls := 1; ; calls++ {
-		_, err := w.Head(t.Context(), w.convo)
+		_, err := w.Head(t.Context(), w.convo, new(int64))
 		if err == nil {
 			t.Logf("%d calls until there is a head", calls)
 			break

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -28,10 +29,12 @@ type tree struct {
 	edge       verifier.Edge
 	tail       []verifier.Hash // the leaves behind the last complete tile
 	last       verifier.Hash   // the last leaf
+	version    string          // of the row that it was made of (load.sql); "": not known
 	stored     int64           // leaves that log_tiles has
 	head       *Signed         // the newest one that was signed
 	rides      int64           // seq of the event with which head goes out; 0: not yet known
 
+	looked   time.Time      // when a round has last read the log, or a head was signed; also after forget
 	promised *verifier.Head // the last one that was signed, also after forget
 	checked  bool           // the tree begins with it
 }
@@ -52,7 +55,7 @@ func (t *tree) release() { <-t.lock }
 
 // forget makes the tree begin anew from the database.
 func (t *tree) forget() {
-	t.known, t.edge, t.tail, t.stored, t.head, t.rides = false, verifier.Edge{}, nil, 0, nil, 0
+	t.known, t.edge, t.tail, t.version, t.stored, t.head, t.rides = false, verifier.Edge{}, nil, "", 0, nil, 0
 	t.checked = false
 }
 
@@ -62,10 +65,11 @@ const mostRestarts = 3
 // errChanged says that the log is not the one that the tree was made of: the database has gone back.
 var errChanged = errors.New("the log has changed under the tree")
 
-// add appends a leaf, and returns the complete tile if there is one then.
-func (t *tree) add(leaf verifier.Hash) (tile []verifier.Hash) {
+// add appends a leaf, and returns the complete tile if there is one then. version is that of the row
+// of the entry; "": not known.
+func (t *tree) add(leaf verifier.Hash, version string) (tile []verifier.Hash) {
 	t.edge.Append(leaf)
-	t.tail, t.last = append(t.tail, leaf), leaf
+	t.tail, t.last, t.version = append(t.tail, leaf), leaf, version
 	if len(t.tail) < tileHashes {
 		return nil
 	}
@@ -73,23 +77,24 @@ func (t *tree) add(leaf verifier.Hash) (tile []verifier.Hash) {
 	return tile
 }
 
-// from is the place behind which the log is read: the last entry that the tree has is read again, to
-// see that it is still there.
-func (t *tree) from() int64 { return max(t.edge.Size-1, 0) }
-
 // gone is the leaf of an entry that the retention has deleted before the server kept leaves.
 func gone(seq int64) verifier.Hash {
 	return tlog.RecordHash(fmt.Appendf(nil, "mlsd log entry\n%d\ngone\n", seq))
 }
 
 // take appends what p has behind the tree, and returns the tiles that are complete then. No entry is
-// left out: those that are missing up to the floor have expired. Error: errChanged.
+// left out: those that are missing up to the floor have expired. The last entry of the tree is among
+// those of p, to see that it is still there: a database can go back without a new generation. Error:
+// errChanged.
 func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 	if p.last < t.edge.Size {
 		return nil, errChanged
 	}
-	add := func(leaf verifier.Hash) {
-		if tile := t.add(leaf); tile != nil {
+	if p.cut {
+		return nil, nil
+	}
+	add := func(leaf verifier.Hash, version string) {
+		if tile := t.add(leaf, version); tile != nil {
 			tiles = append(tiles, tile)
 		}
 	}
@@ -99,15 +104,16 @@ func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 			if t.edge.Size+1 > p.floor || t.edge.Size+1 <= p.stored {
 				return fmt.Errorf("convo %s has no entry %d: %w", t.convo, t.edge.Size+1, errChanged)
 			}
-			add(gone(t.edge.Size + 1))
+			add(gone(t.edge.Size+1), "")
 		}
 		return nil
 	}
 	for _, e := range p.entries {
-		if e.Seq <= t.edge.Size {
-			if e.Seq == t.edge.Size && e.leaf != t.last {
+		if e.Seq == t.edge.Size {
+			if !e.known && e.leaf != t.last {
 				return nil, errChanged
 			}
+			t.version = e.version
 			continue
 		}
 		if err := expired(e.Seq); err != nil {
@@ -116,7 +122,7 @@ func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 		if t.edge.Size+1 < e.Seq { // the rest comes with the next step
 			return tiles, nil
 		}
-		add(e.leaf)
+		add(e.leaf, e.version)
 	}
 	if len(p.entries) == 0 && len(p.unknown) == 0 {
 		return tiles, expired(min(p.floor, p.last) + 1)
@@ -124,37 +130,38 @@ func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 	return tiles, nil
 }
 
-// catchUp reads the log behind the tree up to its end, or at least up to enough, and stores the tiles
-// that are complete. It returns the length of the log. conn leads to one server, whose generation it
-// is. Errors: ErrNotReady.
-func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, steps int) (last int64, err error) {
+// catchUp reads the log behind the tree up to its end, and stores the tiles that are complete. It adds
+// to hashed the bytes of bodies that were hashed, also if it fails. conn leads to one server, whose
+// generation it is. Errors: ErrNotReady.
+func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hashed *int64) error {
 	generation, err := s.begun(ctx, conn)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if t.known && t.generation != generation {
 		t.forget()
 	}
 	restarts := 0
-	for range steps {
+	for range mostSteps {
 		if !t.known {
 			if err := s.begin(ctx, conn, t); err != nil {
-				return 0, err
+				return err
 			}
 			t.generation = generation
 		}
-		parts, err := load(ctx, conn, []uuid.UUID{t.convo}, []int64{t.from()}, stepEntries, stepBytes)
+		parts, err := load(ctx, conn, []*tree{t}, bounds{stepEntries, stepBytes, stepBytes})
 		if err != nil {
-			return 0, err
+			return err
 		}
 		p := parts[t.convo]
 		if p == nil {
 			t.forget()
-			return 0, ErrNotReady // it is being deleted
+			return ErrNotReady // it is being deleted
 		}
+		*hashed += p.hashed
 		// Senders without a tag get one: the next reading has their leaves.
 		if err := makeTags(ctx, conn, parts); err != nil {
-			return 0, err
+			return err
 		}
 		err = s.accept(ctx, conn, t, p, stepEntries)
 		switch {
@@ -164,12 +171,12 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, step
 			continue
 		case err != nil:
 			t.forget()
-			return 0, err
+			return err
 		case t.edge.Size >= p.last:
-			return p.last, nil
+			return nil
 		}
 	}
-	return 0, ErrNotReady
+	return ErrNotReady
 }
 
 // accept takes a part into the tree, and stores what is complete.
@@ -203,7 +210,7 @@ func (s *Service) begin(ctx context.Context, conn *pgxpool.Conn, t *tree) error 
 		return err
 	}
 	for _, leaf := range tail {
-		t.add(leaf)
+		t.add(leaf, "")
 	}
 	t.known, t.stored = true, t.edge.Size
 	return nil

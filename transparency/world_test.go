@@ -1,9 +1,11 @@
 package transparency_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,11 +53,13 @@ type world struct {
 	convo uuid.UUID
 	clock time.Time
 	n     int // messages sent
+
+	logged *bytes.Buffer // by the nodes
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(10)), convo: uuid.Must(uuid.NewV7()), clock: time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)}
+	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(10)), convo: uuid.Must(uuid.NewV7()), clock: time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC), logged: &bytes.Buffer{}}
 	w.log = messages.NewLog(w.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil, messages.WithShards(1))
 	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())`, w.convo, w.convo[:], alice)
 	for _, did := range []syntax.DID{alice, bob, carol} {
@@ -75,7 +79,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) node() *transparency.Service {
 	w.t.Helper()
 	s, err := transparency.New(transparency.Config{
-		DB: w.db, Service: service, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return w.clock },
+		DB: w.db, Service: service, Log: slog.New(slog.NewTextHandler(w.logged, nil)), Now: func() time.Time { return w.clock },
 		Generation: func(ctx context.Context, conn *pgxpool.Conn) (int64, error) { return events.Generation(ctx, conn) },
 	})
 	if err == nil {
@@ -102,18 +106,42 @@ func (w *world) round() {
 	}
 }
 
+// keep lets a node store the leaves of the convo. want is 1 if it can, and 0 if the tree is damaged.
+func (w *world) keep(s *transparency.Service, want int) {
+	w.t.Helper()
+	kept, err := s.Keep(w.t.Context(), []uuid.UUID{w.convo})
+	if len(kept) != want || err != nil {
+		w.t.Fatalf("kept the leaves of %v, %v", kept, err)
+	}
+}
+
 // send appends n messages of a sender.
 func (w *world) send(sender syntax.DID, n int) {
 	w.t.Helper()
 	var drafts []messages.Draft
 	for range n {
-		w.n++
-		key := fmt.Sprint(w.n)
-		drafts = append(drafts, messages.Draft{
-			ConvoID: w.convo, GroupID: w.convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
-			Body: mlstest.Message(w.convo[:], 1, key), Hash: idem.Content{{Name: "n", JSON: []byte(key)}}.Hash(),
-		})
+		drafts = append(drafts, w.draft(sender, ""))
 	}
+	w.append(drafts...)
+}
+
+// sendLarge appends a message of a little more than that many bytes.
+func (w *world) sendLarge(sender syntax.DID, bytes int) {
+	w.t.Helper()
+	w.append(w.draft(sender, strings.Repeat("x", bytes)))
+}
+
+func (w *world) draft(sender syntax.DID, text string) messages.Draft {
+	w.n++
+	key := fmt.Sprint(w.n)
+	return messages.Draft{
+		ConvoID: w.convo, GroupID: w.convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
+		Body: mlstest.Message(w.convo[:], 1, key+text), Hash: idem.Content{{Name: "n", JSON: []byte(key)}}.Hash(),
+	}
+}
+
+func (w *world) append(drafts ...messages.Draft) {
+	w.t.Helper()
 	results, err := w.log.Append(w.t.Context(), drafts)
 	if err != nil {
 		w.t.Fatal(err)
@@ -128,7 +156,7 @@ func (w *world) send(sender syntax.DID, n int) {
 // head opens a fresh head of a node.
 func (w *world) head(s *transparency.Service) *verifier.Head {
 	w.t.Helper()
-	signed, err := s.Head(w.t.Context(), w.convo)
+	signed, err := s.Head(w.t.Context(), w.convo, new(int64))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -207,14 +235,14 @@ func (w *world) checkProofs(s *transparency.Service, leaves []verifier.Hash, ste
 	for size := len(leaves); size > 0; size -= step {
 		root := rootOf(leaves[:size])
 		for n := size; n > 0; n -= step {
-			leaf, proof, err := s.Inclusion(w.t.Context(), w.convo, int64(n), int64(size))
+			leaf, proof, err := s.Inclusion(w.t.Context(), w.convo, int64(n), int64(size), new(int64))
 			if err == nil {
 				err = tlog.CheckRecord(proof, int64(size), root, int64(n-1), leaf)
 			}
 			if err != nil || leaf != leaves[n-1] {
 				w.t.Fatalf("entry %d in %d: %v", n, size, err)
 			}
-			proof, err = s.Consistency(w.t.Context(), w.convo, int64(n), int64(size))
+			proof, err = s.Consistency(w.t.Context(), w.convo, int64(n), int64(size), new(int64))
 			if err == nil {
 				err = tlog.CheckTree(proof, int64(size), root, int64(n), rootOf(leaves[:n]))
 			}

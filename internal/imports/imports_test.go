@@ -70,7 +70,7 @@ func allowed() map[string][]string {
 		"internal/tombstone": {},
 		// The server and its clients compute leaves and heads with the same code. A client needs no more.
 		"transparency/verifier": {},
-		"transparency":          {"internal/tombstone", "transparency/verifier"},
+		"transparency":          {"internal/ratelog", "internal/tombstone", "transparency/verifier"},
 		"internal/relay":        {"accounts"},
 		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"push", "reports", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "disputes", "transparency", "transparency/verifier", "attachments"),

@@ -1028,15 +1028,27 @@ var mutants = []mutant{
 	{"reports fill the disk", "TestReportBytes", []edit{
 		{"reports.Add", `leastCharge) > most`, `leastCharge) > 2*most`}}},
 	{"reports are summed beside each other", "TestReportBytes", []edit{
-		{"reports.Add", `batch.Queue(lockReports)`, ``}}},
+		{"reports.Add", `if _, err := tx.Exec(ctx, lockReports)`, `if err := ctx.Err()`}}},
 	{"small reports cost nothing", "TestReportBytes", []edit{
-		{"reports.Add", `binding, digest[:], leastCharge).`, `binding, digest[:], 0).`}}},
+		{"reports.sumOpen", `greatest(size, $1::integer)`, `greatest(size, $1::integer * 0)`}}},
 	{"closed reports fill the quota", "TestClosedReportsMakeRoom", []edit{
-		{"reports.Add", ` WHERE state = 'open'`, ``}}},
+		{"reports.sumOpen", ` WHERE state = 'open'`, ``}}},
+	{"the sum of reports reads them", "reports.TestSumReadsNoReports", []edit{
+		{"reports.sumOpen", `greatest(size, $1::integer)`, `greatest(octet_length(sealed), $1::integer)`}}},
 	{"a refused report is free", "TestRefusedReportsCount", []edit{
 		{"api.handlers.ReportConvo", `full.Quota == quota.ReportBytes`, `full.Quota == ""`}}},
 	{"a repeated report takes no record", "TestRepeatedReportsTakeRecords", []edit{
-		{"api.handlers.ReportConvo", `c.quota.Give(quota.Cost{Of: quota.Reports, N: 1})`, `c.quota.Return()`}}},
+		{"api.handlers.ReportConvo", `c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.SealedReport))})`, `c.quota.Return()`}}},
+	{"repeated reports count nothing", "TestRepeatedReportsCount", []edit{
+		{"api.handlers.ReportConvo", `if receipt.Repeated {`, `if receipt.Repeated {
+			c.quota.Give(quota.Cost{Of: quota.Reports, N: 1})`}}},
+	{"a repeated report waits for the others", "TestRepeatedReportsWaitForNone", []edit{
+		{"reports.Add", `r.Reporter) if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `r.Reporter)
+		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
+	{"a report that waited is not looked up again", "TestRepeatedReportsWaitForNone", []edit{
+		{"reports.Add", `"wait for other reports: %w", err) } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `"wait for other reports: %w", err)
+		}
+		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{
 		{"internal/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
 	{"what closed reports reveal is kept", "TestClosedReportsAreCleared", []edit{
@@ -1197,6 +1209,24 @@ var mutants = []mutant{
 		{"transparency/verifier.Verifier.Entry", `if v.s.Unheaded >= AskEvery {`, `if v.s.Unheaded > AskEvery {`}}},
 	{"a tag needs no salt", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
+	{"the last entry is hashed for each head", "transparency.TestLastEntryIsHashedOnce", []edit{
+		{"transparency/load.sql", `CASE WHEN e.seq > w.size OR e.version <> w.version THEN sha256(e.body) END`, `sha256(e.body)`}}},
+	{"the last entry is not compared", "transparency.TestNoHeadOfAnotherLog", []edit{
+		{"transparency/load.sql", `e.version <> w.version`, `w.version = ''`}}},
+	{"the last entry fills a reading", "transparency.TestLargestEntries", []edit{
+		{"transparency/load.sql", `THEN 0 ELSE octet_length(body) END`, `THEN octet_length(body) ELSE octet_length(body) END`}}},
+	{"a log that has not grown is read in every round", "transparency.TestRoundsReadNothingAgain", []edit{
+		{"transparency.Service.due", `t.looked = now`, ``}}},
+	{"a round reads without a bound", "transparency.TestReadingIsBoundedInSum", []edit{
+		{"transparency/load.sql", `> greatest($6::bigint, e.bytes)`, `> greatest($6::bigint, e.bytes) + 1000000000000`}}},
+	{"a log that was not read has expired", "transparency.TestReadingIsBoundedInSum", []edit{
+		{"transparency.tree.take", `if p.cut {`, `if p.cut && p.last == 0 {`}}},
+	{"hashing costs nothing", "TestHeadsAreCharged", []edit{
+		{"transparency.Service.catchUp", `*hashed += p.hashed`, ``}}},
+	{"one damaged log stops the retention", "transparency.TestRetentionGoesOn", []edit{
+		{"transparency.Service.keep", `return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)`, `return false, err`}}},
+	{"messages of a damaged log expire", "transparency.TestRetentionGoesOn", []edit{
+		{"transparency.Service.Keep", `if ok {`, `if ok || !ok {`}}},
 	{"heads while old nodes run", "transparency.TestNoHeadsWhileOldNodesRun", []edit{
 		{"transparency.Service.begun", `if !ready {`, `if false {`}}},
 	{"a second head of a log that was changed", "transparency.TestNoHeadOfAnotherLog", []edit{

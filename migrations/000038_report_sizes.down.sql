@@ -1,0 +1,2 @@
+DROP INDEX abuse_reports_open;
+ALTER TABLE abuse_reports DROP COLUMN size;
