@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
@@ -117,6 +118,7 @@ type Member struct {
 type AcknowledgedCall struct {
 	Who  *xrpc.Account
 	Call xrpc.Call
+	At   time.Time // when the answer came
 }
 
 // NewModel returns an empty model.
@@ -319,7 +321,7 @@ func (m *Model) Acknowledged(who *xrpc.Account, call xrpc.Call) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.acknowledged = append(m.acknowledged, AcknowledgedCall{who, call})
+	m.acknowledged = append(m.acknowledged, AcknowledgedCall{who, call, time.Now()})
 }
 
 // Expired records that a key expired: the next write under it is not a replay.

@@ -2,12 +2,13 @@ package torture
 
 import (
 	"bytes"
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/torture/pgwire"
@@ -77,9 +78,14 @@ func TestReport(t *testing.T) {
 	t.Parallel()
 	plan := NewPlan(7, time.Second, 3)
 	lost := history.Violation{Kind: history.Lost, What: "a message"}
+	var violations []history.Violation
+	for i := range mostShown {
+		violations = append(violations, history.Violation{Kind: history.Lost, What: fmt.Sprintf("message %d of did:plc:a%d, %s", i, i, uuid.NewString())})
+	}
+	violations = append(violations, history.Violation{Kind: history.Duplicated, What: "another"})
 	r := &Report{
 		Seed: 7, For: time.Minute, Faults: map[string]int{"cut before commit": 3, "kill -9 of a node": 2}, Recoveries: 4,
-		Violations: append(slices.Repeat([]history.Violation{lost}, mostShown), history.Violation{Kind: history.Duplicated, What: "another"}),
+		Violations: violations,
 		Shrunk:     &Report{For: time.Second, Plan: plan, Violations: []history.Violation{lost}},
 	}
 	var out bytes.Buffer
@@ -87,7 +93,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 20, doubled 1, broken 0\n", "  lost: a message\n  duplicated: another\n  21 in all, 2 of them different\n", "a smaller run fails as well: 1s", plan[0].String(),
+		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 20, doubled 1, broken 0\n", "    and 19 more like this\n  duplicated: another\n", "a smaller run fails as well: 1s", plan[0].String(),
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the report:\n%s", want, out.String())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"time"
 
@@ -54,7 +55,7 @@ func (r *Report) faults() (n int) {
 	return n
 }
 
-// mostShown is how many different violations, and faults of a shrunk run, a report shows.
+// mostShown is how many sorts of violations, and faults of a shrunk run, a report shows.
 const mostShown = 20
 
 // longestNote is how much of a note a report shows, in characters. The log of a server is a note.
@@ -90,20 +91,37 @@ func (r *Report) Write(out io.Writer) error {
 		p.line("  %d objects undecided: the search for an order took too long", r.Undecided)
 	}
 	p.line("lost %d, doubled %d, broken %d", r.count(history.Lost), r.count(history.Duplicated), r.count(history.Broken))
-	times := map[string]int{}
-	for _, v := range r.Violations {
-		text := v.String()
-		if times[text]++; times[text] == 1 && len(times) <= mostShown {
-			p.line("  %s", text)
-		}
-	}
-	if n := len(r.Violations); n > len(times) || len(times) > mostShown {
-		p.line("  %d in all, %d of them different", n, len(times))
-	}
+	r.writeViolations(p)
 	if r.Shrunk != nil {
 		r.Shrunk.writeShrunk(p)
 	}
 	return p.err
+}
+
+// varying matches what makes two violations of one sort differ: DIDs, ids, digests and numbers.
+var varying = regexp.MustCompile(`did:[\w:.%-]+|\b[0-9a-f]{4,}(-[0-9a-f]{4,})*\b|\d+`)
+
+// writeViolations writes one violation of each sort, and how many there are, so that a frequent sort
+// does not hide another one.
+func (r *Report) writeViolations(p *printer) {
+	var sorts []string
+	like := map[string][]history.Violation{}
+	for _, v := range r.Violations {
+		sort := varying.ReplaceAllString(v.String(), "…")
+		if like[sort] == nil {
+			sorts = append(sorts, sort)
+		}
+		like[sort] = append(like[sort], v)
+	}
+	for _, sort := range sorts[:min(len(sorts), mostShown)] {
+		p.line("  %s", like[sort][0])
+		if more := len(like[sort]) - 1; more > 0 {
+			p.line("    and %d more like this", more)
+		}
+	}
+	if more := len(sorts) - mostShown; more > 0 {
+		p.line("  and %d more sorts", more)
+	}
 }
 
 // writeShrunk writes a smaller run that failed as well.
