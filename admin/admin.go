@@ -171,7 +171,11 @@ func (s *Service) Answer(w http.ResponseWriter, r *http.Request, m Method, c Cal
 	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(Limit+answerTimeout))); err != nil {
 		s.log.Warn("an admin method may be cut off", "error", err)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), Limit)
+	ctx := r.Context()
+	if m.Write { // what has begun is not left undecided because the browser hangs up
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
 	out, err := s.Call(ctx, m, c)
 	archive, ok := out.(Archive)

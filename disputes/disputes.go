@@ -95,7 +95,7 @@ func CountVoices(creator, committer syntax.DID, people []Person) Count {
 type speakers struct {
 	creator  syntax.DID
 	inviters map[syntax.DID]syntax.DID
-	found    map[syntax.DID]syntax.DID // the answers so far: each way is gone once
+	found    map[syntax.DID]syntax.DID // the answers so far: each chain is followed once
 }
 
 // voiceOf returns the person with whose voice did speaks. Accounts that have invited each other in a

@@ -85,7 +85,7 @@ func TestCountVoices(t *testing.T) {
 }
 
 // The work grows with the people: a convo whose accounts have invited each other in a long chain, or in
-// a circle, costs what any other costs. By the square of the people this test would not end.
+// a circle, costs what any other costs. If it grew with their square, this test would not end.
 func TestVoicesOfALongChain(t *testing.T) {
 	const accounts = 300_000
 	people := direct(1, 0)

@@ -25,7 +25,7 @@ func (s *Signals) deliver(ctx context.Context, payload string) {
 			s.metrics.SignalsDropped(DroppedRate, subscriptions)
 		case len(signal.Moves) > 0:
 			select {
-			case s.lookUps <- lookUp{signal, s.hub.liveDIDs(signal.ConvoID), subscriptions}:
+			case s.lookUps <- lookUp{signal, subscriptions}:
 			default:
 				s.metrics.SignalsDropped(DroppedRate, subscriptions)
 			}
@@ -50,8 +50,7 @@ func (s *Signals) deliverPayload(signal *Signal) {
 // lookUp is a signal with cursors for which it must be looked up who sees them.
 type lookUp struct {
 	signal        *Signal
-	viewers       []syntax.DID // the members who are connected here
-	subscriptions int          // theirs
+	subscriptions int // of the members who are connected here
 }
 
 // runLookUps delivers moved cursors until ctx ends.
@@ -84,7 +83,8 @@ func (s *Signals) dropLookUps() {
 func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	see, err := s.viewers(ctx, l.signal.ConvoID, l.signal.movers(), l.viewers)
+	viewers := s.hub.liveDIDs(l.signal.ConvoID)
+	see, err := s.viewers(ctx, l.signal.ConvoID, l.signal.movers(), viewers)
 	if err != nil {
 		s.log.WarnContext(ctx, "it could not be looked up who sees cursors", "error", err)
 		s.metrics.SignalsDropped(DroppedFailed, l.subscriptions)
@@ -93,7 +93,7 @@ func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 	}
 	// Nearly always all who share their cursors see all of them, and share one event.
 	all, seen := l.signal.event(), map[syntax.DID]*Event{}
-	for _, viewer := range l.viewers {
+	for _, viewer := range viewers {
 		moves := slices.DeleteFunc(slices.Clone(l.signal.Moves), func(m Move) bool { return !see(viewer, m.DID) })
 		switch len(moves) {
 		case 0:

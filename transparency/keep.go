@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -44,6 +45,9 @@ func (s *Service) keep(ctx context.Context, convo uuid.UUID) (ok bool, err error
 	err = s.keepTree(ctx, conn, t)
 	if err == nil || errors.Is(err, ErrNotReady) { // a long log takes several calls
 		return true, nil
+	}
+	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) { // such as a full disk: it says nothing of the tree
+		return false, err
 	}
 	return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)
 }

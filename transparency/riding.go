@@ -195,7 +195,7 @@ func (s *Service) forward(ctx context.Context, conn *pgxpool.Conn, t *tree, p *p
 		return err
 	}
 	switch {
-	case t.edge.Size < p.last: // the next round goes on
+	case t.edge.Size < p.last, p.cut: // the next round goes on
 		t.looked = time.Time{}
 		s.want(t.convo)
 	case !s.current(t) || t.head.Size != t.edge.Size:

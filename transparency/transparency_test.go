@@ -342,6 +342,20 @@ func TestStoredLeavesStay(t *testing.T) {
 	w.exec(`DELETE FROM log_tiles`)
 }
 
+// A database that refuses to store leaves, as one whose disk is full, is an error of the round. It is
+// no damaged tree.
+func TestKeepFailsWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.send(alice, 10)
+	w.exec(`ALTER TABLE log_tiles ADD CONSTRAINT full_disk CHECK (false)`)
+	if kept, err := w.Keep(t.Context(), []uuid.UUID{w.convo}); err == nil {
+		t.Errorf("kept the leaves of %v", kept)
+	}
+	w.exec(`ALTER TABLE log_tiles DROP CONSTRAINT full_disk`)
+	w.keep(w.Service, 1)
+}
+
 // damaged makes a convo whose tree cannot be read: a tile is missing. remove deletes it.
 func (w *world) damaged() (bad uuid.UUID, remove func()) {
 	w.t.Helper()

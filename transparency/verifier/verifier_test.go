@@ -330,7 +330,7 @@ var cheats = []cheat{
 		s.entries, s.stored = rewritten.entries, rewritten.stored
 		return d.read()
 	}, "the server has rewritten the log, or its proof is wrong: its head of 13 entries does not begin with the 10 of an earlier one"},
-	{"rewrite what a head that rode has promised", func(t *testing.T, s *server, d *device) error {
+	{"rewrite what the head of an event has promised", func(t *testing.T, s *server, d *device) error {
 		s.add(t, bob, 2)
 		riding := s.sign(12)
 		for _, m := range s.entries[10:] {

@@ -65,7 +65,7 @@ export const retryTable: readonly Rule[] = [
   { status: 429, error: "QuotaExceeded", then: "later" },
   { status: 429, then: "again" },
   { status: 501, then: "refused" },
-  { status: 401, error: "InvalidToken", text: /was used before|has expired/, then: "again" },
+  { status: 401, error: "InvalidToken", text: /token was used before|token has expired/, then: "again" },
   { status: 401, then: "stop" },
   { status: 400, error: "ExpiredToken", then: "stop" },
   { status: 403, error: "Blocked", text: /is blocked by the caller/, then: "refused" },
