@@ -29,9 +29,32 @@ func QueueWelcome(batch *pgx.Batch, dids []syntax.DID, devices []string) {
 // NSIDFanout names the fan-out for failpoints.
 const NSIDFanout = "mlsd.push.fanout"
 
-// fanoutConvos is how many rows of push_convos one transaction takes. A sender to one of these
-// convos waits for the transaction.
-const fanoutConvos = 32
+// What one transaction of the fan-out takes: so many rows of push_convos, whose messages are for so
+// many devices in sum; the oldest one is taken with any number. A sender to one of these convos waits
+// for the transaction.
+const (
+	fanoutConvos  = 32
+	fanoutDevices = 2000
+)
+
+// takeConvos takes the oldest rows that fit, and says whether others are left. It counts each row's
+// devices by itself, also those of the sender and those of people who have not accepted the convo.
+const takeConvos = `
+	WITH locked AS MATERIALIZED (
+		SELECT convo_id, sender_did, created_at FROM push_convos ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED
+	), counted AS MATERIALIZED (
+		SELECT convo_id, sender_did, row_number() OVER w AS place, sum(devices) OVER w AS total
+		FROM (
+			SELECT locked.*, (
+				SELECT count(*) FROM members m JOIN push_targets t ON t.did = m.did WHERE m.convo_id = locked.convo_id AND m.left_at IS NULL
+			) AS devices
+			FROM locked
+		) l
+		WINDOW w AS (ORDER BY created_at, convo_id, sender_did)
+	)
+	DELETE FROM push_convos p USING counted c
+	WHERE (p.convo_id, p.sender_did) = (c.convo_id, c.sender_did) AND (c.place = 1 OR c.total <= $2)
+	RETURNING p.convo_id, p.sender_did, p.created_at, (SELECT count(*) = $1 OR max(total) > $2 FROM counted)`
 
 // beginFanout begins the transaction of the fan-out. Its lock_timeout is shorter than that of the
 // senders that can wait for it.
@@ -42,47 +65,43 @@ const beginFanout = `BEGIN; SET LOCAL lock_timeout = '500ms'`
 // transactions. more says that rows are possibly left.
 func (w *Worker) FanOut(ctx context.Context) (more bool, err error) {
 	for range roundBatches {
-		n, err := w.fanOut(ctx)
+		left, err := w.fanOut(ctx)
 		if err != nil {
 			return false, fmt.Errorf("fan messages out: %w", err)
 		}
-		if n < fanoutConvos {
+		if !left {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// fanOut does one transaction. It reads the members after it has taken the rows. A row that can be
-// taken belongs to a committed message, so everyone who was a member then is read.
-func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
-	var jobs []uuid.UUID
+// fanOut does one transaction, and says whether rows are possibly left. It reads the members after it
+// has taken the rows. A row that can be taken belongs to a committed message, so everyone who was a
+// member then is read.
+func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
+	var convos, jobs []uuid.UUID
 	var span tracing.Span
 	defer func() { span.End() }()
 	err = pgx.BeginTxFunc(ctx, w.db, pgx.TxOptions{BeginQuery: beginFanout}, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			DELETE FROM push_convos
-			WHERE (convo_id, sender_did) IN (
-				SELECT convo_id, sender_did FROM push_convos ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-			RETURNING convo_id, sender_did, created_at`, fanoutConvos)
+		rows, err := tx.Query(ctx, takeConvos, fanoutConvos, fanoutDevices)
 		if err != nil {
 			return err
 		}
-		var convos []uuid.UUID
 		var senders []syntax.DID
 		var convo uuid.UUID
 		var sender syntax.DID
 		var at time.Time // when the transaction of the row's first message began
 		var began []time.Time
-		_, err = pgx.ForEachRow(rows, []any{&convo, &sender, &at}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&convo, &sender, &at, &left}, func() error {
 			convos, senders, began = append(convos, convo), append(senders, sender), append(began, at)
 			return nil
 		})
-		if n = len(convos); err != nil || n == 0 {
+		if err != nil || len(convos) == 0 {
 			return err
 		}
 		var traced context.Context
-		traced, span = tracing.Shared(ctx, "push fan-out", n, func(i int) tracing.Span { return w.tracer.WriterOf(convos[i], 0) })
+		traced, span = tracing.Shared(ctx, "push fan-out", len(convos), func(i int) tracing.Span { return w.tracer.WriterOf(convos[i], 0) })
 		made, err := tx.Query(traced, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began)
 		if err != nil {
 			return err
@@ -92,11 +111,11 @@ func (w *Worker) fanOut(ctx context.Context) (n int, err error) {
 		}
 		return w.faults.Hit(ctx, failpoint.BeforeCommit, NSIDFanout)
 	})
-	if err != nil || n == 0 {
-		return 0, err
+	if err != nil || len(convos) == 0 {
+		return false, err
 	}
 	for _, job := range jobs {
 		w.tracer.Caused(job, span)
 	}
-	return n, w.faults.Hit(ctx, failpoint.AfterCommit, NSIDFanout)
+	return left, w.faults.Hit(ctx, failpoint.AfterCommit, NSIDFanout)
 }

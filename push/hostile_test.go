@@ -109,6 +109,40 @@ func TestFanOutEnds(t *testing.T) {
 	}
 }
 
+// One transaction makes jobs for a bounded number of devices, so that it holds the rows of senders for
+// a bounded time, whatever convos strangers make. A single larger convo is one transaction.
+func TestFanOutIsBoundedInDevices(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(`
+		INSERT INTO push_targets (did, device_id, kind, address, created_at)
+		SELECT 'did:plc:x' || n, 'phone', 'apns', n::text, now() FROM generate_series(1, 900) AS n`)
+	b.exec(`
+		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
+		SELECT ('00000000-0000-7000-8000-' || lpad(c::text, 12, '0'))::uuid, int4send(c), 'did:plc:x1', 1, 1, now() FROM generate_series(1, 6) AS c`)
+	b.exec(`
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+		SELECT c.id, 'did:plc:x' || n, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM convos c, generate_series(1, 900) AS n WHERE c.creator_did = 'did:plc:x1'`)
+	b.exec(`INSERT INTO push_convos SELECT id, 'did:plc:x1', now() FROM convos WHERE creator_did = 'did:plc:x1'`)
+	b.exec(`CREATE TABLE taken (n bigint)`)
+	b.exec(`
+		CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO taken SELECT count(*) FROM gone;
+			RETURN NULL;
+		END $$`)
+	b.exec(`CREATE TRIGGER take AFTER DELETE ON push_convos REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION take()`)
+	if more, err := b.worker.FanOut(t.Context()); err != nil || more {
+		t.Fatalf("more %t, %v", more, err)
+	}
+	if n := b.count(`SELECT count(*) FROM taken WHERE n = 2`); n != 3 || b.count(`SELECT count(*) FROM push_convos`) != 0 {
+		t.Errorf("%d transactions with two convos, want 3", n)
+	}
+	if n := b.count(`SELECT count(*) FROM push_jobs`); n != 899 {
+		t.Errorf("%d jobs", n)
+	}
+}
+
 // E9: the refusal of a call that was made for an older registration leaves the newer one, also if
 // both have the same address.
 func TestRefusalOfAnOlderRegistration(t *testing.T) {

@@ -797,6 +797,14 @@ var mutants = []mutant{
 		{"push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
 	{"challenges without end", "push.TestChallengeBudgets", []edit{
 		{"push.limits.chargeChallenge", `!left.AllowN(l.now(), 1)`, `left == nil`}}},
+	{"the fan-out takes any number of devices", "push.TestFanOutIsBoundedInDevices", []edit{
+		{"push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
+	{"a page of events without entries loads each alone", "events.TestCatchUpOfADeletedConvo", []edit{
+		{"events.catchUp.page", `e.Message() == nil {`, `e.Message() == nil && false {`}}},
+	{"a browser that hangs up ends an action", "admin.TestHangUpEndsNoAction", []edit{
+		{"admin.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
+	{"a full disk is a damaged tree", "transparency.TestKeepFailsWithTheDatabase", []edit{
+		{"transparency.Service.keep", `errors.As(err, &refused)`, `errors.As(err, &refused) && false`}}},
 	{"the fan-out does not end", "push.TestFanOutEnds", []edit{
 		{"push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
 	{"a refusal deletes a newer registration", "push.TestRefusalOfAnOlderRegistration", []edit{
