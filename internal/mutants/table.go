@@ -940,6 +940,10 @@ var mutants = []mutant{
 		{"convos.Create", `if !inserted || deleted {`, `if !inserted {`}}},
 	{"a deletion leaves records", "cmd/mlsd.TestAdminConvoDelete", []edit{
 		{"convos.Remover.Remove", `if err := forgetRecords(ctx, tx, convo, creator, key); err != nil {`, `if err := ctx.Err(); err != nil {`}}},
+	{"a deletion of a log takes all bytes at once", "messages.TestPurgeInBatches", []edit{
+		{"messages.Purge", `WHERE total <= $3 OR nth = 1`, `WHERE total > 0 OR nth > $3`}}},
+	{"one deletion that fails stops all", "convos.TestRemoverGoesOn", []edit{
+		{"convos.Remover.RunOnce", `if ctx.Err() != nil {`, `if err != nil {`}}},
 	{"a deletion that was cut off is done", "cmd/mlsd.TestAdminConvoDeleteKilledHalfWay", []edit{
 		{"convos/delete.sql", `INSERT INTO deleted_convos (id, group_hash, deleted_at) SELECT id, $2, clock_timestamp() FROM convo`, `INSERT INTO deleted_convos (id, group_hash, deleted_at, purged_at) SELECT id, $2, clock_timestamp(), clock_timestamp() FROM convo`}}},
 
