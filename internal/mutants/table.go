@@ -969,6 +969,10 @@ var mutants = []mutant{
 		{"accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
 	{"an erased account is refused for ever", "accounts.TestErasing", []edit{
 		{"accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
+	{"a batch begins at the end of its round", "erasure.TestNoBatchIsCutOff", []edit{
+		{"erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
+	{"an erasure that fails again and again comes soon", "erasure.TestPauseAfterAFailure", []edit{
+		{"erasure.Worker.postpone", `least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))`, `least($3::interval, $2::interval)`}}},
 	{"a confirmation token is good for any account", "TestConfirmationTokens", []edit{
 		{"erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
 	{"a confirmation token is good for ever", "TestConfirmationTokens", []edit{
