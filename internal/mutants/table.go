@@ -969,6 +969,9 @@ var mutants = []mutant{
 		{"accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
 	{"an erased account is refused for ever", "accounts.TestErasing", []edit{
 		{"accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
+	{"a long erasure stops the sweeps", "erasure.TestSweepsBesideALongJob", []edit{
+		{"erasure.Worker.RunOnce", `errors.Join(w.sweep(ctx), w.beginDue(ctx))`, `w.beginDue(ctx)`},
+		{"erasure.Worker.RunOnce", `return failed`, `return errors.Join(failed, w.sweep(ctx))`}}},
 	{"a batch begins at the end of its round", "erasure.TestNoBatchIsCutOff", []edit{
 		{"erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
 	{"an erasure that fails again and again comes soon", "erasure.TestPauseAfterAFailure", []edit{
