@@ -901,6 +901,8 @@ var mutants = []mutant{
 		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return first, nil`}}},
 	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
 		{"keypackages/claim.sql", `AND claimed_by_stranger`, `AND claimed_by_stranger AND claimed_by = $3`}}},
+	{"claims of strangers are counted beyond the budget", "keypackages.TestClaimCountsByIndex", []edit{
+		{"keypackages/claim.sql", `LIMIT $11`, `LIMIT $11 + 1`}}},
 	{"who adds a person to a convo is no stranger", "keypackages.TestStrangerWithAConvo", []edit{
 		{"keypackages/claim.sql", `AND m.left_at IS NULL AND m.requested_at IS NULL`, `AND m.left_at IS NULL`}}},
 
