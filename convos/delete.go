@@ -41,8 +41,12 @@ func Close(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (at time.Time, err e
 // NSIDDelete names the transactions of a deletion for failpoints.
 const NSIDDelete = "mlsd.convos.delete"
 
-// purgeBatch bounds the rows of one transaction of a deletion.
-const purgeBatch = 1000
+// Bounds of one transaction of a deletion. PostgreSQL deletes 64 MiB of bodies within a second.
+const (
+	purgeBatch    = 1000     // rows of each table
+	purgeBytes    = 64 << 20 // of log entries, or one entry
+	purgeWelcomes = 64       // rows of welcome_bodies, of 1 MiB each at most
+)
 
 // deleteSQL deletes the rows of a convo that say that it exists.
 //
@@ -160,12 +164,12 @@ func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done
 	if err != nil || !pending {
 		return 0, true, err
 	}
-	entries, err = messages.Purge(ctx, tx, convo, purgeBatch)
-	if err != nil || entries == purgeBatch {
+	entries, err = messages.Purge(ctx, tx, convo, purgeBatch, purgeBytes)
+	if err != nil || entries > 0 {
 		return entries, false, err
 	}
-	bodies, err := welcome.Purge(ctx, tx, convo, purgeBatch)
-	if err != nil || bodies == purgeBatch {
+	bodies, err := welcome.Purge(ctx, tx, convo, purgeWelcomes)
+	if err != nil || bodies == purgeWelcomes {
 		return entries, false, err
 	}
 	kept, err := transparency.Purge(ctx, tx, convo, purgeBatch)
@@ -180,7 +184,8 @@ func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done
 	return entries, true, err
 }
 
-// RunOnce purges up to 100 convos whose deletion is not finished.
+// RunOnce purges up to 100 convos whose deletion is not finished. If it cannot purge one, it goes on
+// with the next.
 func (r *Remover) RunOnce(ctx context.Context) error {
 	rows, err := r.db.Query(ctx, `SELECT id FROM deleted_convos WHERE purged_at IS NULL ORDER BY deleted_at LIMIT 100`)
 	if err != nil {
@@ -190,10 +195,13 @@ func (r *Remover) RunOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for deleted convos: %w", err)
 	}
+	var failed error
 	for _, convo := range unfinished {
-		if _, err := r.Purge(ctx, convo); err != nil {
-			return err
+		_, err := r.Purge(ctx, convo)
+		failed = errors.Join(failed, err)
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return failed
 }

@@ -33,11 +33,18 @@ const (
 	batchEvents = 10_000
 	// batchTimeout bounds one statement of a batch.
 	batchTimeout = time.Minute
+	// batchReserve is the time that a batch has until its round ends, at least: its other statements
+	// are quick.
+	batchReserve = 2 * batchTimeout
+	// RoundTimeout is the time limit of a round. It begins batches in the first minute.
+	RoundTimeout = batchReserve + time.Minute
 	// keyRest is the time from the mark that an account's key is forgotten to its deletion: every
 	// node has read the mark by then, and connected members have the event that the person has left.
 	keyRest = time.Minute
-	// retryAfter is the pause after a batch that failed.
-	retryAfter = 30 * time.Second
+	// retryAfter is the pause after a batch that failed. If the job has not moved for longer, the pause
+	// is as long as that: it doubles with each failure in a row, up to longestRetry.
+	retryAfter   = 30 * time.Second
+	longestRetry = 10 * time.Minute
 	// maxPasses is how often a job begins anew because its search has found something.
 	maxPasses = 5
 	// dueBatch is how many deleted accounts a round begins to erase at most.
@@ -88,22 +95,29 @@ func NewWorker(c Config) *Worker {
 	return &Worker{cfg: c, steps: steps()}
 }
 
-// RunOnce begins the erasures of deleted accounts that are due, and carries out every batch that may
-// run now.
+// RunOnce sweeps, begins the erasures of deleted accounts that are due, and carries out every batch
+// that may run now: that comes last, because jobs can take the whole round. It begins no batch that
+// the end of ctx could cut off. The limit of ctx is RoundTimeout.
 func (w *Worker) RunOnce(ctx context.Context) error {
-	if err := w.beginDue(ctx); err != nil {
-		return err
-	}
-	var failed error
-	for {
+	failed := errors.Join(w.sweep(ctx), w.beginDue(ctx))
+	for ctx.Err() == nil {
+		if end, limited := ctx.Deadline(); limited && time.Until(end) < batchReserve {
+			break
+		}
 		worked, err := w.batch(ctx)
 		failed = errors.Join(failed, err)
-		if !worked || ctx.Err() != nil {
-			return errors.Join(failed, w.cfg.Accounts.SweepErased(ctx, w.cfg.DB, batchRows),
-				w.cfg.Accounts.SweepLimits(ctx, w.cfg.DB, w.cfg.Now(), batchRows),
-				w.cfg.Jobs.sweepConfirmations(ctx, w.cfg.DB, batchRows))
+		if !worked {
+			break
 		}
 	}
+	return failed
+}
+
+// sweep deletes rows of accounts, limits and confirmations whose time is over.
+func (w *Worker) sweep(ctx context.Context) error {
+	return errors.Join(w.cfg.Accounts.SweepErased(ctx, w.cfg.DB, batchRows),
+		w.cfg.Accounts.SweepLimits(ctx, w.cfg.DB, w.cfg.Now(), batchRows),
+		w.cfg.Jobs.sweepConfirmations(ctx, w.cfg.DB, batchRows))
 }
 
 // beginDue begins the erasures of accounts that were deleted in the network. An account that has come
@@ -153,7 +167,7 @@ func (j *job) add(table string, n int64) {
 }
 
 // batch carries out one batch of one job. worked is false if no job can go on now. A job whose batch
-// fails waits for half a minute, so that it does not keep others from going on.
+// fails waits (postpone), so that it does not keep others from going on.
 func (w *Worker) batch(ctx context.Context) (worked bool, err error) {
 	var j *job
 	err = pgx.BeginFunc(ctx, w.cfg.DB, func(tx pgx.Tx) error {
@@ -262,7 +276,9 @@ func (w *Worker) postpone(ctx context.Context, id uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
 	defer cancel()
 	_, err := w.cfg.DB.Exec(ctx, `
-		UPDATE erasures SET failures = failures + 1, not_before = clock_timestamp() + $2::interval WHERE id = $1 AND state = 'running'`, id, retryAfter)
+		UPDATE erasures SET failures = failures + 1,
+			not_before = clock_timestamp() + least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))
+		WHERE id = $1 AND state = 'running'`, id, retryAfter, longestRetry)
 	if err != nil {
 		return fmt.Errorf("postpone an erasure: %w", err)
 	}

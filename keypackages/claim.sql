@@ -39,9 +39,12 @@ WITH stock AS (
 			WHERE did = d.did AND device_id = d.device_id AND claimed_by = $3
 				AND claimed_at > statement_timestamp() - $9::interval
 		) >= $8 OR stranger AND (
-			SELECT count(*) FROM key_packages
-			WHERE did = d.did AND device_id = d.device_id AND claimed_by IS NOT NULL
-				AND claimed_at > statement_timestamp() - $9::interval AND claimed_by_stranger
+			SELECT count(*) FROM (
+				SELECT FROM key_packages
+				WHERE did = d.did AND device_id = d.device_id AND claimed_by_stranger
+					AND claimed_at > statement_timestamp() - $9::interval
+				LIMIT $11
+			) claims
 		) >= $11 AS limited
 	FROM (
 		SELECT *, row_number() OVER (PARTITION BY did ORDER BY published_at DESC) AS nth,

@@ -8,13 +8,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Purge deletes up to limit of the oldest entries of a log whose convo has been deleted, and
-// returns how many. The last call deletes the log's row of log_floors too.
-func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, error) {
+// Purge deletes the oldest entries of a log whose convo has been deleted: up to limit, and no more
+// than maxBytes of bodies, but at least one. It returns how many. If none was left, it deletes the
+// log's row of log_floors. Nobody else writes to the log, and calls for one convo do not overlap.
+func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int, maxBytes int64) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM messages
-		WHERE convo_id = $1 AND seq IN (SELECT seq FROM messages WHERE convo_id = $1 ORDER BY seq LIMIT $2 FOR UPDATE)`, convo, limit)
-	if err == nil && tag.RowsAffected() < int64(limit) {
+		WHERE convo_id = $1 AND seq <= (
+			SELECT max(seq) FROM (
+				SELECT seq, row_number() OVER so_far AS nth, sum(bytes) OVER so_far AS total
+				FROM (SELECT seq, octet_length(body) AS bytes FROM messages WHERE convo_id = $1 ORDER BY seq LIMIT $2) oldest
+				WINDOW so_far AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)
+			) counted
+			WHERE total <= $3 OR nth = 1)`, convo, limit, maxBytes)
+	if err == nil && tag.RowsAffected() == 0 {
 		_, err = tx.Exec(ctx, `DELETE FROM log_floors WHERE convo_id = $1`, convo)
 	}
 	if err != nil {

@@ -49,7 +49,7 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.rounds.Every("log head signer", transparency.Interval, log, n.heads.RunOnce).Run,
 		n.rounds.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
 		n.rounds.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,
-		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce).Run,
+		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce, worker.Limit(erasure.RoundTimeout)).Run,
 		n.rounds.Every("sweep of reports", sweepInterval, log, n.reports.RunOnce).Run,
 		n.rounds.Every("push job sweep", sweepInterval, log, n.push.Sweep).Run,
 		func(ctx context.Context) { n.push.Run(ctx, pushInterval) },

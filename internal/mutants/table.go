@@ -909,6 +909,8 @@ var mutants = []mutant{
 		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return first, nil`}}},
 	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
 		{"keypackages/claim.sql", `AND claimed_by_stranger`, `AND claimed_by_stranger AND claimed_by = $3`}}},
+	{"claims of strangers are counted beyond the budget", "keypackages.TestClaimCountsByIndex", []edit{
+		{"keypackages/claim.sql", `LIMIT $11`, `LIMIT $11 + 1`}}},
 	{"who adds a person to a convo is no stranger", "keypackages.TestStrangerWithAConvo", []edit{
 		{"keypackages/claim.sql", `AND m.left_at IS NULL AND m.requested_at IS NULL`, `AND m.left_at IS NULL`}}},
 
@@ -948,6 +950,10 @@ var mutants = []mutant{
 		{"convos.Create", `if !inserted || deleted {`, `if !inserted {`}}},
 	{"a deletion leaves records", "cmd/mlsd.TestAdminConvoDelete", []edit{
 		{"convos.Remover.Remove", `if err := forgetRecords(ctx, tx, convo, creator, key); err != nil {`, `if err := ctx.Err(); err != nil {`}}},
+	{"a deletion of a log takes all bytes at once", "messages.TestPurgeInBatches", []edit{
+		{"messages.Purge", `WHERE total <= $3 OR nth = 1`, `WHERE total > 0 OR nth > $3`}}},
+	{"one deletion that fails stops all", "convos.TestRemoverGoesOn", []edit{
+		{"convos.Remover.RunOnce", `if ctx.Err() != nil {`, `if err != nil {`}}},
 	{"a deletion that was cut off is done", "cmd/mlsd.TestAdminConvoDeleteKilledHalfWay", []edit{
 		{"convos/delete.sql", `INSERT INTO deleted_convos (id, group_hash, deleted_at) SELECT id, $2, clock_timestamp() FROM convo`, `INSERT INTO deleted_convos (id, group_hash, deleted_at, purged_at) SELECT id, $2, clock_timestamp(), clock_timestamp() FROM convo`}}},
 
@@ -973,6 +979,13 @@ var mutants = []mutant{
 		{"accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
 	{"an erased account is refused for ever", "accounts.TestErasing", []edit{
 		{"accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
+	{"a long erasure stops the sweeps", "erasure.TestSweepsBesideALongJob", []edit{
+		{"erasure.Worker.RunOnce", `errors.Join(w.sweep(ctx), w.beginDue(ctx))`, `w.beginDue(ctx)`},
+		{"erasure.Worker.RunOnce", `return failed`, `return errors.Join(failed, w.sweep(ctx))`}}},
+	{"a batch begins at the end of its round", "erasure.TestNoBatchIsCutOff", []edit{
+		{"erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
+	{"an erasure that fails again and again comes soon", "erasure.TestPauseAfterAFailure", []edit{
+		{"erasure.Worker.postpone", `least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))`, `least($3::interval, $2::interval)`}}},
 	{"a confirmation token is good for any account", "TestConfirmationTokens", []edit{
 		{"erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
 	{"a confirmation token is good for ever", "TestConfirmationTokens", []edit{

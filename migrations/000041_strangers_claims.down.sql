@@ -1,0 +1,1 @@
+DROP INDEX key_packages_strangers;
