@@ -621,6 +621,14 @@ var mutants = []mutant{
 		{"api.admission.admit", `&& next.running < maxRunningOfCaller`, ``}}},
 	{"late requests of all callers have no bound", "api.TestLateRequestsAreBounded", []edit{
 		{"api.admission.admit", `&& a.slots > 0`, ``}}},
+	{"KeyPackages are verified on a connection", "api.TestCostlyKeyPackages", []edit{
+		{"keypackages.PublishAll", `len(batch) == 1 {`, `len(batch) > 0 {`}, {"keypackages.PublishAll", `batch[0].verify()`, `for i := range batch { if batch[i].parse() == nil { batch[i].verify() } }`}}},
+	{"duplicates are verified again", "keypackages.TestBatchIsVerifiedOutside", []edit{
+		{"keypackages.ownerStock.unverified", `&& !s.has(p.checked.kp)`, ``}}},
+	{"a bad signature is found and published", "keypackages.TestPublishRefuses", []edit{
+		{"keypackages.ownerStock.admit", `c.signatureErr != nil`, `c.parseErr != nil`}}},
+	{"rejected KeyPackages count nothing", "api.TestRejectedKeyPackagesCount", []edit{
+		{"api.giveBack", `r.Status == statusDuplicate`, `r.Status != statusPublished`}}},
 	{"late requests cost nothing", "api.TestLateRequestsAreCharged", []edit{
 		{"api.call.leaveDear", `c.spend(c.dear.units())`, ``}}},
 	{"a long lock costs a caller all its units", "api.TestLateRequestsAreCharged", []edit{
@@ -1007,7 +1015,7 @@ var mutants = []mutant{
 	{"a session acts for another device", "TestSessionOfAnotherDevice", []edit{
 		{"api.call.actsFor", `*device != c.session.Device`, `*device == ""`}}},
 	{"a session publishes for another device", "TestSessionOfAnotherDevice", []edit{
-		{"keypackages.checked.checkPublisher", `c.kp.DeviceID() != c.Device`, `c.kp.DeviceID() == ""`}}},
+		{"keypackages.Publication.checkPublisher", `kp.DeviceID() != p.Device`, `kp.DeviceID() == ""`}}},
 	{"a session joins with another device", "TestSessionJoinsWithItsDevice", []edit{
 		{"convos.locked.permit", `a.DeviceID() != allowed.device`, `a.DeviceID() == ""`}}},
 	{"a session buys another", "TestWhatAStolenSessionCannotDo", []edit{
