@@ -19,14 +19,14 @@ import (
 func (a *admission) entered(t *testing.T, all *sync.WaitGroup, caller, name string, end <-chan struct{}, order *[]string) {
 	t.Helper()
 	all.Go(func() {
-		leave, err := a.enter(t.Context(), caller)
-		if err != nil {
+		r := a.request(caller)
+		if err := r.enter(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 			return
 		}
 		*order = append(*order, name) // one request runs at a time
 		<-end
-		leave()
+		r.leave()
 	})
 	synctest.Wait()
 }
@@ -50,37 +50,141 @@ func TestAdmissionTakesTurns(t *testing.T) {
 		if !slices.Equal(order, want) {
 			t.Errorf("admitted %v, want %v", order, want)
 		}
-		if a.free != 1 || a.waiting != 0 || len(a.turns) != 0 || len(a.lines) != 0 {
+		if a.free != 1 || a.slots != 1 || a.waiting != 0 || len(a.turns) != 0 || len(a.lines) != 0 {
 			t.Errorf("nobody is left, and there are %+v", a)
 		}
 	})
 }
 
 // A request that waits for something else keeps the others waiting for admittedFor only. Its end
-// then admits nobody.
+// then lets nobody else begin.
 func TestAdmissionOfThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const admitted = 4
+		const admitted, slots = 4, 4*admittedShare - cheapConnections
 		a, begun := newAdmission(admitted*admittedShare, NewMetrics(prometheus.NewRegistry())), time.Now()
-		var leave []func()
-		for i := range 2*admitted + 1 {
-			l, err := a.enter(t.Context(), "did:plc:alice")
-			if err != nil {
+		var all []*dearRequest
+		for i := range slots {
+			r := a.request("did:plc:" + strconv.Itoa(i))
+			if err := r.enter(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if want := time.Duration(i/admitted) * admittedFor; time.Since(begun) != want {
 				t.Errorf("request %d was admitted after %s, want %s", i, time.Since(begun), want)
 			}
-			leave = append(leave, l)
+			all = append(all, r)
 		}
-		for _, l := range leave {
-			l()
+		for _, r := range all {
+			r.leave()
+			r.leave() // does nothing
 		}
-		if a.free != admitted {
-			t.Errorf("%d are free, want %d", a.free, admitted)
+		if a.free != admitted || a.slots != slots {
+			t.Errorf("%d are free and %d slots, want %d and %d", a.free, a.slots, admitted, slots)
 		}
 	})
+}
+
+// Late requests hold connections: of one caller two run, of all callers as many as leave two
+// connections free.
+func TestLateRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	for connections, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 8: 6, 20: 18} {
+		if a := newAdmission(connections, nil); a.slots != want {
+			t.Errorf("of %d connections dear requests have %d, want %d", connections, a.slots, want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, ended := newAdmission(8, NewMetrics(prometheus.NewRegistry())), make(chan struct{})
+		var all sync.WaitGroup
+		enters := func(caller string) *dearRequest {
+			r := a.request(caller)
+			all.Go(func() {
+				if err := r.enter(t.Context()); err != nil {
+					t.Errorf("%s: %v", caller, err)
+					return
+				}
+				<-ended
+				r.leave()
+			})
+			synctest.Wait()
+			return r
+		}
+		for i := range 10 {
+			if r := enters("did:plc:mallory"); r.running != (i < maxRunningOfCaller) {
+				t.Errorf("request %d of a caller runs: %t", i, r.running)
+			}
+		}
+		time.Sleep(10 * admittedFor)
+		if a.waiting != 8 {
+			t.Errorf("of 10 requests of a caller 8 wait for the two that are late, not %d", a.waiting)
+		}
+		for i := range 6 {
+			if r := enters("did:plc:" + strconv.Itoa(i)); r.running != (i < 4) {
+				t.Errorf("with %d late ones of 6 the next request runs: %t", i+2, r.running)
+			}
+			time.Sleep(2 * admittedFor)
+		}
+		close(ended)
+		all.Wait()
+		if a.free != 4 || a.slots != 6 || a.waiting != 0 || len(a.turns) != 0 || len(a.lines) != 0 {
+			t.Errorf("nobody is left, and there are %+v", a)
+		}
+	})
+}
+
+// A request that waits outside the database makes way for the others, and waits for its turn again.
+func TestOutsideMakesWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdmission(1, NewMetrics(prometheus.NewRegistry())) // one at a time
+		alice, bob := &call{ctx: t.Context(), dear: a.request("did:plc:alice")}, a.request("did:plc:bob")
+		if err := alice.dear.enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		err := alice.outside(func() error {
+			if err := bob.enter(t.Context()); err != nil || time.Since(begun) != 0 {
+				t.Errorf("meanwhile another request is admitted after %s: %v", time.Since(begun), err)
+			}
+			time.AfterFunc(time.Second, bob.leave)
+			return nil
+		})
+		if err != nil || time.Since(begun) != time.Second || !alice.dear.running {
+			t.Errorf("it runs again after %s: %t, %v", time.Since(begun), alice.dear.running, err)
+		}
+		refusal := errors.New("refused")
+		if err := alice.outside(func() error { return refusal }); !errors.Is(err, refusal) || alice.dear.running {
+			t.Errorf("after an error it runs: %t, %v", alice.dear.running, err)
+		}
+		alice.leaveDear()
+		if alice.spent != 0 {
+			t.Errorf("a second outside costs %d units", alice.spent)
+		}
+		if a.slots != 1 || len(a.lines) != 0 {
+			t.Errorf("nobody is left, and there are %+v", a)
+		}
+	})
+}
+
+// A late request costs its caller units by the time for which it runs, up to a bound.
+func TestLateRequestsAreCharged(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]int{
+		0: 0, admittedFor: 0, admittedFor + unitLate - 1: 0, admittedFor + unitLate: 1, admittedFor + 7*unitLate: 7,
+		admittedFor + maxLateUnits*unitLate: maxLateUnits, maxRequest: maxLateUnits,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &call{ctx: t.Context(), dear: newAdmission(8, NewMetrics(prometheus.NewRegistry())).request("did:plc:mallory")}
+			if err := c.dear.enter(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(took)
+			c.leaveDear()
+			if c.spent != want {
+				t.Errorf("a request of %s costs %d units more, want %d", took, c.spent, want)
+			}
+		})
+	}
 }
 
 // The queue is bounded in requests, of all and of each caller, and in time. Who hangs up does not
@@ -94,26 +198,26 @@ func TestAdmissionIsBounded(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		for i := range maxWaiting {
 			all.Go(func() {
-				if _, err := a.enter(ctx, "did:plc:"+strconv.Itoa(i/maxWaitingOfCaller)); !errors.Is(err, context.Canceled) {
+				if err := a.request("did:plc:" + strconv.Itoa(i/maxWaitingOfCaller)).enter(ctx); !errors.Is(err, context.Canceled) {
 					t.Errorf("who hangs up: %v", err)
 				}
 			})
 		}
 		synctest.Wait()
-		if _, err := a.enter(t.Context(), "did:plc:0"); !errors.As(err, new(limited)) {
+		if err := a.request("did:plc:0").enter(t.Context()); !errors.As(err, new(limited)) {
 			t.Errorf("one too many of a caller: %v", err)
 		}
 		// A caller who has none waiting still gets a turn, and no more than one.
 		for i := range maxWaiting - len(a.turns) {
 			all.Go(func() {
-				if _, err := a.enter(ctx, "did:web:"+strconv.Itoa(i)); !errors.Is(err, context.Canceled) {
+				if err := a.request("did:web:" + strconv.Itoa(i)).enter(ctx); !errors.Is(err, context.Canceled) {
 					t.Errorf("who has none waiting: %v", err)
 				}
 			})
 		}
 		synctest.Wait()
 		for _, caller := range []string{"did:web:0", "did:plc:alice"} {
-			if _, err := a.enter(t.Context(), caller); !errors.As(err, new(busy)) {
+			if err := a.request(caller).enter(t.Context()); !errors.As(err, new(busy)) {
 				t.Errorf("one too many of all, of %s: %v", caller, err)
 			}
 		}
@@ -126,7 +230,7 @@ func TestAdmissionIsBounded(t *testing.T) {
 			t.Errorf("nobody is left, and there are %+v", a)
 		}
 		begun := time.Now()
-		if _, err := a.enter(t.Context(), "did:plc:alice"); !errors.As(err, new(busy)) || time.Since(begun) != maxAdmissionWait {
+		if err := a.request("did:plc:alice").enter(t.Context()); !errors.As(err, new(busy)) || time.Since(begun) != maxAdmissionWait {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
 		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != 0 {
@@ -149,7 +253,7 @@ func TestAdmissionOfTheGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.abandon("did:plc:alice", admitted)
-	if a.free != 1 {
-		t.Errorf("%d are free, want 1", a.free)
+	if a.free != 1 || a.slots != 1 || len(a.lines) != 0 {
+		t.Errorf("nobody is left, and there are %+v", a)
 	}
 }

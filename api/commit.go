@@ -33,7 +33,7 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 			return out, err
 		})
 		if reserved, ok := find[*convos.ReservedError](err); ok {
-			if err := h.awaitReservation(c, convo, reserved); err != nil {
+			if err := c.outside(func() error { return h.awaitReservation(c, convo, reserved) }); err != nil {
 				return err
 			}
 			continue

@@ -15,6 +15,7 @@ func (h *handlers) CompleteAttachment(c *call, in *mlsapi.CompleteAttachmentInpu
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), maxComplete)
 	defer cancel()
+	c.dear.leave() // what follows waits for the store of files most of the time
 	a, err := h.attachments.Complete(ctx, window, id)
 	if err != nil {
 		return err

@@ -61,14 +61,15 @@ type call struct {
 	answer   []byte
 	usedKey  string // the key of the write's record; "": it has none
 	replayed bool
-	found    bool        // answer is the record's: the answer to the COMMIT was lost
-	expired  bool        // the key had been used, and the lifetime of its record is over
-	bytes    *upload     // the body of a method whose input is bytes
-	content  *download   // the answer of a method whose output is bytes
-	body     reservation // of the body
-	bodyRead bool        // nothing is left of the body, or the client does not send the rest
-	reserved reservation // of the answer, until it is written
-	spent    int         // units besides the method's cost
+	found    bool         // answer is the record's: the answer to the COMMIT was lost
+	expired  bool         // the key had been used, and the lifetime of its record is over
+	bytes    *upload      // the body of a method whose input is bytes
+	content  *download    // the answer of a method whose output is bytes
+	body     reservation  // of the body
+	bodyRead bool         // nothing is left of the body, or the client does not send the rest
+	reserved reservation  // of the answer, until it is written
+	spent    int          // units besides the method's cost
+	dear     *dearRequest // nil: the method is not dear
 
 	proposedBytes int // of the commit and its GroupInfo
 }
@@ -297,20 +298,16 @@ func (s *Server) call(cl *call, body []byte) error {
 	defer cancel()
 	cl.ctx = ctx
 	if cl.route.dear {
-		leave, err := s.admission.enter(ctx, cl.caller.String())
-		if err != nil {
+		cl.dear = s.admission.request(cl.caller.String())
+		if err := cl.dear.enter(ctx); err != nil {
 			return err
 		}
-		defer leave()
+		defer cl.leaveDear()
 	}
-	var err error
 	n := cl.route.answerMemory
 	pool := s.memory.forAnswer(n)
 	if cl.route.Method.BytesOut {
 		pool = s.memory.downloads
-	}
-	if err = pool.reserve(ctx, &cl.reserved, cl.caller.String(), cl.address, n); err != nil {
-		return err
 	}
 	answered := false
 	defer func() {
@@ -318,6 +315,13 @@ func (s *Server) call(cl *call, body []byte) error {
 			cl.reserved.release()
 		}
 	}()
+	if !pool.tryReserve(&cl.reserved, cl.caller.String(), cl.address, n) {
+		err := cl.outside(func() error { return pool.reserve(ctx, &cl.reserved, cl.caller.String(), cl.address, n) })
+		if err != nil {
+			return err
+		}
+	}
+	var err error
 	if cl.route.standby {
 		err = s.read(cl)
 	} else {

@@ -158,3 +158,12 @@ func (s *Server) DearWaiting() int {
 	defer s.admission.mu.Unlock()
 	return s.admission.waiting
 }
+
+// DearLate returns how many dear requests are late.
+func (s *Server) DearLate() int {
+	a := s.admission
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	connections := int(s.cfg.DB.Config().MaxConns)
+	return a.free - max(1, connections/admittedShare) - a.slots + max(1, connections-cheapConnections)
+}

@@ -30,29 +30,46 @@ func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInpu
 	for _, item := range in.KeyPackages {
 		c.uses(quota.Bytes, len(item.KeyPackage))
 	}
-	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		results := make([]mlsapi.Result, len(in.KeyPackages))
-		batch, indexes, err := publications(c, in.KeyPackages, results)
-		if err != nil {
-			return nil, err
-		}
-		published, err := keypackages.PublishAll(ctx, tx, batch)
-		if err != nil {
-			return nil, err
-		}
-		for i, p := range published {
-			if results[indexes[i]], err = result(p); err != nil {
+	results := make([]mlsapi.Result, len(in.KeyPackages))
+	batch, indexes, err := publications(c, in.KeyPackages, results)
+	if err != nil {
+		return err
+	}
+	for {
+		err := h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+			published, err := keypackages.PublishAll(ctx, tx, batch)
+			if err != nil {
 				return nil, err
 			}
-		}
-		for i, r := range results {
-			if r.Status != statusPublished { // nothing is stored of it
-				c.quota.Give(quota.Cost{Of: quota.KeyPackages, N: 1})
-				c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.KeyPackages[i].KeyPackage))})
+			for i, p := range published {
+				if results[indexes[i]], err = result(p); err != nil {
+					return nil, err
+				}
 			}
+			giveBack(c, in.KeyPackages, results)
+			return &mlsapi.PublishKeyPackagesOutput{Results: results}, nil
+		})
+		unverified, ok := find[*keypackages.UnverifiedError](err)
+		if !ok {
+			return err
 		}
-		return &mlsapi.PublishKeyPackagesOutput{Results: results}, nil
-	})
+		if err := h.verify(c, unverified.Bytes, unverified.Verify); err != nil {
+			return err
+		}
+	}
+}
+
+// giveBack gives back what the items took from the quotas and did not use. Rejected ones count: to
+// find out that a signature is not good takes as long as that it is.
+func giveBack(c *call, items []mlsapi.Item, results []mlsapi.Result) {
+	for i, r := range results {
+		if r.Status != statusPublished { // nothing is stored of it
+			c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(items[i].KeyPackage))})
+		}
+		if r.Status == statusDuplicate { // nothing was verified
+			c.quota.Give(quota.Cost{Of: quota.KeyPackages, N: 1})
+		}
+	}
 }
 
 // publications returns the items whose cipher suite is known, and their indexes. It sets the

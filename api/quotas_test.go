@@ -292,6 +292,32 @@ func TestFailedWritesDoNotCount(t *testing.T) {
 	alice.post(mlsapi.NSIDSendMessage, alice.message(c, "more")).fails(http.StatusTooManyRequests, "QuotaExceeded")
 }
 
+// H10: a rejected KeyPackage of a batch counts, because its signatures were verified. A duplicate does
+// not.
+func TestRejectedKeyPackagesCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.limits = quota.Limits{"key-packages-per-day": 4, quota.AddressShare: 1}
+	alice := w.user().on(w.boot())
+	good, _ := alice.KeyPackage(t)
+	bad, _ := alice.KeyPackage(t)
+	bad = flipped(bad, len(bad)-1)
+	publish := func(bodies ...[]byte) answer {
+		in := &mlsapi.PublishKeyPackagesInput{}
+		for _, body := range bodies {
+			in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: body, CipherSuite: mlstest.Suite.String()})
+		}
+		return alice.post(mlsapi.NSIDPublishKeyPackages, in)
+	}
+	publish(good, bad).ok() // 2 are used
+	publish(good, bad).ok() // 3
+	publish(good, bad).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	publish(good).ok()
+	publish(good).ok()
+	publish(bad).ok() // 4
+	publish(bad).fails(http.StatusTooManyRequests, "QuotaExceeded")
+}
+
 // H10: to be invited makes nobody known. Who was put into a convo and has not accepted it is a
 // stranger when it is put into the next.
 func TestInvitedAgainIsStillAStranger(t *testing.T) {

@@ -133,6 +133,44 @@ func TestCheapPassesDear(t *testing.T) {
 	(<-claims).ok()
 }
 
+// A caller's claims wait for each other's lock in the database. Two of them hold connections, however
+// long they wait, and others are served.
+func TestClaimsBehindALock(t *testing.T) {
+	t.Parallel()
+	const claims = 12
+	w := newWorld(t)
+	mallory, alice, bob := w.user(), w.user(), w.user()
+	alice.publish()
+	c := bob.create()
+	lock, err := w.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), `SELECT pg_advisory_xact_lock(hashtextextended('key_package_claims:' || $1::text, 0))`, mallory.did()); err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan []answer)
+	go func() {
+		answers <- together(claims, func(int) answer { return mallory.get(mlsapi.NSIDGetKeyPackages, "dids", alice.did().String()) })
+	}()
+	for w.server.DearLate() < 2 {
+		runtime.Gosched()
+	}
+	bob.claimed(alice)
+	bob.send(c, "hello")
+	if late, acquired := w.server.DearLate(), w.db.Stat().AcquiredConns(); late != 2 || acquired > 3 {
+		t.Errorf("%d claims of one caller are late, and %d connections are in use", late, acquired)
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range <-answers {
+		if a.status != http.StatusOK && a.status != http.StatusServiceUnavailable { // it waited for the lock for too long
+			t.Errorf("a claim is answered with %d: %s", a.status, a.body)
+		}
+	}
+}
+
 // H3: connections that declare bodies and send nothing take no memory from those who send. 300
 // declared bodies of 256 KiB were all the memory for small ones.
 func TestDeclaredBodiesTakeNothing(t *testing.T) {

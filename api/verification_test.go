@@ -113,6 +113,45 @@ func TestCostlyCommit(t *testing.T) {
 	}
 }
 
+// H1: the signatures of a batch of KeyPackages were verified on a connection of the database. A retry
+// with the key, and the same KeyPackages without one, need no verification.
+func TestCostlyKeyPackages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice := w.user()
+	in := &mlsapi.PublishKeyPackagesInput{IdempotencyKey: newKey()}
+	for range 3 {
+		body, _ := alice.KeyPackage(t)
+		in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: body, CipherSuite: mlstest.Suite.String()})
+	}
+	in.KeyPackages[1].KeyPackage = flipped(in.KeyPackages[1].KeyPackage, len(in.KeyPackages[1].KeyPackage)-1)
+	statuses := func(a answer) (all []string) {
+		for _, r := range read[mlsapi.PublishKeyPackagesOutput](t, a.ok()).Results {
+			all = append(all, r.Status)
+		}
+		return all
+	}
+	release := w.server.TakePlaces(t)
+	done := make(chan answer)
+	go func() { done <- alice.post(mlsapi.NSIDPublishKeyPackages, in) }()
+	w.waitForPlaces(1)
+	if n := w.db.Stat().AcquiredConns(); n != 0 {
+		t.Errorf("a batch that waits for a place holds %d connections", n)
+	}
+	release()
+	first := <-done
+	if got := statuses(first); !slices.Equal(got, []string{"published", "rejected", "published"}) {
+		t.Errorf("the results are %v", got)
+	}
+	release = w.server.TakePlaces(t)
+	defer release()
+	alice.post(mlsapi.NSIDPublishKeyPackages, in).replays(first)
+	in = &mlsapi.PublishKeyPackagesInput{KeyPackages: []mlsapi.Item{in.KeyPackages[0], in.KeyPackages[2]}}
+	if got := statuses(alice.post(mlsapi.NSIDPublishKeyPackages, in)); !slices.Equal(got, []string{"duplicate", "duplicate"}) {
+		t.Errorf("published again, the results are %v", got)
+	}
+}
+
 // H1: a tree with more devices than the Welcome names KeyPackages is refused before its signatures
 // are verified.
 func TestMoreLeavesThanKeyPackages(t *testing.T) {

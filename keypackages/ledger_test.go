@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,13 +47,23 @@ func fill(t *testing.T, db *pgxpool.Pool, d *mlstest.Device, n int, options ...m
 
 func publishAll(t *testing.T, db *pgxpool.Pool, batch []keypackages.Publication) []keypackages.Published {
 	t.Helper()
-	out, err := inTx(t, db, func(tx pgx.Tx) ([]keypackages.Published, error) {
-		return keypackages.PublishAll(t.Context(), tx, batch)
-	})
+	batch = slices.Clone(batch) // it was not verified
+	out, err := tryPublishAll(t, db, batch)
+	if unverified := (*keypackages.UnverifiedError)(nil); errors.As(err, &unverified) {
+		unverified.Verify()
+		out, err = tryPublishAll(t, db, batch)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
+}
+
+func tryPublishAll(t *testing.T, db *pgxpool.Pool, batch []keypackages.Publication) ([]keypackages.Published, error) {
+	t.Helper()
+	return inTx(t, db, func(tx pgx.Tx) ([]keypackages.Published, error) {
+		return keypackages.PublishAll(t.Context(), tx, batch)
+	})
 }
 
 func reap(t *testing.T, db *pgxpool.Pool) keypackages.Reaped {
@@ -134,6 +145,46 @@ func TestPublishAll(t *testing.T) {
 		}
 	}
 	if n := count(t, db, `SELECT count(*) FROM key_packages`); n != 2 {
+		t.Fatalf("%d are stored", n)
+	}
+}
+
+// TestBatchIsVerifiedOutside: the new KeyPackages of a batch are verified outside the transaction, and
+// nothing else is.
+func TestBatchIsVerifiedOutside(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	d := mlstest.NewDevice(t, bob.String())
+	var bodies [][]byte
+	for range 3 {
+		body, _ := d.KeyPackage(t)
+		bodies = append(bodies, body)
+	}
+	foreign, _ := mlstest.NewDevice(t, alice.String()).KeyPackage(t)
+	now := time.Now()
+	old, _ := d.KeyPackage(t, mlstest.Lifetime(now.Add(-2*time.Hour), now.Add(-time.Hour)))
+	unverified := func(want int, bodies ...[]byte) {
+		t.Helper()
+		batch := make([]keypackages.Publication, len(bodies))
+		for i, body := range bodies {
+			batch[i] = publication(body)
+		}
+		n := 0
+		_, err := tryPublishAll(t, db, batch)
+		if unverified := (*keypackages.UnverifiedError)(nil); errors.As(err, &unverified) {
+			n = unverified.Bytes
+			unverified.Verify()
+			_, err = tryPublishAll(t, db, batch)
+		}
+		if err != nil || n != want {
+			t.Fatalf("%d bytes were verified outside, want %d: %v", n, want, err)
+		}
+	}
+	unverified(0, bodies[0]) // one is verified inside
+	unverified(len(bodies[1]), bodies[0], bodies[1], foreign, old, []byte("garbage"))
+	unverified(0, bodies[1], bodies[0], foreign, old)
+	unverified(2*len(bodies[2]), bodies[2], bodies[2])
+	if n := count(t, db, `SELECT count(*) FROM key_packages`); n != 3 {
 		t.Fatalf("%d are stored", n)
 	}
 }

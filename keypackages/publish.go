@@ -21,6 +21,8 @@ type Publication struct {
 	Expires     *time.Time // nil: the KeyPackage's own lifetime; the earlier of the two counts
 	Key         string     // the idempotency key if it is of this publication only, else ""
 	Hash        [sha256.Size]byte
+
+	checked *checked // nil before PublishAll
 }
 
 // Published is the outcome of one publication.
@@ -39,90 +41,117 @@ func Publish(ctx context.Context, tx pgx.Tx, p Publication) (mls.KeyPackageRef, 
 	return published[0].Ref, published[0].Err
 }
 
+// UnverifiedError says that the signatures of a batch are verified outside a transaction. The caller
+// of this package ends the transaction, calls Verify, and tries again with the same batch.
+type UnverifiedError struct {
+	Bytes  int    // of the KeyPackages
+	Verify func() // keeps the results in the batch
+}
+
+func (*UnverifiedError) Error() string {
+	return "the signatures of a batch of KeyPackages are not verified inside a transaction"
+}
+
 // PublishAll judges each publication on its own and makes the good ones available. All must be of
 // one owner. To publish the same KeyPackage again changes nothing, in any state: its KeyPackageRef
-// identifies it.
+// identifies it. Error besides the database's: *UnverifiedError, if the batch has several
+// publications and one of them that could be published was not verified yet.
 func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Published, error) {
 	out := make([]Published, len(batch))
-	checks := make([]checked, len(batch))
 	var initKeys [][]byte
-	for i, p := range batch { // signatures are verified before the lock is taken
-		if checks[i], out[i].Err = check(p); out[i].Err == nil {
-			initKeys = append(initKeys, checks[i].kp.InitKey)
+	for i := range batch {
+		if out[i].Err = batch[i].parse(); out[i].Err == nil {
+			initKeys = append(initKeys, batch[i].checked.kp.InitKey)
 		}
 	}
 	if len(initKeys) == 0 {
 		return out, nil
 	}
+	if len(batch) == 1 { // two signatures: before the lock is taken
+		batch[0].verify()
+	}
 	s, err := lockStock(ctx, tx, batch[0].Owner, initKeys)
 	if err != nil {
 		return nil, err
 	}
-	var fresh []admitted
-	for i, c := range checks {
+	for i := range batch {
 		if out[i].Err == nil {
-			out[i].Err = c.validAt(s.now)
+			out[i].Err = batch[i].validAt(s.now)
 		}
+	}
+	if err := s.unverified(batch, out); err != nil {
+		return nil, err
+	}
+	var fresh []admitted
+	for i, p := range batch {
 		if out[i].Err != nil {
 			continue
 		}
-		if out[i] = s.admit(c.kp); out[i].Err == nil && !out[i].Duplicate {
-			fresh = append(fresh, admitted{batch[i], c.kp})
+		if out[i] = s.admit(p.checked); out[i].Err == nil && !out[i].Duplicate {
+			fresh = append(fresh, admitted{p, p.checked.kp})
 		}
 	}
 	return out, insert(ctx, tx, fresh)
 }
 
-// checked is a parsed KeyPackage whose signatures have been verified.
+// checked is a parsed KeyPackage and the result of the verification of its signatures.
 type checked struct {
-	Publication
-	kp           *mls.KeyPackage
-	signatureErr error
+	kp           *mls.KeyPackage // nil: parseErr says why
+	parseErr     error
+	verified     bool
+	signatureErr error // if verified; nil: they are good
 }
 
-// check judges what does not depend on the time, the cheap tests first. validAt judges the rest, by
-// the clock of the database.
-func check(p Publication) (checked, error) {
-	kp, err := mls.ParseKeyPackage(p.Body)
-	if err != nil {
-		return checked{}, &InvalidError{Reason: err.Error()}
+// parse parses the KeyPackage, once.
+func (p *Publication) parse() error {
+	if p.checked == nil {
+		p.checked = &checked{}
+		kp, err := mls.ParseKeyPackage(p.Body)
+		if p.checked.kp = kp; err != nil {
+			p.checked.parseErr = &InvalidError{Reason: err.Error()}
+		}
 	}
-	c := checked{Publication: p, kp: kp}
-	if c.checkPublisher() == nil {
-		c.signatureErr = kp.VerifySignatures()
+	return p.checked.parseErr
+}
+
+// verify verifies the signatures of a KeyPackage that its publisher can publish.
+func (p *Publication) verify() {
+	if p.checkPublisher() != nil {
+		return
 	}
-	return c, nil
+	if err := p.checked.kp.VerifySignatures(); err != nil {
+		p.checked.signatureErr = &InvalidError{Reason: err.Error()}
+	}
+	p.checked.verified = true
 }
 
 // checkPublisher checks that the publisher can publish this KeyPackage.
-func (c checked) checkPublisher() error {
+func (p *Publication) checkPublisher() error {
+	kp := p.checked.kp
 	switch {
-	case c.kp.CipherSuite != c.CipherSuite:
-		return &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", c.kp.CipherSuite)}
-	case !c.kp.BelongsTo(c.Owner.String()):
+	case kp.CipherSuite != p.CipherSuite:
+		return &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", kp.CipherSuite)}
+	case !kp.BelongsTo(p.Owner.String()):
 		return &InvalidError{Reason: "credential: its identity is not the publisher's DID"}
-	case c.Device != "" && c.kp.DeviceID() != c.Device:
+	case p.Device != "" && kp.DeviceID() != p.Device:
 		return &InvalidError{Reason: "signature_key: of another device than the session"}
 	}
 	return nil
 }
 
-// validAt judges the KeyPackage at the time of its publication.
-func (c checked) validAt(now time.Time) error {
+// validAt judges the KeyPackage at the time of its publication, but not its signatures.
+func (p *Publication) validAt(now time.Time) error {
 	switch {
-	case c.Expires != nil && c.Expires.Sub(now) > MaxLifetime:
+	case p.Expires != nil && p.Expires.Sub(now) > MaxLifetime:
 		return ErrExpirationTooFar
-	case c.Expires != nil && !c.Expires.After(now):
+	case p.Expires != nil && !p.Expires.After(now):
 		return &InvalidError{Reason: "expires: in the past"}
 	}
-	if err := c.checkPublisher(); err != nil {
+	if err := p.checkPublisher(); err != nil {
 		return err
 	}
-	if err := c.kp.Check(now); err != nil {
+	if err := p.checked.kp.Check(now); err != nil {
 		return &InvalidError{Reason: err.Error()}
-	}
-	if c.signatureErr != nil {
-		return &InvalidError{Reason: c.signatureErr.Error()}
 	}
 	return nil
 }
@@ -160,11 +189,42 @@ func lockStock(ctx context.Context, tx pgx.Tx, owner syntax.DID, initKeys [][]by
 	return s, nil
 }
 
+// has reports whether the KeyPackage was published before. Its signatures were good then.
+func (s *ownerStock) has(kp *mls.KeyPackage) bool {
+	ref, used := s.initKeys[string(kp.InitKey)]
+	return used && ref.String() == kp.Ref.String()
+}
+
+// unverified returns an *UnverifiedError for the valid publications that are new and not verified,
+// nil if there are none. out has the errors of the others.
+func (s *ownerStock) unverified(batch []Publication, out []Published) error {
+	var todo []*Publication
+	n := 0
+	for i := range batch {
+		if p := &batch[i]; out[i].Err == nil && !p.checked.verified && !s.has(p.checked.kp) {
+			todo = append(todo, p)
+			n += len(p.Body)
+		}
+	}
+	if len(todo) == 0 {
+		return nil
+	}
+	return &UnverifiedError{Bytes: n, Verify: func() {
+		for _, p := range todo {
+			p.verify()
+		}
+	}}
+}
+
 // admit decides whether a valid KeyPackage can be published, and counts it if so.
-func (s *ownerStock) admit(kp *mls.KeyPackage) Published {
-	switch ref, used := s.initKeys[string(kp.InitKey)]; {
-	case used && ref.String() == kp.Ref.String():
+func (s *ownerStock) admit(c *checked) Published {
+	kp := c.kp
+	_, used := s.initKeys[string(kp.InitKey)]
+	switch {
+	case s.has(kp):
 		return Published{Ref: kp.Ref, Duplicate: true}
+	case c.signatureErr != nil:
+		return Published{Err: c.signatureErr}
 	case used:
 		return Published{Err: &InvalidError{Reason: "init_key: used by another KeyPackage before (RFC 9420 §10)"}}
 	case s.available >= MaxAvailable || s.unclaimed >= MaxUnclaimed:

@@ -613,9 +613,28 @@ var mutants = []mutant{
 	{"one caller has all turns", "api.TestAdmissionTakesTurns", []edit{
 		{"api.admission.admit", `a.turns = append(a.turns, next)`, `a.turns = append([]*line{next}, a.turns...)`}}},
 	{"requests that wait for a lock keep all others waiting", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.admission.leaveOnce", `time.AfterFunc(admittedFor, once)`, `time.AfterFunc(time.Hour, once)`}}},
+		{"api.dearRequest.begin", `time.AfterFunc(admittedFor, r.next)`, `time.AfterFunc(time.Hour, r.next)`}}},
 	{"a late request leaves twice", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.admission.leaveOnce", `sync.OnceFunc(func() {`, `(func() {`}}},
+		{"api.dearRequest.begin", `sync.OnceFunc(func() {`, `(func() {`}}},
+	{"late requests of a caller have no bound", "api.TestClaimsBehindALock", []edit{
+		{"api.admission.enqueue", `of.running < maxRunningOfCaller`, `of.running >= 0`},
+		{"api.admission.admit", `&& next.running < maxRunningOfCaller`, ``}}},
+	{"late requests of all callers have no bound", "api.TestLateRequestsAreBounded", []edit{
+		{"api.admission.admit", `&& a.slots > 0`, ``}}},
+	{"KeyPackages are verified on a connection", "api.TestCostlyKeyPackages", []edit{
+		{"keypackages.PublishAll", `len(batch) == 1 {`, `len(batch) > 0 {`}, {"keypackages.PublishAll", `batch[0].verify()`, `for i := range batch { if batch[i].parse() == nil { batch[i].verify() } }`}}},
+	{"duplicates are verified again", "keypackages.TestBatchIsVerifiedOutside", []edit{
+		{"keypackages.ownerStock.unverified", `&& !s.has(p.checked.kp)`, ``}}},
+	{"a bad signature is found and published", "keypackages.TestPublishRefuses", []edit{
+		{"keypackages.ownerStock.admit", `c.signatureErr != nil`, `c.parseErr != nil`}}},
+	{"rejected KeyPackages count nothing", "api.TestRejectedKeyPackagesCount", []edit{
+		{"api.giveBack", `r.Status == statusDuplicate`, `r.Status != statusPublished`}}},
+	{"late requests cost nothing", "api.TestLateRequestsAreCharged", []edit{
+		{"api.call.leaveDear", `c.spend(c.dear.units())`, ``}}},
+	{"a long lock costs a caller all its units", "api.TestLateRequestsAreCharged", []edit{
+		{"api.dearRequest.units", `min(int(max(0, r.took-admittedFor)/unitLate), maxLateUnits)`, `int(max(0, r.took-admittedFor)/unitLate)`}}},
+	{"a verification counts as a dear request that runs", "api.TestOutsideMakesWay", []edit{
+		{"api.call.outside", `c.dear.leave()`, ``}}},
 	{"who hangs up is admitted for ever", "api.TestAdmissionOfTheGone", []edit{
 		{"api.admission.abandon", `a.free++`, ``}}},
 	{"the queue of dear requests has no end", "api.TestAdmissionIsBounded", []edit{
@@ -1017,7 +1036,7 @@ var mutants = []mutant{
 	{"a session acts for another device", "TestSessionOfAnotherDevice", []edit{
 		{"api.call.actsFor", `*device != c.session.Device`, `*device == ""`}}},
 	{"a session publishes for another device", "TestSessionOfAnotherDevice", []edit{
-		{"keypackages.checked.checkPublisher", `c.kp.DeviceID() != c.Device`, `c.kp.DeviceID() == ""`}}},
+		{"keypackages.Publication.checkPublisher", `kp.DeviceID() != p.Device`, `kp.DeviceID() == ""`}}},
 	{"a session joins with another device", "TestSessionJoinsWithItsDevice", []edit{
 		{"convos.locked.permit", `a.DeviceID() != allowed.device`, `a.DeviceID() == ""`}}},
 	{"a session buys another", "TestWhatAStolenSessionCannotDo", []edit{
