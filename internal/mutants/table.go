@@ -238,6 +238,12 @@ var mutants = []mutant{
 		{"welcome/confirm.sql", `FROM confirmed WHERE failed`, `FROM confirmed WHERE false`}}},
 	{"a failure's retry is counted", "welcome.TestFailuresStay", []edit{ // S2
 		{"welcome/confirm.sql", `NOT $6::boolean AND last_error IS NULL AS failed`, `NOT $6::boolean AS failed`}}},
+	{"ended Welcomes pile up", "welcome.TestManyWelcomes", []edit{
+		{"welcome.Add", `slices.Compact(people), keepEnded, trimEnded`, `slices.Compact(people), 1<<30, trimEnded`}}},
+	{"any Welcomes that have ended are deleted", "welcome.TestTrimmed", []edit{
+		{"welcome/trim.sql", `ORDER BY epoch DESC`, `ORDER BY epoch`}}},
+	{"trimming waits", "welcome.TestTrimDoesNotWait", []edit{
+		{"welcome/trim.sql", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}}},
 	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
 		{"convos/standing.sql", `AND NOT w.silent`, ``}}},
 	{"an invited member is lost for good", "TestReplacedLeaf", []edit{ // S6
