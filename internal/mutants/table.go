@@ -244,6 +244,8 @@ var mutants = []mutant{
 		{"welcome/trim.sql", `ORDER BY epoch DESC`, `ORDER BY epoch`}}},
 	{"trimming waits", "welcome.TestTrimDoesNotWait", []edit{
 		{"welcome/trim.sql", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}}},
+	{"a line of the log for every failed join", "welcome.TestFailuresOfAStranger", []edit{
+		{"welcome.New", `log: ratelog.New(log)`, `log: func(*slog.Logger) *slog.Logger { return log }(ratelog.New(log))`}}},
 	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
 		{"convos/standing.sql", `AND NOT w.silent`, ``}}},
 	{"an invited member is lost for good", "TestReplacedLeaf", []edit{ // S6
