@@ -142,6 +142,12 @@ func TestTrimDoesNotWait(t *testing.T) {
 // rowsRead returns how many rows of welcomes a statement looks at, and takes back what it does.
 func rowsRead(t *testing.T, db *pgxpool.Pool, sql string, args ...any) (n int) {
 	t.Helper()
+	return planOf(t, db, sql, args...).rows("welcomes")
+}
+
+// planOf runs a statement, takes back what it does, and returns how it ran.
+func planOf(t *testing.T, db *pgxpool.Pool, sql string, args ...any) planNode {
+	t.Helper()
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +157,7 @@ func rowsRead(t *testing.T, db *pgxpool.Pool, sql string, args ...any) (n int) {
 	if err := errors.Join(err, tx.Rollback(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	return plan[0].Plan.rows()
+	return plan[0].Plan
 }
 
 // planNode is a step of a plan, with what it did.
@@ -163,13 +169,13 @@ type planNode struct {
 	Plans   []planNode `json:"Plans"`
 }
 
-// rows returns how many rows the scans of the table welcomes looked at.
-func (p planNode) rows() (n int) {
-	if p.Table == "welcomes" {
+// rows returns how many rows the scans of a table looked at.
+func (p planNode) rows(table string) (n int) {
+	if p.Table == table {
 		n = (p.Rows + p.Removed) * p.Loops
 	}
 	for _, below := range p.Plans {
-		n += below.rows()
+		n += below.rows(table)
 	}
 	return n
 }
