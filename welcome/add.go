@@ -2,7 +2,9 @@ package welcome
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
+	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -21,9 +23,22 @@ type Recipient struct {
 	Request  bool // its DID has not accepted the convo: the device is not pushed
 }
 
+// Bounds of the Welcomes of a person in a convo that have ended. Fetches, confirmations and commits
+// read all of them.
+const (
+	keepEnded = 500  // the newest: 10 of each of 50 devices
+	trimEnded = 1000 // deleted of a person by an Add at most; an account has 500 KeyPackages to add
+)
+
+// trim deletes Welcomes of people who have more than keepEnded.
+//
+//go:embed trim.sql
+var trim string
+
 // Add makes the Welcome that leads into epoch available to each recipient, inside the transaction
-// of its commit. It supersedes older Welcomes of the same devices. The Welcome does not depend on
-// the KeyPackage from here on.
+// of its commit. It supersedes older Welcomes of the same devices, and of those that have ended it
+// keeps the newest keepEnded of each person. The Welcome does not depend on the KeyPackage from here
+// on. The caller holds the convo's lock.
 func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []byte, to []Recipient) error {
 	n := len(to)
 	ids, dids, devices, refs := make([]uuid.UUID, n), make([]syntax.DID, n), make([]string, n), make([][]byte, n)
@@ -44,6 +59,9 @@ func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []by
 		INSERT INTO welcome_bodies (convo_id, epoch, body, created_at) VALUES ($1, $2, $3, clock_timestamp())`,
 		convo, epoch, body)
 	batch.Queue(supersede, convo, dids, devices)
+	people := slices.Clone(dids)
+	slices.Sort(people)
+	batch.Queue(trim, convo, slices.Compact(people), keepEnded, trimEnded)
 	batch.Queue(`
 		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
 		SELECT $1, r.id, r.did, r.device_id, r.ref, $2, clock_timestamp()

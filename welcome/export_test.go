@@ -28,3 +28,17 @@ func (s *Service) TryConfirm(ctx context.Context, convo uuid.UUID, to Device, su
 
 // FetchesWaiting returns how many fetches wait for the next transaction that they share.
 func (s *Service) FetchesWaiting() int { return s.fetches.Waiting() }
+
+// Bounds and statements of the Welcomes that have ended.
+const KeepEnded, TrimEnded = keepEnded, trimEnded
+
+// LooksOfARound is how many Welcome bytes a round of the Reaper looks at.
+const LooksOfARound = looksPerRound * reapBatch
+
+var (
+	Trim            = trim
+	OpenLease       = openLease
+	ConfirmDelivery = confirmDelivery
+	LockOpen        = lock
+	EraseBytes      = eraseBytes
+)

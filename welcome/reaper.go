@@ -2,8 +2,13 @@ package welcome
 
 import (
 	"context"
+	_ "embed"
+	"errors"
 	"fmt"
+	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -21,6 +26,14 @@ type Reaper struct {
 	db     *pgxpool.Pool
 	policy Policy
 	count  func(Reaped)
+	looked place // of the last bytes that it looked at in this pass through all
+}
+
+// place is where Welcome bytes are in the order of their age.
+type place struct {
+	createdAt time.Time
+	convo     uuid.UUID
+	epoch     int64
 }
 
 // NewReaper returns a reaper. It calls count after every round.
@@ -31,7 +44,18 @@ func NewReaper(db *pgxpool.Pool, policy Policy, count func(Reaped)) *Reaper {
 // reapBatch bounds the rows of one statement, and so the time it holds their locks.
 const reapBatch = 500
 
-// RunOnce does all the work that is due, in batches of at most reapBatch rows. Each batch is a
+// looksPerRound bounds how many Welcome bytes a round looks at, in statements of reapBatch. Bytes
+// stay for as long as a device can fetch them. So there can be many, and a round goes on where the
+// last one ended.
+const looksPerRound = 20
+
+// eraseBytes looks at some Welcome bytes and erases those that are due.
+//
+//go:embed erasebytes.sql
+var eraseBytes string
+
+// RunOnce ends all leases and expires all Welcomes that are due, and looks for bytes to erase among
+// looksPerRound*reapBatch. It works in batches of at most reapBatch rows. It is not for concurrent use. Each batch is a
 // transaction of one statement, so that now() is the time of the statement. Unlike
 // clock_timestamp(), now() can bound the scan of an index.
 func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
@@ -61,15 +85,6 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 				SELECT convo_id, id FROM welcomes
 				WHERE state IN ('available', 'in_flight') AND created_at <= now() - $2::interval
 				ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{keepUnfetched}},
-		{"erase Welcome bytes", &done.Erased, `
-			DELETE FROM welcome_bodies
-			WHERE (convo_id, epoch) IN (
-				SELECT convo_id, epoch FROM welcome_bodies b
-				WHERE b.created_at <= now() - $2::interval AND NOT EXISTS (
-					SELECT FROM welcomes w
-					WHERE w.convo_id = b.convo_id AND w.epoch = b.epoch
-						AND (w.state IN ('available', 'in_flight') OR w.confirmed_at > now() - $2::interval))
-				LIMIT $1 FOR UPDATE SKIP LOCKED)`, []any{keepConsumedBytes}},
 	}
 	for _, step := range steps {
 		for {
@@ -83,5 +98,27 @@ func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 			}
 		}
 	}
-	return done, nil
+	done.Erased, err = r.eraseBytes(ctx)
+	return done, err
+}
+
+// eraseBytes goes on with the pass through all Welcome bytes. After the last ones it begins anew in
+// the next round.
+func (r *Reaper) eraseBytes(ctx context.Context) (n int64, err error) {
+	for range looksPerRound {
+		var looked, erased int64
+		var last place
+		err := r.db.QueryRow(ctx, eraseBytes, reapBatch, keepConsumedBytes, r.looked.createdAt, r.looked.convo, r.looked.epoch).
+			Scan(&looked, &erased, &last.createdAt, &last.convo, &last.epoch)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return n, fmt.Errorf("erase Welcome bytes: %w", err)
+		}
+		n += erased
+		r.looked = last
+		if looked < reapBatch {
+			r.looked = place{}
+			break
+		}
+	}
+	return n, nil
 }

@@ -15,6 +15,7 @@ import (
 	"mlsd/internal/batch"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/ratelog"
 	"mlsd/messages"
 )
 
@@ -49,10 +50,10 @@ type Service struct {
 	confirms *batch.Batcher[confirmation, confirmed]
 }
 
-// New returns a Service on db, which the caller owns. It calls count for every confirmation. faults
-// can be nil.
+// New returns a Service on db, which the caller owns. It calls count for every confirmation. log
+// gets a bounded number of lines: see [ratelog.New]. faults can be nil.
 func New(db *pgxpool.Pool, policy Policy, count func(Outcome), log *slog.Logger, faults *failpoint.Set) *Service {
-	s := &Service{db: db, policy: policy, count: count, log: log, faults: faults}
+	s := &Service{db: db, policy: policy, count: count, log: ratelog.New(log), faults: faults}
 	s.fetches = batch.New(batch.Limits{Batch: fetchesPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true}, s.fetchTogether)
 	s.confirms = batch.New(batch.Limits{Batch: confirmsPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true}, s.confirmTogether)
 	return s

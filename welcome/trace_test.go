@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgtest"
+	"mlsd/internal/ratelog"
 	"mlsd/mls"
 	"mlsd/welcome"
 )
@@ -191,5 +193,41 @@ func TestSilence(t *testing.T) {
 	want := map[welcome.Outcome]int{welcome.Success: 2, welcome.Failure: 2, welcome.Unchanged: 4}
 	if diff := cmp.Diff(want, counted.all()); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
+	}
+}
+
+// lines counts the lines of a log.
+type lines struct{ atomic.Int64 }
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.Add(1)
+	return len(line), nil
+}
+
+// TestFailuresOfAStranger: a device that reports a failure of each lease, again and again, writes a
+// bounded number of lines into the log. The audit log and the counter have all of them.
+func TestFailuresOfAStranger(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var counted outcomes
+	var log lines
+	service := welcome.New(db, welcome.Policy{Grace: grace, OnExpiry: welcome.Release}, counted.count, slog.New(slog.NewTextHandler(&log, nil)), nil)
+	convo := uuid.New()
+	join(t, db, convo, bob)
+	const failures = 3 * ratelog.Lines
+	for epoch := range int64(failures) {
+		add(t, db, convo, epoch, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("ref")})
+		if _, err := service.Fetch(t.Context(), convo, phone); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := service.Confirm(t.Context(), convo, phone, false, "no"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := counted.all()[welcome.Failure]; n != failures {
+		t.Errorf("%d failures counted", n)
+	}
+	if n := log.Load(); n == 0 || n > 2*ratelog.Lines { // the test can take longer than ratelog.Every
+		t.Errorf("%d lines", n)
 	}
 }

@@ -79,7 +79,7 @@ func allowed() map[string][]string {
 		"convos":                domain("internal/tombstone", "internal/nsid", "consent", "disputes", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota", "transparency", "attachments"),
 		"disputes":              {"internal/tombstone", "messages", "outbox"},
 		"messages":              domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
-		"welcome":               domain("internal/tombstone", "internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint"),
+		"welcome":               domain("internal/tombstone", "internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint", "internal/ratelog"),
 		"keypackages":           domain("internal/tombstone", "consent", "idem", "outbox"),
 		"events":                domain("internal/tombstone", "messages", "migrations", "outbox", "push", "internal/failpoint", "internal/ratelog", "internal/standby", "internal/tracing", "internal/worker"),
 		"outbox":                {},

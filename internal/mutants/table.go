@@ -238,6 +238,19 @@ var mutants = []mutant{
 		{"welcome/confirm.sql", `FROM confirmed WHERE failed`, `FROM confirmed WHERE false`}}},
 	{"a failure's retry is counted", "welcome.TestFailuresStay", []edit{ // S2
 		{"welcome/confirm.sql", `NOT $6::boolean AND last_error IS NULL AS failed`, `NOT $6::boolean AS failed`}}},
+	{"ended Welcomes pile up", "welcome.TestManyWelcomes", []edit{
+		{"welcome.Add", `slices.Compact(people), keepEnded, trimEnded`, `slices.Compact(people), 1<<30, trimEnded`}}},
+	{"any Welcomes that have ended are deleted", "welcome.TestTrimmed", []edit{
+		{"welcome/trim.sql", `ORDER BY epoch DESC`, `ORDER BY epoch`}}},
+	{"trimming waits", "welcome.TestTrimDoesNotWait", []edit{
+		{"welcome/trim.sql", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}}},
+	{"a line of the log for every failed join", "welcome.TestFailuresOfAStranger", []edit{
+		{"welcome.New", `log: ratelog.New(log)`, `log: func(*slog.Logger) *slog.Logger { return log }(ratelog.New(log))`}}},
+	{"the sweep of Welcome bytes begins anew each round", "welcome.TestEraseGoesOn", []edit{
+		{"welcome.Reaper.eraseBytes", `for range looksPerRound {`, `r.looked = place{}
+	for range looksPerRound {`}}},
+	{"the sweep of Welcome bytes reads all Welcomes of an epoch", "welcome.TestEraseReadsFew", []edit{
+		{"migrations/000039_welcome_bytes.up.sql", `CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE`, `CREATE INDEX welcomes_live_of_epoch ON welcomes (version) WHERE`}}},
 	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
 		{"convos/standing.sql", `AND NOT w.silent`, ``}}},
 	{"an invited member is lost for good", "TestReplacedLeaf", []edit{ // S6
