@@ -15,6 +15,11 @@ import (
 //go:embed check.sql
 var readStandings string
 
+// NewestConvos is how many of a person's convos are looked at for one that it shares with a caller:
+// the newest ones, with those that it has not accepted. Behind them the two share nothing. So people
+// who are in thousands of convos do not make an invitation or a claim expensive.
+const NewestConvos = 500
+
 // standing is what stands between a caller and one DID.
 type standing struct {
 	DID             syntax.DID
@@ -107,7 +112,7 @@ func standings(
 	if len(others) == 0 {
 		return nil, nil
 	}
-	batch.Queue(readStandings, caller, others, convo, invites).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(readStandings, caller, others, convo, invites, NewestConvos).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[standing])
 		return err
 	})

@@ -2,11 +2,12 @@
 -- claims.
 --
 -- $1 caller, $2 DIDs, $3 convo or NULL, $4 whether the caller invites
+-- $5 how many of a person's newest convos are looked at
 --
 -- Whether two people share a convo is asked only where the answer counts. It costs a look-up for
--- each convo that the other person is in: a caller cannot make it dearer with convos of its own. A
--- lateral join with LIMIT makes the planner use an index, even if it has no statistics of the
--- table.
+-- each convo that the other person is in, up to $5: a caller cannot make it dearer with convos of
+-- its own, nor with people who are in thousands. A lateral join with LIMIT makes the planner use an
+-- index, even if it has no statistics of the table.
 WITH company AS MATERIALIZED (
     -- Everyone whom the invited people would meet, besides the caller.
     SELECT unnest($2::text[]) AS did WHERE $4
@@ -26,11 +27,14 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) here ON true
 LEFT JOIN LATERAL (
-    SELECT true AS yes FROM members m
+    SELECT true AS yes
+    FROM (
+        SELECT convo_id, requested_at FROM members WHERE did = d.did AND left_at IS NULL ORDER BY convo_id DESC LIMIT $5
+    ) m
     CROSS JOIN LATERAL (
         SELECT FROM members WHERE convo_id = m.convo_id AND did = $1 AND left_at IS NULL AND requested_at IS NULL LIMIT 1
     ) caller
-    WHERE m.did = d.did AND m.left_at IS NULL AND m.requested_at IS NULL AND ($4 OR policy.is = 'shared')
+    WHERE m.requested_at IS NULL AND ($4 OR policy.is = 'shared')
     LIMIT 1
 ) shared ON true
 LEFT JOIN LATERAL (SELECT true AS yes FROM blocks WHERE did = d.did AND $4 LIMIT 1) blocks_any ON true

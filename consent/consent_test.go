@@ -77,6 +77,29 @@ func TestHundredInvited(t *testing.T) {
 	t.Log(plan)
 }
 
+// Of a person in thousands of convos only the newest ones are looked at.
+func TestInvitedWithManyConvos(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	join := func(did syntax.DID, first, last int) {
+		_, err := db.Exec(t.Context(), `
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did, first, last)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const caller, busy syntax.DID = "did:plc:caller", "did:plc:busy"
+	const convos, oldest = 2000, 2000 - consent.NewestConvos + 1
+	join(busy, 1, convos)
+	for _, step := range []struct{ shared, requests int }{{oldest - 1, 1}, {oldest, 0}} {
+		join(caller, step.shared, step.shared)
+		if inv := invite(t, db, caller, busy); len(inv.Requests) != step.requests {
+			t.Errorf("with convo %d of %d in common: %+v", step.shared, convos, inv)
+		}
+	}
+}
+
 // explain returns the plan of the check, as a session of requests makes it.
 func explain(t testing.TB, db *pgxpool.Pool, caller syntax.DID, dids []syntax.DID) string {
 	t.Helper()
@@ -85,7 +108,7 @@ func explain(t testing.TB, db *pgxpool.Pool, caller syntax.DID, dids []syntax.DI
 		t.Fatal(err)
 	}
 	defer requests.Close()
-	rows, err := requests.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS) "+consent.ReadStandings, caller, dids, nil, true)
+	rows, err := requests.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS) "+consent.ReadStandings, caller, dids, nil, true, consent.NewestConvos)
 	if err != nil {
 		t.Fatal(err)
 	}

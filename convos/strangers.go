@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/consent"
 	"mlsd/internal/quota"
 )
 
@@ -18,13 +19,13 @@ var readStrangers string
 
 // countInvited counts the strangers among the people whom by puts on a roster, and refuses if there
 // are too many, or if one of them has too many open invitations. It does not say who. The statement
-// reads the memberships of the inviter and of the invited, by index. Error: *quota.ExceededError.
+// reads the newest memberships of the invited, by index. Error: *quota.ExceededError.
 func countInvited(ctx context.Context, tx pgx.Tx, by syntax.DID, invited []syntax.DID, s *quota.Spending) error {
 	bounded, most := s.Invitations()
 	if len(invited) == 0 || !bounded && most == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, readStrangers, by, invited, most)
+	rows, err := tx.Query(ctx, readStrangers, by, invited, most, consent.NewestConvos)
 	var strangers, open, highest int64
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&open}, func() error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/consent"
 	"mlsd/internal/pgtest"
 )
 
@@ -38,7 +39,7 @@ func TestStrangersAreFoundByIndex(t *testing.T) {
 		for n := range 50 {
 			dids = append(dids, fmt.Sprint(who, n+1))
 		}
-		rows, err := db.Query(t.Context(), readStrangers, "inviter", dids, 200)
+		rows, err := db.Query(t.Context(), readStrangers, "inviter", dids, 200, consent.NewestConvos)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,6 +57,42 @@ func TestStrangersAreFoundByIndex(t *testing.T) {
 	}
 }
 
+// An invited person in 3,000 convos costs as much as one in 500. A convo that it shares with the
+// inviter counts if it is one of its newest.
+func TestInvitedWithManyConvos(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	join := func(did string, first, last int) {
+		_, err := db.Exec(t.Context(), `
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did, first, last)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	strangers := func() (n int) {
+		err := db.QueryRow(t.Context(), `SELECT count(*) FROM (`+readStrangers+`) s`, "inviter", []string{"busy"}, 200, consent.NewestConvos).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const convos, oldest = 3000, 3000 - consent.NewestConvos + 1
+	join("busy", 1, convos)
+	join("inviter", oldest-1, oldest-1)
+	if n := strangers(); n != 1 {
+		t.Errorf("%d strangers, with an old convo in common", n)
+	}
+	const pagesOfOne = 8
+	if n := pagesRead(t.Context(), t, db.QueryRow, []string{"busy"}); n == 0 || n > pagesOfOne*consent.NewestConvos {
+		t.Errorf("%d pages were read", n)
+	}
+	join("inviter", oldest, oldest)
+	if n := strangers(); n != 0 {
+		t.Errorf("%d strangers, with a newer convo in common", n)
+	}
+}
+
 // pagesRead is how many pages the statement reads.
 func pagesRead(ctx context.Context, t *testing.T, query func(context.Context, string, ...any) pgx.Row, dids []string) (pages int) {
 	t.Helper()
@@ -64,7 +101,7 @@ func pagesRead(ctx context.Context, t *testing.T, query func(context.Context, st
 			Pages int `json:"Shared Hit Blocks"`
 		}
 	}
-	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readStrangers), "inviter", dids, 200).Scan(&plan); err != nil {
+	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readStrangers), "inviter", dids, 200, consent.NewestConvos).Scan(&plan); err != nil {
 		t.Fatal(err)
 	}
 	return plan[0].Plan.Pages

@@ -7,6 +7,7 @@
 --  $4 convo, or NULL                  $9 period of the budget
 --  $5 lifetime of a claim             $10 fewer KeyPackages left than this: possibly low
 --                                     $11 the budget of all strangers, of one device
+--                                     $12 how many of a person's newest convos are looked at
 --
 -- The caller is a stranger to a person that has accepted no convo with it. Strangers are counted
 -- without a lock: claims that run at the same time can exceed the budget by one each.
@@ -25,11 +26,13 @@ WITH stock AS (
 	FROM (SELECT DISTINCT did FROM stock WHERE did <> $3) d
 	LEFT JOIN LATERAL (
 		SELECT true AS yes
-		FROM members m
+		FROM (
+			SELECT convo_id, requested_at FROM members WHERE did = d.did AND left_at IS NULL ORDER BY convo_id DESC LIMIT $12
+		) m
 		CROSS JOIN LATERAL (
 			SELECT FROM members WHERE convo_id = m.convo_id AND did = $3 AND left_at IS NULL LIMIT 1
 		) caller
-		WHERE m.did = d.did AND m.left_at IS NULL AND m.requested_at IS NULL
+		WHERE m.requested_at IS NULL
 		LIMIT 1
 	) known ON true
 	WHERE known.yes IS NULL

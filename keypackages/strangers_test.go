@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/consent"
 	"mlsd/convos"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -110,6 +111,30 @@ func TestStrangerWithAConvo(t *testing.T) {
 		}
 		if limited() == step.known {
 			t.Errorf("once %s, the caller is known: %t", step.name, !step.known)
+		}
+	}
+}
+
+// Of a person in thousands of convos only the newest ones are looked at.
+func TestStrangerToAPersonWithManyConvos(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	fill(t, db, mlstest.NewDevice(t, bob.String()), 2*keypackages.StrangersBudget)
+	join := func(did syntax.DID, first, last int) {
+		_, err := db.Exec(t.Context(), `
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did, first, last)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const convos, oldest = 2000, 2000 - consent.NewestConvos + 1
+	join(bob, 1, convos)
+	strangers(t, db, keypackages.StrangersBudget)
+	for _, step := range []struct{ shared, limited int }{{oldest - 1, 1}, {oldest, 0}} {
+		join(carol, step.shared, step.shared)
+		if got, err := take(t, db, bobs(carol)); err != nil || len(got.Limited) != step.limited {
+			t.Errorf("with convo %d of %d in common: %+v, %v", step.shared, convos, got, err)
 		}
 	}
 }
