@@ -36,6 +36,7 @@ const (
 // The callers that wait take turns. The requests of one caller are admitted in their order.
 type admission struct {
 	metrics *Metrics
+	now     func() time.Time // charges late requests
 
 	mu      sync.Mutex       // guards what follows
 	free    int              // how many more requests may run that are not late
@@ -55,7 +56,9 @@ type line struct {
 // newAdmission admits requests to a pool of so many connections.
 func newAdmission(connections int, metrics *Metrics) *admission {
 	free := max(1, connections/admittedShare)
-	return &admission{metrics: metrics, free: free, slots: max(free, connections-cheapConnections), lines: map[string]*line{}}
+	return &admission{
+		metrics: metrics, now: time.Now, free: free, slots: max(free, connections-cheapConnections), lines: map[string]*line{},
+	}
 }
 
 // dearRequest is a request that runs from enter to leave, once or several times. The nil
@@ -100,7 +103,7 @@ func (r *dearRequest) enter(ctx context.Context) error {
 
 // begin admits the next request after admittedFor.
 func (r *dearRequest) begin() {
-	r.running, r.begun = true, time.Now()
+	r.running, r.begun = true, r.now()
 	r.next = sync.OnceFunc(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -116,7 +119,7 @@ func (r *dearRequest) leave() {
 		return
 	}
 	r.running = false
-	r.took += time.Since(r.begun)
+	r.took += r.now().Sub(r.begun)
 	r.late.Stop()
 	r.next()
 	r.mu.Lock()

@@ -263,7 +263,7 @@ func TestExportIsCharged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.rates.DID = api.Rate{PerSecond: 0.001, Burst: 6} })
 	alice := w.user()
-	alice.get(mlsapi.NSIDGetConvos).ok()
+	alice.get(mlsapi.NSIDGetBlocks).ok()
 	alice.get(mlsapi.NSIDExportMyData).ok() // 5 units at least
 	alice.get(mlsapi.NSIDExportMyData).fails(http.StatusTooManyRequests, "RateLimitExceeded")
 }
