@@ -52,13 +52,21 @@ func NextOf(ctx context.Context, tx pgx.Tx, p tombstone.Person, after uuid.UUID)
 	return next, true, nil
 }
 
-// Erase puts the tombstone of a person, who has left, into a convo, its roster, its public group, its
-// disputes and the person's Welcomes. It deletes what the person has reported. It returns how many
-// rows have changed. The group's own objects name the person for as long as members keep its leaf.
-func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (n int64, err error) {
-	// The lock of the convo comes first, as in every write.
+// Lock takes the lock of a convo, as every write does before it locks anything else of the convo.
+func Lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	if _, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo); err != nil {
-		return 0, fmt.Errorf("lock the convo: %w", err)
+		return fmt.Errorf("lock the convo: %w", err)
+	}
+	return nil
+}
+
+// Erase puts the tombstone of a person, who has left, into a convo, its roster, its public group and
+// its disputes. It deletes what the person has reported. It returns how many rows have changed. The
+// group's own objects name the person for as long as members keep its leaf. The person's Welcomes of
+// the convo are erased before: afterwards NextOf does not find the convo.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (n int64, err error) {
+	if err := Lock(ctx, tx, convo); err != nil {
+		return 0, err
 	}
 	err = tx.QueryRow(ctx, `
 		WITH convo AS (

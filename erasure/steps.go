@@ -223,18 +223,22 @@ func eraseEvents(ctx context.Context, j *job) (bool, error) {
 }
 
 // eraseRoster takes the person's name from a convo, its Welcomes and what waits for its pushes. The
-// convo is locked before its Welcomes, as in every write.
+// convo is locked before its Welcomes, as in every write. The roster comes after the last Welcomes:
+// it says that the person was in the convo.
 func eraseRoster(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error) {
+	if err := convos.Lock(ctx, j.tx, convo); err != nil {
+		return false, err
+	}
+	welcomes, more, err := welcome.Erase(ctx, j.tx, j.person, convo, batchRows)
+	j.add("welcomes", welcomes)
+	if err != nil || more {
+		return more, err
+	}
 	roster, err := convos.Erase(ctx, j.tx, j.person, convo)
 	if err != nil {
 		return false, err
 	}
 	j.add("members", roster)
-	welcomes, err := welcome.Erase(ctx, j.tx, j.person, convo)
-	if err != nil {
-		return false, err
-	}
-	j.add("welcomes", welcomes)
 	pushes, err := push.EraseSender(ctx, j.tx, j.person, convo)
 	j.add("push_convos", pushes)
 	return false, err

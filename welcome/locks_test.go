@@ -35,7 +35,7 @@ func TestOneOrderOfLocks(t *testing.T) {
 			})
 		},
 		"erase": func(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
-			_, err := welcome.Erase(ctx, tx, tombstone.Person{DID: bob, Salt: tombstone.NewSalt()}, convo)
+			_, _, err := welcome.Erase(ctx, tx, tombstone.Person{DID: bob, Salt: tombstone.NewSalt()}, convo, 500)
 			return err
 		},
 		"forget": welcome.Forget,

@@ -336,6 +336,37 @@ func TestAdminAccountErase(t *testing.T) {
 	e.wantSound()
 }
 
+// TestErasureOfManyWelcomes: the Welcomes of a person in one convo are erased in batches.
+func TestErasureOfManyWelcomes(t *testing.T) {
+	t.Parallel()
+	e := newErased(t)
+	did := e.bob.did()
+	const n = 1100
+	for _, sql := range []string{
+		`CREATE SCHEMA test; CREATE TABLE test.changed (n integer);
+		CREATE FUNCTION test.count_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN INSERT INTO test.changed SELECT count(*) FROM changed; RETURN NULL; END $$;
+		CREATE TRIGGER count_changed AFTER UPDATE ON welcomes REFERENCING NEW TABLE AS changed
+			FOR EACH STATEMENT EXECUTE FUNCTION test.count_changed()`,
+		fmt.Sprintf(`
+			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at, state)
+			SELECT '%s', gen_random_uuid(), '%s', 'phone', 'ref', 1, clock_timestamp(), 'superseded' FROM generate_series(1, %d)`, e.left.id, did, n),
+	} {
+		if _, err := e.db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report := e.finish(done[admin.Erasing](e.world, "account", "erase", did.String()).ID, 2)
+	if len(report.Remains) > 0 || report.Failures > 0 || report.Pass != 1 || report.Counts["welcomes"] < n || report.Counts["members"] == 0 {
+		t.Errorf("report: %+v", report)
+	}
+	e.wantErased()
+	var most int
+	if err := e.db.QueryRow(t.Context(), `SELECT max(n) FROM test.changed`).Scan(&most); err != nil || most != 500 {
+		t.Errorf("%d Welcomes in one batch, %v", most, err)
+	}
+}
+
 // An eraser that is killed at any point loses nothing and repeats nothing.
 func TestErasureKilled(t *testing.T) {
 	t.Parallel()

@@ -251,6 +251,8 @@ var mutants = []mutant{
 	for range looksPerRound {`}}},
 	{"the sweep of Welcome bytes reads all Welcomes of an epoch", "welcome.TestEraseReadsFew", []edit{
 		{"migrations/000039_welcome_bytes.up.sql", `CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE`, `CREATE INDEX welcomes_live_of_epoch ON welcomes (version) WHERE`}}},
+	{"the Welcomes after the first batch keep the name of an erased person", "cmd/mlsd.TestErasureOfManyWelcomes", []edit{
+		{"erasure.eraseRoster", `if err != nil || more {`, `if err != nil {`}}},
 	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
 		{"convos/standing.sql", `AND NOT w.silent`, ``}}},
 	{"an invited member is lost for good", "TestReplacedLeaf", []edit{ // S6
