@@ -23,7 +23,7 @@ const (
 	// unitLate is how much time of a late request costs a unit, and maxLateUnits what it costs at most:
 	// the lock that it waits for can be another caller's.
 	unitLate     = 10 * time.Millisecond
-	maxLateUnits = 20
+	maxLateUnits = 8
 
 	maxAdmissionWait   = 5 * time.Second
 	maxWaiting         = 1024 // dear requests that wait, and as many more of callers who have none
