@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
-	"mlsd/internal/ratelog"
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 )
@@ -90,7 +89,7 @@ type Hub struct {
 // NewHub returns a hub.
 func NewHub(c HubConfig) *Hub {
 	h := &Hub{
-		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: ratelog.New(c.Log), metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience,
+		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience,
 		wake: make(chan struct{}, 1), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
 		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*semaphore.Weighted{},

@@ -81,7 +81,7 @@ func allowed() map[string][]string {
 		"messages":              domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
 		"welcome":               domain("internal/tombstone", "internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint", "internal/ratelog"),
 		"keypackages":           domain("internal/tombstone", "consent", "idem", "outbox"),
-		"events":                domain("internal/tombstone", "messages", "migrations", "outbox", "push", "internal/failpoint", "internal/ratelog", "internal/standby", "internal/tracing", "internal/worker"),
+		"events":                domain("internal/tombstone", "messages", "migrations", "outbox", "push", "internal/failpoint", "internal/standby", "internal/tracing", "internal/worker"),
 		"outbox":                {},
 		"push":                  {"internal/tombstone", "idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/tracing", "internal/worker"},
 		"idem":                  {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool"},
