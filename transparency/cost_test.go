@@ -6,7 +6,8 @@ import (
 )
 
 // A head and a proof of a log that has not grown hash nothing, whatever the last entry is: also when
-// the entry was changed and put back. A node that begins hashes everything once, and again the entries of senders that are new.
+// the entry was changed and put back. A node that begins hashes everything once, and the entries of
+// senders that are new once more.
 func TestLastEntryIsHashedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -55,9 +55,9 @@ const looksPerRound = 20
 var eraseBytes string
 
 // RunOnce ends all leases and expires all Welcomes that are due, and looks for bytes to erase among
-// looksPerRound*reapBatch. It works in batches of at most reapBatch rows. It is not for concurrent use. Each batch is a
-// transaction of one statement, so that now() is the time of the statement. Unlike
-// clock_timestamp(), now() can bound the scan of an index.
+// looksPerRound*reapBatch. It works in batches of at most reapBatch rows, and is not for concurrent
+// use. Each batch is a transaction of one statement, so that now() is the time of the statement.
+// Unlike clock_timestamp(), now() can bound the scan of an index.
 func (r *Reaper) RunOnce(ctx context.Context) (done Reaped, err error) {
 	defer func() { r.count(done) }()
 	consume := r.policy.OnExpiry == Consume

@@ -18,11 +18,11 @@ func (p *Proc) LogSize() LogSize {
 
 // lastLines keeps the last lines of the server's output for an error message.
 type lastLines struct {
-	mu    sync.Mutex // guards what follows
-	lines []string
-	keep  int
-	worst []string // the first lines that say ERROR
-	total LogSize
+	mu     sync.Mutex // guards what follows
+	lines  []string
+	keep   int
+	failed []string // the first lines that say that a request failed
+	total  LogSize
 }
 
 func newLastLines(keep int) *lastLines { return &lastLines{keep: keep} }
@@ -37,8 +37,8 @@ func (t *lastLines) add(line string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lines = append(t.lines, line)
-	if strings.Contains(line, `"level":"ERROR"`) && len(t.worst) < t.keep {
-		t.worst = append(t.worst, line)
+	if strings.Contains(line, `"msg":"request failed"`) && len(t.failed) < t.keep {
+		t.failed = append(t.failed, line)
 	}
 	t.total.Lines += int64(strings.Count(line, "\n")) + 1
 	t.total.Bytes += int64(len(line)) + 1
@@ -53,9 +53,10 @@ func (t *lastLines) String() string {
 	return "last output of the server:\n  " + strings.Join(t.lines, "\n  ")
 }
 
-// Errors returns the first lines of the server's log that say ERROR, as text.
-func (p *Proc) Errors() string {
+// FailedRequests returns the first lines of the log that say that a request failed, as text. Other errors
+// are many while everything fails, and are left out.
+func (p *Proc) FailedRequests() string {
 	p.log.mu.Lock()
 	defer p.log.mu.Unlock()
-	return strings.Join(p.log.worst, "\n  ")
+	return strings.Join(p.log.failed, "\n  ")
 }

@@ -113,7 +113,7 @@ func (l *load) count(report *Report) {
 	if n := report.Failures[internalError]; n > 0 {
 		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
 		for i, node := range l.cluster.Nodes {
-			l.w.Note("node %d: %s", i+1, node.Errors())
+			l.w.Note("node %d: %s", i+1, node.FailedRequests())
 		}
 	}
 }
