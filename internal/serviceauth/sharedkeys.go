@@ -57,12 +57,13 @@ const unread = -1
 //
 // Only a key with which a token verified gets into it. All times are of the database's clock.
 type sharedKeys struct {
-	db    Database
-	reads *batch.Batcher[syntax.DID, storedKey]
+	db      Database
+	reads   *batch.Batcher[syntax.DID, storedKey]
+	timeout time.Duration // of a read; readTimeout, but in tests
 }
 
 func newSharedKeys(db Database) *sharedKeys {
-	s := &sharedKeys{db: db}
+	s := &sharedKeys{db: db, timeout: readTimeout}
 	s.reads = batch.New(batch.Limits{Batch: readsOfCall, Queue: readsWaiting, Timeout: readTimeout}, s.readAll)
 	return s
 }
@@ -89,7 +90,7 @@ func (s *sharedKeys) read(ctx context.Context, did syntax.DID) row {
 	if s == nil {
 		return row{version: unread}
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	stored, err := s.reads.Do(ctx, did)
 	if err != nil {

@@ -142,6 +142,7 @@ func TestReturn(t *testing.T) {
 			fetched.Store(did, true)
 			return keys[did], nil
 		}, held)
+		after.shared.timeout = time.Minute // the reads are held until all accounts have come
 		var all sync.WaitGroup
 		var done atomic.Int64
 		for _, did := range dids {
