@@ -18,12 +18,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/accounts"
 	"mlsd/admin"
+	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/erasure"
+	"mlsd/events"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
@@ -217,6 +220,14 @@ func (e *erased) hurry() {
 	}
 }
 
+// sequencer is that of another node.
+func (e *erased) sequencer() *events.Sequencer {
+	return events.NewSequencer(events.SequencerConfig{
+		DB: e.db, Log: slog.New(slog.DiscardHandler), Metrics: api.NewStreamMetrics(prometheus.NewRegistry()),
+		Retention: time.Hour, Moved: func(int64) {},
+	})
+}
+
 // finish carries an erasure out with workers at once, and returns its report.
 func (e *erased) finish(id fmt.Stringer, workers int) erasure.Erasure {
 	e.t.Helper()
@@ -375,6 +386,12 @@ func TestErasureKilled(t *testing.T) {
 	}
 	e := newErased(t)
 	begun := done[admin.Erasing](e.world, "account", "erase", e.bob.did().String())
+	e.booted.stop() // its eraser would carry out batches between the kills; the stream goes on
+	stopped, sequence := context.WithCancel(t.Context())
+	var stream sync.WaitGroup
+	stream.Go(func() { e.sequencer().Run(stopped) })
+	t.Cleanup(func() { sequence(); stream.Wait() })
+	jobs := erasure.NewStore(accounts.NewStore(0))
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -391,25 +408,38 @@ func TestErasureKilled(t *testing.T) {
 		}
 		return exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 	}
-	step := ""
-	for i, at := range []int{1, -1, 2, -2, 3, -4, 4, 4, -2, 2, -1, 2, -3, 3, -4, 2, -2, 3, -1} {
+	at, kills := []int{1, -1, 2, -2, 3, -4, 4, 4, -2, 2, -1, 2, -3, 3, -4, 2, -2, 3, -1}, 0
+	for tries, step := 0, ""; ; tries++ {
+		n := at[tries%len(at)]
 		switch step {
 		case "push", "blocks", "reports", "log": // each batch of the log is looked at
-			at = 1
+			n = 1
+		case "search": // which has a batch for each table
+			n *= 3
 		}
-		for tries := 0; !killed(at); tries++ { // it came to a pause before
-			if tries == 10 {
-				t.Fatalf("no batch %d to be killed at", at)
-			}
+		dead := killed(n) // or it came to a pause before
+		report, err := jobs.Get(t.Context(), e.db, begun.ID)
+		if err != nil || tries == 500 {
+			t.Fatalf("%v after %d tries: %+v", err, tries, report)
 		}
-		report := done[erasure.Erasure](e.world, "erasure", "show", begun.ID.String())
-		step = report.Step
-		t.Logf("killed in step %q with %v", step, report.Counts)
+		if step = report.Step; report.State == erasure.Finished {
+			break
+		}
+		if !dead {
+			continue
+		}
+		kills++
 		violations, err := invariants.Check(t.Context(), e.db)
 		if err != nil || len(violations) > 0 {
-			t.Errorf("after kill %d, in step %s: %v %v", i, step, violations, err)
+			t.Errorf("after kill %d, in step %s with %v: %v %v", kills, step, report.Counts, violations, err)
 		}
 	}
+	if kills < len(at) {
+		t.Errorf("only %d kills", kills)
+	}
+	sequence()
+	stream.Wait()
+	e.serve(e.database)
 	report := e.finish(begun.ID, 1)
 	if len(report.Remains) > 0 || report.Failures > 0 {
 		t.Errorf("report: %+v", report)

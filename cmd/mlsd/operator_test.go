@@ -44,9 +44,15 @@ func done[T any](w *world, args ...string) T {
 func operated(t *testing.T) (w *world, database string) {
 	t.Helper()
 	w, database = newWorld(t), pgtest.URL(t)
-	s := boot(t, nil, w.flags("--database-url", database, "--report-key", devReportKey)...)
-	w.use(s.admin, s.public)
+	w.serve(database)
 	return w, database
+}
+
+// serve boots a server with a report key on a database.
+func (w *world) serve(database string) {
+	w.t.Helper()
+	w.booted = boot(w.t, nil, w.flags("--database-url", database, "--report-key", devReportKey)...)
+	w.use(w.booted.admin, w.booted.public)
 }
 
 // actions are what inspect says that olga has done, the oldest first, without times.

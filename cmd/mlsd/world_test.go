@@ -33,7 +33,8 @@ type world struct {
 	t             *testing.T
 	plc           *plc
 	client        *http.Client
-	admin, public string // of the current server
+	admin, public string  // of the current server
+	booted        *server // by operated
 }
 
 func newWorld(t *testing.T) *world {
