@@ -198,8 +198,19 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
 	c.move(page, end, len(page) < len(found) || full)
-	// Events for one person were found by the DID alone, so the unwanted convos are removed here.
-	page = slices.DeleteFunc(page, func(e *Event) bool { return !e.ofConvo() && !c.s.wants(e.ConvoID) })
+	// Entries that have expired, or whose convo was deleted, are gone: their events lead nowhere.
+	var gone int
+	page = slices.DeleteFunc(page, func(e *Event) bool {
+		if e.Kind.LogEntry() && e.Size <= largeEvent && e.Message() == nil {
+			gone++
+			return true
+		}
+		// Events for one person were found by the DID alone, so the unwanted convos are removed here.
+		return !e.ofConvo() && !c.s.wants(e.ConvoID)
+	})
+	if gone > 0 {
+		c.s.hub.log.InfoContext(ctx, "log entries of events are gone", "entries", gone, "upto", c.position)
+	}
 	return page, c.position >= c.upto, nil
 }
 

@@ -1,9 +1,11 @@
 package events_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,6 +101,36 @@ func TestCatchUpOfAQuietConvo(t *testing.T) {
 	nothing(t, s)
 	if n.pages > 10 {
 		t.Errorf("%d pages", n.pages)
+	}
+}
+
+// Events whose convo was deleted lead nowhere: a page of them costs one query and one line of the log,
+// not one for each event.
+func TestCatchUpOfADeletedConvo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	convo := w.convo(t, alice, bob)
+	n := w.node(t)
+	n.publish(t)
+	var before int64
+	if err := w.db.QueryRow(t.Context(), `SELECT head FROM stream`).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	w.say(t, convo, alice, 100)
+	n.publish(t)
+	for _, change := range []string{`DELETE FROM messages`, `INSERT INTO log_floors (convo_id, seq) SELECT id, last_seq FROM convos`} {
+		if _, err := w.db.Exec(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var lines bytes.Buffer
+	n = w.node(t, func(c *events.HubConfig) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+	if _, err := n.hub.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nothing(t, n.subscribe(t, bob, before+1))
+	if got := strings.Count(lines.String(), "\n"); got != 1 || !strings.Contains(lines.String(), "entries=100") {
+		t.Errorf("%d lines: %s", got, lines.String())
 	}
 }
 

@@ -162,8 +162,8 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 				return nil, err
 			}
 			if e.Kind.LogEntry() && e.Message() == nil {
-				// The log entry has expired. Messages are kept for longer than their events, but
-				// the events of the newest day stay.
+				// A large log entry has expired, or its convo was deleted (catchUp.page leaves the
+				// small ones out).
 				s.hub.log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
 				s.taken = nil
 				continue

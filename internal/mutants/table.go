@@ -835,6 +835,8 @@ var mutants = []mutant{
 		{"push.limits.chargeChallenge", `!left.AllowN(l.now(), 1)`, `left == nil`}}},
 	{"the fan-out takes any number of devices", "push.TestFanOutIsBoundedInDevices", []edit{
 		{"push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
+	{"a page of events without entries loads each alone", "events.TestCatchUpOfADeletedConvo", []edit{
+		{"events.catchUp.page", `e.Message() == nil {`, `e.Message() == nil && false {`}}},
 	{"a browser that hangs up ends an action", "admin.TestHangUpEndsNoAction", []edit{
 		{"admin.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
 	{"a full disk is a damaged tree", "transparency.TestKeepFailsWithTheDatabase", []edit{
