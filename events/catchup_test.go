@@ -3,6 +3,7 @@ package events_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -131,6 +132,34 @@ func TestCatchUpOfADeletedConvo(t *testing.T) {
 	nothing(t, n.subscribe(t, bob, before+1))
 	if got := strings.Count(lines.String(), "\n"); got != 1 || !strings.Contains(lines.String(), "entries=100") {
 		t.Errorf("%d lines: %s", got, lines.String())
+	}
+}
+
+// Of one account one subscription reads at a time: a page costs a look-up for each of its convos. Who
+// waits keeps nobody else from reading.
+func TestCatchUpsOfOneAccountTakeTurns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.convo(t, alice, bob)
+	n := w.node(t)
+	n.publish(t)
+	first, second, other := n.subscribe(t, alice, 0), n.subscribe(t, alice, 0), n.subscribe(t, bob, 0)
+	release := n.hub.HoldTurn(alice)
+	for _, s := range []*events.Subscription{first, second} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if e, err := s.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Next = %v, %v while another subscription reads", e, err)
+		}
+	}
+	if _, err := other.Next(t.Context()); err != nil {
+		t.Errorf("another account: %v", err)
+	}
+	release()
+	for _, s := range []*events.Subscription{first, second} {
+		if _, err := s.Next(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -211,3 +212,12 @@ var (
 	Pack   = pack
 	Unpack = unpack
 )
+
+// HoldTurn takes the turn to read of the subscriptions of did, until release is called.
+func (h *Hub) HoldTurn(did syntax.DID) (release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	turn := h.shares[did].turn
+	turn <- struct{}{}
+	return func() { <-turn }
+}

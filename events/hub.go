@@ -80,10 +80,16 @@ type Hub struct {
 	tail    // changed by Run alone
 	all     map[*Subscription]struct{}
 	byDID   map[syntax.DID][]*Subscription           // all subscriptions
-	shares  map[syntax.DID]*semaphore.Weighted       // of ofDID each, of the DIDs in byDID
+	shares  map[syntax.DID]*share                    // of the DIDs in byDID
 	byConvo map[uuid.UUID]map[*Subscription]struct{} // live ones whose DID is a member
 	shared  map[int64]weak.Pointer[Event]            // large events in use, by stream_seq
 	closed  error                                    // nil until Close
+}
+
+// share is what the subscriptions of one DID can use together.
+type share struct {
+	large *semaphore.Weighted // of the hub's large: ofDID
+	turn  chan struct{}       // of the hub's places for readers: one
 }
 
 // NewHub returns a hub.
@@ -92,7 +98,7 @@ func NewHub(c HubConfig) *Hub {
 		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience,
 		wake: make(chan struct{}, 1), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
-		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*semaphore.Weighted{},
+		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*share{},
 	}
 	large := cmp.Or(c.Large, largeBytes)
 	h.large, h.ofDID = semaphore.NewWeighted(large), max(large/largeShare, leastShare)

@@ -54,8 +54,8 @@ type Subscription struct {
 
 	requests requests // owned by Next and Request
 
-	large atomic.Int64        // bytes of the hub's large events that this subscription uses
-	share *semaphore.Weighted // the part of them that its DID can use
+	large atomic.Int64 // bytes of the hub's large events that this subscription uses
+	share *share
 }
 
 // Subscribe begins a subscription. Errors besides the database's: ErrFutureCursor, ErrTooMany,
@@ -85,7 +85,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 		return nil, ErrTooMany
 	}
 	if h.shares[s.did] == nil {
-		h.shares[s.did] = semaphore.NewWeighted(h.ofDID)
+		h.shares[s.did] = &share{large: semaphore.NewWeighted(h.ofDID), turn: make(chan struct{}, 1)}
 	}
 	s.share = h.shares[s.did]
 	h.all[s] = struct{}{}
@@ -224,11 +224,11 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	defer context.AfterFunc(s.hub.closing, cancel)()
 	defer s.excuse(time.Now())
 	n := int64(e.Size)
-	if err := s.share.Acquire(ctx, n); err != nil {
+	if err := s.share.large.Acquire(ctx, n); err != nil {
 		return cmp.Or(s.failure(), err)
 	}
 	if err := s.hub.large.Acquire(ctx, n); err != nil {
-		s.share.Release(n)
+		s.share.large.Release(n)
 		return cmp.Or(s.failure(), err)
 	}
 	s.large.Store(n)
@@ -255,7 +255,7 @@ func (s *Subscription) excuse(began time.Time) {
 func (s *Subscription) releaseLarge() {
 	n := s.large.Swap(0)
 	s.hub.large.Release(n)
-	s.share.Release(n)
+	s.share.large.Release(n)
 }
 
 // loadEntry loads the log entry of an event whose kind has one.
@@ -306,15 +306,18 @@ func (s *Subscription) advance(ctx context.Context) error {
 	return nil
 }
 
-// read reads the next page of the table. Only a few subscriptions read at once: see catchUpShare.
+// read reads the next page of the table. Only a few subscriptions read at once (catchUpShare), and of
+// one DID only one: a page costs a look-up for each of its convos.
 func (s *Subscription) read(ctx context.Context, position int64) (page []*Event, done bool, err error) {
-	select {
-	case s.hub.reading <- struct{}{}:
-		defer func() { <-s.hub.reading }()
-	case <-s.hub.closing.Done():
-		return nil, false, ErrClosing
-	case <-ctx.Done():
-		return nil, false, ctx.Err()
+	for _, places := range []chan struct{}{s.share.turn, s.hub.reading} {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-s.hub.closing.Done():
+			return nil, false, ErrClosing
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()

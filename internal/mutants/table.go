@@ -837,6 +837,8 @@ var mutants = []mutant{
 		{"push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
 	{"a page of events without entries loads each alone", "events.TestCatchUpOfADeletedConvo", []edit{
 		{"events.catchUp.page", `e.Message() == nil {`, `e.Message() == nil && false {`}}},
+	{"one account's subscriptions take all places for readers", "events.TestCatchUpsOfOneAccountTakeTurns", []edit{
+		{"events.Subscription.read", `{s.share.turn, s.hub.reading}`, `{s.hub.reading}`}}},
 	{"a browser that hangs up ends an action", "admin.TestHangUpEndsNoAction", []edit{
 		{"admin.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
 	{"a full disk is a damaged tree", "transparency.TestKeepFailsWithTheDatabase", []edit{
