@@ -44,27 +44,32 @@ func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *At
 	if closed {
 		return nil, false, messages.ErrConvoClosed
 	}
-	tag, err := tx.Exec(ctx, `
-		INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size) VALUES ($1, $2, $3, $4, $5, $6)
-		ON CONFLICT (convo_id, sha256) WHERE state IN ('uploading', 'checking', 'complete') DO NOTHING`,
-		a.ID, a.ConvoID, a.Sender, a.Size, a.SHA256[:], a.PartSize)
-	if err != nil {
-		return nil, false, fmt.Errorf("announce: %w", err)
+	for {
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size) VALUES ($1, $2, $3, $4, $5, $6)
+			ON CONFLICT (convo_id, sha256) WHERE state IN ('uploading', 'checking', 'complete') DO NOTHING`,
+			a.ID, a.ConvoID, a.Sender, a.Size, a.SHA256[:], a.PartSize)
+		if err != nil {
+			return nil, false, fmt.Errorf("announce: %w", err)
+		}
+		if tag.RowsAffected() == 1 {
+			return a, true, nil
+		}
+		first, err := same(ctx, tx, in)
+		if !errors.Is(err, pgx.ErrNoRows) { // else it was deleted in this moment
+			return first, false, err
+		}
 	}
-	if tag.RowsAffected() == 1 {
-		return a, true, nil
-	}
-	a, err = same(ctx, tx, in)
-	return a, false, err
 }
 
-// same finds the attachment with the announced content.
+// same finds the attachment with the announced content, and keeps it from being deleted. Error besides
+// others: pgx.ErrNoRows.
 func same(ctx context.Context, tx pgx.Tx, in Announcement) (*Attachment, error) {
 	var id uuid.UUID
 	err := tx.QueryRow(ctx, `
-		SELECT id FROM attachments WHERE convo_id = $1 AND sha256 = $2 AND state IN ('uploading', 'checking', 'complete')`,
+		SELECT id FROM attachments WHERE convo_id = $1 AND sha256 = $2 AND state IN ('uploading', 'checking', 'complete') FOR SHARE`,
 		in.Window.ConvoID, in.SHA256[:]).Scan(&id)
-	if err != nil { // pgx.ErrNoRows too: it was deleted in this moment, and a repetition makes a new one
+	if err != nil {
 		return nil, fmt.Errorf("find the same content: %w", err)
 	}
 	a, err := find(ctx, tx, in.Window, id)

@@ -36,12 +36,13 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 	// The blocks of one person are counted one after the other.
 	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('mlsd.blocks ' || $1, 0))`, did)
 	batch.Queue(lockInviter, blocked)
+	// A block that is there is locked, so that nobody ends it before this transaction does.
 	batch.Queue(`
-		INSERT INTO blocks (did, blocked_did, created_at) VALUES ($1, $2, date_trunc('milliseconds', clock_timestamp()))
-		ON CONFLICT DO NOTHING`, did, blocked)
-	batch.Queue(`
-		SELECT created_at, (SELECT count(*) FROM blocks WHERE did = $1 AND blocked_did <> $2)
-		FROM blocks WHERE did = $1 AND blocked_did = $2`, did, blocked).
+		WITH block AS (
+			INSERT INTO blocks (did, blocked_did, created_at) VALUES ($1, $2, date_trunc('milliseconds', clock_timestamp()))
+			ON CONFLICT (did, blocked_did) DO UPDATE SET did = excluded.did RETURNING created_at
+		)
+		SELECT created_at, (SELECT count(*) FROM blocks WHERE did = $1 AND blocked_did <> $2) FROM block`, did, blocked).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&at, &others) })
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return at, fmt.Errorf("block: %w", err)

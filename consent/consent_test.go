@@ -2,8 +2,10 @@ package consent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -184,5 +186,38 @@ func BenchmarkRefusal(b *testing.B) {
 	}
 	for _, did := range names {
 		b.ReportMetric(float64(took[did].Microseconds())/float64(n), strings.TrimPrefix(did.String(), "did:plc:")+"-µs")
+	}
+}
+
+// A block that is repeated in the moment in which it ends is there when its answer says so. It was
+// answered with InternalServerError.
+func TestBlockWhileItEnds(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	const alice, bob = "did:plc:alice", "did:plc:bob"
+	block := func() error {
+		return pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+			_, err := consent.Block(t.Context(), tx, alice, bob)
+			return err
+		})
+	}
+	if err := block(); err != nil {
+		t.Fatal(err)
+	}
+	waiting, release := pgtest.HoldInserts(t, db, "blocks")
+	repeated, ended := make(chan error, 1), make(chan error, 1)
+	go func() { repeated <- block() }()
+	for waiting() < 1 {
+		runtime.Gosched()
+	}
+	go func() {
+		ended <- pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error { return consent.Unblock(t.Context(), tx, alice, bob) })
+	}()
+	for waiting() < 2 && len(ended) == 0 {
+		runtime.Gosched()
+	}
+	release()
+	if err := errors.Join(<-repeated, <-ended); err != nil {
+		t.Error(err)
 	}
 }

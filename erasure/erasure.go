@@ -71,21 +71,26 @@ func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedB
 	if err := s.accounts.Lock(ctx, tx); err != nil {
 		return id, false, err
 	}
-	tag, err := tx.Exec(ctx, `
-		INSERT INTO erasures (id, did, salt, requested_by, reason, not_before, begun_at)
-		VALUES ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval, clock_timestamp())
-		ON CONFLICT (did) WHERE state = 'running' DO NOTHING`, fresh, did, tombstone.NewSalt(), requestedBy, reason, s.settle)
-	if err != nil {
-		return id, false, fmt.Errorf("begin an erasure: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
-		err := tx.QueryRow(ctx, `SELECT id FROM erasures WHERE did = $1 AND state = 'running'`, did).Scan(&id)
-		if err != nil { // it has ended between the two statements
-			return id, false, fmt.Errorf("look for the erasure that is running: %w", err)
+	for {
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO erasures (id, did, salt, requested_by, reason, not_before, begun_at)
+			VALUES ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval, clock_timestamp())
+			ON CONFLICT (did) WHERE state = 'running' DO NOTHING`, fresh, did, tombstone.NewSalt(), requestedBy, reason, s.settle)
+		if err != nil {
+			return id, false, fmt.Errorf("begin an erasure: %w", err)
 		}
-		return id, false, nil
+		if tag.RowsAffected() == 1 {
+			return fresh, true, s.accounts.BeginErasure(ctx, tx, did)
+		}
+		err = tx.QueryRow(ctx, `SELECT id FROM erasures WHERE did = $1 AND state = 'running'`, did).Scan(&id)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows): // it has ended between the two statements
+		case err != nil:
+			return id, false, fmt.Errorf("look for the erasure that is running: %w", err)
+		default:
+			return id, false, nil
+		}
 	}
-	return fresh, true, s.accounts.BeginErasure(ctx, tx, did)
 }
 
 // Get returns a job. Error: ErrNotFound.

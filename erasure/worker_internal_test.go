@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"testing"
 	"time"
 
@@ -112,5 +113,34 @@ func TestSweepsBesideALongJob(t *testing.T) {
 	var left int
 	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM erasure_confirmations`).Scan(&left); err != nil || left != 1 {
 		t.Errorf("%d confirmations are left, %v", left, err)
+	}
+}
+
+// An erasure that is asked for in the moment in which the one before ends begins anew.
+func TestBegunWhileOneEnds(t *testing.T) {
+	t.Parallel()
+	w, db, first := newJob(t, nil)
+	waiting, release := pgtest.HoldInserts(t, db, "erasures")
+	again := make(chan uuid.UUID)
+	go func() {
+		var id uuid.UUID
+		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
+			id, _, err = w.cfg.Jobs.Begin(t.Context(), tx, alice, ByAccount, "")
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		again <- id
+	}()
+	for waiting() < 1 {
+		runtime.Gosched()
+	}
+	if _, err := db.Exec(t.Context(), `DELETE FROM erasures`); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if id := <-again; id == first {
+		t.Error("the erasure is the one that has ended")
 	}
 }

@@ -839,6 +839,12 @@ var mutants = []mutant{
 		{"events.catchUp.page", `e.Message() == nil {`, `e.Message() == nil && false {`}}},
 	{"one account's subscriptions take all places for readers", "events.TestCatchUpsOfOneAccountTakeTurns", []edit{
 		{"events.Subscription.read", `{s.share.turn, s.hub.reading}`, `{s.hub.reading}`}}},
+	{"a block that ends at once is not found", "consent.TestBlockWhileItEnds", []edit{
+		{"consent.Block", `DO UPDATE SET did = excluded.did RETURNING`, `DO UPDATE SET did = excluded.did WHERE false RETURNING`}}},
+	{"a content that is deleted at once is not found", "attachments.TestAnnouncedWhileItIsDeleted", []edit{
+		{"attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
+	{"an erasure that ends at once is not found", "erasure.TestBegunWhileOneEnds", []edit{
+		{"erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
 	{"a browser that hangs up ends an action", "admin.TestHangUpEndsNoAction", []edit{
 		{"admin.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
 	{"a full disk is a damaged tree", "transparency.TestKeepFailsWithTheDatabase", []edit{

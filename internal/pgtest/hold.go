@@ -1,0 +1,48 @@
+package pgtest
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// HoldInserts makes each statement that inserts into a table wait at its end, until release is
+// called: also one that has found its row there and inserts none. waiting returns how many statements
+// of the database wait for a lock.
+func HoldInserts(t testing.TB, db *pgxpool.Pool, table string) (waiting func() int, release func()) {
+	t.Helper()
+	const key = "4711"
+	held, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := pgx.Identifier{table}.Sanitize()
+	for _, sql := range []string{
+		`CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN PERFORM pg_advisory_xact_lock_shared(` + key + `); RETURN NULL; END $$`,
+		`CREATE TRIGGER wait_for_test AFTER INSERT ON ` + name + ` FOR EACH STATEMENT EXECUTE FUNCTION wait_for_test()`,
+		`SELECT pg_advisory_lock(` + key + `)`,
+	} {
+		if _, err := held.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(held.Release)
+	waiting = func() (n int) {
+		t.Helper()
+		err := held.QueryRow(t.Context(), `
+			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	release = func() {
+		t.Helper()
+		if _, err := held.Exec(t.Context(), `SELECT pg_advisory_unlock(`+key+`)`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return waiting, release
+}
