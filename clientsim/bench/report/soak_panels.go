@@ -136,6 +136,10 @@ var smallFrame = frame{left: 58, right: smallWidth - 10, top: 46, bottom: smallH
 func (p picture) draw(x scale, along []tick) *drawing {
 	d := &drawing{width: smallWidth, height: smallHeight}
 	f := smallFrame
+	keys := legendPlaces(p.names)
+	if len(keys) > 0 {
+		f.top += keys[len(keys)-1].y
+	}
 	least, greatest := math.Inf(1), 0.0
 	for _, curve := range p.curves {
 		for _, at := range curve {
@@ -159,7 +163,6 @@ func (p picture) draw(x scale, along []tick) *drawing {
 	d.across(f, y, ticks)
 	d.upwards(f, x, along)
 	d.text("label", "start", 0, 14, p.title)
-	at := 0.0
 	for i, name := range p.names {
 		class := fmt.Sprintf("s%d", i%series)
 		placed := make([]point, len(p.curves[i]))
@@ -167,11 +170,28 @@ func (p picture) draw(x scale, along []tick) *drawing {
 			placed[j] = point{x.at(v.x), y.at(v.y)}
 		}
 		d.path("curve "+class, placed, name)
-		d.line("curve "+class, at, 32, at+16, 32)
-		d.text("tick", "start", at+21, 36, name)
-		at += 21 + 12 + 6.8*float64(utf8.RuneCountInString(name))
+		at := keys[i]
+		d.line("curve "+class, at.x, at.y+32, at.x+16, at.y+32)
+		d.text("tick", "start", at.x+21, at.y+36, name)
 	}
 	return d
+}
+
+// legendPlaces is where the names of curves stand, from the first one's place, in as many rows as they
+// need.
+func legendPlaces(names []string) []point {
+	const row = 16
+	places := make([]point, len(names))
+	var at point
+	for i, name := range names {
+		width := 21 + 12 + 6.8*float64(utf8.RuneCountInString(name))
+		if at.x > 0 && at.x+width > smallWidth {
+			at = point{0, at.y + row}
+		}
+		places[i] = at
+		at.x += width
+	}
+	return places
 }
 
 // across draws the ticks of the vertical axis, which needs no name: the title has the unit.

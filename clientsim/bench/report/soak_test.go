@@ -184,3 +184,20 @@ func TestThinned(t *testing.T) {
 		}
 	}
 }
+
+// The names of curves stay within their picture, in as many rows as they need.
+func TestLegendWraps(t *testing.T) {
+	names := []string{"p50, 1 sequencer", "p50, 4 sequencers", "p99, 1 sequencer", "p99, 4 sequencers"}
+	places := legendPlaces(names)
+	for i, at := range places {
+		if end := at.x + 21 + 6.8*float64(len(names[i])); end > smallWidth {
+			t.Errorf("%q ends at %v", names[i], end)
+		}
+	}
+	if places[0] != (point{}) || places[2].y != 0 || places[3].x != 0 || places[3].y == 0 {
+		t.Errorf("places: %v", places)
+	}
+	if one := legendPlaces(names[:1]); len(one) != 1 || one[0] != (point{}) {
+		t.Errorf("a single name: %v", one)
+	}
+}
