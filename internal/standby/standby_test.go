@@ -334,7 +334,11 @@ func TestStandbyHangs(t *testing.T) {
 			begun = time.Now()
 			relay.hang()
 		}
-		return db.Ping(ctx)
+		err := db.Ping(ctx)
+		if onStandby && !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("the read ended with %v, want its context to end with the session: %v", err, ctx.Err())
+		}
+		return err
 	})
 	t.Logf("a read of a standby that hangs was repeated after %v", time.Since(begun))
 	if err != nil || runs != 2 {
