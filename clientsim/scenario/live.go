@@ -70,7 +70,10 @@ type liveRun struct {
 	sends, changes atomic.Int64
 	longestSend    atomic.Int64 // ns, retries included
 	catchUps       atomic.Int64 // events that came late, after a reconnect
-	latencies      latencies
+	// start is when the writers began, in ns. The events before it made the convos, all at once: their
+	// latencies do not count.
+	start     atomic.Int64
+	latencies latencies
 	// last is when the newest event came to any subscriber, and gap the longest time between two
 	// events, in ns.
 	last, gap atomic.Int64
@@ -110,6 +113,7 @@ func (b *liveRun) play(ctx context.Context) error {
 		return err
 	}
 	start := time.Now()
+	b.start.Store(start.UnixNano())
 	writing, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
 	b.stopWriting = cancel
@@ -240,7 +244,9 @@ func (b *liveRun) measure(h *xrpc.Event, at time.Time, live bool) {
 		b.catchUps.Add(1)
 		return
 	}
-	b.latencies.add(at.Sub(h.At))
+	if start := b.start.Load(); start != 0 && h.At.UnixNano() >= start {
+		b.latencies.add(at.Sub(h.At))
+	}
 	if done := b.done.Load(); done != 0 && h.At.UnixNano() > done && b.done.CompareAndSwap(done, 0) {
 		b.after <- at.Sub(time.Unix(0, b.began.Load()))
 	}
