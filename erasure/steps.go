@@ -3,7 +3,6 @@ package erasure
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -15,7 +14,6 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
-	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
@@ -30,11 +28,12 @@ import (
 	"mlsd/welcome"
 )
 
-// step is a part of a job. run carries out one batch, and reports whether it was the last one. It
-// keeps its place in position. Repeating a batch that is done does no harm.
+// step is a part of a job: run, or a scan. run carries out one batch, and reports whether it was the
+// last one. It keeps its place in position. Repeating a batch that is done does no harm.
 type step struct {
 	name string
 	run  func(ctx context.Context, j *job) (done bool, err error)
+	scan *scan
 }
 
 // steps returns the steps in their order.
@@ -42,49 +41,51 @@ type step struct {
 // First the person leaves its convos, and members who are connected learn who it was. Then what is
 // its own goes. Then its name goes out of what belongs to others: the events before the rosters,
 // because the rosters say in which convos it was. At the end a search reads every table.
-func steps() []step {
+//
+// A version before has other names for the scans, because it cannot read their positions: a job that
+// it finds in one begins anew there.
+func steps(cfg Config) []step {
 	return []step{
-		{"forget key", forgetKey},
-		{"sessions", rows("subscription_tickets", func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
+		{name: "forget key", run: forgetKey},
+		{name: "sessions", run: rows("subscription_tickets", func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
 			return events.EraseSessions(ctx, tx, p)
 		})},
-		{"direct sessions", rows("sessions", sessions.Erase)},
-		{"confirmations", rows("erasure_confirmations", eraseConfirmations)},
-		{"leave", leave},
-		{"KeyPackages", rows("key_packages", keypackages.Erase)},
-		{"push", rows("push_jobs", push.Erase)},
-		{"blocks", rows("blocks", consent.Erase)},
-		{"reports", rows("abuse_reports", reports.Erase)},
-		{"attachments", rows("attachments", attachments.Erase)},
-		{"log", eachConvo(eraseLog)},
-		{"records", rows("idempotency_keys", idem.Erase)},
-		{"claims", scan("key_packages", keypackages.EraseClaims)},
-		{"answers", scan("idempotency_keys", idem.EraseAnswers)},
-		{"rest", rest},
-		{"events", eraseEvents},
-		{"rosters", eachConvo(eraseRoster)},
-		{"audit log", scan("audit_log", idem.EraseAudit)},
-		{"usage", func(ctx context.Context, j *job) (bool, error) {
+		{name: "direct sessions", run: rows("sessions", sessions.Erase)},
+		{name: "confirmations", run: rows("erasure_confirmations", eraseConfirmations)},
+		{name: "leave", run: leave},
+		{name: "KeyPackages", run: rows("key_packages", keypackages.Erase)},
+		{name: "push", run: rows("push_jobs", push.Erase)},
+		{name: "blocks", run: rows("blocks", consent.Erase)},
+		{name: "reports", run: rows("abuse_reports", reports.Erase)},
+		{name: "attachments", run: rows("attachments", attachments.Erase)},
+		{name: "log", run: eachConvo(eraseLog)},
+		{name: "records", run: rows("idempotency_keys", idem.Erase)},
+		{name: "claims", run: rows("key_packages", keypackages.EraseClaims)},
+		{name: "others' answers", scan: &scan{"idempotency_keys", idem.EraseAnswers}},
+		{name: "rest", run: rest},
+		{name: "outbox", run: awaitStream},
+		{name: "stream", scan: &scan{"events", events.Erase}},
+		{name: "rosters", run: eachConvo(eraseRoster)},
+		{name: "audit", scan: &scan{"audit_log", idem.EraseAudit}},
+		{name: "usage", run: func(ctx context.Context, j *job) (bool, error) {
 			n, err := usage.Erase(ctx, j.tx, j.person)
 			j.add("caller_counts", n)
 			return true, err
 		}},
-		{"quotas", func(ctx context.Context, j *job) (bool, error) {
+		{name: "quotas", run: func(ctx context.Context, j *job) (bool, error) {
 			n, err := quota.Erase(ctx, j.tx, j.person)
 			j.add("quota_counts", n)
 			return true, err
 		}},
-		{"requests", scan("requests", requests.Erase)},
-		{"actions", func(ctx context.Context, j *job) (bool, error) {
-			return scan("admin_actions", j.w.cfg.EraseActions)(ctx, j)
-		}},
-		{"key", func(ctx context.Context, j *job) (bool, error) {
+		{name: "recorded requests", scan: &scan{"requests", requests.Erase}},
+		{name: "operators' actions", scan: &scan{"admin_actions", cfg.EraseActions}},
+		{name: "key", run: func(ctx context.Context, j *job) (bool, error) {
 			n, err := serviceauth.Erase(ctx, j.tx, j.person)
 			j.add("identity_keys", n)
 			return true, err
 		}},
-		{"search", search},
-		{"end", func(ctx context.Context, j *job) (bool, error) {
+		{name: "search", scan: &scan{}},
+		{name: "end", run: func(ctx context.Context, j *job) (bool, error) {
 			return true, j.w.cfg.Accounts.EndErasure(ctx, j.tx, j.person)
 		}},
 	}
@@ -97,38 +98,6 @@ func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.P
 		j.add(table, n)
 		return n == 0, err
 	}
-}
-
-// scan makes a step that reads a table from its beginning to its end.
-func scan(
-	table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error),
-) func(context.Context, *job) (bool, error) {
-	return func(ctx context.Context, j *job) (bool, error) {
-		from, err := j.place()
-		if err != nil {
-			return false, err
-		}
-		blocks, next, err := pgpool.NextBlocks(ctx, j.tx, table, from, batchBlocks)
-		if err != nil {
-			return false, err
-		}
-		n, err := erase(ctx, j.tx, j.person, blocks)
-		j.add(table, n)
-		j.position = strconv.FormatInt(next, 10)
-		return next == 0, err
-	}
-}
-
-// place is the position as a number.
-func (j *job) place() (int64, error) {
-	if j.position == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(j.position, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read the position: %w", err)
-	}
-	return n, nil
 }
 
 // eachConvo makes a step that calls erase for every convo of which the person is or was a member,
@@ -200,26 +169,13 @@ func rest(_ context.Context, j *job) (bool, error) {
 // sequencerDelay is how long the events of the outbox take into the stream, at most as a rule.
 const sequencerDelay = 500 * time.Millisecond
 
-// eraseEvents takes the person's name from the stream, once no event that has it waits in the outbox.
-func eraseEvents(ctx context.Context, j *job) (bool, error) {
-	if j.position == "" {
-		waiting, err := events.Waiting(ctx, j.tx, j.person)
-		if err != nil {
-			return false, err
-		}
-		if waiting > 0 {
-			j.wait = sequencerDelay
-			return false, nil
-		}
+// awaitStream waits until no event that has the person's name is still to come into the stream.
+func awaitStream(ctx context.Context, j *job) (bool, error) {
+	waiting, err := events.Waiting(ctx, j.tx, j.person)
+	if waiting > 0 {
+		j.wait = sequencerDelay
 	}
-	from, err := j.place()
-	if err != nil {
-		return false, err
-	}
-	next, n, done, err := events.Erase(ctx, j.tx, j.person, from, batchEvents)
-	j.add("events", n)
-	j.position = strconv.FormatInt(next, 10)
-	return done, err
+	return waiting == 0, err
 }
 
 // eraseRoster takes the person's name from a convo, its Welcomes and what waits for its pushes. The

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -29,8 +30,8 @@ const (
 	batchRows = 500
 	// batchBlocks bounds the part of a table that one batch reads, in blocks of 8 KiB.
 	batchBlocks = 2048
-	// batchEvents bounds the events that one batch reads.
-	batchEvents = 10_000
+	// togetherMost bounds the jobs that read together.
+	togetherMost = 100
 	// batchTimeout bounds one statement of a batch.
 	batchTimeout = time.Minute
 	// batchReserve is the time that a batch has until its round ends, at least: its other statements
@@ -74,8 +75,9 @@ type Config struct {
 
 // Worker carries jobs out. Any number of nodes can run one: they take turns, batch by batch.
 type Worker struct {
-	cfg   Config
-	steps []step
+	cfg    Config
+	steps  []step
+	blocks int64 // of a table that a batch reads
 }
 
 // NewWorker returns a worker.
@@ -92,7 +94,7 @@ func NewWorker(c Config) *Worker {
 	if c.KeyRest == 0 {
 		c.KeyRest = keyRest
 	}
-	return &Worker{cfg: c, steps: steps()}
+	return &Worker{cfg: c, steps: steps(c), blocks: batchBlocks}
 }
 
 // RunOnce sweeps, begins the erasures of deleted accounts that are due, and carries out every batch
@@ -157,6 +159,7 @@ type job struct {
 	remains  map[string]int64
 	wait     time.Duration // until the next batch
 	finished bool
+	with     []*job // read the same part of a table in this batch
 }
 
 // add counts rows of a table.
@@ -166,23 +169,15 @@ func (j *job) add(table string, n int64) {
 	}
 }
 
-// batch carries out one batch of one job. worked is false if no job can go on now. A job whose batch
-// fails waits (postpone), so that it does not keep others from going on.
+// batch carries out one batch of one job, and of those that read with it. worked is false if no job
+// can go on now. If jobs together fail, each goes on alone: a job whose own batch fails waits
+// (postpone), and does not keep others from going on.
 func (w *Worker) batch(ctx context.Context) (worked bool, err error) {
-	var j *job
-	err = pgx.BeginFunc(ctx, w.cfg.DB, func(tx pgx.Tx) error {
-		var err error
-		if j, err = w.take(ctx, tx); err != nil || j == nil {
-			return err
-		}
-		if err := j.run(ctx); err != nil {
-			return err
-		}
-		if err := j.save(ctx); err != nil {
-			return err
-		}
-		return w.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSID)
-	})
+	j, err := w.try(ctx, togetherMost)
+	if err != nil && j != nil && len(j.with) > 0 {
+		w.cfg.Log.WarnContext(ctx, "erasures could not read together", "jobs", len(j.with)+1, "step", j.step, "error", err)
+		j, err = w.try(ctx, 1)
+	}
 	if j == nil {
 		return false, err
 	}
@@ -195,6 +190,26 @@ func (w *Worker) batch(ctx context.Context) (worked bool, err error) {
 		w.cfg.Log.InfoContext(ctx, "an account has been erased", "erasure", j.id, "counts", j.counts, "remains", j.remains)
 	}
 	return true, w.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSID)
+}
+
+// try carries out one batch, of up to most jobs. It returns the job whose turn it was, or nil.
+func (w *Worker) try(ctx context.Context, most int) (j *job, err error) {
+	err = pgx.BeginFunc(ctx, w.cfg.DB, func(tx pgx.Tx) error {
+		var err error
+		if j, err = w.take(ctx, tx); err != nil || j == nil {
+			return err
+		}
+		if err := j.run(ctx, most); err != nil {
+			return err
+		}
+		for _, each := range j.together() {
+			if err := each.save(ctx); err != nil {
+				return err
+			}
+		}
+		return w.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSID)
+	})
+	return j, err
 }
 
 // take locks the job whose next batch has waited longest. It returns nil if there is none, or another
@@ -220,28 +235,38 @@ func (w *Worker) take(ctx context.Context, tx pgx.Tx) (*job, error) {
 	return j, nil
 }
 
-// run carries out a batch of the job's step, and moves the job on if the step is done. A job that
-// stands in a step that this version does not know begins anew.
-func (j *job) run(ctx context.Context) error {
-	at := 0
-	for i, s := range j.w.steps {
-		if s.name == j.step {
-			at = i
-		}
+// run carries out a batch of the job's step, of up to most jobs, and moves on those that have done the
+// step. A job that stands in a step that this version does not know begins anew.
+func (j *job) run(ctx context.Context, most int) error {
+	s := j.w.steps[j.at()]
+	j.step = s.name
+	if s.scan != nil {
+		return s.scan.batch(ctx, j, most)
 	}
-	j.step = j.w.steps[at].name
-	done, err := j.w.steps[at].run(ctx, j)
-	if err != nil || !done {
-		return err
+	done, err := s.run(ctx, j)
+	if done && err == nil {
+		j.next()
 	}
-	j.position = ""
-	if at+1 == len(j.w.steps) {
-		j.finished = true
-		return nil
-	}
-	j.step = j.w.steps[at+1].name
-	return nil
+	return err
 }
+
+// at returns the number of the job's step.
+func (j *job) at() int {
+	return max(0, slices.IndexFunc(j.w.steps, func(s step) bool { return s.name == j.step }))
+}
+
+// next moves the job to the next step.
+func (j *job) next() {
+	j.position = ""
+	if next := j.at() + 1; next < len(j.w.steps) {
+		j.step = j.w.steps[next].name
+		return
+	}
+	j.finished = true
+}
+
+// together returns the jobs of the batch.
+func (j *job) together() []*job { return append(j.with, j) }
 
 // save stores how far the job has come.
 func (j *job) save(ctx context.Context) error {

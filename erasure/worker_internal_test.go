@@ -24,7 +24,7 @@ func newJob(t *testing.T, run func(context.Context, *job) (bool, error)) (*Worke
 	db, store := pgtest.Database(t), accounts.NewStore(0)
 	jobs := &Store{accounts: store}
 	w := NewWorker(Config{DB: db, Log: slog.New(slog.DiscardHandler), Jobs: jobs, Accounts: store})
-	w.steps = []step{{"the step", run}}
+	w.steps = []step{{name: "the step", run: run}}
 	var id uuid.UUID
 	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
 		id, _, err = jobs.Begin(t.Context(), tx, alice, ByAccount, "")

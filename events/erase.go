@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
 
@@ -37,23 +38,15 @@ func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err e
 	return n, nil
 }
 
-// Erase puts the tombstone of a person into the events of a part of the stream: those after the place
-// from. It returns the place where the next part begins; done says that there is none. Of events for
-// the person alone, the names of its devices go too.
-func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, from int64, length int64) (next, n int64, done bool, err error) {
-	var head int64
-	err = tx.QueryRow(ctx, `
-		SELECT greatest($1, (SELECT min(first_seq) - 1 FROM event_days)), (SELECT head FROM stream)`, from).Scan(&from, &head)
-	if err != nil {
-		return 0, 0, false, fmt.Errorf("read the length of the stream: %w", err)
-	}
-	next = min(from+length, head)
+// Erase puts the tombstone of a person into a part of the stream: blocks of one of the partitions of
+// events, whose name is data here. Of events for the person alone, the names of its devices go too.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT stream_seq, day, coalesce(convo_id, '00000000-0000-0000-0000-000000000000') FROM events
-		WHERE stream_seq > $1 AND stream_seq <= $2 AND (did = $3 OR strpos(detail::text, $3) > 0 AND detail::text ~ $4)
-		ORDER BY stream_seq`, from, next, p.DID.String(), p.Pattern())
+		SELECT stream_seq, day, coalesce(convo_id, '00000000-0000-0000-0000-000000000000') FROM `+pgx.Identifier{b.Table}.Sanitize()+`
+		WHERE ctid >= $1::tid AND ctid < $2::tid AND (did = $3 OR strpos(detail::text, $3) > 0 AND detail::text ~ $4)
+		ORDER BY stream_seq`, b.From, b.To, p.DID.String(), p.Pattern())
 	if err != nil {
-		return 0, 0, false, fmt.Errorf("look for events: %w", err)
+		return 0, fmt.Errorf("look for events: %w", err)
 	}
 	var seqs []int64
 	var days []time.Time
@@ -70,7 +63,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, from int64, lengt
 		return nil
 	})
 	if err != nil {
-		return 0, 0, false, fmt.Errorf("look for events: %w", err)
+		return 0, fmt.Errorf("look for events: %w", err)
 	}
 	tag, err := tx.Exec(ctx, `
 		UPDATE events e
@@ -81,7 +74,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, from int64, lengt
 		FROM unnest($1::bigint[], $2::date[], $3::text[]) AS u (stream_seq, day, stone)
 		WHERE e.stream_seq = u.stream_seq AND e.day = u.day`, seqs, days, stones, p.DID.String(), p.Pattern())
 	if err != nil {
-		return 0, 0, false, fmt.Errorf("erase a name from events: %w", err)
+		return 0, fmt.Errorf("erase a name from events: %w", err)
 	}
-	return next, tag.RowsAffected(), next == head, nil
+	return tag.RowsAffected(), nil
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
 
@@ -41,12 +40,13 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 	return n, nil
 }
 
-// EraseClaims puts the tombstone of a person into the KeyPackages of others that it has claimed, in a
-// part of the table.
-func EraseClaims(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
+// EraseClaims puts the tombstone of a person into up to limit KeyPackages of others that it has
+// claimed.
+func EraseClaims(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
-		UPDATE key_packages SET claimed_by = $4
-		WHERE ctid >= $1::tid AND ctid < $2::tid AND claimed_by = $3`, b.From, b.To, p.DID.String(), p.Anywhere())
+		UPDATE key_packages SET claimed_by = $3
+		WHERE ctid = ANY(ARRAY(SELECT ctid FROM key_packages WHERE claimed_by = $1 LIMIT $2 FOR UPDATE))`,
+		p.DID.String(), limit, p.Anywhere())
 	if err != nil {
 		return 0, fmt.Errorf("erase a name from claims: %w", err)
 	}

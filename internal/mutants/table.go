@@ -1020,7 +1020,7 @@ var mutants = []mutant{
 		{"erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`}}},
 	{"an erasure leaves records", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`},
-		{"erasure.steps", `{"records", rows("idempotency_keys", idem.Erase)},`, ``}}},
+		{"erasure.steps", `{name: "records", run: rows("idempotency_keys", idem.Erase)},`, ``}}},
 	{"erased memberships can be linked", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"internal/tombstone.Person.In", `p.of(convo[:])`, `p.of(convo[:0])`}}},
 	{"erasure is a way around a block", "accounts.TestBlockOutlivesErasure", []edit{
@@ -1034,6 +1034,16 @@ var mutants = []mutant{
 		{"erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
 	{"an erasure that fails again and again comes soon", "erasure.TestPauseAfterAFailure", []edit{
 		{"erasure.Worker.postpone", `least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))`, `least($3::interval, $2::interval)`}}},
+	{"each erasure reads a table alone", "erasure.TestErasuresReadTogether", []edit{
+		{"erasure.Worker.batch", `w.try(ctx, togetherMost)`, `w.try(ctx, 1)`}}},
+	{"an erasure that joins others ends with them", "erasure.TestErasuresReadTogether", []edit{
+		{"erasure.lap.move", `l.again || l.joined == place{}`, `true`}}},
+	{"an erasure that joins others begins anew", "erasure.TestErasuresReadTogether", []edit{
+		{"erasure.scan.gather", `begin(parsePlace(at))`, `begin(place{})`}}},
+	{"an erasure that fails stops those that read with it", "erasure.TestOneOfManyErasuresFails", []edit{
+		{"erasure.Worker.batch", `len(j.with) > 0`, `len(j.with) > 0 && false`}}},
+	{"a search takes a longer DID for the person's", "erasure.TestNamed", []edit{
+		{"erasure.named", `'^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]'`, `'^[a-zA-Z0-9_:-]*[a-zA-Z0-9_:-]'`}}},
 	{"a confirmation token is good for any account", "TestConfirmationTokens", []edit{
 		{"erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
 	{"a confirmation token is good for ever", "TestConfirmationTokens", []edit{

@@ -11,7 +11,7 @@ import (
 // WHERE ctid >= $1::tid AND ctid < $2::tid.
 //
 // A row that another transaction writes meanwhile can be missed, or met twice.
-type Blocks struct{ From, To string }
+type Blocks struct{ Table, From, To string }
 
 // NextBlocks returns the n blocks of a table that begin with the block from, and where the next ones
 // begin: 0 if the table has no more.
@@ -24,5 +24,5 @@ func NextBlocks(ctx context.Context, tx pgx.Tx, table string, from, n int64) (b 
 	if next = from + n; next >= size {
 		next = 0
 	}
-	return Blocks{From: fmt.Sprintf("(%d,0)", from), To: fmt.Sprintf("(%d,0)", from+n)}, next, nil
+	return Blocks{Table: table, From: fmt.Sprintf("(%d,0)", from), To: fmt.Sprintf("(%d,0)", from+n)}, next, nil
 }
