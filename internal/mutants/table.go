@@ -1165,7 +1165,7 @@ var mutants = []mutant{
 	{"a circle of inviters has a voice", "disputes.TestCountVoices", []edit{
 		{"disputes.speakers.voiceOf", `s.found[did] = ""`, `s.found[did] = did`},
 	}},
-	{"a single voice makes a dispute", "TestDispute", []edit{
+	{"a single voice makes a dispute", "disputes.TestCountVoices", []edit{
 		{"disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
 	}},
 	{"a dispute lets ordinary commits through", "TestDispute", []edit{
