@@ -75,8 +75,8 @@ func (s *scan) move(j *job, next place) {
 	}
 }
 
-// gather locks the jobs that read with j, and lets those begin that have not: where others read, or at
-// the beginning. It returns where j is.
+// gather locks the jobs that read with j, and lets those begin that have not: where others read, or
+// at the beginning. It returns where j is.
 func (s *scan) gather(ctx context.Context, j *job, most int) (lap, error) {
 	l := parseLap(j.position)
 	if !l.begun {
@@ -137,7 +137,8 @@ type column struct {
 	Bytes       bool
 }
 
-// columns returns the columns that can hold a DID, in the order of tables. Partitions are tables here.
+// columns returns the columns that can hold a DID, in the order of tables. Partitions are tables
+// here.
 func (s *scan) columns(ctx context.Context, tx pgx.Tx) ([]column, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT c.relname, a.attname, a.atttypid = 'bytea'::regtype

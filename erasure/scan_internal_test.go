@@ -126,7 +126,8 @@ func TestErasuresReadTogether(t *testing.T) {
 	if err := s.w.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// One batch for each block, again one for each of the 15 that some had missed, and each joins with one of its own.
+	// One batch for each block, again one for each of the 15 that some had missed, and each joins with
+	// one of its own.
 	if most := blocks + 15 + people; s.batches > most {
 		t.Errorf("%d batches, want %d at most", s.batches, most)
 	}

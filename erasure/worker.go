@@ -235,8 +235,8 @@ func (w *Worker) take(ctx context.Context, tx pgx.Tx) (*job, error) {
 	return j, nil
 }
 
-// run carries out a batch of the job's step, of up to most jobs, and moves on those that have done the
-// step. A job that stands in a step that this version does not know begins anew.
+// run carries out a batch of the job's step, of up to most jobs, and moves on those that have done
+// the step. A job that stands in a step that this version does not know begins anew.
 func (j *job) run(ctx context.Context, most int) error {
 	s := j.w.steps[j.at()]
 	j.step = s.name
