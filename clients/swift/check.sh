@@ -5,7 +5,7 @@
 # see toolchain.sh. The first run makes the root and compiles everything: 5 minutes. Later runs
 # compile what has changed.
 #
-#   check.sh           what .ci/run runs
+#   check.sh           what .ci/nightly runs
 #   check.sh --long    the same with ten seeds for each test of faults, and 1,000 messages in all of them
 set -euo pipefail
 cd "$(dirname "$0")"
