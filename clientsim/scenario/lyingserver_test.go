@@ -288,6 +288,7 @@ func TestALyingServerIsCaught(t *testing.T) {
 	}
 	for _, tt := range lies {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			lied := to
 			tt.lyingServer.wire = to.Transport
 			lied.Transport = tt.lyingServer

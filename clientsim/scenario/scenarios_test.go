@@ -3,53 +3,27 @@ package scenario
 import (
 	"context"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/testbed/testbedtest"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/pgtest"
 )
 
-// bootServer builds mlsd and starts it for a whole test.
+// bootServer starts a mlsd for a whole test.
 func bootServer(t *testing.T) testbed.Target {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots a server")
 	}
-	home, err := os.MkdirTemp("", "clientsim-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// t.TempDir is inside a directory of mode 0700, and the database may run as another user.
-	if err := os.Chmod(home, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(home, "mlsd")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "mlsd/cmd/mlsd")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, output)
-	}
 	dir := testbedtest.Directory(t)
-	server := testbed.NewProc(binary, filepath.Join(home, "data"), dir.URL(), xrpc.DefaultServiceDID)
+	server := testbedtest.Server(t, dir, map[string]string{"MLSD_DATABASE_URL": pgtest.URL(t)})
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 128
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-		if err := os.RemoveAll(home); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := server.Start(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	return testbed.Target{Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir}
+	t.Cleanup(transport.CloseIdleConnections)
+	return testbed.Target{Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Dir: dir}
 }
 
 func playNamed(t *testing.T, name string, to testbed.Target, o testbed.Options) Result {
@@ -60,27 +34,6 @@ func playNamed(t *testing.T, name string, to testbed.Target, o testbed.Options) 
 	}
 	c := Config{Options: o}
 	return c.play(context.WithoutCancel(t.Context()), chosen[0], to, NewProgress(nil))
-}
-
-// TestScenarios plays every scenario, in small size, against a server of this source.
-func TestScenarios(t *testing.T) {
-	t.Parallel()
-	to := bootServer(t)
-	for _, s := range Scenarios() {
-		t.Run(s.Name, func(t *testing.T) {
-			result := playNamed(t, s.Name, to, testbed.Options{Seed: 1, Clients: 6, Messages: 40})
-			if result.Skipped != "" {
-				t.Skip(result.Skipped)
-			}
-			for i, v := range result.Violations {
-				if i == maxListed {
-					t.Errorf("and %d more", len(result.Violations)-i)
-					break
-				}
-				t.Error(v)
-			}
-		})
-	}
 }
 
 // Without agents, the scenario of other MLS libraries is skipped and says what it needs. A folder

@@ -129,7 +129,7 @@ func forTests() map[string][]string {
 		"internal/serviceauth/authtest": {"internal/serviceauth"},
 		"internal/standby/standbytest":  {"internal/pgpool", "internal/pgtest", "internal/standby"},
 		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
-		"clientsim/testbed/testbedtest": {"clientsim/testbed"},
+		"clientsim/testbed/testbedtest": {"clientsim/testbed", "clientsim/xrpc"},
 		"internal/lexgen/examples":      {"lexicons"},
 		"internal/mutants":              {},
 		"internal/guide":                {},

@@ -1,4 +1,4 @@
-// Package testbedtest has helpers for tests that need a PLC directory.
+// Package testbedtest has helpers for tests that need a PLC directory or a server.
 package testbedtest
 
 import (

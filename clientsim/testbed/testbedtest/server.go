@@ -1,0 +1,67 @@
+package testbedtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// BuildServer builds mlsd with testbed.BenchTag into dir, which has to be in the directory of temporary
+// files. The linked binary is kept beside dir for the other packages, because linking takes longer than
+// most tests.
+func BuildServer(ctx context.Context, dir string) (binary string, err error) {
+	kept := filepath.Join(os.TempDir(), "mlsd-testbed-"+strconv.Itoa(os.Geteuid()))
+	if err := os.Mkdir(kept, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	info, err := os.Lstat(kept)
+	if err != nil {
+		return "", err
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || ok && int(owner.Uid) != os.Geteuid() {
+		return "", fmt.Errorf("%s is not a directory of ours", kept)
+	}
+	lock, err := os.OpenFile(filepath.Join(kept, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", err
+	}
+	built, err := testbed.BuildServer(ctx, kept, testbed.BenchTag)
+	if err != nil {
+		return "", err
+	}
+	// The next build can be of another source. It replaces the file, and not what a link names.
+	binary = filepath.Join(dir, "mlsd")
+	return binary, os.Link(built, binary)
+}
+
+// Server starts a mlsd with these settings, which name its database, until the test ends.
+func Server(t *testing.T, dir *testbed.Directory, settings map[string]string) *testbed.Proc {
+	t.Helper()
+	home := t.TempDir()
+	binary, err := BuildServer(t.Context(), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testbed.NewProc(binary, filepath.Join(home, "data"), dir.URL(), xrpc.DefaultServiceDID)
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := server.Start(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
