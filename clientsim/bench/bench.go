@@ -33,7 +33,9 @@ type Config struct {
 	Turns    int           // how many turns each variant has
 	For      time.Duration // length of a turn
 	Warm     time.Duration // before each turn, not counted
-	Variants []string      // of batched, alone, ceiling; only some scenarios compare these
+	// WarmStart is the shortest Warm of a server that has just started with empty caches.
+	WarmStart time.Duration
+	Variants  []string // of batched, alone, ceiling; only some scenarios compare these
 	// Auth is how senders say who they are: service, session or both. Only the scenarios that compare
 	// ways to write messages know sessions. With both, each variant is measured with each.
 	Auth     []string
@@ -93,8 +95,8 @@ type Watch interface {
 // Default returns the default configuration.
 func Default() Config {
 	return Config{
-		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, Variants: []string{batched, alone, ceiling},
-		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
+		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, WarmStart: 2 * time.Second,
+		Variants: []string{batched, alone, ceiling}, Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
 		Shares: Shares{Database: 0.4, Node: 0.1, Load: 0.5}, Sequencers: []int{1}, Standby: []bool{false},
 		Idle: []int{0, 10_000, 25_000, 50_000},
 	}

@@ -2,16 +2,20 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/testbed/testbedtest"
+	"mlsd/internal/pgtest"
 )
 
 // server builds the server once for all tests.
@@ -38,20 +42,42 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// small returns a small configuration for tests.
+// useMemory puts the PostgreSQL servers that benchmarks start into memory, if there is enough. Each
+// begins with 1 GiB of WAL.
+func useMemory() {
+	const memory, least = "/dev/shm", 4 << 30
+	var fs syscall.Statfs_t
+	if _, err := testbed.StandbyPrograms(); err != nil {
+		return // one is downloaded, and not all systems execute what is there
+	}
+	if os.Getenv("TMPDIR") == "" && syscall.Statfs(memory, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= least {
+		server.err = errors.Join(server.err, os.Setenv("TMPDIR", memory))
+	}
+}
+
+// small returns a small configuration, with a database of the test's own.
 func small(t *testing.T, scenario string) Config {
+	c := smallest(t, scenario)
+	c.Database = pgtest.URL(t)
+	return c
+}
+
+// smallest returns a small configuration that starts a PostgreSQL of its own.
+func smallest(t *testing.T, scenario string) Config {
 	server.Do(func() {
 		if server.dir, server.err = os.MkdirTemp("", "mlsd-bench-test-"); server.err == nil {
-			server.binary, server.err = testbed.BuildServer(context.Background(), server.dir, testbed.BenchTag)
+			server.binary, server.err = testbedtest.BuildServer(context.Background(), server.dir)
 		}
+		useMemory()
 	})
 	if server.err != nil {
 		t.Fatal(server.err)
 	}
 	c := Default()
 	c.Binaries = []Binary{{Path: server.binary}}
-	c.Scenario, c.Seed, c.InFlight, c.Turns, c.Senders, c.Convos, c.Members = scenario, 1, 16, 1, 8, 10, 4
-	c.For, c.Warm, c.Joins, c.Subscribers, c.Rate = 500*time.Millisecond, 100*time.Millisecond, 20, 20, 0
+	c.Scenario, c.Seed, c.InFlight, c.Turns, c.Senders, c.Convos, c.Members = scenario, 1, 8, 1, 4, 4, 3
+	c.For, c.Warm, c.WarmStart = 500*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
+	c.Joins, c.Subscribers, c.Curve = 10, 8, "p256"
 	return c
 }
 
@@ -63,8 +89,8 @@ func TestFaults(t *testing.T) {
 		t.Skip("boots servers")
 	}
 	c := small(t, "send-hot")
-	c.Convos, c.Members, c.Servers, c.Variants = 1, 8, 2, []string{batched}
-	c.Faults, c.For, c.KillEvery = true, 3*time.Second, 1200*time.Millisecond
+	c.Convos, c.Members, c.Servers, c.Variants, c.Curve = 1, 8, 2, []string{batched}, "mixed"
+	c.Faults, c.For, c.KillEvery = true, 1500*time.Millisecond, 700*time.Millisecond
 	r, err := Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -84,13 +110,17 @@ func TestServersTakeTurns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots servers")
 	}
-	for scenario, want := range map[string]string{
-		"send-hot":      "old new old new",
-		"welcome-storm": "calm, old storm, old calm, new storm, new calm, old storm, old calm, new storm, new",
+	for scenario, want := range map[string]struct {
+		turns    int
+		variants string
+	}{
+		"send-hot":      {2, "old new old new"},
+		"welcome-storm": {1, "calm, old storm, old calm, new storm, new"},
 	} {
 		t.Run(scenario, func(t *testing.T) {
+			t.Parallel()
 			c := small(t, scenario)
-			c.Turns, c.Binaries = 2, []Binary{{Name: "old", Path: server.binary}, {Name: "new", Path: server.binary}}
+			c.Rate, c.Turns, c.Binaries = 100, want.turns, []Binary{{Name: "old", Path: server.binary}, {Name: "new", Path: server.binary}}
 			r, err := Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
@@ -107,8 +137,8 @@ func TestServersTakeTurns(t *testing.T) {
 					}
 				}
 			}
-			if got := strings.Join(variants, " "); got != want {
-				t.Errorf("variants %q, want %q", got, want)
+			if got := strings.Join(variants, " "); got != want.variants {
+				t.Errorf("variants %q, want %q", got, want.variants)
 			}
 		})
 	}
@@ -149,7 +179,9 @@ func TestScenarios(t *testing.T) {
 		"half":            {"maximum half", []string{"sendMessage"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := small(t, name)
+			c.Rate = 200
 			r, err := Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
@@ -173,7 +205,7 @@ func TestScenarios(t *testing.T) {
 					t.Errorf("%s: %+v", op, o)
 				}
 			}
-			if r.Database.Settings["fsync"] != "on" || r.Machine.Cores == 0 || r.Machine.Server == "" {
+			if r.Database.Settings["fsync"] == "" || r.Machine.Cores == 0 || r.Machine.Server == "" {
 				t.Errorf("%+v %+v", r.Database, r.Machine)
 			}
 		})
@@ -188,15 +220,18 @@ func TestScale(t *testing.T) {
 		t.Skip("boots servers")
 	}
 	skipWithoutShares(t)
-	c := small(t, "scale")
+	c := smallest(t, "scale")
 	c.Nodes, c.Members, c.Auth = []int{1, 2}, 2, []string{AuthSession}
-	c.Shares = Shares{Database: 0.4, Node: 0.3, Load: 0.2}
+	c.Shares = Shares{Database: 0.2, Node: 0.1, Load: 0.2}
 	r, err := Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !r.Verdict.Kept() || r.Verdict.Sent == 0 || r.Verdict.Stored != r.Verdict.Sent {
 		t.Errorf("%+v", r.Verdict)
+	}
+	if r.Database.Settings["fsync"] != "on" {
+		t.Errorf("the benchmark's own PostgreSQL has the settings %v", r.Database.Settings)
 	}
 	var variants []string
 	for _, run := range r.Runs {
@@ -232,9 +267,9 @@ func TestScaleIdle(t *testing.T) {
 		t.Skip("boots servers")
 	}
 	skipWithoutShares(t)
-	c := small(t, "scale-idle")
-	c.Nodes, c.Members, c.Auth, c.Idle, c.Rate = []int{2}, 2, []string{AuthSession}, []int{0, 20, 50}, 20
-	c.Shares = Shares{Database: 0.4, Node: 0.3, Load: 0.2}
+	c := smallest(t, "scale-idle")
+	c.Nodes, c.Members, c.Auth, c.Idle, c.Rate = []int{2}, 2, []string{AuthSession}, []int{0, 5, 10}, 20
+	c.Shares = Shares{Database: 0.2, Node: 0.1, Load: 0.2}
 	r, err := Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

@@ -137,7 +137,7 @@ func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
 		return nil, err
 	}
 	if changed {
-		s.warm = max(s.warm, warmAfterStart)
+		s.warm = max(s.warm, b.c.WarmStart)
 		for _, w := range b.workers {
 			w.close()
 		}
@@ -165,9 +165,6 @@ func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
 	}
 	return r, nil
 }
-
-// warmAfterStart is the shortest warm-up of a server that has just started with empty caches.
-const warmAfterStart = 2 * time.Second
 
 // probeFor is how long a variant runs at first, to see how fast it is.
 const probeFor = 500 * time.Millisecond

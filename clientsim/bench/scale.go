@@ -123,7 +123,7 @@ func (b *bench) arrangedTurns(ctx context.Context, s *convoSet, measure func(arr
 				return err
 			}
 			err = measure(a, phase{
-				turn: turn, convos: s, auth: b.c.Auth[0], inFlight: b.c.InFlight * a.nodes, warm: max(b.c.Warm, warmAfterStart),
+				turn: turn, convos: s, auth: b.c.Auth[0], inFlight: b.c.InFlight * a.nodes, warm: max(b.c.Warm, b.c.WarmStart),
 				limited: true, streams: listening, subscribers: len(b.senders),
 			})
 			if err == nil {

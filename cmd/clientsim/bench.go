@@ -88,7 +88,8 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	config := bench.Config{
 		Scenario: c.Args().First(), Seed: c.Uint64("seed"),
 		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"), Warm: c.Duration("warm-up"),
-		Variants: strings.Split(c.String("variants"), ","), Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"), LogHeads: c.Bool("log-heads"),
+		WarmStart: bench.Default().WarmStart,
+		Variants:  strings.Split(c.String("variants"), ","), Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"), LogHeads: c.Bool("log-heads"),
 		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Subscribers: c.Int("subscribers"),
 		Joins: c.Int("joins"), Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
 		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),
