@@ -508,6 +508,7 @@ func TestSweepOfACopiedDatabase(t *testing.T) {
 	const cluster, database, started, renewed = 0, 1, 2, 4
 	const service = 3
 	none, waits, refuses := "deletes", "waits", "refuses"
+	w := newWorld(t, inMemory, faulty)
 	for name, at := range map[string]struct {
 		field int
 		value string
@@ -527,8 +528,7 @@ func TestSweepOfACopiedDatabase(t *testing.T) {
 		"a claim that nobody can read, such as a page": {renewed, "<html>", 0, "fails"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, inMemory, faulty)
+			w := w.within(t)
 			alice := w.user()
 			alice.attach(alice.create(), 100).remove(alice, nil).ok()
 			prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")

@@ -82,10 +82,10 @@ func TestRequestUntilAccepted(t *testing.T) {
 		"addMembers":     func(u *user, c *convo) { u.add(c, u.w.user()) },
 		"nothing":        nil,
 	}
+	w := newWorld(t)
 	for name, accepts := range accepting {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+			w := w.within(t)
 			alice, bob := w.user(), w.user()
 			bob.target()
 			c := alice.create(bob)

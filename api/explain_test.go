@@ -60,6 +60,7 @@ func (w *world) why(a answer) string {
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	const another = " A retry must repeat its request; another request needs another key."
+	w := newWorld(t, recording, faulty)
 	for _, tc := range []struct {
 		name string
 		do   func(t *testing.T, w *world, alice, bob *user, c *convo) answer
@@ -159,8 +160,7 @@ func TestExplain(t *testing.T) {
 		}, "It succeeded. The key had been used before, and the lifetime of its record was over: so it ran as a new request."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, recording, faulty)
+			w := w.within(t)
 			alice, bob := w.user(), w.user()
 			c := alice.create(bob)
 			names := strings.NewReplacer(alice.did().String(), "ALICE", bob.did().String(), "BOB")

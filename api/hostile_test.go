@@ -34,10 +34,16 @@ type hostile struct {
 	query  string // the token of a query can be used again, which saves time
 }
 
-func newHostile(t *testing.T, method mlsapi.Method) *hostile {
+// newHostileWorld makes a world whose streams end before they begin.
+func newHostileWorld(t *testing.T) *world {
 	w := newWorld(t)
-	w.pretend().refuses = events.ErrFutureCursor // streams end before they begin
-	id := authtest.NewP256Identity(t)            // the faster signature
+	w.pretend().refuses = events.ErrFutureCursor
+	return w
+}
+
+func (w *world) hostile(t *testing.T, method mlsapi.Method) *hostile {
+	w = w.within(t)
+	id := authtest.NewP256Identity(t) // the faster signature
 	w.directory.Publish(id.DID, id.PublicKey(t))
 	by := &user{Identity: id, Device: mlstest.NewDevice(t, id.DID.String()), w: w}
 	return &hostile{t: t, w: w, by: by, method: method, query: by.authorization(method.NSID)}
@@ -110,10 +116,10 @@ func (h *hostile) judge(what string, q url.Values, body []byte) (status int, nam
 // the method declares, and names the field.
 func TestHostileInput(t *testing.T) {
 	t.Parallel()
+	w := newHostileWorld(t)
 	for _, method := range mlsapi.Methods() {
 		t.Run(method.NSID, func(t *testing.T) {
-			t.Parallel()
-			h := newHostile(t, method)
+			h := w.hostile(t, method)
 			before := h.w.digest()
 			for _, c := range examples.Invalid(method.NSID) {
 				status, _, message := h.judge(c.Name, c.Query, c.Body)
@@ -148,13 +154,13 @@ func TestHostileInput(t *testing.T) {
 // Random bytes, and valid requests with a few changed bits or bytes, from a fixed seed.
 func TestHostileNoise(t *testing.T) {
 	t.Parallel()
+	w := newHostileWorld(t)
 	for _, method := range mlsapi.Methods() {
 		t.Run(method.NSID, func(t *testing.T) {
-			t.Parallel()
-			h := newHostile(t, method)
+			h := w.hostile(t, method)
 			random := rand.New(rand.NewPCG(1, 2))
 			valid := examples.Valid(method.NSID)
-			for i := range 60 {
+			for i := range 15 {
 				noise := make([]byte, random.IntN(300))
 				for j := range noise {
 					noise[j] = byte(random.Uint32())
@@ -178,13 +184,13 @@ func TestHostileNoise(t *testing.T) {
 // Large and deep bodies are refused before they cost anything.
 func TestHostileSize(t *testing.T) {
 	t.Parallel()
+	w := newHostileWorld(t)
 	for _, method := range mlsapi.Methods() {
 		if !method.HasInput {
 			continue
 		}
 		t.Run(method.NSID, func(t *testing.T) {
-			t.Parallel()
-			h := newHostile(t, method)
+			h := w.hostile(t, method)
 			for name, body := range map[string][]byte{
 				"deep":        bytes.Repeat([]byte("["), 5<<20),
 				"deep objs":   bytes.Repeat([]byte(`{"a":`), 1<<20),
@@ -201,8 +207,7 @@ func TestHostileSize(t *testing.T) {
 		})
 	}
 	t.Run("query", func(t *testing.T) {
-		t.Parallel()
-		h := newHostile(t, method(mlsapi.NSIDGetKeyPackages))
+		h := w.hostile(t, method(mlsapi.NSIDGetKeyPackages))
 		many := url.Values{}
 		for range 50_000 {
 			many.Add("dids", h.by.did().String())
@@ -234,7 +239,7 @@ func TestHostileObjects(t *testing.T) {
 		mlstest.Commit(c.group, c.epoch, "x"), mlstest.Message(c.group, c.epoch, "x"), alice.groupInfo(c.group, 2, bob),
 		mlstest.Welcome(t, make([]byte, 32)), func() []byte { kp, _ := alice.KeyPackage(t); return kp }(),
 	}
-	for i := range 150 {
+	for i := range 30 {
 		object := bytes.Clone(good[i%len(good)])
 		switch i % 3 {
 		case 0:

@@ -81,6 +81,7 @@ var keyedRows = []struct {
 // that.
 func TestRawSecondInsert(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 	refused := func(t *testing.T, w *world, index, sql string, args ...any) {
 		t.Helper()
 		_, err := w.db.Exec(t.Context(), sql, args...)
@@ -91,23 +92,22 @@ func TestRawSecondInsert(t *testing.T) {
 	}
 	for _, kind := range keyedRows {
 		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+			w := w.within(t)
 			key := newKey()
 			kind.writes(w, w.user())(key).ok()
 			refused(t, w, kind.index, kind.copied, *key)
 		})
 	}
 	t.Run("sendMessage", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
+		w := w.within(t)
 		alice := w.user()
 		c := alice.create()
 		alice.send(c, "x")
 		for _, kind := range []int{1, 2} { // application messages and proposals
 			refused(t, w, "messages_idempotency_key", `
 				INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-				SELECT convo_id, seq + 1, $1, sender_did, epoch, body, idempotency_key, request_hash, now() FROM messages`, kind)
+				SELECT convo_id, seq + 1, $1, sender_did, epoch, body, idempotency_key, request_hash, now() FROM messages
+				WHERE convo_id = $2`, kind, c.id)
 		}
 	})
 }
@@ -116,6 +116,7 @@ func TestRawSecondInsert(t *testing.T) {
 // cleaner has removed it. The old row keeps the key, as a retired one.
 func TestKeyIsRetiredWithItsRecord(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 	for _, kind := range keyedRows {
 		for _, cleaned := range []bool{false, true} {
 			name := kind.name
@@ -123,8 +124,7 @@ func TestKeyIsRetiredWithItsRecord(t *testing.T) {
 				name += " after the cleaner"
 			}
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t)
+				w := w.within(t)
 				write, key := kind.writes(w, w.user()), newKey()
 				write(key).ok()
 				write(key).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
@@ -153,10 +153,10 @@ func TestKeyIsRetiredWithItsRecord(t *testing.T) {
 // says what happened, and nothing is written.
 func TestLostRecord(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 	for _, kind := range keyedRows {
 		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+			w := w.within(t)
 			write, key := kind.writes(w, w.user()), newKey()
 			write(key).ok()
 			w.exec(`DELETE FROM idempotency_keys`)

@@ -389,14 +389,11 @@ func TestAllOrNoneConsumed(t *testing.T) {
 	}
 }
 
-// 16 callers on two nodes make 10,000 claims of the 1,000 KeyPackages of 20 people. Each KeyPackage
+// 16 callers on two nodes make 1,600 claims of the 200 KeyPackages of 20 people. Each KeyPackage
 // goes to one caller. After that the last-resort ones are served.
 func TestManyClaims(t *testing.T) {
 	t.Parallel()
-	claims, perTarget, callers, targets := 10_000, 50, 16, 20
-	if raceEnabled || testing.Short() {
-		claims, perTarget = 1_600, 10
-	}
+	const claims, perTarget, callers, targets = 1_600, 10, 16, 20
 	w := newWorld(t)
 	nodes := []*world{w, w.user().on(w.boot()).w}
 	of, by := make([]*user, targets), make([]*user, callers)

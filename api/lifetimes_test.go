@@ -21,10 +21,10 @@ func TestExpiredHeader(t *testing.T) {
 		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay, "setInvitationPolicy": replay, "setCursorPolicy": replay, "reportConvo": replay,
 		"eraseMyAccount": "", "eraseMyAccount, confirmed": replay,
 	}
+	w := newWorld(t)
 	for _, kind := range keyed {
 		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+			w := w.within(t)
 			r := kind.make(w, newKey())
 			first := r.send(w.server)
 			first.ok()
@@ -66,13 +66,13 @@ func TestTTLPerOperation(t *testing.T) {
 		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day, "setInvitationPolicy": day, "setCursorPolicy": day, "reportConvo": day,
 		"eraseMyAccount": time.Hour, "eraseMyAccount, confirmed": time.Hour,
 	}
+	w := newWorld(t)
 	for _, kind := range keyed {
 		if kind.name == "sendMessage" {
 			continue
 		}
 		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+			w := w.within(t)
 			key := newKey()
 			kind.make(w, key).send(w.server).ok()
 			var life time.Duration

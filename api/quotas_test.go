@@ -107,18 +107,18 @@ func limitsFor(name string, size int) quota.Limits {
 // day the quota is free again.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 	for _, name := range quota.Names() {
 		switch strings.TrimPrefix(name, "address-") {
 		case quota.OpenInvitations, quota.ReportBytes, "uploaded-bytes-per-day": // TestOpenInvitations, TestReportBytes, TestUploadQuota
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			s, ok := spends()[name]
 			if !ok {
 				t.Fatal("the quota has no test")
 			}
-			w := newWorld(t)
+			w := w.within(t)
 			people := []*user{w.user(), w.user(), w.user()}
 			shared := people[0].create(people[1:]...)
 			var requests []request
@@ -354,8 +354,9 @@ func TestStrangersSeeNoQuota(t *testing.T) {
 	alice.post(mlsapi.NSIDSendMessage, full).ok()
 	same := func() {
 		t.Helper()
+		others := stranger.calls(never)
 		for name, a := range stranger.calls(c) {
-			b := stranger.calls(never)[name]
+			b := others[name]
 			if a.status != b.status || !bytes.Equal(a.body, b.body) {
 				t.Errorf("%s: a convo that exists answers %d %s, one that does not %d %s", name, a.status, a.body, b.status, b.body)
 			}

@@ -266,13 +266,13 @@ func guarded() []write {
 	return out
 }
 
-// each runs test for every kind of write, in a world of its own.
+// each runs test for every kind of write, one after the other in one world.
 func each(t *testing.T, writes []write, key func() *string, test func(t *testing.T, w *world, r request), changes ...func(*world)) {
 	t.Helper()
+	w := newWorld(t, changes...)
 	for _, kind := range writes {
 		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, changes...)
+			w := w.within(t)
 			test(t, w, kind.make(w, key()))
 		})
 	}

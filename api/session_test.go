@@ -239,6 +239,7 @@ func TestDeleteLostSession(t *testing.T) {
 // Sessions end with what happens to their account, and do not come back with it.
 func TestSessionsEndWithTheirAccount(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t, still(), gated(accounts.ModeOpen))
 	for name, happens := range map[string]func(*world, *user){
 		"block": func(w *world, u *user) {
 			w.block(u)
@@ -272,8 +273,7 @@ func TestSessionsEndWithTheirAccount(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, still(), gated(accounts.ModeOpen))
+			w := w.within(t)
 			alice, bob := w.user(), w.user()
 			alice.publish() // so that the service knows her
 			hers, his := alice.session(), bob.session()

@@ -89,40 +89,40 @@ func TestComesBackByItself(t *testing.T) {
 // in a commit in clear, and by the GroupInfo of an encrypted one.
 func TestReplacedLeaf(t *testing.T) {
 	t.Parallel()
+	releasing, consuming := newWorld(t, release), newWorld(t, consume)
 	for name, test := range map[string]struct {
-		policy func(*world)
+		world  *world
 		hidden bool
 		lose   func(w *world, carol *phone, c *convo)
 		was    string
 	}{
-		"never fetched": {release, false, func(*world, *phone, *convo) {}, "superseded"},
-		"failed": {release, true, func(_ *world, carol *phone, c *convo) {
+		"never fetched": {releasing, false, func(*world, *phone, *convo) {}, "superseded"},
+		"failed": {releasing, true, func(_ *world, carol *phone, c *convo) {
 			carol.fetched(c)
 			carol.confirm(c, false, nil).ok()
 		}, "superseded"},
-		"fetched, grace over": {release, false, func(w *world, carol *phone, c *convo) {
+		"fetched, grace over": {releasing, false, func(w *world, carol *phone, c *convo) {
 			carol.fetched(c)
 			w.age(6 * time.Minute)
 		}, "superseded"},
-		"consumed by silence": {consume, true, func(w *world, carol *phone, c *convo) {
+		"consumed by silence": {consuming, true, func(w *world, carol *phone, c *convo) {
 			carol.fetched(c)
 			w.age(6 * time.Minute)
 			w.reap()
 			carol.user.fetch(c).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
 		}, "consumed"},
-		"failed after silence": {consume, false, func(w *world, carol *phone, c *convo) {
+		"failed after silence": {consuming, false, func(w *world, carol *phone, c *convo) {
 			carol.fetched(c)
 			w.age(6 * time.Minute)
 			carol.confirm(c, false, nil).ok()
 		}, "consumed"},
-		"expired": {release, false, func(w *world, _ *phone, _ *convo) {
+		"expired": {releasing, false, func(w *world, _ *phone, _ *convo) {
 			w.age(91 * day)
 			w.reap()
 		}, "expired"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, test.policy)
+			w := test.world.within(t)
 			alice, bob, carol := w.phone(), w.phone(), w.phone()
 			c := alice.found(bob)
 			alice.invite(c, carol)
@@ -156,6 +156,7 @@ func TestReplacedLeaf(t *testing.T) {
 // commit that does not replace the leaf gets the answer that it always got.
 func TestNotReplaced(t *testing.T) {
 	t.Parallel()
+	worlds := map[string]*world{"release": newWorld(t, release), "consume": newWorld(t, consume)}
 	nothing := func(_, _ *phone, _ *convo) {}
 	joins := func(_, carol *phone, c *convo) { carol.joinWith(c) }
 	replace := func(bob, carol *phone, c *convo) (string, *mlsapi.AddMembersInput) {
@@ -198,12 +199,11 @@ func TestNotReplaced(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			policy := release
+			policy := "release"
 			if strings.Contains(name, "silence") {
-				policy = consume
+				policy = "consume"
 			}
-			w := newWorld(t, policy)
+			w := worlds[policy].within(t)
 			alice, bob, carol := w.phone(), w.phone(), w.phone()
 			c := alice.found(bob)
 			alice.invite(c, carol)

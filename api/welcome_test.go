@@ -242,8 +242,7 @@ func TestWelcomeStates(t *testing.T) {
 // walk takes a Welcome through the steps. Time and the reaper are common to all Welcomes of the
 // world, so walk removes the Welcome of the walk before.
 func (w *world) walk(t *testing.T, steps []step) {
-	inner := *w
-	inner.t = t
+	inner := w.within(t)
 	bob := inner.user()
 	d := &delivery{bob: bob, c: inner.user().create(bob)}
 	for _, s := range steps {
@@ -414,11 +413,11 @@ func TestGCKillsWelcome(t *testing.T) {
 // stale-welcome: a re-add kept the old Welcome (DO NOTHING).
 func TestStaleWelcome(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 	for _, state := range []string{"available", "in_flight", "consumed"} {
 		for _, way := range []string{"left", "removed"} {
 			t.Run(state+", "+way, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t)
+				w := w.within(t)
 				alice, bob := w.user(), w.user()
 				c := alice.create(bob)
 				old := ""

@@ -149,6 +149,15 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 	return w
 }
 
+// within is the world as one of its subtests sees it. What the subtest changes of it, such as the
+// limits of the next node, is not changed for the others. They share the database, so a subtest that
+// ages rows or counts those of all runs alone.
+func (w *world) within(t *testing.T) *world {
+	inner := *w
+	inner.t = t
+	return &inner
+}
+
 // check fails the test if a promise is broken.
 func (w *world) check() {
 	w.t.Helper()
