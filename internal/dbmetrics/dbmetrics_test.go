@@ -17,7 +17,7 @@ import (
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/migrations"
+	"mlsd/internal/testdir"
 )
 
 func execute(t *testing.T, db *pgxpool.Pool, statements ...string) {
@@ -221,12 +221,8 @@ func TestReadingIsRareAndHonest(t *testing.T) {
 // A private PostgreSQL whose archive cannot be written says so.
 func TestArchiveFails(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // as root, PostgreSQL runs as another account
-		t.Fatal(err)
-	}
-	archive := filepath.Join(dir, "archive")
-	own, err := localpg.Start(t.Context(), localpg.Config{DataDir: filepath.Join(dir, "data"), Archive: archive})
+	archive := filepath.Join(testdir.For(t), "archive")
+	own, err := localpg.Start(t.Context(), localpg.Config{DataDir: pgtest.DataDir(t), Archive: archive})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,14 +231,7 @@ func TestArchiveFails(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := own.EnsureDatabase(t.Context(), localpg.Database); err != nil {
-		t.Fatal(err)
-	}
-	url := own.ConnString(localpg.Database)
-	if err := migrations.Up(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	db, err := pgpool.OpenMaintenance(t.Context(), url)
+	db, err := pgpool.OpenMaintenance(t.Context(), own.ConnString(localpg.Database))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func asUser(t *testing.T, uid, gid uint32) func(*exec.Cmd) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become somebody else; the other tests are about this user")
 	}
-	base := dataDir(t)
+	base := programDir(t)
 	home := filepath.Join(base, "home")
 	for _, dir := range []string{base, home} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -180,7 +180,7 @@ func TestPeer(t *testing.T) {
 	if err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and the account nobody:", err)
 	}
-	s := start(t, Config{DataDir: dataDir(t)})
+	s := start(t, Config{DataDir: usedDir(t)})
 	mustStore(t, s)
 	psql, err := exec.LookPath("psql")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 func TestKilledPostmaster(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	s := start(t, Config{DataDir: dir})
 	mustStore(t, s)
 	if err := syscall.Kill(s.PID(), syscall.SIGKILL); err != nil {
@@ -45,7 +45,7 @@ func linuxOnly(t *testing.T, reason string) {
 func TestBackendOutlivesPostmaster(t *testing.T) {
 	t.Parallel()
 	linuxOnly(t, "elsewhere PostgreSQL's own interlock does this")
-	dir := dataDir(t)
+	dir := usedDir(t)
 	s := start(t, Config{DataDir: dir})
 	mustStore(t, s)
 	conn, err := pgx.Connect(t.Context(), s.ConnString(Database))
@@ -97,7 +97,7 @@ func isPostgresIn(pid int, dir string) bool {
 func TestKilledOwnerLeavesNoServer(t *testing.T) {
 	t.Parallel()
 	linuxOnly(t, "elsewhere the next start stops the server")
-	dir := dataDir(t)
+	dir := usedDir(t)
 	o := launchOwner(t, dir, nil)
 	o.ready(t)
 	o.kill(t)
@@ -109,7 +109,7 @@ func TestKilledOwnerLeavesNoServer(t *testing.T) {
 
 func TestStartRightAfterOwnerIsKilled(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	for want := 1; want <= 3; want++ {
 		o := launchOwner(t, dir, nil)
 		o.ready(t)

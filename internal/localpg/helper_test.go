@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/testdir"
 )
 
 // deadline is the longest wait in these tests. Normally all waits are much shorter.
@@ -89,15 +91,40 @@ func quick() map[string]string {
 	return map[string]string{"fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
 }
 
-// dataDir makes a data directory that the server's account can enter if the test runs as root.
-// Other accounts may not enter t.TempDir.
+// dataDir names a data directory that does not exist. The server's account can enter its parent.
 func dataDir(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(testdir.For(t), "mlsd")
+}
+
+// programDir names a directory for programs, like dataDir. In memory they possibly cannot run.
+func programDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
 		t.Fatal(err)
 	}
 	return filepath.Join(dir, "mlsd")
+}
+
+// usedDir returns a data directory with a cluster, for tests that are not about making one.
+func usedDir(t *testing.T) string {
+	t.Helper()
+	dir := dataDir(t)
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	err := testdir.Copy("cluster", dir, func(dir string) error {
+		s, err := Start(context.Background(), Config{DataDir: dir, Settings: quick(), Download: noDownload})
+		if err != nil {
+			return err
+		}
+		return s.Stop(context.Background())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // start starts a server. The end of the test stops it.

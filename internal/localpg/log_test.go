@@ -51,7 +51,7 @@ func TestLogHoldsNoValues(t *testing.T) {
 	t.Parallel()
 	var out syncBuffer
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s := start(t, Config{DataDir: dataDir(t), Logger: log})
+	s := start(t, Config{DataDir: usedDir(t), Logger: log})
 	mustStore(t, s)
 	err := query(t.Context(), s, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(t.Context(), `CREATE TABLE u (x text PRIMARY KEY); INSERT INTO u VALUES ('secret'), ('secret')`)

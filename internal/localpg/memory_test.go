@@ -35,7 +35,7 @@ func TestEndingProcessIsCounted(t *testing.T) {
 // test uses it, until it reads the refusal in the log.
 func TestSharedMemoryOfKilledPostmaster(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	s := start(t, Config{DataDir: dir})
 	mustStore(t, s)
 	detach := attachMemory(t, filepath.Join(dir, "postgres"))

@@ -22,7 +22,7 @@ func TestReusedPID(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := dataDir(t)
+			dir := usedDir(t)
 			s := start(t, Config{DataDir: dir})
 			mustStore(t, s)
 			clusterDir := filepath.Join(dir, "postgres")
@@ -72,7 +72,7 @@ func zombie(t *testing.T, cmd *exec.Cmd) bool {
 // On a system without parent-death signals, a killed mlsd leaves a server without an owner.
 func TestOrphanIsStopped(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	orphan := start(t, Config{DataDir: dir})
 	mustStore(t, orphan)
 	if err := orphan.lock.release(); err != nil {
@@ -92,7 +92,7 @@ func TestOrphanIsStopped(t *testing.T) {
 
 func TestWrongVersionIsLeftUntouched(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	s := start(t, Config{DataDir: dir})
 	mustStore(t, s)
 	stop(t, s)

@@ -10,13 +10,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/testdir"
 )
 
 // A backup that is made while rows are written has all rows from before it, and no half of a
 // transaction.
 func TestBackupWhileRunning(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	s := start(t, Config{DataDir: dir})
 	mustStore(t, s)
 	mustExec(t, s, `CREATE TABLE a (n bigint PRIMARY KEY); CREATE TABLE b (n bigint PRIMARY KEY)`)
@@ -32,7 +34,7 @@ func TestBackupWhileRunning(t *testing.T) {
 			return nil
 		})
 	}()
-	backup := filepath.Join(t.TempDir(), "backup")
+	backup := filepath.Join(testdir.For(t), "backup")
 	m, err := Backup(t.Context(), dir, backup)
 	cancel()
 	if err := errors.Join(err, <-written); err != nil {
@@ -72,11 +74,11 @@ func TestBackupWhileRunning(t *testing.T) {
 // restored server can be restored again.
 func TestRestoreToAMoment(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	archive := filepath.Join(filepath.Dir(dir), `the "WAL" of 100% o'clock`)
 	s := start(t, Config{DataDir: dir, Archive: archive})
 	mustStore(t, s)
-	backup := filepath.Join(t.TempDir(), "backup")
+	backup := filepath.Join(testdir.For(t), "backup")
 	m, err := Backup(t.Context(), dir, backup)
 	if err != nil {
 		t.Fatal(err)
@@ -91,14 +93,14 @@ func TestRestoreToAMoment(t *testing.T) {
 	restored := func(target Target, want int) (dir string) {
 		t.Helper()
 		dir = dataDir(t)
-		if _, err := restoreTo(t, Config{DataDir: dir, Archive: archive}, backup, target); err != nil {
+		_, err := restoreAndLook(t, Config{DataDir: dir, Archive: archive}, backup, target, func(s *Server) {
+			if n := stored(t, s); n != want {
+				t.Errorf("%+v: %d rows, want %d", target, n, want)
+			}
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
-		s := start(t, Config{DataDir: dir, Archive: archive})
-		if n := stored(t, s); n != want {
-			t.Errorf("%+v: %d rows, want %d", target, n, want)
-		}
-		stop(t, s)
 		return dir
 	}
 	restored(Target{To: moments[0]}, 1)
@@ -135,9 +137,9 @@ func TestRestoreToAMoment(t *testing.T) {
 // What is no complete backup is refused. A preparation that fails leaves an empty directory.
 func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	start(t, Config{DataDir: dir})
-	backup := filepath.Join(t.TempDir(), "backup")
+	backup := filepath.Join(testdir.For(t), "backup")
 	if _, err := Backup(t.Context(), dir, backup); err != nil {
 		t.Fatal(err)
 	}
@@ -167,10 +169,19 @@ func TestRestoreRefuses(t *testing.T) {
 
 func restoreTo(t *testing.T, cfg Config, backup string, target Target) (time.Time, error) {
 	t.Helper()
+	return restoreAndLook(t, cfg, backup, target, func(*Server) {})
+}
+
+// restoreAndLook restores a backup, and looks at the server before the cluster gets its name.
+func restoreAndLook(t *testing.T, cfg Config, backup string, target Target, look func(*Server)) (time.Time, error) {
+	t.Helper()
 	cfg.Settings, cfg.Download = quick(), noDownload
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	return Restore(ctx, cfg, backup, target, func(context.Context, *Server) error { return nil })
+	return Restore(ctx, cfg, backup, target, func(_ context.Context, s *Server) error {
+		look(s)
+		return nil
+	})
 }
 
 func mustExec(t *testing.T, s *Server, sql string) {

@@ -11,7 +11,7 @@ import (
 // the directory of the real programs.
 func scripts(t *testing.T, bodies map[string]string) string {
 	t.Helper()
-	dir := dataDir(t)
+	dir := programDir(t)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

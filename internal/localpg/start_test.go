@@ -15,7 +15,7 @@ import (
 
 func TestRestartKeepsData(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	for want := 1; want <= 3; want++ {
 		s := start(t, Config{DataDir: dir})
 		mustStore(t, s)
@@ -71,7 +71,7 @@ func TestServerIsPrivate(t *testing.T) {
 
 func TestSecondProcessIsRefused(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	o := launchOwner(t, dir, nil)
 	o.ready(t)
 	_, err := Start(t.Context(), Config{DataDir: dir, Download: noDownload})
@@ -90,7 +90,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 
 func TestEnsureDatabase(t *testing.T) {
 	t.Parallel()
-	s := start(t, Config{DataDir: dataDir(t)})
+	s := start(t, Config{DataDir: usedDir(t)})
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -107,7 +107,7 @@ func TestEnsureDatabase(t *testing.T) {
 
 func TestStopTwiceAndInAHurry(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	s := start(t, Config{DataDir: dir})
 	mustStore(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -128,7 +128,7 @@ func TestStopTwiceAndInAHurry(t *testing.T) {
 
 func TestStartIsCancelled(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := usedDir(t)
 	stop(t, start(t, Config{DataDir: dir}))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/localpg"
-	"mlsd/migrations"
+	"mlsd/internal/testdir"
 )
 
 // Pair is a PostgreSQL of one test, with a migrated database, and a standby that streams its WAL.
@@ -44,17 +44,8 @@ func NewPair(t testing.TB) *Pair {
 	defer cancel()
 	p := &Pair{t: t}
 	for i := range p.dirs {
-		dir, lock, err := claimDir()
-		if err != nil {
-			t.Fatalf("pgtest: %v", err)
-		}
-		p.dirs[i] = dir
-		t.Cleanup(func() {
-			p.Stop(i)
-			if err := errors.Join(os.RemoveAll(dir), os.Remove(dir+".lock"), lock.Close()); err != nil {
-				t.Errorf("pgtest: %v", err)
-			}
-		})
+		p.dirs[i] = testdir.For(t)
+		t.Cleanup(func() { p.Stop(i) })
 	}
 	if err := p.create(ctx); err != nil {
 		t.Fatalf("pgtest: %v", err)
@@ -69,29 +60,19 @@ const (
 )
 
 func (p *Pair) create(ctx context.Context) error {
+	for _, dir := range p.dirs { // a standby begins as a copy of its primary
+		if err := copyTemplate(ctx, pairTemplate, dir); err != nil {
+			return err
+		}
+	}
 	if err := p.start(ctx, PrimaryServer); err != nil {
 		return err
 	}
-	server := p.servers[PrimaryServer]
-	p.Primary = server.ConnString(localpg.Database)
-	if err := server.EnsureDatabase(ctx, localpg.Database); err != nil {
-		return err
-	}
-	if err := migrations.Up(ctx, p.Primary); err != nil {
-		return err
-	}
+	p.Primary = p.servers[PrimaryServer].ConnString(localpg.Database)
 	if err := p.admitReplication(ctx); err != nil {
 		return err
 	}
-	if _, err := localpg.Backup(ctx, p.dirs[PrimaryServer], p.dirs[StandbyServer]); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(p.dirs[StandbyServer], "postgres", "standby.signal"), nil, 0o600); err != nil {
-		return err
-	}
-	if err := p.giveToServer(p.dirs[StandbyServer]); err != nil {
-		return err
-	}
+	p.BeStandby(StandbyServer)
 	if err := p.start(ctx, StandbyServer); err != nil {
 		return err
 	}
@@ -104,7 +85,7 @@ func (p *Pair) start(ctx context.Context, i int) (err error) {
 	if i == StandbyServer {
 		settings["primary_conninfo"] = p.upstream
 	}
-	downloads, err := downloadDir()
+	downloads, err := testdir.Downloads()
 	if err != nil {
 		return err
 	}

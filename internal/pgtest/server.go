@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/localpg"
 	"mlsd/migrations"
 )
 
@@ -35,17 +36,18 @@ const (
 
 // server makes and drops databases. It is safe for concurrent use.
 type server struct {
-	base   *url.URL // of a database that belongs to no test
-	admin  *pgxpool.Pool
-	token  uint32        // part of the names of this process's databases
-	tokens *pgxpool.Conn // holds the advisory lock on token until this process ends
-	count  atomic.Int64
+	base     *url.URL // of a database that belongs to no test
+	admin    *pgxpool.Pool
+	token    uint32        // part of the names of this process's databases
+	tokens   *pgxpool.Conn // holds the advisory lock on token until this process ends
+	template string        // the name of the migrated database
+	count    atomic.Int64
 	// owned is nil if another process started the server. The field keeps its lock from garbage
 	// collection.
 	owned *privateServer
 }
 
-// newServer starts a server, or connects to the one in the environment, and makes the template.
+// newServer starts a server, or connects to the one in the environment and makes the template there.
 func newServer(ctx context.Context) (*server, error) {
 	s := &server{}
 	databaseURL := os.Getenv(databaseURLEnv)
@@ -59,10 +61,11 @@ func newServer(ctx context.Context) (*server, error) {
 	if err := s.open(ctx, databaseURL); err != nil {
 		return nil, err
 	}
-	if err := s.makeTemplate(ctx); err != nil {
-		return nil, err
+	if s.owned != nil {
+		s.template = localpg.Database
+		return s, nil
 	}
-	return s, nil
+	return s, s.makeTemplate(ctx)
 }
 
 // open connects, claims a token, and drops the databases of processes that have ended.
@@ -131,11 +134,11 @@ func (s *server) dropAbandoned(ctx context.Context) error {
 }
 
 func (s *server) makeTemplate(ctx context.Context) error {
-	name := s.name("template")
-	if err := s.createFrom(ctx, name, "template0"); err != nil {
+	s.template = s.name("template")
+	if err := s.createFrom(ctx, s.template, "template0"); err != nil {
 		return err
 	}
-	if err := migrations.Up(ctx, s.url(name)); err != nil {
+	if err := migrations.Up(ctx, s.url(s.template)); err != nil {
 		return fmt.Errorf("migrate the template: %w", err)
 	}
 	return nil
@@ -146,7 +149,7 @@ func (s *server) create(ctx context.Context, migrated bool) (string, error) {
 	name := s.name(strconv.FormatInt(s.count.Add(1), 10))
 	template := "template0"
 	if migrated {
-		template = s.name("template")
+		template = s.template
 	}
 	return name, s.createFrom(ctx, name, template)
 }
