@@ -123,9 +123,10 @@ func allowed() map[string][]string {
 func forTests() map[string][]string {
 	return map[string][]string{
 		"attachments/storetest":         {"attachments"},
-		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "migrations"},
+		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "internal/testdir", "migrations"},
 		"internal/mlstest":              {"mls"},
 		"internal/promtest":             {},
+		"internal/testdir":              {},
 		"internal/serviceauth/authtest": {"internal/serviceauth"},
 		"internal/standby/standbytest":  {"internal/pgpool", "internal/pgtest", "internal/standby"},
 		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
@@ -155,7 +156,7 @@ func foreign() []foreignRule {
 		// modules.
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
-			"attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/standby/standbytest", "internal/mutants",
+			"attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/standby/standbytest", "internal/testdir", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
 		}},
 	}
