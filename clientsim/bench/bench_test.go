@@ -2,14 +2,11 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,13 +14,6 @@ import (
 	"mlsd/clientsim/testbed/testbedtest"
 	"mlsd/internal/pgtest"
 )
-
-// server builds the server once for all tests.
-var server struct {
-	sync.Once
-	dir, binary string
-	err         error
-}
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == ListenCommand {
@@ -33,26 +23,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	code := m.Run()
-	if server.dir != "" {
-		if err := os.RemoveAll(server.dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}
-	os.Exit(code)
-}
-
-// useMemory puts the PostgreSQL servers that benchmarks start into memory, if there is enough. Each
-// begins with 1 GiB of WAL.
-func useMemory() {
-	const memory, least = "/dev/shm", 4 << 30
-	var fs syscall.Statfs_t
-	if _, err := testbed.StandbyPrograms(); err != nil {
-		return // one is downloaded, and not all systems execute what is there
-	}
-	if os.Getenv("TMPDIR") == "" && syscall.Statfs(memory, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= least {
-		server.err = errors.Join(server.err, os.Setenv("TMPDIR", memory))
-	}
+	os.Exit(testbedtest.Run(m))
 }
 
 // small returns a small configuration, with a database of the test's own.
@@ -64,17 +35,8 @@ func small(t *testing.T, scenario string) Config {
 
 // smallest returns a small configuration that starts a PostgreSQL of its own.
 func smallest(t *testing.T, scenario string) Config {
-	server.Do(func() {
-		if server.dir, server.err = os.MkdirTemp("", "mlsd-bench-test-"); server.err == nil {
-			server.binary, server.err = testbedtest.BuildServer(context.Background(), server.dir)
-		}
-		useMemory()
-	})
-	if server.err != nil {
-		t.Fatal(server.err)
-	}
 	c := Default()
-	c.Binaries = []Binary{{Path: server.binary}}
+	c.Binaries = []Binary{{Path: testbedtest.Binary(t)}}
 	c.Scenario, c.Seed, c.InFlight, c.Turns, c.Senders, c.Convos, c.Members = scenario, 1, 8, 1, 4, 4, 3
 	c.For, c.Warm, c.WarmStart = 500*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
 	c.Joins, c.Subscribers, c.Curve = 10, 8, "p256"
@@ -120,7 +82,7 @@ func TestServersTakeTurns(t *testing.T) {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			c := small(t, scenario)
-			c.Rate, c.Turns, c.Binaries = 100, want.turns, []Binary{{Name: "old", Path: server.binary}, {Name: "new", Path: server.binary}}
+			c.Rate, c.Turns, c.Binaries = 100, want.turns, []Binary{{"old", c.Binaries[0].Path}, {"new", c.Binaries[0].Path}}
 			r, err := Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)

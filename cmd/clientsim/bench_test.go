@@ -11,6 +11,8 @@ import (
 
 	"mlsd/clientsim/bench"
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/testbed/testbedtest"
+	"mlsd/internal/pgtest"
 )
 
 func TestListBenchmarks(t *testing.T) {
@@ -55,9 +57,10 @@ func TestBenchmark(t *testing.T) {
 	}
 	dir := t.TempDir()
 	jsonFile, htmlFile := filepath.Join(dir, "report.json"), filepath.Join(dir, "report.html")
+	binary := testbedtest.Binary(t)
 	var out, progress bytes.Buffer
 	err := run(t.Context(), []string{
-		"clientsim", "bench", "send-hot", "--turns", "1", "--for", "300ms", "--warm-up", "50ms", "--variants", "batched", "--in-flight", "8",
+		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--curve", "p256", "--turns", "1", "--for", "300ms", "--warm-up", "50ms", "--variants", "batched", "--in-flight", "8",
 		"--senders", "4", "--seed", "7", "--json", jsonFile, "--html", htmlFile,
 	}, &out, &progress)
 	if err != nil {
@@ -75,7 +78,8 @@ func TestBenchmark(t *testing.T) {
 	if err := json.Unmarshal(content, &r); err != nil {
 		t.Fatal(err)
 	}
-	const want = "clientsim bench send-hot --for=300ms --in-flight=8 --senders=4 --turns=1 --variants=batched --warm-up=50ms --seed=7"
+	want := "clientsim bench send-hot --curve=p256 --database URL --for=300ms --in-flight=8 --mlsd=" + binary +
+		" --senders=4 --turns=1 --variants=batched --warm-up=50ms --seed=7"
 	if r.Command != want || r.Seed != 7 || r.Verdict.Sent == 0 || !r.Verdict.Kept() {
 		t.Errorf("%+v, want the command %q", r, want)
 	}

@@ -6,11 +6,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
 	"mlsd/clientsim/scenario"
+	"mlsd/clientsim/testbed/testbedtest"
 )
+
+func TestMain(m *testing.M) { os.Exit(testbedtest.Run(m)) }
 
 func TestList(t *testing.T) {
 	t.Parallel()

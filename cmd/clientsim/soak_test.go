@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/testbed/testbedtest"
 )
 
-// A run of a few seconds, ended by a signal, is judged and reported. Its samples have every measure
-// that has a rule.
+// A run that a signal ends is judged and reported. Its samples have every measure that has a rule.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -31,7 +31,7 @@ func TestSoak(t *testing.T) {
 	go endSoak(ctx, samples, signal)
 	var out bytes.Buffer
 	err := run(ctx, []string{
-		"clientsim", "soak", "--for", "1h", "--every", "500ms", "--rate", "40", "--seed", "3",
+		"clientsim", "soak", "--for", "1h", "--every", "200ms", "--rate", "40", "--seed", "3", "--mlsd", testbedtest.Binary(t),
 		"--samples", samples, "--report", page, "--picture", picture, "--figures", docs,
 	}, &out, io.Discard)
 	if err != nil {
@@ -46,17 +46,11 @@ func TestSoak(t *testing.T) {
 		t.Errorf("the table is\n%s", out.String())
 	}
 	s := readSoak(t, samples)
-	if s.End == nil || s.End.Rounds == 0 || len(s.Samples) < soakSamples {
+	if s.End == nil || s.End.Rounds == 0 || len(s.Samples) == 0 {
 		t.Fatalf("%d samples, end %+v", len(s.Samples), s.End)
 	}
-	for _, name := range []string{
-		"sent", "send/p99", "event/p50", "wal", "database", "backends", "connections", "table/messages", "index/messages", "rows/messages", "table/events",
-		"resident/node1", "next-gc/node2", "gc-percent/node1", "goroutines/node1", "files/node2", "cpu/node1", "cpu/database", "cpu/load", "resident/load",
-		"lag-count/node1", "answers/2xx", "rounds",
-	} {
-		if !slices.ContainsFunc(s.Samples, func(at report.Sample) bool { return at.Values[name] > 0 }) {
-			t.Errorf("no sample has a value of %s", name)
-		}
+	if missing := unmeasured(s); len(missing) > 0 {
+		t.Errorf("no sample has a value of %v", missing)
 	}
 	for _, name := range []string{"outbox-oldest", "dead/messages", "answers/none", "answers/5xx", "rounds-failed"} {
 		if _, ok := s.Samples[0].Values[name]; !ok {
@@ -65,11 +59,25 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakSamples is how many samples the run of the test takes.
-const soakSamples = 6
+// unmeasured returns the measures that no sample has a value of.
+func unmeasured(s *report.Soak) (missing []string) {
+	for _, name := range []string{
+		"sent", "send/p99", "event/p50", "wal", "database", "backends", "connections", "table/messages", "index/messages", "rows/messages", "table/events",
+		"resident/node1", "next-gc/node2", "gc-percent/node1", "goroutines/node1", "files/node2", "cpu/node1", "cpu/database", "cpu/load", "resident/load",
+		"lag-count/node1", "answers/2xx", "rounds",
+	} {
+		if !slices.ContainsFunc(s.Samples, func(at report.Sample) bool { return at.Values[name] > 0 }) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
 
-// endSoak sends the signal when the file has enough samples.
+// endSoak sends the signal when the samples have every measure, or after a minute.
 func endSoak(ctx context.Context, file string, signal func()) {
+	defer signal()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -78,8 +86,12 @@ func endSoak(ctx context.Context, file string, signal func()) {
 			return
 		case <-tick.C:
 		}
-		if text, err := os.ReadFile(file); err == nil && bytes.Count(text, []byte("\n")) > soakSamples {
-			signal()
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		whole := text[:bytes.LastIndexByte(text, '\n')+1]
+		if s, err := report.ReadSoak(bytes.NewReader(whole)); err == nil && len(unmeasured(s)) == 0 {
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -44,6 +45,54 @@ func BuildServer(ctx context.Context, dir string) (binary string, err error) {
 	// The next build can be of another source. It replaces the file, and not what a link names.
 	binary = filepath.Join(dir, "mlsd")
 	return binary, os.Link(built, binary)
+}
+
+// process is the binary of this process.
+var process struct {
+	sync.Once
+	dir, binary string
+	err         error
+}
+
+// Binary returns a mlsd that this process builds once. The package's TestMain calls Run.
+func Binary(t *testing.T) string {
+	t.Helper()
+	process.Do(func() {
+		if process.dir, process.err = os.MkdirTemp("", "mlsd-test-"); process.err == nil {
+			process.binary, process.err = BuildServer(context.Background(), process.dir)
+		}
+		process.err = errors.Join(process.err, useMemory())
+	})
+	if process.err != nil {
+		t.Fatal(process.err)
+	}
+	return process.binary
+}
+
+// useMemory puts the PostgreSQL servers that this process starts from now on into memory, if there is
+// enough. Those of benchmarks begin with 1 GiB of WAL.
+func useMemory() error {
+	const memory, least = "/dev/shm", 4 << 30
+	if _, err := testbed.StandbyPrograms(); err != nil {
+		return nil // one is downloaded, and not all systems execute what is there
+	}
+	var fs syscall.Statfs_t
+	if os.Getenv("TMPDIR") == "" && syscall.Statfs(memory, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= least {
+		return os.Setenv("TMPDIR", memory)
+	}
+	return nil
+}
+
+// Run runs the tests of a package that uses Binary, and returns the exit code.
+func Run(m *testing.M) int {
+	code := m.Run()
+	if process.dir != "" {
+		if err := os.RemoveAll(process.dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return max(code, 1)
+		}
+	}
+	return code
 }
 
 // Server starts a mlsd with these settings, which name its database, until the test ends.
