@@ -168,7 +168,7 @@ func TestSessionLostAtCommitOfARepeatedWrite(t *testing.T) {
 func (w *world) endSession() {
 	w.t.Helper()
 	ended := 0
-	for deadline := time.Now().Add(10 * time.Second); ended == 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); ended == 0 && time.Now().Before(deadline); {
 		ended = w.count(`
 			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 			WHERE datname = current_database() AND xact_start IS NOT NULL AND wait_event = 'ClientRead'`)

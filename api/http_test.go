@@ -70,7 +70,7 @@ func (l *line) silent() {
 
 func (l *line) answer() answer {
 	l.t.Helper()
-	if err := l.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := l.conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		l.t.Fatal(err)
 	}
 	res, err := http.ReadResponse(l.in, nil)

@@ -25,11 +25,20 @@ func (w *world) reader() *api.Server {
 	return w.boot()
 }
 
-// Every method that may read from a standby answers as from the primary, and reads from the
-// standby.
-func TestReadsFromStandby(t *testing.T) {
+// A node reads from one standby: which follows, which is behind, and which is lost in the end.
+func TestStandby(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withStandby)
+	node := w.reader()
+	t.Run("follows", func(t *testing.T) { w.within(t).readsFromStandby(node) })
+	t.Run("is behind", func(t *testing.T) { w.within(t).standbyBehind(node) })
+	t.Run("is lost during pages", func(t *testing.T) { w.within(t).standbyIsLostDuringPages(node) })
+}
+
+// readsFromStandby: every method that may read from a standby answers as from the primary, and reads
+// from the standby.
+func (w *world) readsFromStandby(node *api.Server) {
+	t := w.t
 	alice, bob, carol := w.user(), w.user(), w.user()
 	alice.publish()
 	c := alice.create(bob)
@@ -38,7 +47,6 @@ func TestReadsFromStandby(t *testing.T) {
 	}
 	alice.add(c, carol)
 	alice.blocks(w.user())
-	node := w.reader()
 	registry := prometheus.NewRegistry()
 	w.reads.Register(registry)
 	for nsid, params := range map[string][]string{
@@ -93,15 +101,14 @@ func fromStandby(t testing.TB, registry *prometheus.Registry) (n float64) {
 	return 0
 }
 
-// A standby that is behind shows nobody what is not true any more: each method answers as if there
-// were none.
-func TestStandbyBehind(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, withStandby)
+// standbyBehind: a standby that is behind shows nobody what is not true any more. Each method answers
+// as if there were none.
+func (w *world) standbyBehind(node *api.Server) {
+	t := w.t
 	alice, bob, carol := w.user(), w.user(), w.user()
 	c := alice.create(bob)
-	node := w.reader()
-	if _, err := pgtest.Session(t, w.servers.Standby).Exec(t.Context(), `SELECT pg_wal_replay_pause()`); err != nil {
+	replay := pgtest.Session(t, w.servers.Standby)
+	if _, err := replay.Exec(t.Context(), `SELECT pg_wal_replay_pause()`); err != nil {
 		t.Fatal(err)
 	}
 	alice.send(c, "the last one that Bob may read")
@@ -124,19 +131,22 @@ func TestStandbyBehind(t *testing.T) {
 	if out := read[mlsapi.GetBlocksOutput](t, alice.on(node).get(mlsapi.NSIDGetBlocks).ok()); len(out.Blocks) != 1 {
 		t.Errorf("Alice has blocked %d people", len(out.Blocks))
 	}
+	if _, err := replay.Exec(t.Context(), `SELECT pg_wal_replay_resume()`); err != nil {
+		t.Fatal(err)
+	}
 }
 
-// A read that begins on a standby and ends on the primary is answered once, and as a whole.
-func TestStandbyIsLostDuringPages(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, withStandby)
+// standbyIsLostDuringPages: a read that begins on a standby and ends on the primary is answered once,
+// and as a whole.
+func (w *world) standbyIsLostDuringPages(node *api.Server) {
+	t := w.t
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	const sent = 40
 	for i := range int64(sent) {
 		alice.send(c, itoa(i))
 	}
-	node := w.reader()
+	standbytest.Await(t, w.reads, true)
 	var readers sync.WaitGroup
 	stopped := make(chan struct{})
 	for range 4 {

@@ -70,7 +70,7 @@ func (h *hub) next(t *testing.T) *subscription {
 	select {
 	case s := <-h.begun:
 		return s
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no subscription has begun")
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s *subscription) ended(t *testing.T) {
 	t.Helper()
 	select {
 	case <-s.closed:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the subscription was not ended")
 	}
 }
@@ -150,8 +150,9 @@ func (u *user) ticket() string {
 
 // socket is a WebSocket whose peer is the test.
 type socket struct {
-	t  *testing.T
-	ws *websocket.Conn
+	t      *testing.T
+	ws     *websocket.Conn
+	pinged chan struct{} // gets a value for each ping that the client answers, if there is room
 }
 
 // dial opens a WebSocket.
@@ -167,7 +168,17 @@ func (w *world) dial(authorization string, params ...string) *socket {
 		h.Set("Authorization", authorization)
 	}
 	target := "ws://" + w.listen() + "/xrpc/" + mlsapi.NSIDSubscribeConvoEvents + "?" + query(params...).Encode()
-	ws, resp, err := websocket.Dial(w.t.Context(), target, &websocket.DialOptions{HTTPHeader: h})
+	pinged := make(chan struct{}, 10)
+	ws, resp, err := websocket.Dial(w.t.Context(), target, &websocket.DialOptions{
+		HTTPHeader: h,
+		OnPingReceived: func(context.Context, []byte) bool {
+			select {
+			case pinged <- struct{}{}:
+			default:
+			}
+			return true
+		},
+	})
 	if err != nil {
 		body := []byte{}
 		if resp != nil {
@@ -177,13 +188,13 @@ func (w *world) dial(authorization string, params ...string) *socket {
 	}
 	ws.SetReadLimit(-1)
 	w.t.Cleanup(func() { _ = ws.CloseNow() })
-	return &socket{w.t, ws}
+	return &socket{w.t, ws, pinged}
 }
 
 // read returns the next frame.
 func (k *socket) read() []byte {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute)
 	defer cancel()
 	kind, frame, err := k.ws.Read(ctx)
 	if err != nil || kind != websocket.MessageBinary {
@@ -217,7 +228,7 @@ func encoded(t *testing.T, header, body map[string]any) []byte {
 // closes expects the connection to be closed like this, and returns the reason.
 func (k *socket) closes(code websocket.StatusCode) string {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute)
 	defer cancel()
 	_, frame, err := k.ws.Read(ctx)
 	var closed websocket.CloseError
@@ -311,7 +322,7 @@ type reader struct {
 // stream asks for server-sent events. headers are pairs of name and value.
 func (u *user) stream(q url.Values, headers ...string) *reader {
 	u.w.t.Helper()
-	ctx, cancel := context.WithTimeout(u.w.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(u.w.t.Context(), time.Minute)
 	u.w.t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+u.w.listen()+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?"+q.Encode(), nil)
 	if err != nil {

@@ -18,21 +18,27 @@ import (
 // xrpcClient is the npm package whose client the test runs.
 const xrpcClient = "@atproto/xrpc-server@0.10.21"
 
-// subscribeScript prints each message that the client yields, up to a number, and the error that it
-// throws, as JSON.
+// subscribeScript makes one subscription after the other. It prints each message that the client
+// yields, up to a number, and the error that it throws, as JSON, with the index of the subscription.
 const subscribeScript = `
 const { Subscription } = require('@atproto/xrpc-server')
-const [service, method, params, count] = process.argv.slice(2)
+const [method, subscriptions] = process.argv.slice(2)
 const bytes = (_, v) => (v instanceof Uint8Array ? { $bytes: Buffer.from(v).toString('base64') } : v)
-async function main() {
-  let left = Number(count)
-  const sub = new Subscription({ service, method, getParams: () => JSON.parse(params), validate: (v) => v })
-  for await (const message of sub) {
-    console.log(JSON.stringify(message, bytes))
-    if (--left === 0) return
+async function read(index, { service, params, count }) {
+  const print = (got) => console.log(JSON.stringify({ index, got }, bytes))
+  try {
+    for await (const message of new Subscription({ service, method, getParams: () => params, validate: (v) => v })) {
+      print(message)
+      if (--count === 0) return
+    }
+  } catch (e) {
+    print({ threw: e.error, message: e.message })
   }
 }
-main().catch((e) => console.log(JSON.stringify({ threw: e.error, message: e.message }))).then(() => process.exit(0))
+async function main() {
+  for (const [i, s] of JSON.parse(subscriptions).entries()) await read(i, s)
+}
+main().then(() => process.exit(0))
 `
 
 // installTimeout is how long npm may take. A registry that does not answer is like none.
@@ -64,28 +70,40 @@ func npm(t *testing.T) (dir string) {
 	return dir
 }
 
-// clientReads runs the client against the world's server until it has n messages or an error.
-func (w *world) clientReads(dir string, n string, params map[string]any) (lines []map[string]any) {
-	w.t.Helper()
-	given, err := json.Marshal(params)
+// clientReading is a subscription of the client. It ends with Count messages or an error.
+type clientReading struct {
+	Service string         `json:"service"`
+	Params  map[string]any `json:"params"`
+	Count   int            `json:"count"`
+}
+
+// clientReads runs the client, and returns what it got in each subscription.
+func clientReads(t *testing.T, dir string, readings ...clientReading) [][]map[string]any {
+	t.Helper()
+	given, err := json.Marshal(readings)
 	if err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(w.t.Context(), "node", "subscribe.js", "ws://"+w.listen(), mlsapi.NSIDSubscribeConvoEvents, string(given), n)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", "subscribe.js", mlsapi.NSIDSubscribeConvoEvents, string(given))
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	timer := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
 	out, err := cmd.Output()
 	if err != nil {
-		w.t.Fatalf("node: %v\n%s%s", err, out, &stderr)
+		t.Fatalf("node: %v\n%s%s", err, out, &stderr)
 	}
+	got := make([][]map[string]any, len(readings))
 	for line := range bytes.Lines(out) {
-		w.t.Logf("the client got %.300s", bytes.TrimSpace(line))
-		lines = append(lines, object(w.t, string(line)))
+		t.Logf("the client got %.300s", bytes.TrimSpace(line))
+		l := read[struct {
+			Index int
+			Got   map[string]any
+		}](t, line)
+		got[l.Index] = append(got[l.Index], l.Got)
 	}
-	return lines
+	return got
 }
 
 // The AT Protocol's own client reads the frames.
@@ -97,9 +115,24 @@ func TestXrpcServerClient(t *testing.T) {
 	c := alice.create(bob)
 	alice.send(c, "hello")
 	first := bob.page(c).Messages[0]
+	pretended := newWorld(t)
+	h, carol := pretended.pretend(), pretended.user()
+	h.outdated = true
+	go func() {
+		s := <-h.begun
+		s.events <- welcomeEvent(9)
+		s.fails <- events.ErrConsumerTooSlow
+	}()
+	service, other := "ws://"+w.listen(), "ws://"+pretended.listen()
+	got := clientReads(t, dir,
+		clientReading{service, map[string]any{"ticket": bob.ticket(), "cursor": 0}, 4},
+		clientReading{service, map[string]any{"ticket": bob.ticket(), "cursor": 1_000_000}, 1},
+		clientReading{service, map[string]any{"ticket": "guess"}, 1},
+		clientReading{other, map[string]any{"ticket": carol.ticket(), "cursor": 1}, 9})
+
 	prefix := mlsapi.NSIDSubscribeConvoEvents + "#"
 	seen := map[any]map[string]any{}
-	for _, m := range w.clientReads(dir, "4", map[string]any{"ticket": bob.ticket(), "cursor": 0}) {
+	for _, m := range got[0] {
 		seen[m["$type"]] = m
 	}
 	message, _ := seen[prefix+"messageEvent"]["message"].(map[string]any)
@@ -113,18 +146,9 @@ func TestXrpcServerClient(t *testing.T) {
 			t.Errorf("the client got %v; want the error %s", lines, name)
 		}
 	}
-	threw(w.clientReads(dir, "1", map[string]any{"ticket": bob.ticket(), "cursor": 1_000_000}), mlsapi.ErrFutureCursor)
-	threw(w.clientReads(dir, "1", map[string]any{"ticket": "guess"}), mlsapi.ErrInvalidTicket)
-
-	pretended := newWorld(t)
-	h, carol := pretended.pretend(), pretended.user()
-	h.outdated = true
-	go func() {
-		s := <-h.begun
-		s.events <- welcomeEvent(9)
-		s.fails <- events.ErrConsumerTooSlow
-	}()
-	lines := pretended.clientReads(dir, "9", map[string]any{"ticket": carol.ticket(), "cursor": 1})
+	threw(got[1], mlsapi.ErrFutureCursor)
+	threw(got[2], mlsapi.ErrInvalidTicket)
+	lines := got[3]
 	if len(lines) != 3 || lines[0]["$type"] != prefix+"infoEvent" || lines[0]["name"] != "OutdatedCursor" || lines[1]["cursor"] != float64(9) {
 		t.Fatalf("the client got %v", lines)
 	}

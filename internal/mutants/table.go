@@ -139,7 +139,7 @@ var mutants = []mutant{
 	// Reads from a standby
 	{"a standby that is behind is read", "internal/standby.TestStandbyIsBehind", []edit{
 		{"internal/standby.session.lacks", `max(upTo-has, 0)`, `max(upTo-has, 0) * 0`}}},
-	{"a removed member reads from a standby that is behind", "TestStandbyBehind", []edit{
+	{"a removed member reads from a standby that is behind", "TestStandby", []edit{
 		{"internal/standby.session.lacks", `max(upTo-has, 0)`, `max(upTo-has, 0) * 0`}}},
 	{"a read takes the answer to an earlier question", "internal/standby.TestReadsSeeEarlierWrites", []edit{
 		{"internal/standby.Reads.await", `waiting := r.next`, `waiting := r.next
@@ -166,7 +166,7 @@ var mutants = []mutant{
 		{"internal/standby.session.failed", `return s.reads.Err() != nil || pgpool.Code(err) != "" || pgpool.Unavailable(err)`, `return false`}}},
 	{"a read waits for a standby that hangs", "internal/standby.TestStandbyHangs", []edit{
 		{"internal/standby.session.read", `defer context.AfterFunc(s.reads, cancel)()`, ``}}},
-	{"an export lacks tables without WAL", "TestReadsFromStandby", []edit{
+	{"an export lacks tables without WAL", "TestStandby", []edit{
 		{"internal/standby.session.failed", `pgpool.Code(err) != "" ||`, ``}}},
 	{"a read has two servers", "internal/standby.TestNameLeadsElsewhere", []edit{
 		{"internal/standby.open", `pool.ConnConfig.ValidateConnect = s.validate`, ``}}},
@@ -684,7 +684,7 @@ var mutants = []mutant{
 			did, err := h.tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
 			holder := events.Holder{DID: did}`}}},
 	{"waiting for memory is slowness", "events.TestWaitForLargeEventsIsExcused", []edit{
-		{"events.Subscription.acquireLarge", `defer s.excuse(time.Now())`, ``}}},
+		{"events.Subscription.acquireLarge", `defer s.excuse(s.hub.now())`, ``}}},
 
 	// Events
 	{"bigserial-gap", "events.TestBigserialGap", []edit{
@@ -740,7 +740,7 @@ var mutants = []mutant{
 	{"later rows do not wait for the barrier", "events.TestOrderOverChange", []edit{
 		{"events.Sequencer.reserve", `AND ($1 = 0 OR NOT EXISTS (SELECT FROM outbox WHERE id > (SELECT floor FROM known) AND id <= $3))`, ``}}},
 	{"the number of sequencers changes under reserved places", "events.TestChangeWaitsForPlaces", []edit{
-		{"events.waitForPlaces", `case !open:`, `case !open || open:`}}},
+		{"events.sequencerGroup.waitForPlaces", `case !open:`, `case !open || open:`}}},
 	{"a generation begins behind reserved places", "events.TestGenerationWithReservedPlaces", []edit{
 		{"events.beginGeneration", `coalesce((SELECT min(after_seq) FROM reserved_places), head)`, `head`}}},
 	{"convos of several sequencers share a row", "messages.TestSharedRows", []edit{
