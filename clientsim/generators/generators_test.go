@@ -2,7 +2,6 @@ package generators_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/testbed/testbedtest"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/pgtest"
 )
 
 // typescriptFolder names a folder with the npm packages of typescript/package.json.
@@ -107,37 +107,17 @@ func run(t *testing.T, dir string, command ...string) []byte {
 	return output
 }
 
-// bootServer builds mlsd and starts it for the test.
+// bootServer starts a mlsd for the test.
 func bootServer(t *testing.T) testbed.Target {
 	t.Helper()
-	home, err := os.MkdirTemp("", "generators-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// t.TempDir is inside a directory of mode 0700, and the database may run as another user.
-	if err := os.Chmod(home, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	binary, err := testbed.BuildServer(t.Context(), home)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := testbedtest.Directory(t)
-	server := testbed.NewProc(binary, filepath.Join(home, "data"), dir.URL(), xrpc.DefaultServiceDID)
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-		if err := os.RemoveAll(home); err != nil {
-			t.Error(err)
-		}
+	server := testbedtest.Server(t, dir, map[string]string{
+		"MLSD_DATABASE_URL": pgtest.URL(t), "MLSD_ATTACHMENTS": "directory", "MLSD_ATTACHMENTS_DIR": t.TempDir(),
+		"MLSD_REPORT_KEY": "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
 	})
-	if err := server.Start(context.WithoutCancel(t.Context()), map[string]string{"MLSD_REPORT_KEY": "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}); err != nil {
-		t.Fatal(err)
-	}
-	return testbed.Target{Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	t.Cleanup(transport.CloseIdleConnections)
+	return testbed.Target{Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Dir: dir}
 }
 
 // moduleRoot is the folder of go.mod.

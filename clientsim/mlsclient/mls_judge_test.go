@@ -19,12 +19,12 @@ import (
 	"mlsd/mls"
 )
 
-// TestJudge drives the library through 1,000 random steps. Package mls sees what a server sees and
+// TestJudge drives the library through 300 random steps. Package mls sees what a server sees and
 // judges every object. Each verdict, and everything that mls says about a commit, must be what the
 // members see. Objects are also changed in every field and must then be refused.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	steps := 1000
+	steps := 300
 	if raceEnabled {
 		steps = 120
 	}

@@ -16,10 +16,11 @@ func TestShare(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := s.Limit(0.2); err != nil {
+	const quota = 0.05 // less than a process gets on a busy machine
+	if err := s.Limit(quota); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sh", "-c", `sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; cat /proc/self/cgroup`)
+	cmd := exec.Command("sh", "-c", `sh -c 'i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done'; cat /proc/self/cgroup`)
 	var out strings.Builder
 	cmd.Stdout = &out
 	began := time.Now()
@@ -34,7 +35,7 @@ func TestShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cores := use.Used.Seconds() / took.Seconds(); cores > 0.25 || use.Used == 0 || use.Throttled == 0 || use.Throttled > use.Periods {
+	if cores := use.Used.Seconds() / took.Seconds(); cores > 1.25*quota || use.Used == 0 || use.Throttled == 0 || use.Throttled > use.Periods {
 		t.Errorf("%.2f cores, %+v in %s", cores, use, took)
 	}
 	if want := "/" + filepath.Base(s.dirs[0]) + "\n"; strings.Count(out.String(), want) != len(shareControllers) {
