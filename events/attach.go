@@ -1,8 +1,6 @@
 package events
 
 import (
-	"time"
-
 	"github.com/google/uuid"
 
 	"mlsd/outbox"
@@ -43,7 +41,7 @@ func (h *Hub) offer(s *Subscription, e *Event) {
 		h.detach(s)
 		s.position = e.StreamSeq - 1
 		if s.behind.IsZero() {
-			s.behind = time.Now()
+			s.behind = h.now()
 		}
 		h.metrics.FellBehind()
 	} else {

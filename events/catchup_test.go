@@ -58,7 +58,7 @@ func filled(t testing.TB, db *pgxpool.Pool, n, convos int) *node {
 func TestCatchUpReadsEachEventOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t, pgtest.MaxConns(1)) // one session, whose statistics are written on request
-	const total = 20_000
+	const total = 10_000
 	n := filled(t, db, total, 400)
 	read := func() (rows int64) {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestCatchUpReadsEachEventOnce(t *testing.T) {
 func TestCatchUpOfAQuietConvo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	n := filled(t, db, 100_000, 1000)
+	n := filled(t, db, 40_000, 400)
 	if _, err := db.Exec(t.Context(), `DELETE FROM members WHERE convo_id <> '00000000-0000-7000-8000-000000000001'`); err != nil {
 		t.Fatal(err)
 	}

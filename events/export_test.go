@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -32,6 +33,9 @@ func (s *Sequencer) AskNow() { s.asked = time.Time{} }
 // Settle makes the nodes count as recorded once a session is that old.
 func (s *Sequencer) Settle(d time.Duration) { s.group.settle = d }
 
+// FillWithin is how long a change of the number of sequencers waits for reserved places.
+func (s *Sequencer) FillWithin(d time.Duration) { s.group.fill = d }
+
 // Resign gives up the lead, and waits until PostgreSQL has ended the session: then another node can
 // lead. It does not wait for a PostgreSQL that does not answer.
 func (s *Sequencer) Resign() {
@@ -40,7 +44,7 @@ func (s *Sequencer) Resign() {
 	}
 	session := s.conn.PgConn().PID()
 	s.resign()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for leads := true; leads; {
 		if s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = $1)`, session).Scan(&leads) != nil {
@@ -119,15 +123,36 @@ func (s *Subscription) Position() int64 {
 	return s.position
 }
 
-// Pending returns the event that the next call of Next returns at once, or nil. No call may run.
-func (s *Subscription) Pending() *Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken == nil && len(s.queue) > 0 {
-		return s.queue[0]
+// NextNow returns the next event, or nil if the subscription is live and has no more. All events have
+// been handed out before.
+func (s *Subscription) NextNow(ctx context.Context) (*Event, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		e   *Event
+		err error
 	}
-	return s.taken
+	came := make(chan result, 1)
+	go func() {
+		e, err := s.Next(ctx)
+		came <- result{e, err}
+	}()
+	s.notify()
+	select {
+	case r := <-came:
+		return r.e, r.err
+	case s.ready <- struct{}{}: // Next has read the signal before this one: it waits, and the queue is empty
+	}
+	cancel()
+	r := <-came
+	if errors.Is(r.err, context.Canceled) {
+		return nil, nil
+	}
+	return r.e, r.err
 }
+
+// SetClock sets the clock by which readers are behind.
+func (h *Hub) SetClock(now func() time.Time) { h.now = now }
 
 // CheckNow makes the next round that finds no event check whether the stream has gone back.
 func (h *Hub) CheckNow() { h.checked = time.Time{} }

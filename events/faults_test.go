@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -251,8 +252,16 @@ func application(t *testing.T, s *events.Subscription) (*events.Event, error) {
 func TestWaitForLargeEventsIsExcused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	const patience = 700 * time.Millisecond
-	n := w.node(t, func(c *events.HubConfig) { c.Large, c.Buffer, c.Patience = 15<<20, 4000, patience })
+	n := w.node(t, func(c *events.HubConfig) { c.Large, c.Buffer, c.Patience = 15<<20, 4000, time.Hour })
+	var later atomic.Int64 // than when the test began
+	waiting, began := make(chan struct{}, 100), time.Now()
+	n.hub.SetClock(func() time.Time {
+		select {
+		case waiting <- struct{}{}:
+		default:
+		}
+		return began.Add(time.Duration(later.Load()))
+	})
 	n.publish(t)
 	convo := w.convo(t, alice, bob)
 	n.publish(t)
@@ -274,13 +283,16 @@ func TestWaitForLargeEventsIsExcused(t *testing.T) {
 		}
 		read <- nil
 	}()
-	w.say(t, convo, alice, 50)
-	n.publish(t)
 	select {
+	case <-waiting: // the reader of the large event
 	case err := <-read:
 		t.Fatalf("the reader did not wait: %v", err)
-	case <-time.After(2 * patience):
+	case <-time.After(patience):
+		t.Fatal("nobody measures how long the reader waits")
 	}
+	w.say(t, convo, alice, 50)
+	n.publish(t)
+	later.Store(int64(2 * time.Hour))
 	slow.Close()
 	if err := <-read; err != nil {
 		t.Fatalf("the reader that waited: %v", err)
@@ -332,7 +344,7 @@ func TestLargeEventsOfOneDID(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("another reader waits while one DID holds all")
 	}
 	cancel()

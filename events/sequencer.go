@@ -107,7 +107,7 @@ type SequencerConfig struct {
 
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
-	g := &sequencerGroup{settle: settleFor}
+	g := &sequencerGroup{settle: settleFor, fill: fillTimeout}
 	g.number.Store(1)
 	for number := range maxSequencers {
 		g.all[number] = &Sequencer{

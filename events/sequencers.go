@@ -59,6 +59,7 @@ type sequencerGroup struct {
 	leads int        // how many this node leads
 
 	settle time.Duration // settleFor
+	fill   time.Duration // fillTimeout
 }
 
 // leading returns how many sequencers this node leads.
@@ -242,7 +243,7 @@ func (s *Sequencer) changeNumber(ctx context.Context) error {
 		if err := s.group.checkAllNodes(ctx, tx, wanted); err != nil {
 			return err
 		}
-		if err := waitForPlaces(ctx, tx); err != nil {
+		if err := s.group.waitForPlaces(ctx, tx); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'; LOCK TABLE outbox IN SHARE MODE`); err != nil {
@@ -317,12 +318,12 @@ func checkNodes(ctx context.Context, db pgpool.Queryer, wanted int) error {
 	return nil
 }
 
-// errStillReserved says that places were not filled within fillTimeout: their sequencer has no
+// errStillReserved says that places were not filled in time: their sequencer has no
 // leader at the moment.
 var errStillReserved = errors.New("places are still reserved")
 
 // waitForPlaces waits until no places are reserved. The caller has locked the end of the stream.
-func waitForPlaces(ctx context.Context, tx pgx.Tx) error {
+func (g *sequencerGroup) waitForPlaces(ctx context.Context, tx pgx.Tx) error {
 	for began := time.Now(); ; pause(ctx, fillPoll) {
 		var open bool
 		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM reserved_places)`).Scan(&open); err != nil {
@@ -331,7 +332,7 @@ func waitForPlaces(ctx context.Context, tx pgx.Tx) error {
 		switch {
 		case !open:
 			return nil
-		case time.Since(began) > fillTimeout:
+		case time.Since(began) > g.fill:
 			return errStillReserved
 		}
 	}

@@ -418,13 +418,15 @@ func TestSignalsAfterALostConnection(t *testing.T) {
 	n.publish(t)
 	s := live(t, n.subscribe(t, bob))
 	n.listen(t)
-	tag, err := w.db.Exec(t.Context(), `
-		SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN mlsd_signals%' AND datname = current_database()`)
-	if err != nil || tag.RowsAffected() != 1 {
-		t.Fatalf("%d connections listen, %v", tag.RowsAffected(), err)
+	const listen = ` FROM pg_stat_activity WHERE query LIKE 'LISTEN mlsd_signals%' AND datname = current_database()`
+	var lost int
+	if err := w.db.QueryRow(t.Context(), `SELECT pid, pg_terminate_backend(pid)`+listen).Scan(&lost, nil); err != nil {
+		t.Fatalf("no connection listens: %v", err)
 	}
-	for n.Listening() {
-		time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(patience); countRows(t, w.db, `SELECT count(*)`+listen+` AND pid <> $1`, lost) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the node does not connect again")
+		}
 	}
 	n.awaitListening(t)
 	if !n.Send(typing(convo, alice, "I am back")) {

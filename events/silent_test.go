@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,12 +21,25 @@ const silencePatience = 40 * time.Second
 
 // silentNetwork is a way to the database. The connections that exist when hush is called stay open
 // and deliver nothing any more.
-type silentNetwork struct{ epoch atomic.Int64 }
+type silentNetwork struct {
+	epoch atomic.Int64
+	mu    sync.Mutex
+	all   []net.Conn
+}
 
 func (s *silentNetwork) hush() { s.epoch.Add(1) }
 
+// end closes all connections.
+func (s *silentNetwork) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.all {
+		c.Close()
+	}
+}
+
 // pool returns a pool of two connections that go this way. pgx takes 15 seconds to close one that is
-// silent.
+// silent. The end of the test does not wait for that: it ends all of them.
 func (s *silentNetwork) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()
 	cfg := db.Config()
@@ -37,6 +51,9 @@ func (s *silentNetwork) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 			return nil, err
 		}
 		client, middle := net.Pipe()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all = append(s.all, middle)
 		born := s.epoch.Load()
 		go s.forward(middle, server, born)
 		go s.forward(server, middle, born)
@@ -46,7 +63,10 @@ func (s *silentNetwork) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
+	t.Cleanup(func() {
+		s.end()
+		pool.Close()
+	})
 	return pool
 }
 
@@ -80,7 +100,7 @@ func TestPresenceOverASilentConnection(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		p.Run(ctx, 2*time.Second)
+		p.Run(ctx, time.Second)
 	}()
 	defer func() { cancel(); <-ended }()
 	p.Connected(alice, "phone")

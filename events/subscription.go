@@ -222,7 +222,7 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.hub.closing, cancel)()
-	defer s.excuse(time.Now())
+	defer s.excuse(s.hub.now())
 	n := int64(e.Size)
 	if err := s.share.large.Acquire(ctx, n); err != nil {
 		return cmp.Or(s.failure(), err)
@@ -249,7 +249,7 @@ func (s *Subscription) excuse(began time.Time) {
 	if s.behind.After(began) {
 		began = s.behind
 	}
-	s.behind = s.behind.Add(time.Since(began))
+	s.behind = s.behind.Add(s.hub.now().Sub(began))
 }
 
 func (s *Subscription) releaseLarge() {
@@ -274,7 +274,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 	s.mu.Lock()
 	behind, position := s.behind, s.position
 	s.mu.Unlock()
-	if !behind.IsZero() && time.Since(behind) > s.hub.patience {
+	if !behind.IsZero() && s.hub.now().Sub(behind) > s.hub.patience {
 		s.Slow()
 		return ErrConsumerTooSlow
 	}
