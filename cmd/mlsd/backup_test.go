@@ -18,6 +18,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/testdir"
 )
 
 // typed returns the commands that docs/RESTORE.md tells to type under a name. /backups becomes
@@ -133,8 +134,8 @@ func (w *world) on(args ...string) *server {
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	w, path := newWorld(t), mlsdOnPath(t)
-	dir := filepath.Dir(dataDir(t))
-	archive, old := filepath.Join(dir, "wal"), filepath.Join(dir, "old")
+	dir, old := testdir.For(t), pgtest.DataDir(t)
+	archive := filepath.Join(dir, "wal")
 	s := w.on("--data-dir", old, "--wal-archive", archive, "--rate-did", "1e6", "--rate-did-burst", "1000000")
 	c := w.chat()
 	c.send(5)
@@ -226,7 +227,7 @@ type cluster struct {
 // newCluster returns a cluster that is not made yet. Its directory belongs to its account.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	p := &cluster{t: t, bin: postgresBin(t), dir: filepath.Join(filepath.Dir(dataDir(t)), "pg"), account: postgresAccount(t)}
+	p := &cluster{t: t, bin: postgresBin(t), dir: filepath.Join(testdir.For(t), "pg"), account: postgresAccount(t)}
 	if err := os.Mkdir(p.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

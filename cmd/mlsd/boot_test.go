@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"mlsd/internal/testdir"
 )
 
 // output collects what a server writes. A test can wait for a text.
@@ -150,15 +152,11 @@ func (s *server) fails(parts ...string) {
 	}
 }
 
-// dataDir returns a data directory. If the test runs as root, PostgreSQL runs as another user,
-// which could not enter t.TempDir.
+// dataDir names a data directory that does not exist. If the test runs as root, PostgreSQL runs as
+// another user, which can enter its parent.
 func dataDir(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "data")
+	return filepath.Join(testdir.For(t), "data")
 }
 
 // postmaster returns the process ID of the PostgreSQL in a data directory, or 0 if it was shut down

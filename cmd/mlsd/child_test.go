@@ -78,9 +78,9 @@ func start(t *testing.T, dir string, env []string, args ...string) *child {
 }
 
 // spawn starts mlsd as this world's server.
-func (w *world) spawn(t *testing.T, dir string) *child {
+func (w *world) spawn(t *testing.T, dir string, env ...string) *child {
 	t.Helper()
-	c := spawn(t, dir, "MLSD_PLC_URL="+w.plc.URL)
+	c := spawn(t, dir, append(env, "MLSD_PLC_URL="+w.plc.URL)...)
 	w.use(c.admin, c.public)
 	return c
 }

@@ -12,6 +12,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 )
 
 // crashCase is one write that runs when mlsd is killed.
@@ -87,22 +88,23 @@ func crashCases(w *world) []crashCase {
 }
 
 // After kill -9 between COMMIT and the answer, a retry gets the first answer. There is one effect.
+// The private PostgreSQL dies too.
 func TestKillBetweenCommitAndAnswer(t *testing.T) {
 	t.Parallel()
 	killAt(t, failpoint.AfterCommit, 1)
 }
 
-// After kill -9 just before COMMIT there is no effect. A retry has the effect.
+// After kill -9 just before COMMIT there is no effect. A retry has the effect. PostgreSQL lives on.
 func TestKillBeforeCommit(t *testing.T) {
 	t.Parallel()
-	killAt(t, failpoint.BeforeCommit, 0)
+	killAt(t, failpoint.BeforeCommit, 0, "MLSD_DATABASE_URL="+pgtest.URL(t))
 }
 
 // killAt kills the server at a point of each kind of write, restarts it and retries. done is how
 // many effects there are before the retry.
-func killAt(parent *testing.T, point string, done int) {
-	w, dir := newWorld(parent), dataDir(parent)
-	server := w.spawn(parent, dir)
+func killAt(parent *testing.T, point string, done int, env ...string) {
+	w, dir := newWorld(parent), pgtest.DataDir(parent)
+	server := w.spawn(parent, dir, env...)
 	for _, cc := range crashCases(w) {
 		ok := parent.Run(cc.name, func(t *testing.T) {
 			w.t = t
@@ -113,7 +115,7 @@ func killAt(parent *testing.T, point string, done int) {
 			}
 			server.wait()
 			died := time.Now()
-			server = w.spawn(parent, dir)
+			server = w.spawn(parent, dir, env...)
 
 			if cc.effects != nil && !cc.countOnce {
 				if n := cc.effects(); n != done {

@@ -480,7 +480,7 @@ func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	w, dir := newWorld(t), dataDir(t)
+	w, dir := newWorld(t), pgtest.DataDir(t)
 	server := w.spawn(t, dir)
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)

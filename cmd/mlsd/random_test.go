@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/pgtest"
 )
 
 // sender sends one message after the other. Like a client, it keeps what it sent and the answers.
@@ -53,7 +54,7 @@ func TestKillAtRandom(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 
-	w, dir := newWorld(t), dataDir(t)
+	w, dir := newWorld(t), pgtest.DataDir(t)
 	server := w.spawn(t, dir)
 	users := []*user{w.user(), w.user(), w.user(), w.user()}
 	c := users[0].create(users[1:]...)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -164,19 +165,40 @@ func inspectOwn(t *testing.T, dir string) {
 func TestInterruptedStart(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
-	s := launch(t, nil, "--data-dir", dir)
+	c := start(t, dir, []string{slowInitdb(t)})
 	eventually(t, "the cluster is being made", func() bool {
-		entries, err := os.ReadDir(dir)
-		return err == nil && len(entries) > 1 // the lock file and the first files of the cluster
+		found, err := filepath.Glob(filepath.Join(dir, "postgres.init-*", "begun"))
+		return err == nil && len(found) == 1
 	})
-	s.stop()
-	if out := s.stdout.String(); out != "" {
+	c.signal(syscall.SIGTERM)
+	if status := c.wait(); !status.Exited() || status.ExitStatus() != 0 {
+		t.Errorf("ended with %v", c.cmd.ProcessState)
+	}
+	if out := c.stdout.String(); out != "" {
 		t.Errorf("it was ready before it could be interrupted: %q", out)
 	}
-	if _, err := os.Stat(dir + "/postgres"); err == nil {
-		t.Error("half a cluster is in place")
+	if left, err := filepath.Glob(filepath.Join(dir, "postgres*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("half a cluster is left: %q, %v", left, err)
 	}
 	boot(t, nil, "--data-dir", dir).stop()
+}
+
+// slowInitdb returns a PATH on which initdb begins, and ends when it is interrupted.
+func slowInitdb(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // initdb possibly has another account
+		t.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"postgres": `echo 'postgres (PostgreSQL) 15.1'`,
+		"initdb":   `trap 'rm "$2/begun"; exit 1' INT; echo >"$2/begun"; while :; do sleep 0.05; done`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "PATH=" + dir + string(os.PathListSeparator) + os.Getenv("PATH")
 }
 
 // A server that shuts down is not ready from then on, accepts no connections, and finishes its

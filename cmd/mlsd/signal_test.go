@@ -6,12 +6,14 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+
+	"mlsd/internal/pgtest"
 )
 
 // A process that gets a signal stops PostgreSQL, shuts down and exits with 0.
 func TestSignalEndsInOrder(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := pgtest.DataDir(t)
 	c := spawn(t, dir)
 	pid := postmaster(t, dir)
 	c.signal(syscall.SIGTERM)
@@ -50,7 +52,7 @@ func TestSignalEndsInOrder(t *testing.T) {
 
 func TestKilledLeavesNoPostgreSQL(t *testing.T) {
 	t.Parallel()
-	dir := dataDir(t)
+	dir := pgtest.DataDir(t)
 	for range 2 {
 		c := spawn(t, dir)
 		pid := postmaster(t, dir)

@@ -2,8 +2,17 @@ package pgtest
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"mlsd/internal/localpg"
 	"mlsd/internal/testdir"
@@ -32,8 +41,53 @@ func DataDir(t testing.TB) string {
 
 // copyTemplate copies a template into a data directory.
 func copyTemplate(ctx context.Context, name, dataDir string) error {
-	return testdir.Copy(name, dataDir, func(dir string) error { return makeTemplate(ctx, dir) })
+	key, err := templateKey()
+	if err != nil {
+		return err
+	}
+	return testdir.CopyShared(name, key, dataDir, func(dir string) error { return makeTemplate(ctx, dir) })
 }
+
+// templateKey is a hash of what decides how a template is made: the sources of the packages that make
+// it, the programs of PostgreSQL, and the day, because some rows have times.
+var templateKey = sync.OnceValues(func() (string, error) {
+	_, self, _, _ := runtime.Caller(0)
+	root := filepath.Join(filepath.Dir(self), "..", "..")
+	sum := sha256.New()
+	sources := 0
+	for _, pattern := range []string{"migrations/*.sql", "migrations/*.go", "internal/localpg/*.go", "internal/pgpool/*.go", "internal/pgtest/template.go"} {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(path), len(text), text)
+			sources++
+		}
+	}
+	if sources == 0 { // built with -trimpath: shared with nobody
+		fmt.Fprintln(sum, rand.Text())
+	}
+	fmt.Fprintln(sum, os.Getenv("PATH"), time.Now().UTC().Format(time.DateOnly))
+	places := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin",
+		"/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin"}
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), places...) {
+		programs, err := filepath.Glob(filepath.Join(dir, "postgres"))
+		if err != nil {
+			continue // a directory with a strange name has no programs
+		}
+		for _, path := range programs {
+			if info, err := os.Stat(path); err == nil {
+				fmt.Fprintln(sum, path, info.Size(), info.ModTime())
+			}
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16], nil
+})
 
 // makeTemplate makes a cluster in a data directory, with the database of mlsd.
 func makeTemplate(ctx context.Context, dir string) (err error) {

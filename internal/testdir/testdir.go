@@ -60,7 +60,15 @@ func For(t testing.TB) string {
 // Claim makes a directory that belongs to this process, until it ends. It first removes the
 // directories of processes that have ended.
 func Claim() (*Dir, error) {
-	d, err := claim()
+	base, err := baseDir()
+	if err != nil {
+		return nil, err
+	}
+	return claimIn(base)
+}
+
+func claimIn(base string) (*Dir, error) {
+	d, err := claim(base)
 	if err != nil {
 		return nil, fmt.Errorf("directory for tests: %w", err)
 	}
@@ -72,11 +80,7 @@ func Claim() (*Dir, error) {
 
 // claim makes the directory. One lock covers both steps. So no process sees a directory without an
 // owner that is still being made.
-func claim() (_ *Dir, err error) {
-	base, err := baseDir()
-	if err != nil {
-		return nil, err
-	}
+func claim(base string) (_ *Dir, err error) {
 	baseLock, err := lockFile(filepath.Join(base, "lock"), syscall.LOCK_EX)
 	if err != nil {
 		return nil, err

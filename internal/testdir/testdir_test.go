@@ -1,9 +1,12 @@
 package testdir
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -84,5 +87,49 @@ func TestRemoveAtExit(t *testing.T) {
 		case <-timeout:
 			t.Fatal("the directory is still there")
 		}
+	}
+}
+
+// Of all that need a template at once, one makes it. A template of another key replaces it. If it
+// cannot be made, the next one tries again.
+func TestCopyShared(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	var made atomic.Int32
+	make := func(content string) func(dir string) error {
+		return func(dir string) error {
+			made.Add(1)
+			cluster := filepath.Join(dir, clusterName)
+			return errors.Join(os.Mkdir(cluster, 0o700), os.WriteFile(filepath.Join(cluster, "file"), []byte(content), 0o600))
+		}
+	}
+	wantCopy := func(key, want string) {
+		dir := t.TempDir()
+		if err := copyShared(base, "a", key, dir, make(want)); err != nil {
+			t.Error(err)
+			return
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, clusterName, "file")); string(got) != want {
+			t.Errorf("key %s: the copy has %q, %v; want %q", key, got, err, want)
+		}
+	}
+	failed := errors.New("failed")
+	err := copyShared(base, "a", "1", t.TempDir(), func(dir string) error { return errors.Join(make("half")(dir), failed) })
+	if !errors.Is(err, failed) {
+		t.Errorf("a template that cannot be made: %v", err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { wantCopy("1", "one") })
+	}
+	all.Wait()
+	if n := made.Load(); n != 2 {
+		t.Errorf("the template was made %d times, want one that failed and one", n)
+	}
+	wantCopy("2", "two")
+	left, err := filepath.Glob(filepath.Join(base, "[^l]*"))
+	want := []string{filepath.Join(base, "template-a-2"), filepath.Join(base, sharedLock)}
+	if diff := cmp.Diff(want, left); diff != "" || err != nil {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 }
