@@ -38,7 +38,7 @@ func (m *method) malformed() []Case {
 		{Name: "half a surrogate pair", Rule: "syntax", Body: []byte(member(`"zz":"\ud800"`))},
 		{Name: "control character in a string", Rule: "syntax", Body: []byte(member("\"zz\":\"\n\""))},
 		{Name: "nested too deeply", Rule: "syntax", Body: []byte(member(`"zz":` + nested(20_000)))},
-		{Name: "opened and never closed", Rule: "syntax", Body: []byte(member(`"zz":` + strings.Repeat(`{"a":`, 200_000)))},
+		{Name: "opened and never closed", Rule: "syntax", Body: []byte(member(`"zz":` + strings.Repeat(`{"a":`, 20_000)))},
 		{Name: "null", Rule: "null", Body: []byte("null")},
 		{Name: "array", Rule: "type", Body: []byte("[" + good + "]")},
 		{Name: "string", Rule: "type", Body: encode(good)},
@@ -47,7 +47,7 @@ func (m *method) malformed() []Case {
 		{Name: "name twice, once in escapes", Rule: "duplicate", Field: first,
 			Body: []byte(member(fmt.Sprintf("\"\\u%04x%s\":%s", first[0], first[1:], encode(m.value(first, m.props[first], true)))))},
 		{Name: "unknown name twice", Rule: "duplicate", Body: []byte(member(`"zz":1,"zz":1`))},
-		{Name: "too many unknown names", Rule: "too-many", Body: []byte(member(manyNames(100_000)))},
+		{Name: "too many unknown names", Rule: "too-many", Body: []byte(member(manyNames(10_000)))},
 	}
 	if len(m.required) > 0 {
 		out = append(out, Case{Name: "empty object", Rule: "required", Field: slices.Min(m.required), Body: []byte("{}")},
