@@ -61,7 +61,8 @@ type liveRun struct {
 	prepare func(*client.Subscriber)
 	// onSent, if not nil, gets each acknowledged message instead of the history.
 	onSent      func(convo string, seq int64, m history.EntryDigest)
-	length      time.Duration                                                  // how long they write
+	length      time.Duration                                                  // how long they write, if limit is 0
+	limit       time.Duration                                                  // how long at most until disturb ends the writing
 	pause       time.Duration                                                  // half of the longest time between two changes of rosters; 0: by length
 	mostConvos  int                                                            // after that no change makes a convo; 0: any number
 	disturb     func(ctx, writing context.Context, length time.Duration) error // goes on beside the writers
@@ -114,7 +115,7 @@ func (b *liveRun) play(ctx context.Context) error {
 	}
 	start := time.Now()
 	b.start.Store(start.UnixNano())
-	writing, cancel := context.WithTimeout(ctx, length)
+	writing, cancel := context.WithTimeout(ctx, max(length, b.limit))
 	defer cancel()
 	b.stopWriting = cancel
 	var all sync.WaitGroup

@@ -11,9 +11,13 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// sequencersFor is how long LiveSequencers writes at least. The first change waits until a session of
-// the database is 10 s old.
-const sequencersFor = 40 * time.Second
+// The writers of LiveSequencers go on until the last change, at most for as long as sequencersLimit
+// longer than --for. The pauses of the scenario are parts of sequencersFor, unless --for is longer. The
+// first change waits until a session of the database is 10 s old.
+const (
+	sequencersFor   = 40 * time.Second
+	sequencersLimit = 3 * time.Minute
+)
 
 // LiveSequencers is Live while an operator changes the number of the stream's sequencers from one to
 // four and back, twice. Both servers are killed in turn while there are four.
@@ -21,7 +25,16 @@ func LiveSequencers(ctx context.Context, w *testbed.World) error {
 	return w.WithCluster(ctx, func(f *testbed.Cluster) error {
 		b := newLiveRun(ctx, w, f)
 		b.length = max(w.For, sequencersFor)
-		b.disturb = b.changeSequencers
+		b.limit = b.length + sequencersLimit
+		b.disturb = func(ctx, writing context.Context, length time.Duration) error {
+			defer b.stopWriting()
+			ends := time.Now().Add(w.For)
+			if err := b.changeSequencers(ctx, writing, length); err != nil {
+				return err
+			}
+			xrpc.Sleep(writing, time.Until(ends))
+			return nil
+		}
 		err := b.play(ctx)
 		return errors.Join(err, b.subscribers.Stop())
 	})
