@@ -142,7 +142,7 @@ func (c *capturedGroup) apply(t *testing.T, g *Group, s *capturedStep) *Change {
 		t.Errorf("%s: the GroupInfo does not match: %v", s.What, err)
 	}
 	checkChange(t, g, change)
-	checkMutations(t, g, s.Commit, nil)
+	checkMutations(t, g, s.Commit, nil, int(g.Epoch))
 	return change
 }
 

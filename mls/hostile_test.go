@@ -198,10 +198,7 @@ func hostileTrees(size int) map[string][]byte {
 // TestHostile checks that each input gives the expected result, and that its allocations grow no
 // faster than its size.
 func TestHostile(t *testing.T) {
-	size := 64 << 10
-	if raceEnabled {
-		size = 16 << 10
-	}
+	const size = 16 << 10
 	large := hostileInputs(t, size)
 	for i, small := range hostileInputs(t, size/4) {
 		in := large[i]

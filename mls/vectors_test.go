@@ -65,16 +65,16 @@ type messagesVector struct {
 // checkExact checks that parse accepts data, but no shorter prefix of it, and not data with bytes
 // appended.
 func checkExact(parse func([]byte) error, data []byte) error {
-	return checkExactAt(parse, data, 1)
+	return checkExactAt(parse, data, 0, 1)
 }
 
-// checkExactAt is checkExact with cuts at every step bytes, and before the last byte.
-func checkExactAt(parse func([]byte) error, data []byte, step int) error {
+// checkExactAt is checkExact with cuts at every step bytes from the first, and before the last ones.
+func checkExactAt(parse func([]byte) error, data []byte, first, step int) error {
 	if err := parse(data); err != nil {
 		return err
 	}
 	for n := 0; n < len(data); n++ {
-		if n%step == 0 || n > len(data)-8 {
+		if n%step == first || n > len(data)-8 {
 			if parse(data[:n:n]) == nil {
 				return fmt.Errorf("accepted cut to %d of %d bytes", n, len(data))
 			}

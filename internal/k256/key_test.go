@@ -69,6 +69,7 @@ func wantDigits(t *testing.T, k *secp256k1.Scalar, width uint) {
 
 // TestEdges compares sums with the library's at the edges of the arithmetic.
 func TestEdges(t *testing.T) {
+	t.Parallel()
 	all := edges()
 	point := secp256k1.NewIdentityPoint().ScalarBaseMult(scalarOf([]byte("a key")))
 	key := &Key{multiplesOf(point, keyWidth)}
@@ -149,7 +150,8 @@ func sign(tb testing.TB, private *atcrypto.PrivateKeyK256, content []byte) []byt
 }
 
 func TestSignatures(t *testing.T) {
-	for i := range uint64(50) {
+	t.Parallel()
+	for i := range uint64(15) {
 		private, public := identity(t)
 		content := binary.BigEndian.AppendUint64(nil, i)
 		wantSame(t, public, content, sign(t, private, content), true)

@@ -316,6 +316,7 @@ func pointVectors() []vector {
 
 // TestVectors has each implementation give the expected verdict.
 func TestVectors(t *testing.T) {
+	t.Parallel()
 	classes, names := map[string]int{}, map[string]bool{}
 	for _, v := range vectors() {
 		name := v.class + ": " + v.comment
@@ -334,6 +335,7 @@ func TestVectors(t *testing.T) {
 // TestIndigoVectors has indigo, and our path for content of a JWT, give the expected verdict. Both
 // hash the content themselves, so that only the vectors with the hash of some content apply.
 func TestIndigoVectors(t *testing.T) {
+	t.Parallel()
 	hash := sha256.Sum256(content)
 	checked := 0
 	for _, v := range vectors() {
