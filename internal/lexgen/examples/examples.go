@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 
@@ -80,7 +81,8 @@ type method struct {
 	body     bool
 }
 
-func files() map[string]*lexicon.SchemaFile {
+// files returns the lexicons by their NSID. They are parsed once.
+var files = sync.OnceValue(func() map[string]*lexicon.SchemaFile {
 	out := map[string]*lexicon.SchemaFile{}
 	names, err := fs.Glob(lexicons.Files, lexicons.Pattern)
 	must(err)
@@ -93,7 +95,7 @@ func files() map[string]*lexicon.SchemaFile {
 		out[sf.ID] = sf
 	}
 	return out
-}
+})
 
 // must panics on an error: the lexicons are part of the program and have tests of
 // their own.
