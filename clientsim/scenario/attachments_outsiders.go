@@ -45,7 +45,7 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 			return err
 		}
 		for node := range u.f.Nodes {
-			if err := xrpc.Until(ctx, 5*time.Second, func() (bool, error) { return (read(node, bob, u.convo) != nil) == blocked, nil }); err != nil {
+			if err := xrpc.Until(ctx, time.Minute, func() (bool, error) { return (read(node, bob, u.convo) != nil) == blocked, nil }); err != nil {
 				return fmt.Errorf("%s at server %d: %w", path, node, err)
 			}
 		}

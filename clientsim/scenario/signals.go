@@ -18,7 +18,7 @@ import (
 )
 
 // signalTimeout is how long a signal may take to all who get it.
-const signalTimeout = 10 * time.Second
+const signalTimeout = time.Minute
 
 // signalTest is a convo whose members are connected to two servers.
 type signalTest struct {

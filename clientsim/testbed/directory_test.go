@@ -18,7 +18,7 @@ import (
 func resolver(d *testbed.Directory) *identity.BaseDirectory {
 	return &identity.BaseDirectory{
 		PLCURL: d.URL(), SkipHandleVerification: true,
-		HTTPClient: http.Client{Timeout: 5 * time.Second},
+		HTTPClient: http.Client{Timeout: time.Minute},
 	}
 }
 
