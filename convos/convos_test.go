@@ -296,9 +296,9 @@ func TestListTouchesThePage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	const (
-		others  = 300 // convos
+		others  = 100 // convos
 		members = 5
-		entries = 500
+		entries = 200
 		limit   = 10
 	)
 	tx, err := f.db.Begin(t.Context())

@@ -70,7 +70,7 @@ func (f *fixture) queued(t *testing.T, n int) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not happen")
 		}
@@ -303,7 +303,7 @@ func TestBusyConvoHoldsUpNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
-			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
+			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1), f.onReserved(t))
 			busy, idle := f.convos[0], f.convos[1]
 			paused, resume := f.pause(t, idle)
 			release := hold(f, t, busy)
@@ -341,7 +341,7 @@ func TestSameKeyRunning(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	paused, resume := f.pause(t, f.convos[0])
-	other := f.node()
+	other := f.node(f.onReserved(t))
 	var waiting sync.WaitGroup
 	for _, w := range []struct {
 		log     *messages.Log

@@ -66,6 +66,20 @@ func newFixture(t testing.TB, window int64) *fixture {
 	return f
 }
 
+// onReserved lets a log write batches over connections that wait for a lock as briefly as those of
+// pgpool.OpenReserved.
+func (f *fixture) onReserved(t testing.TB) messages.Option {
+	t.Helper()
+	cfg := f.db.Config()
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "250"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return messages.OnReserved(pool)
+}
+
 func (f *fixture) addConvo(t testing.TB, id uuid.UUID) {
 	t.Helper()
 	_, err := f.db.Exec(t.Context(), `

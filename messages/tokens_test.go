@@ -194,7 +194,7 @@ func TestTokenInFlight(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
-			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
+			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1), f.onReserved(t))
 			token := f.mint(t)
 			d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
 			paused, resume := f.pause(t, f.convos[1])
@@ -293,7 +293,7 @@ func TestTokenOfBusyConvo(t *testing.T) {
 			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t, 0)
-				f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
+				f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1), f.onReserved(t))
 				token := f.mint(t)
 				paused, resume := f.pause(t, f.convos[1])
 				release := hold(f, t, f.convos[0])

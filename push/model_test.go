@@ -172,7 +172,7 @@ func TestPresenceModel(t *testing.T) {
 		m.register(push.Target{DID: bob, DeviceID: d, Kind: push.KindWebhook, Address: m.phone.URL + "/" + d})
 	}
 	m.nodes = []*events.Presence{m.node(), m.node()}
-	for i := range 400 {
+	for i := range 200 {
 		for range m.random.IntN(4) {
 			m.act(i/20%2 == 1) // long enough for jobs to end
 			m.deliver()

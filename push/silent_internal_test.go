@@ -93,12 +93,12 @@ func TestSilentConnection(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(apple.Certificate())
 	a, err := newAPNs(testKey(t), "https://"+proxy.Addr().String(), roots,
-		http.HTTP2Config{SendPingTimeout: 50 * time.Millisecond, PingTimeout: 50 * time.Millisecond})
+		http.HTTP2Config{SendPingTimeout: 50 * time.Millisecond, PingTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	call := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		return a.call(ctx, Job{ID: uuid.New()}, Target{Kind: KindAPNs, Address: "c0ffee", Topic: "example.app", Environment: Production})
 	}
