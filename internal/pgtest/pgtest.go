@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	setupLimit   = 2 * time.Minute  // for initdb and migrations, on a busy machine
-	cleanupLimit = 30 * time.Second // for dropping one database
+	setupLimit   = 2 * time.Minute // for initdb and migrations, on a busy machine
+	cleanupLimit = time.Minute     // for dropping one database
 
 	defaultMaxConns = 8
 )

@@ -13,7 +13,7 @@ import (
 )
 
 // rolePatience is how long the server may take to read who may connect.
-const rolePatience = 10 * time.Second
+const rolePatience = time.Minute
 
 // LetConnect lets this process connect to the private server as role. url is the URL of a database
 // with that role. admin is a superuser's pool.

@@ -22,6 +22,9 @@ import (
 	"mlsd/internal/standby"
 )
 
+// patience is the longest wait for what a server does. Normally it takes some milliseconds.
+const patience = time.Minute
+
 // world is a primary with a table of one number, its standby, and a node that reads.
 type world struct {
 	*pgtest.Pair
@@ -68,7 +71,7 @@ func (w *world) awaitReplay() {
 		w.t.Fatal(err)
 	}
 	replay := pgtest.Session(w.t, w.Standby)
-	for deadline, replayed := time.Now().Add(30*time.Second), false; !replayed; {
+	for deadline, replayed := time.Now().Add(patience), false; !replayed; {
 		if err := replay.QueryRow(w.t.Context(), `SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`, end).Scan(&replayed); err != nil {
 			w.t.Fatal(err)
 		}
@@ -135,7 +138,7 @@ func (w *world) number() (n int64, fromStandby bool) {
 // wants reads until a read comes from the standby, or from the primary. All must see at least n.
 func (w *world) wants(fromStandby bool, n int64) {
 	w.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		got, from := w.number()
 		if got != n {
@@ -154,7 +157,7 @@ func (w *world) wants(fromStandby bool, n int64) {
 // and after that on the primary.
 func (w *world) fromStandby(ctx context.Context, read func(ctx context.Context, db *pgxpool.Pool, onStandby bool) error) (runs int, err error) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		var where []bool
 		err := w.reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 			var onStandby bool
@@ -201,7 +204,7 @@ func (w *world) awaitState(state string) {
 // await reads until the value of a series is as it should be.
 func (w *world) await(name, label string, is func(float64) bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(w.metric(name, label)); {
+	for deadline := time.Now().Add(patience); !is(w.metric(name, label)); {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("%s %s stays %v", name, label, w.metric(name, label))
 		}
@@ -326,7 +329,7 @@ func TestStandbyHangs(t *testing.T) {
 	relay := newRelay(t, w.Standby)
 	w.read(w.Primary, relay.url)
 	w.wants(true, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var begun time.Time
 	runs, err := w.fromStandby(ctx, func(ctx context.Context, db *pgxpool.Pool, onStandby bool) error {
