@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -14,10 +12,14 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // check says which of the mutants are out of date: a place is not found, what comes out is not Go,
@@ -31,77 +33,60 @@ func check(ctx context.Context, root string, list []mutant) error {
 	if err != nil {
 		return err
 	}
-	var problems []error
-	for _, m := range list {
-		err := c.testExists(m)
-		if err == nil {
-			var changed map[string]string
-			if changed, err = s.apply(m); err == nil {
+	problems := make([]error, len(list))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, m := range list {
+		group.Go(func() error {
+			changed, err := s.apply(m)
+			if err == nil {
 				err = c.compile(changed)
 			}
-		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", m.name, err))
-		}
+			if err != nil {
+				problems[i] = fmt.Errorf("%s: %w", m.name, err)
+			}
+			return nil
+		})
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, group.Wait(), testsExist(root, list))...)
 }
 
 // checker compiles packages in this process, as far as their types.
 type checker struct {
 	packages map[string]*listed // by directory
-	imports  types.Importer
 	fset     *token.FileSet
-	parsed   map[string]*ast.File // by name
-	tests    map[string]bool      // directory and name
+
+	mu      sync.Mutex // guards the following
+	imports types.Importer
+	parsed  map[string]*ast.File // by name
 }
 
-// listed is what go list says of a package.
-type listed struct {
-	ImportPath, Dir, Export string
-	GoFiles                 []string
-	Module                  *struct{ GoVersion string }
-}
-
-// newChecker has go list compile what the packages of the mutants need.
+// newChecker has go compile what the packages of the mutants need.
 func newChecker(ctx context.Context, root string, list []mutant) (*checker, error) {
-	packages := map[string]bool{}
+	dirs := map[string]bool{}
 	for _, m := range list {
 		for _, e := range m.edits {
-			packages["./"+packageOf(e.in)] = true
+			dirs["./"+packageOf(e.in)] = true
 		}
 	}
-	args := []string{"-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Module"}
-	out, err := goList(ctx, root, append(args, slices.Sorted(maps.Keys(packages))...)...)
+	all, err := goList(ctx, root, slices.Sorted(maps.Keys(dirs))...)
 	if err != nil {
 		return nil, err
 	}
-	c := &checker{packages: map[string]*listed{}, fset: token.NewFileSet(), parsed: map[string]*ast.File{}, tests: map[string]bool{}}
-	exports := map[string]string{}
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p listed
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		c.packages[p.Dir], exports[p.ImportPath] = &p, p.Export
+	c := &checker{packages: map[string]*listed{}, fset: token.NewFileSet(), parsed: map[string]*ast.File{}}
+	for _, p := range all {
+		c.packages[p.Dir] = p
 	}
-	c.imports = importer.ForCompiler(c.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	return c, c.readTests(root, list)
+	open := func(path string) (io.ReadCloser, error) { return os.Open(all[path].Export) }
+	c.imports = importer.ForCompiler(c.fset, "gc", open)
+	return c, nil
 }
 
-// goList returns what go list prints.
-func goList(ctx context.Context, root string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list"}, args...)...)
-	cmd.Dir = root
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w\n%s", err, errs.Bytes())
-	}
-	return out, nil
+// Import implements types.Importer.
+func (c *checker) Import(path string) (*types.Package, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.imports.Import(path)
 }
 
 // compile says what is wrong with the types of the packages that hold the changed files.
@@ -125,7 +110,7 @@ func (c *checker) compile(changed map[string]string) error {
 			}
 			files = append(files, f)
 		}
-		conf := types.Config{Importer: c.imports, GoVersion: "go" + p.Module.GoVersion}
+		conf := types.Config{Importer: c, GoVersion: p.lang()}
 		if _, err := conf.Check(p.ImportPath, c.fset, files, nil); err != nil {
 			return err
 		}
@@ -138,6 +123,8 @@ func (c *checker) parse(name string, changed map[string]string) (*ast.File, erro
 	if text, has := changed[name]; has {
 		return parser.ParseFile(c.fset, name, text, parser.SkipObjectResolution)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.parsed[name] == nil {
 		f, err := parser.ParseFile(c.fset, name, nil, parser.SkipObjectResolution)
 		if err != nil {
@@ -148,40 +135,47 @@ func (c *checker) parse(name string, changed map[string]string) (*ast.File, erro
 	return c.parsed[name], nil
 }
 
-// readTests lists the tests of the packages that the mutants name.
-func (c *checker) readTests(root string, list []mutant) error {
-	read := map[string]bool{}
+// testsExist says which mutants name a test that is not there. One without a name is for
+// clientsim torture.
+func testsExist(root string, list []mutant) error {
+	tests := map[string]map[string]bool{}
+	var missing []error
 	for _, m := range list {
-		pkg, _ := m.place()
-		if read[pkg] {
+		pkg, name := m.place()
+		name, _, _ = strings.Cut(name, "/")
+		if name == "" {
 			continue
 		}
-		read[pkg] = true
-		names, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pkg), "*_test.go"))
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-			if err != nil {
+		if tests[pkg] == nil {
+			var err error
+			if tests[pkg], err = testsOf(filepath.Join(root, filepath.FromSlash(pkg))); err != nil {
 				return err
 			}
-			for _, d := range f.Decls {
-				if fn, is := d.(*ast.FuncDecl); is && strings.HasPrefix(fn.Name.Name, "Test") {
-					c.tests[pkg+"."+fn.Name.Name] = true
-				}
-			}
+		}
+		if !tests[pkg][name] {
+			missing = append(missing, fmt.Errorf("%s: there is no %s.%s", m.name, pkg, name))
 		}
 	}
-	return nil
+	return errors.Join(missing...)
 }
 
-func (c *checker) testExists(m mutant) error {
-	if m.test == "" { // clientsim torture finds it
-		return nil
+// testsOf lists the tests in a directory.
+func testsOf(dir string) (map[string]bool, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
 	}
-	if pkg, name := m.place(); !c.tests[pkg+"."+name] {
-		return fmt.Errorf("there is no %s.%s", pkg, name)
+	tests := map[string]bool{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, found := range testFunc.FindAllSubmatch(text, -1) {
+			tests[string(found[1])] = true
+		}
 	}
-	return nil
+	return tests, nil
 }
+
+var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)

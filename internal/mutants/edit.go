@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"go/scanner"
+	"go/token"
 	"maps"
 	"path"
 	"path/filepath"
@@ -16,9 +18,11 @@ type span struct {
 	file       *file
 	begin, end int
 	text       string
+	sql        bool // what is replaced is SQL
 }
 
-// apply returns the files that m changes, with their new text, by absolute name.
+// apply returns the files that m changes, with their new text, by absolute name. What m leaves as it
+// is stays in its line, if that can be: importers of a package know where its declarations are.
 func (s *source) apply(m mutant) (map[string]string, error) {
 	spans := map[*file][]span{}
 	for _, e := range m.edits {
@@ -32,15 +36,26 @@ func (s *source) apply(m mutant) (map[string]string, error) {
 	for f, list := range spans {
 		slices.SortFunc(list, func(a, b span) int { return cmp.Compare(a.begin, b.begin) })
 		var text strings.Builder
-		at := 0
+		at, missing := 0, 0 // lines that the text so far lacks
+		keep := func(rest string) {
+			if line, below, has := strings.Cut(rest, "\n"); has && missing > 0 {
+				rest, missing = line+strings.Repeat("\n", missing+1)+below, 0
+			}
+			text.WriteString(rest)
+		}
 		for _, p := range list {
 			if p.begin < at {
 				return nil, fmt.Errorf("two edits change %s", f.line(p.begin))
 			}
-			text.WriteString(f.text[at:p.begin] + p.text)
+			if !p.sql {
+				p.text = oneLine(p.text)
+			}
+			keep(f.text[at:p.begin])
+			text.WriteString(p.text)
+			missing += strings.Count(f.text[p.begin:p.end], "\n") - strings.Count(p.text, "\n")
 			at = p.end
 		}
-		text.WriteString(f.text[at:])
+		keep(f.text[at:])
 		mended, err := s.mendImports(f, text.String())
 		if err != nil {
 			return nil, err
@@ -48,6 +63,27 @@ func (s *source) apply(m mutant) (map[string]string, error) {
 		changed[filepath.Join(s.root, filepath.FromSlash(f.path))] = mended
 	}
 	return changed, nil
+}
+
+// oneLine writes Go in as few lines as it can be.
+func oneLine(text string) string {
+	if !strings.Contains(text, "\n") {
+		return text
+	}
+	f := token.NewFileSet().AddFile("", -1, len(text))
+	var s scanner.Scanner
+	s.Init(f, []byte(text), nil, 0)
+	var line strings.Builder
+	for {
+		pos, tok, lit := s.Scan()
+		switch {
+		case tok == token.EOF, lit == "\n" && f.Offset(pos) == len(text):
+			return line.String()
+		case tok == token.SEMICOLON, lit == "":
+			lit = tok.String()
+		}
+		line.WriteString(lit + " ")
+	}
 }
 
 // find returns the one place of e. If there is none, or there are several, the error says where to
@@ -62,7 +98,7 @@ func (s *source) find(e edit) (span, error) {
 	for _, d := range decls {
 		for i := range d.words {
 			if n := match(d.words[i:], old); n > 0 {
-				found = append(found, span{d.file, d.words[i].begin, d.words[i+n-1].end, e.new})
+				found = append(found, span{d.file, d.words[i].begin, d.words[i+n-1].end, e.new, d.words[i].sql})
 			}
 		}
 	}

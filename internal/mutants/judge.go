@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,8 +25,8 @@ type result struct {
 }
 
 // judge runs the test of each mutant and prints the verdicts in the order of chosen. The error says
-// which ones survived. With again, it also runs those that the cache knows.
-func judge(ctx context.Context, root string, chosen []mutant, again bool, out io.Writer) error {
+// which ones survived.
+func judge(ctx context.Context, root string, chosen []mutant, out io.Writer) error {
 	s, err := readSource(root)
 	if err != nil {
 		return err
@@ -35,11 +35,14 @@ func judge(ctx context.Context, root string, chosen []mutant, again bool, out io
 	if err != nil {
 		return err
 	}
-	if err := control(ctx, root, chosen); err != nil {
+	if err := testsExist(root, chosen); err != nil {
 		return err
 	}
-	known, err := newCache(ctx, root, chosen)
+	b, err := newBuilder(ctx, root, chosen)
 	if err != nil {
+		return err
+	}
+	if err := b.control(ctx, chosen); err != nil {
 		return err
 	}
 	results := make([]chan result, len(chosen))
@@ -51,7 +54,9 @@ func judge(ctx context.Context, root string, chosen []mutant, again bool, out io
 		group.SetLimit(runtime.GOMAXPROCS(0))
 		for i, m := range chosen {
 			group.Go(func() error {
-				results[i] <- m.judge(ctx, root, changed[i], known, again)
+				begun := time.Now()
+				why, err := b.try(ctx, m, changed[i])
+				results[i] <- result{why, time.Since(begun), err}
 				return nil
 			})
 		}
@@ -90,33 +95,22 @@ func report(ctx context.Context, chosen []mutant, results []chan result, out io.
 	return err
 }
 
-// judge is try, unless the cache knows the verdict.
-func (m mutant) judge(ctx context.Context, root string, changed map[string]string, known *cache, again bool) result {
-	if why := known.get(m, changed); why != "" && !again {
-		return result{why: why + " (cached)"}
-	}
-	begun := time.Now()
-	why, err := m.try(ctx, root, changed)
-	if err == nil && why != "" {
-		err = known.put(m, changed, why)
-	}
-	return result{why, time.Since(begun), err}
-}
-
-// control runs the tests on the source as it is: one that fails anyway catches nothing. Go
-// remembers which have passed.
-func control(ctx context.Context, root string, chosen []mutant) error {
+// control runs the tests on the source as it is, once: one that fails anyway catches nothing.
+func (b *builder) control(ctx context.Context, chosen []mutant) error {
 	tests := map[string][]string{}
 	for _, m := range chosen {
 		pkg, name := m.place()
-		tests[pkg] = append(tests[pkg], name)
+		name, _, _ = strings.Cut(name, "/")
+		if !slices.Contains(tests[pkg], name) {
+			tests[pkg] = append(tests[pkg], name)
+		}
 	}
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for pkg, names := range tests {
 		group.Go(func() error {
-			if out, err := test(ctx, root, pkg, strings.Join(names, "|")); err != nil {
-				return fmt.Errorf("the tests do not pass without a mutant: %w\n%s", err, out)
+			if out, err := b.test(ctx, pkg, strings.Join(names, "|"), nil, "-test.timeout=30m"); err != nil {
+				return fmt.Errorf("the tests of %s do not pass without a mutant: %w\n%s", pkg, err, out)
 			}
 			return nil
 		})
@@ -126,18 +120,10 @@ func control(ctx context.Context, root string, chosen []mutant) error {
 
 // try returns what m's test says when it notices m, and "" if it does not. changed is what m makes
 // of the source.
-func (m mutant) try(ctx context.Context, root string, changed map[string]string) (why string, err error) {
-	dir, err := os.MkdirTemp("", "mutant-")
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	overlay, err := writeOverlay(dir, changed)
-	if err != nil {
-		return "", err
-	}
+func (b *builder) try(ctx context.Context, m mutant, changed map[string]string) (why string, err error) {
 	pkg, name := m.place()
-	out, err := test(ctx, root, pkg, name, "-overlay="+overlay, "-count=3", "-failfast") // some bugs need a meeting of two requests
+	count := fmt.Sprintf("-test.count=%d", max(1, tries[m.name]))
+	out, err := b.test(ctx, pkg, name, changed, "-test.timeout=3m", "-test.failfast", count)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -145,9 +131,27 @@ func (m mutant) try(ctx context.Context, root string, changed map[string]string)
 	case !errors.As(err, &exit) || ctx.Err() != nil:
 		return "", err
 	case !bytes.Contains(out, []byte("--- FAIL: "+name)): // it did not compile, or something else broke
-		return "", fmt.Errorf("the test was not judged:\n%s", out)
+		return "", fmt.Errorf("the test was not judged: %w\n%s", err, out)
 	}
 	return complaint(out), nil
+}
+
+// test builds the tests of a package from a changed source, and runs those whose names are names, a
+// regular expression.
+func (b *builder) test(ctx context.Context, pkg, names string, changed map[string]string, flags ...string) (out []byte, err error) {
+	dir, err := os.MkdirTemp("", "mutant-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	binary, err := b.build(ctx, dir, pkg, changed)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, binary, append(flags, "-test.run=^("+strings.ReplaceAll(names, "/", ")$/^(")+")$")...)
+	cmd.Dir = filepath.Join(b.root, filepath.FromSlash(pkg))
+	cmd.WaitDelay = time.Minute // for what a killed test has left behind
+	return cmd.CombinedOutput()
 }
 
 // complaint finds the line in which a test says first what is wrong.
@@ -159,30 +163,4 @@ func complaint(out []byte) string {
 		}
 	}
 	return "it fails"
-}
-
-// writeOverlay writes the files into dir and what tells go where they are.
-func writeOverlay(dir string, files map[string]string) (string, error) {
-	replace := map[string]string{}
-	for path, text := range files {
-		copied := filepath.Join(dir, fmt.Sprintf("%d_%s", len(replace), filepath.Base(path)))
-		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
-			return "", err
-		}
-		replace[path] = copied
-	}
-	raw, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	overlay := filepath.Join(dir, "overlay.json")
-	return overlay, os.WriteFile(overlay, raw, 0o600)
-}
-
-// test runs the tests of a package whose names are names.
-func test(ctx context.Context, root, pkg, names string, flags ...string) ([]byte, error) {
-	args := append([]string{"test", "-timeout=3m", "-vet=off", "-run=^(" + names + ")$"}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
-	cmd.Dir = root
-	return cmd.CombinedOutput()
 }

@@ -45,7 +45,7 @@ func judgeRack(ctx context.Context, root string, chosen []mutant, seed uint64, o
 	}
 	var missed []string
 	for i, m := range chosen {
-		overlay, err := writeOverlay(dir, changed[i])
+		overlay, _, err := writeOverlay(dir, changed[i])
 		if err != nil {
 			return err
 		}

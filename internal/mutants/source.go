@@ -41,7 +41,8 @@ type declaration struct {
 // word is what the finder compares: an identifier, a number, or one other character.
 type word struct {
 	text       string
-	begin, end int // offsets in the file
+	begin, end int  // offsets in the file
+	sql        bool // it is SQL
 }
 
 // readSource reads the Go and SQL files below root. It leaves out tests, and this package.
@@ -159,8 +160,8 @@ func wordsOf(text string) []word {
 	}
 }
 
-// split makes words of text, which begins at offset. With comments, it leaves out those of SQL.
-func split(text string, offset int, comments bool) []word {
+// split makes words of text, which begins at offset. Of SQL, it leaves out the comments.
+func split(text string, offset int, sql bool) []word {
 	var words []word
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRuneInString(text[i:])
@@ -169,7 +170,7 @@ func split(text string, offset int, comments bool) []word {
 		case unicode.IsSpace(r):
 			i = end
 			continue
-		case comments && strings.HasPrefix(text[i:], "--"):
+		case sql && strings.HasPrefix(text[i:], "--"):
 			line, _, _ := strings.Cut(text[i:], "\n")
 			i += len(line)
 			continue
@@ -179,7 +180,7 @@ func split(text string, offset int, comments bool) []word {
 				end = i + n
 			}
 		}
-		words = append(words, word{text[i:end], offset + i, offset + end})
+		words = append(words, word{text[i:end], offset + i, offset + end, sql})
 		i = end
 	}
 	return trimCommas(words)

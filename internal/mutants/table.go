@@ -3,7 +3,7 @@ package main
 // mutant is a bug that a server had, put back.
 type mutant struct {
 	name  string // of the bug, with what it is put into where there are several
-	test  string // that fails: of package api, or of the package before the dot
+	test  string // that fails, or a subtest of it: of package api, or of the package before the dot
 	edits []edit
 }
 
@@ -27,6 +27,9 @@ var (
 		" VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + $8::interval) ON CONFLICT DO NOTHING",
 		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), response, req.life())`}
 )
+
+// tries says how often a test runs that notices its bug by chance only: two requests must meet.
+var tries = map[string]int{}
 
 var mutants = []mutant{
 	// Idempotency
@@ -139,7 +142,7 @@ var mutants = []mutant{
 	// Reads from a standby
 	{"a standby that is behind is read", "internal/standby.TestStandbyIsBehind", []edit{
 		{"internal/standby.session.lacks", `max(upTo-has, 0)`, `max(upTo-has, 0) * 0`}}},
-	{"a removed member reads from a standby that is behind", "TestStandby", []edit{
+	{"a removed member reads from a standby that is behind", "TestStandby/is_behind", []edit{
 		{"internal/standby.session.lacks", `max(upTo-has, 0)`, `max(upTo-has, 0) * 0`}}},
 	{"a read takes the answer to an earlier question", "internal/standby.TestReadsSeeEarlierWrites", []edit{
 		{"internal/standby.Reads.await", `waiting := r.next`, `waiting := r.next
@@ -166,7 +169,7 @@ var mutants = []mutant{
 		{"internal/standby.session.failed", `return s.reads.Err() != nil || pgpool.Code(err) != "" || pgpool.Unavailable(err)`, `return false`}}},
 	{"a read waits for a standby that hangs", "internal/standby.TestStandbyHangs", []edit{
 		{"internal/standby.session.read", `defer context.AfterFunc(s.reads, cancel)()`, ``}}},
-	{"an export lacks tables without WAL", "TestStandby", []edit{
+	{"an export lacks tables without WAL", "TestStandby/follows", []edit{
 		{"internal/standby.session.failed", `pgpool.Code(err) != "" ||`, ``}}},
 	{"a read has two servers", "internal/standby.TestNameLeadsElsewhere", []edit{
 		{"internal/standby.open", `pool.ConnConfig.ValidateConnect = s.validate`, ``}}},
@@ -385,8 +388,6 @@ var mutants = []mutant{
 			continue
 		}
 		if sent.Opaque {`}}},
-	{"ReInit closes nothing (M3)", "TestReInitCloses", []edit{
-		{"convos.locked.advance", `closed_at = CASE WHEN $4::bytea IS NOT NULL THEN clock_timestamp() END`, `closed_at = NULL`}}},
 	{"messages in a closed convo (M3)", "TestReInitCloses", []edit{
 		{"messages/append.sql", `WHEN is_closed THEN 'closed'`, ``}}},
 	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
@@ -1278,8 +1279,6 @@ var mutants = []mutant{
 		{"attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
 	{"a listing ends at directories without objects", "attachments/filestore.TestListIsBounded", []edit{
 		{"attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
-	{"what was signed can be rewritten", "transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"transparency/verifier.Verifier.extends", `if err != nil || ok {`, `if err != nil || ok || true {`}}},
 	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
 	{"a member's head under another key is no finding", "transparency/verifier.TestCheatingServersAreCaught", []edit{
