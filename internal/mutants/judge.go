@@ -51,7 +51,7 @@ func judge(ctx context.Context, root string, chosen []mutant, out io.Writer) err
 	}
 	go func() {
 		var group errgroup.Group
-		group.SetLimit(runtime.GOMAXPROCS(0))
+		group.SetLimit(2 * runtime.GOMAXPROCS(0)) // a test that fails has often waited for what does not come
 		for i, m := range chosen {
 			group.Go(func() error {
 				begun := time.Now()
