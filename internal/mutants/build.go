@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -20,7 +21,10 @@ type listed struct {
 	ImportPath, Dir, Export            string
 	GoFiles, EmbedPatterns, EmbedFiles []string
 	Deps                               []string // directly or not
-	Module                             *struct{ GoVersion string }
+	Module                             *struct {
+		Main      bool
+		GoVersion string
+	}
 }
 
 // lang is the version of Go that a package is written in.
@@ -59,10 +63,11 @@ func command(ctx context.Context, dir, name string, args ...string) ([]byte, err
 	return out, nil
 }
 
-// builder makes binaries of tests. For a mutant, it compiles the package that the mutant changes,
-// and links it with what go has compiled of all others: what imports the package is not compiled
-// again, which would take most of the time. That is right as long as the package offers its
-// importers the same as before. The linker compares that. Where it differs, go builds everything.
+// builder makes binaries of tests. For a mutant, it compiles the package that the mutant changes, and
+// the package of tests if they embed a file that it changes. It links them with what go has compiled
+// of all others: what imports the package is not compiled again, which would take most of the time.
+// That is right as long as the package offers its importers the same as before. The linker compares
+// that. Where it differs, go builds everything.
 type builder struct {
 	root, tools string
 	tests       map[string]*parts // by the directory of the tests
@@ -70,9 +75,9 @@ type builder struct {
 
 // parts are what the binary of a package's tests is linked from.
 type parts struct {
-	main     string             // the compiled main package
-	config   string             // says where each compiled package is
-	packages map[string]*listed // of the module, without those of tests, by directory
+	main   string               // the compiled main package
+	config string               // says where each compiled package is
+	readBy map[string][]*listed // packages of the module, by the files that they are compiled from
 }
 
 // newBuilder has go compile all that the tests of chosen are linked from.
@@ -81,7 +86,7 @@ func newBuilder(ctx context.Context, root string, chosen []mutant) (*builder, er
 	args := []string{"-test"}
 	for _, m := range chosen {
 		if pkg, _ := m.place(); b.tests[pkg] == nil {
-			b.tests[pkg] = &parts{packages: map[string]*listed{}}
+			b.tests[pkg] = &parts{readBy: map[string][]*listed{}}
 			args = append(args, "./"+pkg)
 		}
 	}
@@ -112,8 +117,12 @@ func (t *parts) link(main *listed, all map[string]*listed) {
 		}
 		name, _, _ := strings.Cut(name, " ")
 		fmt.Fprintf(&config, "packagefile %s=%s\n", name, p.Export)
-		if p.Module != nil && !strings.HasSuffix(name, "_test") {
-			t.packages[p.Dir] = p
+		if p.Module == nil || !p.Module.Main {
+			continue
+		}
+		for _, base := range slices.Concat(p.GoFiles, p.EmbedFiles) {
+			file := filepath.Join(p.Dir, filepath.FromSlash(base))
+			t.readBy[file] = append(t.readBy[file], p)
 		}
 	}
 	t.config = config.String()
@@ -128,20 +137,22 @@ func (b *builder) build(ctx context.Context, dir, pkg string, changed map[string
 	}
 	t := b.tests[pkg]
 	config := t.config
-	dirs := map[string]bool{}
+	compiled := map[*listed]bool{}
 	for name := range changed {
-		dirs[filepath.Dir(name)] = true
-	}
-	for changedDir := range dirs {
-		p := t.packages[changedDir]
-		if p == nil {
-			return "", fmt.Errorf("the tests of %s do not use the package in %s", pkg, changedDir)
+		if t.readBy[name] == nil {
+			return "", fmt.Errorf("the tests of %s are built without %s", pkg, name)
 		}
-		line, err := b.compile(ctx, dir, t, p, copies)
-		if err != nil {
-			return "", err
+		for _, p := range t.readBy[name] {
+			if compiled[p] {
+				continue
+			}
+			compiled[p] = true
+			line, err := b.compile(ctx, dir, t, p, copies)
+			if err != nil {
+				return "", err
+			}
+			config += line // the last one counts
 		}
-		config += line // the last one counts
 	}
 	to, file := filepath.Join(dir, "test"), filepath.Join(dir, "link.cfg")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -176,9 +187,13 @@ func (b *builder) compile(
 		}
 		return name
 	}
+	patterns := p.EmbedPatterns
+	if patterns == nil { // go list does not say those of an external test: they are names
+		patterns = p.EmbedFiles
+	}
 	for _, base := range p.EmbedFiles {
 		embed.Files[base] = at(base)
-		for _, pattern := range p.EmbedPatterns {
+		for _, pattern := range patterns {
 			if embeds(pattern, base) {
 				embed.Patterns[pattern] = append(embed.Patterns[pattern], base)
 			}

@@ -235,6 +235,22 @@ func Push() (int, string) {
 	return p.N(), pile.Query()
 }
 `,
+		"pile/pile_test.go": `package pile_test
+
+import (
+	_ "embed"
+	"testing"
+)
+
+//go:embed query.sql
+var query string
+
+func TestQuery(t *testing.T) {
+	if query != "SELECT 1" {
+		t.Error(query)
+	}
+}
+`,
 		"other/other_test.go": `package other_test
 
 import (
@@ -260,6 +276,7 @@ func TestPush(t *testing.T) {
 	list := []mutant{
 		{"lines", "other.TestPush", []edit{{"pile.Pile.Push", "p.n += n", "p.n += n\np.n++"}}},
 		{"SQL", "other.TestPush", []edit{{"pile/query.sql", "1", "2"}}},
+		{"SQL in a test", "pile.TestQuery", []edit{{"pile/query.sql", "1", "2"}}},
 		{"inlined", "other.TestPush/now", []edit{{"pile.Pile.N", "p.n", "p.n + 1"}}},
 		{"nothing", "other.TestPush", []edit{{"pile.Pile.Push", "n < 0", "n < -1"}}},
 		{"subtest", "other.TestPush/then", []edit{{"pile.Pile.N", "p.n", "p.n + 1"}}},
@@ -269,8 +286,9 @@ func TestPush(t *testing.T) {
 	err := judge(t.Context(), root, list, &out)
 	text := fmt.Sprint(out.String(), err)
 	for _, want := range []string{
-		`caught +lines .*other_test.go:12: got 6, SELECT 1\n`, `caught +SQL .*got 3, SELECT 2\n`, `caught +inlined .*got 4, SELECT 1\n`,
-		`SURVIVED +nothing `, `BROKEN +no Go `, `no Go: the test was not judged: compile: .*\n.*_pile.go:17:.*mismatched types`, `2 of 6 survived: nothing, subtest`,
+		`caught +lines .*other_test.go:12: got 6, SELECT 1\n`, `caught +SQL .*got 3, SELECT 2\n`, `caught +SQL in a test .*: SELECT 2\n`,
+		`caught +inlined .*got 4, SELECT 1\n`,
+		`SURVIVED +nothing `, `BROKEN +no Go `, `no Go: the test was not judged: compile: .*\n.*_pile.go:17:.*mismatched types`, `2 of 7 survived: nothing, subtest`,
 	} {
 		if err == nil || !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("want %s in:\n%s", want, text)
@@ -283,7 +301,7 @@ func TestPush(t *testing.T) {
 			t.Errorf("check: want %s in:\n%v", want, err)
 		}
 	}
-	if err := check(t.Context(), root, list[2:5]); err != nil {
+	if err := check(t.Context(), root, list[2:6]); err != nil {
 		t.Error(err)
 	}
 }
