@@ -63,11 +63,11 @@ func command(ctx context.Context, dir, name string, args ...string) ([]byte, err
 	return out, nil
 }
 
-// builder makes binaries of tests. For a mutant, it compiles the package that the mutant changes, and
-// the package of tests if they embed a file that it changes. It links them with what go has compiled
-// of all others: what imports the package is not compiled again, which would take most of the time.
-// That is right as long as the package offers its importers the same as before. The linker compares
-// that. Where it differs, go builds everything.
+// builder makes binaries of tests. For a mutant, it compiles the package that the mutant changes,
+// and the package of tests if they embed a file that it changes. It links them with what go has
+// compiled of all others: what imports the package is not compiled again, which would take most of
+// the time. That is right as long as the package offers its importers the same as before. The
+// linker compares that. Where it differs, go builds everything.
 type builder struct {
 	root, tools string
 	tests       map[string]*parts // by the directory of the tests

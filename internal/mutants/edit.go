@@ -21,8 +21,8 @@ type span struct {
 	sql        bool // what is replaced is SQL
 }
 
-// apply returns the files that m changes, with their new text, by absolute name. What m leaves as it
-// is stays in its line, if that can be: importers of a package know where its declarations are.
+// apply returns the files that m changes, with their new text, by absolute name. What m leaves as
+// it is stays in its line, if that can be: importers of a package know where its declarations are.
 func (s *source) apply(m mutant) (map[string]string, error) {
 	spans := map[*file][]span{}
 	for _, e := range m.edits {
@@ -113,7 +113,8 @@ func (s *source) find(e edit) (span, error) {
 		return span{}, fmt.Errorf("%s holds this text %d times, not once; make the text longer:\n\t%s\nIt is in%s",
 			e.in, len(found), e.old, lines.String())
 	case len(decls) == 0:
-		return span{}, fmt.Errorf("there is no declaration %s; its text was:\n\t%s%s%s", e.in, e.old, s.similarNames(e.in), s.nearest(e, old))
+		return span{}, fmt.Errorf("there is no declaration %s; its text was:\n\t%s%s%s",
+			e.in, e.old, s.similarNames(e.in), s.nearest(e, old))
 	}
 	return span{}, fmt.Errorf("%s does not hold this text:\n\t%s%s", e.in, e.old, s.nearest(e, old))
 }

@@ -81,12 +81,14 @@ func report(ctx context.Context, chosen []mutant, results []chan result, out io.
 			verdict = "SURVIVED"
 			survivors = append(survivors, m.name)
 		}
-		if _, err := fmt.Fprintf(out, "%-8s  %-29s  %-29s  %4.1fs  %s\n", verdict, m.name, m.test, r.took.Seconds(), r.why); err != nil {
+		_, err := fmt.Fprintf(out, "%-8s  %-29s  %-29s  %4.1fs  %s\n", verdict, m.name, m.test, r.took.Seconds(), r.why)
+		if err != nil {
 			return err
 		}
 	}
 	if len(survivors) > 0 {
-		broken = append(broken, fmt.Errorf("%d of %d survived: %s", len(survivors), len(chosen), strings.Join(survivors, ", ")))
+		broken = append(broken, fmt.Errorf("%d of %d survived: %s",
+			len(survivors), len(chosen), strings.Join(survivors, ", ")))
 	}
 	if len(broken) > 0 {
 		return errors.Join(broken...)
@@ -123,7 +125,7 @@ func (b *builder) control(ctx context.Context, chosen []mutant) error {
 func (b *builder) try(ctx context.Context, m mutant, changed map[string]string) (why string, err error) {
 	pkg, name := m.place()
 	count := fmt.Sprintf("-test.count=%d", max(1, tries[m.name]))
-	out, err := b.test(ctx, pkg, name, changed, "-test.timeout=3m", "-test.failfast", count)
+	out, err := b.test(ctx, pkg, name, changed, "-test.timeout=10m", "-test.failfast", count)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -138,7 +140,9 @@ func (b *builder) try(ctx context.Context, m mutant, changed map[string]string) 
 
 // test builds the tests of a package from a changed source, and runs those whose names are names, a
 // regular expression.
-func (b *builder) test(ctx context.Context, pkg, names string, changed map[string]string, flags ...string) (out []byte, err error) {
+func (b *builder) test(
+	ctx context.Context, pkg, names string, changed map[string]string, flags ...string,
+) (out []byte, err error) {
 	dir, err := os.MkdirTemp("", "mutant-")
 	if err != nil {
 		return nil, err

@@ -3,8 +3,8 @@
 // that still passes is a defect.
 //
 //	go run ./internal/mutants [name …]   puts these bugs back, or all
-//	go run ./internal/mutants -check     only checks that each bug's place and test are there, and that
-//	                                     it compiles: seconds
+//	go run ./internal/mutants -check     only checks that each bug's place and test are there, and
+//	                                     that it compiles: seconds
 //	go run ./internal/mutants -list      lists the bugs and their tests
 //	go run ./internal/mutants -rack      has clientsim torture look for the bugs of a second table
 //
@@ -72,7 +72,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	list := flags.Bool("list", false, "list the bugs and their tests")
 	checkOnly := flags.Bool("check", false, "check that each bug's place is found and that it compiles; run no test")
-	rack := flags.Bool("rack", false, "put the bugs of the second table into a server, and see that clientsim torture finds each within 5 minutes")
+	rack := flags.Bool("rack", false,
+		"put the bugs of the second table into a server; clientsim torture must find each within 5 minutes")
 	seed := flags.Uint64("seed", 1, "with -rack: the first seed of clientsim torture")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -62,7 +62,8 @@ func judgeRack(ctx context.Context, root string, chosen []mutant, seed uint64, o
 		if why == "" {
 			verdict, missed = "MISSED", append(missed, m.name)
 		}
-		if _, err := fmt.Fprintf(out, "%-6s  %-58s  %4.0fs  %s\n", verdict, m.name, time.Since(begun).Seconds(), why); err != nil {
+		_, err = fmt.Fprintf(out, "%-6s  %-58s  %4.0fs  %s\n", verdict, m.name, time.Since(begun).Seconds(), why)
+		if err != nil {
 			return err
 		}
 	}
@@ -76,7 +77,8 @@ func judgeRack(ctx context.Context, root string, chosen []mutant, seed uint64, o
 func torture(ctx context.Context, clientsim, server string, seed uint64) (why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rackLongest)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, clientsim, "torture", "--mlsd", server, "--for", rackRun.String(), "--shrink", "0", "--seed", strconv.FormatUint(seed, 10))
+	cmd := exec.CommandContext(ctx, clientsim, "torture", "--mlsd", server,
+		"--for", rackRun.String(), "--shrink", "0", "--seed", strconv.FormatUint(seed, 10))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
 	raw, err := cmd.CombinedOutput()
