@@ -47,8 +47,8 @@ func (f *fixture) check(err error) {
 func (f *fixture) known(dids ...syntax.DID) {
 	f.Helper()
 	_, err := f.db.Exec(f.Context(), `
-		INSERT INTO push_targets (did, device_id, kind, address, created_at)
-		SELECT did, 'phone', 'webhook', 'https://example.com', now() FROM unnest($1::text[]) AS named (did)`, dids)
+		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
+		SELECT did, 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid() FROM unnest($1::text[]) AS named (did)`, dids)
 	f.check(err)
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -374,7 +373,6 @@ func TestDeletionsAreTimed(t *testing.T) {
 		"by its author":    {bobs, func() { f.remove(bob, nil).ok() }},
 		"unfinished":       {func() { bob.announce(c, 2*attachments.PartSize).put(1).ok() }, sweep},
 		"retention":        {bobs, sweep},
-		"convo of before":  {bobs, func() { w.exec(`UPDATE attachments SET convo_id = gen_random_uuid(), kept_from = now()`); sweep() }},
 		"the convo's end":  {bobs, func() { w.deleteConvo(c) }},
 		"the author's end": {func() { alice.attach(c, 300) }, erase},
 		"already deleted":  {func() { alice.attach(c, 300).remove(alice, nil).ok() }, erase},
@@ -394,25 +392,6 @@ func TestDeletionsAreTimed(t *testing.T) {
 			t.Errorf("%s: the deletion has no time of its own", name)
 		}
 		w.exec(`DELETE FROM attachments`)
-	}
-}
-
-// A node of an earlier version has deleted a convo, and left its attachments.
-func TestSweepOfAConvoThatIsGone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, inMemory)
-	alice := w.user()
-	c := alice.create()
-	alice.attach(c, 100)
-	other := alice.attach(alice.create(), 100)
-	if _, err := w.db.Exec(t.Context(), `UPDATE attachments SET convo_id = gen_random_uuid() WHERE convo_id = $1`, c.id); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.sweeper.RunOnce(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if left := w.memory().Names(); len(left) != 1 || !strings.Contains(left[0], other.id) {
-		t.Errorf("left are %q", left)
 	}
 }
 
@@ -594,29 +573,5 @@ func TestSweepOfACopiedDatabase(t *testing.T) {
 				t.Errorf("%v; %d objects are left", err, left())
 			}
 		})
-	}
-}
-
-// The claim that the version before wrote is replaced. That version can still read the new one.
-func TestSweepAfterAnUpgrade(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, inMemory)
-	alice := w.user()
-	f := alice.attach(alice.create(), 100)
-	prefix, _, _ := strings.Cut(w.memory().Names()[0], "/")
-	var system string
-	if err := w.db.QueryRow(t.Context(), `SELECT system_identifier::text FROM pg_control_system()`).Scan(&system); err != nil {
-		t.Fatal(err)
-	}
-	old := fmt.Sprintf("%-20s", system)
-	w.memory().Change("databases/"+prefix, []byte(old))
-	f.remove(alice, nil).ok()
-	for _, want := range []int{1, 0} { // the first round takes it over
-		if err := w.sweeper.RunOnce(t.Context()); err != nil || len(w.memory().Names()) != want {
-			t.Errorf("%v; left are %q", err, w.memory().Names())
-		}
-	}
-	if got := w.memory().Object("databases/" + prefix); !strings.HasPrefix(string(got), old+" ") {
-		t.Errorf("the claim is %q, want one that begins with %q", got, old)
 	}
 }

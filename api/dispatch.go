@@ -364,20 +364,13 @@ func (s *Server) stream(cl *call) error {
 	return s.declared(cl.route, cl.route.Serve(&s.handlers, cl, params(cl), nil))
 }
 
-// params are the request's query parameters, nil if there are none. A former name of a parameter
-// counts if the present one is missing.
+// params are the request's query parameters, nil if there are none.
 func params(cl *call) url.Values {
 	r := cl.http.Request()
 	if r.URL.RawQuery == "" {
 		return nil
 	}
-	query := r.URL.Query()
-	for former, present := range cl.route.formerNames {
-		if !query.Has(present) && query.Has(former) {
-			query[present] = query[former]
-		}
-	}
-	return query
+	return r.URL.Query()
 }
 
 // key returns the idempotency key of a request. field is the key in its input. Direct clients may

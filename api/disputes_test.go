@@ -430,29 +430,6 @@ func TestEachOpenDisputeNamesItsCommitter(t *testing.T) {
 	enter(bob).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit) // it is none
 }
 
-// Forks and disputes begin once no node of an older version is there. What was reported before counts.
-func TestDisputesWaitForOlderNodes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	alice, bob, carol := w.user(), w.user(), w.user()
-	c := alice.create(bob, carol)
-	c.accepted(bob, carol)
-	alice.rotate(c)
-	w.exec(`DELETE FROM schema_support WHERE version = 32`)
-	report := func() (forked, disputed bool) {
-		alice.entered(c, 1, "one")
-		bob.failed(c, c.epoch)
-		return bob.entered(c, 1, "another").Forked, carol.failed(c, c.epoch).Disputed
-	}
-	if forked, disputed := report(); forked || disputed || w.told(c) != "" {
-		t.Errorf("beside an older node: forked %t, disputed %t, told %q", forked, disputed, w.told(c))
-	}
-	w.exec(`INSERT INTO schema_support VALUES (32, 32)`)
-	if forked, disputed := report(); !forked || !disputed {
-		t.Errorf("later: forked %t, disputed %t", forked, disputed)
-	}
-}
-
 // A dispute whose convo is gone is deleted, so that it does not fill the batches of the reaper.
 func TestDisputeOfADeletedConvo(t *testing.T) {
 	t.Parallel()

@@ -181,7 +181,6 @@ var errorTable = []errorRow{
 
 	// The server cannot do it now.
 	{name: errorlist.ServiceUnavailable, match: as[busy](), more: busyAfter},
-	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrUpgrading), message: "heads are signed once all nodes of the service keep the log's tree: an upgrade is going on"},
 	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},

@@ -46,8 +46,7 @@ func serverSentOf(e *events.Event, request bool, head ridingHead) []byte {
 	return e.Encoded(events.ServerSent, encode)
 }
 
-// cursorText is the cursor of an event as streamConvoEvents writes it: its number. A node of the
-// version before, which knows no positions, can read it too.
+// cursorText is the cursor of an event as streamConvoEvents writes it: its number.
 func cursorText(e *events.Event) string { return strconv.FormatInt(e.Number(), 10) }
 
 func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {

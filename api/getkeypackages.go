@@ -99,13 +99,11 @@ func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {
 }
 
 // claimRecord is what the record of a claim holds in place of the answer, which can have megabytes:
-// the KeyPackages without their content, as JSON. It has the form of an answer, because a node of
-// an earlier version returns it as it is. Such an answer has no KeyPackages.
+// the KeyPackages without their content, as JSON.
 type claimRecord struct {
-	KeyPackages []struct{}   `json:"keyPackages"` // always empty
-	Missing     []syntax.DID `json:"missing,omitempty"`
-	Limited     []syntax.DID `json:"limited,omitempty"`
-	Claimed     []claimOfDID `json:"claimed"` // nil in the records of earlier versions
+	Claimed []claimOfDID `json:"claimed"`
+	Missing []syntax.DID `json:"missing,omitempty"`
+	Limited []syntax.DID `json:"limited,omitempty"`
 }
 
 // claimOfDID is what was claimed of one person, in the order of the answer.
@@ -116,7 +114,7 @@ type claimOfDID struct {
 
 // recordOf returns the record of a claim.
 func recordOf(r keypackages.ClaimResult) (encoded, error) {
-	record := claimRecord{KeyPackages: []struct{}{}, Missing: r.Missing, Limited: r.Limited, Claimed: []claimOfDID{}}
+	record := claimRecord{Missing: r.Missing, Limited: r.Limited}
 	for i, k := range r.Claimed {
 		if i == 0 || k.DID != r.Claimed[i-1].DID {
 			record.Claimed = append(record.Claimed, claimOfDID{DID: k.DID})
@@ -133,15 +131,12 @@ type encoded []byte
 // AppendJSON implements [lexcodec.Appender].
 func (e encoded) AppendJSON(b []byte) []byte { return append(b, e...) }
 
-// replayClaim makes the first answer again from the record in c.answer. A record of an earlier
-// version is the answer. An answer is lost if one of its KeyPackages was deleted before its time.
+// replayClaim makes the first answer again from the record in c.answer. It is lost if one of its
+// KeyPackages was deleted before its time.
 func (h *handlers) replayClaim(c *call) error {
 	var record claimRecord
 	if err := json.Unmarshal(c.answer, &record); err != nil {
 		return fmt.Errorf("read the record of a claim: %w", err)
-	}
-	if record.Claimed == nil {
-		return nil
 	}
 	var ids []keypackages.ID
 	for _, of := range record.Claimed {

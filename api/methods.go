@@ -40,9 +40,6 @@ type policy struct {
 	mostLife   time.Duration // the longest that an operator can set; 0: idem.MostLife
 	// violations are the rules of the lexicon whose violation has an error name of its own.
 	violations []violation
-	// formerNames are parameters that had another name once: the former name, and the present one.
-	// A request may still use the former.
-	formerNames map[string]string
 	// serves are the states of accounts, besides active, whose requests are served: an account has a
 	// right to its data, whatever its host says of it. What the operator has blocked is not served.
 	serves []accounts.Status
@@ -194,7 +191,7 @@ var methods = map[string]policy{
 	// A head reads the log behind the last one, and signs.
 	nsid.GetLogHead:            {answerMemory: answerCounts, dear: true, cost: costHead},
 	nsid.GetLogProof:           {answerMemory: answerSmall, dear: true, cost: costHead},
-	nsid.GetMessages:           {answerMemory: answerPage, formerNames: map[string]string{"type": "messageType"}, standby: true},
+	nsid.GetMessages:           {answerMemory: answerPage, standby: true},
 	nsid.GetReportKey:          {answerMemory: answerSmall},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},

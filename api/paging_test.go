@@ -102,34 +102,6 @@ func TestMessagePaging(t *testing.T) {
 	bob.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceSeq", "-1").fails(http.StatusBadRequest, "InvalidRequest")
 }
 
-// M4: messageType was called type before, which generated Go code cannot compile. The former name is
-// still read, and checked, where the present one is missing.
-func TestFormerNameOfMessageType(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	alice := w.user()
-	c := alice.create()
-	alice.send(c, "one")
-	alice.add(c, w.user())
-	for _, test := range []struct {
-		params []string
-		want   [][]int64
-	}{
-		{[]string{"type", "commit"}, [][]int64{{2}}},
-		{[]string{"type", "all", "limit", "1"}, [][]int64{{1}, {2}}},
-		{[]string{"messageType", "commit", "type", "all"}, [][]int64{{2}}},
-		{[]string{"type", "x", "messageType", "all"}, [][]int64{{1, 2}}},
-	} {
-		if diff := cmp.Diff(test.want, alice.walk(c, test.params...)); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", test.params, diff)
-		}
-	}
-	message := alice.get(mlsapi.NSIDGetMessages, "convoId", c.id, "type", "x").fails(http.StatusBadRequest, "InvalidRequest")
-	if !strings.Contains(message, "messageType") {
-		t.Errorf("type=x is refused with %q", message)
-	}
-}
-
 // A PDS passes on answers below 10 MB, so a page is bounded in bytes. A reader that follows the
 // pages gets every message.
 func TestPageBytes(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 // StreamMetrics count this node's work on the event stream. They implement events.Metrics.
 type StreamMetrics struct {
 	leader    prometheus.Gauge
-	number    prometheus.Gauge
 	sequenced prometheus.Counter
 	waited    prometheus.Histogram
 	read      prometheus.Counter
@@ -24,9 +23,7 @@ func NewStreamMetrics(reg prometheus.Registerer) *StreamMetrics {
 	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
 	m := &StreamMetrics{
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_sequencer_leader", Help: "How many of the stream's sequencers this node leads."}),
-		number: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_sequencers", Help: "How many sequencers the stream has, as far as this node knows."}),
+			Name: "mlsd_sequencer_leader", Help: "1 if this node leads the sequencer, else 0."}),
 		sequenced: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_events_sequenced_total", Help: "Events that this node has given their place in the stream."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -42,14 +39,16 @@ func NewStreamMetrics(reg prometheus.Registerer) *StreamMetrics {
 		behind: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_subscriptions_behind_total", Help: "Times that a subscription's buffer was full and it had to catch up."}),
 	}
-	reg.MustRegister(m.leader, m.number, m.sequenced, m.waited, m.read, m.lag, m.pages, m.caughtUp, m.behind)
+	reg.MustRegister(m.leader, m.sequenced, m.waited, m.read, m.lag, m.pages, m.caughtUp, m.behind)
 	return m
 }
 
 // Leading implements events.Metrics.
-func (m *StreamMetrics) Leading(leads, of int) {
-	m.leader.Set(float64(leads))
-	m.number.Set(float64(of))
+func (m *StreamMetrics) Leading(leads bool) {
+	m.leader.Set(0)
+	if leads {
+		m.leader.Set(1)
+	}
 }
 
 // Sequenced implements events.Metrics.

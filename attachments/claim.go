@@ -40,7 +40,7 @@ const (
 	claimSize = 4096
 )
 
-// claim is what the object says. Its first field is all that earlier versions wrote and read.
+// claim is what the object says.
 type claim struct {
 	cluster  string // system identifier; unknownCluster: the role may not read it
 	database uint32 // OID
@@ -52,16 +52,12 @@ type claim struct {
 const unknownCluster = "unknown"
 
 func (c claim) String() string {
-	return fmt.Sprintf("%-20s %d %d %s %d", c.cluster, c.database, c.started, c.service, c.renewed.Unix())
+	return fmt.Sprintf("%s %d %d %s %d", c.cluster, c.database, c.started, c.service, c.renewed.Unix())
 }
 
-// parseClaim parses the object. Of one that an earlier version wrote it knows the cluster, and that
-// it is old.
+// parseClaim parses the object.
 func parseClaim(text string) (c claim, err error) {
 	f := strings.Fields(text)
-	if len(f) == 1 {
-		return claim{cluster: f[0]}, nil
-	}
 	if len(f) != 5 {
 		return c, fmt.Errorf("a claim of a store has %d fields", len(f))
 	}
@@ -79,7 +75,7 @@ func (c claim) is(other claim) bool {
 // mayReplace reports whether c may take the place of other once that is not renewed any more.
 func (c claim) mayReplace(other claim) bool {
 	sameCluster := c.cluster == other.cluster || c.cluster == unknownCluster || other.cluster == unknownCluster
-	return sameCluster && (c.service == other.service || other.service == "" || c.isLocal() && other.isLocal())
+	return sameCluster && (c.service == other.service || c.isLocal() && other.isLocal())
 }
 
 // isLocal reports whether the service is for this machine only. Its DID is that of its port, which

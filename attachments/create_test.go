@@ -23,7 +23,7 @@ func TestAnnouncedWhileItIsDeleted(t *testing.T) {
 	announce := func() (a *attachments.Attachment, made bool, err error) {
 		err = pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
 			a, made, err = service.Create(t.Context(), tx, attachments.Announcement{
-				Window: messages.Window{ConvoID: uuid.MustParse(aliveConvo), Last: 1}, Caller: "did:plc:alice", Size: 1, SHA256: sha256.Sum256([]byte("a")),
+				Window: messages.Window{ConvoID: uuid.MustParse(convo), Last: 1}, Caller: "did:plc:alice", Size: 1, SHA256: sha256.Sum256([]byte("a")),
 			})
 			return err
 		})

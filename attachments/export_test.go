@@ -2,11 +2,8 @@ package attachments
 
 import "time"
 
-// Statements, for tests of their plans.
-const (
-	PurgeSQL    = purgeSQL
-	EndStraySQL = endStraySQL
-)
+// PurgeSQL is for a test of its plan.
+const PurgeSQL = purgeSQL
 
 // Deletions is how many objects are deleted at the same time.
 const Deletions = deletions

@@ -31,7 +31,6 @@ const (
 	WakeDelay = 5 * time.Second
 
 	sweepRows    = 500  // that one statement marks, or whose objects are deleted together
-	sweepConvos  = 1000 // attachments whose convos a round looks for
 	sweepObjects = 1000 // that are listed together
 	sweepLists   = 10   // of them, in a round
 	// deletions are how many objects are deleted at the same time.
@@ -54,9 +53,8 @@ type Sweeper struct {
 	other     string // the claim of another database, as this sweeper first saw it; "": the store is ours
 
 	// Where rounds have come to, in orders that they go through in circles; zero: at the beginning.
-	strayConvo, strayID uuid.UUID // the last attachment whose convo was looked for
-	clearedID           uuid.UUID // the last part that was to be deleted: its attachment
-	clearedPart         int       // and its number
+	clearedID   uuid.UUID // the last part that was to be deleted: its attachment
+	clearedPart int       // and its number
 }
 
 // shares is how long each step of a round begins new work. What it does not come to is left for the
@@ -113,7 +111,6 @@ func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 	return errors.Join(
 		repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endUnfinished(ctx, conn.Conn()) }),
 		repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endRetention(ctx, conn.Conn()) }),
-		s.endStray(ctx, conn.Conn()),
 		s.clear(ctx, conn.Conn()),
 		s.orphans(ctx, conn.Conn()),
 	)
@@ -158,33 +155,6 @@ func (s *Sweeper) endRetention(ctx context.Context, conn *pgx.Conn) (more bool, 
 		return false, fmt.Errorf("end the retention: %w", err)
 	}
 	return tag.RowsAffected() == sweepRows, nil
-}
-
-// endStraySQL looks at the $3 attachments behind the attachment $2 of the convo $1, and deletes those
-// without a convo. It returns the last one.
-const endStraySQL = `
-	WITH page AS (
-		SELECT id, convo_id FROM attachments
-		WHERE state <> 'deleted' AND (convo_id, id) > ($1, $2) ORDER BY convo_id, id LIMIT $3
-	), stray AS (
-		SELECT id FROM attachments
-		WHERE id IN (SELECT id FROM page WHERE NOT EXISTS (SELECT FROM convos WHERE id = page.convo_id)) AND state <> 'deleted'
-		FOR UPDATE SKIP LOCKED
-	), ended AS (
-		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp() WHERE id IN (SELECT id FROM stray)
-	)
-	SELECT convo_id, id FROM page ORDER BY convo_id DESC, id DESC LIMIT 1`
-
-// endStray deletes what a node of an earlier version has left: it did not know attachments when it
-// deleted their convo. Each round looks at one page of all attachments.
-func (s *Sweeper) endStray(ctx context.Context, conn *pgx.Conn) error {
-	var convo, id uuid.UUID
-	err := conn.QueryRow(ctx, endStraySQL, s.strayConvo, s.strayID, sweepConvos).Scan(&convo, &id)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("end attachments of deleted convos: %w", err)
-	}
-	s.strayConvo, s.strayID = convo, id // behind the last page, the beginning
-	return nil
 }
 
 // clear deletes the objects of deleted attachments, then the rows of their parts, and their own. What

@@ -16,11 +16,7 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-const (
-	aliveConvo = "10000000-0000-0000-0000-000000000000"
-	earlyConvo = "00000000-0000-0000-0000-000000000001"
-	lateConvo  = "f0000000-0000-0000-0000-000000000000"
-)
+const convo = "10000000-0000-0000-0000-000000000000"
 
 // world is a database with one convo, a store, and their sweeper.
 type world struct {
@@ -37,7 +33,7 @@ func newWorld(t *testing.T) *world {
 	log := slog.New(slog.DiscardHandler)
 	service := attachments.New(attachments.Config{DB: w.db, Store: w.store, ServiceDID: "did:web:mlsd.example.com", Log: log})
 	w.sweeper = attachments.NewSweeper(w.db, service, 48*time.Hour, log)
-	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, 'g', 'did:plc:alice', 1, 1, now())`, aliveConvo)
+	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, 'g', 'did:plc:alice', 1, 1, now())`, convo)
 	if err := w.db.QueryRow(t.Context(), `SELECT id::text || '/' FROM attachment_store`).Scan(&w.prefix); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +56,7 @@ func (w *world) count(sql string) (n int) {
 }
 
 // add adds attachments of one part in a state and with an age, and their objects.
-func (w *world) add(n int, convo, state string, age time.Duration) {
+func (w *world) add(n int, state string, age time.Duration) {
 	w.t.Helper()
 	rows, err := w.db.Query(w.t.Context(), `
 		WITH a AS (
@@ -104,9 +100,9 @@ func (w *world) left(live, objects int) {
 func TestSweepDeletesAllAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.add(1200, aliveConvo, "uploading", 25*time.Hour)
-	w.add(1200, aliveConvo, "complete", 50*time.Hour)
-	w.add(3, aliveConvo, "complete", time.Hour)
+	w.add(1200, "uploading", 25*time.Hour)
+	w.add(1200, "complete", 50*time.Hour)
+	w.add(3, "complete", time.Hour)
 	w.sweep()
 	w.left(3, 3)
 	if n := w.count(`SELECT count(*) FROM attachments`); n != 3 {
@@ -118,7 +114,7 @@ func TestSweepDeletesAllAtOnce(t *testing.T) {
 func TestSweepDeletesInParallel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.add(3*attachments.Deletions, aliveConvo, "deleted", time.Hour)
+	w.add(3*attachments.Deletions, "deleted", time.Hour)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var mu sync.Mutex
@@ -146,7 +142,7 @@ func TestSweepDeletesInParallel(t *testing.T) {
 func TestSweepHasTimeForOrphans(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.add(1, aliveConvo, "deleted", time.Hour)
+	w.add(1, "deleted", time.Hour)
 	w.store.Add(w.prefix+"0192f3a4-5b6c-7d8e-9f01-23456789abcd/1-orphan", time.Now().Add(-25*time.Hour))
 	w.sweeper.NoTimeToClear()
 	w.sweep()
@@ -159,9 +155,8 @@ func TestSweepHasTimeForOrphans(t *testing.T) {
 func TestSweepStepsAreIndependent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.add(1, aliveConvo, "uploading", 25*time.Hour)
-	w.add(1, aliveConvo, "complete", 50*time.Hour)
-	w.add(1, lateConvo, "complete", time.Hour)
+	w.add(1, "uploading", 25*time.Hour)
+	w.add(1, "complete", 50*time.Hour)
 	w.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
 	w.exec(`CREATE TRIGGER refuse BEFORE UPDATE ON attachments FOR EACH ROW WHEN (OLD.state = 'uploading') EXECUTE FUNCTION refuse()`)
 	if err := w.sweeper.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "end unfinished uploads") {
@@ -170,47 +165,23 @@ func TestSweepStepsAreIndependent(t *testing.T) {
 	w.left(1, 1)
 }
 
-// Attachments whose convo is gone are found page by page, and again from the beginning.
-func TestSweepOfStrayAttachments(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.add(1000, aliveConvo, "complete", time.Hour)
-	w.add(2, lateConvo, "complete", time.Hour)
-	w.sweep()
-	w.left(1002, 1002)
-	w.sweep()
-	w.left(1000, 1000)
-	w.add(1, earlyConvo, "complete", time.Hour)
-	w.sweep()
-	w.sweep()
-	w.left(1000, 1000)
-}
-
-// The statements that look for the attachments of convos read them by their index.
-func TestPlansOfConvos(t *testing.T) {
+// The deletion of a convo's attachments finds them by their index.
+func TestPlanOfConvo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.exec(`
 		INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size)
 		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:alice', 1, sha256('x'), 1 FROM generate_series(1, 20000)`)
 	w.exec(`ANALYZE attachments`)
-	for _, s := range []struct {
-		sql  string
-		args []any
-	}{
-		{attachments.PurgeSQL, []any{aliveConvo, 1000}},
-		{attachments.EndStraySQL, []any{earlyConvo, earlyConvo, 100}},
-	} {
-		rows, err := w.db.Query(t.Context(), "EXPLAIN "+s.sql, s.args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text := strings.Join(plan, "\n"); !strings.Contains(text, "using attachments_convo ") || strings.Contains(text, "Seq Scan on attachments") {
-			t.Errorf("%s\n%s", s.sql, text)
-		}
+	rows, err := w.db.Query(t.Context(), "EXPLAIN "+attachments.PurgeSQL, convo, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(plan, "\n"); !strings.Contains(text, "using attachments_convo ") || strings.Contains(text, "Seq Scan on attachments") {
+		t.Error(text)
 	}
 }

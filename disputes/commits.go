@@ -91,7 +91,7 @@ func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64
 	if err != nil || !count.Disputed() {
 		return false, err
 	}
-	tag, err := tx.Exec(ctx, beginDispute, c.id, r.Epoch, committer, count.Voices, count.Reports, Lasts, Pause, schema)
+	tag, err := tx.Exec(ctx, beginDispute, c.id, r.Epoch, committer, count.Voices, count.Reports, Lasts, Pause)
 	if err != nil {
 		return false, fmt.Errorf("begin the dispute: %w", err)
 	}
@@ -104,7 +104,7 @@ func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64
 // beginDispute begins a dispute of the convo $1, whose row is locked. It begins none if the disputes
 // of the convo have been open for $6 already, counting those that ended less than $7 ago: so members
 // who lie can neither renew a dispute nor begin one after the other. A dispute that begins beside
-// another one ends with it. Nor does it begin one before all nodes know the event.
+// another one ends with it.
 const beginDispute = `
 	WITH past AS (
 		SELECT coalesce(sum(upper(r) - lower(r)), '0') AS spent
@@ -115,7 +115,7 @@ const beginDispute = `
 	)
 	INSERT INTO disputes (convo_id, epoch, committer, state, voices, reports, began_at, ends_at)
 	SELECT $1, $2, $3, 'open', $4, $5, clock_timestamp(), clock_timestamp() + $6::interval - spent FROM past
-	WHERE spent < $6::interval AND EXISTS (SELECT FROM schema_support WHERE version = $8)
+	WHERE spent < $6::interval
 	ON CONFLICT DO NOTHING`
 
 // readPeople reads a convo's people and what they report.

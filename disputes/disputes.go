@@ -24,9 +24,6 @@ const (
 	Lasts = 10 * time.Minute
 	// Pause is how long after its end a dispute still counts against Lasts.
 	Pause = time.Hour
-	// schema is the migration that a node must know which reads events of forks and disputes. None
-	// begins before it is in schema_support.
-	schema = 32
 
 	// MaxReason is the longest reason of a report, in characters.
 	MaxReason = 64

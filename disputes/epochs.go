@@ -206,19 +206,11 @@ func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, 
 	return nil
 }
 
-// fork records that an epoch is forked, and reports whether it is, and whether that was not known. It
-// is recorded once all nodes know the event.
+// fork records that an epoch is forked, and reports whether that was not known.
 func fork(ctx context.Context, tx pgx.Tx, r EpochReport) (forked, found bool, err error) {
 	c, err := lock(ctx, tx, r.ConvoID)
 	if err != nil {
 		return false, false, err
-	}
-	var allowed bool
-	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM schema_support WHERE version = $1)`, schema).Scan(&allowed); err != nil {
-		return false, false, fmt.Errorf("look for older nodes: %w", err)
-	}
-	if !allowed {
-		return false, false, nil
 	}
 	tag, err := tx.Exec(ctx, `
 		INSERT INTO forked_epochs (convo_id, epoch, forked_at) VALUES ($1, $2, clock_timestamp()) ON CONFLICT DO NOTHING`, r.ConvoID, r.Epoch)

@@ -44,8 +44,7 @@ func begin(at place) lap { return lap{at: at, joined: at, begun: true} }
 // that are there.
 func (l lap) String() string { return fmt.Sprintf("%s %s %t", l.at, l.joined, l.again) }
 
-// parseLap reads a position. A position of another form is that of a version before: the lap has not
-// begun.
+// parseLap reads a position. The empty one is of a lap that has not begun.
 func parseLap(position string) lap {
 	words := strings.Split(position, " ")
 	if len(words) != 3 {

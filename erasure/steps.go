@@ -41,9 +41,6 @@ type step struct {
 // First the person leaves its convos, and members who are connected learn who it was. Then what is
 // its own goes. Then its name goes out of what belongs to others: the events before the rosters,
 // because the rosters say in which convos it was. At the end a search reads every table.
-//
-// A version before has other names for the scans, because it cannot read their positions: a job that
-// it finds in one begins anew there.
 func steps(cfg Config) []step {
 	return []step{
 		{name: "forget key", run: forgetKey},

@@ -19,7 +19,7 @@ const maxNumber = 1<<53 - 1
 //
 // Clients write it in one of two forms. Its number is an integer, in which each generation of the
 // stream has a range of its own. Its position names the generation: 1k.0:1042 is event 1042 of
-// generation 1k (in base 36). The 0 is the stream: there is one, however many sequencers it has.
+// generation 1k (in base 36). The 0 is the stream: there is one.
 type Cursor struct {
 	Generation int64 // its id, or byNumber
 	Seq        int64 // the stream_seq, or if Generation is byNumber the number

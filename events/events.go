@@ -5,11 +5,10 @@
 //	                         └──catchUp──▶─────┘
 //
 // One node at a time is the leader. Its Sequencer moves committed rows from the outbox into the
-// table events. There each gets its place in the stream: stream_seq 1, 2, 3 …. The stream can have
-// several sequencers, each with a leader of its own, which share this work (sequencers.go). The Hub
-// of every node reads the end of that table once for all its subscriptions, and hands each event to
-// those that it concerns. A Subscription that is behind reads the table itself (catchUp). Once it has
-// caught up it is live: the Hub hands it its events. No event is missed or repeated at this change.
+// table events. There each gets its place in the stream: stream_seq 1, 2, 3 …. The Hub of every node
+// reads the end of that table once for all its subscriptions, and hands each event to those that it
+// concerns. A Subscription that is behind reads the table itself (catchUp). Once it has caught up it
+// is live: the Hub hands it its events. No event is missed or repeated at this change.
 //
 // The stream alone decides who is entitled to an event of a convo: those whose last membership
 // event before it says that they joined. The roster is read only for people whose membership has
@@ -211,7 +210,7 @@ type Request struct {
 
 // Metrics measures the stream. Methods are safe for concurrent use.
 type Metrics interface {
-	Leading(leads, of int)                      // how many of the stream's sequencers this node leads
+	Leading(leads bool)                         // whether this node leads the sequencer
 	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first waited
 	Published(events int, lag time.Duration)    // events of one round, and the age of the newest; 0: nobody subscribes
 	CatchUp(events int)                         // one page that a subscription read by itself

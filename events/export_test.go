@@ -24,18 +24,6 @@ func (s *Sequencer) Round(ctx context.Context) (bool, error) {
 	return moved > 0, err
 }
 
-// Others returns the other sequencers of the node, from number 1.
-func (s *Sequencer) Others() []*Sequencer { return s.group.all[1:] }
-
-// AskNow makes the next round read the wanted number of sequencers.
-func (s *Sequencer) AskNow() { s.asked = time.Time{} }
-
-// Settle makes the nodes count as recorded once a session is that old.
-func (s *Sequencer) Settle(d time.Duration) { s.group.settle = d }
-
-// FillWithin is how long a change of the number of sequencers waits for reserved places.
-func (s *Sequencer) FillWithin(d time.Duration) { s.group.fill = d }
-
 // Resign gives up the lead, and waits until PostgreSQL has ended the session: then another node can
 // lead. It does not wait for a PostgreSQL that does not answer.
 func (s *Sequencer) Resign() {
@@ -166,11 +154,6 @@ func CursorText(c Cursor) string {
 		return strconv.FormatInt(c.Seq, 10)
 	}
 	return generation{id: c.Generation}.position(c.Seq)
-}
-
-// LedTooLong makes the next round take it that the node has led too many sequencers for long.
-func (s *Sequencer) LedTooLong() {
-	s.group.counted, s.group.tooMany = time.Time{}, time.Now().Add(-leadTooMany)
 }
 
 // Listening reports whether the node hears signals.

@@ -25,8 +25,7 @@ const floorEvery = 500 * time.Millisecond
 //  3. once all of them have ended, move rows until there are none left.
 //
 // Then no row is missing up to the candidate. Transaction ids would not show this: a transaction can
-// have the id of a row before it has its own. Of several sequencers, number 0 raises the floor, once
-// none of them has a row up to the candidate.
+// have the id of a row before it has its own.
 type floor struct {
 	at  int64     // the floor
 	due time.Time // when the next of the three steps may be done
@@ -40,7 +39,7 @@ type floor struct {
 // seekFloor does what comes next to raise the floor, at most every floorEvery.
 func (s *Sequencer) seekFloor(ctx context.Context) error {
 	f := &s.floor
-	if s.number > 0 || time.Now().Before(f.due) || f.ended || f.candidate == 0 && !f.moved && s.layout.sequencers == 1 {
+	if time.Now().Before(f.due) || f.ended || f.candidate == 0 && !f.moved {
 		return nil
 	}
 	f.due = time.Now().Add(floorEvery)
@@ -68,8 +67,8 @@ func (s *Sequencer) seekFloor(ctx context.Context) error {
 	return nil
 }
 
-// raiseFloor makes the candidate the floor, once all rows up to it have been moved, by all sequencers.
-// The writers have ended.
+// raiseFloor makes the candidate the floor, once all rows up to it have been moved. The writers have
+// ended.
 func (s *Sequencer) raiseFloor(ctx context.Context) error {
 	if s.floor.candidate > s.floor.at { // if not, nothing was written since
 		tag, err := s.conn.Exec(ctx, `

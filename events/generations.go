@@ -95,26 +95,23 @@ type rower interface {
 
 // stream is the state of the stream at one moment.
 type stream struct {
-	first, head int64     // the oldest event that is kept, and the newest one that may be read
-	end         int64     // head, or if places are reserved the newest of these
+	first, head int64     // the oldest event that is kept, and the newest one
 	floor       int64     // of the outbox
 	indexed     int64     // convo_events has the messages up to here
-	day         time.Time // the partition of the newest one, or of the next one if its place is reserved
-	layout      layout
+	day         time.Time // the partition of the newest one
 	of          generations
 }
 
 func readStream(ctx context.Context, db database) (s stream, err error) {
 	rows, err := db.Query(ctx, `
-		SELECT coalesce(r.after_seq, s.head), s.head, coalesce(r.day, s.day), s.floor, s.sequencers, s.barrier, (SELECT last FROM convo_events_end),
-			coalesce((SELECT min(first_seq) FROM event_days), s.head + 1),
+		SELECT s.head, s.day, s.floor, (SELECT last FROM convo_events_end), coalesce((SELECT min(first_seq) FROM event_days), s.head + 1),
 			g.id, g.after_seq, g.system_identifier, g.timeline
-		FROM stream s LEFT JOIN (SELECT after_seq, day FROM reserved_places ORDER BY after_seq LIMIT 1) r ON true, generations g ORDER BY g.id`)
+		FROM stream s, generations g ORDER BY g.id`)
 	if err != nil {
 		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
 	}
 	var g generation
-	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.end, &s.day, &s.floor, &s.layout.sequencers, &s.layout.barrier, &s.indexed, &s.first, &g.id, &g.after, &g.by.system, &g.by.timeline}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.day, &s.floor, &s.indexed, &s.first, &g.id, &g.after, &g.by.system, &g.by.timeline}, func() error {
 		s.of = append(s.of, g)
 		g.by = server{} // the next row has pointers of its own
 		return nil
@@ -182,9 +179,8 @@ const (
 )
 
 // beginGeneration begins a generation. It does nothing if known is not the newest one any more:
-// another node has begun one. The lock of the stream's end keeps the sequencers from giving places
-// meanwhile. Places that are reserved are possibly filled with other events than before, so they
-// are of the new generation, and with them all that follow.
+// another node has begun one. The lock of the stream's end keeps the sequencer from giving places
+// meanwhile.
 func beginGeneration(ctx context.Context, db database, known int64, by server, cause string) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE stream SET floor = 0`); err != nil {
@@ -193,7 +189,7 @@ func beginGeneration(ctx context.Context, db database, known int64, by server, c
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO generations (id, after_seq, system_identifier, timeline, cause, begun_at)
 			SELECT greatest(max(id) + 1, extract(epoch FROM clock_timestamp() - '2026-01-01T00:00:00Z')::bigint / 60),
-				(SELECT coalesce((SELECT min(after_seq) FROM reserved_places), head) FROM stream), $2, $3, $4, clock_timestamp()
+				(SELECT head FROM stream), $2, $3, $4, clock_timestamp()
 			FROM generations HAVING max(id) = $1`, known, by.system, by.timeline, cause)
 		if err != nil {
 			return fmt.Errorf("begin a generation of the stream: %w", err)

@@ -6,6 +6,17 @@ import (
 	"mlsd/outbox"
 )
 
+// round does one round of the sequencer, after which it leads if it can.
+func (n *node) round(t testing.TB) (moved bool) {
+	t.Helper()
+	n.seq.TryNow()
+	moved, err := n.seq.Round(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return moved
+}
+
 // A hub reads the stream when it has grown, once, and only if somebody subscribes.
 func TestHubReadsForItsSubscriptions(t *testing.T) {
 	t.Parallel()
@@ -14,7 +25,7 @@ func TestHubReadsForItsSubscriptions(t *testing.T) {
 	convo := w.convo(t, alice)
 	n.publish(t)
 	w.say(t, convo, alice, 1)
-	n.round(t, n.seq)
+	n.round(t)
 	if n.hub.Due() {
 		t.Error("a hub without subscriptions is to read")
 	}
@@ -24,7 +35,7 @@ func TestHubReadsForItsSubscriptions(t *testing.T) {
 	}
 	n.publish(t)
 	w.say(t, convo, alice, 1)
-	n.round(t, n.seq)
+	n.round(t)
 	if !n.hub.Due() {
 		t.Error("the stream has grown, and the hub does not read")
 	}
@@ -53,7 +64,7 @@ func TestSubscribeAtIdleHub(t *testing.T) {
 	w.must(t, left, bob, outbox.Left)
 	w.must(t, joined, bob, outbox.Joined)
 	w.say(t, joined, alice, 1)
-	for n.round(t, n.seq) {
+	for n.round(t) {
 	}
 	s := n.subscribe(t, bob)
 	nothing(t, s)
@@ -64,34 +75,4 @@ func TestSubscribeAtIdleHub(t *testing.T) {
 	n.publish(t)
 	want(t, next(t, s, 2), "2", "bob left")
 	nothing(t, s)
-}
-
-// A hub that waits for reserved places does not read again and again meanwhile.
-func TestHubAwaitsReservedPlaces(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	n, faults := w.several(t, 2)
-	first, second := w.convoOf(t, 0, 2, alice), w.convoOf(t, 1, 2, alice)
-	n.publishAll(t)
-	s := n.subscribe(t, alice)
-	nothing(t, s)
-	w.say(t, first, alice, 1)
-	n.dieReserving(t, n.seq, faults)
-	w.say(t, second, alice, 1)
-	n.round(t, n.seq.Others()[0])
-	if !n.hub.Due() {
-		t.Error("the stream has grown, and the hub does not read")
-	}
-	if _, err := n.hub.Round(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if n.hub.Due() {
-		t.Error("no place was filled, and the hub reads again")
-	}
-	n.round(t, n.seq) // the next leader fills them
-	if !n.hub.Due() {
-		t.Error("the places were filled, and the hub does not read")
-	}
-	n.publishAll(t)
-	want(t, next(t, s, 2), "1", "1")
 }

@@ -13,10 +13,8 @@ WITH part AS MATERIALIZED (
 	CROSS JOIN LATERAL (
 		SELECT max(stream_seq) AS last FROM events
 		WHERE stream_seq > next.before AND stream_seq <= next.before + $2 AND day = next.day
-			AND stream_seq <= coalesce((SELECT min(after_seq) FROM reserved_places), 9223372036854775807)
 	) until
-	WHERE until.last >= next.before + $1 OR until.last IS NOT NULL
-		AND NOT EXISTS (SELECT FROM reserved_places WHERE day <= next.day) AND EXISTS (SELECT FROM stream WHERE day > next.day)
+	WHERE until.last >= next.before + $1 OR until.last IS NOT NULL AND EXISTS (SELECT FROM stream WHERE day > next.day)
 ), mine AS MATERIALIZED (
 	-- Nothing is locked if there is nothing to do.
 	SELECT FROM convo_events_end WHERE last = (SELECT after FROM part) FOR NO KEY UPDATE SKIP LOCKED

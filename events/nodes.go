@@ -24,19 +24,18 @@ type Node struct {
 	RenewedAt time.Time // when it renewed its lease
 }
 
-// LiveNodes returns the nodes that run on a database. The schema can be of any version: a node of a
-// version before migration 24 does not say its release. A node that was killed counts for up to 15 s.
+// LiveNodes returns the nodes that run on a database, none if it has no schema. A node that was killed
+// counts for up to 15 s.
 func LiveNodes(ctx context.Context, db pgpool.Queryer) ([]Node, error) {
 	var kept bool
 	if err := db.QueryRow(ctx, `SELECT to_regclass('nodes') IS NOT NULL`).Scan(&kept); err != nil {
 		return nil, fmt.Errorf("list the live nodes: %w", err)
 	}
 	if !kept {
-		return nil, nil // the schema is from before migration 7
+		return nil, nil
 	}
 	rows, err := db.Query(ctx, `
-		SELECT id, coalesce(to_jsonb(n) ->> 'build', ''), coalesce((to_jsonb(n) ->> 'schema_version')::bigint, 0), lease_expires_at - $1::interval
-		FROM nodes n WHERE lease_expires_at > clock_timestamp() ORDER BY id`, nodeLease)
+		SELECT id, build, schema_version, lease_expires_at - $1::interval FROM nodes WHERE lease_expires_at > clock_timestamp() ORDER BY id`, nodeLease)
 	if err != nil {
 		return nil, fmt.Errorf("list the live nodes: %w", err)
 	}

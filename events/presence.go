@@ -219,14 +219,14 @@ func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 		UPDATE nodes
 		SET lease_expires_at = clock_timestamp() + $2::interval, synced_at = least(clock_timestamp(),
 			(SELECT min(created_at) FROM (SELECT created_at FROM events WHERE stream_seq > $3 ORDER BY stream_seq LIMIT $4) next), (SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1))
-		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease, head, maxSequencers*stepLimit)
+		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease, head, stepLimit)
 	if err != nil || tag.RowsAffected() == 1 {
 		return err
 	}
 	p.startAgain()
 	_, err = tx.Exec(ctx, `
 		INSERT INTO nodes (id, synced_at, lease_expires_at, build, schema_version)
-		VALUES ($1, clock_timestamp(), clock_timestamp() + $2::interval, nullif($3, ''), nullif($4::bigint, 0))`,
+		VALUES ($1, clock_timestamp(), clock_timestamp() + $2::interval, $3, $4)`,
 		p.node, nodeLease, p.release.Build, p.release.Schema)
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
-	"mlsd/migrations"
 )
 
 // NSIDSequencer names the sequencer's transactions for failpoints.
@@ -51,16 +49,11 @@ const (
 // session loses the lock as well, and can write nothing. So no node acts as leader by mistake.
 const (
 	lockSpace  = 0x6d6c7364 // "mlsd"
-	lockLeader = 1          // of sequencer 0
-	lockOthers = 100        // and the number of another sequencer
+	lockLeader = 1          // of the sequencer
 )
 
 // Sequencer moves committed rows from the outbox into the stream. Every node runs one. One of them
 // leads. The others wake the leader when their own node has committed something.
-//
-// The stream can have several sequencers (sequencers.go). Then each of them moves the rows of its
-// own convos, and has a leader of its own. NewSequencer returns number 0, which runs the others of
-// its node.
 //
 // A step deletes the rows that it moves. It skips no row, however long its transaction took: the
 // floor that it starts from is behind all rows that can still come. A row gets its place in the
@@ -73,26 +66,20 @@ type Sequencer struct {
 	metrics   Metrics
 	faults    *failpoint.Set
 	retention time.Duration
-	moved     func(int64)     // called when the stream has grown, with the newest place
-	wake      chan struct{}   // signalled when the outbox has possibly grown
-	ahead     time.Duration   // added to the database's clock, for tests
-	number    int             // which of the stream's sequencers it is
-	group     *sequencerGroup // all sequencers of the node
+	moved     func(int64)   // called when the stream has grown, with the newest place
+	wake      chan struct{} // signalled when the outbox has possibly grown
+	ahead     time.Duration // added to the database's clock, for tests
 
-	leads atomic.Bool // conn is not nil
-	leave atomic.Bool // it must give up the lead, because its node leads too many
+	leads   atomic.Bool // conn is not nil
+	written atomic.Bool // Wake was called since the leader on another node was woken
 
 	conn        *pgx.Conn // its session holds the lock; nil unless this node leads
 	head        int64     // where the stream ended when this node last saw it
 	generation  int64     // of the stream then
-	layout      layout    // of the stream then
-	reserved    *places   // that this sequencer must fill; nil: none
-	asked       time.Time // when the leader of sequencer 0 last read the wanted number of sequencers
 	floor       floor     // of the outbox
 	tried       time.Time // when this node last tried to lead
 	looked      time.Time // when this node last looked at the leader's session
 	maintainDue time.Time // when maintainPartitions is due
-	alone       bool      // no node of a version before migrations.Awaited was there at the last maintenance
 }
 
 // SequencerConfig configures a Sequencer.
@@ -107,22 +94,38 @@ type SequencerConfig struct {
 
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
-	g := &sequencerGroup{settle: settleFor, fill: fillTimeout}
-	g.number.Store(1)
-	for number := range maxSequencers {
-		g.all[number] = &Sequencer{
-			db: c.DB, log: c.Log.With("sequencer", number), metrics: c.Metrics, retention: c.Retention, moved: c.Moved, faults: c.Faults,
-			wake: make(chan struct{}, 1), number: number, group: g,
-		}
+	return &Sequencer{
+		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, faults: c.Faults, wake: make(chan struct{}, 1),
 	}
-	return g.all[0]
 }
 
-// run leads, or tries to lead and wakes the leader, until ctx ends.
+// Wake says that this node has possibly written to the outbox. It does not block. Any goroutine can
+// call it.
+func (s *Sequencer) Wake() {
+	s.written.Store(true)
+	s.signal()
+}
+
+// wakeLeading wakes the sequencer if this node leads, because another node has written.
+func (s *Sequencer) wakeLeading() {
+	if s.leads.Load() {
+		s.signal()
+	}
+}
+
+// signal makes the sequencer do its next round now.
+func (s *Sequencer) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // Run has not read the last one yet
+	}
+}
+
+// Run leads, or tries to lead and wakes the leader, until ctx ends.
 //
 // It is not a worker.Every: how long it waits depends on whether it leads, and on how many events
 // it has just moved.
-func (s *Sequencer) run(ctx context.Context) {
+func (s *Sequencer) Run(ctx context.Context) {
 	defer s.resign()
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -150,12 +153,9 @@ func pauseAfter(took time.Duration) time.Duration { return min(max(took, leastPa
 
 // wait waits for a wake-up or a timeout.
 func (s *Sequencer) wait(ctx context.Context) {
-	d := max(0, s.group.patience()-time.Since(s.tried))
-	switch {
-	case s.conn != nil:
+	d := max(0, electEvery-time.Since(s.tried))
+	if s.conn != nil {
 		d = leaderPoll
-	case s.idle():
-		d = electEvery
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -177,36 +177,23 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // round does one round, and returns how many events it moved. The leader moves events. Another node
-// tries to lead. Sequencer 0 also passes wake-ups on to the leaders on other nodes.
+// tries to lead, and passes wake-ups on to the leader.
 func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	if s.leave.Swap(false) && s.conn != nil {
-		s.resign()
-		s.tried = time.Now().Add(leaveFor - electEvery)
-	}
-	if s.conn == nil && !s.idle() && time.Since(s.tried) >= s.group.patience() {
+	if s.conn == nil && time.Since(s.tried) >= electEvery {
 		s.tried = time.Now()
 		if err := s.elect(ctx); err != nil {
 			return 0, err
 		}
 	}
-	if s.number == 0 {
-		if err := s.lookAfterOthers(ctx); err != nil {
-			return 0, err
-		}
-	}
 	if s.conn == nil {
-		return 0, nil
+		return 0, s.wakeLeader(ctx)
 	}
-	if s.number == 0 && !time.Now().Before(s.maintainDue) {
+	if !time.Now().Before(s.maintainDue) {
 		s.maintainDue = time.Now().Add(maintainEvery)
 		// After an error events can be moved: today's partition was created days ago.
-		err := s.maintainPartitions(ctx)
-		if err == nil {
-			err = s.requireAwaited(ctx)
-		}
-		if err != nil {
+		if err := s.maintainPartitions(ctx); err != nil {
 			s.log.WarnContext(ctx, "the stream could not be maintained", "error", err)
 			s.maintainDue = time.Now().Add(maintainAgain)
 		}
@@ -214,10 +201,10 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	if err := s.seekFloor(ctx); err != nil {
 		return 0, err
 	}
-	moved, err = s.move(ctx)
+	moved, err = s.step(ctx)
 	if errors.Is(err, errWentBack) {
 		if err = s.adopt(ctx, false); err == nil && s.conn != nil {
-			moved, err = s.move(ctx)
+			moved, err = s.step(ctx)
 		}
 	}
 	if err == nil && s.floor.ended {
@@ -229,28 +216,23 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	return moved, err
 }
 
-// requireAwaited allows the use of what the migrations in migrations.Awaited have added, once two
-// maintenances in a row have found no node that does not know the newest of them. Such a node is not
-// ready any more then, and does not start.
-func (s *Sequencer) requireAwaited(ctx context.Context) error {
-	var older bool
-	err := s.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM nodes WHERE coalesce(schema_version, 0) < $1)`, slices.Max(migrations.Awaited)).Scan(&older)
-	if err != nil {
-		return fmt.Errorf("look for older nodes: %w", err)
-	}
-	allowed := s.alone && !older
-	s.alone = !older
-	if !allowed {
+// wakeLeader wakes the leader on another node if this one has possibly written since the last time.
+func (s *Sequencer) wakeLeader(ctx context.Context) error {
+	if !s.written.Swap(false) {
 		return nil
 	}
-	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		for _, version := range migrations.Awaited {
-			if err := migrations.SetRequired(ctx, tx, version, true); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	began := time.Now()
+	if _, err := s.db.Exec(ctx, `SELECT pg_notify($1, '')`, outboxChannel); err != nil {
+		return fmt.Errorf("wake the leader: %w", err)
+	}
+	pause(ctx, pauseAfter(time.Since(began)))
+	return nil
+}
+
+// setLeads records whether this node leads.
+func (s *Sequencer) setLeads(leads bool) {
+	s.leads.Store(leads)
+	s.metrics.Leading(leads)
 }
 
 // elect takes the lock if it is free. If a stalled leader holds it, elect ends that leader's
@@ -261,17 +243,9 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		return fmt.Errorf("reach the database: %w", err)
 	}
 	var leads bool
-	var sequencers int
-	if err := conn.QueryRow(ctx, `
-		SELECT CASE WHEN sequencers > $3 THEN pg_try_advisory_lock($1, $2) ELSE false END, sequencers FROM stream`,
-		lockSpace, s.lock(), s.number).Scan(&leads, &sequencers); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockSpace, lockLeader).Scan(&leads); err != nil {
 		conn.Release()
 		return fmt.Errorf("try to lead: %w", err)
-	}
-	s.setNumber(sequencers)
-	if s.number >= sequencers {
-		conn.Release()
-		return nil
 	}
 	if !leads {
 		defer conn.Release()
@@ -286,15 +260,15 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		return err
 	}
 	s.conn = conn.Hijack() // its session holds the lock, so it must not return to the pool
-	s.maintainDue, s.alone = time.Time{}, false
+	s.maintainDue = time.Time{}
 	s.setLeads(true)
 	s.log.InfoContext(ctx, "this node leads the sequencer")
 	return s.adopt(ctx, true)
 }
 
-// errWentBack says that the stream does not end where the leader has left it, or is not what the
-// leader knows of it in another way.
-var errWentBack = errors.New("the stream has gone back, or has a new generation or another number of sequencers")
+// errWentBack says that the stream does not end where the leader has left it, or has a new
+// generation.
+var errWentBack = errors.New("the stream has gone back, or has a new generation")
 
 // adopt records the generation in which the leader's session numbers events, and where the stream
 // ends. A session leads to one PostgreSQL, whose timeline does not change while it accepts writes.
@@ -311,7 +285,7 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 		return err
 	}
 	newest := all.newest()
-	if newest.id == s.generation && (now.end < s.head || !elected && s.layout.sequencers == 1 && now.end != s.head) {
+	if newest.id == s.generation && (now.head < s.head || !elected && now.head != s.head) {
 		if err := beginGeneration(ctx, s.conn, newest.id, newest.by, causeWentBack); err != nil {
 			return err
 		}
@@ -323,13 +297,8 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 		s.log.InfoContext(ctx, "the stream's generation", "generation", id, "after", now.of.newest().after)
 		s.generation = id
 	}
-	s.head, s.floor, s.layout = now.head, floor{at: now.floor}, now.layout // a crash can take back places that are only reserved
-	s.setNumber(s.layout.sequencers)
-	if s.number >= s.layout.sequencers {
-		s.resign()
-		return nil
-	}
-	return s.findReserved(ctx)
+	s.head, s.floor = now.head, floor{at: now.floor}
+	return nil
 }
 
 // endStalledLeader ends the session of a leader that holds the lock and is idle for longer than
@@ -341,7 +310,7 @@ func (s *Sequencer) endStalledLeader(ctx context.Context, conn *pgxpool.Conn) (e
 		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.granted AND (l.classid, l.objid, l.objsubid) = ($1::bigint::oid, $2::bigint::oid, 2)
 			AND a.datname = current_database() AND l.database = a.datid
-			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(s.lock()), leaderStall)
+			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(lockLeader), leaderStall)
 	if err != nil {
 		return false, fmt.Errorf("check the leader's session: %w", err)
 	}
@@ -362,20 +331,10 @@ func (s *Sequencer) resign() {
 	s.setLeads(false)
 }
 
-// move moves the rows of this sequencer, at most stepLimit, and returns their number.
-func (s *Sequencer) move(ctx context.Context) (int, error) {
-	if s.layout.sequencers == 1 {
-		return s.step(ctx)
-	}
-	return s.stepBesideOthers(ctx)
-}
-
 // step moves up to stepLimit committed rows in one transaction, and returns the number of their
 // events: the messages of a row get places one after another. If the answer to its COMMIT is lost,
 // no event is moved twice: the same transaction deleted the rows from the outbox. All events of a
 // step get the same day. The day never goes back, even if the clock does.
-//
-// It is the step of the only sequencer. Of several, each does stepBesideOthers.
 //
 // step moves nothing and returns errWentBack if the stream does not end where the last step left it,
 // or has another generation.

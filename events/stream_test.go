@@ -514,7 +514,7 @@ func (w *world) takeOver(t *testing.T, n *node) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !n.seq.Leads(); {
 		exec(t, w.db, `SELECT pg_sleep(0.05)`) // a leader counts as stalled after a second
-		n.round(t, n.seq)
+		n.round(t)
 		if time.Now().After(deadline) {
 			t.Fatal("no node leads")
 		}

@@ -35,14 +35,12 @@ func (h *Hub) read(ctx context.Context) (batch []*Event, goesOn bool, err error)
 // ends is the state of the stream after a read.
 type ends struct{ generation, head, indexed int64 }
 
-// next reads the events that follow, of at most tailLimit rows. They end before the first place that
-// is reserved: a sequencer still fills it.
+// next reads the events that follow, of at most tailLimit rows.
 func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now ends, err error) {
 	both := &pgx.Batch{}
 	both.Queue(`
 		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, convo_ids, seqs, sizes FROM events
 		WHERE stream_seq > $1 AND day >= $2
-			AND stream_seq <= coalesce((SELECT min(after_seq) FROM reserved_places WHERE after_seq >= $1), 9223372036854775807)
 		ORDER BY stream_seq LIMIT $3`, t.head, t.day, tailLimit).Query(func(rows pgx.Rows) error {
 		shared, err := pgx.CollectRows(rows, t.of.scanShared)
 		batch = since(slices.Concat(shared...), t.head)

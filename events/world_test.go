@@ -37,7 +37,7 @@ type counts struct {
 	sequenced, published, pages, behind int
 }
 
-func (c *counts) Leading(int, int) {}
+func (c *counts) Leading(bool) {}
 
 func (c *counts) Sequenced(n int, _ time.Duration) {
 	c.mu.Lock()
@@ -111,7 +111,6 @@ func (w *world) node(t testing.TB, more ...func(*events.HubConfig)) *node {
 	n.seq = events.NewSequencer(events.SequencerConfig{
 		DB: w.db, Log: log, Metrics: n.counts, Retention: 7 * 24 * time.Hour, Moved: n.hub.Grown,
 	})
-	n.seq.Settle(0)
 	t.Cleanup(n.seq.Resign)
 	t.Cleanup(n.hub.Close)
 	return n

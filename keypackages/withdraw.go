@@ -21,8 +21,7 @@ type Withdrawal struct {
 // Welcome may name one, not even that of a caller who has claimed it. KeyPackages that have been
 // consumed or have expired do not count, so that a repetition returns 0.
 //
-// A withdrawn KeyPackage is an expired one with withdrawn_at set. Servers of earlier versions know
-// the state, and refuse it.
+// A withdrawn KeyPackage is an expired one with withdrawn_at set.
 func Withdraw(ctx context.Context, tx pgx.Tx, w Withdrawal) (int64, error) {
 	var refs [][]byte
 	if w.Refs != nil {

@@ -95,9 +95,8 @@ WITH draft AS MATERIALIZED (
 	FROM judged WHERE verdict = 'append'
 	RETURNING convo_id, seq, kind, sender_did, octet_length(body) AS size, created_at
 ), outboxed AS (
-	-- Several application messages share a row, if all nodes can read such rows. A proposal among
-	-- them has its place in the order of its convo, so that all get rows of their own. If the stream
-	-- has several sequencers, the convos of a row have the same one.
+	-- Several application messages share a row. A proposal among them has its place in the order of
+	-- its convo, so that all get rows of their own.
 	INSERT INTO outbox (kind, convo_id, seq, size, convo_ids, seqs, sizes, created_at)
 	SELECT kind, CASE WHEN n = 1 THEN convo_ids[1] END, CASE WHEN n = 1 THEN seqs[1] END, CASE WHEN n = 1 THEN sizes[1] ELSE 0 END,
 		CASE WHEN n > 1 THEN convo_ids END, CASE WHEN n > 1 THEN seqs END, CASE WHEN n > 1 THEN sizes END, at
@@ -105,9 +104,7 @@ WITH draft AS MATERIALIZED (
 		SELECT kind, count(*) AS n, array_agg(convo_id ORDER BY seq) AS convo_ids, array_agg(seq ORDER BY seq) AS seqs,
 			array_agg(size ORDER BY seq) AS sizes, min(created_at) AS at
 		FROM appended
-		GROUP BY kind, CASE
-			WHEN EXISTS (SELECT FROM appended WHERE kind <> 1) OR NOT EXISTS (SELECT FROM schema_support WHERE version = 28) THEN (convo_id, seq)
-		END, CASE WHEN EXISTS (SELECT FROM schema_support WHERE version = 29) THEN outbox_sequencer(convo_id, NULL, (SELECT sequencers FROM stream)) END
+		GROUP BY kind, CASE WHEN EXISTS (SELECT FROM appended WHERE kind <> 1) THEN (convo_id, seq) END
 	) rows
 	ORDER BY seqs[1]
 ), advanced AS (

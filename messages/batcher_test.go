@@ -287,7 +287,8 @@ var busy = map[string]func(f *fixture, t *testing.T, convo uuid.UUID) (release f
 	"convo": func(f *fixture, t *testing.T, convo uuid.UUID) func() { return f.lock(t, lockConvo, convo) },
 	"push": func(f *fixture, t *testing.T, convo uuid.UUID) func() {
 		_, err := f.db.Exec(t.Context(), `
-			INSERT INTO push_targets (did, device_id, kind, address, created_at) VALUES ('did:plc:bob', 'phone', 'webhook', 'https://example.com', now())`)
+			INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
+			VALUES ('did:plc:bob', 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid())`)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ import (
 
 type unseen struct{}
 
-func (unseen) Leading(int, int)             {}
+func (unseen) Leading(bool)                 {}
 func (unseen) Sequenced(int, time.Duration) {}
 func (unseen) Published(int, time.Duration) {}
 func (unseen) CatchUp(int)                  {}

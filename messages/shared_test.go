@@ -1,11 +1,8 @@
 package messages_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
-
-	"github.com/google/uuid"
 
 	"mlsd/internal/mlstest"
 	"mlsd/messages"
@@ -34,8 +31,7 @@ func (f *fixture) outboxRows(t *testing.T) (rows [][]int64) {
 }
 
 // The messages of a transaction share a row of the outbox, in the order of their convos. One that is
-// alone has a row of its own. If a proposal is among them, all have: it must keep its place. So do
-// they while a node can be there that cannot read shared rows.
+// alone has a row of its own. If a proposal is among them, all have: it must keep its place.
 func TestSharedRows(t *testing.T) {
 	t.Parallel()
 	same := func(a, b [][]int64) bool { return slices.EqualFunc(a, b, slices.Equal[[]int64]) }
@@ -64,41 +60,6 @@ func TestSharedRows(t *testing.T) {
 		mixed = append(mixed, f.draft(f.convos[0], alice, "5", "e"))
 		f.append(t, mixed...)
 		if got := f.outboxRows(t); !same(got, [][]int64{{1}, {1}, {2}, {2}, {3}}) {
-			t.Errorf("the rows have the seqs %v", got)
-		}
-	})
-	t.Run("with several sequencers", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, 0)
-		var several []messages.Draft
-		for i := range 20 {
-			convo := uuid.Must(uuid.NewV7())
-			f.addConvo(t, convo)
-			several = append(several, f.draft(convo, alice, fmt.Sprint(i), "a"), f.draft(convo, bob, fmt.Sprint(i), "b"))
-		}
-		if _, err := f.db.Exec(t.Context(), `WITH more AS (UPDATE stream SET sequencers = 3) INSERT INTO schema_support VALUES (29, 29)`); err != nil {
-			t.Fatal(err)
-		}
-		f.append(t, several...)
-		if rows := f.outboxRows(t); len(rows) != 3 {
-			t.Errorf("%d rows for 3 sequencers", len(rows))
-		}
-		n := f.count(t, `SELECT count(*) FROM (SELECT FROM single_outbox GROUP BY id HAVING count(DISTINCT outbox_sequencer(convo_id, NULL, 3)) > 1) mixed`)
-		if n > 0 {
-			t.Errorf("%d rows have convos of several sequencers", n)
-		}
-		if _, err := f.db.Exec(t.Context(), `UPDATE stream SET sequencers = 1`); err != nil {
-			t.Fatal(err)
-		}
-	})
-	t.Run("beside an older node", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, 0)
-		if _, err := f.db.Exec(t.Context(), `DELETE FROM schema_support WHERE version = 28`); err != nil {
-			t.Fatal(err)
-		}
-		f.append(t, drafts(f)...)
-		if got := f.outboxRows(t); !same(got, [][]int64{{1}, {1}, {2}, {2}}) {
 			t.Errorf("the rows have the seqs %v", got)
 		}
 	})

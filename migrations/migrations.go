@@ -1,10 +1,11 @@
-// Package migrations holds the database schema as numbered pairs of SQL files, and applies them. A
-// released pair never changes. A later pair changes the schema further.
+// Package migrations holds the schema of the database as numbered pairs of SQL files. golang-migrate
+// applies them, through a driver of ours: see driver.go. A released pair never changes. A later pair
+// changes the schema further.
 //
-// The version of the schema is the number of the newest applied migration. It is in the table
-// schema_migrations, in the form of golang-migrate, which applied the migrations before number 24.
-// Each file and its version are one transaction, under an advisory lock. So a process or a
-// connection that ends at any moment leaves the old version or the new one.
+// The version of the schema is the number of the newest applied migration. It is in golang-migrate's
+// table schema_migrations. A file and its version are one transaction, under golang-migrate's
+// advisory lock. So a process or a connection that ends at any moment leaves the old version or the
+// new one.
 package migrations
 
 import (
@@ -12,8 +13,15 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
+	"slices"
 	"time"
+
+	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/source"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
@@ -22,20 +30,28 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-// ErrDirty means that an mlsd of before migration 24 ended in the middle of a migration. That mlsd
-// kept the version apart from the migration, so a person must say which version the database has.
-var ErrDirty = errors.New(
-	"the database schema is marked as dirty: an earlier mlsd ended in a migration; mlsd migrate status says what to check, and mlsd migrate force clears the mark")
+// ErrDirty means that another program ended in the middle of a migration: mlsd commits no dirty
+// mark. A person must say which version the database has.
+var ErrDirty = errors.New("the database schema is marked as dirty: another program ended in a migration; " +
+	"look which version the tables have, and clear the mark with mlsd migrate force VERSION")
+
+const (
+	lockTimeout  = 3 * time.Second // of one statement; what comes behind it waits as long
+	attempts     = 8               // of one migration
+	firstPause   = time.Second     // between attempts; doubled each time
+	longestPause = 15 * time.Second
+	closeTimeout = 5 * time.Second
+)
 
 // Option changes what Up, Down and Force do.
 type Option func(*runner)
 
 // Log sets where waits and applied migrations are logged. The default is nowhere.
-func Log(log *slog.Logger) Option { return func(r *runner) { r.log = log } }
+func Log(log *slog.Logger) Option { return func(r *runner) { r.driver.log = log } }
 
 // Faults sets the failpoints. Their points are failpoint.BeforeCommit and failpoint.AfterCommit, and
-// their methods "up 24" and "down 24".
-func Faults(faults *failpoint.Set) Option { return func(r *runner) { r.faults = faults } }
+// their methods "up 2" and "down 2".
+func Faults(faults *failpoint.Set) Option { return func(r *runner) { r.driver.faults = faults } }
 
 // Unless makes Down ask before its first step, under the migration lock. An error of refuse is
 // Down's.
@@ -47,79 +63,264 @@ func Unless(refuse func(ctx context.Context, db pgpool.Queryer) error) Option {
 // the same time. If the schema is newer than this binary, Up changes nothing, and returns a
 // *VersionError if the binary cannot serve with it.
 func Up(ctx context.Context, databaseURL string, options ...Option) error {
-	return with(ctx, databaseURL, options, func(r *runner) error { return r.up(ctx) })
+	return with(ctx, databaseURL, options, (*runner).up)
 }
 
-// Down reverts the newest n migrations. It deletes what they have added: see Losses.
+// Down reverts the newest n migrations. It deletes what they have added: see Downs.
 func Down(ctx context.Context, databaseURL string, n int, options ...Option) error {
 	if n <= 0 {
 		return fmt.Errorf("migrate down: the number of steps must be positive, not %d", n)
 	}
-	return with(ctx, databaseURL, options, func(r *runner) error { return r.down(ctx, n) })
+	return with(ctx, databaseURL, options, func(r *runner, ctx context.Context) error { return r.down(ctx, n) })
 }
 
-// Version returns the number of the newest applied migration, 0 for an empty database.
-func Version(ctx context.Context, databaseURL string) (version uint, err error) {
-	err = with(ctx, databaseURL, nil, func(r *runner) error {
-		s, err := Read(ctx, r.conn)
-		if err == nil && s.Dirty {
-			err = fmt.Errorf("%w (version %d)", ErrDirty, s.Version)
+// Script is one SQL file.
+type Script struct {
+	Name string // 000001_baseline.down.sql
+	SQL  string
+}
+
+// Downs returns what Down with the same n would run, in its order.
+func Downs(ctx context.Context, databaseURL string, n int) (all []Script, err error) {
+	err = with(ctx, databaseURL, nil, func(r *runner, ctx context.Context) error {
+		versions, err := r.applied(ctx, n)
+		for _, v := range versions {
+			down, readErr := r.read(v, source.Down)
+			all, err = append(all, down), errors.Join(err, readErr)
 		}
-		version = s.Version
 		return err
 	})
-	return version, err
+	return all, err
 }
 
 // Force clears a dirty mark and sets the version. It changes nothing else. It is an error if the
 // schema is not dirty.
 func Force(ctx context.Context, databaseURL string, version uint, options ...Option) error {
-	return with(ctx, databaseURL, options, func(r *runner) error { return r.force(ctx, version) })
+	return with(ctx, databaseURL, options, func(r *runner, ctx context.Context) error { return r.force(ctx, version) })
 }
 
 // Newest returns the number of the newest migration that this binary knows.
 func Newest() uint {
-	all, err := load(files)
-	if err != nil {
+	r := runner{files: files}
+	if err := r.load(); err != nil {
 		panic(err) // the files are part of the binary, and a test reads them
 	}
-	return newest(all)
+	return r.newest()
+}
+
+// runner changes the schema of one database, on one connection.
+type runner struct {
+	files    fs.FS
+	source   source.Driver // of files
+	versions []uint        // in files, the oldest first
+	driver   driver
+	engine   *migrate.Migrate
+	refuse   func(context.Context, pgpool.Queryer) error // nil: nobody refuses a Down
+
+	attempts   int           // of one migration
+	firstPause time.Duration // between attempts; doubled each time
 }
 
 // with calls do with a runner that is connected to the database.
-func with(ctx context.Context, databaseURL string, options []Option, do func(*runner) error) (err error) {
+func with(ctx context.Context, databaseURL string, options []Option, do func(*runner, context.Context) error) (err error) {
 	r := &runner{
-		files: files, log: slog.New(slog.DiscardHandler),
-		lockTimeout: lockTimeout, attempts: attempts, firstPause: firstPause,
+		files: files, attempts: attempts, firstPause: firstPause,
+		driver: driver{ctx: ctx, log: slog.New(slog.DiscardHandler), lockTimeout: lockTimeout},
 	}
 	for _, o := range options {
 		o(r)
 	}
-	if r.all, err = load(r.files); err != nil {
+	if err := r.load(); err != nil {
 		return err
 	}
-	if r.conn, err = pgpool.ConnectToMigrate(ctx, databaseURL); err != nil {
+	if r.driver.conn, err = pgpool.ConnectToMigrate(ctx, databaseURL); err != nil {
 		return fmt.Errorf("reach the database: %w", err)
 	}
+	if r.engine, err = migrate.NewWithInstance("files", r.source, "postgres", &r.driver); err != nil {
+		return err
+	}
+	// After its timeout golang-migrate would leave a goroutine that still uses the connection. It takes
+	// the lock when the session already has it.
+	r.engine.LockTimeout = time.Hour
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		// The server ends the session, and with it the migration lock, whatever becomes of this.
-		if closeErr := r.conn.Close(ctx); err == nil {
+		if closeErr := r.driver.conn.Close(ctx); err == nil {
 			err = closeErr
 		}
 	}()
-	if err := do(r); err != nil {
+	if err := do(r, ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
-const (
-	lockTimeout  = 3 * time.Second // of one statement; what comes behind it waits as long
-	attempts     = 8               // of one migration
-	firstPause   = time.Second     // between attempts; doubled each time
-	longestPause = 15 * time.Second
-	busyPause    = 100 * time.Millisecond // between looks whether the migration lock is free
-	closeTimeout = 5 * time.Second
-)
+// load opens the files and lists their versions.
+func (r *runner) load() (err error) {
+	if r.source, err = iofs.New(r.files, "."); err != nil {
+		return fmt.Errorf("read the migrations: %w", err)
+	}
+	v, err := r.source.First()
+	for ; err == nil; v, err = r.source.Next(v) {
+		r.versions = append(r.versions, v)
+	}
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("read the migrations: %w", err)
+	case len(r.versions) == 0:
+		return errors.New("read the migrations: there are none")
+	}
+	return nil
+}
+
+func (r *runner) newest() uint { return r.versions[len(r.versions)-1] }
+
+// read returns a file of a version.
+func (r *runner) read(version uint, direction source.Direction) (s Script, err error) {
+	open := r.source.ReadUp
+	if direction == source.Down {
+		open = r.source.ReadDown
+	}
+	file, name, err := open(version)
+	if err != nil {
+		return s, fmt.Errorf("read migration %d: %w", version, err)
+	}
+	sql, err := io.ReadAll(file)
+	s = Script{Name: fmt.Sprintf("%06d_%s.%s.sql", version, name, direction), SQL: string(sql)}
+	return s, errors.Join(err, file.Close())
+}
+
+// state returns the state of the schema, if the runner can work on it or serve with it.
+func (r *runner) state(ctx context.Context) (State, error) {
+	s, err := Read(ctx, r.driver.conn)
+	if err != nil {
+		return s, err
+	}
+	if s.Dirty || s.Version > r.newest() {
+		err = s.Serves(r.newest())
+	}
+	if err == nil && s.Version > r.newest() {
+		r.driver.log.InfoContext(ctx, "the schema is newer than this mlsd, and it can serve with it",
+			"database", s.Version, "binary", r.newest(), "min_binary", s.MinBinary)
+	}
+	return s, err
+}
+
+func (r *runner) up(ctx context.Context) error {
+	// A node that starts without a migration to apply needs no lock.
+	s, err := r.state(ctx)
+	if err != nil || s.Version >= r.newest() {
+		return err
+	}
+	if err := r.driver.Lock(); err != nil { // until the session ends
+		return err
+	}
+	if s, err = r.state(ctx); err != nil { // again: another process has possibly changed it
+		return err
+	}
+	for _, v := range r.versions {
+		if v <= s.Version {
+			continue
+		}
+		if err := r.step(ctx, v, source.Up); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) down(ctx context.Context, n int) error {
+	if err := r.driver.Lock(); err != nil { // until the session ends
+		return err
+	}
+	versions, err := r.applied(ctx, n)
+	if err != nil {
+		return err
+	}
+	if r.refuse != nil {
+		if err := r.refuse(ctx, r.driver.conn); err != nil {
+			return err
+		}
+	}
+	for _, v := range versions {
+		if err := r.step(ctx, v, source.Down); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applied returns the newest n applied versions, the newest first.
+func (r *runner) applied(ctx context.Context, n int) (versions []uint, err error) {
+	s, err := r.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.Version > r.newest() {
+		return nil, fmt.Errorf("this mlsd knows the schema up to version %d, and the database has version %d: "+
+			"take it back with the mlsd that made it", r.newest(), s.Version)
+	}
+	for _, v := range slices.Backward(r.versions) {
+		if v <= s.Version && len(versions) < n {
+			versions = append(versions, v)
+		}
+	}
+	if len(versions) < n {
+		return nil, fmt.Errorf("the database has %d migrations, which is fewer than %d", len(versions), n)
+	}
+	return versions, nil
+}
+
+// step takes the newest migration back, or applies the next one, which version is. If a lock is not
+// free within lockTimeout, the migration is rolled back, so that what waits behind it goes on, and
+// step tries again later.
+func (r *runner) step(ctx context.Context, version uint, direction source.Direction) error {
+	script, err := r.read(version, direction)
+	if err != nil {
+		return err
+	}
+	n := 1
+	if direction == source.Down {
+		n = -1
+	}
+	wait := r.firstPause
+	for attempt := 1; ; attempt++ {
+		err := r.engine.Steps(n)
+		switch {
+		case err == nil:
+			r.driver.log.InfoContext(ctx, "the schema was changed", "migration", script.Name)
+			return nil
+		case !pgpool.LockTimeout(err) && pgpool.Code(err) != deadlock:
+			return fmt.Errorf("%s: %w", script.Name, err)
+		case attempt == r.attempts:
+			return fmt.Errorf("%s: a lock was not free in %d attempts, and nothing was changed; try again when there is less traffic: %w",
+				script.Name, attempt, err)
+		}
+		r.driver.log.WarnContext(ctx, "a migration waited for a lock, was rolled back, and is tried again", "migration", script.Name,
+			"attempt", attempt, "of", r.attempts, "waited", r.driver.lockTimeout, "again_in", wait, "error", err)
+		if err := pause(ctx, wait); err != nil {
+			return fmt.Errorf("%s: %w", script.Name, err)
+		}
+		wait = min(2*wait, longestPause)
+	}
+}
+
+const deadlock = "40P01"
+
+func (r *runner) force(ctx context.Context, version uint) error {
+	if version != 0 && !slices.Contains(r.versions, version) {
+		return fmt.Errorf("there is no version %d", version)
+	}
+	if err := r.driver.Lock(); err != nil {
+		return err
+	}
+	s, err := Read(ctx, r.driver.conn)
+	if err != nil {
+		return err
+	}
+	if !s.Dirty {
+		return fmt.Errorf("the schema has version %d and is not dirty: there is nothing to clear", s.Version)
+	}
+	return r.driver.SetVersion(int(version), false)
+}

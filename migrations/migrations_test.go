@@ -32,7 +32,7 @@ func tables(t *testing.T, url string) (n int) {
 	return n
 }
 
-// pairs returns the number of migrations. Their version numbers can have gaps.
+// pairs returns the number of migrations.
 func pairs(t *testing.T) int {
 	t.Helper()
 	files, err := filepath.Glob("*.up.sql")
@@ -46,13 +46,14 @@ func pairs(t *testing.T) int {
 func TestUpDownUp(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyURL(t)
+	conn := pgtest.Session(t, url)
 	version := func() uint {
 		t.Helper()
-		v, err := migrations.Version(t.Context(), url)
+		s, err := migrations.Read(t.Context(), conn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return v
+		return s.Version
 	}
 	if version() != 0 {
 		t.Fatal("an empty database has a version")
@@ -78,40 +79,6 @@ func TestUpDownUp(t *testing.T) {
 	}
 	if err := migrations.Down(t.Context(), url, 0); err == nil {
 		t.Fatal("down by nothing")
-	}
-}
-
-// TestLedgerDown reverts to the first schema. KeyPackages in states that it does not have get the
-// state that it uses in their case.
-func TestLedgerDown(t *testing.T) {
-	t.Parallel()
-	url := pgtest.URL(t)
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := conn.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
-	_, err = conn.Exec(t.Context(), `
-		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
-		SELECT 'did:plc:alice', state::bytea, '', 1, '', now(), false, state, now()
-		FROM unnest(ARRAY['available', 'claimed', 'consumed', 'expired', 'orphaned']) AS state`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := migrations.Down(t.Context(), url, pairs(t)-1); err != nil {
-		t.Fatal(err)
-	}
-	var states string
-	err = conn.QueryRow(t.Context(), `SELECT string_agg(state, ' ' ORDER BY ref) FROM key_packages`).Scan(&states)
-	if err != nil || states != "available claimed consumed available claimed" {
-		t.Fatalf("%q, %v", states, err)
-	}
-	if err := migrations.Up(t.Context(), url); err != nil {
-		t.Fatal(err)
 	}
 }
 

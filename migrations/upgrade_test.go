@@ -2,24 +2,25 @@ package migrations_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
 
+	pgx5 "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver that sql.Open names
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
@@ -95,8 +96,11 @@ func catalog(t *testing.T, conn *pgx.Conn) map[string][]string {
 func before(t *testing.T) uint {
 	t.Helper()
 	names, err := fs.Glob(os.DirFS("."), "*.up.sql")
-	if err != nil || len(names) < 2 {
-		t.Fatalf("%v, %v", names, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) == 1 {
+		return 0
 	}
 	var n uint
 	if _, err := fmt.Sscanf(names[len(names)-2], "%d_", &n); err != nil {
@@ -233,69 +237,6 @@ func TestLockTimeout(t *testing.T) {
 	wantState(t, conn, 999)
 }
 
-// X9: a schema in which keys were used again can be taken back beyond migration 4.
-func TestDownAfterReusedKeys(t *testing.T) {
-	t.Parallel()
-	url := pgtest.URL(t)
-	conn := pgtest.Session(t, url)
-	mustExec(t, conn, `
-		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, idempotency_key, key_retired, created_at)
-		SELECT gen_random_uuid(), n::text::bytea, 'did:plc:alice', 1, 1, 'key', n < 3, now() FROM generate_series(1, 3) AS n;
-		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, idempotency_key, key_retired, created_at)
-		SELECT 'did:plc:alice', n::text::bytea, '', 1, '', now(), false, 'available', 'key', n < 3, now() FROM generate_series(1, 3) AS n;
-		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, key_retired, created_at)
-		SELECT '00000000-0000-0000-0000-000000000001', n, 3, 'did:plc:alice', n, '', 'submitCommit key', '', n < 3, now() FROM generate_series(1, 3) AS n`)
-	if err := migrations.Down(t.Context(), url, pairs(t)-3); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, conn, 3)
-	var kept string
-	err := conn.QueryRow(t.Context(), `
-		SELECT concat_ws(' ', (SELECT count(idempotency_key) FROM convos), (SELECT count(idempotency_key) FROM key_packages),
-			(SELECT string_agg(seq::text, ',') FROM messages WHERE idempotency_key = 'submitCommit key'),
-			(SELECT count(*) FROM convos), (SELECT count(*) FROM key_packages), (SELECT count(*) FROM messages))`).Scan(&kept)
-	if err != nil || kept != "1 1 3 3 3 3" {
-		t.Fatalf("kept %q, %v", kept, err)
-	}
-	if err := migrations.Down(t.Context(), url, 3); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, conn, 0)
-	if err := migrations.Up(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// After the down of migration 28 each message has a row of its own, in the same order.
-func TestDownAfterSharedRows(t *testing.T) {
-	t.Parallel()
-	url := pgtest.URL(t)
-	conn := pgtest.Session(t, url)
-	mustExec(t, conn, `
-		CREATE TABLE events_20260101 PARTITION OF events FOR VALUES FROM ('2026-01-01') TO ('2026-01-02');
-		INSERT INTO events (stream_seq, day, kind, convo_id, seq, size, created_at) VALUES
-			(1, '2026-01-01', 3, '00000000-0000-0000-0000-000000000001', 1, 10, now());
-		INSERT INTO events (stream_seq, day, kind, convo_ids, seqs, sizes, size, created_at) VALUES
-			(4, '2026-01-01', 1, ARRAY['00000000-0000-0000-0000-000000000001', '00000000-0000-0000-0000-000000000002', '00000000-0000-0000-0000-000000000001']::uuid[],
-				'{2,1,3}', '{20,30,40}', 0, now());
-		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
-			VALUES (1, ARRAY['00000000-0000-0000-0000-000000000002', '00000000-0000-0000-0000-000000000001']::uuid[], '{2,4}', '{50,60}', now());
-		INSERT INTO outbox (kind, convo_id, seq, size, created_at) VALUES (3, '00000000-0000-0000-0000-000000000002', 3, 70, now())`)
-	if err := migrations.Down(t.Context(), url, pairs(t)-27); err != nil {
-		t.Fatal(err)
-	}
-	var events, outbox string
-	err := conn.QueryRow(t.Context(), `
-		SELECT (SELECT string_agg(concat_ws('/', stream_seq, kind, right(convo_id::text, 1), seq, size), ' ' ORDER BY stream_seq) FROM events),
-			(SELECT string_agg(concat_ws('/', kind, right(convo_id::text, 1), seq, size), ' ' ORDER BY id) FROM outbox)`).Scan(&events, &outbox)
-	if err != nil || events != "1/3/1/1/10 2/1/1/2/20 3/1/2/1/30 4/1/1/3/40" || outbox != "1/2/2/50 1/1/4/60 3/2/3/70" {
-		t.Fatalf("events %q, outbox %q, %v", events, outbox, err)
-	}
-	if err := migrations.Up(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // O10: a binary on a newer schema goes on if the schema says that it may, and else says in a
 // sentence which versions they are.
 func TestNewerSchema(t *testing.T) {
@@ -330,162 +271,94 @@ func TestNewerSchema(t *testing.T) {
 	}
 }
 
-// A file whose statements cannot run in a transaction runs again after an interruption.
-func TestOutsideOfATransaction(t *testing.T) {
+// Downs names what a Down runs, and that is what Down does.
+func TestDowns(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	conn := pgtest.Session(t, url)
-	files := next(t, "-- mlsd: outside of a transaction\nDROP INDEX CONCURRENTLY IF EXISTS next;\nCREATE INDEX CONCURRENTLY next ON convos (name);\n",
-		"-- mlsd: outside of a transaction\nDROP INDEX CONCURRENTLY IF EXISTS next;\n")
-	faults := failpoint.New()
-	if err := faults.Arm(failpoint.BeforeCommit, "up 999", failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrations.Up(t.Context(), url, migrations.Files(files), migrations.Faults(faults)); !errors.Is(err, failpoint.ErrInjected) {
-		t.Fatal(err)
-	}
-	wantState(t, conn, migrations.Newest())
-	if err := migrations.Up(t.Context(), url, migrations.Files(files)); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, conn, 999)
-	var valid bool
-	if err := conn.QueryRow(t.Context(), `SELECT indisvalid FROM pg_index WHERE indexrelid = 'next'::regclass`).Scan(&valid); err != nil || !valid {
-		t.Fatal(valid, err)
-	}
-	if err := migrations.Down(t.Context(), url, 1, migrations.Files(files)); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, conn, migrations.Newest())
-}
-
-// What Losses names is what the downs delete.
-func TestLosses(t *testing.T) {
-	t.Parallel()
-	url := pgtest.URL(t)
-	conn := pgtest.Session(t, url)
-	all, err := migrations.Losses(t.Context(), url, pairs(t))
+	all, err := migrations.Downs(t.Context(), url, pairs(t))
 	if err != nil || len(all) != pairs(t) {
-		t.Fatalf("%d losses, %v", len(all), err)
+		t.Fatalf("%d scripts, %v", len(all), err)
 	}
-	if _, err := migrations.Losses(t.Context(), url, pairs(t)+1); err == nil {
+	for _, script := range all {
+		if text, err := os.ReadFile(script.Name); err != nil || string(text) != script.SQL {
+			t.Errorf("%s is not the file: %v", script.Name, err)
+		}
+	}
+	if _, err := migrations.Downs(t.Context(), url, pairs(t)+1); err == nil {
 		t.Error("more migrations than there are")
 	}
-	was := catalog(t, conn)
-	for _, loss := range all {
-		if err := migrations.Down(t.Context(), url, 1); err != nil {
-			t.Fatal(err)
-		}
-		is := catalog(t, conn)
-		want := migrations.Loss{Migration: loss.Migration, Rows: loss.Rows}
-		for _, table := range slices.Sorted(maps.Keys(was)) {
-			if is[table] == nil {
-				want.Tables = append(want.Tables, table)
-				continue
-			}
-			if loss.Migration == "000009_tokens" && table == "used_tokens" {
-				continue // made anew, as it was before: all its rows are lost
-			}
-			for _, column := range was[table] {
-				if !slices.Contains(is[table], column) {
-					want.Columns = append(want.Columns, table+"."+column)
-				}
-			}
-		}
-		slices.Sort(loss.Tables)
-		slices.Sort(loss.Columns)
-		slices.Sort(want.Columns)
-		if diff := cmp.Diff(want, loss); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", loss.Migration, diff)
-		}
-		was = is
-	}
 }
 
-// X1: of a schema that an earlier mlsd has left dirty, Inspect finds the version, or says that a
-// person must look, and Force clears the mark.
+// X1: a schema that another program has left dirty is not touched until Force has cleared the mark.
 func TestForce(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
 	conn := pgtest.Session(t, url)
-	if err := migrations.Force(t.Context(), url, migrations.Newest()); err == nil || !strings.Contains(err.Error(), "not dirty") {
+	newest := migrations.Newest()
+	if err := migrations.Force(t.Context(), url, newest); err == nil || !strings.Contains(err.Error(), "not dirty") {
 		t.Errorf("Force of a schema that is not dirty: %v", err)
 	}
-	for _, tc := range []struct{ is, marked uint }{ // golang-migrate marks the version that it goes to
-		{24, 24}, // its up had taken effect
-		{22, 22},
-		{22, 21}, // the down of 22 had not
-		{21, 22}, // the up of 22 had not
-		{21, 21}, // it had
-		{1, 0},   // the down of 1 had not
-		{0, 0},
+	mustExec(t, conn, `UPDATE schema_migrations SET dirty = true`)
+	for name, do := range map[string]func() error{
+		"Up":   func() error { return migrations.Up(t.Context(), url) },
+		"Down": func() error { return migrations.Down(t.Context(), url, 1) },
 	} {
-		mustExec(t, conn, `UPDATE schema_migrations SET dirty = false`)
-		if tc.is == 1 {
-			downTo(t, url, 14)
-			if found, err := migrations.Inspect(t.Context(), conn, 14); err != nil || found.Sure || len(found.Files) != 1 || found.Files[0] != "000014_key_indexes.up.sql" {
-				t.Errorf("migration 14 has only indexes: %+v, %v", found, err)
-			}
+		if err := do(); !errors.Is(err, migrations.ErrDirty) {
+			t.Errorf("%s of a dirty schema: %v", name, err)
 		}
-		if s, err := migrations.Read(t.Context(), conn); err != nil {
-			t.Fatal(err)
-		} else if s.Version > tc.is {
-			downTo(t, url, tc.is)
-		}
-		marked := int64(tc.marked)
-		if marked == 0 {
-			marked = -1 // golang-migrate's word for none
-		}
-		mustExec(t, conn, `DELETE FROM schema_migrations`)
-		mustExec(t, conn, `INSERT INTO schema_migrations VALUES ($1, true)`, marked)
-		for name, do := range map[string]func() error{
-			"Up":   func() error { return migrations.Up(t.Context(), url) },
-			"Down": func() error { return migrations.Down(t.Context(), url, 1) },
-		} {
-			if err := do(); !errors.Is(err, migrations.ErrDirty) {
-				t.Errorf("%s of a dirty schema: %v", name, err)
-			}
-		}
-		found, err := migrations.Inspect(t.Context(), conn, tc.marked)
-		if err != nil || !found.Sure || found.Version != tc.is {
-			t.Errorf("version %d marked as %d: found %+v, %v", tc.is, tc.marked, found, err)
-		}
-		if err := migrations.Force(t.Context(), url, 12345); err == nil {
-			t.Error("a version that does not exist")
-		}
-		if err := migrations.Force(t.Context(), url, found.Version); err != nil {
-			t.Fatal(err)
-		}
-		wantState(t, conn, tc.is)
 	}
-	if err := migrations.Up(t.Context(), url); err != nil {
+	if err := migrations.Force(t.Context(), url, 12345); err == nil {
+		t.Error("a version that does not exist")
+	}
+	if err := migrations.Force(t.Context(), url, newest); err != nil {
 		t.Fatal(err)
 	}
+	wantState(t, conn, newest)
+	mustExec(t, conn, `UPDATE schema_migrations SET version = -1, dirty = true`) // golang-migrate's word for none
+	if err := migrations.Force(t.Context(), url, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, conn, 0)
 }
 
-// downTo takes every migration after a version back.
-func downTo(t *testing.T, url string, version uint) {
-	t.Helper()
-	now, err := migrations.Version(t.Context(), url)
+// golang-migrate's own driver for PostgreSQL reads the version, and respects the migration lock.
+func TestGolangMigrateReads(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob("*.up.sql")
+	theirs, err := pgx5.WithInstance(db, &pgx5.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	later := 0
-	for _, file := range files {
-		number, _, _ := strings.Cut(file, "_")
-		if n, err := strconv.ParseUint(number, 10, 0); err == nil && uint(n) > version && uint(n) <= now {
-			later++
+	defer func() {
+		if err := theirs.Close(); err != nil {
+			t.Error(err)
 		}
+	}()
+	if version, dirty, err := theirs.Version(); err != nil || dirty || version != int(migrations.Newest()) {
+		t.Errorf("golang-migrate reads version %d, dirty %t, %v", version, dirty, err)
 	}
-	if later > 0 {
-		err = migrations.Down(t.Context(), url, later)
-	}
-	if err != nil {
+	if err := theirs.Lock(); err != nil {
 		t.Fatal(err)
+	}
+	files, log, done := next(t, `CREATE TABLE next ()`, `DROP TABLE next`), newRecords(), make(chan error, 1)
+	go func() {
+		done <- migrations.Up(t.Context(), url, migrations.Files(files), migrations.Log(slog.New(log)))
+	}()
+	if text := <-log.messages; !strings.Contains(text, "another process") {
+		t.Errorf("the log says %q", text)
+	}
+	if err := theirs.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if version, _, err := theirs.Version(); err != nil || version != 999 {
+		t.Errorf("golang-migrate reads version %d, %v", version, err)
 	}
 }
 
@@ -541,19 +414,32 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// Files that do not belong together are found when they are read, not when they are needed.
+// Files that do not belong together are found before the database is asked.
 func TestUnusableFiles(t *testing.T) {
 	t.Parallel()
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 	for want, files := range map[string]fstest.MapFS{
-		"000001_a has no up, or no down": {"000001_a.up.sql": file("SELECT 1")},
-		"has the same number":            {"000001_a.up.sql": file("SELECT 1"), "000001_b.down.sql": file("SELECT 1")},
-		"the name is not like":           {"one.sql": file("SELECT 1")},
-		"is not positive":                {"000000_a.up.sql": file("SELECT 1")},
+		"duplicate migration file": {"000001_a.up.sql": file("SELECT 1"), "000001_b.up.sql": file("SELECT 1")},
+		"there are none":           {"one.sql": file("SELECT 1")},
 	} {
 		err := migrations.Up(t.Context(), "postgres://127.0.0.1:1/none", migrations.Files(files))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// Every up has its down, and the numbers have no gaps.
+func TestPairs(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		number, direction := i/2+1, []string{"down", "up"}[i%2]
+		if !regexp.MustCompile(fmt.Sprintf(`^%06d_\w+\.%s\.sql$`, number, direction)).MatchString(name) {
+			t.Errorf("%s: want the %s of migration %d", name, direction, number)
 		}
 	}
 }

@@ -211,12 +211,12 @@ func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Don
 }
 
 // deleteTarget deletes a target that no longer exists, unless the device has been registered since,
-// also under the same address. A server of the version before stores no registration.
+// also under the same address.
 func deleteTarget(t Target) effect {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			DELETE FROM push_targets
-			WHERE did = $1 AND device_id = $2 AND kind = $3 AND address = $4 AND topic = $5 AND registration IS NOT DISTINCT FROM $6`,
+			WHERE did = $1 AND device_id = $2 AND kind = $3 AND address = $4 AND topic = $5 AND registration = $6`,
 			t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.registration)
 		if err != nil {
 			return fmt.Errorf("delete the target: %w", err)

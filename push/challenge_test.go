@@ -170,8 +170,8 @@ func TestChallengesAreBounded(t *testing.T) {
 	b := newBench(t)
 	b.exec(`DELETE FROM push_targets`)
 	b.exec(`
-		INSERT INTO push_targets (did, device_id, kind, address, secret, created_at, state, challenge_at)
-		SELECT 'did:plc:m' || d, t, 'webhook', $1 || '/' || d || '/' || t, d || '-' || t, now(), 'pending', now()
+		INSERT INTO push_targets (did, device_id, kind, address, secret, created_at, registration, state, challenge_at)
+		SELECT 'did:plc:m' || d, t, 'webhook', $1 || '/' || d || '/' || t, d || '-' || t, now(), gen_random_uuid(), 'pending', now()
 		FROM generate_series(1, 10) d, generate_series(1, 10) t`, b.phone.URL)
 	b.phone.answers(status(http.StatusNotFound))
 	for range 30 {

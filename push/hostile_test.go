@@ -119,8 +119,8 @@ func TestFanOutIsBoundedInDevices(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(`
-		INSERT INTO push_targets (did, device_id, kind, address, created_at)
-		SELECT 'did:plc:x' || n, 'phone', 'apns', n::text, now() FROM generate_series(1, 900) AS n`)
+		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
+		SELECT 'did:plc:x' || n, 'phone', 'apns', n::text, now(), gen_random_uuid() FROM generate_series(1, 900) AS n`)
 	b.exec(`
 		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
 		SELECT ('00000000-0000-7000-8000-' || lpad(c::text, 12, '0'))::uuid, int4send(c), 'did:plc:x1', 1, 1, now() FROM generate_series(1, 6) AS c`)
@@ -351,8 +351,8 @@ func TestManyJobsOfOneHost(t *testing.T) {
 	b := newBench(t)
 	hanging, came := hang(t)
 	b.exec(`
-		INSERT INTO push_targets (did, device_id, kind, address, created_at)
-		SELECT 'did:plc:m' || n, 'phone', 'webhook', $1 || '/' || n, now() FROM generate_series(1, 3000) n`, hanging.URL)
+		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
+		SELECT 'did:plc:m' || n, 'phone', 'webhook', $1 || '/' || n, now(), gen_random_uuid() FROM generate_series(1, 3000) n`, hanging.URL)
 	b.exec(`
 		INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
 		SELECT did, gen_random_uuid(), device_id, 'message', now() - interval '1 hour', now() FROM push_targets WHERE did LIKE 'did:plc:m%'`)
@@ -379,8 +379,8 @@ func TestManyJobsOfManyHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.exec(`
-		INSERT INTO push_targets (did, device_id, kind, address, created_at)
-		SELECT 'did:plc:m' || n, 'phone', 'webhook', 'http://127.1.' || n / 200 || '.' || n % 200 + 1 || ':' || $1 || '/', now()
+		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
+		SELECT 'did:plc:m' || n, 'phone', 'webhook', 'http://127.1.' || n / 200 || '.' || n % 200 + 1 || ':' || $1 || '/', now(), gen_random_uuid()
 		FROM generate_series(1, 2000) n`, port)
 	b.exec(`
 		INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)

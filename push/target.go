@@ -62,7 +62,7 @@ type Target struct {
 	Secret      string // webhook: the key of its signatures, made by Register
 	State       State  // set by Register
 
-	registration *uuid.UUID // nil: registered by a server of an earlier version
+	registration uuid.UUID // a new one with each Register
 }
 
 // host is whom calls of a webhook are counted for. It is empty for APNs.

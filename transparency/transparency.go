@@ -47,9 +47,6 @@ var (
 	// ErrNotReady says that no head can be given yet: the tree of a long log is being computed, or
 	// the stream has not begun the generation of a database that has just taken over. It passes.
 	ErrNotReady = errors.New("the log's head is not ready yet")
-	// ErrUpgrading is an ErrNotReady: a node of a version that does not keep the tree runs, or has
-	// run until now. It deletes messages and erases senders without keeping their leaves.
-	ErrUpgrading = fmt.Errorf("%w: not all nodes keep the tree", ErrNotReady)
 	// ErrRange says that a proof is asked for beyond the log.
 	ErrRange = errors.New("out of the log's range")
 )
@@ -71,7 +68,6 @@ type Service struct {
 	cfg   Config
 	log   *slog.Logger // of damaged logs, of which there can be many
 	trees *lru.Cache[uuid.UUID, *tree]
-	ready atomic.Bool             // schema was in schema_support
 	ring  atomic.Pointer[keyring] // nil before Load
 
 	mu     sync.Mutex // guards wanted
@@ -90,21 +86,8 @@ func New(c Config) (*Service, error) {
 	return &Service{cfg: c, log: ratelog.New(c.Log), trees: trees, wanted: map[uuid.UUID]struct{}{}}, nil
 }
 
-// schema is the migration that all nodes must know before the tree is computed.
-const schema = 31
-
-// begun returns the generation of the database that conn leads to. Errors: ErrNotReady, ErrUpgrading.
+// begun returns the generation of the database that conn leads to. Error: ErrNotReady.
 func (s *Service) begun(ctx context.Context, conn *pgxpool.Conn) (int64, error) {
-	if !s.ready.Load() {
-		var ready bool
-		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM schema_support WHERE version = $1)`, schema).Scan(&ready); err != nil {
-			return 0, fmt.Errorf("read whether all nodes keep the tree: %w", err)
-		}
-		if !ready {
-			return 0, ErrUpgrading
-		}
-		s.ready.Store(true)
-	}
 	generation, err := s.cfg.Generation(ctx, conn)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNotReady, err)

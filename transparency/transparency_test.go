@@ -268,33 +268,6 @@ func TestRiding(t *testing.T) {
 	}
 }
 
-// While a node runs that does not keep the tree, there are no heads, and no leaves and tags are stored:
-// it erases senders, and they would get other tags.
-func TestNoHeadsWhileOldNodesRun(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.exec(`DELETE FROM schema_support WHERE version = 31`)
-	w.send(alice, 300)
-	if _, err := w.Head(t.Context(), w.convo, new(int64)); !errors.Is(err, transparency.ErrUpgrading) {
-		t.Errorf("a head: %v", err)
-	}
-	if _, err := w.Consistency(t.Context(), w.convo, 1, 2, new(int64)); !errors.Is(err, transparency.ErrUpgrading) {
-		t.Errorf("a proof: %v", err)
-	}
-	w.Riding(w.convo)
-	w.round()
-	w.keep(w.Service, 1)
-	var rows int
-	err := w.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM log_tiles) + (SELECT count(*) FROM log_senders)`).Scan(&rows)
-	if err != nil || rows != 0 || w.Riding(w.convo) != "" {
-		t.Errorf("%d leaves and tags are stored, %v; a head that rides: %q", rows, err, w.Riding(w.convo))
-	}
-	w.exec(`INSERT INTO schema_support VALUES (31, 31)`)
-	if h := w.head(w.Service); h.Size != 300 {
-		t.Errorf("then the head is %+v", h)
-	}
-}
-
 // Somebody changes the log in the database. A node that has signed a head of it signs no second one.
 func TestNoHeadOfAnotherLog(t *testing.T) {
 	t.Parallel()

@@ -53,11 +53,11 @@ type Config struct {
 	// Shares are the shares of this machine's processors, in the scenarios that measure several small
 	// machines on it. InFlight is then of each server.
 	Shares Shares
-	// Nodes, Sequencers and Standby are what scale measures: how many servers, how many sequencers the
-	// event stream has, and whether servers read from a standby. No nodes: the scenario's default.
-	Nodes, Sequencers []int
-	Standby           []bool
-	Idle              []int // subscribers without events, in scale-idle
+	// Nodes and Standby are what scale measures: how many servers, and whether they read from a
+	// standby. No nodes: the scenario's default.
+	Nodes   []int
+	Standby []bool
+	Idle    []int // subscribers without events, in scale-idle
 
 	// Curve of the accounts' keys: k256, p256 or mixed.
 	Curve string
@@ -97,7 +97,7 @@ func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, WarmStart: 2 * time.Second,
 		Variants: []string{batched, alone, ceiling}, Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
-		Shares: Shares{Database: 0.4, Node: 0.1, Load: 0.5}, Sequencers: []int{1}, Standby: []bool{false},
+		Shares: Shares{Database: 0.4, Node: 0.1, Load: 0.5}, Standby: []bool{false},
 		Idle: []int{0, 10_000, 25_000, 50_000},
 	}
 }

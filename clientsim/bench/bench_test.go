@@ -290,7 +290,6 @@ func TestBadShares(t *testing.T) {
 		"each need a value":            func(c *Config) { c.Standby = nil },
 		"one number of nodes":          func(c *Config) { c.Scenario = "scale-idle" },
 		"a PostgreSQL of its own":      func(c *Config) { c.Database = "postgres:///x" },
-		"sequencers are [0]":           func(c *Config) { c.Sequencers = []int{0} },
 		"one server without a name":    func(c *Config) { c.Binaries = []Binary{{"a", "/x"}} },
 		"no faults, and one auth":      func(c *Config) { c.Auth = []string{AuthService, AuthSession} },
 		"and 1000.00 are left for the": func(c *Config) { c.Shares.Load = 1000 },

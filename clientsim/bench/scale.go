@@ -29,7 +29,7 @@ func scaled(c *Config) {
 // scaledIdle sets the defaults of scale-idle.
 func scaledIdle(c *Config) {
 	sized(100, 2)(c)
-	c.Sequencers, c.Standby, c.Servers, c.Variants = []int{1}, []bool{false}, 1, []string{batched}
+	c.Standby, c.Servers, c.Variants = []bool{false}, 1, []string{batched}
 	if len(c.Nodes) == 0 {
 		c.Nodes = []int{3}
 	}
@@ -40,11 +40,9 @@ func scaledIdle(c *Config) {
 
 // arrangements are the combinations that are measured.
 func (c *Config) arrangements() (all []arrangement) {
-	for _, sequencers := range c.Sequencers {
-		for _, standby := range c.Standby {
-			for _, nodes := range c.Nodes {
-				all = append(all, arrangement{nodes, sequencers, standby})
-			}
+	for _, standby := range c.Standby {
+		for _, nodes := range c.Nodes {
+			all = append(all, arrangement{nodes, standby})
 		}
 	}
 	return all
@@ -207,7 +205,7 @@ func scaleIdle(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	if err := b.arrange(ctx, arrangement{nodes: nodes, sequencers: 1}); err != nil {
+	if err := b.arrange(ctx, arrangement{nodes: nodes}); err != nil {
 		return err
 	}
 	b.note("the database has %.2f of a core, each server %.2f; %g messages a second to %d other subscribers", c.Shares.Database, c.Shares.Node, c.Rate, len(b.senders))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -29,14 +28,12 @@ type Shares struct {
 func (c *Config) checkShares() error {
 	s := c.Shares
 	switch {
-	case len(c.Nodes) == 0 || len(c.Sequencers) == 0 || len(c.Standby) == 0 || len(c.Idle) == 0:
-		return errors.New("nodes, sequencers, standby and idle each need a value")
+	case len(c.Nodes) == 0 || len(c.Standby) == 0 || len(c.Idle) == 0:
+		return errors.New("nodes, standby and idle each need a value")
 	case slices.Min(c.Nodes) < 1 || slices.Max(c.Nodes) > mostServers:
 		return fmt.Errorf("nodes are %v, and have to be from 1 to %d", c.Nodes, mostServers)
 	case slices.Min(c.Idle) < 0 || slices.Max(c.Idle) > mostSubscribers || !slices.IsSorted(c.Idle):
 		return fmt.Errorf("idle is %v, and has to be ascending, from 0 to %d", c.Idle, mostSubscribers)
-	case slices.Min(c.Sequencers) < 1:
-		return fmt.Errorf("sequencers are %v, and have to be 1 at least", c.Sequencers)
 	case c.Database != "" || c.compares() || c.Faults || len(c.Auth) != 1:
 		return fmt.Errorf("%s has a PostgreSQL of its own, one server without a name, no faults, and one auth", c.Scenario)
 	case s.Database <= 0 || s.Node <= 0 || s.Load <= 0:
@@ -135,8 +132,8 @@ const connections = "600"
 
 // arrangement is what scale varies.
 type arrangement struct {
-	nodes, sequencers int
-	standby           bool
+	nodes   int
+	standby bool
 }
 
 func (a arrangement) String() string {
@@ -144,16 +141,13 @@ func (a arrangement) String() string {
 	if a.nodes > 1 {
 		name = fmt.Sprintf("%d nodes", a.nodes)
 	}
-	if a.sequencers > 1 {
-		name += fmt.Sprintf(" and %d sequencers", a.sequencers)
-	}
 	if a.standby {
 		name += " and a standby"
 	}
 	return name
 }
 
-// arrange makes the servers and the stream as the arrangement says. All servers start anew.
+// arrange makes the servers as the arrangement says. All of them start anew.
 func (b *bench) arrange(ctx context.Context, a arrangement) error {
 	b.say("%s", a)
 	e := b.env
@@ -168,11 +162,6 @@ func (b *bench) arrange(ctx context.Context, a arrangement) error {
 	}
 	for i, w := range b.workers {
 		w.aim(e.addr(i))
-	}
-	if a.sequencers != max(e.arranged.sequencers, 1) {
-		if err := e.setSequencers(ctx, a.sequencers); err != nil {
-			return err
-		}
 	}
 	e.arranged = a
 	return nil
@@ -199,16 +188,6 @@ func (s *environment) startNodes(ctx context.Context, n int, standby bool) error
 	return eachOf(n, n, func(i int) error { return s.servers[i].Start(ctx, settings) })
 }
 
-// setSequencers changes the number of sequencers of the event stream, while the servers run.
-func (s *environment) setSequencers(ctx context.Context, n int) error {
-	cmd := exec.CommandContext(ctx, s.binaries[s.running], "sequencers", strconv.Itoa(n))
-	cmd.Env = append(os.Environ(), "MLSD_DATABASE_URL="+s.database)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mlsd sequencers %d: %w\n%s", n, err, out)
-	}
-	return nil
-}
-
 // observation is what a phase under shares says besides its requests.
 type observation struct {
 	b       *bench
@@ -226,7 +205,7 @@ type observation struct {
 // observe begins an observation, after everything that costs processor time.
 func (b *bench) observe(ctx context.Context, s *phase) (o *observation, err error) {
 	a := b.env.arranged
-	o = &observation{b: b, streams: s.streams, found: report.Scale{Sequencers: max(a.sequencers, 1), Standby: a.standby, Resident: b.resident}}
+	o = &observation{b: b, streams: s.streams, found: report.Scale{Standby: a.standby, Resident: b.resident}}
 	if o.messages, o.transactions, err = b.env.batches(ctx); err != nil {
 		return nil, err
 	}

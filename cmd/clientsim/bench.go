@@ -43,7 +43,6 @@ func measure(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "body", Value: usual.Body, Usage: "bytes of a ciphertext"},
 			&cli.StringFlag{Name: "curve", Value: usual.Curve, Usage: "`CURVE` of the accounts' keys: k256, p256 or mixed"},
 			&cli.IntSliceFlag{Name: "nodes", Usage: "`N[,N]` servers in scale, by turns, and in scale-idle; default: by scenario"},
-			&cli.IntSliceFlag{Name: "sequencers", Value: usual.Sequencers, Usage: "`N[,N]` sequencers of the event stream in scale, by turns"},
 			&cli.StringFlag{Name: "standby", Value: "off", Usage: "whether servers read from a standby in scale: off, on, or both by turns"},
 			&cli.IntSliceFlag{Name: "idle", Value: usual.Idle, Usage: "`N[,N]` idle subscribers in scale-idle, one after the other"},
 			&cli.FloatFlag{Name: "share-database", Value: usual.Shares.Database, Usage: "`CORES` that the database gets in scale and scale-idle, and a standby as many"},
@@ -94,7 +93,7 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 		Joins: c.Int("joins"), Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
 		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),
 		Shares: bench.Shares{Database: c.Float("share-database"), Node: c.Float("share-node"), Load: c.Float("share-load")},
-		Nodes:  c.IntSlice("nodes"), Sequencers: c.IntSlice("sequencers"), Idle: c.IntSlice("idle"),
+		Nodes:  c.IntSlice("nodes"), Idle: c.IntSlice("idle"),
 		Profile: c.String("pprof"), Watch: live,
 	}
 	for _, standby := range strings.Split(c.String("standby"), ",") {
@@ -156,7 +155,7 @@ func commandLine(c *cli.Command, seed uint64) string {
 			words = append(words, "--database URL")
 		case "mlsd":
 			words = append(words, "--mlsd="+strings.Join(c.StringSlice(name), ","))
-		case "nodes", "sequencers", "idle":
+		case "nodes", "idle":
 			words = append(words, "--"+name+"="+strings.Trim(strings.ReplaceAll(fmt.Sprint(c.IntSlice(name)), " ", ","), "[]"))
 		default:
 			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))

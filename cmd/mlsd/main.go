@@ -55,7 +55,6 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			backupCommand(stdout),
 			restoreCommand(stdout, stderr),
 			restoredCommand(stdout, stderr),
-			sequencersCommand(stdout, stderr),
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
 			reportKeyCommand(stdout),

@@ -61,17 +61,17 @@ func (m migrator) down(ctx context.Context, cfg Config, cmd *cli.Command) error 
 	})
 }
 
-// refuseDown says what a Down would delete.
+// refuseDown says what a Down would run.
 func refuseDown(ctx context.Context, url string, n int) error {
-	losses, err := migrations.Losses(ctx, url, n)
+	downs, err := migrations.Downs(ctx, url, n)
 	if err != nil {
 		return err
 	}
 	var text strings.Builder
-	for _, l := range losses {
-		fmt.Fprintf(&text, "\n  %s", l)
+	for _, d := range downs {
+		fmt.Fprintf(&text, "\n\n%s:\n%s", d.Name, strings.TrimSpace(d.SQL))
 	}
-	return fmt.Errorf("migrate down %d deletes data, and only a backup brings it back. Add --%s if that is meant. This is lost:%s",
+	return fmt.Errorf("migrate down %d deletes data, and only a backup brings it back. Add --%s if that is meant. This would run:%s",
 		n, deletesData, text.String())
 }
 
@@ -109,14 +109,9 @@ func writeStatus(ctx context.Context, w io.Writer, db *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	advice, serves := "", "yes"
+	serves := "yes"
 	if err := state.Serves(migrations.Newest()); err != nil {
 		serves = "no: " + err.Error()
-	}
-	if state.Dirty {
-		if advice, err = dirtyAdvice(ctx, db, state.Version); err != nil {
-			return err
-		}
 	}
 	var out strings.Builder
 	table := newTable(&out)
@@ -134,7 +129,7 @@ func writeStatus(ctx context.Context, w io.Writer, db *pgxpool.Pool) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err = io.WriteString(w, out.String()+advice)
+	_, err = io.WriteString(w, out.String())
 	return err
 }
 
@@ -147,50 +142,15 @@ func yesNo(b bool) string {
 
 // releaseText says what a node runs.
 func releaseText(r events.Release) string {
-	if r.Schema == 0 {
-		return "a version before migration 24"
-	}
 	return fmt.Sprintf("build %s, knows %d", r.Build, r.Schema)
-}
-
-// dirtyAdvice says which version a dirty schema has, or what to check.
-func dirtyAdvice(ctx context.Context, db pgpool.Queryer, version uint) (string, error) {
-	found, err := migrations.Inspect(ctx, db, version)
-	if err != nil {
-		return "", err
-	}
-	why := fmt.Sprintf("An mlsd of before migration 24 ended in a migration and left version %d marked.", version)
-	if found.Sure {
-		return fmt.Sprintf("%s\nThe tables and columns are those of version %d: mlsd migrate force %d\n", why, found.Version, found.Version), nil
-	}
-	return fmt.Sprintf("%s\nThe tables and columns do not tell whether it had taken effect. Look for what %s does, and name the version that the schema has:\n"+
-		"mlsd migrate force VERSION\n", why, strings.Join(found.Files, " or ")), nil
 }
 
 func (m migrator) force(ctx context.Context, cfg Config, cmd *cli.Command) error {
 	version, err := strconv.ParseUint(cmd.Args().First(), 10, 31)
 	if err != nil {
-		return errors.New("migrate force: the argument is the version that the schema has; mlsd migrate status says what to check")
+		return errors.New("migrate force: the argument is the version that the tables have")
 	}
 	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
-		db, err := pgpool.OpenMaintenance(ctx, url)
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		state, err := migrations.Read(ctx, db)
-		if err != nil {
-			return err
-		}
-		if state.Dirty {
-			advice, err := dirtyAdvice(ctx, db, state.Version)
-			if err != nil {
-				return err
-			}
-			if _, err := io.WriteString(m.stderr, advice); err != nil {
-				return err
-			}
-		}
 		if err := migrations.Force(ctx, url, uint(version), m.log(cfg)); err != nil {
 			return err
 		}
@@ -201,9 +161,17 @@ func (m migrator) force(ctx context.Context, cfg Config, cmd *cli.Command) error
 
 func (m migrator) version(ctx context.Context, cfg Config, _ *cli.Command) error {
 	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
-		v, err := migrations.Version(ctx, url)
+		db, err := pgpool.OpenMaintenance(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		state, err := migrations.Read(ctx, db)
+		if err == nil && state.Dirty {
+			err = state.Serves(migrations.Newest())
+		}
 		if err == nil {
-			_, err = fmt.Fprintln(m.stdout, v)
+			_, err = fmt.Fprintln(m.stdout, state.Version)
 		}
 		return err
 	})

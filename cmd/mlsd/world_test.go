@@ -300,7 +300,7 @@ func (u *user) log(c *convo) []mlsapi.MessageView {
 	var log []mlsapi.MessageView
 	for {
 		page := read[mlsapi.GetMessagesOutput](u.w.t, u.query(mlsapi.NSIDGetMessages,
-			"convoId", c.id, "limit", "100", "type", "all", "sinceSeq", strconv.Itoa(len(log))).must().ok())
+			"convoId", c.id, "limit", "100", "messageType", "all", "sinceSeq", strconv.Itoa(len(log))).must().ok())
 		for _, m := range page.Messages {
 			if log = append(log, m); m.Seq != int64(len(log)) {
 				u.w.t.Fatalf("seq %d at place %d of the log", m.Seq, len(log))

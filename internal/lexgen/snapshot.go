@@ -17,7 +17,7 @@ import (
 // breaking returns for the change, and the reason why it harms no client.
 func acceptedBreaks() map[string]string {
 	return map[string]string{
-		"blue.catbird.mls.getMessages.type: field removed": "it is messageType now, and the server still reads type (formerNames in api/methods.go)",
+		"blue.catbird.mls.getMessages.type: field removed": "it is messageType now: Go generators cannot take type, and no released version had it",
 	}
 }
 

@@ -17,8 +17,8 @@
 // Only root and the account that the server runs as can open the socket: its directory has mode
 // 0700. The server also asks the operating system whose process has connected ("peer"), and accepts
 // the account of this process and its own. TCP is off, and pg_hba refuses it too. Start writes the
-// rules anew each time (mlsd_hba.conf and mlsd_ident.conf in the cluster), also for a cluster of an
-// earlier version, which trusted every process at the socket.
+// rules anew each time (mlsd_hba.conf and mlsd_ident.conf in the cluster), whatever the cluster
+// had before.
 //
 // # Root
 //

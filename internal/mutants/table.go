@@ -55,9 +55,9 @@ var mutants = []mutant{
 	{"body-ignored (messages)", "TestBodyIgnored", []edit{
 		{"messages/append.sql", `r.request_hash = d.hash AS same_request`, `r.request_hash IS NOT NULL AS same_request`}}},
 	{"no second guard (convos)", "TestRawSecondInsert", []edit{
-		{"migrations/000014_key_indexes.up.sql", `CREATE UNIQUE INDEX convos_idempotency_key`, `CREATE INDEX convos_idempotency_key`}}},
+		{"migrations/000001_baseline.up.sql", `CREATE UNIQUE INDEX convos_idempotency_key`, `CREATE INDEX convos_idempotency_key`}}},
 	{"no second guard (commits)", "TestRawSecondInsert", []edit{
-		{"migrations/000014_key_indexes.up.sql", `CREATE UNIQUE INDEX messages_commit_idempotency_key`, `CREATE INDEX messages_commit_idempotency_key`}}},
+		{"migrations/000001_baseline.up.sql", `CREATE UNIQUE INDEX messages_commit_idempotency_key`, `CREATE INDEX messages_commit_idempotency_key`}}},
 	{"a key is never free again", "TestKeyIsRetiredWithItsRecord", []edit{
 		{"idem.Store.claim", `err = s.retire(ctx, tx, []UsedKey{{Caller: req.Caller.String(), NSID: req.NSID, Scope: req.Scope, Key: req.Key}})`, ``}}},
 	{"the cleaner leaves keys in use", "TestKeyIsRetiredWithItsRecord", []edit{
@@ -253,7 +253,7 @@ var mutants = []mutant{
 		{"welcome.Reaper.eraseBytes", `for range looksPerRound {`, `r.looked = place{}
 	for range looksPerRound {`}}},
 	{"the sweep of Welcome bytes reads all Welcomes of an epoch", "welcome.TestEraseReadsFew", []edit{
-		{"migrations/000039_welcome_bytes.up.sql", `CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE`, `CREATE INDEX welcomes_live_of_epoch ON welcomes (version) WHERE`}}},
+		{"migrations/000001_baseline.up.sql", `CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE`, `CREATE INDEX welcomes_live_of_epoch ON welcomes (version) WHERE`}}},
 	{"the Welcomes after the first batch keep the name of an erased person", "cmd/mlsd.TestErasureOfManyWelcomes", []edit{
 		{"erasure.eraseRoster", `if err != nil || more {`, `if err != nil {`}}},
 	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
@@ -705,7 +705,7 @@ var mutants = []mutant{
 	{"late-convo", "events.TestLateConvo", []edit{
 		{"events.Hub.publishMembership", `h.addConvo(s, e.ConvoID)`, ``}}},
 	{"one-leader-lost", "events.TestOneLeaderLost", []edit{
-		{"events.Sequencer.round", `time.Since(s.tried) >= s.group.patience()`, `s.tried.IsZero()`}}},
+		{"events.Sequencer.round", `time.Since(s.tried) >= electEvery`, `s.tried.IsZero()`}}},
 	{"removed-still-streams", "events.TestRemovedStillStreams", []edit{
 		{"events.Hub.publishMembership", `if joined {`, `if joined || !joined {`}}},
 	{"removed-still-streams (catching up)", "events.TestRemovedStillStreams", []edit{
@@ -729,29 +729,11 @@ var mutants = []mutant{
 	{"the leader does not see that the stream goes back", "events.TestDatabaseGoesBack", []edit{
 		{"events.Sequencer.step", `AND $4 = (SELECT head FROM stream) AND $5 = (SELECT max(id) FROM generations)`, `AND $4::bigint >= 0 AND $5::bigint >= 0`},
 		{"events.Sequencer.step", `return 0, errWentBack`, ``},
-		{"events.Sequencer.adopt", `now.end < s.head || !elected`, `!elected`}}},
+		{"events.Sequencer.adopt", `now.head < s.head || !elected`, `!elected`}}},
 	{"the floor does not wait for low ids", "events.TestFloorWaitsForLowIDs", []edit{
 		{"events.Sequencer.seekFloor", `len(f.writers) == 0`, `true`}}},
-	{"a hub reads on behind reserved places", "events.TestReadersWaitForReservedPlaces", []edit{
-		{"events.tail.next", `AND stream_seq <= coalesce(( … ), 9223372036854775807)`, ``}}},
-	{"a hub begins behind reserved places", "events.TestReadersWaitForReservedPlaces", []edit{
-		{"events.readStream", `coalesce(r.after_seq, s.head)`, `s.head`}}},
-	{"a new leader does not fill what the last one has reserved", "events.TestReadersWaitForReservedPlaces", []edit{
-		{"events.Sequencer.findReserved", `s.reserved = &p`, `s.reserved = nil`}}},
-	{"later rows do not wait for the barrier", "events.TestOrderOverChange", []edit{
-		{"events.Sequencer.reserve", `AND ($1 = 0 OR NOT EXISTS (SELECT FROM outbox WHERE id > (SELECT floor FROM known) AND id <= $3))`, ``}}},
-	{"the number of sequencers changes under reserved places", "events.TestChangeWaitsForPlaces", []edit{
-		{"events.sequencerGroup.waitForPlaces", `case !open:`, `case !open || open:`}}},
-	{"a generation begins behind reserved places", "events.TestGenerationWithReservedPlaces", []edit{
-		{"events.beginGeneration", `coalesce((SELECT min(after_seq) FROM reserved_places), head)`, `head`}}},
-	{"convos of several sequencers share a row", "messages.TestSharedRows", []edit{
-		{"messages/append.sql", `, CASE WHEN EXISTS (SELECT FROM schema_support WHERE version = 29) THEN outbox_sequencer(convo_id, NULL, (SELECT sequencers FROM stream)) END`, ``}}},
-	{"messages share rows beside a node that cannot read them", "messages.TestSharedRows", []edit{
-		{"messages/append.sql", `OR NOT EXISTS (SELECT FROM schema_support WHERE version = 28)`, ``}}},
 	{"a proposal loses its place", "messages.TestSharedRows", []edit{
-		{"messages/append.sql", `WHEN EXISTS (SELECT FROM appended WHERE kind <> 1) OR NOT`, `WHEN kind <> 1 OR NOT`}}},
-	{"what older nodes do not know is allowed at once", "events.TestAwaitedIsRequired", []edit{
-		{"events.Sequencer.requireAwaited", `allowed := s.alone && !older`, `allowed := !older`}}},
+		{"messages/append.sql", `WHEN EXISTS (SELECT FROM appended WHERE kind <> 1)`, `WHEN kind <> 1`}}},
 	{"a new hub does not remember what is not indexed", "events.TestHubRemembersWhatIsNotIndexed", []edit{
 		{"events.Hub.remember", `from < s.head`, `from < 0`}}},
 	{"the index goes on over the end of a day", "events.TestIndex", []edit{
@@ -762,21 +744,10 @@ var mutants = []mutant{
 		{"events/index_events.sql", `stream_seq > next.before AND stream_seq <= next.before + $2`, `stream_seq > done.last AND stream_seq <= done.last + $2`}}},
 	{"a reader goes on without the index", "events.TestReaderWaitsForIndex", []edit{
 		{"events.catchUp.find", `c.waits = c.position >= indexed && !remembered`, `c.waits = false`}}},
-	{"several sequencers beside a node that knows one", "events.TestOldNodesForbidSequencers", []edit{
-		{"events.checkNodes", `n.Schema < sequencersSchema`, `n.Schema > 1<<30`}}},
-	{"several sequencers beside a node that is not recorded yet", "events.TestOldNodesForbidSequencers", []edit{
-		{"events.sequencerGroup.checkAllNodes", `case !settled:`, `case !settled && settled:`}}},
 	{"who subscribes at an idle hub gets what was there before", "events.TestSubscribeAtIdleHub", []edit{
 		{"events.Subscription.start", `s.position = max(before, now.head)`, `s.position = before`}}},
 	{"an idle hub leaves events unread for its first subscription", "events.TestHubReadsForItsSubscriptions", []edit{
 		{"events.Hub.due", `len(h.all) > 0 && h.grown.Load() > h.head`, `len(h.all) > 1 && h.grown.Load() > h.head`}}},
-	{"the floor rises over another sequencer's rows", "events.TestFloorOfSeveral", []edit{
-		{"events.Sequencer.raiseFloor", `WHERE NOT EXISTS (SELECT FROM outbox WHERE id > floor AND id <= $1)`, ``}}},
-	{"a sequencer goes on with the old number", "events.TestSequencerNoticesChange", []edit{
-		{"events.Sequencer.reserve", `AND s.sequencers = $2 AND s.barrier = $3`, ``},
-		{"events.Sequencer.reserve", `|| now != s.layout`, ``}}},
-	{"a node keeps all sequencers", "events.TestSequencersSpread", []edit{
-		{"events.Sequencer.balance", `one.leave.Store(true)`, ``}}},
 	{"commit-without-event", "convos.TestCommitWithoutEvent", []edit{
 		{"messages.AppendCommit", `, outboxed AS ( … ) SELECT seq`, ` SELECT seq`}}},
 
@@ -853,7 +824,7 @@ var mutants = []mutant{
 	{"the fan-out does not end", "push.TestFanOutEnds", []edit{
 		{"push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
 	{"a refusal deletes a newer registration", "push.TestRefusalOfAnOlderRegistration", []edit{
-		{"push.deleteTarget", `AND registration IS NOT DISTINCT FROM $6`, `AND ($6::uuid IS NULL OR true)`}}},
+		{"push.deleteTarget", `AND registration = $6`, `AND ($6::uuid IS NULL OR true)`}}},
 	{"a connection without a cursor counts", "push.TestConnectionWithoutCursor", []edit{
 		{"push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
 	{"a process that ends is not awaited", "internal/localpg.TestEndingProcessIsCounted", []edit{
@@ -964,10 +935,6 @@ var mutants = []mutant{
 		{"keypackages/claim.sql", `WHERE m.requested_at IS NULL`, ``}}},
 
 	// Clients
-	{"a parameter's former name is not read", "TestFormerNameOfMessageType", []edit{
-		{"api.params", `!query.Has(present) && query.Has(former)`, `present == former`}}},
-	{"a parameter's former name comes first", "TestFormerNameOfMessageType", []edit{
-		{"api.params", `!query.Has(present) && query.Has(former)`, `query.Has(former)`}}},
 
 	// The operator's methods
 	{"DNS rebinding (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
@@ -1008,13 +975,11 @@ var mutants = []mutant{
 
 	// Upgrades
 	{"a migration without its version (X1)", "migrations.TestKilledAtCommit", []edit{
-		{"migrations.runner.try", `if slices.ContainsFunc(s.scripts, func(s script) bool { return s.outside }) {`, `if slices.ContainsFunc(s.scripts, func(s script) bool { return s.outside || s.sql != "" }) {`}}},
+		{"migrations.driver.Run", `d.tx.Exec(d.ctx, string(sql))`, `d.tx.Exec(d.ctx, "COMMIT;"+string(sql)+";BEGIN")`}}},
 	{"data is deleted under a node (X9)", "cmd/mlsd.TestDownUnderARunningServer", []edit{
 		{"migrations.runner.down", `if r.refuse != nil {`, `if r.refuse != nil && n > 1 {`}}},
-	{"keys that were used again keep a schema from going back (X9)", "migrations.TestDownAfterReusedKeys", []edit{
-		{"migrations/000004_idempotency.before_down.sql", `m.kind = 3 AND EXISTS`, `m.kind = 4 AND EXISTS`}}},
 	{"an old mlsd serves with any schema (O10)", "migrations.TestNewerSchema", []edit{
-		{"migrations.State.Serves", `s.MinBinary > binary`, `s.MinBinary > 2*binary`}}},
+		{"migrations.State.Serves", `s.MinBinary > binary`, `s.MinBinary > 1000*binary`}}},
 
 	// Erasure
 	{"a record outlives its commit in a killed erasure", "cmd/mlsd.TestErasureKilled", []edit{
@@ -1248,7 +1213,7 @@ var mutants = []mutant{
 		{"attachments.claim.is", `c.database == other.database && `, ``}}},
 	{"a store is taken over from a database that lives", "TestSweepOfACopiedDatabase", []edit{
 		{"attachments.Sweeper.claim", `own.mayReplace(found) && age >= claimLife`, `own.mayReplace(found)`}}},
-	{"who takes a store over deletes at once", "TestSweepAfterAnUpgrade", []edit{
+	{"who takes a store over deletes at once", "TestSweepOfACopiedDatabase", []edit{
 		{"attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
 	{"a claim is not renewed", "TestSweepOfACopiedDatabase", []edit{
 		{"attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
@@ -1273,8 +1238,6 @@ var mutants = []mutant{
 	{"a step of the sweeper that fails ends the round", "attachments.TestSweepStepsAreIndependent", []edit{
 		{"attachments.Sweeper.RunOnce", `return errors.Join(repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endUnfinished(ctx, conn.Conn()) }),`,
 			`if _, err := s.endUnfinished(ctx, conn.Conn()); err != nil { return err }; return errors.Join(`}}},
-	{"attachments of deleted convos are looked for at the beginning only", "attachments.TestSweepOfStrayAttachments", []edit{
-		{"attachments.Sweeper.endStray", `s.strayConvo, s.strayID = convo, id`, ``}}},
 	{"a listing of a directory keeps all names", "attachments/filestore.TestListIsBounded", []edit{
 		{"attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
 	{"a listing ends at directories without objects", "attachments/filestore.TestListIsBounded", []edit{
@@ -1305,8 +1268,6 @@ var mutants = []mutant{
 		{"transparency.Service.keep", `return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)`, `return false, err`}}},
 	{"messages of a damaged log expire", "transparency.TestRetentionGoesOn", []edit{
 		{"transparency.Service.Keep", `if ok {`, `if ok || !ok {`}}},
-	{"heads while old nodes run", "transparency.TestNoHeadsWhileOldNodesRun", []edit{
-		{"transparency.Service.begun", `if !ready {`, `if false {`}}},
 	{"a second head of a log that was changed", "transparency.TestNoHeadOfAnotherLog", []edit{
 		{"transparency.Service.keepsPromise", `if root != h.Root {`, `if root != h.Root && h.Size < 0 {`}}},
 	{"stored leaves are replaced", "transparency.TestStoredLeavesStay", []edit{

@@ -208,7 +208,7 @@ func Code(err error) string {
 func LockTimeout(err error) bool { return Code(err) == "55P03" }
 
 // TransitionError says that a row cannot go from one state to another: the row was not in the state
-// that its writer expected. Triggers of the database refuse the write (migration 000004).
+// that its writer expected. Triggers of the database refuse the write.
 type TransitionError struct{ Entity, From, To string }
 
 func (e *TransitionError) Error() string {

@@ -209,8 +209,8 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(16)), relay: newFake(t), store: accounts.NewStore(time.Hour)}
 	_, err := w.db.Exec(t.Context(), `
-		INSERT INTO push_targets (did, device_id, kind, address, created_at)
-		SELECT did, 'phone', 'webhook', 'https://example.com', now() FROM unnest($1::text[]) AS named (did)`, []syntax.DID{alice, bob})
+		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
+		SELECT did, 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid() FROM unnest($1::text[]) AS named (did)`, []syntax.DID{alice, bob})
 	w.check(err)
 	return w
 }

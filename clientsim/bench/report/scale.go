@@ -13,8 +13,7 @@ import (
 
 // Scale is what a run says whose servers and database had shares of the processors.
 type Scale struct {
-	Sequencers int  `json:"sequencers"`        // of the event stream
-	Standby    bool `json:"standby,omitempty"` // servers read from one
+	Standby bool `json:"standby,omitempty"` // servers read from one
 	// Shares are those of the database first, then of its standby, then of each server that ran.
 	Shares   []Share    `json:"shares"`
 	Events   *Operation `json:"events,omitempty"`   // that subscribers got; the latency is from createdAt to the arrival of some
@@ -72,7 +71,7 @@ func (r *Report) arrangements() (all []*arranged) {
 		at := slices.IndexFunc(all, func(s *arranged) bool { return s.name == name })
 		if at < 0 {
 			s := &arranged{name: name, nodes: run.Load.Servers, runs: map[string][]*Run{}}
-			s.line = joined(plural(run.Scale.Sequencers, "sequencer"), map[bool]string{true: "a standby"}[run.Scale.Standby])
+			s.line = map[bool]string{true: "with a standby", false: "alone"}[run.Scale.Standby]
 			if !ok {
 				s.idle = run.Load.Subscribers
 			}

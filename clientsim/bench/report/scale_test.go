@@ -37,7 +37,7 @@ func scaleRun(does string, nodes int, standby bool, rate int64) Run {
 		Variant: does + ofServer + name, Took: took, Load: Load{Servers: nodes},
 		Operations: map[string]*Operation{"sendMessage": {Done: 10 * rate, Latency: latencies(7000, 10*rate)}},
 		Scale: &Scale{
-			Sequencers: 1, Standby: standby, Shares: shares, WAL: 23_000 * rate, Batch: 12, Idle: 0.3,
+			Standby: standby, Shares: shares, WAL: 23_000 * rate, Batch: 12, Idle: 0.3,
 			Events: &Operation{Done: 20 * rate, Latency: latencies(900, 20*rate)},
 		},
 	}
@@ -107,7 +107,7 @@ func TestIdleTable(t *testing.T) {
 
 func TestScalePicture(t *testing.T) {
 	t.Parallel()
-	checkPicture(t, plausibleScale(), "Messages a second", "Pages a second", "Time to an event, at half the rate", "1 sequencer, a standby", "p99, 1 sequencer")
+	checkPicture(t, plausibleScale(), "Messages a second", "Pages a second", "Time to an event, at half the rate", "with a standby", "p99, alone")
 	for _, write := range []func(io.Writer) error{(&Report{}).WriteScale, (&Report{}).WriteScaleSVG} {
 		if err := write(io.Discard); err == nil {
 			t.Error("nothing was measured, and it is written")

@@ -187,7 +187,7 @@ func TestThinned(t *testing.T) {
 
 // The names of curves stay within their picture, in as many rows as they need.
 func TestLegendWraps(t *testing.T) {
-	names := []string{"p50, 1 sequencer", "p50, 4 sequencers", "p99, 1 sequencer", "p99, 4 sequencers"}
+	names := []string{"p50, some nodes", "p50, other nodes", "p99, some nodes", "p99, other nodes"}
 	places := legendPlaces(names)
 	for i, at := range places {
 		if end := at.x + 21 + 6.8*float64(len(names[i])); end > smallWidth {

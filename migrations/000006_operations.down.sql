@@ -1,1 +1,0 @@
-DROP TABLE conflict_counts;

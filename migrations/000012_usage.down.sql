@@ -1,2 +1,0 @@
-ALTER TABLE idempotency_keys DROP COLUMN last_error;
-DROP TABLE caller_counts;

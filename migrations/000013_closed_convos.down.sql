@@ -1,3 +1,0 @@
-ALTER TABLE convos
-    DROP COLUMN closed_at,
-    DROP COLUMN successor_group_id;

@@ -1,3 +1,0 @@
-DROP INDEX key_packages_idempotency_key;
-DROP INDEX messages_commit_idempotency_key;
-DROP INDEX convos_idempotency_key;

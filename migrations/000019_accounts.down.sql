@@ -1,3 +1,0 @@
-DROP TABLE relay_cursors;
-DROP TABLE account_clock;
-DROP TABLE accounts;

@@ -1,1 +1,0 @@
-ALTER TABLE key_packages DROP COLUMN claimed_by_stranger;

@@ -1,2 +1,0 @@
-ALTER TABLE stream DROP COLUMN floor;
-DROP TABLE generations;

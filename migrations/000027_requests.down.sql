@@ -1,2 +1,0 @@
-DROP TABLE request_hash_key;
-DROP TABLE requests;

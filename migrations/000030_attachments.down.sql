@@ -1,3 +1,0 @@
-DROP TABLE attachment_parts, attachments, attachment_store;
-DROP FUNCTION audit_attachment;
-DELETE FROM transitions WHERE entity = 'attachment';

@@ -1,1 +1,0 @@
-DROP INDEX attachments_convo;

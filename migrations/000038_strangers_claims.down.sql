@@ -1,1 +1,0 @@
-DROP INDEX key_packages_strangers;

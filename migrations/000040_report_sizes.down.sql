@@ -1,2 +1,0 @@
-DROP INDEX abuse_reports_open;
-ALTER TABLE abuse_reports DROP COLUMN size;
