@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
@@ -97,13 +98,29 @@ func TestDrain(t *testing.T) {
 	}
 	nodes := []*user{alice, alice.on(w.boot())}
 	served := 1
-	for i, a := range together(tries, func(i int) answer {
+	claim := func(i int) answer {
 		params := []string{"dids", bob.did().String()}
 		if i%3 == 0 {
 			params = append(params, "idempotencyKey", *newKey())
 		}
 		return nodes[i%2].get(mlsapi.NSIDGetKeyPackages, params...)
-	}) {
+	}
+	answers := together(limit-2, claim)
+	// One KeyPackage is left. A claim of it is in its COMMIT when another begins.
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	pair := make(chan answer, 2)
+	go func() { pair <- claim(limit) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages)
+	go func() { pair <- claim(limit + 1) }()
+	for len(pair) == 0 && w.count(`
+		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	}
+	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages)
+	answers = append(answers, <-pair, <-pair)
+	answers = append(answers, together(tries-limit, claim)...)
+	for i, a := range answers {
 		out := read[mlsapi.GetKeyPackagesOutput](t, a.ok())
 		served += len(out.KeyPackages)
 		if len(out.KeyPackages) != 1 && (len(out.Limited) != 1 || out.Limited[0] != bob.did() || len(out.Missing) != 1) {

@@ -3,6 +3,7 @@ package events_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -21,6 +22,11 @@ import (
 	"mlsd/events"
 	"mlsd/outbox"
 )
+
+func init() { // random tests draw the same signals each time; -rapid.seed draws others
+	_ = flag.Set("rapid.seed", "1")
+	_ = flag.Set("rapid.nofailfile", "true")
+}
 
 // signalCounts are the metrics of signals.
 type signalCounts struct {

@@ -744,8 +744,12 @@ func TestOneLeaderLost(t *testing.T) {
 	w := newWorld(t)
 	convo := w.convo(t, alice)
 	first, second := w.node(t), w.node(t)
+	first.round(t)
 	stop := first.run(t)
 	s := second.subscribeSoon(t, alice)
+	if second.round(t); second.seq.Leads() {
+		t.Error("the second node leads beside the first")
+	}
 	second.run(t)
 	want(t, next(t, s, 1), "alice joined")
 	for i := 1; i <= 20; i++ {

@@ -124,8 +124,7 @@ func (b *builder) control(ctx context.Context, chosen []mutant) error {
 // of the source.
 func (b *builder) try(ctx context.Context, m mutant, changed map[string]string) (why string, err error) {
 	pkg, name := m.place()
-	count := fmt.Sprintf("-test.count=%d", max(1, tries[m.name]))
-	out, err := b.test(ctx, pkg, name, changed, "-test.timeout=10m", "-test.failfast", count)
+	out, err := b.test(ctx, pkg, name, changed, "-test.timeout=10m", "-test.failfast")
 	var exit *exec.ExitError
 	switch {
 	case err == nil:

@@ -33,7 +33,7 @@
 // Imports follow: one that the new text needs is added, one that nothing uses any more is blanked.
 //
 // The test notices the bug each time. If two requests must meet, the test makes them meet: with a
-// failpoint, a lock, or pgtest.HoldInserts. Where it cannot, tries says how often it runs.
+// failpoint, a lock, or pgtest.HoldInserts. A random test has a fixed seed.
 //
 // The same test catches at most two bugs of one kind.
 //

@@ -42,11 +42,6 @@ func TestNames(t *testing.T) {
 		}
 		seen[m.name] = true
 	}
-	for name := range tries {
-		if !seen[name] {
-			t.Errorf("no mutant is called %q", name)
-		}
-	}
 	if _, err := choose(mutants, []string{"global-key", "no such bug"}); err == nil {
 		t.Error("a name that no mutant has is not an error")
 	}

@@ -28,9 +28,6 @@ var (
 		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), response, req.life())`}
 )
 
-// tries says how often a test runs that notices its bug by chance only: two requests must meet.
-var tries = map[string]int{}
-
 var mutants = []mutant{
 	// Idempotency
 	{"replay-before-auth", "TestReplayBeforeAuth", []edit{

@@ -8,10 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -120,48 +121,53 @@ func TestSourceLimits(t *testing.T) {
 // of accounts that verified before.
 func TestTarpitsHoldFewSlots(t *testing.T) {
 	t.Parallel()
-	leave := make(chan struct{})
-	var held atomic.Int32
-	tarpit := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		held.Add(1)
-		<-leave
-	}))
-	defer tarpit.Close()
-	honest := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
-	defer honest.Close()
-	s := newSource(plainClient(), webLookups())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer close(leave)
-	ask := func(domain string, n int) {
-		for range n {
-			wg.Go(func() {
-				if _, err := s.get(context.WithoutCancel(t.Context()), lookup{url: tarpit.URL, domain: domain}); err == nil {
-					t.Log("the tarpit has answered")
-				}
-			})
+	synctest.Test(t, func(t *testing.T) {
+		var held atomic.Int32
+		s := newSource(&http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Host == "honest.example" {
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+			}
+			held.Add(1)
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})}, webLookups())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		ask := func(domain string, n int) {
+			for range n {
+				wg.Go(func() {
+					if _, err := s.get(context.WithoutCancel(t.Context()), lookup{url: "https://" + domain, domain: domain}); err == nil {
+						t.Error("the tarpit has answered")
+					}
+				})
+			}
+			synctest.Wait()
 		}
-	}
-	ask("tarpit.example", 32)
-	for len(s.slots) < s.domains.inFlight {
-		runtime.Gosched()
-	}
-	if _, err := s.get(t.Context(), lookup{url: honest.URL, domain: "honest.example"}); err != nil {
-		t.Errorf("beside the tarpits of one domain: %v", err)
-	}
-	if got := held.Load(); int(got) > s.domains.inFlight {
-		t.Errorf("%d requests at once in one domain", got)
-	}
-	for i := range 8 {
-		ask(fmt.Sprintf("tarpit%d.example", i), 4)
-	}
-	for len(s.slots) < cap(s.strangers) {
-		runtime.Gosched()
-	}
-	if _, err := s.get(t.Context(), lookup{url: honest.URL, domain: "honest.example", known: true}); err != nil {
-		t.Errorf("beside the tarpits of many domains: %v", err)
-	}
+		honest := lookup{url: "https://honest.example", domain: "honest.example"}
+		ask("tarpit.example", 32)
+		if got := int(held.Load()); got != s.domains.inFlight {
+			t.Errorf("%d requests at once in one domain, want %d", got, s.domains.inFlight)
+		}
+		if _, err := s.get(t.Context(), honest); err != nil {
+			t.Errorf("beside the tarpits of one domain: %v", err)
+		}
+		for i := range 8 {
+			ask(fmt.Sprintf("tarpit%d.example", i), 4)
+		}
+		if got := len(s.slots); got != cap(s.strangers) {
+			t.Errorf("strangers have %d slots, want %d", got, cap(s.strangers))
+		}
+		honest.known = true
+		if _, err := s.get(t.Context(), honest); err != nil {
+			t.Errorf("beside the tarpits of many domains: %v", err)
+		}
+	})
 }
+
+// roundTrip is a function that is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // While the PLC directory is down, a look-up without a place reports the outage, during which known
 // keys stay in use. A directory that refuses requests for their number is not down.
