@@ -33,7 +33,9 @@ func newWorld(t *testing.T) *world {
 	log := slog.New(slog.DiscardHandler)
 	service := attachments.New(attachments.Config{DB: w.db, Store: w.store, ServiceDID: "did:web:mlsd.example.com", Log: log})
 	w.sweeper = attachments.NewSweeper(w.db, service, 48*time.Hour, log)
-	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, 'g', 'did:plc:alice', 1, 1, now())`, convo)
+	w.exec(`
+		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
+		VALUES ($1, 'g', 'did:plc:alice', 1, 1, now())`, convo)
 	if err := w.db.QueryRow(t.Context(), `SELECT id::text || '/' FROM attachment_store`).Scan(&w.prefix); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +183,8 @@ func TestPlanOfConvo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := strings.Join(plan, "\n"); !strings.Contains(text, "using attachments_convo ") || strings.Contains(text, "Seq Scan on attachments") {
+	text := strings.Join(plan, "\n")
+	if !strings.Contains(text, "using attachments_convo ") || strings.Contains(text, "Seq Scan on attachments") {
 		t.Error(text)
 	}
 }

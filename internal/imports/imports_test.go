@@ -130,7 +130,7 @@ func forTests() map[string][]string {
 		"internal/serviceauth/authtest": {"internal/serviceauth"},
 		"internal/standby/standbytest":  {"internal/pgpool", "internal/pgtest", "internal/standby"},
 		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
-		"clientsim/testbed/testbedtest": {"clientsim/testbed", "clientsim/xrpc"},
+		"clientsim/testbed/testbedtest": {"clientsim/testbed", "clientsim/xrpc", "internal/testdir"},
 		"internal/lexgen/examples":      {"lexicons"},
 		"internal/mutants":              {},
 		"internal/guide":                {},

@@ -131,20 +131,25 @@ func Downloads() (string, error) {
 // baseDir returns the directory with those of all test processes of this user.
 func baseDir() (string, error) { return dirOfUser(parentDir()) }
 
-// dirOfUser makes a directory of this user in parent, unless it is there.
+// dirOfUser is the directory of this user in parent. A server that runs as another account enters it.
 func dirOfUser(parent string) (string, error) {
-	base := filepath.Join(parent, "mlsd-pgtest-"+strconv.Itoa(os.Geteuid()))
-	if err := os.Mkdir(base, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+	return OfUser(filepath.Join(parent, "mlsd-pgtest-"+strconv.Itoa(os.Geteuid())), 0o711)
+}
+
+// OfUser makes a directory of this user with a mode, unless it is there, and returns its path. It is an
+// error if the directory is another user's.
+func OfUser(path string, mode os.FileMode) (string, error) {
+	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	info, err := os.Lstat(base)
+	info, err := os.Lstat(path)
 	if err != nil {
 		return "", err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || ok && int(st.Uid) != os.Geteuid() {
-		return "", fmt.Errorf("%s is not a directory of ours", base)
+		return "", fmt.Errorf("%s is not a directory of ours", path)
 	}
-	return base, os.Chmod(base, 0o711)
+	return path, os.Chmod(path, mode)
 }
 
 // removeAbandonedDirs removes the directories whose owner has ended. It skips a directory whose

@@ -13,22 +13,16 @@ import (
 
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/testdir"
 )
 
 // BuildServer builds mlsd with testbed.BenchTag into dir, which has to be in the directory of temporary
 // files. The linked binary is kept beside dir for the other packages, because linking takes longer than
 // most tests.
 func BuildServer(ctx context.Context, dir string) (binary string, err error) {
-	kept := filepath.Join(os.TempDir(), "mlsd-testbed-"+strconv.Itoa(os.Geteuid()))
-	if err := os.Mkdir(kept, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", err
-	}
-	info, err := os.Lstat(kept)
+	kept, err := testdir.OfUser(filepath.Join(os.TempDir(), "mlsd-testbed-"+strconv.Itoa(os.Geteuid())), 0o700)
 	if err != nil {
 		return "", err
-	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || ok && int(owner.Uid) != os.Geteuid() {
-		return "", fmt.Errorf("%s is not a directory of ours", kept)
 	}
 	lock, err := os.OpenFile(filepath.Join(kept, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
