@@ -79,12 +79,12 @@ func TestNobodyStarves(t *testing.T) {
 		t.Fatal("three lost races are not enough")
 	}
 
-	alices := make(chan answer)
-	go func() { alices <- alice.post(mlsapi.NSIDSubmitCommit, alice.rotation(c)) }()
-	bobs := bob.rotation(c)
+	alices, bobs := alice.rotation(c), bob.rotation(c)
+	late := make(chan answer)
+	go func() { late <- alice.post(mlsapi.NSIDSubmitCommit, alices) }()
 	bob.post(mlsapi.NSIDSubmitCommit, bobs).ok()
 	c.epoch++
-	(<-alices).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+	(<-late).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 	if reserved(bob) || w.count(`SELECT lost_races FROM members WHERE convo_id = $1 AND did = $2`, c.id, bob.did()) != 0 {
 		t.Fatal("bob's reservation did not end with his commit")
 	}
