@@ -116,6 +116,9 @@ func (h *hostile) judge(what string, q url.Values, body []byte) (status int, nam
 // the method declares, and names the field.
 func TestHostileInput(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	w := newHostileWorld(t)
 	for _, method := range mlsapi.Methods() {
 		t.Run(method.NSID, func(t *testing.T) {
@@ -184,6 +187,9 @@ func TestHostileNoise(t *testing.T) {
 // Large and deep bodies are refused before they cost anything.
 func TestHostileSize(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	w := newHostileWorld(t)
 	for _, method := range mlsapi.Methods() {
 		if !method.HasInput {

@@ -89,6 +89,9 @@ func TestListsAtOnce(t *testing.T) {
 // the pages gets every convo.
 func TestConvoBytes(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	const n, limit = 6, 8_000_000
 	w := newWorld(t)
 	alice := w.user()

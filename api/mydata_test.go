@@ -184,6 +184,9 @@ func TestExportSaysNothingOfOthers(t *testing.T) {
 // A page is bounded in bytes, and large messages come one by one.
 func TestExportOfLargeMessages(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	w := newWorld(t)
 	alice := w.user()
 	c := alice.create()

@@ -106,6 +106,9 @@ func TestMessagePaging(t *testing.T) {
 // pages gets every message.
 func TestPageBytes(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	const n, limit = 9, 8_000_000
 	w := newWorld(t)
 	alice := w.user()

@@ -272,6 +272,9 @@ func TestDeviceID(t *testing.T) {
 // byte in seven. Each flip gives an error.
 func TestSignaturesCoverEveryBit(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	for _, suite := range supportedSuites {
 		t.Run(suite.String(), func(t *testing.T) {
 			t.Parallel()

@@ -387,6 +387,9 @@ func TestRetentionGoesOn(t *testing.T) {
 // A proof in a long log reads a few rows.
 func TestLongLog(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	w := newWorld(t)
 	const entries = 70_000 // more than 256 tiles of 256
 	w.exec(`

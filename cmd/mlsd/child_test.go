@@ -34,9 +34,13 @@ func spawn(t *testing.T, dir string, env ...string) *child {
 	return c
 }
 
-// start starts mlsd in a process of its own, with arguments.
+// start starts mlsd in a process of its own, with arguments. Tests that do this are not among those
+// of -short.
 func start(t *testing.T, dir string, env []string, args ...string) *child {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

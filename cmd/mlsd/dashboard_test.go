@@ -29,6 +29,9 @@ const scrapeFile = "MLSD_TEST_SCRAPE"
 // traffic, as Prometheus would have read them. Every metric of the server is on the dashboard.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long")
+	}
 	const scrapes, interval = 5, 15 * time.Second
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	traffic := newTraffic(t)

@@ -100,6 +100,9 @@ func creationBody(key string) string {
 // One server for several tests, because a PostgreSQL takes a second.
 func TestDev(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long")
+	}
 	c, s := bootDev(t)
 	dir := regexp.MustCompile(`dir=(\S+/mlsd-dev-\d+)/postgres`).FindStringSubmatch(s.stderr.String())
 	t.Run("faults", c.testFaults)

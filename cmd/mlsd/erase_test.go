@@ -298,6 +298,9 @@ func (e *erased) wantErased() {
 
 func TestAdminAccountErase(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long")
+	}
 	e := newErased(t)
 	did := e.bob.did().String()
 	before := e.found(e.bob)
@@ -543,6 +546,9 @@ func TestExportMyData(t *testing.T) {
 // second step gets the first answer.
 func TestEraseMyAccount(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long")
+	}
 	e := newErased(t)
 	second := boot(t, nil, e.flags("--database-url", e.database)...)
 	first := read[mlsapi.EraseMyAccountOutput](t, e.bob.procedure(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{IdempotencyKey: newKey()}).must().ok())

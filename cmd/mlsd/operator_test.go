@@ -477,9 +477,6 @@ func TestAdminConvoDeleteTwiceAtOnce(t *testing.T) {
 // between the convo does not exist for anyone.
 func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
 	w, dir := newWorld(t), pgtest.DataDir(t)
 	server := w.spawn(t, dir)
 	alice, bob := w.user(), w.user()

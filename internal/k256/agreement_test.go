@@ -14,6 +14,9 @@ const comparisons = 400
 // near the edges of their ranges: our path, the library that it is built on, and the reference.
 func TestAgreement(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	const seed = 20260713
 	random := generator{rand.New(rand.NewPCG(seed, 0))}
 	edges := edgeNumbers()

@@ -70,6 +70,9 @@ func wantDigits(t *testing.T, k *secp256k1.Scalar, width uint) {
 // TestEdges compares sums with the library's at the edges of the arithmetic.
 func TestEdges(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	all := edges()
 	point := secp256k1.NewIdentityPoint().ScalarBaseMult(scalarOf([]byte("a key")))
 	key := &Key{multiplesOf(point, keyWidth)}

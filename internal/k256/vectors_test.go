@@ -317,6 +317,9 @@ func pointVectors() []vector {
 // TestVectors has each implementation give the expected verdict.
 func TestVectors(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	classes, names := map[string]int{}, map[string]bool{}
 	for _, v := range vectors() {
 		name := v.class + ": " + v.comment
@@ -336,6 +339,9 @@ func TestVectors(t *testing.T) {
 // hash the content themselves, so that only the vectors with the hash of some content apply.
 func TestIndigoVectors(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("volume")
+	}
 	hash := sha256.Sum256(content)
 	checked := 0
 	for _, v := range vectors() {
