@@ -22,6 +22,9 @@ type fakeHost struct {
 	// endsAtExecute makes it end a connection instead of executing a prepared statement.
 	endsAtExecute bool
 
+	// hangsAtSettings makes it hang as soon as a connection sets its session settings.
+	hangsAtSettings bool
+
 	mu       sync.Mutex // guards what follows
 	readOnly bool
 	hangs    bool
@@ -83,6 +86,10 @@ func (h *fakeHost) serve(conn net.Conn) {
 		if _, ok := message.(*pgproto3.Execute); ok && h.endsAtExecute {
 			return
 		}
+		if parse, ok := message.(*pgproto3.Parse); ok && h.hangsAtSettings && strings.Contains(parse.Query, "set_config") {
+			h.set(readOnly, true)
+			continue
+		}
 		h.answer(backend, message, readOnly)
 	}
 }
@@ -122,7 +129,7 @@ func TestPrimaryHangs(t *testing.T) {
 	t.Parallel()
 	a, b := newFakeHost(t, false), newFakeHost(t, true)
 	url := fmt.Sprintf("postgres://mlsd@%s,%s/mlsd?sslmode=disable&target_session_attrs=read-write", a.listener.Addr(), b.listener.Addr())
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	primary, err := pgpool.NewPrimary(url, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -163,6 +170,23 @@ func TestPrimaryHangs(t *testing.T) {
 		}
 	default:
 		t.Error("the new primary got nothing")
+	}
+}
+
+// A host that hangs after the login, when the session's settings are set, is given up in time.
+func TestHangAtSettings(t *testing.T) {
+	t.Parallel()
+	host := newFakeHost(t, false)
+	host.hangsAtSettings = true
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	pool, err := pgpool.Open(ctx, fmt.Sprintf("postgres://mlsd@%s/mlsd?sslmode=disable&connect_timeout=1", host.listener.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := pool.Exec(ctx, "write 1"); err == nil || ctx.Err() != nil {
+		t.Errorf("%v, want an error in time", err)
 	}
 }
 

@@ -46,7 +46,8 @@ func Reach(ctx context.Context, url string) (err error) {
 }
 
 // SetLater makes a new connection set its session settings with a statement. PgBouncer refuses a
-// connection that begins with settings such as lock_timeout. It also bounds the time to connect.
+// connection that begins with settings such as lock_timeout. It also bounds the time to connect, and
+// that of the statement: a host can hang in between.
 func SetLater(cfg *pgx.ConnConfig) error {
 	boundConnect(&cfg.Config)
 	later := map[string]string{}
@@ -70,6 +71,8 @@ func SetLater(cfg *pgx.ConnConfig) error {
 				return err
 			}
 		}
+		ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
+		defer cancel()
 		_, err := conn.ExecParams(ctx, `SELECT count(set_config(key, value, false)) FROM json_each_text($1)`, [][]byte{settings}, nil, nil, nil).Close()
 		if err != nil {
 			return fmt.Errorf("set the session's settings: %w", err)
