@@ -107,10 +107,10 @@ func benchmarkSends(b *testing.B, sender func(*messages.Log) api.Sender) {
 		making.Go(func() {
 			for i := made.Add(1) - 1; i < int64(b.N); i = made.Add(1) - 1 {
 				sender, convo := senders[i%convos%int64(len(senders))], ids[i%convos]
-				body := (&mlsapi.SendMessageInput{
+				body := encode(&mlsapi.SendMessageInput{
 					ConvoID: convo.String(), SenderDID: sender.DID, Epoch: 1, IdempotencyKey: newKey(),
 					Ciphertext: mlstest.Message(convo[:], 1, fmt.Sprintf("%01024d", i)),
-				}).AppendJSON(nil)
+				})
 				requests[i] = fmt.Appendf(nil, "POST /xrpc/%s HTTP/1.1\r\nHost: mls.example.com\r\nAuthorization: %s\r\n"+
 					"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", mlsapi.NSIDSendMessage,
 					sender.Authorization(b, service, mlsapi.NSIDSendMessage, time.Now()), len(body), body)

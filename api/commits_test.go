@@ -13,7 +13,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
 
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
@@ -269,10 +268,10 @@ func TestSubImpersonation(t *testing.T) {
 	w := newWorld(t)
 	alice, mallory := w.user(), w.user()
 	c := alice.create()
-	do := func(verb, nsid string, params []string, in lexcodec.Appender) answer {
+	do := func(verb, nsid string, params []string, in any) answer {
 		var body []byte
 		if in != nil {
-			body = in.AppendJSON(nil)
+			body = encode(in)
 		}
 		token := mallory.Authorization(t, service, nsid, time.Now(), authtest.Claim("sub", alice.did().String()))
 		return w.do(verb, nsid, query(params...), body, token)

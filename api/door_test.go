@@ -45,7 +45,7 @@ func TestTokenIsUsedOnce(t *testing.T) {
 		}
 		authorization := r.by.authorization(r.nsid)
 		call := func(node *api.Server) answer {
-			return w.answer(node, w.request(http.MethodPost, r.nsid, nil, r.in.AppendJSON(nil), authorization))
+			return w.answer(node, w.request(http.MethodPost, r.nsid, nil, encode(r.in), authorization))
 		}
 		call(w.server).ok()
 		for _, node := range []*api.Server{w.server, w.boot()} {
@@ -111,7 +111,7 @@ func TestSlowUploads(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	body := alice.message(c, "hello").AppendJSON(nil)
+	body := encode(alice.message(c, "hello"))
 	_, err = fmt.Fprintf(first, "POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		mlsapi.NSIDSendMessage, alice.authorization(mlsapi.NSIDSendMessage), len(body), body)
 	if err != nil {

@@ -167,7 +167,7 @@ func TestUnauthorized(t *testing.T) {
 	w := newWorld(t)
 	alice, other := w.user(), w.user()
 	nsid := mlsapi.NSIDUpdateCursor
-	body := (&mlsapi.UpdateCursorInput{ConvoID: "x"}).AppendJSON(nil)
+	body := encode(&mlsapi.UpdateCursorInput{ConvoID: "x"})
 	used := alice.authorization(nsid)
 	w.do(http.MethodPost, nsid, nil, body, used).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	for name, authorization := range map[string]string{

@@ -93,7 +93,7 @@ func TestOversizedBodyIsDrained(t *testing.T) {
 	alice := w.user()
 	const pieces, size = 48, 64 << 10 // 3 MiB, where 256 KiB are allowed
 	piece := strings.Repeat("x", size)
-	good := (&mlsapi.UpdateCursorInput{ConvoID: "x"}).AppendJSON(nil)
+	good := encode(&mlsapi.UpdateCursorInput{ConvoID: "x"})
 	usable := func(l *line) {
 		t.Helper()
 		l.head(alice, mlsapi.NSIDUpdateCursor, fmt.Sprintf("Content-Length: %d", len(good)))
@@ -169,7 +169,7 @@ func TestWrongHTTP(t *testing.T) {
 	alice := w.user()
 	c := alice.create()
 	query, procedure := mlsapi.NSIDGetConvos, mlsapi.NSIDUpdateCursor
-	body := (&mlsapi.UpdateCursorInput{ConvoID: c.id}).AppendJSON(nil)
+	body := encode(&mlsapi.UpdateCursorInput{ConvoID: c.id})
 	for _, test := range []struct {
 		name, verb, nsid string
 		header, value    string
@@ -244,7 +244,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 	w := newWorld(t)
 	alice := w.user()
 	c := alice.create()
-	body := alice.message(c, "hello").AppendJSON(nil)
+	body := encode(alice.message(c, "hello"))
 	post := func(body []byte) answer {
 		return w.do(http.MethodPost, mlsapi.NSIDSendMessage, query("future", "1"), body, alice.authorization(mlsapi.NSIDSendMessage))
 	}

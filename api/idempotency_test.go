@@ -35,7 +35,7 @@ func TestReplayBeforeAuth(t *testing.T) {
 
 		anonymous := w.do(http.MethodGet, r.nsid, query(r.params...), nil, "")
 		if r.in != nil {
-			anonymous = w.do(http.MethodPost, r.nsid, nil, r.in.AppendJSON(nil), "")
+			anonymous = w.do(http.MethodPost, r.nsid, nil, encode(r.in), "")
 		}
 		anonymous.fails(http.StatusUnauthorized, "AuthMissing")
 	})
@@ -110,7 +110,7 @@ func TestBodyIgnored(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		nsid          string
-		first, second lexcodec.Appender
+		first, second any
 		differing     string
 	}{
 		{"ciphertext", mlsapi.NSIDSendMessage, message("one", nil), message("two", nil), "ciphertext"},
@@ -270,7 +270,7 @@ func TestCached401(t *testing.T) {
 		w := newWorld(t)
 		alice := w.user()
 		in := alice.creation(newGroup(t))
-		w.do(http.MethodPost, mlsapi.NSIDCreateConvo, nil, in.AppendJSON(nil), "Bearer x").fails(http.StatusUnauthorized, "InvalidToken")
+		w.do(http.MethodPost, mlsapi.NSIDCreateConvo, nil, encode(in), "Bearer x").fails(http.StatusUnauthorized, "InvalidToken")
 		alice.post(mlsapi.NSIDCreateConvo, in).ok()
 	})
 	t.Run("404", func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"mlsd/api"
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/internal/mlstest"
@@ -16,8 +15,8 @@ import (
 type request struct {
 	by     *user
 	nsid   string
-	in     lexcodec.Appender // of a procedure
-	params []string          // of a query
+	in     any      // of a procedure
+	params []string // of a query
 
 	effects string // SQL that counts how often the write has taken effect
 	args    []any

@@ -74,11 +74,11 @@ func TestSession(t *testing.T) {
 	other := w.boot()
 	in := alice.message(c, "hello")
 	in.IdempotencyKey = newKey()
-	first := w.under(other, s.Session, mlsapi.NSIDSendMessage, in.AppendJSON(nil))
+	first := w.under(other, s.Session, mlsapi.NSIDSendMessage, encode(in))
 	first.ok()
-	w.under(w.server, s.Session, mlsapi.NSIDSendMessage, in.AppendJSON(nil)).replays(first)
+	w.under(w.server, s.Session, mlsapi.NSIDSendMessage, encode(in)).replays(first)
 	w.under(w.server, s.Session, mlsapi.NSIDGetMessages, nil, "convoId", c.id).ok()
-	w.under(w.server, s.Session, mlsapi.NSIDUpdateCursor, (&mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1}).AppendJSON(nil)).ok()
+	w.under(w.server, s.Session, mlsapi.NSIDUpdateCursor, encode(&mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1})).ok()
 	claim := w.under(w.server, s.Session, mlsapi.NSIDGetKeyPackages, nil, "dids", bob.did().String(), "idempotencyKey", "k")
 	claim.ok()
 	w.under(other, s.Session, mlsapi.NSIDGetKeyPackages, nil, "dids", bob.did().String(), "idempotencyKey", "k").replays(claim)
@@ -213,7 +213,7 @@ func TestDeleteSession(t *testing.T) {
 		}
 	}
 	wants("first", "second", "tablet", "bob")
-	none := (&mlsapi.DeleteSessionInput{}).AppendJSON(nil)
+	none := encode(&mlsapi.DeleteSessionInput{})
 	w.under(first, sessions["first"], mlsapi.NSIDDeleteSession, none).ok()
 	w.under(first, sessions["first"], mlsapi.NSIDGetConvos, nil).fails(http.StatusUnauthorized, "InvalidToken") // before its next reading
 	wants("second", "tablet", "bob")
@@ -231,7 +231,7 @@ func TestDeleteLostSession(t *testing.T) {
 	w := newWorld(t, still())
 	s := w.user().session()
 	w.exec(`DELETE FROM sessions`)
-	w.under(w.server, s.Session, mlsapi.NSIDDeleteSession, (&mlsapi.DeleteSessionInput{}).AppendJSON(nil)).ok()
+	w.under(w.server, s.Session, mlsapi.NSIDDeleteSession, encode(&mlsapi.DeleteSessionInput{})).ok()
 	node := w.boot()
 	w.under(node, s.Session, mlsapi.NSIDGetConvos, nil).fails(http.StatusUnauthorized, "InvalidToken")
 }
@@ -298,7 +298,7 @@ func TestSessionOfRefusedAccount(t *testing.T) {
 // refresh refreshes a session.
 func (w *world) refresh(bearer, token string) answer {
 	w.t.Helper()
-	return w.under(w.server, bearer, mlsapi.NSIDRefreshSession, (&mlsapi.RefreshSessionInput{RefreshToken: token}).AppendJSON(nil))
+	return w.under(w.server, bearer, mlsapi.NSIDRefreshSession, encode(&mlsapi.RefreshSessionInput{RefreshToken: token}))
 }
 
 // A refresh token is good once. Its repetition gets the first answer, byte for byte, as long as the
@@ -351,7 +351,7 @@ func TestWhatAStolenSessionCannotDo(t *testing.T) {
 		}
 	}
 	for _, nsid := range []string{mlsapi.NSIDCreateSession, mlsapi.NSIDEraseMyAccount} {
-		body := (&mlsapi.CreateSessionInput{DeviceID: alice.deviceID()}).AppendJSON(nil)
+		body := encode(&mlsapi.CreateSessionInput{DeviceID: alice.deviceID()})
 		w.under(w.server, s.Session, nsid, body).fails(http.StatusUnauthorized, "InvalidToken")
 	}
 	alice.post(mlsapi.NSIDRefreshSession, &mlsapi.RefreshSessionInput{RefreshToken: s.RefreshToken}).fails(http.StatusUnauthorized, "InvalidToken")
@@ -412,15 +412,15 @@ func TestSessionOfAnotherDevice(t *testing.T) {
 	// Those that name one by an object.
 	body, _ := other.KeyPackage(t)
 	in := &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String()}
-	w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackage, in.AppendJSON(nil)).fails(http.StatusBadRequest, "InvalidKeyPackage")
+	w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackage, encode(in)).fails(http.StatusBadRequest, "InvalidKeyPackage")
 	many := &mlsapi.PublishKeyPackagesInput{KeyPackages: []mlsapi.Item{{KeyPackage: body, CipherSuite: mlstest.Suite.String()}}}
-	results := read[mlsapi.PublishKeyPackagesOutput](t, w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackages, many.AppendJSON(nil)).ok()).Results
+	results := read[mlsapi.PublishKeyPackagesOutput](t, w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackages, encode(many)).ok()).Results
 	if results[0].Status != "rejected" {
 		t.Errorf("published for another device: %+v", results)
 	}
 	mine, _ := alice.KeyPackage(t)
 	in.KeyPackage = mine
-	w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackage, in.AppendJSON(nil)).ok()
+	w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackage, encode(in)).ok()
 }
 
 // A session does not let another device join a group: who has stolen it cannot add one of its own.
@@ -435,8 +435,8 @@ func TestSessionJoinsWithItsDevice(t *testing.T) {
 	in := &mlsapi.ProcessExternalCommitInput{
 		ConvoID: c.id, IdempotencyKey: newKey(), Commit: second.Device.ExternalCommit(t, c.info, alice.Device, mlstest.ByReference(ref)),
 	}
-	w.under(w.server, alice.session().Session, mlsapi.NSIDProcessExternalCommit, in.AppendJSON(nil)).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
-	w.under(w.server, second.session().Session, mlsapi.NSIDProcessExternalCommit, in.AppendJSON(nil)).ok()
+	w.under(w.server, alice.session().Session, mlsapi.NSIDProcessExternalCommit, encode(in)).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	w.under(w.server, second.session().Session, mlsapi.NSIDProcessExternalCommit, encode(in)).ok()
 }
 
 // refusesDevice is fails for a request that names another device.

@@ -246,7 +246,7 @@ func waiting(ctx context.Context, p *client.Phone) (convos []string, err error) 
 		if err != nil {
 			return nil, err
 		}
-		out, err := mlsapi.DecodeGetConvosOutput(answer.Body)
+		out, err := xrpc.Decode[mlsapi.GetConvosOutput](answer.Body)
 		if err != nil {
 			return nil, err
 		}

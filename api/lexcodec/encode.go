@@ -7,8 +7,8 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Appender writes its canonical JSON without reflection. Every generated object
-// and every scalar type of this package implements it.
+// Appender writes its canonical JSON without reflection. The generated types that
+// the server encodes implement it, and every scalar type of this package.
 type Appender interface {
 	// AppendJSON appends the value's canonical JSON to dst: fields in the order of
 	// their names, nothing optional that is absent, no white space, no HTML escapes.
@@ -17,7 +17,7 @@ type Appender interface {
 
 // Marshal returns the canonical JSON of v: the same value is the same bytes on
 // every node and in every release. Pass generated types by pointer: Marshal then
-// needs no reflection.
+// needs no reflection for an [Appender].
 func Marshal(v any) ([]byte, error) {
 	if a, ok := v.(Appender); ok {
 		return a.AppendJSON(nil), nil

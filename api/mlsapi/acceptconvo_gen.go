@@ -43,18 +43,6 @@ func (v *AcceptConvoInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 0, "convoId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *AcceptConvoInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *AcceptConvoInput) Fields() []lexcodec.Field {
@@ -75,33 +63,10 @@ type AcceptConvoOutput struct {
 	Accepted bool `json:"accepted"`
 }
 
-func (v *AcceptConvoOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "accepted":
-			d.Field(&o, 0, "accepted")
-			v.Accepted = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "accepted")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *AcceptConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"accepted\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Accepted), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeAcceptConvoOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeAcceptConvoOutput(body []byte) (*AcceptConvoOutput, error) {
-	return lexcodec.DecodeBody(body, (*AcceptConvoOutput).decode)
 }

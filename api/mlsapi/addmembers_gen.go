@@ -75,36 +75,6 @@ func (v *AddMembersInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 2, "didList")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *AddMembersInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.Commit != nil {
-		dst = append(dst, "\"commit\":"...)
-		dst = append(v.Commit.AppendJSON(dst), ',')
-	}
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	dst = append(dst, "\"didList\":"...)
-	dst = append(lexcodec.AppendArray(dst, v.DIDList, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }), ',')
-	if v.GroupInfo != nil {
-		dst = append(dst, "\"groupInfo\":"...)
-		dst = append(v.GroupInfo.AppendJSON(dst), ',')
-	}
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	if v.KeyPackageHashes != nil {
-		dst = append(dst, "\"keyPackageHashes\":"...)
-		dst = append(lexcodec.AppendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }), ',')
-	}
-	if v.WelcomeMessage != nil {
-		dst = append(dst, "\"welcomeMessage\":"...)
-		dst = append(v.WelcomeMessage.AppendJSON(dst), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *AddMembersInput) Fields() []lexcodec.Field {
@@ -142,30 +112,6 @@ type AddMembersOutput struct {
 	Success bool `json:"success"`
 }
 
-func (v *AddMembersOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "newEpoch":
-			d.Field(&o, 0, "newEpoch")
-			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
-		case "seq":
-			d.Field(&o, 1, "seq")
-			v.Seq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "success":
-			d.Field(&o, 2, "success")
-			v.Success = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "newEpoch")
-	d.Require(&o, 2, "success")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *AddMembersOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -178,10 +124,4 @@ func (v *AddMembersOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"success\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeAddMembersOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeAddMembersOutput(body []byte) (*AddMembersOutput, error) {
-	return lexcodec.DecodeBody(body, (*AddMembersOutput).decode)
 }

@@ -45,18 +45,6 @@ func (v *BlockActorInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 0, "did")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *BlockActorInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"did\":"...)
-	dst = append(lexcodec.AppendText(dst, v.DID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *BlockActorInput) Fields() []lexcodec.Field {
@@ -77,33 +65,10 @@ type BlockActorOutput struct {
 	BlockedAt lexcodec.Datetime `json:"blockedAt"`
 }
 
-func (v *BlockActorOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "blockedAt":
-			d.Field(&o, 0, "blockedAt")
-			v.BlockedAt = d.Datetime()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "blockedAt")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *BlockActorOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"blockedAt\":"...)
 	dst = append(v.BlockedAt.AppendJSON(dst), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeBlockActorOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeBlockActorOutput(body []byte) (*BlockActorOutput, error) {
-	return lexcodec.DecodeBody(body, (*BlockActorOutput).decode)
 }

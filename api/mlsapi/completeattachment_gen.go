@@ -43,16 +43,6 @@ func (v *CompleteAttachmentInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 1, "convoId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *CompleteAttachmentInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"attachmentId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.AttachmentID), ',')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *CompleteAttachmentInput) Fields() []lexcodec.Field {
@@ -80,31 +70,6 @@ type CompleteAttachmentOutput struct {
 	URI string `json:"uri"`
 }
 
-func (v *CompleteAttachmentOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "attachmentId":
-			d.Field(&o, 0, "attachmentId")
-			v.AttachmentID = d.Text(0, 64)
-		case "size":
-			d.Field(&o, 1, "size")
-			v.Size = d.Integer(1, lexcodec.MaxInteger)
-		case "uri":
-			d.Field(&o, 2, "uri")
-			v.URI = d.URI()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "attachmentId")
-	d.Require(&o, 1, "size")
-	d.Require(&o, 2, "uri")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *CompleteAttachmentOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -115,10 +80,4 @@ func (v *CompleteAttachmentOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"uri\":"...)
 	dst = append(lexcodec.AppendString(dst, v.URI), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeCompleteAttachmentOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeCompleteAttachmentOutput(body []byte) (*CompleteAttachmentOutput, error) {
-	return lexcodec.DecodeBody(body, (*CompleteAttachmentOutput).decode)
 }

@@ -57,28 +57,6 @@ func (v *ConfirmWelcomeInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 4, "success")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *ConfirmWelcomeInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.DeviceID != nil {
-		dst = append(dst, "\"deviceId\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.DeviceID), ',')
-	}
-	if v.ErrorDetails != nil {
-		dst = append(dst, "\"errorDetails\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.ErrorDetails), ',')
-	}
-	if v.KeyPackageRef != nil {
-		dst = append(dst, "\"keyPackageRef\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
-	}
-	dst = append(dst, "\"success\":"...)
-	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *ConfirmWelcomeInput) Fields() []lexcodec.Field {
@@ -120,26 +98,6 @@ const (
 	ConfirmWelcomeOutputStateExpired    = "expired"
 )
 
-func (v *ConfirmWelcomeOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "confirmed":
-			d.Field(&o, 0, "confirmed")
-			v.Confirmed = d.Boolean()
-		case "state":
-			d.Field(&o, 1, "state")
-			v.State = lexcodec.Pointer(d.Text(0, 64))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "confirmed")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *ConfirmWelcomeOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -150,10 +108,4 @@ func (v *ConfirmWelcomeOutput) AppendJSON(dst []byte) []byte {
 		dst = append(lexcodec.AppendString(dst, *v.State), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeConfirmWelcomeOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeConfirmWelcomeOutput(body []byte) (*ConfirmWelcomeOutput, error) {
-	return lexcodec.DecodeBody(body, (*ConfirmWelcomeOutput).decode)
 }

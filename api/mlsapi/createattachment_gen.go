@@ -55,22 +55,6 @@ func (v *CreateAttachmentInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 3, "size")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *CreateAttachmentInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	dst = append(dst, "\"sha256\":"...)
-	dst = append(lexcodec.AppendString(dst, v.Sha256), ',')
-	dst = append(dst, "\"size\":"...)
-	dst = append(lexcodec.AppendInteger(dst, v.Size), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *CreateAttachmentInput) Fields() []lexcodec.Field {
@@ -112,39 +96,6 @@ const (
 	CreateAttachmentOutputStateFailed    = "failed"
 )
 
-func (v *CreateAttachmentOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "attachmentId":
-			d.Field(&o, 0, "attachmentId")
-			v.AttachmentID = d.Text(0, 64)
-		case "partCount":
-			d.Field(&o, 1, "partCount")
-			v.PartCount = d.Integer(1, lexcodec.MaxInteger)
-		case "partSize":
-			d.Field(&o, 2, "partSize")
-			v.PartSize = d.Integer(1, lexcodec.MaxInteger)
-		case "state":
-			d.Field(&o, 3, "state")
-			v.State = d.Text(0, 64)
-		case "uri":
-			d.Field(&o, 4, "uri")
-			v.URI = d.URI()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "attachmentId")
-	d.Require(&o, 1, "partCount")
-	d.Require(&o, 2, "partSize")
-	d.Require(&o, 3, "state")
-	d.Require(&o, 4, "uri")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *CreateAttachmentOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -159,10 +110,4 @@ func (v *CreateAttachmentOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"uri\":"...)
 	dst = append(lexcodec.AppendString(dst, v.URI), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeCreateAttachmentOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeCreateAttachmentOutput(body []byte) (*CreateAttachmentOutput, error) {
-	return lexcodec.DecodeBody(body, (*CreateAttachmentOutput).decode)
 }

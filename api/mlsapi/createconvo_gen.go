@@ -84,44 +84,6 @@ func (v *CreateConvoInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 2, "groupId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *CreateConvoInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
-	if v.CurrentEpoch != nil {
-		dst = append(dst, "\"currentEpoch\":"...)
-		dst = append(lexcodec.AppendInteger(dst, *v.CurrentEpoch), ',')
-	}
-	dst = append(dst, "\"groupId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.GroupID), ',')
-	if v.GroupInfo != nil {
-		dst = append(dst, "\"groupInfo\":"...)
-		dst = append(v.GroupInfo.AppendJSON(dst), ',')
-	}
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	if v.InitialMembers != nil {
-		dst = append(dst, "\"initialMembers\":"...)
-		dst = append(lexcodec.AppendArray(dst, v.InitialMembers, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }), ',')
-	}
-	if v.KeyPackageHashes != nil {
-		dst = append(dst, "\"keyPackageHashes\":"...)
-		dst = append(lexcodec.AppendArray(dst, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }), ',')
-	}
-	if v.Metadata != nil {
-		dst = append(dst, "\"metadata\":"...)
-		dst = append(v.Metadata.AppendJSON(dst), ',')
-	}
-	if v.WelcomeMessage != nil {
-		dst = append(dst, "\"welcomeMessage\":"...)
-		dst = append(v.WelcomeMessage.AppendJSON(dst), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *CreateConvoInput) Fields() []lexcodec.Field {
@@ -157,9 +119,3 @@ func DecodeCreateConvoInput(body []byte) (*CreateConvoInput, error) {
 
 // CreateConvoOutput is the output of blue.catbird.mls.createConvo.
 type CreateConvoOutput = ConvoView
-
-// DecodeCreateConvoOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeCreateConvoOutput(body []byte) (*CreateConvoOutput, error) {
-	return lexcodec.DecodeBody(body, (*CreateConvoOutput).decode)
-}

@@ -39,14 +39,6 @@ func (v *CreateSessionInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 0, "deviceId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *CreateSessionInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"deviceId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *CreateSessionInput) Fields() []lexcodec.Field {
@@ -76,35 +68,6 @@ type CreateSessionOutput struct {
 	Session string `json:"session"`
 }
 
-func (v *CreateSessionOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "endsAt":
-			d.Field(&o, 0, "endsAt")
-			v.EndsAt = d.Datetime()
-		case "expiresAt":
-			d.Field(&o, 1, "expiresAt")
-			v.ExpiresAt = d.Datetime()
-		case "refreshToken":
-			d.Field(&o, 2, "refreshToken")
-			v.RefreshToken = d.Text(0, 512)
-		case "session":
-			d.Field(&o, 3, "session")
-			v.Session = d.Text(0, 512)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "endsAt")
-	d.Require(&o, 1, "expiresAt")
-	d.Require(&o, 2, "refreshToken")
-	d.Require(&o, 3, "session")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *CreateSessionOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -117,10 +80,4 @@ func (v *CreateSessionOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"session\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Session), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeCreateSessionOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeCreateSessionOutput(body []byte) (*CreateSessionOutput, error) {
-	return lexcodec.DecodeBody(body, (*CreateSessionOutput).decode)
 }

@@ -102,74 +102,6 @@ const (
 	ConvoViewCommitLevelVerified  = "verified"
 )
 
-func (v *ConvoView) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "cipherSuite":
-			d.Field(&o, 0, "cipherSuite")
-			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
-		case "closedAt":
-			d.Field(&o, 1, "closedAt")
-			v.ClosedAt = lexcodec.Pointer(d.Datetime())
-		case "commitLevel":
-			d.Field(&o, 2, "commitLevel")
-			v.CommitLevel = lexcodec.Pointer(d.Text(0, 64))
-		case "createdAt":
-			d.Field(&o, 3, "createdAt")
-			v.CreatedAt = d.Datetime()
-		case "creator":
-			d.Field(&o, 4, "creator")
-			v.Creator = d.DID()
-		case "epoch":
-			d.Field(&o, 5, "epoch")
-			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
-		case "groupId":
-			d.Field(&o, 6, "groupId")
-			v.GroupID = d.Text(0, 128)
-		case "id":
-			d.Field(&o, 7, "id")
-			v.ID = d.Text(0, lexcodec.NoLimit)
-		case "invitedBy":
-			d.Field(&o, 8, "invitedBy")
-			v.InvitedBy = lexcodec.Pointer(d.DID())
-		case "lastMessageAt":
-			d.Field(&o, 9, "lastMessageAt")
-			v.LastMessageAt = lexcodec.Pointer(d.Datetime())
-		case "lastSeq":
-			d.Field(&o, 10, "lastSeq")
-			v.LastSeq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "members":
-			d.Field(&o, 11, "members")
-			v.Members = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) MemberView { return lexcodec.Nested(d, (*MemberView).decode) })
-		case "metadata":
-			d.Field(&o, 12, "metadata")
-			v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
-		case "request":
-			d.Field(&o, 13, "request")
-			v.Request = lexcodec.Pointer(d.Boolean())
-		case "successorGroupId":
-			d.Field(&o, 14, "successorGroupId")
-			v.SuccessorGroupID = lexcodec.Pointer(d.Text(0, 128))
-		case "unread":
-			d.Field(&o, 15, "unread")
-			v.Unread = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "cipherSuite")
-	d.Require(&o, 3, "createdAt")
-	d.Require(&o, 4, "creator")
-	d.Require(&o, 5, "epoch")
-	d.Require(&o, 6, "groupId")
-	d.Require(&o, 7, "id")
-	d.Require(&o, 11, "members")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -235,31 +167,6 @@ type CursorView struct {
 	DID syntax.DID `json:"did"`
 	// Log position of the last entry that it has read. 0: it has read none.
 	Read int64 `json:"read"`
-}
-
-func (v *CursorView) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "delivered":
-			d.Field(&o, 0, "delivered")
-			v.Delivered = d.Integer(0, lexcodec.MaxInteger)
-		case "did":
-			d.Field(&o, 1, "did")
-			v.DID = d.DID()
-		case "read":
-			d.Field(&o, 2, "read")
-			v.Read = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "delivered")
-	d.Require(&o, 1, "did")
-	d.Require(&o, 2, "read")
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -348,43 +255,6 @@ type KeyPackageRef struct {
 	LastResort *bool `json:"lastResort,omitzero"`
 }
 
-func (v *KeyPackageRef) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "cipherSuite":
-			d.Field(&o, 0, "cipherSuite")
-			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
-		case "claimExpiresAt":
-			d.Field(&o, 1, "claimExpiresAt")
-			v.ClaimExpiresAt = lexcodec.Pointer(d.Datetime())
-		case "deviceId":
-			d.Field(&o, 2, "deviceId")
-			v.DeviceID = lexcodec.Pointer(d.Text(0, 256))
-		case "did":
-			d.Field(&o, 3, "did")
-			v.DID = d.DID()
-		case "keyPackage":
-			d.Field(&o, 4, "keyPackage")
-			v.KeyPackage = d.Base64(0, lexcodec.NoLimit)
-		case "keyPackageRef":
-			d.Field(&o, 5, "keyPackageRef")
-			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
-		case "lastResort":
-			d.Field(&o, 6, "lastResort")
-			v.LastResort = lexcodec.Pointer(d.Boolean())
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "cipherSuite")
-	d.Require(&o, 3, "did")
-	d.Require(&o, 4, "keyPackage")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *KeyPackageRef) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -423,33 +293,6 @@ type MemberView struct {
 	JoinedAt lexcodec.Datetime `json:"joinedAt"`
 	// Index of the member's leaf in the ratchet tree, if the server knows it.
 	LeafIndex *int64 `json:"leafIndex,omitzero"`
-}
-
-func (v *MemberView) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "credential":
-			d.Field(&o, 0, "credential")
-			v.Credential = d.Bytes(0, lexcodec.NoLimit)
-		case "did":
-			d.Field(&o, 1, "did")
-			v.DID = d.DID()
-		case "joinedAt":
-			d.Field(&o, 2, "joinedAt")
-			v.JoinedAt = d.Datetime()
-		case "leafIndex":
-			d.Field(&o, 3, "leafIndex")
-			v.LeafIndex = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 1, "did")
-	d.Require(&o, 2, "joinedAt")
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -502,56 +345,6 @@ const (
 	MessageViewMessageTypeProposal    = "proposal"
 	MessageViewMessageTypeCommit      = "commit"
 )
-
-func (v *MessageView) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "ciphertext":
-			d.Field(&o, 0, "ciphertext")
-			v.Ciphertext = d.Bytes(0, lexcodec.NoLimit)
-		case "convoId":
-			d.Field(&o, 1, "convoId")
-			v.ConvoID = d.Text(0, lexcodec.NoLimit)
-		case "createdAt":
-			d.Field(&o, 2, "createdAt")
-			v.CreatedAt = d.Datetime()
-		case "embedType":
-			d.Field(&o, 3, "embedType")
-			v.EmbedType = lexcodec.Pointer(d.Text(0, 256))
-		case "embedUri":
-			d.Field(&o, 4, "embedUri")
-			v.EmbedURI = lexcodec.Pointer(d.URI())
-		case "epoch":
-			d.Field(&o, 5, "epoch")
-			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
-		case "id":
-			d.Field(&o, 6, "id")
-			v.ID = d.Text(0, lexcodec.NoLimit)
-		case "messageType":
-			d.Field(&o, 7, "messageType")
-			v.MessageType = lexcodec.Pointer(d.Text(0, 64))
-		case "sender":
-			d.Field(&o, 8, "sender")
-			v.Sender = d.DID()
-		case "seq":
-			d.Field(&o, 9, "seq")
-			v.Seq = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "ciphertext")
-	d.Require(&o, 1, "convoId")
-	d.Require(&o, 2, "createdAt")
-	d.Require(&o, 5, "epoch")
-	d.Require(&o, 6, "id")
-	d.Require(&o, 8, "sender")
-	d.Require(&o, 9, "seq")
-}
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *MessageView) AppendJSON(dst []byte) []byte {

@@ -48,20 +48,6 @@ func (v *DeleteAttachmentInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 1, "convoId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *DeleteAttachmentInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"attachmentId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.AttachmentID), ',')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *DeleteAttachmentInput) Fields() []lexcodec.Field {
@@ -83,33 +69,10 @@ type DeleteAttachmentOutput struct {
 	Deleted bool `json:"deleted"`
 }
 
-func (v *DeleteAttachmentOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "deleted":
-			d.Field(&o, 0, "deleted")
-			v.Deleted = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "deleted")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *DeleteAttachmentOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"deleted\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Deleted), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeDeleteAttachmentOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeDeleteAttachmentOutput(body []byte) (*DeleteAttachmentOutput, error) {
-	return lexcodec.DecodeBody(body, (*DeleteAttachmentOutput).decode)
 }

@@ -37,16 +37,6 @@ func (v *DeleteSessionInput) decode(d *lexcodec.Decoder) {
 	}
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *DeleteSessionInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.DeviceID != nil {
-		dst = append(dst, "\"deviceId\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.DeviceID), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *DeleteSessionInput) Fields() []lexcodec.Field {
@@ -69,33 +59,10 @@ type DeleteSessionOutput struct {
 	Success bool `json:"success"`
 }
 
-func (v *DeleteSessionOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "success":
-			d.Field(&o, 0, "success")
-			v.Success = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "success")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *DeleteSessionOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"success\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeDeleteSessionOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeDeleteSessionOutput(body []byte) (*DeleteSessionOutput, error) {
-	return lexcodec.DecodeBody(body, (*DeleteSessionOutput).decode)
 }

@@ -49,20 +49,6 @@ func (v *EraseMyAccountInput) decode(d *lexcodec.Decoder) {
 	}
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *EraseMyAccountInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.ConfirmationToken != nil {
-		dst = append(dst, "\"confirmationToken\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.ConfirmationToken), ',')
-	}
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *EraseMyAccountInput) Fields() []lexcodec.Field {
@@ -96,38 +82,6 @@ type EraseMyAccountOutput struct {
 	Held *HeldCounts `json:"held,omitzero"`
 }
 
-func (v *EraseMyAccountOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "begunAt":
-			d.Field(&o, 0, "begunAt")
-			v.BegunAt = lexcodec.Pointer(d.Datetime())
-		case "confirmationToken":
-			d.Field(&o, 1, "confirmationToken")
-			v.ConfirmationToken = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
-		case "erasing":
-			d.Field(&o, 2, "erasing")
-			v.Erasing = d.Boolean()
-		case "erasureId":
-			d.Field(&o, 3, "erasureId")
-			v.ErasureID = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
-		case "expiresAt":
-			d.Field(&o, 4, "expiresAt")
-			v.ExpiresAt = lexcodec.Pointer(d.Datetime())
-		case "held":
-			d.Field(&o, 5, "held")
-			v.Held = lexcodec.Pointer(lexcodec.Nested(d, (*HeldCounts).decode))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 2, "erasing")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *EraseMyAccountOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -156,12 +110,6 @@ func (v *EraseMyAccountOutput) AppendJSON(dst []byte) []byte {
 	return lexcodec.EndObject(dst)
 }
 
-// DecodeEraseMyAccountOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeEraseMyAccountOutput(body []byte) (*EraseMyAccountOutput, error) {
-	return lexcodec.DecodeBody(body, (*EraseMyAccountOutput).decode)
-}
-
 // HeldCounts is blue.catbird.mls.eraseMyAccount#heldCounts. What is held of an
 // account, in numbers. The messages that it has sent stay in the convos of
 // others, under another name.
@@ -177,39 +125,6 @@ type HeldCounts struct {
 	PendingWelcomes int64 `json:"pendingWelcomes"`
 	// Devices that are called when there is something to fetch.
 	PushTargets int64 `json:"pushTargets"`
-}
-
-func (v *HeldCounts) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "convos":
-			d.Field(&o, 0, "convos")
-			v.Convos = d.Integer(0, lexcodec.MaxInteger)
-		case "devices":
-			d.Field(&o, 1, "devices")
-			v.Devices = d.Integer(0, lexcodec.MaxInteger)
-		case "keyPackages":
-			d.Field(&o, 2, "keyPackages")
-			v.KeyPackages = d.Integer(0, lexcodec.MaxInteger)
-		case "pendingWelcomes":
-			d.Field(&o, 3, "pendingWelcomes")
-			v.PendingWelcomes = d.Integer(0, lexcodec.MaxInteger)
-		case "pushTargets":
-			d.Field(&o, 4, "pushTargets")
-			v.PushTargets = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "convos")
-	d.Require(&o, 1, "devices")
-	d.Require(&o, 2, "keyPackages")
-	d.Require(&o, 3, "pendingWelcomes")
-	d.Require(&o, 4, "pushTargets")
 }
 
 // AppendJSON implements [lexcodec.Appender].

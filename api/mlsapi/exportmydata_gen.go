@@ -53,26 +53,6 @@ type ExportMyDataOutput struct {
 	Records []ExportedRow `json:"records"`
 }
 
-func (v *ExportMyDataOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "cursor":
-			d.Field(&o, 0, "cursor")
-			v.Cursor = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
-		case "records":
-			d.Field(&o, 1, "records")
-			v.Records = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) ExportedRow { return lexcodec.Nested(d, (*ExportedRow).decode) })
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 1, "records")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *ExportMyDataOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -85,12 +65,6 @@ func (v *ExportMyDataOutput) AppendJSON(dst []byte) []byte {
 	return lexcodec.EndObject(dst)
 }
 
-// DecodeExportMyDataOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeExportMyDataOutput(body []byte) (*ExportMyDataOutput, error) {
-	return lexcodec.DecodeBody(body, (*ExportMyDataOutput).decode)
-}
-
 // ExportedRow is blue.catbird.mls.exportMyData#exportedRow. One row that is
 // held about the caller.
 type ExportedRow struct {
@@ -101,27 +75,6 @@ type ExportedRow struct {
 	// The table, and in what way the row belongs to the caller: for instance
 	// messages, or convos created.
 	Type string `json:"type"`
-}
-
-func (v *ExportedRow) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "data":
-			d.Field(&o, 0, "data")
-			v.Data = d.Text(0, lexcodec.NoLimit)
-		case "type":
-			d.Field(&o, 1, "type")
-			v.Type = d.Text(0, lexcodec.NoLimit)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "data")
-	d.Require(&o, 1, "type")
 }
 
 // AppendJSON implements [lexcodec.Appender].

@@ -76,56 +76,6 @@ const (
 	GetAttachmentStatusOutputStateFailed    = "failed"
 )
 
-func (v *GetAttachmentStatusOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "attachmentId":
-			d.Field(&o, 0, "attachmentId")
-			v.AttachmentID = d.Text(0, 64)
-		case "checkedParts":
-			d.Field(&o, 1, "checkedParts")
-			v.CheckedParts = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "failure":
-			d.Field(&o, 2, "failure")
-			v.Failure = lexcodec.Pointer(d.Text(0, 256))
-		case "partCount":
-			d.Field(&o, 3, "partCount")
-			v.PartCount = d.Integer(1, lexcodec.MaxInteger)
-		case "partSize":
-			d.Field(&o, 4, "partSize")
-			v.PartSize = d.Integer(1, lexcodec.MaxInteger)
-		case "parts":
-			d.Field(&o, 5, "parts")
-			v.Parts = lexcodec.Array(d, 0, 10000, func(d *lexcodec.Decoder) int64 { return d.Integer(1, lexcodec.MaxInteger) })
-		case "processingStartedAt":
-			d.Field(&o, 6, "processingStartedAt")
-			v.ProcessingStartedAt = lexcodec.Pointer(d.Datetime())
-		case "size":
-			d.Field(&o, 7, "size")
-			v.Size = d.Integer(1, lexcodec.MaxInteger)
-		case "state":
-			d.Field(&o, 8, "state")
-			v.State = d.Text(0, 64)
-		case "uri":
-			d.Field(&o, 9, "uri")
-			v.URI = d.URI()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "attachmentId")
-	d.Require(&o, 3, "partCount")
-	d.Require(&o, 4, "partSize")
-	d.Require(&o, 5, "parts")
-	d.Require(&o, 7, "size")
-	d.Require(&o, 8, "state")
-	d.Require(&o, 9, "uri")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetAttachmentStatusOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -156,10 +106,4 @@ func (v *GetAttachmentStatusOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"uri\":"...)
 	dst = append(lexcodec.AppendString(dst, v.URI), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetAttachmentStatusOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetAttachmentStatusOutput(body []byte) (*GetAttachmentStatusOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetAttachmentStatusOutput).decode)
 }

@@ -50,26 +50,6 @@ type GetBlocksOutput struct {
 	Cursor *string `json:"cursor,omitzero"`
 }
 
-func (v *GetBlocksOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "blocks":
-			d.Field(&o, 0, "blocks")
-			v.Blocks = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) Block { return lexcodec.Nested(d, (*Block).decode) })
-		case "cursor":
-			d.Field(&o, 1, "cursor")
-			v.Cursor = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "blocks")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetBlocksOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -82,39 +62,12 @@ func (v *GetBlocksOutput) AppendJSON(dst []byte) []byte {
 	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetBlocksOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetBlocksOutput(body []byte) (*GetBlocksOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetBlocksOutput).decode)
-}
-
 // Block is blue.catbird.mls.getBlocks#block. One block.
 type Block struct {
 	// When the caller blocked it.
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
 	// The blocked account.
 	DID syntax.DID `json:"did"`
-}
-
-func (v *Block) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "createdAt":
-			d.Field(&o, 0, "createdAt")
-			v.CreatedAt = d.Datetime()
-		case "did":
-			d.Field(&o, 1, "did")
-			v.DID = d.DID()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "createdAt")
-	d.Require(&o, 1, "did")
 }
 
 // AppendJSON implements [lexcodec.Appender].

@@ -55,27 +55,6 @@ type GetCommitsOutput struct {
 	ConvoID string `json:"convoId"`
 }
 
-func (v *GetCommitsOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "commits":
-			d.Field(&o, 0, "commits")
-			v.Commits = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) CommitView { return lexcodec.Nested(d, (*CommitView).decode) })
-		case "convoId":
-			d.Field(&o, 1, "convoId")
-			v.ConvoID = d.Text(0, lexcodec.NoLimit)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "commits")
-	d.Require(&o, 1, "convoId")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetCommitsOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -84,12 +63,6 @@ func (v *GetCommitsOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"convoId\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetCommitsOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetCommitsOutput(body []byte) (*GetCommitsOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetCommitsOutput).decode)
 }
 
 // CommitView is blue.catbird.mls.getCommits#commitView. One accepted commit.
@@ -102,35 +75,6 @@ type CommitView struct {
 	Epoch int64 `json:"epoch"`
 	// The authenticated account that sent it.
 	Sender syntax.DID `json:"sender"`
-}
-
-func (v *CommitView) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "commitData":
-			d.Field(&o, 0, "commitData")
-			v.CommitData = d.Bytes(0, 10485760)
-		case "createdAt":
-			d.Field(&o, 1, "createdAt")
-			v.CreatedAt = d.Datetime()
-		case "epoch":
-			d.Field(&o, 2, "epoch")
-			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
-		case "sender":
-			d.Field(&o, 3, "sender")
-			v.Sender = d.DID()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "commitData")
-	d.Require(&o, 1, "createdAt")
-	d.Require(&o, 2, "epoch")
-	d.Require(&o, 3, "sender")
 }
 
 // AppendJSON implements [lexcodec.Appender].

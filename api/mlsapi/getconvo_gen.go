@@ -39,33 +39,10 @@ type GetConvoOutput struct {
 	Convo ConvoView `json:"convo"`
 }
 
-func (v *GetConvoOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "convo":
-			d.Field(&o, 0, "convo")
-			v.Convo = lexcodec.Nested(d, (*ConvoView).decode)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "convo")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"convo\":"...)
 	dst = append(v.Convo.AppendJSON(dst), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetConvoOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetConvoOutput(body []byte) (*GetConvoOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetConvoOutput).decode)
 }

@@ -52,26 +52,6 @@ type GetConvosOutput struct {
 	Cursor *string `json:"cursor,omitzero"`
 }
 
-func (v *GetConvosOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "conversations":
-			d.Field(&o, 0, "conversations")
-			v.Conversations = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) ConvoView { return lexcodec.Nested(d, (*ConvoView).decode) })
-		case "cursor":
-			d.Field(&o, 1, "cursor")
-			v.Cursor = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "conversations")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetConvosOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -82,10 +62,4 @@ func (v *GetConvosOutput) AppendJSON(dst []byte) []byte {
 		dst = append(lexcodec.AppendString(dst, *v.Cursor), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetConvosOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetConvosOutput(body []byte) (*GetConvosOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetConvosOutput).decode)
 }

@@ -23,33 +23,10 @@ const (
 	GetCursorPolicyOutputShareCursorsMembers = "members"
 )
 
-func (v *GetCursorPolicyOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "shareCursors":
-			d.Field(&o, 0, "shareCursors")
-			v.ShareCursors = d.Text(0, 64)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "shareCursors")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetCursorPolicyOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"shareCursors\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ShareCursors), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetCursorPolicyOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetCursorPolicyOutput(body []byte) (*GetCursorPolicyOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetCursorPolicyOutput).decode)
 }

@@ -43,27 +43,6 @@ type GetCursorsOutput struct {
 	Sharing bool `json:"sharing"`
 }
 
-func (v *GetCursorsOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "cursors":
-			d.Field(&o, 0, "cursors")
-			v.Cursors = lexcodec.Array(d, 0, 1000, func(d *lexcodec.Decoder) CursorView { return lexcodec.Nested(d, (*CursorView).decode) })
-		case "sharing":
-			d.Field(&o, 1, "sharing")
-			v.Sharing = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "cursors")
-	d.Require(&o, 1, "sharing")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetCursorsOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -72,10 +51,4 @@ func (v *GetCursorsOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"sharing\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Sharing), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetCursorsOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetCursorsOutput(body []byte) (*GetCursorsOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetCursorsOutput).decode)
 }

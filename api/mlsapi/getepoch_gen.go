@@ -41,27 +41,6 @@ type GetEpochOutput struct {
 	CurrentEpoch int64 `json:"currentEpoch"`
 }
 
-func (v *GetEpochOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "convoId":
-			d.Field(&o, 0, "convoId")
-			v.ConvoID = d.Text(0, lexcodec.NoLimit)
-		case "currentEpoch":
-			d.Field(&o, 1, "currentEpoch")
-			v.CurrentEpoch = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "convoId")
-	d.Require(&o, 1, "currentEpoch")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetEpochOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -70,10 +49,4 @@ func (v *GetEpochOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"currentEpoch\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.CurrentEpoch), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetEpochOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetEpochOutput(body []byte) (*GetEpochOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetEpochOutput).decode)
 }

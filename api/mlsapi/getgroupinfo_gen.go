@@ -42,27 +42,6 @@ type GetGroupInfoOutput struct {
 	GroupInfo lexcodec.Bytes `json:"groupInfo"`
 }
 
-func (v *GetGroupInfoOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "epoch":
-			d.Field(&o, 0, "epoch")
-			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
-		case "groupInfo":
-			d.Field(&o, 1, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 1048576)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "epoch")
-	d.Require(&o, 1, "groupInfo")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetGroupInfoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -71,10 +50,4 @@ func (v *GetGroupInfoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"groupInfo\":"...)
 	dst = append(v.GroupInfo.AppendJSON(dst), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetGroupInfoOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetGroupInfoOutput(body []byte) (*GetGroupInfoOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetGroupInfoOutput).decode)
 }

@@ -26,33 +26,10 @@ const (
 	GetInvitationPolicyOutputPolicyNobody   = "nobody"
 )
 
-func (v *GetInvitationPolicyOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "policy":
-			d.Field(&o, 0, "policy")
-			v.Policy = d.Text(0, 64)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "policy")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetInvitationPolicyOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"policy\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Policy), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetInvitationPolicyOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetInvitationPolicyOutput(body []byte) (*GetInvitationPolicyOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetInvitationPolicyOutput).decode)
 }

@@ -77,29 +77,6 @@ type GetKeyPackagesOutput struct {
 	Missing []syntax.DID `json:"missing,omitzero"`
 }
 
-func (v *GetKeyPackagesOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "keyPackages":
-			d.Field(&o, 0, "keyPackages")
-			v.KeyPackages = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageRef { return lexcodec.Nested(d, (*KeyPackageRef).decode) })
-		case "limited":
-			d.Field(&o, 1, "limited")
-			v.Limited = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
-		case "missing":
-			d.Field(&o, 2, "missing")
-			v.Missing = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "keyPackages")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -114,10 +91,4 @@ func (v *GetKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 		dst = append(lexcodec.AppendArray(dst, v.Missing, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetKeyPackagesOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetKeyPackagesOutput(body []byte) (*GetKeyPackagesOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetKeyPackagesOutput).decode)
 }

@@ -70,60 +70,6 @@ type GetKeyPackageStatsOutput struct {
 	Threshold int64 `json:"threshold"`
 }
 
-func (v *GetKeyPackageStatsOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "available":
-			d.Field(&o, 0, "available")
-			v.Available = d.Integer(0, lexcodec.MaxInteger)
-		case "byCipherSuite":
-			d.Field(&o, 1, "byCipherSuite")
-			v.ByCipherSuite = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) SuiteStats { return lexcodec.Nested(d, (*SuiteStats).decode) })
-		case "byDevice":
-			d.Field(&o, 2, "byDevice")
-			v.ByDevice = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) DeviceStats { return lexcodec.Nested(d, (*DeviceStats).decode) })
-		case "claimed":
-			d.Field(&o, 3, "claimed")
-			v.Claimed = d.Integer(0, lexcodec.MaxInteger)
-		case "consumed":
-			d.Field(&o, 4, "consumed")
-			v.Consumed = d.Integer(0, lexcodec.MaxInteger)
-		case "depletesAt":
-			d.Field(&o, 5, "depletesAt")
-			v.DepletesAt = lexcodec.Pointer(d.Datetime())
-		case "expired":
-			d.Field(&o, 6, "expired")
-			v.Expired = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "lastResort":
-			d.Field(&o, 7, "lastResort")
-			v.LastResort = d.Integer(0, lexcodec.MaxInteger)
-		case "needsReplenish":
-			d.Field(&o, 8, "needsReplenish")
-			v.NeedsReplenish = d.Boolean()
-		case "orphaned":
-			d.Field(&o, 9, "orphaned")
-			v.Orphaned = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "threshold":
-			d.Field(&o, 10, "threshold")
-			v.Threshold = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "available")
-	d.Require(&o, 1, "byCipherSuite")
-	d.Require(&o, 2, "byDevice")
-	d.Require(&o, 3, "claimed")
-	d.Require(&o, 4, "consumed")
-	d.Require(&o, 7, "lastResort")
-	d.Require(&o, 8, "needsReplenish")
-	d.Require(&o, 10, "threshold")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetKeyPackageStatsOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -158,12 +104,6 @@ func (v *GetKeyPackageStatsOutput) AppendJSON(dst []byte) []byte {
 	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetKeyPackageStatsOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetKeyPackageStatsOutput(body []byte) (*GetKeyPackageStatsOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetKeyPackageStatsOutput).decode)
-}
-
 // DeviceStats is blue.catbird.mls.getKeyPackageStats#deviceStats. KeyPackages
 // of one device.
 type DeviceStats struct {
@@ -188,52 +128,6 @@ type DeviceStats struct {
 	// Claims that expired without a Welcome, as far as they are still kept. They
 	// are never handed out again.
 	Orphaned *int64 `json:"orphaned,omitzero"`
-}
-
-func (v *DeviceStats) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "available":
-			d.Field(&o, 0, "available")
-			v.Available = d.Integer(0, lexcodec.MaxInteger)
-		case "claimed":
-			d.Field(&o, 1, "claimed")
-			v.Claimed = d.Integer(0, lexcodec.MaxInteger)
-		case "consumed":
-			d.Field(&o, 2, "consumed")
-			v.Consumed = d.Integer(0, lexcodec.MaxInteger)
-		case "depletesAt":
-			d.Field(&o, 3, "depletesAt")
-			v.DepletesAt = lexcodec.Pointer(d.Datetime())
-		case "deviceId":
-			d.Field(&o, 4, "deviceId")
-			v.DeviceID = d.Text(0, 256)
-		case "expired":
-			d.Field(&o, 5, "expired")
-			v.Expired = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "lastResort":
-			d.Field(&o, 6, "lastResort")
-			v.LastResort = d.Integer(0, lexcodec.MaxInteger)
-		case "needsReplenish":
-			d.Field(&o, 7, "needsReplenish")
-			v.NeedsReplenish = d.Boolean()
-		case "orphaned":
-			d.Field(&o, 8, "orphaned")
-			v.Orphaned = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "available")
-	d.Require(&o, 1, "claimed")
-	d.Require(&o, 2, "consumed")
-	d.Require(&o, 4, "deviceId")
-	d.Require(&o, 6, "lastResort")
-	d.Require(&o, 7, "needsReplenish")
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -284,45 +178,6 @@ type SuiteStats struct {
 	// Claims that expired without a Welcome, as far as they are still kept. They
 	// are never handed out again.
 	Orphaned *int64 `json:"orphaned,omitzero"`
-}
-
-func (v *SuiteStats) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "available":
-			d.Field(&o, 0, "available")
-			v.Available = d.Integer(0, lexcodec.MaxInteger)
-		case "cipherSuite":
-			d.Field(&o, 1, "cipherSuite")
-			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
-		case "claimed":
-			d.Field(&o, 2, "claimed")
-			v.Claimed = d.Integer(0, lexcodec.MaxInteger)
-		case "consumed":
-			d.Field(&o, 3, "consumed")
-			v.Consumed = d.Integer(0, lexcodec.MaxInteger)
-		case "expired":
-			d.Field(&o, 4, "expired")
-			v.Expired = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "lastResort":
-			d.Field(&o, 5, "lastResort")
-			v.LastResort = d.Integer(0, lexcodec.MaxInteger)
-		case "orphaned":
-			d.Field(&o, 6, "orphaned")
-			v.Orphaned = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "available")
-	d.Require(&o, 1, "cipherSuite")
-	d.Require(&o, 2, "claimed")
-	d.Require(&o, 3, "consumed")
-	d.Require(&o, 5, "lastResort")
 }
 
 // AppendJSON implements [lexcodec.Appender].

@@ -54,30 +54,6 @@ type GetLogHeadOutput struct {
 	Senders []LogSender `json:"senders,omitzero"`
 }
 
-func (v *GetLogHeadOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "head":
-			d.Field(&o, 0, "head")
-			v.Head = d.Text(0, 4096)
-		case "keys":
-			d.Field(&o, 1, "keys")
-			v.Keys = lexcodec.Array(d, 0, 100, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
-		case "senders":
-			d.Field(&o, 2, "senders")
-			v.Senders = lexcodec.Array(d, 0, 100, func(d *lexcodec.Decoder) LogSender { return lexcodec.Nested(d, (*LogSender).decode) })
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "head")
-	d.Require(&o, 1, "keys")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetLogHeadOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -92,12 +68,6 @@ func (v *GetLogHeadOutput) AppendJSON(dst []byte) []byte {
 	return lexcodec.EndObject(dst)
 }
 
-// DecodeGetLogHeadOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetLogHeadOutput(body []byte) (*GetLogHeadOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetLogHeadOutput).decode)
-}
-
 // LogSender is blue.catbird.mls.getLogHead#logSender. A sender of log entries,
 // as the leaves of this convo have it.
 type LogSender struct {
@@ -108,30 +78,6 @@ type LogSender struct {
 	Salt lexcodec.Bytes `json:"salt,omitzero"`
 	// What the leaves of its entries have in place of the DID.
 	Tag lexcodec.Bytes `json:"tag"`
-}
-
-func (v *LogSender) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "did":
-			d.Field(&o, 0, "did")
-			v.DID = d.DID()
-		case "salt":
-			d.Field(&o, 1, "salt")
-			v.Salt = d.Bytes(0, 32)
-		case "tag":
-			d.Field(&o, 2, "tag")
-			v.Tag = d.Bytes(0, 32)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "did")
-	d.Require(&o, 2, "tag")
 }
 
 // AppendJSON implements [lexcodec.Appender].

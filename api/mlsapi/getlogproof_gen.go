@@ -57,26 +57,6 @@ type GetLogProofOutput struct {
 	Leaf lexcodec.Bytes `json:"leaf,omitzero"`
 }
 
-func (v *GetLogProofOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "hashes":
-			d.Field(&o, 0, "hashes")
-			v.Hashes = lexcodec.Array(d, 0, 128, func(d *lexcodec.Decoder) lexcodec.Bytes { return d.Bytes(0, 32) })
-		case "leaf":
-			d.Field(&o, 1, "leaf")
-			v.Leaf = d.Bytes(0, 32)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "hashes")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetLogProofOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -87,10 +67,4 @@ func (v *GetLogProofOutput) AppendJSON(dst []byte) []byte {
 		dst = append(v.Leaf.AppendJSON(dst), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetLogProofOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetLogProofOutput(body []byte) (*GetLogProofOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetLogProofOutput).decode)
 }

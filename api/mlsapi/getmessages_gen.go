@@ -74,29 +74,6 @@ type GetMessagesOutput struct {
 	Messages []MessageView `json:"messages"`
 }
 
-func (v *GetMessagesOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "cursor":
-			d.Field(&o, 0, "cursor")
-			v.Cursor = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
-		case "lastSeq":
-			d.Field(&o, 1, "lastSeq")
-			v.LastSeq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "messages":
-			d.Field(&o, 2, "messages")
-			v.Messages = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) MessageView { return lexcodec.Nested(d, (*MessageView).decode) })
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 2, "messages")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetMessagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -111,10 +88,4 @@ func (v *GetMessagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"messages\":"...)
 	dst = append(lexcodec.AppendArray(dst, v.Messages, func(dst []byte, v *MessageView) []byte { return v.AppendJSON(dst) }), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetMessagesOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetMessagesOutput(body []byte) (*GetMessagesOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetMessagesOutput).decode)
 }

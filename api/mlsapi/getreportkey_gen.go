@@ -22,31 +22,6 @@ type GetReportKeyOutput struct {
 	PublicKey lexcodec.Bytes `json:"publicKey"`
 }
 
-func (v *GetReportKeyOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "algorithm":
-			d.Field(&o, 0, "algorithm")
-			v.Algorithm = d.Text(0, 128)
-		case "keyId":
-			d.Field(&o, 1, "keyId")
-			v.KeyID = d.Text(0, 64)
-		case "publicKey":
-			d.Field(&o, 2, "publicKey")
-			v.PublicKey = d.Bytes(0, 4096)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "algorithm")
-	d.Require(&o, 1, "keyId")
-	d.Require(&o, 2, "publicKey")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetReportKeyOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -57,10 +32,4 @@ func (v *GetReportKeyOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"publicKey\":"...)
 	dst = append(v.PublicKey.AppendJSON(dst), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetReportKeyOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetReportKeyOutput(body []byte) (*GetReportKeyOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetReportKeyOutput).decode)
 }

@@ -22,31 +22,6 @@ type GetSubscriptionTicketOutput struct {
 	URL string `json:"url"`
 }
 
-func (v *GetSubscriptionTicketOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "expiresAt":
-			d.Field(&o, 0, "expiresAt")
-			v.ExpiresAt = d.Datetime()
-		case "ticket":
-			d.Field(&o, 1, "ticket")
-			v.Ticket = d.Text(0, 128)
-		case "url":
-			d.Field(&o, 2, "url")
-			v.URL = d.URI()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "expiresAt")
-	d.Require(&o, 1, "ticket")
-	d.Require(&o, 2, "url")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetSubscriptionTicketOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -57,10 +32,4 @@ func (v *GetSubscriptionTicketOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"url\":"...)
 	dst = append(lexcodec.AppendString(dst, v.URL), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetSubscriptionTicketOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetSubscriptionTicketOutput(body []byte) (*GetSubscriptionTicketOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetSubscriptionTicketOutput).decode)
 }

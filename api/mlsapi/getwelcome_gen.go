@@ -73,42 +73,6 @@ const (
 	GetWelcomeOutputStateExpired    = "expired"
 )
 
-func (v *GetWelcomeOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "convoId":
-			d.Field(&o, 0, "convoId")
-			v.ConvoID = d.Text(0, lexcodec.NoLimit)
-		case "epoch":
-			d.Field(&o, 1, "epoch")
-			v.Epoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "graceExpiresAt":
-			d.Field(&o, 2, "graceExpiresAt")
-			v.GraceExpiresAt = lexcodec.Pointer(d.Datetime())
-		case "keyPackageRef":
-			d.Field(&o, 3, "keyPackageRef")
-			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
-		case "request":
-			d.Field(&o, 4, "request")
-			v.Request = lexcodec.Pointer(d.Boolean())
-		case "state":
-			d.Field(&o, 5, "state")
-			v.State = lexcodec.Pointer(d.Text(0, 64))
-		case "welcome":
-			d.Field(&o, 6, "welcome")
-			v.Welcome = d.Base64(0, lexcodec.NoLimit)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "convoId")
-	d.Require(&o, 6, "welcome")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *GetWelcomeOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -137,10 +101,4 @@ func (v *GetWelcomeOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"welcome\":"...)
 	dst = append(v.Welcome.AppendJSON(dst), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeGetWelcomeOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeGetWelcomeOutput(body []byte) (*GetWelcomeOutput, error) {
-	return lexcodec.DecodeBody(body, (*GetWelcomeOutput).decode)
 }

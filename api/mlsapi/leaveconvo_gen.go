@@ -68,34 +68,6 @@ func (v *LeaveConvoInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 2, "convoId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *LeaveConvoInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.Block != nil {
-		dst = append(dst, "\"block\":"...)
-		dst = append(lexcodec.AppendBoolean(dst, *v.Block), ',')
-	}
-	if v.Commit != nil {
-		dst = append(dst, "\"commit\":"...)
-		dst = append(v.Commit.AppendJSON(dst), ',')
-	}
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.GroupInfo != nil {
-		dst = append(dst, "\"groupInfo\":"...)
-		dst = append(v.GroupInfo.AppendJSON(dst), ',')
-	}
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	if v.TargetDID != nil {
-		dst = append(dst, "\"targetDid\":"...)
-		dst = append(lexcodec.AppendText(dst, *v.TargetDID), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *LeaveConvoInput) Fields() []lexcodec.Field {
@@ -135,33 +107,6 @@ type LeaveConvoOutput struct {
 	Success bool `json:"success"`
 }
 
-func (v *LeaveConvoOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "blocked":
-			d.Field(&o, 0, "blocked")
-			v.Blocked = lexcodec.Pointer(d.DID())
-		case "newEpoch":
-			d.Field(&o, 1, "newEpoch")
-			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
-		case "seq":
-			d.Field(&o, 2, "seq")
-			v.Seq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "success":
-			d.Field(&o, 3, "success")
-			v.Success = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 1, "newEpoch")
-	d.Require(&o, 3, "success")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *LeaveConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -178,10 +123,4 @@ func (v *LeaveConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"success\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeLeaveConvoOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeLeaveConvoOutput(body []byte) (*LeaveConvoOutput, error) {
-	return lexcodec.DecodeBody(body, (*LeaveConvoOutput).decode)
 }

@@ -56,24 +56,6 @@ func (v *ProcessExternalCommitInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 1, "convoId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *ProcessExternalCommitInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"commit\":"...)
-	dst = append(v.Commit.AppendJSON(dst), ',')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.GroupInfo != nil {
-		dst = append(dst, "\"groupInfo\":"...)
-		dst = append(v.GroupInfo.AppendJSON(dst), ',')
-	}
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *ProcessExternalCommitInput) Fields() []lexcodec.Field {
@@ -101,27 +83,6 @@ type ProcessExternalCommitOutput struct {
 	Seq int64 `json:"seq"`
 }
 
-func (v *ProcessExternalCommitOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "newEpoch":
-			d.Field(&o, 0, "newEpoch")
-			v.NewEpoch = d.Integer(0, lexcodec.MaxInteger)
-		case "seq":
-			d.Field(&o, 1, "seq")
-			v.Seq = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "newEpoch")
-	d.Require(&o, 1, "seq")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *ProcessExternalCommitOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -130,10 +91,4 @@ func (v *ProcessExternalCommitOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeProcessExternalCommitOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeProcessExternalCommitOutput(body []byte) (*ProcessExternalCommitOutput, error) {
-	return lexcodec.DecodeBody(body, (*ProcessExternalCommitOutput).decode)
 }

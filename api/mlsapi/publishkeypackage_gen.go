@@ -54,24 +54,6 @@ func (v *PublishKeyPackageInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 3, "keyPackage")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *PublishKeyPackageInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"cipherSuite\":"...)
-	dst = append(lexcodec.AppendString(dst, v.CipherSuite), ',')
-	if v.Expires != nil {
-		dst = append(dst, "\"expires\":"...)
-		dst = append(v.Expires.AppendJSON(dst), ',')
-	}
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	dst = append(dst, "\"keyPackage\":"...)
-	dst = append(v.KeyPackage.AppendJSON(dst), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *PublishKeyPackageInput) Fields() []lexcodec.Field {
@@ -96,22 +78,6 @@ type PublishKeyPackageOutput struct {
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
 }
 
-func (v *PublishKeyPackageOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "keyPackageRef":
-			d.Field(&o, 0, "keyPackageRef")
-			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
-		default:
-			d.Skip(&o)
-		}
-	}
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *PublishKeyPackageOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -120,10 +86,4 @@ func (v *PublishKeyPackageOutput) AppendJSON(dst []byte) []byte {
 		dst = append(lexcodec.AppendString(dst, *v.KeyPackageRef), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodePublishKeyPackageOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodePublishKeyPackageOutput(body []byte) (*PublishKeyPackageOutput, error) {
-	return lexcodec.DecodeBody(body, (*PublishKeyPackageOutput).decode)
 }

@@ -42,18 +42,6 @@ func (v *PublishKeyPackagesInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 1, "keyPackages")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *PublishKeyPackagesInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	dst = append(dst, "\"keyPackages\":"...)
-	dst = append(lexcodec.AppendArray(dst, v.KeyPackages, func(dst []byte, v *Item) []byte { return v.AppendJSON(dst) }), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *PublishKeyPackagesInput) Fields() []lexcodec.Field {
@@ -75,35 +63,12 @@ type PublishKeyPackagesOutput struct {
 	Results []Result `json:"results"`
 }
 
-func (v *PublishKeyPackagesOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "results":
-			d.Field(&o, 0, "results")
-			v.Results = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) Result { return lexcodec.Nested(d, (*Result).decode) })
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "results")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *PublishKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"results\":"...)
 	dst = append(lexcodec.AppendArray(dst, v.Results, func(dst []byte, v *Result) []byte { return v.AppendJSON(dst) }), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodePublishKeyPackagesOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodePublishKeyPackagesOutput(body []byte) (*PublishKeyPackagesOutput, error) {
-	return lexcodec.DecodeBody(body, (*PublishKeyPackagesOutput).decode)
 }
 
 // Item is blue.catbird.mls.publishKeyPackages#item. One KeyPackage to publish.
@@ -176,32 +141,6 @@ const (
 	ResultStatusDuplicate = "duplicate"
 	ResultStatusRejected  = "rejected"
 )
-
-func (v *Result) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "error":
-			d.Field(&o, 0, "error")
-			v.Error = lexcodec.Pointer(d.Text(0, 128))
-		case "keyPackageRef":
-			d.Field(&o, 1, "keyPackageRef")
-			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
-		case "message":
-			d.Field(&o, 2, "message")
-			v.Message = lexcodec.Pointer(d.Text(0, 1024))
-		case "status":
-			d.Field(&o, 3, "status")
-			v.Status = d.Text(0, 64)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 3, "status")
-}
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *Result) AppendJSON(dst []byte) []byte {

@@ -54,27 +54,6 @@ type PutAttachmentPartOutput struct {
 	Sha256 string `json:"sha256"`
 }
 
-func (v *PutAttachmentPartOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "part":
-			d.Field(&o, 0, "part")
-			v.Part = d.Integer(1, lexcodec.MaxInteger)
-		case "sha256":
-			d.Field(&o, 1, "sha256")
-			v.Sha256 = d.Text(0, 64)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "part")
-	d.Require(&o, 1, "sha256")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *PutAttachmentPartOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -83,10 +62,4 @@ func (v *PutAttachmentPartOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"sha256\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Sha256), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodePutAttachmentPartOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodePutAttachmentPartOutput(body []byte) (*PutAttachmentPartOutput, error) {
-	return lexcodec.DecodeBody(body, (*PutAttachmentPartOutput).decode)
 }

@@ -39,14 +39,6 @@ func (v *RefreshSessionInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 0, "refreshToken")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *RefreshSessionInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"refreshToken\":"...)
-	dst = append(lexcodec.AppendString(dst, v.RefreshToken), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *RefreshSessionInput) Fields() []lexcodec.Field {
@@ -76,35 +68,6 @@ type RefreshSessionOutput struct {
 	Session string `json:"session"`
 }
 
-func (v *RefreshSessionOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "endsAt":
-			d.Field(&o, 0, "endsAt")
-			v.EndsAt = d.Datetime()
-		case "expiresAt":
-			d.Field(&o, 1, "expiresAt")
-			v.ExpiresAt = d.Datetime()
-		case "refreshToken":
-			d.Field(&o, 2, "refreshToken")
-			v.RefreshToken = d.Text(0, 512)
-		case "session":
-			d.Field(&o, 3, "session")
-			v.Session = d.Text(0, 512)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "endsAt")
-	d.Require(&o, 1, "expiresAt")
-	d.Require(&o, 2, "refreshToken")
-	d.Require(&o, 3, "session")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *RefreshSessionOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -117,10 +80,4 @@ func (v *RefreshSessionOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"session\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Session), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeRefreshSessionOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeRefreshSessionOutput(body []byte) (*RefreshSessionOutput, error) {
-	return lexcodec.DecodeBody(body, (*RefreshSessionOutput).decode)
 }

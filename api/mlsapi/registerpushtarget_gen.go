@@ -83,36 +83,6 @@ func (v *RegisterPushTargetInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 3, "kind")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *RegisterPushTargetInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"deviceId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
-	if v.Environment != nil {
-		dst = append(dst, "\"environment\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.Environment), ',')
-	}
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	dst = append(dst, "\"kind\":"...)
-	dst = append(lexcodec.AppendString(dst, v.Kind), ',')
-	if v.Token != nil {
-		dst = append(dst, "\"token\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.Token), ',')
-	}
-	if v.Topic != nil {
-		dst = append(dst, "\"topic\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.Topic), ',')
-	}
-	if v.URL != nil {
-		dst = append(dst, "\"url\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.URL), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *RegisterPushTargetInput) Fields() []lexcodec.Field {
@@ -157,25 +127,6 @@ const (
 	RegisterPushTargetOutputStateActive  = "active"
 )
 
-func (v *RegisterPushTargetOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "secret":
-			d.Field(&o, 0, "secret")
-			v.Secret = lexcodec.Pointer(d.Text(0, 128))
-		case "state":
-			d.Field(&o, 1, "state")
-			v.State = lexcodec.Pointer(d.Text(0, 64))
-		default:
-			d.Skip(&o)
-		}
-	}
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *RegisterPushTargetOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -188,10 +139,4 @@ func (v *RegisterPushTargetOutput) AppendJSON(dst []byte) []byte {
 		dst = append(lexcodec.AppendString(dst, *v.State), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeRegisterPushTargetOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeRegisterPushTargetOutput(body []byte) (*RegisterPushTargetOutput, error) {
-	return lexcodec.DecodeBody(body, (*RegisterPushTargetOutput).decode)
 }

@@ -56,18 +56,6 @@ func (v *ReportCommitInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 2, "reason")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *ReportCommitInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	dst = append(dst, "\"epoch\":"...)
-	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
-	dst = append(dst, "\"reason\":"...)
-	dst = append(lexcodec.AppendString(dst, v.Reason), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *ReportCommitInput) Fields() []lexcodec.Field {
@@ -100,36 +88,6 @@ type ReportCommitOutput struct {
 	Until *lexcodec.Datetime `json:"until,omitzero"`
 }
 
-func (v *ReportCommitOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "committer":
-			d.Field(&o, 0, "committer")
-			v.Committer = lexcodec.Pointer(d.DID())
-		case "disputed":
-			d.Field(&o, 1, "disputed")
-			v.Disputed = d.Boolean()
-		case "disputedEpoch":
-			d.Field(&o, 2, "disputedEpoch")
-			v.DisputedEpoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "recorded":
-			d.Field(&o, 3, "recorded")
-			v.Recorded = d.Boolean()
-		case "until":
-			d.Field(&o, 4, "until")
-			v.Until = lexcodec.Pointer(d.Datetime())
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 1, "disputed")
-	d.Require(&o, 3, "recorded")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *ReportCommitOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -150,10 +108,4 @@ func (v *ReportCommitOutput) AppendJSON(dst []byte) []byte {
 		dst = append(v.Until.AppendJSON(dst), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeReportCommitOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeReportCommitOutput(body []byte) (*ReportCommitOutput, error) {
-	return lexcodec.DecodeBody(body, (*ReportCommitOutput).decode)
 }

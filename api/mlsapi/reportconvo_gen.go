@@ -64,24 +64,6 @@ func (v *ReportConvoInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 4, "sealedReport")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *ReportConvoInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	dst = append(dst, "\"keyId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.KeyID), ',')
-	dst = append(dst, "\"reason\":"...)
-	dst = append(lexcodec.AppendString(dst, v.Reason), ',')
-	dst = append(dst, "\"sealedReport\":"...)
-	dst = append(v.SealedReport.AppendJSON(dst), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *ReportConvoInput) Fields() []lexcodec.Field {
@@ -107,27 +89,6 @@ type ReportConvoOutput struct {
 	ReportedAt lexcodec.Datetime `json:"reportedAt"`
 }
 
-func (v *ReportConvoOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "reportId":
-			d.Field(&o, 0, "reportId")
-			v.ReportID = d.Text(0, lexcodec.NoLimit)
-		case "reportedAt":
-			d.Field(&o, 1, "reportedAt")
-			v.ReportedAt = d.Datetime()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "reportId")
-	d.Require(&o, 1, "reportedAt")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *ReportConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -136,10 +97,4 @@ func (v *ReportConvoOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"reportedAt\":"...)
 	dst = append(v.ReportedAt.AppendJSON(dst), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeReportConvoOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeReportConvoOutput(body []byte) (*ReportConvoOutput, error) {
-	return lexcodec.DecodeBody(body, (*ReportConvoOutput).decode)
 }

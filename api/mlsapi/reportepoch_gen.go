@@ -61,22 +61,6 @@ func (v *ReportEpochInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 2, "epoch")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *ReportEpochInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"authenticatorHash\":"...)
-	dst = append(v.AuthenticatorHash.AppendJSON(dst), ',')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	dst = append(dst, "\"epoch\":"...)
-	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
-	if v.GroupInfo != nil {
-		dst = append(dst, "\"groupInfo\":"...)
-		dst = append(v.GroupInfo.AppendJSON(dst), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *ReportEpochInput) Fields() []lexcodec.Field {
@@ -117,43 +101,6 @@ type ReportEpochOutput struct {
 	Recorded bool `json:"recorded"`
 }
 
-func (v *ReportEpochOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "agreeing":
-			d.Field(&o, 0, "agreeing")
-			v.Agreeing = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "committer":
-			d.Field(&o, 1, "committer")
-			v.Committer = lexcodec.Pointer(d.DID())
-		case "differing":
-			d.Field(&o, 2, "differing")
-			v.Differing = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "disputed":
-			d.Field(&o, 3, "disputed")
-			v.Disputed = d.Boolean()
-		case "forked":
-			d.Field(&o, 4, "forked")
-			v.Forked = d.Boolean()
-		case "groupInfoStored":
-			d.Field(&o, 5, "groupInfoStored")
-			v.GroupInfoStored = lexcodec.Pointer(d.Boolean())
-		case "recorded":
-			d.Field(&o, 6, "recorded")
-			v.Recorded = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 3, "disputed")
-	d.Require(&o, 4, "forked")
-	d.Require(&o, 6, "recorded")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *ReportEpochOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -180,10 +127,4 @@ func (v *ReportEpochOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"recorded\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Recorded), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeReportEpochOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeReportEpochOutput(body []byte) (*ReportEpochOutput, error) {
-	return lexcodec.DecodeBody(body, (*ReportEpochOutput).decode)
 }

@@ -45,6 +45,33 @@ type Route[C any] struct {
 	Serve func(h Handler[C], c C, query url.Values, body []byte) error
 }
 
+// bare serves a method that takes nothing.
+func bare[C any](call func(Handler[C], C) error) func(Handler[C], C, url.Values, []byte) error {
+	return func(h Handler[C], c C, _ url.Values, _ []byte) error { return call(h, c) }
+}
+
+// withParams serves a method that takes parameters.
+func withParams[C, P any](decode func(url.Values) (*P, error), call func(Handler[C], C, *P) error) func(Handler[C], C, url.Values, []byte) error {
+	return func(h Handler[C], c C, query url.Values, _ []byte) error {
+		p, err := decode(query)
+		if err != nil {
+			return err
+		}
+		return call(h, c, p)
+	}
+}
+
+// withInput serves a method that takes a body.
+func withInput[C, I any](decode func([]byte) (*I, error), call func(Handler[C], C, *I) error) func(Handler[C], C, url.Values, []byte) error {
+	return func(h Handler[C], c C, _ url.Values, body []byte) error {
+		in, err := decode(body)
+		if err != nil {
+			return err
+		}
+		return call(h, c, in)
+	}
+}
+
 // Methods returns the methods of the lexicons by NSID.
 func Methods() []Method {
 	return []Method{
@@ -316,353 +343,57 @@ type Handler[C any] interface {
 func Routes[C any]() []Route[C] {
 	m := Methods()
 	return []Route[C]{
-		{Method: m[0], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeAcceptConvoInput(body)
-			if err != nil {
-				return err
-			}
-			return h.AcceptConvo(c, in)
-		}},
-		{Method: m[1], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeAddMembersInput(body)
-			if err != nil {
-				return err
-			}
-			return h.AddMembers(c, in)
-		}},
-		{Method: m[2], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeBlockActorInput(body)
-			if err != nil {
-				return err
-			}
-			return h.BlockActor(c, in)
-		}},
-		{Method: m[3], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeCompleteAttachmentInput(body)
-			if err != nil {
-				return err
-			}
-			return h.CompleteAttachment(c, in)
-		}},
-		{Method: m[4], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeConfirmWelcomeInput(body)
-			if err != nil {
-				return err
-			}
-			return h.ConfirmWelcome(c, in)
-		}},
-		{Method: m[5], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeCreateAttachmentInput(body)
-			if err != nil {
-				return err
-			}
-			return h.CreateAttachment(c, in)
-		}},
-		{Method: m[6], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeCreateConvoInput(body)
-			if err != nil {
-				return err
-			}
-			return h.CreateConvo(c, in)
-		}},
-		{Method: m[7], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeCreateSessionInput(body)
-			if err != nil {
-				return err
-			}
-			return h.CreateSession(c, in)
-		}},
-		{Method: m[8], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeDeleteAttachmentInput(body)
-			if err != nil {
-				return err
-			}
-			return h.DeleteAttachment(c, in)
-		}},
-		{Method: m[9], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeDeleteSessionInput(body)
-			if err != nil {
-				return err
-			}
-			return h.DeleteSession(c, in)
-		}},
-		{Method: m[10], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeEraseMyAccountInput(body)
-			if err != nil {
-				return err
-			}
-			return h.EraseMyAccount(c, in)
-		}},
-		{Method: m[11], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeExportMyDataParams(query)
-			if err != nil {
-				return err
-			}
-			return h.ExportMyData(c, p)
-		}},
-		{Method: m[12], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetAttachmentParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetAttachment(c, p)
-		}},
-		{Method: m[13], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetAttachmentStatusParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetAttachmentStatus(c, p)
-		}},
-		{Method: m[14], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetBlocksParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetBlocks(c, p)
-		}},
-		{Method: m[15], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetCommitsParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetCommits(c, p)
-		}},
-		{Method: m[16], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetConvoParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetConvo(c, p)
-		}},
-		{Method: m[17], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetConvosParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetConvos(c, p)
-		}},
-		{Method: m[18], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			return h.GetCursorPolicy(c)
-		}},
-		{Method: m[19], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetCursorsParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetCursors(c, p)
-		}},
-		{Method: m[20], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetEpochParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetEpoch(c, p)
-		}},
-		{Method: m[21], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetGroupInfoParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetGroupInfo(c, p)
-		}},
-		{Method: m[22], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			return h.GetInvitationPolicy(c)
-		}},
-		{Method: m[23], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetKeyPackageStatsParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetKeyPackageStats(c, p)
-		}},
-		{Method: m[24], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetKeyPackagesParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetKeyPackages(c, p)
-		}},
-		{Method: m[25], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetLogHeadParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetLogHead(c, p)
-		}},
-		{Method: m[26], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetLogProofParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetLogProof(c, p)
-		}},
-		{Method: m[27], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetMessagesParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetMessages(c, p)
-		}},
-		{Method: m[28], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			return h.GetReportKey(c)
-		}},
-		{Method: m[29], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			return h.GetSubscriptionTicket(c)
-		}},
-		{Method: m[30], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeGetWelcomeParams(query)
-			if err != nil {
-				return err
-			}
-			return h.GetWelcome(c, p)
-		}},
-		{Method: m[31], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeLeaveConvoInput(body)
-			if err != nil {
-				return err
-			}
-			return h.LeaveConvo(c, in)
-		}},
-		{Method: m[32], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeProcessExternalCommitInput(body)
-			if err != nil {
-				return err
-			}
-			return h.ProcessExternalCommit(c, in)
-		}},
-		{Method: m[33], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodePublishKeyPackageInput(body)
-			if err != nil {
-				return err
-			}
-			return h.PublishKeyPackage(c, in)
-		}},
-		{Method: m[34], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodePublishKeyPackagesInput(body)
-			if err != nil {
-				return err
-			}
-			return h.PublishKeyPackages(c, in)
-		}},
-		{Method: m[35], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodePutAttachmentPartParams(query)
-			if err != nil {
-				return err
-			}
-			return h.PutAttachmentPart(c, p)
-		}},
-		{Method: m[36], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeRefreshSessionInput(body)
-			if err != nil {
-				return err
-			}
-			return h.RefreshSession(c, in)
-		}},
-		{Method: m[37], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeRegisterPushTargetInput(body)
-			if err != nil {
-				return err
-			}
-			return h.RegisterPushTarget(c, in)
-		}},
-		{Method: m[38], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeReportCommitInput(body)
-			if err != nil {
-				return err
-			}
-			return h.ReportCommit(c, in)
-		}},
-		{Method: m[39], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeReportConvoInput(body)
-			if err != nil {
-				return err
-			}
-			return h.ReportConvo(c, in)
-		}},
-		{Method: m[40], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeReportEpochInput(body)
-			if err != nil {
-				return err
-			}
-			return h.ReportEpoch(c, in)
-		}},
-		{Method: m[41], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeSendMessageInput(body)
-			if err != nil {
-				return err
-			}
-			return h.SendMessage(c, in)
-		}},
-		{Method: m[42], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeSendSignalInput(body)
-			if err != nil {
-				return err
-			}
-			return h.SendSignal(c, in)
-		}},
-		{Method: m[43], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeSetCursorPolicyInput(body)
-			if err != nil {
-				return err
-			}
-			return h.SetCursorPolicy(c, in)
-		}},
-		{Method: m[44], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeSetInvitationPolicyInput(body)
-			if err != nil {
-				return err
-			}
-			return h.SetInvitationPolicy(c, in)
-		}},
-		{Method: m[45], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeStreamConvoEventsParams(query)
-			if err != nil {
-				return err
-			}
-			return h.StreamConvoEvents(c, p)
-		}},
-		{Method: m[46], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeSubmitCommitInput(body)
-			if err != nil {
-				return err
-			}
-			return h.SubmitCommit(c, in)
-		}},
-		{Method: m[47], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			p, err := DecodeSubscribeConvoEventsParams(query)
-			if err != nil {
-				return err
-			}
-			return h.SubscribeConvoEvents(c, p)
-		}},
-		{Method: m[48], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeUnblockActorInput(body)
-			if err != nil {
-				return err
-			}
-			return h.UnblockActor(c, in)
-		}},
-		{Method: m[49], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeUnregisterPushTargetInput(body)
-			if err != nil {
-				return err
-			}
-			return h.UnregisterPushTarget(c, in)
-		}},
-		{Method: m[50], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeUpdateCursorInput(body)
-			if err != nil {
-				return err
-			}
-			return h.UpdateCursor(c, in)
-		}},
-		{Method: m[51], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {
-			in, err := DecodeWithdrawKeyPackagesInput(body)
-			if err != nil {
-				return err
-			}
-			return h.WithdrawKeyPackages(c, in)
-		}},
+		{m[0], withInput(DecodeAcceptConvoInput, Handler[C].AcceptConvo)},
+		{m[1], withInput(DecodeAddMembersInput, Handler[C].AddMembers)},
+		{m[2], withInput(DecodeBlockActorInput, Handler[C].BlockActor)},
+		{m[3], withInput(DecodeCompleteAttachmentInput, Handler[C].CompleteAttachment)},
+		{m[4], withInput(DecodeConfirmWelcomeInput, Handler[C].ConfirmWelcome)},
+		{m[5], withInput(DecodeCreateAttachmentInput, Handler[C].CreateAttachment)},
+		{m[6], withInput(DecodeCreateConvoInput, Handler[C].CreateConvo)},
+		{m[7], withInput(DecodeCreateSessionInput, Handler[C].CreateSession)},
+		{m[8], withInput(DecodeDeleteAttachmentInput, Handler[C].DeleteAttachment)},
+		{m[9], withInput(DecodeDeleteSessionInput, Handler[C].DeleteSession)},
+		{m[10], withInput(DecodeEraseMyAccountInput, Handler[C].EraseMyAccount)},
+		{m[11], withParams(DecodeExportMyDataParams, Handler[C].ExportMyData)},
+		{m[12], withParams(DecodeGetAttachmentParams, Handler[C].GetAttachment)},
+		{m[13], withParams(DecodeGetAttachmentStatusParams, Handler[C].GetAttachmentStatus)},
+		{m[14], withParams(DecodeGetBlocksParams, Handler[C].GetBlocks)},
+		{m[15], withParams(DecodeGetCommitsParams, Handler[C].GetCommits)},
+		{m[16], withParams(DecodeGetConvoParams, Handler[C].GetConvo)},
+		{m[17], withParams(DecodeGetConvosParams, Handler[C].GetConvos)},
+		{m[18], bare(Handler[C].GetCursorPolicy)},
+		{m[19], withParams(DecodeGetCursorsParams, Handler[C].GetCursors)},
+		{m[20], withParams(DecodeGetEpochParams, Handler[C].GetEpoch)},
+		{m[21], withParams(DecodeGetGroupInfoParams, Handler[C].GetGroupInfo)},
+		{m[22], bare(Handler[C].GetInvitationPolicy)},
+		{m[23], withParams(DecodeGetKeyPackageStatsParams, Handler[C].GetKeyPackageStats)},
+		{m[24], withParams(DecodeGetKeyPackagesParams, Handler[C].GetKeyPackages)},
+		{m[25], withParams(DecodeGetLogHeadParams, Handler[C].GetLogHead)},
+		{m[26], withParams(DecodeGetLogProofParams, Handler[C].GetLogProof)},
+		{m[27], withParams(DecodeGetMessagesParams, Handler[C].GetMessages)},
+		{m[28], bare(Handler[C].GetReportKey)},
+		{m[29], bare(Handler[C].GetSubscriptionTicket)},
+		{m[30], withParams(DecodeGetWelcomeParams, Handler[C].GetWelcome)},
+		{m[31], withInput(DecodeLeaveConvoInput, Handler[C].LeaveConvo)},
+		{m[32], withInput(DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit)},
+		{m[33], withInput(DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage)},
+		{m[34], withInput(DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages)},
+		{m[35], withParams(DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart)},
+		{m[36], withInput(DecodeRefreshSessionInput, Handler[C].RefreshSession)},
+		{m[37], withInput(DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget)},
+		{m[38], withInput(DecodeReportCommitInput, Handler[C].ReportCommit)},
+		{m[39], withInput(DecodeReportConvoInput, Handler[C].ReportConvo)},
+		{m[40], withInput(DecodeReportEpochInput, Handler[C].ReportEpoch)},
+		{m[41], withInput(DecodeSendMessageInput, Handler[C].SendMessage)},
+		{m[42], withInput(DecodeSendSignalInput, Handler[C].SendSignal)},
+		{m[43], withInput(DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy)},
+		{m[44], withInput(DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy)},
+		{m[45], withParams(DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents)},
+		{m[46], withInput(DecodeSubmitCommitInput, Handler[C].SubmitCommit)},
+		{m[47], withParams(DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents)},
+		{m[48], withInput(DecodeUnblockActorInput, Handler[C].UnblockActor)},
+		{m[49], withInput(DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget)},
+		{m[50], withInput(DecodeUpdateCursorInput, Handler[C].UpdateCursor)},
+		{m[51], withInput(DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages)},
 	}
 }

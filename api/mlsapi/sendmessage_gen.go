@@ -135,33 +135,6 @@ type SendMessageOutput struct {
 	Seq *int64 `json:"seq,omitzero"`
 }
 
-func (v *SendMessageOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "epoch":
-			d.Field(&o, 0, "epoch")
-			v.Epoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "messageId":
-			d.Field(&o, 1, "messageId")
-			v.MessageID = d.Text(0, lexcodec.NoLimit)
-		case "receivedAt":
-			d.Field(&o, 2, "receivedAt")
-			v.ReceivedAt = d.Datetime()
-		case "seq":
-			d.Field(&o, 3, "seq")
-			v.Seq = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 1, "messageId")
-	d.Require(&o, 2, "receivedAt")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *SendMessageOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -178,10 +151,4 @@ func (v *SendMessageOutput) AppendJSON(dst []byte) []byte {
 		dst = append(lexcodec.AppendInteger(dst, *v.Seq), ',')
 	}
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeSendMessageOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeSendMessageOutput(body []byte) (*SendMessageOutput, error) {
-	return lexcodec.DecodeBody(body, (*SendMessageOutput).decode)
 }

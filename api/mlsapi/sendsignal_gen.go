@@ -43,16 +43,6 @@ func (v *SendSignalInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 1, "payload")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *SendSignalInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	dst = append(dst, "\"payload\":"...)
-	dst = append(v.Payload.AppendJSON(dst), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *SendSignalInput) Fields() []lexcodec.Field {
@@ -76,33 +66,10 @@ type SendSignalOutput struct {
 	Carried bool `json:"carried"`
 }
 
-func (v *SendSignalOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "carried":
-			d.Field(&o, 0, "carried")
-			v.Carried = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "carried")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *SendSignalOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"carried\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Carried), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeSendSignalOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeSendSignalOutput(body []byte) (*SendSignalOutput, error) {
-	return lexcodec.DecodeBody(body, (*SendSignalOutput).decode)
 }

@@ -49,18 +49,6 @@ func (v *SetCursorPolicyInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 1, "shareCursors")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *SetCursorPolicyInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	dst = append(dst, "\"shareCursors\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ShareCursors), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *SetCursorPolicyInput) Fields() []lexcodec.Field {
@@ -87,33 +75,10 @@ const (
 	SetCursorPolicyOutputShareCursorsMembers = "members"
 )
 
-func (v *SetCursorPolicyOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "shareCursors":
-			d.Field(&o, 0, "shareCursors")
-			v.ShareCursors = d.Text(0, 64)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "shareCursors")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *SetCursorPolicyOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"shareCursors\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ShareCursors), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeSetCursorPolicyOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeSetCursorPolicyOutput(body []byte) (*SetCursorPolicyOutput, error) {
-	return lexcodec.DecodeBody(body, (*SetCursorPolicyOutput).decode)
 }

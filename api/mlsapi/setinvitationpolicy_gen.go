@@ -52,18 +52,6 @@ func (v *SetInvitationPolicyInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 1, "policy")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *SetInvitationPolicyInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	dst = append(dst, "\"policy\":"...)
-	dst = append(lexcodec.AppendString(dst, v.Policy), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *SetInvitationPolicyInput) Fields() []lexcodec.Field {
@@ -92,33 +80,10 @@ const (
 	SetInvitationPolicyOutputPolicyNobody   = "nobody"
 )
 
-func (v *SetInvitationPolicyOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "policy":
-			d.Field(&o, 0, "policy")
-			v.Policy = d.Text(0, 64)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "policy")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *SetInvitationPolicyOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"policy\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Policy), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeSetInvitationPolicyOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeSetInvitationPolicyOutput(body []byte) (*SetInvitationPolicyOutput, error) {
-	return lexcodec.DecodeBody(body, (*SetInvitationPolicyOutput).decode)
 }

@@ -166,13 +166,6 @@ type StreamConvoEventsDisputeEvent struct {
 	Seq int64 `json:"seq"`
 }
 
-// Known values of StreamConvoEventsDisputeEvent.Change.
-const (
-	StreamConvoEventsDisputeEventChangeForked   = "forked"
-	StreamConvoEventsDisputeEventChangeDisputed = "disputed"
-	StreamConvoEventsDisputeEventChangeEnded    = "ended"
-)
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsDisputeEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -246,13 +239,6 @@ type StreamConvoEventsKeyPackagesEvent struct {
 	DeviceID string `json:"deviceId"`
 }
 
-// Known values of StreamConvoEventsKeyPackagesEvent.Change.
-const (
-	StreamConvoEventsKeyPackagesEventChangeLow        = "low"
-	StreamConvoEventsKeyPackagesEventChangeLastResort = "last_resort"
-	StreamConvoEventsKeyPackagesEventChangeOrphaned   = "orphaned"
-)
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsKeyPackagesEvent) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -305,13 +291,6 @@ type StreamConvoEventsMembershipEvent struct {
 	// Position of the convo's newest log entry at that time.
 	Seq int64 `json:"seq"`
 }
-
-// Known values of StreamConvoEventsMembershipEvent.Change.
-const (
-	StreamConvoEventsMembershipEventChangeJoined  = "joined"
-	StreamConvoEventsMembershipEventChangeLeft    = "left"
-	StreamConvoEventsMembershipEventChangeRemoved = "removed"
-)
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsMembershipEvent) AppendJSON(dst []byte) []byte {
@@ -406,12 +385,6 @@ type StreamConvoEventsReactionEvent struct {
 	// The reaction.
 	Reaction string `json:"reaction"`
 }
-
-// Known values of StreamConvoEventsReactionEvent.Action.
-const (
-	StreamConvoEventsReactionEventActionAdd    = "add"
-	StreamConvoEventsReactionEventActionRemove = "remove"
-)
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsReactionEvent) AppendJSON(dst []byte) []byte {

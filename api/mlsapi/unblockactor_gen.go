@@ -43,18 +43,6 @@ func (v *UnblockActorInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 0, "did")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *UnblockActorInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"did\":"...)
-	dst = append(lexcodec.AppendText(dst, v.DID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *UnblockActorInput) Fields() []lexcodec.Field {
@@ -75,33 +63,10 @@ type UnblockActorOutput struct {
 	Success bool `json:"success"`
 }
 
-func (v *UnblockActorOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "success":
-			d.Field(&o, 0, "success")
-			v.Success = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "success")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *UnblockActorOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"success\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Success), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeUnblockActorOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeUnblockActorOutput(body []byte) (*UnblockActorOutput, error) {
-	return lexcodec.DecodeBody(body, (*UnblockActorOutput).decode)
 }

@@ -43,18 +43,6 @@ func (v *UnregisterPushTargetInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 0, "deviceId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *UnregisterPushTargetInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"deviceId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *UnregisterPushTargetInput) Fields() []lexcodec.Field {
@@ -76,33 +64,10 @@ type UnregisterPushTargetOutput struct {
 	Removed bool `json:"removed"`
 }
 
-func (v *UnregisterPushTargetOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "removed":
-			d.Field(&o, 0, "removed")
-			v.Removed = d.Boolean()
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "removed")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *UnregisterPushTargetOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"removed\":"...)
 	dst = append(lexcodec.AppendBoolean(dst, v.Removed), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeUnregisterPushTargetOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeUnregisterPushTargetOutput(body []byte) (*UnregisterPushTargetOutput, error) {
-	return lexcodec.DecodeBody(body, (*UnregisterPushTargetOutput).decode)
 }

@@ -60,28 +60,6 @@ func (v *UpdateCursorInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 4, "seq")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *UpdateCursorInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	if v.AuthenticatorHash != nil {
-		dst = append(dst, "\"authenticatorHash\":"...)
-		dst = append(v.AuthenticatorHash.AppendJSON(dst), ',')
-	}
-	dst = append(dst, "\"convoId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
-	if v.Delivered != nil {
-		dst = append(dst, "\"delivered\":"...)
-		dst = append(lexcodec.AppendInteger(dst, *v.Delivered), ',')
-	}
-	if v.Epoch != nil {
-		dst = append(dst, "\"epoch\":"...)
-		dst = append(lexcodec.AppendInteger(dst, *v.Epoch), ',')
-	}
-	dst = append(dst, "\"seq\":"...)
-	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *UpdateCursorInput) Fields() []lexcodec.Field {
@@ -117,29 +95,6 @@ type UpdateCursorOutput struct {
 	Seq int64 `json:"seq"`
 }
 
-func (v *UpdateCursorOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "delivered":
-			d.Field(&o, 0, "delivered")
-			v.Delivered = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
-		case "forked":
-			d.Field(&o, 1, "forked")
-			v.Forked = lexcodec.Pointer(d.Boolean())
-		case "seq":
-			d.Field(&o, 2, "seq")
-			v.Seq = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 2, "seq")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *UpdateCursorOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
@@ -154,10 +109,4 @@ func (v *UpdateCursorOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, "\"seq\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeUpdateCursorOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeUpdateCursorOutput(body []byte) (*UpdateCursorOutput, error) {
-	return lexcodec.DecodeBody(body, (*UpdateCursorOutput).decode)
 }

@@ -51,22 +51,6 @@ func (v *WithdrawKeyPackagesInput) decode(d *lexcodec.Decoder) {
 	d.Require(&o, 0, "deviceId")
 }
 
-// AppendJSON implements [lexcodec.Appender].
-func (v *WithdrawKeyPackagesInput) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	dst = append(dst, "\"deviceId\":"...)
-	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
-	if v.IdempotencyKey != nil {
-		dst = append(dst, "\"idempotencyKey\":"...)
-		dst = append(lexcodec.AppendString(dst, *v.IdempotencyKey), ',')
-	}
-	if v.KeyPackageRefs != nil {
-		dst = append(dst, "\"keyPackageRefs\":"...)
-		dst = append(lexcodec.AppendArray(dst, v.KeyPackageRefs, func(dst []byte, v *string) []byte { return lexcodec.AppendString(dst, *v) }), ',')
-	}
-	return lexcodec.EndObject(dst)
-}
-
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *WithdrawKeyPackagesInput) Fields() []lexcodec.Field {
@@ -92,33 +76,10 @@ type WithdrawKeyPackagesOutput struct {
 	Withdrawn int64 `json:"withdrawn"`
 }
 
-func (v *WithdrawKeyPackagesOutput) decode(d *lexcodec.Decoder) {
-	var o lexcodec.Object
-	if !d.Open(&o) {
-		return
-	}
-	for d.Next(&o) {
-		switch string(d.Name()) {
-		case "withdrawn":
-			d.Field(&o, 0, "withdrawn")
-			v.Withdrawn = d.Integer(0, lexcodec.MaxInteger)
-		default:
-			d.Skip(&o)
-		}
-	}
-	d.Require(&o, 0, "withdrawn")
-}
-
 // AppendJSON implements [lexcodec.Appender].
 func (v *WithdrawKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = append(dst, "\"withdrawn\":"...)
 	dst = append(lexcodec.AppendInteger(dst, v.Withdrawn), ',')
 	return lexcodec.EndObject(dst)
-}
-
-// DecodeWithdrawKeyPackagesOutput reads and checks a whole body.
-// Every error is a [*lexcodec.Violation].
-func DecodeWithdrawKeyPackagesOutput(body []byte) (*WithdrawKeyPackagesOutput, error) {
-	return lexcodec.DecodeBody(body, (*WithdrawKeyPackagesOutput).decode)
 }

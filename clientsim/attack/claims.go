@@ -177,7 +177,7 @@ func claimOf(did syntax.DID) xrpc.Call {
 
 // oneTime counts the claimed KeyPackages that are not of last resort.
 func oneTime(answer xrpc.Answer) (n int) {
-	out, err := mlsapi.DecodeGetKeyPackagesOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
 	if err != nil {
 		return 0
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"golang.org/x/crypto/cryptobyte"
 
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/xrpc"
@@ -199,7 +198,7 @@ func costlyCreate(s infoSuite, dids, addresses int) func(context.Context, *Targe
 				GroupInfo: info, CurrentEpoch: &epoch,
 				WelcomeMessage: mlsclient.FakeWelcome(mlsclient.Suite(s.suite), mlsclient.RandomBytes(s.hash)),
 			}
-			bodies[i] = in.AppendJSON(nil)
+			bodies[i] = xrpc.Encode(in)
 		}
 		return &Prepared{Run: func(ctx context.Context) error {
 			return t.repeat(ctx, accounts, addresses, func(i, _ int) (string, []byte) { return mlsapi.NSIDCreateConvo, bodies[i] })
@@ -224,7 +223,7 @@ func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
 		return nil, err
 	}
 	commit := mlsclient.FakeCommit(group, 1, 200)
-	inputs := []lexcodec.Appender{
+	inputs := []any{
 		&mlsapi.SubmitCommitInput{ConvoID: id, Commit: commit, GroupInfo: info},
 		&mlsapi.AddMembersInput{ConvoID: id, DIDList: []syntax.DID{strangeDID()}, Commit: commit, GroupInfo: info,
 			WelcomeMessage: mlsclient.FakeWelcome(mlsclient.SuiteX25519, mlsclient.RandomBytes(32))},
@@ -232,7 +231,7 @@ func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
 	methods := []string{mlsapi.NSIDSubmitCommit, mlsapi.NSIDAddMembers}
 	var bodies [][]byte
 	for _, in := range inputs {
-		bodies = append(bodies, in.AppendJSON(nil))
+		bodies = append(bodies, xrpc.Encode(in))
 	}
 	return &Prepared{Run: func(ctx context.Context) error {
 		return t.repeat(ctx, accounts, 1, func(_, n int) (string, []byte) { return methods[n%2], bodies[n%2] })

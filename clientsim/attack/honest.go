@@ -265,7 +265,7 @@ func (h *honest) claim(of syntax.DID) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	out, err := mlsapi.DecodeGetKeyPackagesOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
 	if err == nil && len(out.KeyPackages) == 0 {
 		err = errors.New("no KeyPackage is left")
 	}

@@ -221,7 +221,7 @@ func newConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others
 	if err != nil {
 		return "", nil, err
 	}
-	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 	if err != nil {
 		return "", nil, err
 	}

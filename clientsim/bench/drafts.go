@@ -32,7 +32,7 @@ func newDraft(c *convo, sender int, account *xrpc.Account, ciphertext []byte) (*
 	in := mlsapi.SendMessageInput{
 		ConvoID: c.id, SenderDID: account.DID, Epoch: int64(c.epoch), Ciphertext: ciphertext, IdempotencyKey: &mark,
 	}
-	body := in.AppendJSON(nil)
+	body := xrpc.Encode(in)
 	before, after, ok := bytes.Cut(body, []byte(keyMark))
 	if !ok || len(keyMark) != keySize || bytes.Contains(after, []byte(keyMark)) {
 		return nil, errors.New("the key does not stand in the request as it is")

@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
@@ -298,8 +297,8 @@ func (s *environment) accounts(n int) ([]*xrpc.Account, error) {
 }
 
 // call makes a procedure's call, which must succeed.
-func (s *environment) call(ctx context.Context, who *xrpc.Account, method string, in lexcodec.Appender) ([]byte, error) {
-	answer, err := s.clients[0].Once(ctx, who, xrpc.Call{Method: syntax.NSID(method), Body: in.AppendJSON(nil)})
+func (s *environment) call(ctx context.Context, who *xrpc.Account, method string, in any) ([]byte, error) {
+	answer, err := s.clients[0].Once(ctx, who, xrpc.Call{Method: syntax.NSID(method), Body: xrpc.Encode(in)})
 	return answer.Body, err
 }
 
@@ -350,7 +349,7 @@ func (s *environment) newConvo(ctx context.Context, index int, members []*xrpc.A
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodeCreateConvoOutput(body)
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](body)
 	if err != nil {
 		return nil, err
 	}
@@ -387,7 +386,7 @@ func (s *environment) add(ctx context.Context, c *convo, by *xrpc.Account, peopl
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeAddMembersOutput(body)
+	out, err := xrpc.Decode[mlsapi.AddMembersOutput](body)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"mlsd/api/mlsapi"
+	"mlsd/clientsim/xrpc"
 )
 
 // useSessions makes the senders send sessions in the place of tokens, or no longer. Each buys one the
@@ -39,7 +40,7 @@ func (b *bench) buySession(ctx context.Context, sender int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("buy a session: %w", err)
 	}
-	out, err := mlsapi.DecodeCreateSessionOutput(body)
+	out, err := xrpc.Decode[mlsapi.CreateSessionOutput](body)
 	if err != nil {
 		return "", fmt.Errorf("buy a session: %w", err)
 	}

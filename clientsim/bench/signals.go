@@ -116,7 +116,7 @@ func (g *signalling) signal(ctx context.Context, count *counter) error {
 	payload, began := mlsclient.FakeMessage(g.convo.group, g.convo.epoch, signalBytes), time.Now()
 	binary.BigEndian.PutUint64(payload[len(payload)-8:], uint64(began.UnixNano()))
 	in := mlsapi.SendSignalInput{ConvoID: g.convo.id, Payload: payload}
-	body := in.AppendJSON(nil)
+	body := xrpc.Encode(in)
 	g.turn++
 	token, err := g.tokens[g.turn%len(g.tokens)].take()
 	if err != nil {
@@ -132,7 +132,7 @@ func (g *signalling) signal(ctx context.Context, count *counter) error {
 	if a.status != http.StatusOK {
 		return fmt.Errorf("sendSignal: %d %s", a.status, a.body)
 	}
-	out, err := mlsapi.DecodeSendSignalOutput(a.body)
+	out, err := xrpc.Decode[mlsapi.SendSignalOutput](a.body)
 	if err != nil {
 		return fmt.Errorf("sendSignal: %w", err)
 	}

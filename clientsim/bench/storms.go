@@ -130,7 +130,7 @@ func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Conte
 		if err != nil {
 			return err
 		}
-		out, err := mlsapi.DecodeCreateConvoOutput(body)
+		out, err := xrpc.Decode[mlsapi.CreateConvoOutput](body)
 		if err == nil {
 			convos[i] = out.ID
 		}
@@ -155,7 +155,7 @@ func (b *bench) invite(ctx context.Context, people []joiner) (func(context.Conte
 				return err
 			}
 			in := mlsapi.ConfirmWelcomeInput{ConvoID: convo, Success: true}
-			_, err = ask(ctx, w, count, mlsapi.NSIDConfirmWelcome, post(w.addr, mlsapi.NSIDConfirmWelcome, in.AppendJSON(nil), signed[i].confirm))
+			_, err = ask(ctx, w, count, mlsapi.NSIDConfirmWelcome, post(w.addr, mlsapi.NSIDConfirmWelcome, xrpc.Encode(in), signed[i].confirm))
 			return err
 		})
 	}, err
@@ -269,7 +269,7 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 			if err != nil {
 				return err
 			}
-			out, err := mlsapi.DecodeGetKeyPackagesOutput(a.body)
+			out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](a.body)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/xrpc"
 )
 
 // verifyLanes is how many convos are read at once.
@@ -118,7 +119,7 @@ func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
 		if page.status != http.StatusOK {
 			return fmt.Errorf("getMessages: %d %.200s", page.status, page.body)
 		}
-		out, err := mlsapi.DecodeGetMessagesOutput(page.body)
+		out, err := xrpc.Decode[mlsapi.GetMessagesOutput](page.body)
 		if err != nil {
 			return fmt.Errorf("getMessages: %w", err)
 		}

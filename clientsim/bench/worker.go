@@ -247,7 +247,7 @@ func (w *worker) sendTwice(ctx context.Context, l *job, key *[keySize]byte) (ans
 
 // accept records an acknowledged message.
 func (w *worker) accept(d *draft, a answer) bool {
-	out, err := mlsapi.DecodeSendMessageOutput(a.body)
+	out, err := xrpc.Decode[mlsapi.SendMessageOutput](a.body)
 	if err != nil || out.Seq == nil {
 		w.violate("sendMessage: the answer is %.200q: %v", a.body, err)
 		return false
@@ -309,7 +309,7 @@ func (w *worker) mark(ctx context.Context, l *job) bool {
 		return false
 	}
 	in := mlsapi.UpdateCursorInput{ConvoID: l.draft.convo.id, Seq: w.last.seq}
-	body := in.AppendJSON(nil)
+	body := xrpc.Encode(in)
 	w.head(http.MethodPost, mlsapi.NSIDUpdateCursor, "", token)
 	w.length(len(body))
 	w.bytes = append(w.bytes, body...)

@@ -14,7 +14,7 @@ import (
 )
 
 func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answer) error {
-	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.SendMessageOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answe
 }
 
 func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
-	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (p *Phone) openThread(t *Thread, changes map[string][]byte) error {
 }
 
 func (p *Phone) acknowledgeAdd(d *Draft, answer xrpc.Answer) error {
-	out, err := mlsapi.DecodeAddMembersOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.AddMembersOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (p *Phone) acknowledgeAdd(d *Draft, answer xrpc.Answer) error {
 }
 
 func (p *Phone) acknowledgeCommit(d *Draft, answer xrpc.Answer) error {
-	out, err := mlsapi.DecodeSubmitCommitOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (p *Phone) acknowledgeCommit(d *Draft, answer xrpc.Answer) error {
 // acknowledgeRejoin enters the group at once, unlike after a member's commit. The device has no key
 // for older entries, so it starts to read after its own commit.
 func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
-	out, err := mlsapi.DecodeProcessExternalCommitOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[stri
 }
 
 func (p *Phone) acknowledgeLeave(d *Draft, answer xrpc.Answer) error {
-	out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func (p *Phone) ReportCommit(ctx context.Context, convo string, failed *CommitEr
 	if err != nil {
 		return nil, err
 	}
-	return mlsapi.DecodeReportCommitOutput(answer.Body)
+	return xrpc.Decode[mlsapi.ReportCommitOutput](answer.Body)
 }
 
 // ReportEpoch tells the server which epoch the device is in. If the convo is in dispute, and the
@@ -167,5 +167,5 @@ func (p *Phone) reportEpoch(ctx context.Context, convo string, group mlsclient.G
 	if err != nil {
 		return nil, err
 	}
-	return mlsapi.DecodeReportEpochOutput(answer.Body)
+	return xrpc.Decode[mlsapi.ReportEpochOutput](answer.Body)
 }

@@ -235,9 +235,9 @@ func (p *Phone) Acknowledge(ctx context.Context, d *Draft, answer xrpc.Answer) e
 	var err error
 	switch d.Kind {
 	case kindPublish:
-		_, err = mlsapi.DecodePublishKeyPackageOutput(answer.Body)
+		_, err = xrpc.Decode[mlsapi.PublishKeyPackageOutput](answer.Body)
 	case kindPublishMany:
-		_, err = mlsapi.DecodePublishKeyPackagesOutput(answer.Body)
+		_, err = xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
 	case kindCreate:
 		err = p.acknowledgeCreate(d, answer, changes)
 	case kindSend:

@@ -68,7 +68,7 @@ func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodePublishKeyPackagesOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: publishKeyPackages: %w", p.Name, err)
 	}
@@ -84,7 +84,7 @@ func (p *Phone) Stats(ctx context.Context) (*mlsapi.GetKeyPackageStatsOutput, er
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodeGetKeyPackageStatsOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetKeyPackageStatsOutput](answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: getKeyPackageStats: %w", p.Name, err)
 	}

@@ -228,7 +228,7 @@ func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err err
 		return false, err
 	}
 	if k.Kind == kindRejoin { // the group was entered when the commit was acknowledged first
-		out, err := mlsapi.DecodeProcessExternalCommitOutput(answer.Body)
+		out, err := xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body)
 		if err != nil {
 			return false, err
 		}

@@ -20,7 +20,7 @@ func (p *Phone) DeviceID() string {
 
 // Registered takes the answer to registerPushTarget, and returns the secret that signs the pushes.
 func (p *Phone) Registered(b *PushTarget, call xrpc.Call, answer xrpc.Answer) (secret string, err error) {
-	out, err := mlsapi.DecodeRegisterPushTargetOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.RegisterPushTargetOutput](answer.Body)
 	if err != nil {
 		return "", fmt.Errorf("%s: registerPushTarget: %w", p.Name, err)
 	}
@@ -49,7 +49,7 @@ func (p *Phone) Unregister(ctx context.Context, b *PushTarget) (removed bool, er
 	if err != nil {
 		return false, err
 	}
-	out, err := mlsapi.DecodeUnregisterPushTargetOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.UnregisterPushTargetOutput](answer.Body)
 	if err != nil {
 		return false, fmt.Errorf("%s: unregisterPushTarget: %w", p.Name, err)
 	}

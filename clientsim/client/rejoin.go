@@ -34,7 +34,7 @@ func (p *Phone) GroupInfo(ctx context.Context, convo string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodeGetGroupInfoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetGroupInfoOutput](answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: getGroupInfo: %w", p.Name, err)
 	}

@@ -80,7 +80,7 @@ func (p *Phone) serverHas(ctx context.Context, convo string, item history.Item) 
 	if err != nil || item.ID != "" {
 		return err == nil, err
 	}
-	page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+	page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
 	if err != nil {
 		return false, fmt.Errorf("%s: getMessages: %w", p.Name, err)
 	}

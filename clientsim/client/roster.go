@@ -46,7 +46,7 @@ func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPac
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodeGetKeyPackagesOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
 	}
@@ -86,7 +86,7 @@ func (p *Phone) Create(ctx context.Context, members ...syntax.DID) (string, erro
 	if err != nil {
 		return "", err
 	}
-	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 	if err != nil {
 		return "", err
 	}
@@ -163,7 +163,7 @@ func (p *Phone) Decline(ctx context.Context, convo string) (syntax.DID, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
 	if err != nil || out.Blocked == nil {
 		return "", fmt.Errorf("%s: leaveConvo with block: %q: %w", p.Name, answer.Body, cmp.Or(err, errors.New("nobody is blocked")))
 	}
@@ -177,7 +177,7 @@ func (p *Phone) Convo(ctx context.Context, convo string) (*mlsapi.ConvoView, err
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodeGetConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetConvoOutput](answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: getConvo: %w", p.Name, err)
 	}

@@ -333,7 +333,7 @@ func Ticket(ctx context.Context, c *xrpc.Client, who *xrpc.Account) (*mlsapi.Get
 		}
 		return nil, err
 	}
-	out, err := mlsapi.DecodeGetSubscriptionTicketOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetSubscriptionTicketOutput](answer.Body)
 	if err != nil {
 		return nil, &fatalError{err}
 	}
@@ -434,7 +434,7 @@ func readConvos(ctx context.Context, node *xrpc.Client, who *xrpc.Account) (map[
 		if err != nil {
 			return nil, err
 		}
-		page, err := mlsapi.DecodeGetConvosOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetConvosOutput](answer.Body)
 		if err != nil {
 			return nil, &fatalError{err}
 		}
@@ -457,7 +457,7 @@ func readLog(ctx context.Context, node *xrpc.Client, who *xrpc.Account, convo st
 		if err != nil {
 			return 0, err
 		}
-		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
 		if err != nil {
 			return 0, &fatalError{err}
 		}

@@ -64,7 +64,7 @@ func (p *Phone) nextPage(ctx context.Context, thread *Thread) (page *mlsapi.GetM
 	if err != nil {
 		return nil, false, err
 	}
-	if page, err = mlsapi.DecodeGetMessagesOutput(answer.Body); err != nil {
+	if page, err = xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body); err != nil {
 		return nil, false, fmt.Errorf("%s: getMessages: %w", p.Name, err)
 	}
 	return page, page.LastSeq != nil && *page.LastSeq < thread.Cursor, nil
@@ -213,7 +213,7 @@ func (p *Phone) MarkRead(ctx context.Context, convo string, seq int64) error {
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeUpdateCursorOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.UpdateCursorOutput](answer.Body)
 	if err != nil {
 		return fmt.Errorf("%s: updateCursor: %w", p.Name, err)
 	}

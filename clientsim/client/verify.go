@@ -27,7 +27,7 @@ func (s logSource) Head(ctx context.Context, convo string, senders []string) (a 
 	if err != nil {
 		return a, err
 	}
-	out, err := mlsapi.DecodeGetLogHeadOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetLogHeadOutput](answer.Body)
 	if err != nil {
 		return a, fmt.Errorf("getLogHead: %w", err)
 	}
@@ -60,7 +60,7 @@ func (s logSource) proof(ctx context.Context, call xrpc.Call) (out *mlsapi.GetLo
 	if err != nil {
 		return nil, nil, err
 	}
-	if out, err = mlsapi.DecodeGetLogProofOutput(answer.Body); err != nil {
+	if out, err = xrpc.Decode[mlsapi.GetLogProofOutput](answer.Body); err != nil {
 		return nil, nil, fmt.Errorf("getLogProof: %w", err)
 	}
 	for _, h := range out.Hashes {
@@ -208,7 +208,7 @@ func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thr
 		if err != nil {
 			return err
 		}
-		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
 		if err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ func (p *Phone) FetchWelcome(ctx context.Context, convo string) (*mlsapi.GetWelc
 		if err != nil {
 			return nil, err
 		}
-		out, err := mlsapi.DecodeGetWelcomeOutput(answer.Body)
+		out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](answer.Body)
 		if err != nil {
 			return nil, fmt.Errorf("%s: getWelcome: %w", p.Name, err)
 		}
@@ -145,7 +145,7 @@ func (p *Phone) ConfirmWith(ctx context.Context, call xrpc.Call) (*mlsapi.Confir
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodeConfirmWelcomeOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.ConfirmWelcomeOutput](answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: confirmWelcome: %w", p.Name, err)
 	}

@@ -183,7 +183,7 @@ func (c *caller) attachment(p *client.Phone, convo string) {
 	})
 	answer, err := p.Net.Do(c.t.Context(), p.Account, create)
 	c.must(err)
-	created, err := mlsapi.DecodeCreateAttachmentOutput(answer.Body)
+	created, err := xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body)
 	c.must(err)
 	token, err := p.Account.TokenFor(xrpc.DefaultServiceDID, mlsapi.NSIDPutAttachmentPart, tokenLife)
 	c.must(err)
@@ -212,7 +212,7 @@ func (c *caller) session(p *client.Phone) {
 	c.add(p, buy)
 	answer, err := p.Net.Do(c.t.Context(), p.Account, buy)
 	c.must(err)
-	bought, err := mlsapi.DecodeCreateSessionOutput(answer.Body)
+	bought, err := xrpc.Decode[mlsapi.CreateSessionOutput](answer.Body)
 	c.must(err)
 	c.add(p, xrpc.Procedure(mlsapi.NSIDRefreshSession, "", "", &mlsapi.RefreshSessionInput{RefreshToken: bought.RefreshToken}))
 	c.calls[len(c.calls)-1].Token = bought.Session

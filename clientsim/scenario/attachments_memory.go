@@ -69,11 +69,11 @@ func (u *uploads) heavy(ctx context.Context, d *upload) error {
 		}
 	}
 	in := &mlsapi.CreateAttachmentInput{ConvoID: u.convo, Size: d.size, Sha256: d.sum}
-	data, err := retry(mlsapi.NSIDCreateAttachment, nil, in.AppendJSON(nil), asJSON)
+	data, err := retry(mlsapi.NSIDCreateAttachment, nil, xrpc.Encode(in), asJSON)
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeCreateAttachmentOutput(data)
+	out, err := xrpc.Decode[mlsapi.CreateAttachmentOutput](data)
 	if err != nil {
 		return err
 	}
@@ -84,6 +84,6 @@ func (u *uploads) heavy(ctx context.Context, d *upload) error {
 			return fmt.Errorf("part %d: %w", n, err)
 		}
 	}
-	_, err = retry(mlsapi.NSIDCompleteAttachment, nil, (&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id}).AppendJSON(nil), asJSON)
+	_, err = retry(mlsapi.NSIDCompleteAttachment, nil, xrpc.Encode(&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id}), asJSON)
 	return err
 }

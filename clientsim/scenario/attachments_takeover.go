@@ -22,7 +22,7 @@ func (u *uploads) takeover(ctx context.Context) error {
 	}
 	goOn := u.bucket.Stall()
 	defer goOn()
-	in := (&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id}).AppendJSON(nil)
+	in := xrpc.Encode(&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id})
 	complete := func(node int, by *xrpc.Account) error {
 		_, err := u.once(ctx, node, by, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
 		return err

@@ -52,11 +52,11 @@ func (u *uploads) newUpload(by *xrpc.Account, size int64) *upload {
 func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) error {
 	key := xrpc.NewKey()
 	in := &mlsapi.CreateAttachmentInput{ConvoID: u.convo, Size: d.size, Sha256: d.sum, IdempotencyKey: &key}
-	data, err := u.do(ctx, rng, d.by, mlsapi.NSIDCreateAttachment, nil, in.AppendJSON(nil), asJSON)
+	data, err := u.do(ctx, rng, d.by, mlsapi.NSIDCreateAttachment, nil, xrpc.Encode(in), asJSON)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
-	out, err := mlsapi.DecodeCreateAttachmentOutput(data)
+	out, err := xrpc.Decode[mlsapi.CreateAttachmentOutput](data)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (u *uploads) put(ctx context.Context, rng *rand.Rand, d *upload, n int) err
 
 // complete completes an upload. It sends the parts again that the server asks for.
 func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) error {
-	in := (&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id}).AppendJSON(nil)
+	in := xrpc.Encode(&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id})
 	for {
 		_, err := u.do(ctx, rng, d.by, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
 		var r *refused
@@ -99,7 +99,7 @@ func (u *uploads) putMissing(ctx context.Context, rng *rand.Rand, d *upload) err
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
-	out, err := mlsapi.DecodeGetAttachmentStatusOutput(data)
+	out, err := xrpc.Decode[mlsapi.GetAttachmentStatusOutput](data)
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func lastResorts(ctx context.Context, w *testbed.World, callers []*client.Phone)
 		if err != nil {
 			return err
 		}
-		convo, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+		convo, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 		if err != nil {
 			return err
 		}
@@ -213,7 +213,7 @@ func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) e
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodePublishKeyPackagesOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (b *liveRun) readLog(ctx context.Context, rng *rand.Rand, r *liveConvo) (lo
 		if err != nil {
 			return nil, fmt.Errorf("read the log of convo %s: %w", r.id, err)
 		}
-		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
 		if err != nil {
 			return nil, err
 		}

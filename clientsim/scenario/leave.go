@@ -71,7 +71,7 @@ func LeaveTwice(ctx context.Context, w *testbed.World) error {
 		if err != nil {
 			return err
 		}
-		out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+		out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
 		if err != nil {
 			return err
 		}

@@ -96,7 +96,7 @@ func (b *liveRun) send(ctx context.Context, rng *rand.Rand, r *liveConvo) error 
 		return err
 	}
 	raise(&b.longestSend, int64(time.Since(begun)))
-	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.SendMessageOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (b *liveRun) remove(ctx context.Context, rng *rand.Rand, r *liveConvo) erro
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeLeaveConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (b *liveRun) admit(ctx context.Context, rng *rand.Rand, r *liveConvo, peopl
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeAddMembersOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.AddMembersOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (b *liveRun) rotate(ctx context.Context, rng *rand.Rand, r *liveConvo) erro
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeSubmitCommitOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (b *liveRun) create(ctx context.Context, rng *rand.Rand, by *xrpc.Account, 
 	if err != nil {
 		return "", err
 	}
-	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 	if err != nil {
 		return "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
 )
 
 // LostAnswerSend loses the answer to a message.
@@ -48,7 +49,7 @@ func LostAnswerCreate(ctx context.Context, w *testbed.World) error {
 	if err != nil {
 		return err
 	}
-	convo, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	convo, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 	if err != nil {
 		return err
 	}

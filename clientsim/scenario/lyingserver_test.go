@@ -87,7 +87,7 @@ func doubled(l *lyingServer, req *http.Request, t xrpc.CallInfo) error {
 		return err
 	}
 	again := req.Clone(req.Context())
-	body := in.AppendJSON(nil)
+	body := xrpc.Encode(in)
 	again.Header.Set("Authorization", "Bearer "+token)
 	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	resp, err := l.wire.RoundTrip(again)
@@ -102,7 +102,7 @@ func forgetful(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 	if t.Call.Method != mlsapi.NSIDGetMessages || a.StatusCode != 200 {
 		return body
 	}
-	out, err := mlsapi.DecodeGetMessagesOutput(body)
+	out, err := xrpc.Decode[mlsapi.GetMessagesOutput](body)
 	if err != nil {
 		return body
 	}
@@ -121,7 +121,7 @@ func sliding(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
 	if t.Call.Method != mlsapi.NSIDGetWelcome || a.StatusCode != 200 {
 		return body
 	}
-	out, err := mlsapi.DecodeGetWelcomeOutput(body)
+	out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](body)
 	if err != nil {
 		return body
 	}
@@ -267,7 +267,7 @@ func TestALyingServerIsCaught(t *testing.T) {
 		})}, history.Broken, "does not say what stands for it in the log|entry 12 is mine, and is shown as one of"},
 		{"a head is stale", "verified-log", &lyingServer{after: firstForEver(mlsapi.NSIDGetLogHead)}, history.Broken, "the head is stale|does not say what stands for it"},
 		{"a head has another signature", "verified-log", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
-			out, err := mlsapi.DecodeGetLogHeadOutput(body)
+			out, err := xrpc.Decode[mlsapi.GetLogHeadOutput](body)
 			if t.Call.Method != mlsapi.NSIDGetLogHead || a.StatusCode != 200 || err != nil || n < 6 {
 				return body
 			}
@@ -275,7 +275,7 @@ func TestALyingServerIsCaught(t *testing.T) {
 			return out.AppendJSON(nil)
 		}}, history.Broken, "is not signed with the key"},
 		{"a proof is wrong", "verified-log", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			out, err := mlsapi.DecodeGetLogProofOutput(body)
+			out, err := xrpc.Decode[mlsapi.GetLogProofOutput](body)
 			if t.Call.Method != mlsapi.NSIDGetLogProof || a.StatusCode != 200 || err != nil || len(out.Hashes) == 0 {
 				return body
 			}
@@ -327,7 +327,7 @@ func reshow(seq int64, change func(*mlsapi.MessageView)) func(xrpc.CallInfo, int
 		if t.Call.Method != mlsapi.NSIDGetMessages || a.StatusCode != 200 {
 			return body
 		}
-		out, err := mlsapi.DecodeGetMessagesOutput(body)
+		out, err := xrpc.Decode[mlsapi.GetMessagesOutput](body)
 		if err != nil {
 			return body
 		}
@@ -346,7 +346,7 @@ func relist(change func(*mlsapi.GetConvosOutput)) func(xrpc.CallInfo, int, *http
 		if t.Call.Method != mlsapi.NSIDGetConvos || a.StatusCode != 200 {
 			return body
 		}
-		out, err := mlsapi.DecodeGetConvosOutput(body)
+		out, err := xrpc.Decode[mlsapi.GetConvosOutput](body)
 		if err != nil || len(out.Conversations) == 0 {
 			return body
 		}

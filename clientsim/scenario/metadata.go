@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/testbed"
@@ -40,7 +39,7 @@ func Metadata(ctx context.Context, w *testbed.World) error {
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -59,8 +58,8 @@ func Metadata(ctx context.Context, w *testbed.World) error {
 }
 
 // deliverAs delivers a draft with another input, which is journaled first.
-func deliverAs(ctx context.Context, p *client.Phone, d *client.Draft, in lexcodec.Appender) (xrpc.Answer, error) {
-	d.Call.Body = in.AppendJSON(nil)
+func deliverAs(ctx context.Context, p *client.Phone, d *client.Draft, in any) (xrpc.Answer, error) {
+	d.Call.Body = xrpc.Encode(in)
 	if _, err := p.Journal(d, nil); err != nil {
 		return xrpc.Answer{}, err
 	}
@@ -87,7 +86,7 @@ func readMetadata(ctx context.Context, w *testbed.World, p *client.Phone, want *
 	if err != nil {
 		return err
 	}
-	out, err := mlsapi.DecodeGetConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetConvoOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -127,7 +126,7 @@ func embeds(ctx context.Context, w *testbed.World, convo string, phones []*clien
 		if err != nil {
 			return err
 		}
-		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
 		if err != nil {
 			return err
 		}

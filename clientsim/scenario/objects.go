@@ -223,7 +223,7 @@ func (o *objects) commits(ctx context.Context, what string, proposal []byte, by 
 	if err != nil {
 		return err
 	}
-	log, err := mlsapi.DecodeGetCommitsOutput(answer.Body)
+	log, err := xrpc.Decode[mlsapi.GetCommitsOutput](answer.Body)
 	if err != nil {
 		return err
 	}

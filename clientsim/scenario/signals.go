@@ -145,7 +145,7 @@ func (t *signalTest) signal(ctx context.Context, p *client.Phone, to *xrpc.Clien
 	if err != nil {
 		return nil, err
 	}
-	out, err := mlsapi.DecodeSendSignalOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.SendSignalOutput](answer.Body)
 	if err == nil && !out.Carried {
 		t.w.Broken("the signal %q was dropped", what)
 	}
@@ -251,7 +251,7 @@ func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) erro
 		if err != nil {
 			return err
 		}
-		out, err := mlsapi.DecodeGetCursorsOutput(answer.Body)
+		out, err := xrpc.Decode[mlsapi.GetCursorsOutput](answer.Body)
 		if err != nil {
 			return err
 		}

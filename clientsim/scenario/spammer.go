@@ -162,7 +162,7 @@ func isRequest(ctx context.Context, w *testbed.World, v victim) error {
 		if err != nil {
 			return err
 		}
-		page, err := mlsapi.DecodeGetConvosOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetConvosOutput](answer.Body)
 		if err != nil {
 			return err
 		}

@@ -188,7 +188,7 @@ func (w *World) epochView(ctx context.Context, do Do, who *xrpc.Account, convo s
 	if err != nil {
 		return err
 	}
-	epoch, err := mlsapi.DecodeGetEpochOutput(answer.Body)
+	epoch, err := xrpc.Decode[mlsapi.GetEpochOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (w *World) epochView(ctx context.Context, do Do, who *xrpc.Account, convo s
 	if answer, err = do(ctx, who, xrpc.CommitsCall(convo, from+1)); err != nil {
 		return err
 	}
-	commits, err := mlsapi.DecodeGetCommitsOutput(answer.Body)
+	commits, err := xrpc.Decode[mlsapi.GetCommitsOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (w *World) pages(ctx context.Context, do Do, who *xrpc.Account, next func(*
 		if err != nil {
 			return nil, 0, err
 		}
-		page, err := mlsapi.DecodeGetMessagesOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
 		if err != nil {
 			return nil, 0, err
 		}

@@ -63,7 +63,7 @@ func (w *World) List(ctx context.Context, p *client.Phone) ([]mlsapi.ConvoView, 
 		if err != nil {
 			return nil, err
 		}
-		page, err := mlsapi.DecodeGetConvosOutput(answer.Body)
+		page, err := xrpc.Decode[mlsapi.GetConvosOutput](answer.Body)
 		if err != nil {
 			return nil, err
 		}

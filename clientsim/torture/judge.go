@@ -105,7 +105,7 @@ func (l *load) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.Acco
 		l.w.Broken("%s: %v", name, err)
 		return
 	}
-	out, err := mlsapi.DecodeGetConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetConvoOutput](answer.Body)
 	if err != nil {
 		l.w.Broken("%s: %v", name, err)
 		return

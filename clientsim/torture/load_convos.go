@@ -40,7 +40,7 @@ func (l *load) create(ctx context.Context, rng *rand.Rand, steady bool) error {
 	if err != nil {
 		return l.unexpected(err)
 	}
-	out, err := mlsapi.DecodeCreateConvoOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (l *load) deliver(ctx context.Context, rng *rand.Rand, m pendingSend) error
 		}
 		return l.unexpected(err)
 	}
-	out, err := mlsapi.DecodeSendMessageOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.SendMessageOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (l *load) committed(ctx context.Context, rng *rand.Rand, r *convo, s *mlscl
 	if err != nil {
 		return 0, err
 	}
-	out, err := mlsapi.DecodeSubmitCommitOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body)
 	if err != nil {
 		return 0, err
 	}
@@ -339,7 +339,7 @@ func (l *load) readEpoch(ctx context.Context, rng *rand.Rand) error {
 	if err != nil {
 		return l.unexpected(err)
 	}
-	out, err := mlsapi.DecodeGetEpochOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetEpochOutput](answer.Body)
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func (l *load) keepWelcome(object string, begun int64, in welcomeInput, answer x
 		l.welcomes.add(object, begun, in, welcomeState{state: consumed})
 		return
 	}
-	out, err := mlsapi.DecodeGetWelcomeOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](answer.Body)
 	if err != nil {
 		l.w.Broken("%v", err)
 		return
@@ -116,7 +116,7 @@ func (l *load) publish(ctx context.Context, rng *rand.Rand) error {
 	if err != nil {
 		return l.unexpected(err)
 	}
-	out, err := mlsapi.DecodePublishKeyPackagesOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (l *load) claim(ctx context.Context, rng *rand.Rand) error {
 	if err != nil {
 		return l.unexpected(err)
 	}
-	out, err := mlsapi.DecodeGetKeyPackagesOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (l *load) readConsent(ctx context.Context, rng *rand.Rand) error {
 		if err != nil {
 			return l.unexpected(err)
 		}
-		out, err := mlsapi.DecodeGetInvitationPolicyOutput(answer.Body)
+		out, err := xrpc.Decode[mlsapi.GetInvitationPolicyOutput](answer.Body)
 		if err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func (l *load) readConsent(ctx context.Context, rng *rand.Rand) error {
 	if err != nil {
 		return l.unexpected(err)
 	}
-	out, err := mlsapi.DecodeGetBlocksOutput(answer.Body)
+	out, err := xrpc.Decode[mlsapi.GetBlocksOutput](answer.Body)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 )
@@ -20,8 +19,8 @@ import (
 func NewKey() string { return uuid.Must(uuid.NewV7()).String() }
 
 // Procedure makes a call of a procedure.
-func Procedure(method, convo, key string, in lexcodec.Appender) Call {
-	return Call{Method: syntax.NSID(method), Convo: convo, Key: key, Body: in.AppendJSON(nil)}
+func Procedure(method, convo, key string, in any) Call {
+	return Call{Method: syntax.NSID(method), Convo: convo, Key: key, Body: Encode(in)}
 }
 
 // optional returns nil for "", else a pointer to s.

@@ -49,7 +49,7 @@ func TestAccountsOfAPDS(t *testing.T) {
 	alice := pds.account("alice.test")
 	group := hex.EncodeToString([]byte(rand.Text()))
 	in := &mlsapi.CreateConvoInput{GroupID: group, CipherSuite: mlstest.Suite.String()}
-	status, name := alice.call(s, http.MethodPost, mlsapi.NSIDCreateConvo, alice.token(mlsapi.NSIDCreateConvo), in.AppendJSON(nil))
+	status, name := alice.call(s, http.MethodPost, mlsapi.NSIDCreateConvo, alice.token(mlsapi.NSIDCreateConvo), encode(in))
 	if status != http.StatusOK {
 		t.Fatalf("createConvo: %d %s", status, name)
 	}

@@ -50,7 +50,7 @@ func TestThroughAPDS(t *testing.T) {
 	group := strings.Repeat("ab", 16)
 	in := &mlsapi.CreateConvoInput{GroupID: group, CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey()}
 	for _, replayed := range []bool{false, true} { // the answer of the second one has X-Idempotency-Replay
-		status, header, body := alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, in.AppendJSON(nil))
+		status, header, body := alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, encode(in))
 		if status != http.StatusOK {
 			t.Fatalf("createConvo through the PDS: %d %s", status, body)
 		}
@@ -61,7 +61,7 @@ func TestThroughAPDS(t *testing.T) {
 		wantPassedOn(t, r)
 	}
 	in.CipherSuite = "none"
-	status, header, body := alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, in.AppendJSON(nil))
+	status, header, body := alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, encode(in))
 	var refusal map[string]string
 	if err := json.Unmarshal(body, &refusal); err != nil || status/100 != 4 || refusal["error"] == "" || len(refusal) != 2 {
 		t.Errorf("an error through the PDS is %d %s %v, %v", status, body, header, err)
@@ -74,7 +74,7 @@ func TestThroughAPDS(t *testing.T) {
 	<-requests
 
 	in.GroupID, in.CipherSuite, in.IdempotencyKey = strings.Repeat("cd", 16), mlstest.Suite.String(), newKey()
-	status, _, body = alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, in.AppendJSON(nil))
+	status, _, body = alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, encode(in))
 	if status != http.StatusOK {
 		t.Fatalf("createConvo through the PDS: %d %s", status, body)
 	}
@@ -105,7 +105,7 @@ func attachmentThroughAPDS(t *testing.T, alice *pdsAccount, did, convo string, r
 		return answer
 	}
 	created := read[mlsapi.CreateAttachmentOutput](t, must(http.MethodPost, mlsapi.NSIDCreateAttachment, "application/json",
-		(&mlsapi.CreateAttachmentInput{ConvoID: convo, Size: int64(len(file)), Sha256: hex.EncodeToString(sum[:])}).AppendJSON(nil)))
+		encode(&mlsapi.CreateAttachmentInput{ConvoID: convo, Size: int64(len(file)), Sha256: hex.EncodeToString(sum[:])})))
 	q := url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}}
 	number := 0
 	for part := range slices.Chunk(file, int(created.PartSize)) {
@@ -115,7 +115,7 @@ func attachmentThroughAPDS(t *testing.T, alice *pdsAccount, did, convo string, r
 	}
 	q.Del("part")
 	must(http.MethodPost, mlsapi.NSIDCompleteAttachment, "application/json",
-		(&mlsapi.CompleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}).AppendJSON(nil))
+		encode(&mlsapi.CompleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
 	var got []byte
 	for len(got) < len(file) {
 		q.Set("offset", strconv.Itoa(len(got)))

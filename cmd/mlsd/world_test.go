@@ -93,8 +93,8 @@ type request struct {
 	header http.Header // further headers; nil: none
 }
 
-func (u *user) procedure(nsid string, in lexcodec.Appender) request {
-	return request{u: u, verb: http.MethodPost, nsid: nsid, body: in.AppendJSON(nil)}
+func (u *user) procedure(nsid string, in any) request {
+	return request{u: u, verb: http.MethodPost, nsid: nsid, body: encode(in)}
 }
 
 // query makes the request of a query. params are names, each followed by its value.
@@ -167,6 +167,15 @@ func read[T any](t testing.TB, body []byte) T {
 		t.Fatalf("decode %s: %v", body, err)
 	}
 	return v
+}
+
+// encode returns a method's input as a client sends it.
+func encode(in any) []byte {
+	body, err := lexcodec.Marshal(in)
+	if err != nil {
+		panic(err)
+	}
+	return body
 }
 
 func newKey() *string {

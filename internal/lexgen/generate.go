@@ -84,9 +84,9 @@ func generate(set schemas) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	taken := map[string]string{}
 	var methods []*method
-	binary := set.framed()
+	framed, decoded := set.reached(frames), set.reached(inputs)
 	for _, sf := range set {
-		g := &source{binary: binary}
+		g := &source{framed: framed, decoded: decoded}
 		if err := g.schema(sf, taken); err != nil {
 			return nil, fmt.Errorf("%s: %w", sf.ID, err)
 		}
@@ -123,8 +123,8 @@ const (
 type source struct {
 	buf bytes.Buffer
 	doc string // the package comment, or ""
-	// binary are the full names of the definitions that are also written in CBOR.
-	binary map[string]bool
+	// framed and decoded are the full names of the definitions in frames and in inputs.
+	framed, decoded map[string]bool
 }
 
 func (g *source) p(f string, args ...any) { fmt.Fprintf(&g.buf, f+"\n", args...) }
@@ -215,11 +215,12 @@ func (g *source) schema(sf *schema, taken map[string]string) error {
 		}
 		doc := fmt.Sprintf("%s is %s#%s. %s", name, sf.ID, def, text(s.Description))
 		g.p("")
-		event := slices.Contains(events, "#"+def)
-		if err := g.object(name, doc, s, event, g.binary[sf.ID+"#"+def]); err != nil {
+		full := sf.ID + "#" + def
+		c := codecs{decode: g.decoded[full], json: true, cbor: g.framed[full], anonymous: prefix != ""}
+		if err := g.object(name, doc, s, c); err != nil {
 			return err
 		}
-		if event {
+		if slices.Contains(events, "#"+def) {
 			g.eventName(m, name, def)
 		}
 	}
@@ -264,9 +265,24 @@ func (g *source) eventName(m *method, name, def string) {
 	g.p("func (*%s) EventName() string { return %q }", name, def)
 }
 
-// framed are the definitions in frames of subscriptions: the messages, and the
-// definitions that they refer to.
-func (s schemas) framed() map[string]bool {
+// frames is the union of a subscription's messages, and nil for other methods.
+func frames(m *method) any {
+	if m.messages == nil {
+		return nil
+	}
+	return *m.messages
+}
+
+// inputs is what a method takes as JSON, or nil.
+func inputs(m *method) any {
+	if b := jsonBody(m.input); b != nil && b.Schema != nil {
+		return b.Schema.Inner
+	}
+	return nil
+}
+
+// reached are the definitions that the methods' part refers to, directly or not.
+func (s schemas) reached(part func(*method) any) map[string]bool {
 	found, all := map[string]bool{}, s.defs()
 	var visit func(nsid string, def lexicon.SchemaDef)
 	visit = func(nsid string, def lexicon.SchemaDef) {
@@ -291,8 +307,8 @@ func (s schemas) framed() map[string]bool {
 		}
 	}
 	for _, sf := range s {
-		if m := methodOf(sf); m != nil && m.messages != nil {
-			visit(sf.ID, lexicon.SchemaDef{Inner: *m.messages})
+		if m := methodOf(sf); m != nil {
+			visit(sf.ID, lexicon.SchemaDef{Inner: part(m)})
 		}
 	}
 	return found
@@ -301,6 +317,9 @@ func (s schemas) framed() map[string]bool {
 func (g *source) method(m *method, claim func(string) error) error {
 	g.p("// NSID%s is the method's name on the wire.", m.base)
 	g.p("const NSID%s = nsid.%s", m.base, m.base)
+	if m.params != nil && jsonBody(m.input) != nil {
+		return errUnsupported("parameters beside a JSON body", m.nsid)
+	}
 	if m.params != nil {
 		name := m.base + "Params"
 		if err := claim(name); err != nil {
@@ -330,12 +349,17 @@ func (g *source) method(m *method, claim func(string) error) error {
 	return nil
 }
 
-// body writes an input's or output's type and its Decode function.
+// wholeInputs are the methods whose input the server also encodes as a whole: the request hash of
+// sendMessage does not copy its fields.
+var wholeInputs = map[string]bool{"SendMessage": true}
+
+// body writes an input's or output's type, and an input's Decode function.
 func (g *source) body(m *method, name, what string, b *lexicon.SchemaBody) error {
 	if b.Encoding != "application/json" || b.Schema == nil {
 		return errUnsupported("a body without a JSON schema", name)
 	}
 	doc := fmt.Sprintf("%s is the %s of %s.", name, what, m.nsid)
+	input := what == "input"
 	switch s := b.Schema.Inner.(type) {
 	case lexicon.SchemaRef:
 		ref, err := refName(s.Ref)
@@ -345,13 +369,13 @@ func (g *source) body(m *method, name, what string, b *lexicon.SchemaBody) error
 		g.comment(doc)
 		g.p("type %s = %s", name, ref)
 	case lexicon.SchemaObject:
-		if what == "input" {
+		if input {
 			doc += " " + m.doc
 		}
-		if err := g.object(name, doc, s, false, false); err != nil {
+		if err := g.object(name, doc, s, codecs{decode: input, json: !input || wholeInputs[m.base]}); err != nil {
 			return err
 		}
-		if what == "input" {
+		if input {
 			fields, err := fieldsOf(s.Properties, s.Required)
 			if err != nil {
 				return err
@@ -361,7 +385,9 @@ func (g *source) body(m *method, name, what string, b *lexicon.SchemaBody) error
 	default:
 		return errUnsupported("a body that is no object", name)
 	}
-	g.p("\n// Decode%s reads and checks a whole body.\n// Every error is a [*lexcodec.Violation].", name)
-	g.p("func Decode%s(body []byte) (*%s, error) { return lexcodec.DecodeBody(body, (*%s).decode) }", name, name, name)
+	if input {
+		g.p("\n// Decode%s reads and checks a whole body.\n// Every error is a [*lexcodec.Violation].", name)
+		g.p("func Decode%s(body []byte) (*%s, error) { return lexcodec.DecodeBody(body, (*%s).decode) }", name, name, name)
+	}
 	return nil
 }

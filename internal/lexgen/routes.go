@@ -78,6 +78,33 @@ type Route[C any] struct {
 	// ignores the body of a query, and the query of a method without parameters.
 	Serve func(h Handler[C], c C, query url.Values, body []byte) error
 }
+
+// bare serves a method that takes nothing.
+func bare[C any](call func(Handler[C], C) error) func(Handler[C], C, url.Values, []byte) error {
+	return func(h Handler[C], c C, _ url.Values, _ []byte) error { return call(h, c) }
+}
+
+// withParams serves a method that takes parameters.
+func withParams[C, P any](decode func(url.Values) (*P, error), call func(Handler[C], C, *P) error) func(Handler[C], C, url.Values, []byte) error {
+	return func(h Handler[C], c C, query url.Values, _ []byte) error {
+		p, err := decode(query)
+		if err != nil {
+			return err
+		}
+		return call(h, c, p)
+	}
+}
+
+// withInput serves a method that takes a body.
+func withInput[C, I any](decode func([]byte) (*I, error), call func(Handler[C], C, *I) error) func(Handler[C], C, url.Values, []byte) error {
+	return func(h Handler[C], c C, _ url.Values, body []byte) error {
+		in, err := decode(body)
+		if err != nil {
+			return err
+		}
+		return call(h, c, in)
+	}
+}
 `
 
 // routes writes the table of methods, the interface that implements them, and
@@ -98,7 +125,7 @@ func (g *source) routes(methods []*method) {
 	g.p("type Handler[C any] interface {")
 	for _, m := range methods {
 		g.comment(m.base + ": " + m.doc)
-		g.p("%s(%s) error", m.base, strings.Join(m.signature(), ", "))
+		g.p("%s(%s) error", m.base, m.signature())
 	}
 	g.p("}")
 
@@ -107,9 +134,7 @@ func (g *source) routes(methods []*method) {
 	g.p("m := Methods()")
 	g.p("return []Route[C]{")
 	for i, m := range methods {
-		g.p("{Method: m[%d], Serve: func(h Handler[C], c C, query url.Values, body []byte) error {", i)
-		g.call(m)
-		g.p("}},")
+		g.p("{m[%d], %s},", i, m.serve())
 	}
 	g.p("}")
 	g.p("}")
@@ -124,29 +149,24 @@ func (m *method) literal() string {
 		m.base, m.kind, jsonBody(m.input) != nil, isBytes(m.input), isBytes(m.output), m.streams(), strings.Join(names, ", "))
 }
 
-func (m *method) signature() []string {
-	args := []string{"c C"}
-	if m.params != nil {
-		args = append(args, "p *"+m.base+"Params")
+func (m *method) signature() string {
+	switch {
+	case m.params != nil:
+		return "c C, p *" + m.base + "Params"
+	case jsonBody(m.input) != nil:
+		return "c C, in *" + m.base + "Input"
 	}
-	if jsonBody(m.input) != nil {
-		args = append(args, "in *"+m.base+"Input")
-	}
-	return args
+	return "c C"
 }
 
-// call writes the body of Serve: decode what the method has, then call it.
-func (g *source) call(m *method) {
-	args := []string{"c"}
-	if m.params != nil {
-		g.p("p, err := Decode%sParams(query)", m.base)
-		g.p("if err != nil { return err }")
-		args = append(args, "p")
+// serve is the expression that decodes what the method takes, and calls it.
+func (m *method) serve() string {
+	call := "Handler[C]." + m.base
+	switch {
+	case m.params != nil:
+		return "withParams(Decode" + m.base + "Params, " + call + ")"
+	case jsonBody(m.input) != nil:
+		return "withInput(Decode" + m.base + "Input, " + call + ")"
 	}
-	if jsonBody(m.input) != nil {
-		g.p("in, err := Decode%sInput(body)", m.base)
-		g.p("if err != nil { return err }")
-		args = append(args, "in")
-	}
-	g.p("return h.%s(%s)", m.base, strings.Join(args, ", "))
+	return "bare(" + call + ")"
 }

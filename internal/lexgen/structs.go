@@ -79,7 +79,7 @@ func text(s *string) string {
 	return *s
 }
 
-// structType writes the type and the names of its fields' known values.
+// structType writes the type.
 func (g *source) structType(name, doc string, fields []field, tags bool) {
 	g.comment(doc)
 	g.p("type %s struct {", name)
@@ -96,14 +96,12 @@ func (g *source) structType(name, doc string, fields []field, tags bool) {
 		g.p("%s %s `json:%q`", f.goName, f.goType(), tag)
 	}
 	g.p("}")
-	for _, f := range fields {
-		g.values(name, f)
-	}
 }
 
 // plainValue matches the values that make readable Go names.
 var plainValue = regexp.MustCompile(`^[a-z][a-z_]*$`)
 
+// values writes the names of a field's known values.
 func (g *source) values(typeName string, f field) {
 	if len(f.values) == 0 || slices.ContainsFunc(f.values, func(v string) bool { return !plainValue.MatchString(v) }) {
 		return
@@ -116,9 +114,17 @@ func (g *source) values(typeName string, f field) {
 	g.p(")")
 }
 
-// object writes a struct with its encoders and its decoder. Events have no
-// decoder: only the server sends them.
-func (g *source) object(name, doc string, s lexicon.SchemaObject, event, binary bool) error {
+// codecs says which encoders and decoders an object has: those that the server calls.
+// Clients of the generated types read and write JSON with reflection.
+type codecs struct {
+	decode    bool // it is in inputs
+	json      bool // it is in answers and events, or in the fields of inputs
+	cbor      bool // it is in frames
+	anonymous bool // its known values have names elsewhere
+}
+
+// object writes a struct with its encoders and its decoder.
+func (g *source) object(name, doc string, s lexicon.SchemaObject, c codecs) error {
 	if len(s.Nullable) > 0 {
 		return errUnsupported("nullable", name)
 	}
@@ -135,11 +141,18 @@ func (g *source) object(name, doc string, s lexicon.SchemaObject, event, binary 
 		}
 	}
 	g.structType(name, doc, fields, true)
-	if !event {
+	if !c.anonymous {
+		for _, f := range fields {
+			g.values(name, f)
+		}
+	}
+	if c.decode {
 		g.decodeMethod(name, fields)
 	}
-	g.appendMethod(name, fields)
-	if binary {
+	if c.json {
+		g.appendMethod(name, fields)
+	}
+	if c.cbor {
 		return g.binaryMethod(name, fields)
 	}
 	return nil
@@ -283,6 +296,9 @@ func (g *source) params(name, doc string, s lexicon.SchemaParams) error {
 		return err
 	}
 	g.structType(name, doc, fields, false)
+	for _, f := range fields {
+		g.values(name, f)
+	}
 	g.p("\n// Decode%s reads and checks query parameters.\n// Every error is a [*lexcodec.Violation].", name)
 	g.p("func Decode%s(query url.Values) (*%s, error) {", name, name)
 	g.p("p := lexcodec.Params{Query: query}")

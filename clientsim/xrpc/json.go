@@ -1,0 +1,61 @@
+package xrpc
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"mlsd/api/lexcodec"
+)
+
+// Encode returns the JSON of a method's input. Every input has one.
+func Encode(in any) []byte { return must(lexcodec.Marshal(in)) }
+
+// Decode reads a method's output. A field that the lexicon requires must be there: without it, the
+// output would have a zero.
+func Decode[T any](body []byte) (*T, error) {
+	out, members := new(T), any(nil)
+	if err := json.Unmarshal(body, out); err != nil {
+		return nil, fmt.Errorf("%T: %w", *out, err)
+	}
+	if err := json.Unmarshal(body, &members); err != nil {
+		return nil, fmt.Errorf("%T: %w", *out, err)
+	}
+	if missing := missingField(reflect.TypeFor[T](), members); missing != "" {
+		return nil, fmt.Errorf("%T: no %s", *out, missing)
+	}
+	return out, nil
+}
+
+// missingField returns the first field of t, or of a type within it, that is required and that value
+// lacks. Optional fields are tagged omitzero.
+func missingField(t reflect.Type, value any) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch value := value.(type) {
+	case []any:
+		for _, element := range value {
+			if missing := missingField(t.Elem(), element); missing != "" {
+				return missing
+			}
+		}
+	case map[string]any:
+		if t.Kind() != reflect.Struct { // bytes are an object in JSON
+			return ""
+		}
+		for field := range t.Fields() {
+			name, optional, _ := strings.Cut(field.Tag.Get("json"), ",")
+			member := value[name]
+			if member == nil && optional == "" {
+				return name
+			}
+			if missing := missingField(field.Type, member); missing != "" {
+				return missing
+			}
+		}
+	}
+	return ""
+}
