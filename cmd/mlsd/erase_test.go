@@ -151,11 +151,19 @@ func newErased(t *testing.T) *erased {
 	bob.query(mlsapi.NSIDGetWelcome, "convoId", e.known.id).must().ok()
 	done[admin.Account](w, "account", "show", bob.did().String())
 	done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another")
-	// A node stores keys some seconds after their tokens, all at once. An erasure waits for a minute
-	// before it deletes the key, but not in tests: the node may have none of bob's to store any more.
+	// A node stores keys and counts some seconds after their requests, all at once. An erasure waits
+	// for a minute, but not in tests: the node may have none of bob's to store any more.
 	last := w.user()
-	last.query(mlsapi.NSIDGetConvos).must().ok()
+	last.reports(last.create(w.user()), "a count that is written at once, as bob's are")
 	eventually(t, "the node has stored its keys", func() bool { return e.keyIsStored(last, false) })
+	eventually(t, "the node has stored its counts", func() bool {
+		var stored bool
+		err := e.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM quota_counts WHERE subject = $1)`, last.did()).Scan(&stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stored
+	})
 	return e
 }
 
