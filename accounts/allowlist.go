@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/internal/worker"
 )
 
 // maxListBytes bounds the file of an Allowlist, in bytes. It has space for 1.5 million DIDs.
@@ -25,9 +27,9 @@ type Allowlist struct {
 	path    string
 	log     *slog.Logger
 	removed func(did syntax.DID)
-	again   atomic.Bool // the next RunOnce reads the file in any case
-	wake    chan struct{}
-	read    fs.FileInfo // of the list; owned by RunOnce
+	again   atomic.Bool   // the next RunOnce reads the file in any case
+	Wake    worker.Signal // sent by Again
+	read    fs.FileInfo   // of the list; owned by RunOnce
 
 	mu   sync.RWMutex // guards dids
 	dids map[syntax.DID]struct{}
@@ -36,7 +38,7 @@ type Allowlist struct {
 // NewAllowlist reads the list at path. A file that cannot be read, that has a line that is no DID,
 // or that has no DID at all is an error.
 func NewAllowlist(path string, log *slog.Logger) (*Allowlist, error) {
-	l := &Allowlist{path: path, log: log, removed: func(syntax.DID) {}, wake: make(chan struct{}, 1)}
+	l := &Allowlist{path: path, log: log, removed: func(syntax.DID) {}, Wake: worker.NewSignal()}
 	if _, _, err := l.load(); err != nil {
 		return nil, err
 	}
@@ -59,14 +61,8 @@ func (l *Allowlist) Has(did syntax.DID) bool {
 // does not block.
 func (l *Allowlist) Again() {
 	l.again.Store(true)
-	select {
-	case l.wake <- struct{}{}:
-	default: // the last one has not been received yet
-	}
+	l.Wake.Send()
 }
-
-// Woken receives what Again sends, for the worker that calls RunOnce.
-func (l *Allowlist) Woken() <-chan struct{} { return l.wake }
 
 // RunOnce reads the file again if it has changed since it was last read. If the file is broken, the
 // list stays as it is, and RunOnce returns an error at each call. Only one call runs at a time.

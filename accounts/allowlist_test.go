@@ -111,7 +111,7 @@ func TestAllowlistAgain(t *testing.T) {
 		t.Fatalf("the file was read: %v", err)
 	}
 	l.Again()
-	<-l.Woken()
+	<-l.Wake
 	if err := l.RunOnce(t.Context()); err != nil || l.Has(alice) || !l.Has(bob) {
 		t.Fatalf("the file was not read: %v, %v", err, l.has())
 	}

@@ -7,9 +7,11 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
 // Lock makes changes of accounts wait until tx ends. A transaction that changes an account and also
@@ -86,16 +88,24 @@ func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) e
 // long begin anew when they can.
 const keepErased = 24 * time.Hour
 
-// SweepErased deletes up to limit rows of accounts that were erased a day ago and are not blocked.
-func (s *Store) SweepErased(ctx context.Context, db DB, limit int) error {
-	_, err := db.Exec(ctx, `
-		DELETE FROM accounts
-		WHERE did IN (
-			SELECT did FROM accounts
-			WHERE did >= $1 AND did < $1 || 'g' AND blocked_at IS NULL AND erased_at < clock_timestamp() - $2::interval LIMIT $3)`,
-		tombstone.Prefix, keepErased, limit)
-	if err != nil {
-		return fmt.Errorf("sweep erased accounts: %w", err)
+// Sweeps delete the rows of accounts that were erased a day ago and are not blocked, and forget limits
+// that have ended: no node applies them any more.
+func Sweeps(db *pgxpool.Pool) []worker.Sweep {
+	return []worker.Sweep{
+		worker.Statement(db, "accounts_erased", `
+			DELETE FROM accounts
+			WHERE did IN (
+				SELECT did FROM accounts
+				WHERE did >= $2 AND did < $2 || 'g' AND blocked_at IS NULL AND erased_at < now() - $3::interval
+				LIMIT $1 FOR UPDATE SKIP LOCKED)`, tombstone.Prefix, keepErased),
+		worker.Statement(db, "accounts_limited", `
+			WITH ended AS MATERIALIZED (
+				SELECT did FROM accounts WHERE limit_percent IS NOT NULL AND limit_until <= now() LIMIT $1
+			), clock AS (
+				UPDATE account_clock SET version = version + 1 WHERE EXISTS (SELECT FROM ended) RETURNING version
+			)
+			UPDATE accounts a
+			SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
+			FROM clock WHERE did IN (SELECT did FROM ended) AND limit_until <= now()`),
 	}
-	return nil
 }

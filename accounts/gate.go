@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -57,7 +58,7 @@ type Gate struct {
 	cfg   GateConfig
 	asked *lru.Cache[syntax.DID, answer] // of the database, while there are too many to remember
 	known *lru.Cache[syntax.DID, answer] // whether this service knows an account, of ModeClosed
-	wake  chan struct{}
+	Wake  worker.Signal                  // makes the next RunOnce begin at once
 
 	mu      sync.RWMutex // guards what follows
 	loaded  bool
@@ -87,7 +88,7 @@ func NewGate(c GateConfig) (*Gate, error) {
 	if c.MaxRefused == 0 {
 		c.MaxRefused = maxRefused
 	}
-	g := &Gate{cfg: c, wake: make(chan struct{}, 1)}
+	g := &Gate{cfg: c, Wake: worker.NewSignal()}
 	var err error
 	if g.asked, err = lru.New[syntax.DID, answer](remembered); err != nil {
 		return nil, fmt.Errorf("accounts: %w", err)
@@ -265,17 +266,6 @@ func (g *Gate) readVersion(ctx context.Context) (version int64, err error) {
 	}
 	return version, nil
 }
-
-// Wake makes the next RunOnce begin at once. It does not block.
-func (g *Gate) Wake() {
-	select {
-	case g.wake <- struct{}{}:
-	default: // the last one has not been received yet
-	}
-}
-
-// Woken receives what Wake sends, for the worker that calls RunOnce.
-func (g *Gate) Woken() <-chan struct{} { return g.wake }
 
 // RunOnce reads what has changed since the last call. Only one call runs at a time. If the database
 // was replaced by an older one, it begins anew.

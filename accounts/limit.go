@@ -69,23 +69,6 @@ func (s *Store) Unlimit(ctx context.Context, db DB, did syntax.DID) (was bool, e
 	return tag.RowsAffected() > 0, nil
 }
 
-// SweepLimits forgets up to limit limits that have ended. No node applies them any more.
-func (s *Store) SweepLimits(ctx context.Context, db DB, now time.Time, limit int) error {
-	_, err := db.Exec(ctx, `
-		WITH ended AS MATERIALIZED (
-			SELECT did FROM accounts WHERE limit_percent IS NOT NULL AND limit_until <= $1 LIMIT $2
-		), clock AS (
-			UPDATE account_clock SET version = version + 1 WHERE EXISTS (SELECT FROM ended) RETURNING version
-		)
-		UPDATE accounts a
-		SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
-		FROM clock WHERE did IN (SELECT did FROM ended) AND limit_until <= $1`, now, limit)
-	if err != nil {
-		return fmt.Errorf("sweep the limits of accounts: %w", err)
-	}
-	return nil
-}
-
 // limit is a limit as a gate remembers it.
 type limit struct {
 	percent int

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"mlsd/accounts"
+	"mlsd/internal/pgtest"
 )
 
 // limit limits an account, and returns the end.
@@ -85,11 +86,12 @@ func TestLimitEnds(t *testing.T) {
 	if diff := cmp.Diff(&accounts.Limit{Percent: 10, Until: until, By: "olga", Reason: "floods"}, got, cmpopts.IgnoreFields(accounts.Limit{}, "At")); diff != "" {
 		t.Errorf("stored (-want +got):\n%s", diff)
 	}
-	f.check(f.store.SweepLimits(t.Context(), f.db, until.Add(-time.Millisecond), 100))
+	pgtest.Sweep(t, accounts.Sweeps(f.db)...)
 	if f.get(alice).Limit == nil {
 		t.Error("a limit is swept before its end")
 	}
-	f.check(f.store.SweepLimits(t.Context(), f.db, *until, 100))
+	pgtest.Age(t, f.db, "accounts", time.Hour, "limit_until")
+	pgtest.Sweep(t, accounts.Sweeps(f.db)...)
 	if f.get(alice).Limit != nil || f.get(bob).Limit == nil {
 		t.Errorf("after the sweep: alice %+v, bob %+v", f.get(alice).Limit, f.get(bob).Limit)
 	}

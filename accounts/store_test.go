@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/accounts"
+	"mlsd/internal/pgtest"
 )
 
 // A relay states the status of millions of accounts. Only those that this service knows get a row.
@@ -167,7 +168,7 @@ func TestBlockOutlivesErasure(t *testing.T) {
 	if a := f.get(alice); rows != 0 || a.Block == nil || a.Block.By != "olga" {
 		t.Errorf("%d rows name alice, who is %+v", rows, a)
 	}
-	f.check(f.store.SweepErased(t.Context(), f.db, 10))
+	pgtest.Sweep(t, accounts.Sweeps(f.db)...)
 	if was, err := f.store.Unblock(t.Context(), f.db, alice); err != nil || !was {
 		t.Errorf("unblocked: %v, %v", was, err)
 	}

@@ -363,6 +363,7 @@ func TestDeletionsAreTimed(t *testing.T) {
 	}
 	sweep := func() {
 		w.memory().Fail("delete", storetest.Refused, storetest.Refused)
+		pgtest.Sweep(t, attachments.Sweeps(w.db, w.retention)...)
 		if err := w.sweeper.RunOnce(t.Context()); !errors.Is(err, storetest.ErrBroken) {
 			t.Fatalf("the round says %v", err)
 		}

@@ -52,7 +52,7 @@ func (w *world) newAttachments(writes *idem.Store, log *slog.Logger) *attachment
 	s := attachments.New(attachments.Config{
 		DB: w.db, Store: w.store, Writes: writes, ServiceDID: service, MaxSize: 5 << 20, Life: idem.DefaultLife, Lease: w.lease, Log: log, Faults: w.faults,
 	})
-	w.sweeper = attachments.NewSweeper(w.db, s, w.retention, log)
+	w.sweeper = attachments.NewSweeper(w.db, s, log)
 	return s
 }
 
@@ -528,6 +528,7 @@ func (w *world) sweepLater(rounds int) {
 	pgtest.Age(w.t, w.db, "attachments", 48*time.Hour, "touched_at")
 	w.memory().Age(48 * time.Hour)
 	for range rounds {
+		pgtest.Sweep(w.t, attachments.Sweeps(w.db, w.retention)...)
 		if err := w.sweeper.RunOnce(context.Background()); err != nil && !errors.Is(err, storetest.ErrBroken) {
 			w.t.Fatal(err)
 		}
@@ -738,6 +739,7 @@ func TestAttachmentRetention(t *testing.T) {
 	alice.post(mlsapi.NSIDSendMessage, renamed.naming(alice)).ok()
 	sweep := func() {
 		t.Helper()
+		pgtest.Sweep(t, attachments.Sweeps(w.db, w.retention)...)
 		if err := w.sweeper.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}

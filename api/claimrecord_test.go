@@ -40,7 +40,7 @@ func TestClaimRecordIsSmall(t *testing.T) {
 	retry()
 	pgtest.Age(t, w.db, "key_packages", keypackages.KeepEnded-time.Minute, "claimed_at")
 	w.exec(`UPDATE key_packages SET state = 'orphaned' WHERE state = 'claimed'`)
-	w.reapKeyPackages()
+	w.sweepKeyPackages()
 	retry()
 }
 

@@ -25,7 +25,7 @@ func (h *handlers) DeleteSession(c *call, in *mlsapi.DeleteSessionInput) error {
 	case c.session != nil:
 		h.sessions.Ended(*c.session)
 	default:
-		h.sessions.Wake()
+		h.sessions.Wake.Send()
 	}
 	return nil
 }

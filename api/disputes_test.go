@@ -17,6 +17,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/disputes"
+	"mlsd/internal/pgtest"
 	"mlsd/internal/ratelog"
 	"mlsd/messages"
 )
@@ -276,12 +277,11 @@ func TestDisputeEndsByItself(t *testing.T) {
 		t.Errorf("it lasts %d s", left)
 	}
 	w.exec(`UPDATE disputes SET ends_at = now()`)
-	reaper := disputes.NewReaper(w.db)
-	if n, err := reaper.RunOnce(t.Context()); n != 1 || err != nil {
-		t.Errorf("%d ended, %v", n, err)
+	if n := pgtest.Sweep(t, disputes.Sweep(w.db))["disputes_ended"]; n != 1 {
+		t.Errorf("%d ended", n)
 	}
-	if n, err := reaper.RunOnce(t.Context()); n != 0 || err != nil {
-		t.Errorf("%d ended again, %v", n, err)
+	if n := pgtest.Sweep(t, disputes.Sweep(w.db))["disputes_ended"]; n != 0 {
+		t.Errorf("%d ended again", n)
 	}
 	bob.rotate(c)
 	if got, want := w.told(c), fmt.Sprintf("disputed %d %s, ended %d %[2]s", c.epoch-1, alice.did(), c.epoch-1); got != want {
@@ -389,8 +389,8 @@ func TestTwoLiarsCannotHoldAConvo(t *testing.T) {
 		t.Errorf("the third dispute lasts %d minutes, want 3", n)
 	}
 	later("3 minutes")
-	if n, err := disputes.NewReaper(w.db).RunOnce(t.Context()); n != 1 || err != nil {
-		t.Errorf("%d ended, %v", n, err)
+	if n := pgtest.Sweep(t, disputes.Sweep(w.db))["disputes_ended"]; n != 1 {
+		t.Errorf("%d ended", n)
 	}
 	if disputed(first + 4) {
 		t.Error("disputed during the pause")
@@ -430,14 +430,12 @@ func TestEachOpenDisputeNamesItsCommitter(t *testing.T) {
 	enter(bob).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit) // it is none
 }
 
-// A dispute whose convo is gone is deleted, so that it does not fill the batches of the reaper.
+// A dispute whose convo is gone is deleted, so that it does not fill the batches of the sweep.
 func TestDisputeOfADeletedConvo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.exec(`INSERT INTO disputes VALUES (gen_random_uuid(), 2, 'did:plc:gone', 'open', 2, 2, now() - interval '1 hour', now() - interval '1 minute')`)
-	if _, err := disputes.NewReaper(w.db).RunOnce(t.Context()); err != nil {
-		t.Error(err)
-	}
+	pgtest.Sweep(t, disputes.Sweep(w.db))
 	if n := w.count(`SELECT count(*) FROM disputes`); n != 0 {
 		t.Error("the dispute is still there")
 	}

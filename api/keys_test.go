@@ -113,15 +113,15 @@ func TestRawSecondInsert(t *testing.T) {
 }
 
 // S1: a key can be used again once its record has ended, whether the record is still there or the
-// cleaner has removed it. The old row keeps the key, as a retired one.
+// sweep has deleted it. The old row keeps the key, as a retired one.
 func TestKeyIsRetiredWithItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, kind := range keyedRows {
-		for _, cleaned := range []bool{false, true} {
+		for _, swept := range []bool{false, true} {
 			name := kind.name
-			if cleaned {
-				name += " after the cleaner"
+			if swept {
+				name += " after the sweep"
 			}
 			t.Run(name, func(t *testing.T) {
 				w := w.within(t)
@@ -130,9 +130,9 @@ func TestKeyIsRetiredWithItsRecord(t *testing.T) {
 				write(key).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
 				pgtest.Age(t, w.db, "idempotency_keys", 400*24*time.Hour, "expires_at", "created_at")
 				pgtest.Age(t, w.db, "messages", 400*24*time.Hour)
-				if cleaned {
-					if done, err := idem.NewCleaner(w.db, api.RetireKeys, func(idem.Cleaned) {}).RunOnce(t.Context()); err != nil || done.Records == 0 {
-						t.Fatalf("%+v, %v", done, err)
+				if swept {
+					if done := pgtest.Sweep(t, idem.Sweeps(w.db, api.RetireKeys)...); done["idempotency_keys"] == 0 {
+						t.Fatal("no record was deleted")
 					}
 				}
 				write(key).ok()

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -70,14 +69,10 @@ func (u *user) stats(params ...string) mlsapi.GetKeyPackageStatsOutput {
 	return read[mlsapi.GetKeyPackageStatsOutput](u.w.t, u.get(mlsapi.NSIDGetKeyPackageStats, params...).ok())
 }
 
-// reapKeyPackages runs the KeyPackage reaper once.
-func (w *world) reapKeyPackages() keypackages.Reaped {
+// sweepKeyPackages does the sweeps of KeyPackages once.
+func (w *world) sweepKeyPackages() swept {
 	w.t.Helper()
-	done, err := keypackages.NewReaper(w.db, func(keypackages.Reaped) {}).RunOnce(context.Background())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return done
+	return pgtest.Sweep(w.t, keypackages.Sweeps(w.db)...)
 }
 
 // drain: any user could empty another's KeyPackages. A caller gets a bounded number from a device,
@@ -344,16 +339,16 @@ func TestOrphanedClaim(t *testing.T) {
 	}
 	create(carol).fails(http.StatusBadRequest, mlsapi.ErrInvalidWelcome)
 	pgtest.Age(t, w.db, "key_packages", 29*time.Minute, "claim_expires_at")
-	if done := w.reapKeyPackages(); done.Orphaned != 0 {
+	if done := w.sweepKeyPackages(); done["key_packages_orphaned"] != 0 {
 		t.Fatalf("before its time: %+v", done)
 	}
 	pgtest.Age(t, w.db, "key_packages", 2*time.Minute, "claim_expires_at")
-	for range 2 { // before the reaper and after it
+	for range 2 { // before the sweep and after it
 		if out := carol.claimed(bob); len(out.KeyPackages) != 0 || len(out.Missing) != 1 {
 			t.Fatalf("another caller gets %+v", out)
 		}
 		create(carol).fails(http.StatusBadRequest, mlsapi.ErrInvalidWelcome)
-		w.reapKeyPackages()
+		w.sweepKeyPackages()
 	}
 	if n := w.count(`SELECT count FROM key_package_signals WHERE kind = 'orphaned' AND (did, device_id) = ($1, $2)`, bob.did(), bob.deviceID()); n != 1 {
 		t.Fatalf("the owner gets %d events of expired claims", n)

@@ -13,7 +13,6 @@ import (
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
-	"mlsd/keypackages"
 	"mlsd/push"
 	"mlsd/welcome"
 )
@@ -23,17 +22,13 @@ type Metrics struct {
 	requests    *prometheus.CounterVec
 	duration    *prometheus.HistogramVec
 	idempotency *prometheus.CounterVec
-	welcomes    *prometheus.CounterVec
-	keyPackages *prometheus.CounterVec
+	swept       *prometheus.CounterVec
 	fetches     *prometheus.CounterVec
 	confirms    *prometheus.CounterVec
 	epochs      *prometheus.CounterVec
 	transitions *prometheus.CounterVec
 	forks       prometheus.Counter
 	disputes    prometheus.Counter
-	rounds      *prometheus.CounterVec
-	failures    *prometheus.CounterVec
-	records     *prometheus.CounterVec
 
 	quotaRefusals *prometheus.CounterVec
 	quotaUse      *prometheus.GaugeVec
@@ -45,7 +40,6 @@ type Metrics struct {
 	dearRefused    *prometheus.CounterVec
 
 	batches      prometheus.Histogram
-	expired      prometheus.Counter
 	pushAttempts *prometheus.CounterVec
 	pushJobs     *prometheus.CounterVec
 	challenges   *prometheus.CounterVec
@@ -57,14 +51,6 @@ type Metrics struct {
 	streamsEvents *prometheus.CounterVec
 	streamsBytes  *prometheus.CounterVec
 }
-
-// Reapers, in metrics.
-const (
-	ReaperWelcomes    = "welcomes"
-	ReaperKeyPackages = "key_packages"
-	ReaperRecords     = "records"
-	ReaperDisputes    = "disputes"
-)
 
 // Kinds of streams, in metrics.
 const (
@@ -106,10 +92,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_idempotency_total", Help: "Uses of idempotency keys by method and what became of them: first, replay, conflict, in_progress, expired; and of work outside the database: takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
-		welcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_welcome_reaper_total", Help: "What the Welcome reaper did: released, consumed, expired, erased."}, []string{"action"}),
-		keyPackages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_key_package_reaper_total", Help: "What the KeyPackage reaper did: expired, orphaned, deleted."}, []string{"action"}),
+		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_swept_rows_total", Help: "Rows that this node has deleted or changed because their time was over, such as welcomes_expired."}, []string{"rows"}),
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
 		confirms: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -120,12 +104,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_forked_epochs_total", Help: "Epochs that two members have reported with different authenticators to this node."}),
 		disputes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_disputes_total", Help: "Disputes that have begun with a report to this node."}),
-		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_reaper_rounds_total", Help: "Rounds of the reapers of this node, those that failed included: welcomes, key_packages, records, disputes."}, []string{"reaper"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_reaper_failures_total", Help: "Rounds of the reapers of this node that failed: welcomes, key_packages, records, disputes."}, []string{"reaper"}),
-		records: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_record_cleaner_total", Help: "Rows that the idempotency record cleaner of this node has removed: records, audit (rows of the audit log)."}, []string{"removed"}),
 
 		quotaRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_quota_refusals_total", Help: "QuotaExceeded answers, by quota."}, []string{"quota"}),
@@ -147,8 +125,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
-		expired: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_messages_expired_total", Help: "Messages that this node has deleted because they were older than the retention."}),
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -172,9 +148,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.welcomes, m.keyPackages, m.fetches, m.confirms, m.epochs, m.forks, m.disputes, m.rounds,
-		m.failures, m.records, m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.dearWaiting, m.dearRefused,
-		m.batches, m.expired, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.swept, m.fetches, m.confirms, m.epochs, m.forks, m.disputes,
+		m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.dearWaiting, m.dearRefused,
+		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
 }
@@ -208,9 +184,6 @@ func (m *Metrics) begin() {
 	for _, kind := range []string{transferBody, transferAnswer, transferDrain} {
 		m.transfersCut.WithLabelValues(kind)
 	}
-	for _, removed := range []string{"records", "audit"} {
-		m.records.WithLabelValues(removed)
-	}
 	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
 		m.pushJobs.WithLabelValues(outcome)
 	}
@@ -233,10 +206,6 @@ func (m *Metrics) begin() {
 		}
 		m.streamsEvents.WithLabelValues(kind)
 		m.streamsBytes.WithLabelValues(kind)
-	}
-	for _, reaper := range []string{ReaperWelcomes, ReaperKeyPackages, ReaperRecords, ReaperDisputes} {
-		m.rounds.WithLabelValues(reaper)
-		m.failures.WithLabelValues(reaper)
 	}
 	for name, p := range methods {
 		if p.recordLife == 0 && name != nsid.SendMessage {
@@ -363,32 +332,5 @@ func (m *Metrics) streamSent(kind string, bytes int) {
 	m.streamsBytes.WithLabelValues(kind).Add(float64(bytes))
 }
 
-// MessagesExpired counts n messages that the expirer has deleted.
-func (m *Metrics) MessagesExpired(n int64) { m.expired.Add(float64(n)) }
-
-// ReaperFailed counts a round of a reaper that failed.
-func (m *Metrics) ReaperFailed(reaper string) { m.failures.WithLabelValues(reaper).Inc() }
-
-// RecordsCleaned counts a round of the idempotency record cleaner.
-func (m *Metrics) RecordsCleaned(c idem.Cleaned) {
-	m.rounds.WithLabelValues(ReaperRecords).Inc()
-	m.records.WithLabelValues("records").Add(float64(c.Records))
-	m.records.WithLabelValues("audit").Add(float64(c.Audit))
-}
-
-// KeyPackagesReaped counts a round of the KeyPackage reaper.
-func (m *Metrics) KeyPackagesReaped(r keypackages.Reaped) {
-	m.rounds.WithLabelValues(ReaperKeyPackages).Inc()
-	m.keyPackages.WithLabelValues("expired").Add(float64(r.Expired))
-	m.keyPackages.WithLabelValues("orphaned").Add(float64(r.Orphaned))
-	m.keyPackages.WithLabelValues("deleted").Add(float64(r.Deleted))
-}
-
-// Reaped counts a round of the Welcome reaper.
-func (m *Metrics) Reaped(r welcome.Reaped) {
-	m.rounds.WithLabelValues(ReaperWelcomes).Inc()
-	m.welcomes.WithLabelValues("released").Add(float64(r.Released))
-	m.welcomes.WithLabelValues("consumed").Add(float64(r.Consumed))
-	m.welcomes.WithLabelValues("expired").Add(float64(r.Expired))
-	m.welcomes.WithLabelValues("erased").Add(float64(r.Erased))
-}
+// Swept counts n rows that a sweep has ended.
+func (m *Metrics) Swept(rows string, n int64) { m.swept.WithLabelValues(rows).Add(float64(n)) }

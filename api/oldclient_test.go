@@ -244,7 +244,7 @@ func TestSilenceOfOldClients(t *testing.T) {
 					t.Error("after the grace the Welcome is another one")
 				}
 				w.age(91 * 24 * time.Hour)
-				w.reap()
+				w.sweepWelcomes()
 				bob.call("getWelcome", ask).fails(http.StatusNotFound, "WelcomeNotFound", true)
 			case "consume":
 				after.fails(http.StatusGone, "WelcomeConsumed", false)

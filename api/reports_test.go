@@ -15,6 +15,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
 	"mlsd/reports"
 )
@@ -196,16 +197,12 @@ func TestReportsEnd(t *testing.T) {
 			w.exec(`UPDATE abuse_reports SET state = 'closed', closed_at = now(), closed_by = 'olga', note = '' WHERE id = $1`, out.ReportID)
 		}
 	}
-	now := time.Now()
-	sweeper := reports.NewSweeper(w.db, 0, func() time.Time { return now })
 	for _, want := range []struct {
 		after time.Duration
 		left  int
-	}{{0, 2}, {reports.Keep - time.Hour, 2}, {reports.Keep + time.Hour, 0}} {
-		now = time.Now().Add(want.after)
-		if err := sweeper.RunOnce(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+	}{{0, 2}, {reports.Keep - time.Hour, 2}, {2 * time.Hour, 0}} {
+		pgtest.Age(t, w.db, "abuse_reports", want.after)
+		pgtest.Sweep(t, reports.Sweeps(w.db, 0)...)
 		if n := w.count(`SELECT count(*) FROM abuse_reports`); n != want.left {
 			t.Errorf("after %s %d reports are left", want.after, n)
 		}
@@ -374,9 +371,7 @@ func TestClosedReportsAreCleared(t *testing.T) {
 		most    int64
 		cleared []uuid.UUID
 	}{{0, []uuid.UUID{old}}, {3 * 16 << 10, []uuid.UUID{old}}, {2 * 16 << 10, []uuid.UUID{old, first}}} {
-		if err := reports.NewSweeper(w.db, step.most, time.Now).RunOnce(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Sweep(t, reports.Sweeps(w.db, step.most)...)
 		for _, id := range []uuid.UUID{open, old, first, second, last} {
 			_, err := reports.Fetch(t.Context(), w.db, id)
 			if want := slices.Contains(step.cleared, id); errors.Is(err, reports.ErrCleared) != want || !want && err != nil {

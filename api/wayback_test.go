@@ -108,7 +108,7 @@ func TestReplacedLeaf(t *testing.T) {
 		"consumed by silence": {consuming, true, func(w *world, carol *phone, c *convo) {
 			carol.fetched(c)
 			w.age(6 * time.Minute)
-			w.reap()
+			w.sweepWelcomes()
 			carol.user.fetch(c).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
 		}, "consumed"},
 		"failed after silence": {consuming, false, func(w *world, carol *phone, c *convo) {
@@ -118,7 +118,7 @@ func TestReplacedLeaf(t *testing.T) {
 		}, "consumed"},
 		"expired": {releasing, false, func(w *world, _ *phone, _ *convo) {
 			w.age(91 * day)
-			w.reap()
+			w.sweepWelcomes()
 		}, "expired"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestNotReplaced(t *testing.T) {
 		"was consumed by silence, and joined later": {func(_, carol *phone, c *convo) {
 			w := carol.fetched(c)
 			carol.w.age(6 * time.Minute)
-			carol.w.reap()
+			carol.w.sweepWelcomes()
 			carol.group = must(carol.mls.Join(w.Welcome))(carol.w)
 			carol.confirm(c, true, nil).ok()
 		}, replace, "has joined"},

@@ -53,15 +53,13 @@ func (u *user) deviceID() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// reap runs the reaper once.
-func (w *world) reap() welcome.Reaped {
+// swept are the rows that sweeps have ended.
+type swept = map[string]int64
+
+// sweepWelcomes does the sweeps of Welcomes once.
+func (w *world) sweepWelcomes() swept {
 	w.t.Helper()
-	reaper := welcome.NewReaper(w.db, w.policy, func(welcome.Reaped) {})
-	done, err := reaper.RunOnce(context.Background())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return done
+	return pgtest.Sweep(w.t, welcome.Sweeps(w.db, w.policy)...)
 }
 
 // age lets time pass for Welcomes.
@@ -148,11 +146,11 @@ func passes(by time.Duration) step {
 	}
 }
 
-func reaps(want welcome.Reaped) step {
+func sweeps(want swept) step {
 	return func(d *delivery) {
 		d.bob.w.t.Helper()
-		if diff := cmp.Diff(want, d.bob.w.reap()); diff != "" {
-			d.bob.w.t.Fatalf("the reaper did (-want +got):\n%s", diff)
+		if diff := cmp.Diff(want, d.bob.w.sweepWelcomes()); diff != "" {
+			d.bob.w.t.Fatalf("the sweeps did (-want +got):\n%s", diff)
 		}
 	}
 }
@@ -177,22 +175,22 @@ var (
 var anyPolicy = map[string][]step{
 	"joined": {is("available"), fetches("new lease"), is("in_flight"), confirms(true, "consumed"), gone, gone},
 	"fetched twice": {fetches("new lease"), fetches("same lease"), passes(4 * time.Minute), fetches("same lease"),
-		passes(59 * time.Second), reaps(welcome.Reaped{}), fetches("same lease"), confirms(true, "consumed")},
+		passes(59 * time.Second), sweeps(swept{}), fetches("same lease"), confirms(true, "consumed")},
 	"confirmed twice":          {fetches("new lease"), confirms(true, "consumed"), confirms(true, "consumed"), gone},
 	"confirmed, then failed":   {fetches("new lease"), confirms(true, "consumed"), confirms(false, "consumed"), gone},
 	"failed, then confirmed":   {fetches("new lease"), confirms(false, "in_flight"), fetches("same lease"), confirms(true, "consumed"), gone},
 	"failed twice":             {fetches("new lease"), confirms(false, "in_flight"), confirms(false, "in_flight"), fetches("same lease")},
 	"never fetched":            {unconfirmed(true), unconfirmed(false), is("available"), fetches("new lease")},
-	"late, before the reaper":  {fetches("new lease"), passes(6 * time.Minute), confirms(true, "consumed"), gone, reaps(welcome.Reaped{})},
+	"late, before the sweep":   {fetches("new lease"), passes(6 * time.Minute), confirms(true, "consumed"), gone, sweeps(swept{})},
 	"late, once it was failed": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute), confirms(true, "consumed"), gone},
 	"failed, grace over": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
 		fetches("new lease"), confirms(true, "consumed"), gone},
-	"failed, grace over, reaped": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
-		reaps(welcome.Reaped{Released: 1}), is("available"), confirms(false, "available"), fetches("new lease"), confirms(true, "consumed"), gone},
-	"kept for 90 days":  {passes(90*day - time.Minute), reaps(welcome.Reaped{}), fetches("new lease")},
-	"expired":           {passes(90*day + time.Minute), reaps(welcome.Reaped{Expired: 1, Erased: 1}), is("expired"), missing, unconfirmed(true)},
-	"erased":            {fetches("new lease"), confirms(true, "consumed"), passes(23 * time.Hour), reaps(welcome.Reaped{}), passes(2 * time.Hour), reaps(welcome.Reaped{Erased: 1}), gone, confirms(true, "consumed")},
-	"reaped in between": {reaps(welcome.Reaped{}), fetches("new lease"), reaps(welcome.Reaped{}), fetches("same lease"), confirms(true, "consumed"), reaps(welcome.Reaped{})},
+	"failed, grace over, swept": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+		sweeps(swept{"welcomes_released": 1}), is("available"), confirms(false, "available"), fetches("new lease"), confirms(true, "consumed"), gone},
+	"kept for 90 days": {passes(90*day - time.Minute), sweeps(swept{}), fetches("new lease")},
+	"expired":          {passes(90*day + time.Minute), sweeps(swept{"welcomes_expired": 1, "welcome_bodies": 1}), is("expired"), missing, unconfirmed(true)},
+	"erased":           {fetches("new lease"), confirms(true, "consumed"), passes(23 * time.Hour), sweeps(swept{}), passes(2 * time.Hour), sweeps(swept{"welcome_bodies": 1}), gone, confirms(true, "consumed")},
+	"swept in between": {sweeps(swept{}), fetches("new lease"), sweeps(swept{}), fetches("same lease"), confirms(true, "consumed"), sweeps(swept{})},
 }
 
 // TestWelcomeStates walks the whole state table over HTTP.
@@ -201,24 +199,24 @@ func TestWelcomeStates(t *testing.T) {
 	ways := map[string][]step{
 		"silent/release": {fetches("new lease"), passes(6 * time.Minute), fetches("new lease"), passes(6 * time.Minute),
 			fetches("new lease"), confirms(true, "consumed"), gone},
-		"silent, reaped/release": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}), is("available"),
+		"silent, swept/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}), is("available"),
 			fetches("new lease"), is("in_flight")},
-		"late/release": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}), confirms(true, "consumed"), gone},
-		"late failure/release": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}),
+		"late/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}), confirms(true, "consumed"), gone},
+		"late failure/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}),
 			confirms(false, "available"), fetches("new lease")},
 		"second silence after a failure/release": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
-			fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Released: 1}), fetches("new lease")},
-		"expired in flight/release": {fetches("new lease"), passes(91 * day), reaps(welcome.Reaped{Released: 1, Expired: 1, Erased: 1}), missing},
+			fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}), fetches("new lease")},
+		"expired in flight/release": {fetches("new lease"), passes(91 * day), sweeps(swept{"welcomes_released": 1, "welcomes_expired": 1, "welcome_bodies": 1}), missing},
 
 		"silent/consume": {fetches("new lease"), passes(6 * time.Minute), gone},
-		"silent, reaped/consume": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Consumed: 1}), is("consumed"), gone,
+		"silent, swept/consume": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}), is("consumed"), gone,
 			confirms(true, "consumed")},
-		"late failure/consume": {fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Consumed: 1}), confirms(false, "consumed"), gone},
-		"late failure before the reaper/consume": {fetches("new lease"), passes(6 * time.Minute), confirms(false, "consumed"), gone,
-			reaps(welcome.Reaped{})},
+		"late failure/consume": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}), confirms(false, "consumed"), gone},
+		"late failure before the sweep/consume": {fetches("new lease"), passes(6 * time.Minute), confirms(false, "consumed"), gone,
+			sweeps(swept{})},
 		"second silence after a failure/consume": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
-			fetches("new lease"), passes(6 * time.Minute), reaps(welcome.Reaped{Consumed: 1}), gone},
-		"expired in flight/consume": {fetches("new lease"), passes(91 * day), reaps(welcome.Reaped{Consumed: 1}), gone},
+			fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}), gone},
+		"expired in flight/consume": {fetches("new lease"), passes(91 * day), sweeps(swept{"welcomes_consumed": 1}), gone},
 	}
 	for name, steps := range anyPolicy {
 		ways[name+"/release"], ways[name+"/consume"] = steps, steps
@@ -239,7 +237,7 @@ func TestWelcomeStates(t *testing.T) {
 	}
 }
 
-// walk takes a Welcome through the steps. Time and the reaper are common to all Welcomes of the
+// walk takes a Welcome through the steps. Time and the sweeps are common to all Welcomes of the
 // world, so walk removes the Welcome of the walk before.
 func (w *world) walk(t *testing.T, steps []step) {
 	inner := w.within(t)
@@ -293,8 +291,8 @@ func TestSlidingGrace(t *testing.T) {
 		bob.fetched(c)
 	}
 	w.age(time.Minute)
-	if done := w.reap(); done.Released != 1 {
-		t.Fatalf("five minutes after the first fetch the reaper did %+v", done)
+	if done := w.sweepWelcomes(); done["welcomes_released"] != 1 {
+		t.Fatalf("five minutes after the first fetch the sweeps did %v", done)
 	}
 	if again := bob.fetched(c); !again.GraceExpiresAt.After(first.GraceExpiresAt.Time) {
 		t.Fatalf("the new lease ends at %s, the first one ended at %s", again.GraceExpiresAt, first.GraceExpiresAt)
@@ -377,8 +375,8 @@ func TestErasureSparesOtherDevices(t *testing.T) {
 	first := phone.fetched(c, "deviceId", phone.deviceID())
 	phone.confirm(c, true, text(phone.deviceID())).ok()
 	w.age(25 * time.Hour)
-	if diff := cmp.Diff(welcome.Reaped{}, w.reap()); diff != "" {
-		t.Fatalf("the reaper did (-want +got):\n%s", diff)
+	if diff := cmp.Diff(swept{}, w.sweepWelcomes()); diff != "" {
+		t.Fatalf("the sweeps did (-want +got):\n%s", diff)
 	}
 	second := laptop.fetched(c, "deviceId", laptop.deviceID())
 	if !bytes.Equal(second.Welcome, first.Welcome) {
@@ -386,8 +384,8 @@ func TestErasureSparesOtherDevices(t *testing.T) {
 	}
 	laptop.confirm(c, true, text(laptop.deviceID())).ok()
 	w.age(25 * time.Hour)
-	if diff := cmp.Diff(welcome.Reaped{Erased: 1}, w.reap()); diff != "" {
-		t.Fatalf("once both have joined, the reaper did (-want +got):\n%s", diff)
+	if diff := cmp.Diff(swept{"welcome_bodies": 1}, w.sweepWelcomes()); diff != "" {
+		t.Fatalf("once both have joined, the sweeps did (-want +got):\n%s", diff)
 	}
 }
 
@@ -398,14 +396,14 @@ func TestGCKillsWelcome(t *testing.T) {
 	bob := w.user()
 	c := w.user().create(bob)
 	pgtest.Age(t, w.db, "key_packages", 31*day)
-	if done := w.reapKeyPackages(); done.Deleted != 1 {
-		t.Fatalf("the KeyPackage reaper did %+v", done)
+	if done := w.sweepKeyPackages(); done["key_packages_deleted"] != 1 {
+		t.Fatalf("the sweeps of KeyPackages did %v", done)
 	}
 	w.age(30 * time.Hour)
-	w.reap()
+	w.sweepWelcomes()
 	bob.fetched(c)
 	w.age(30 * time.Hour)
-	w.reap()
+	w.sweepWelcomes()
 	bob.fetched(c)
 	bob.confirm(c, true, nil).ok()
 }

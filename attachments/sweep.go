@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
+
+	"mlsd/internal/worker"
 )
 
 const (
@@ -37,20 +39,19 @@ const (
 	deletions = 8
 )
 
-// Sweeper deletes what is left over: uploads that nobody goes on with, attachments whose retention is
-// over, the objects of what is deleted, and objects that no row names. One node of a database sweeps
+// Sweeper deletes from the store the objects of what is deleted (Sweeps marks it), and objects that no
+// row names. One node of a database sweeps
 // at a time, and only while the store belongs to its database (claim.go). A round that was cut off is
 // done again.
 type Sweeper struct {
-	db        *pgxpool.Pool // for maintenance
-	store     Store
-	service   *Service
-	retention time.Duration // 0: for ever
-	log       *slog.Logger
-	shares    shares
-	listed    string // the last object that was listed
-	woken     chan struct{}
-	other     string // the claim of another database, as this sweeper first saw it; "": the store is ours
+	db      *pgxpool.Pool // for maintenance
+	store   Store
+	service *Service
+	log     *slog.Logger
+	shares  shares
+	listed  string        // the last object that was listed
+	Wake    worker.Signal // asks for a round: an attachment was deleted
+	other   string        // the claim of another database, as this sweeper first saw it; "": the store is ours
 
 	// Where rounds have come to, in orders that they go through in circles; zero: at the beginning.
 	clearedID   uuid.UUID // the last part that was to be deleted: its attachment
@@ -59,24 +60,13 @@ type Sweeper struct {
 
 // shares is how long each step of a round begins new work. What it does not come to is left for the
 // next round. So no step takes the time of those behind it.
-type shares struct{ expire, clear, orphans time.Duration }
+type shares struct{ clear, orphans time.Duration }
 
-// NewSweeper returns a sweeper of the service's store. retention is that of messages; 0 is for ever.
-func NewSweeper(db *pgxpool.Pool, s *Service, retention time.Duration, log *slog.Logger) *Sweeper {
-	return &Sweeper{db: db, store: s.cfg.Store, service: s, retention: retention, log: log, woken: make(chan struct{}, 1),
-		shares: shares{expire: 10 * time.Second, clear: 40 * time.Second, orphans: 20 * time.Second}}
+// NewSweeper returns a sweeper of the service's store.
+func NewSweeper(db *pgxpool.Pool, s *Service, log *slog.Logger) *Sweeper {
+	return &Sweeper{db: db, store: s.cfg.Store, service: s, log: log, Wake: worker.NewSignal(),
+		shares: shares{clear: 40 * time.Second, orphans: 20 * time.Second}}
 }
-
-// Wake asks for a round: an attachment was deleted. It does not block.
-func (s *Sweeper) Wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
-}
-
-// Woken is what Wake sends to.
-func (s *Sweeper) Woken() <-chan struct{} { return s.woken }
 
 // The advisory lock of the node that sweeps. It belongs to the session.
 const (
@@ -109,8 +99,6 @@ func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 	}
 	// What one of them cannot do keeps nothing else.
 	return errors.Join(
-		repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endUnfinished(ctx, conn.Conn()) }),
-		repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endRetention(ctx, conn.Conn()) }),
 		s.clear(ctx, conn.Conn()),
 		s.orphans(ctx, conn.Conn()),
 	)
@@ -127,34 +115,23 @@ func repeat(ctx context.Context, share time.Duration, step func(end time.Time) (
 	return ctx.Err()
 }
 
-// endUnfinished deletes uploads that nobody goes on with, and what has failed.
-func (s *Sweeper) endUnfinished(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
-	tag, err := conn.Exec(ctx, `
+// Sweeps mark as deleted uploads that nobody goes on with, what has failed, and what is older than the
+// retention; 0 is for ever.
+func Sweeps(db *pgxpool.Pool, retention time.Duration) []worker.Sweep {
+	all := []worker.Sweep{worker.Statement(db, "attachments_unfinished", `
 		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
 		WHERE id IN (
 			SELECT id FROM attachments
-			WHERE state IN ('uploading', 'checking', 'failed') AND touched_at < clock_timestamp() - $1::interval
-			ORDER BY touched_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, UnfinishedLife, sweepRows)
-	if err != nil {
-		return false, fmt.Errorf("end unfinished uploads: %w", err)
+			WHERE state IN ('uploading', 'checking', 'failed') AND touched_at < now() - $2::interval
+			ORDER BY touched_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, UnfinishedLife)}
+	if retention == 0 {
+		return all
 	}
-	return tag.RowsAffected() == sweepRows, nil
-}
-
-// endRetention deletes what is older than the retention.
-func (s *Sweeper) endRetention(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
-	if s.retention == 0 {
-		return false, nil
-	}
-	tag, err := conn.Exec(ctx, `
+	return append(all, worker.Statement(db, "attachments_expired", `
 		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
 		WHERE id IN (
-			SELECT id FROM attachments WHERE state = 'complete' AND kept_from < clock_timestamp() - $1::interval
-			ORDER BY kept_from LIMIT $2 FOR UPDATE SKIP LOCKED)`, s.retention+retentionSlack, sweepRows)
-	if err != nil {
-		return false, fmt.Errorf("end the retention: %w", err)
-	}
-	return tag.RowsAffected() == sweepRows, nil
+			SELECT id FROM attachments WHERE state = 'complete' AND kept_from < now() - $2::interval
+			ORDER BY kept_from LIMIT $1 FOR UPDATE SKIP LOCKED)`, retention+retentionSlack))
 }
 
 // clear deletes the objects of deleted attachments, then the rows of their parts, and their own. What

@@ -11,9 +11,11 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/accounts"
 	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -106,15 +108,11 @@ func eraseConfirmations(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ in
 	return tag.RowsAffected(), nil
 }
 
-// sweepConfirmations deletes up to limit tokens that have expired unused, or were used a week ago.
-func (s *Store) sweepConfirmations(ctx context.Context, db accounts.DB, limit int) error {
-	_, err := db.Exec(ctx, `
+// Sweep deletes tokens that have expired unused, or were used a week ago.
+func Sweep(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "erasure_confirmations", `
 		DELETE FROM erasure_confirmations WHERE hash IN (
 			SELECT hash FROM erasure_confirmations
-			WHERE expires_at < clock_timestamp() AND (did IS NOT NULL OR expires_at < clock_timestamp() - $1::interval)
-			LIMIT $2 FOR UPDATE SKIP LOCKED)`, keepUsed, limit)
-	if err != nil {
-		return fmt.Errorf("sweep confirmations: %w", err)
-	}
-	return nil
+			WHERE expires_at < now() AND (did IS NOT NULL OR expires_at < now() - $2::interval)
+			LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepUsed)
 }

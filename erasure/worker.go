@@ -97,11 +97,11 @@ func NewWorker(c Config) *Worker {
 	return &Worker{cfg: c, steps: steps(c), blocks: batchBlocks}
 }
 
-// RunOnce sweeps, begins the erasures of deleted accounts that are due, and carries out every batch
-// that may run now: that comes last, because jobs can take the whole round. It begins no batch that
-// the end of ctx could cut off. The limit of ctx is RoundTimeout.
+// RunOnce begins the erasures of deleted accounts that are due, and carries out every batch that may
+// run now: that comes last, because jobs can take the whole round. It begins no batch that the end of
+// ctx could cut off. The limit of ctx is RoundTimeout.
 func (w *Worker) RunOnce(ctx context.Context) error {
-	failed := errors.Join(w.sweep(ctx), w.beginDue(ctx))
+	failed := w.beginDue(ctx)
 	for ctx.Err() == nil {
 		if end, limited := ctx.Deadline(); limited && time.Until(end) < batchReserve {
 			break
@@ -113,13 +113,6 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 		}
 	}
 	return failed
-}
-
-// sweep deletes rows of accounts, limits and confirmations whose time is over.
-func (w *Worker) sweep(ctx context.Context) error {
-	return errors.Join(w.cfg.Accounts.SweepErased(ctx, w.cfg.DB, batchRows),
-		w.cfg.Accounts.SweepLimits(ctx, w.cfg.DB, w.cfg.Now(), batchRows),
-		w.cfg.Jobs.sweepConfirmations(ctx, w.cfg.DB, batchRows))
 }
 
 // beginDue begins the erasures of accounts that were deleted in the network. An account that has come

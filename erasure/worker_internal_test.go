@@ -95,24 +95,17 @@ func TestPauseAfterAFailure(t *testing.T) {
 	}
 }
 
-// A job that goes on until the round ends does not stop the sweeps.
-func TestSweepsBesideALongJob(t *testing.T) {
+// Unused tokens are deleted when they have expired.
+func TestSweep(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	w, db, _ := newJob(t, func(context.Context, *job) (bool, error) { return false, nil })
-	w.cfg.Wake = cancel // the round ends after its first batch
+	db := pgtest.Database(t)
 	_, err := db.Exec(t.Context(), `
 		INSERT INTO erasure_confirmations (hash, did, expires_at) VALUES ('a', 'did:plc:a', now() - interval '1 h'), ('b', 'did:plc:b', now() + interval '1 h')`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.RunOnce(ctx); err != nil || ctx.Err() == nil {
-		t.Errorf("the round: %v, %v", err, ctx.Err())
-	}
-	var left int
-	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM erasure_confirmations`).Scan(&left); err != nil || left != 1 {
-		t.Errorf("%d confirmations are left, %v", left, err)
+	if done := pgtest.Sweep(t, Sweep(db)); done["erasure_confirmations"] != 1 {
+		t.Errorf("deleted were %v, want one", done)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -66,7 +67,7 @@ type Hub struct {
 	buffer   int
 	patience time.Duration
 	now      func() time.Time // of how long a reader is behind; changed by tests
-	wake     chan struct{}
+	wake     worker.Signal
 	grown    atomic.Int64        // the newest place that Grown was called with since Run last began to read
 	asked    atomic.Bool         // Wake was called: Run must read, whatever grown is
 	started  chan struct{}       // closed once head is known
@@ -97,7 +98,7 @@ type share struct {
 func NewHub(c HubConfig) *Hub {
 	h := &Hub{
 		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience, now: time.Now,
-		wake: make(chan struct{}, 1), started: make(chan struct{}),
+		wake: worker.NewSignal(), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
 		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*share{},
 	}

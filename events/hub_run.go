@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"mlsd/internal/tracing"
+	"mlsd/internal/worker"
 )
 
 // Wake makes Run read the stream now. It does not block. Any goroutine can call it.
 func (h *Hub) Wake() {
 	h.asked.Store(true)
-	h.signal()
+	h.wake.Send()
 }
 
 // Grown says that the stream has events up to a place, or beyond it. If there are subscriptions, Run
@@ -23,16 +24,9 @@ func (h *Hub) Grown(place int64) {
 			return
 		}
 		if h.grown.CompareAndSwap(known, place) {
-			h.signal()
+			h.wake.Send()
 			return
 		}
-	}
-}
-
-func (h *Hub) signal() {
-	select {
-	case h.wake <- struct{}{}:
-	default: // Run has not read the last one yet
 	}
 }
 
@@ -48,13 +42,13 @@ func (h *Hub) Run(ctx context.Context) {
 		more, err := h.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.log.WarnContext(ctx, "the end of the stream could not be read", "error", err)
-			pause(ctx, tailPoll/4)
+			worker.Pause(ctx, tailPoll/4)
 			continue
 		}
 		if more {
 			continue
 		}
-		pause(ctx, min(time.Since(began), tailRest)) // a busy database is read less often, by every node
+		worker.Pause(ctx, min(time.Since(began), tailRest)) // a busy database is read less often, by every node
 		h.wait(ctx, tick.C)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 	"time"
+
+	"mlsd/internal/worker"
 )
 
 // Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. Without
@@ -18,7 +20,7 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 		if time.Since(began) > time.Minute {
 			delay = 100 * time.Millisecond
 		}
-		pause(ctx, delay)
+		worker.Pause(ctx, delay)
 	}
 }
 

@@ -38,7 +38,7 @@ type Presence struct {
 
 	release Release
 
-	wake chan struct{} // signalled when changed has grown
+	wake worker.Signal // sent when changed has grown
 	node uuid.UUID     // owned by RunOnce, which changes it under mu
 	hub  *Hub          // set before the first connection
 
@@ -85,7 +85,7 @@ func Runs(r Release) PresenceOption { return func(p *Presence) { p.release = r }
 // a connection has lasted.
 func NewPresence(db *pgxpool.Pool, log *slog.Logger, options ...PresenceOption) *Presence {
 	p := &Presence{
-		db: db, log: log, now: time.Now, wake: make(chan struct{}, 1), node: uuid.New(),
+		db: db, log: log, now: time.Now, wake: worker.NewSignal(), node: uuid.New(),
 		devices: map[device]connections{}, changed: map[device]bool{},
 	}
 	for _, o := range options {
@@ -158,10 +158,7 @@ func (p *Presence) disconnect(did syntax.DID, deviceID string, resumed bool) {
 // change marks a device to be written. The caller holds p.mu.
 func (p *Presence) change(d device) {
 	p.changed[d] = true
-	select {
-	case p.wake <- struct{}{}:
-	default: // Run has not read the last one yet
-	}
+	p.wake.Send()
 }
 
 // Run writes changes, and renews the lease every interval, until ctx ends. Then it deletes the
@@ -171,19 +168,19 @@ func (p *Presence) Run(ctx context.Context, interval time.Duration) {
 	worker.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay), worker.AtEnd(p.remove)).Run(ctx)
 }
 
-// RunOnce renews the lease, writes what has changed, and deletes dead nodes. It is for one
-// goroutine.
+// RunOnce renews the lease and writes what has changed. It is for one goroutine.
 func (p *Presence) RunOnce(ctx context.Context) error {
 	if err := p.sync(ctx); err != nil {
 		return fmt.Errorf("sync presence: %w", err)
 	}
-	_, err := p.db.Exec(ctx, `
-		DELETE FROM nodes WHERE id IN (
-			SELECT id FROM nodes WHERE lease_expires_at <= now() - $1::interval LIMIT 10 FOR UPDATE SKIP LOCKED)`, keepNode)
-	if err != nil {
-		return fmt.Errorf("delete dead nodes: %w", err)
-	}
 	return nil
+}
+
+// SweepNodes deletes nodes whose lease has lapsed.
+func SweepNodes(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "nodes", `
+		DELETE FROM nodes WHERE id IN (
+			SELECT id FROM nodes WHERE lease_expires_at <= now() - $2::interval LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepNode)
 }
 
 // sync writes in one transaction. It renews the lease first, so that what it then reads from memory

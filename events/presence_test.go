@@ -92,7 +92,7 @@ func TestPresenceComesBack(t *testing.T) {
 	for name, lose := range map[string]func(){
 		"it begins":          func() {},
 		"its row is lost":    func() { runOnce(t, other); exec(t, db, `TRUNCATE nodes, presence`) },
-		"it was swept":       func() { pgtest.Age(t, db, "nodes", 2*time.Minute); runOnce(t, other) },
+		"it was swept":       func() { pgtest.Age(t, db, "nodes", 2*time.Minute); pgtest.Sweep(t, events.SweepNodes(db)) },
 		"its lease was over": func() { pgtest.Age(t, db, "nodes", 20*time.Second) },
 	} {
 		lose()

@@ -13,6 +13,7 @@ import (
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 // NSIDSequencer names the sequencer's transactions for failpoints.
@@ -67,7 +68,7 @@ type Sequencer struct {
 	faults    *failpoint.Set
 	retention time.Duration
 	moved     func(int64)   // called when the stream has grown, with the newest place
-	wake      chan struct{} // signalled when the outbox has possibly grown
+	wake      worker.Signal // sent when the outbox has possibly grown
 	ahead     time.Duration // added to the database's clock, for tests
 
 	leads   atomic.Bool // conn is not nil
@@ -95,7 +96,7 @@ type SequencerConfig struct {
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
 	return &Sequencer{
-		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, faults: c.Faults, wake: make(chan struct{}, 1),
+		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, faults: c.Faults, wake: worker.NewSignal(),
 	}
 }
 
@@ -103,21 +104,13 @@ func NewSequencer(c SequencerConfig) *Sequencer {
 // call it.
 func (s *Sequencer) Wake() {
 	s.written.Store(true)
-	s.signal()
+	s.wake.Send()
 }
 
 // wakeLeading wakes the sequencer if this node leads, because another node has written.
 func (s *Sequencer) wakeLeading() {
 	if s.leads.Load() {
-		s.signal()
-	}
-}
-
-// signal makes the sequencer do its next round now.
-func (s *Sequencer) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // Run has not read the last one yet
+		s.wake.Send()
 	}
 }
 
@@ -133,14 +126,14 @@ func (s *Sequencer) Run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "the sequencer failed", "leads", s.conn != nil, "error", err)
 			s.resign()
-			pause(ctx, electEvery)
+			worker.Pause(ctx, electEvery)
 			continue
 		}
 		switch took := time.Since(began); {
 		case moved > stepFull:
-			pause(ctx, pauseAfter(2*took)) // fewer steps leave more of the database to the senders
+			worker.Pause(ctx, pauseAfter(2*took)) // fewer steps leave more of the database to the senders
 		case moved > 0:
-			pause(ctx, pauseAfter(took))
+			worker.Pause(ctx, pauseAfter(took))
 		default:
 			s.wait(ctx)
 		}
@@ -161,16 +154,6 @@ func (s *Sequencer) wait(ctx context.Context) {
 	defer timer.Stop()
 	select {
 	case <-s.wake:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -225,7 +208,7 @@ func (s *Sequencer) wakeLeader(ctx context.Context) error {
 	if _, err := s.db.Exec(ctx, `SELECT pg_notify($1, '')`, outboxChannel); err != nil {
 		return fmt.Errorf("wake the leader: %w", err)
 	}
-	pause(ctx, pauseAfter(time.Since(began)))
+	worker.Pause(ctx, pauseAfter(time.Since(began)))
 	return nil
 }
 

@@ -12,6 +12,8 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/time/rate"
+
+	"mlsd/internal/worker"
 )
 
 // signalsChannel is the channel of NOTIFY on which signals travel between nodes.
@@ -130,7 +132,7 @@ func (s *Signals) Run(ctx context.Context) {
 		if err := s.session(ctx); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "signals are not passed on", "error", err)
 		}
-		pause(ctx, signalReconnect)
+		worker.Pause(ctx, signalReconnect)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 // Subscription gets the events of one person. Next is for one goroutine.
@@ -90,7 +91,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	s.share = h.shares[s.did]
 	h.all[s] = struct{}{}
 	h.byDID[s.did] = append(h.byDID[s.did], s)
-	h.signal() // without subscriptions, Run has read nothing since its last tick
+	h.wake.Send() // without subscriptions, Run has read nothing since its last tick
 	return s, nil
 }
 
@@ -287,7 +288,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 		return err
 	}
 	if s.catch.waits {
-		pause(ctx, indexPause) // without one of the hub's places for readers
+		worker.Pause(ctx, indexPause) // without one of the hub's places for readers
 		return nil
 	}
 	s.mu.Lock()
@@ -338,7 +339,7 @@ func (s *Subscription) retry(ctx context.Context, do func() error) error {
 			return err
 		}
 		s.catch = nil
-		pause(ctx, delay)
+		worker.Pause(ctx, delay)
 		if err := s.failure(); err != nil {
 			return err
 		}

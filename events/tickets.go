@@ -13,15 +13,16 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/worker"
 )
 
 // ErrInvalidTicket says that a ticket is unknown, used, expired, or for another method.
 var ErrInvalidTicket = errors.New("the ticket is not valid")
 
 const (
-	ticketLife  = time.Minute
-	maxTickets  = 100  // unused tickets of one DID
-	ticketBatch = 1000 // rows of one transaction of Sweep
+	ticketLife = time.Minute
+	maxTickets = 100 // unused tickets of one DID
 )
 
 // Tickets issues and redeems tickets. A client that cannot send an Authorization header shows a
@@ -115,19 +116,11 @@ func (t *Tickets) Redeem(ctx context.Context, ticket, scope string) (did syntax.
 	return did, nil
 }
 
-// Sweep deletes expired tickets, in bounded batches.
-func (t *Tickets) Sweep(ctx context.Context) error {
-	for {
-		tag, err := t.db.Exec(ctx, `
-			DELETE FROM subscription_tickets WHERE hash IN (
-				SELECT hash FROM subscription_tickets WHERE expires_at <= now() LIMIT $1 FOR UPDATE SKIP LOCKED)`, ticketBatch)
-		if err != nil {
-			return fmt.Errorf("delete expired tickets: %w", err)
-		}
-		if tag.RowsAffected() < ticketBatch {
-			return nil
-		}
-	}
+// SweepTickets deletes expired tickets.
+func SweepTickets(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "subscription_tickets", `
+		DELETE FROM subscription_tickets WHERE hash IN (
+			SELECT hash FROM subscription_tickets WHERE expires_at <= now() LIMIT $1 FOR UPDATE SKIP LOCKED)`)
 }
 
 func hashOf(ticket string) []byte {

@@ -117,9 +117,7 @@ func TestTicketSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	ticket := issue(t, tickets, holder)
-	if err := tickets.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Sweep(t, events.SweepTickets(db))
 	if n := countRows(t, db, `SELECT count(*) FROM subscription_tickets`); n != 1 {
 		t.Fatalf("%d are left", n)
 	}

@@ -12,7 +12,7 @@ type Welcomes struct {
 	OldestInFlightSeconds   *float64       `json:"oldestInFlightSeconds"` // since it was fetched
 	FetchedAndNotConfirmed  int64          `json:"fetchedAndNotConfirmed"`
 	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed"`  // the sum of their attempts
-	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased"` // the reaper's next work
+	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased"` // the sweeper's next work
 	FailedJoins             int64          `json:"failedJoins"`             // of all Welcomes, once per lease
 	LastErrors              []ErrorCount   `json:"lastErrors"`              // what devices said last of failed joins
 	Welcomes                []Welcome      `json:"welcomes"`                // most failures first, then most attempts

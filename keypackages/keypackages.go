@@ -17,7 +17,7 @@
 //
 // A claimed KeyPackage is never served again. An orphaned one can still be used by the caller that
 // claimed it, and by no one else. Last-resort KeyPackages are not claimed: they stay available
-// until they expire. Every statement compares times itself and does not wait for the Reaper to
+// until they expire. Every statement compares times itself and does not wait for a sweep to
 // store the new state. Consumed, expired and orphaned KeyPackages are deleted after a while. Of a
 // deleted one only its init_key is kept.
 //

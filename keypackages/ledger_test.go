@@ -66,13 +66,12 @@ func tryPublishAll(t *testing.T, db *pgxpool.Pool, batch []keypackages.Publicati
 	})
 }
 
-func reap(t *testing.T, db *pgxpool.Pool) keypackages.Reaped {
+// swept are the rows that sweeps have ended.
+type swept = map[string]int64
+
+func sweep(t *testing.T, db *pgxpool.Pool) swept {
 	t.Helper()
-	done, err := keypackages.NewReaper(db, func(keypackages.Reaped) {}).RunOnce(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return done
+	return pgtest.Sweep(t, keypackages.Sweeps(db)...)
 }
 
 func count(t *testing.T, db *pgxpool.Pool, sql string, args ...any) (n int) {
@@ -283,7 +282,7 @@ func TestBudget(t *testing.T) {
 	if got, err := take(t, db, bobs(carol)); err != nil || len(got.Limited) != 0 || len(got.Claimed) != 1 || got.Claimed[0].LastResort {
 		t.Errorf("another caller: %+v, %v", got, err)
 	}
-	reap(t, db) // orphaned KeyPackages count too
+	sweep(t, db) // orphaned KeyPackages count too
 	if got, err := take(t, db, bobs(alice)); err != nil || len(got.Limited) != 1 {
 		t.Errorf("once the claims are orphaned: %+v, %v", got, err)
 	}
@@ -328,7 +327,7 @@ func TestLowSignal(t *testing.T) {
 	claim(alice)
 	expect("below the threshold again", crossed)
 	pgtest.Age(t, db, "key_package_signals", 31*day)
-	reap(t, db)
+	sweep(t, db)
 	expect("a month later", map[string]int{})
 	claim(carol)
 	expect("still below the threshold", map[string]int{"low": keypackages.Threshold - 2})
@@ -417,14 +416,14 @@ func TestOrphaned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(keypackages.Reaped{}, reap(t, db)); diff != "" {
+	if diff := cmp.Diff(swept{}, sweep(t, db)); diff != "" {
 		t.Fatalf("before its time (-want +got)\n%s", diff)
 	}
 	for i := range 2 { // one lapses after the other
 		if _, err := db.Exec(t.Context(), `UPDATE key_packages SET claim_expires_at = now() WHERE ref = $1`, []byte(refs[i])); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(keypackages.Reaped{Orphaned: 1}, reap(t, db)); diff != "" {
+		if diff := cmp.Diff(swept{"key_packages_orphaned": 1}, sweep(t, db)); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 		if got := signals(t, db); got["orphaned"] != i+1 {
@@ -454,7 +453,7 @@ func TestOrphaned(t *testing.T) {
 }
 
 // TestExpired: an unclaimed KeyPackage cannot be used after its lifetime, before and after the
-// reaper has run. A claimed one can be used by its caller.
+// sweep has run. A claimed one can be used by its caller.
 func TestExpired(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -480,7 +479,7 @@ func TestExpired(t *testing.T) {
 	}
 	expired(refs[1])
 	expired(last)
-	if diff := cmp.Diff(keypackages.Reaped{Expired: 2}, reap(t, db)); diff != "" {
+	if diff := cmp.Diff(swept{"key_packages_expired": 2}, sweep(t, db)); diff != "" {
 		t.Fatalf("(-want +got)\n%s", diff)
 	}
 	expired(refs[1])
@@ -518,16 +517,16 @@ func TestEndedAreDeleted(t *testing.T) {
 	}
 	for _, step := range []struct {
 		pass time.Duration
-		want keypackages.Reaped
+		want swept
 	}{
-		{0, keypackages.Reaped{}},
-		{2 * time.Hour, keypackages.Reaped{Expired: 2, Orphaned: 1}}, // one consumed, one orphaned, two expired; one is left
-		{29*day + 21*time.Hour, keypackages.Reaped{}},
-		{time.Hour, keypackages.Reaped{Deleted: 1}}, // the consumed one ended first
-		{2 * time.Hour, keypackages.Reaped{Deleted: 3}},
+		{0, swept{}},
+		{2 * time.Hour, swept{"key_packages_expired": 2, "key_packages_orphaned": 1}}, // one consumed, one orphaned, two expired; one is left
+		{29*day + 21*time.Hour, swept{}},
+		{time.Hour, swept{"key_packages_deleted": 1}}, // the consumed one ended first
+		{2 * time.Hour, swept{"key_packages_deleted": 3}},
 	} {
 		pgtest.Age(t, db, "key_packages", step.pass)
-		if diff := cmp.Diff(step.want, reap(t, db)); diff != "" {
+		if diff := cmp.Diff(step.want, sweep(t, db)); diff != "" {
 			t.Fatalf("%s later (-want +got)\n%s", step.pass, diff)
 		}
 	}
@@ -539,8 +538,8 @@ func TestEndedAreDeleted(t *testing.T) {
 	}
 }
 
-// TestReapersAtOnce: several reapers share the work, and no work is done twice.
-func TestReapersAtOnce(t *testing.T) {
+// TestSweepsAtOnce: several nodes share the work, and no work is done twice.
+func TestSweepsAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	d := mlstest.NewDevice(t, bob.String())
@@ -562,14 +561,14 @@ func TestReapersAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			done := reap(t, db)
+			done := sweep(t, db)
 			mu.Lock()
 			defer mu.Unlock()
-			total += done.Orphaned
+			total += done["key_packages_orphaned"]
 		})
 	}
 	wg.Wait()
-	if signalled := signals(t, db)["orphaned"]; total+reap(t, db).Orphaned != 1700 || signalled != 1700 {
+	if signalled := signals(t, db)["orphaned"]; total+sweep(t, db)["key_packages_orphaned"] != 1700 || signalled != 1700 {
 		t.Fatalf("%d claims were ended and %d signalled", total, signalled)
 	}
 }
@@ -584,7 +583,7 @@ func stats(t *testing.T, db *pgxpool.Pool, f keypackages.Filter) keypackages.Sta
 }
 
 // TestCount: KeyPackages are counted by state, in all and for each device, before and after the
-// reaper.
+// sweep.
 func TestCount(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -611,11 +610,11 @@ func TestCount(t *testing.T) {
 	if _, err := db.Exec(t.Context(), `UPDATE key_packages SET claim_expires_at = now() WHERE ref = $1`, []byte(refs[1])); err != nil {
 		t.Fatal(err)
 	}
-	for _, reaped := range []bool{false, true} {
+	for _, wasSwept := range []bool{false, true} {
 		got := stats(t, db, keypackages.Filter{})
 		want := keypackages.Counts{Available: 1, LastResort: 1, Claimed: 1, Consumed: 1, Orphaned: 1, Expired: 1}
 		if diff := cmp.Diff(want, got.Counts); diff != "" {
-			t.Fatalf("reaped: %t (-want +got)\n%s", reaped, diff)
+			t.Fatalf("wasSwept: %t (-want +got)\n%s", wasSwept, diff)
 		}
 		if len(got.Suites) != 1 || got.Suites[0].Counts != want || got.Suites[0].CipherSuite != mlstest.Suite {
 			t.Fatalf("by suite: %+v", got.Suites)
@@ -636,7 +635,7 @@ func TestCount(t *testing.T) {
 		if none := stats(t, db, keypackages.Filter{CipherSuite: 3}); none.Counts != (keypackages.Counts{}) || !none.NeedsReplenish {
 			t.Fatalf("of another suite: %+v", none)
 		}
-		if diff := cmp.Diff(map[bool]keypackages.Reaped{false: {Expired: 1, Orphaned: 1}, true: {}}[reaped], reap(t, db)); diff != "" {
+		if diff := cmp.Diff(map[bool]swept{false: {"key_packages_expired": 1, "key_packages_orphaned": 1}, true: {}}[wasSwept], sweep(t, db)); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 	}

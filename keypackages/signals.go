@@ -15,7 +15,7 @@ import (
 //	last_resort  the last-resort KeyPackage was served; ends when any KeyPackage is published
 //	orphaned     claims have lapsed; counts them
 //
-// The Reaper deletes signals after keepSignal. If the cause is still there, the signal is raised
+// A sweep deletes signals after keepSignal. If the cause is still there, the signal is raised
 // again.
 //
 // low and last_resort are raised and ended under the owner's lock, so that a publication and a

@@ -17,7 +17,7 @@ import (
 
 // Counts are numbers of KeyPackages by state. Deleted ones do not count. A KeyPackage whose
 // lifetime is over counts as expired, and one whose claim has lapsed as orphaned, even if the
-// Reaper has not stored that yet.
+// sweeper has not stored that yet.
 type Counts struct {
 	Available  int64 // one-time KeyPackages that can be claimed
 	LastResort int64 // last-resort KeyPackages that can be served

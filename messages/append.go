@@ -13,6 +13,7 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 // maxAttempts is how often a transaction is tried if it fails because of concurrent transactions.
@@ -27,10 +28,8 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	takeQuota(drafts)
 	results, err := l.transact(ctx, drafts, wait)
 	for attempt := 1; attempt < maxAttempts && worthAnotherTry(err); attempt++ {
-		select { // at random, so that transactions that met do not meet again
-		case <-time.After(rand.N(time.Duration(attempt) * 5 * time.Millisecond)):
-		case <-ctx.Done(): // transact returns its error
-		}
+		// At random, so that transactions that met do not meet again. If ctx ends, transact returns its error.
+		worker.Pause(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond))
 		results, err = l.transact(ctx, drafts, wait)
 	}
 	var lost *lostError

@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/worker"
 )
 
 // Bounds of what an expirer does in one statement.
@@ -34,16 +36,16 @@ type Expirer struct {
 	db        *pgxpool.Pool
 	retention time.Duration
 	expired   func(messages int64)
-	ahead     time.Duration // of the database's clock, in tests
-	pace      func(ctx context.Context, took time.Duration)
-	keep      keeper    // nil: nothing is kept
-	after     uuid.UUID // where the next round goes on, if this one is cut short
+	ahead     time.Duration                                 // of the database's clock, in tests
+	pace      func(ctx context.Context, took time.Duration) // waits for as long as the work took: half of one connection is used
+	keep      keeper                                        // nil: nothing is kept
+	after     uuid.UUID                                     // where the next round goes on, if this one is cut short
 }
 
 // NewExpirer returns an expirer of messages that are older than retention. It calls expired after
 // each transaction, with the number of messages that the transaction has deleted.
 func NewExpirer(db *pgxpool.Pool, retention time.Duration, expired func(messages int64), options ...ExpirerOption) *Expirer {
-	e := &Expirer{db: db, retention: retention, expired: expired, pace: rest}
+	e := &Expirer{db: db, retention: retention, expired: expired, pace: worker.Pause}
 	for _, o := range options {
 		o(e)
 	}
@@ -60,16 +62,6 @@ type keeper = func(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, e
 // returns it deletes the messages whose leaves are in log_tiles, and nothing of the others.
 func AfterKeeping(keep keeper) ExpirerOption {
 	return func(e *Expirer) { e.keep = keep }
-}
-
-// rest waits for as long as the work took, so that the expirer uses at most half of one connection.
-func rest(ctx context.Context, took time.Duration) {
-	timer := time.NewTimer(took)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // The advisory lock of the node that expires. It belongs to the session.

@@ -11,6 +11,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/worker"
 	"mlsd/mls"
 )
 
@@ -40,7 +41,7 @@ func BenchmarkRetention(b *testing.B) {
 				b.Error(err)
 				return
 			}
-			rest(ctx, time.Second)
+			worker.Pause(ctx, time.Second)
 		}
 	})
 	total := *written * 1e6

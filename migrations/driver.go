@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/failpoint"
+	"mlsd/internal/worker"
 )
 
 // driver is what golang-migrate runs migrations through. For each one it calls SetVersion with a
@@ -57,8 +58,8 @@ func (d *driver) Lock() error {
 			logged = true
 			d.log.InfoContext(d.ctx, "another process changes the schema; this one waits")
 		}
-		if err := pause(d.ctx, busyPause); err != nil {
-			return fmt.Errorf("wait for the process that changes the schema: %w", err)
+		if worker.Pause(d.ctx, busyPause); d.ctx.Err() != nil {
+			return fmt.Errorf("wait for the process that changes the schema: %w", context.Cause(d.ctx))
 		}
 	}
 }
@@ -186,15 +187,3 @@ func (d *driver) Open(string) (database.Driver, error) { return nil, errors.ErrU
 
 // Drop is not for data that people have.
 func (d *driver) Drop() error { return errors.ErrUnsupported }
-
-// pause waits, or returns the error of ctx if that ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}

@@ -25,6 +25,7 @@ import (
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 //go:embed *.sql
@@ -299,8 +300,8 @@ func (r *runner) step(ctx context.Context, version uint, direction source.Direct
 		}
 		r.driver.log.WarnContext(ctx, "a migration waited for a lock, was rolled back, and is tried again", "migration", script.Name,
 			"attempt", attempt, "of", r.attempts, "waited", r.driver.lockTimeout, "again_in", wait, "error", err)
-		if err := pause(ctx, wait); err != nil {
-			return fmt.Errorf("%s: %w", script.Name, err)
+		if worker.Pause(ctx, wait); ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", script.Name, context.Cause(ctx))
 		}
 		wait = min(2*wait, longestPause)
 	}

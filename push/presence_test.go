@@ -220,6 +220,7 @@ func TestDeadNodeIsNotPresence(t *testing.T) {
 
 	b.pass(2 * time.Minute)
 	other := b.node()
+	pgtest.Sweep(t, events.SweepNodes(b.db))
 	if n := b.count(`SELECT count(*) FROM nodes`) + b.count(`SELECT count(*) FROM presence`); n != 1 {
 		t.Fatalf("%d rows", n)
 	}

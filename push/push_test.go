@@ -19,6 +19,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/push"
 )
@@ -426,9 +427,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.exec(`UPDATE push_jobs SET ended_at = ended_at - interval '8 days'`)
-	if err := b.worker.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Sweep(t, push.Sweep(b.db))
 	if j := b.only(); j.State != "pending" {
 		t.Fatalf("%+v", j)
 	}

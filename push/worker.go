@@ -65,7 +65,7 @@ type Worker struct {
 
 	limits  *limits
 	queue   queue         // of the goroutine that runs rounds
-	freed   chan struct{} // a call has ended, or a round has left work
+	freed   worker.Signal // a call has ended, or a round has left work
 	running sync.WaitGroup
 }
 
@@ -74,7 +74,7 @@ func NewWorker(c Config) *Worker {
 	w := &Worker{
 		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, webhooks: c.Webhooks, metrics: c.Metrics, log: c.Log, faults: c.Faults, tracer: c.Tracer,
 		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout}, jitter: c.Jitter, operation: c.Operation,
-		freed: make(chan struct{}, 1), withheld: c.Withheld,
+		freed: worker.NewSignal(), withheld: c.Withheld,
 	}
 	if c.Timeout == 0 {
 		w.timeouts[KindWebhook] = webhookTimeout
@@ -151,7 +151,7 @@ func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error
 	}))
 	if more {
 		w.queue.read = time.Time{}
-		w.wake()
+		w.freed.Send()
 	}
 	return failed
 }
@@ -161,34 +161,21 @@ func (w *Worker) start(p place, call func()) {
 	w.running.Go(func() {
 		call()
 		w.limits.release(p)
-		w.wake()
+		w.freed.Send()
 	})
 }
 
-// wake makes Run begin another round.
-func (w *Worker) wake() {
-	select {
-	case w.freed <- struct{}{}:
-	default: // Run has not read the last one yet
-	}
+// Sweep deletes jobs a week after their end.
+func Sweep(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "push_jobs", `
+		DELETE FROM push_jobs
+		WHERE (did, id) IN (
+			SELECT did, id FROM push_jobs WHERE state IN ('done', 'dead') AND ended_at <= now() - $2::interval
+			ORDER BY ended_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepEnded)
 }
 
-// Sweep deletes jobs that ended longer than keepEnded ago, in bounded batches, and reports the
-// backlog to the metrics.
-func (w *Worker) Sweep(ctx context.Context) error {
-	for {
-		tag, err := w.db.Exec(ctx, `
-			DELETE FROM push_jobs
-			WHERE (did, id) IN (
-				SELECT did, id FROM push_jobs WHERE state IN ('done', 'dead') AND ended_at <= now() - $1::interval
-				ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, keepEnded, sweepBatch)
-		if err != nil {
-			return fmt.Errorf("delete ended push jobs: %w", err)
-		}
-		if tag.RowsAffected() < sweepBatch {
-			break
-		}
-	}
+// CountBacklog reports the backlog to the metrics.
+func (w *Worker) CountBacklog(ctx context.Context) error {
 	var jobs int64
 	var oldest time.Duration
 	err := w.db.QueryRow(ctx, `

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
 // Listed is what the server knows of a report.
@@ -138,42 +139,23 @@ func Clear(ctx context.Context, tx pgx.Tx, reporter syntax.DID) (int64, error) {
 	return tag.RowsAffected(), nil
 }
 
-// Sweeper deletes reports that were kept long enough, and what closed ones reveal sooner.
-type Sweeper struct {
-	db   *pgxpool.Pool
-	most int64 // for what the closed reports reveal, in bytes; 0: no limit
-	now  func() time.Time
-}
-
-// NewSweeper returns a sweeper. most is the limit for the sum of the closed reports, in bytes; 0: none.
-// now is the clock.
-func NewSweeper(db *pgxpool.Pool, most int64, now func() time.Time) *Sweeper {
-	return &Sweeper{db, most, now}
-}
-
-// RunOnce deletes reports that are older than Keep. It deletes what closed ones reveal: of those that
-// were closed KeepSealed ago, and, while the sum of the closed ones is above the limit, of those that
-// were closed first. A round does up to 500 of each.
-func (s *Sweeper) RunOnce(ctx context.Context) error {
-	_, err := s.db.Exec(ctx, `
-		DELETE FROM abuse_reports WHERE id IN (
-			SELECT id FROM abuse_reports WHERE reported_at < $1 ORDER BY reported_at LIMIT $2 FOR UPDATE SKIP LOCKED)`,
-		s.now().Add(-Keep), sweepRows)
-	if err != nil {
-		return fmt.Errorf("delete old reports: %w", err)
+// Sweeps delete reports that were kept long enough, open or closed, and what closed ones reveal: of those
+// that were closed KeepSealed ago, and, while the sum of the closed ones is above most, of those that
+// were closed first. most is in bytes; 0: no limit.
+func Sweeps(db *pgxpool.Pool, most int64) []worker.Sweep {
+	return []worker.Sweep{
+		worker.Statement(db, "abuse_reports", `
+			DELETE FROM abuse_reports WHERE id IN (
+				SELECT id FROM abuse_reports WHERE reported_at < now() - $2::interval
+				ORDER BY reported_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, Keep),
+		worker.Statement(db, "abuse_reports_cleared", `
+			UPDATE abuse_reports SET sealed = '' WHERE id IN (
+				SELECT id FROM abuse_reports WHERE id = ANY (ARRAY(
+					SELECT id FROM (
+						SELECT id, closed_at, sum(greatest(octet_length(sealed), $4)) OVER (ORDER BY closed_at DESC, id DESC) AS since
+						FROM abuse_reports WHERE state = 'closed' AND octet_length(sealed) > 0
+					) closed
+					WHERE closed_at < now() - $2::interval OR ($3 <> 0 AND since > $3) ORDER BY closed_at LIMIT $1
+				)) FOR UPDATE SKIP LOCKED)`, KeepSealed, most, leastCharge),
 	}
-	_, err = s.db.Exec(ctx, `
-		UPDATE abuse_reports SET sealed = '' WHERE id IN (
-			SELECT id FROM abuse_reports WHERE id = ANY (ARRAY(
-				SELECT id FROM (
-					SELECT id, closed_at, sum(greatest(octet_length(sealed), $4)) OVER (ORDER BY closed_at DESC, id DESC) AS since
-					FROM abuse_reports WHERE state = 'closed' AND octet_length(sealed) > 0
-				) closed
-				WHERE closed_at < $1 OR ($2 <> 0 AND since > $2) ORDER BY closed_at LIMIT $3
-			)) FOR UPDATE SKIP LOCKED)`,
-		s.now().Add(-KeepSealed), s.most, sweepRows, leastCharge)
-	if err != nil {
-		return fmt.Errorf("clear closed reports: %w", err)
-	}
-	return nil
 }

@@ -31,8 +31,6 @@ const (
 	// leastCharge is what a report counts for, at least, in the sum of the open ones, and in that of
 	// the closed ones. So the sum bounds their number too.
 	leastCharge = 16 << 10
-	// sweepRows bounds the rows of one round of the sweep.
-	sweepRows = 500
 )
 
 // Reason is what a report is about, in a word that the server can read.

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+
+	"mlsd/internal/worker"
 )
 
 // TryFetch is the first attempt of Fetch. It does not wait for locks.
@@ -32,8 +34,8 @@ func (s *Service) FetchesWaiting() int { return s.fetches.Waiting() }
 // Bounds and statements of the Welcomes that have ended.
 const KeepEnded, TrimEnded = keepEnded, trimEnded
 
-// LooksOfARound is how many Welcome bytes a round of the Reaper looks at.
-const LooksOfARound = looksPerRound * reapBatch
+// LooksOfARound is how many Welcome bytes a round of the sweep looks at.
+const LooksOfARound = looksPerRound * worker.SweepRows
 
 var (
 	Trim            = trim

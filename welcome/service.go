@@ -90,7 +90,7 @@ func attempt(ctx context.Context, try func(wait bool) (busy bool, err error)) er
 }
 
 // endLeases waits for the locks of the recipient's Welcomes and ends the leases whose grace is
-// over. With $3, silence counts as success unless a failure was reported. The Reaper does the same
+// over. With $3, silence counts as success unless a failure was reported. The sweep does the same
 // in bulk.
 const endLeases = `
 	WITH locked AS MATERIALIZED (

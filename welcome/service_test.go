@@ -398,19 +398,16 @@ func TestKilledConfirmations(t *testing.T) {
 	}
 }
 
-// TestServiceAndReaper: leases run out while they are confirmed and fetched again. Every Welcome
+// TestServiceAndSweeps: leases run out while they are confirmed and fetched again. Every Welcome
 // ends consumed, and the database has allowed every transition.
-func TestServiceAndReaper(t *testing.T) {
+func TestServiceAndSweeps(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 40, true)
 	b.exec(t, `UPDATE welcomes SET grace_expires_at = now() - interval '1 second' WHERE get_byte(uuid_send(id), 15) % 2 = 0`)
-	reaper := welcome.NewReaper(b.db, b.policy, func(welcome.Reaped) {})
 	var all sync.WaitGroup
 	all.Go(func() {
 		for range 10 {
-			if _, err := reaper.RunOnce(t.Context()); err != nil {
-				t.Error(err)
-			}
+			pgtest.Sweep(t, welcome.Sweeps(b.db, b.policy)...)
 		}
 	})
 	for i := range 40 {

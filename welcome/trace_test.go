@@ -159,8 +159,7 @@ func TestSilence(t *testing.T) {
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Consume}
 	var counted outcomes
 	service := welcome.New(db, policy, counted.count, slog.New(slog.DiscardHandler), nil)
-	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
-	for _, reaped := range []bool{true, false} {
+	for _, swept := range []bool{true, false} {
 		convo := uuid.New()
 		add(t, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("ref")})
 		join(t, db, convo, bob)
@@ -168,9 +167,9 @@ func TestSilence(t *testing.T) {
 			t.Fatal(err)
 		}
 		pgtest.Age(t, db, "welcomes", 2*grace)
-		if reaped {
-			if done, err := reaper.RunOnce(t.Context()); err != nil || done.Consumed != 1 {
-				t.Fatalf("%+v, %v", done, err)
+		if swept {
+			if done := pgtest.Sweep(t, welcome.Sweeps(db, policy)...); done["welcomes_consumed"] != 1 {
+				t.Fatalf("%v", done)
 			}
 		}
 		for range 2 {
@@ -179,7 +178,7 @@ func TestSilence(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(trace{welcome.Consumed, 1, 1, text("no bytes"), true, text("no bytes"), true}, traceOf(t, db, convo)); diff != "" {
-			t.Errorf("reaped %t: after silence and a failure (-want +got):\n%s", reaped, diff)
+			t.Errorf("swept %t: after silence and a failure (-want +got):\n%s", swept, diff)
 		}
 		for range 2 {
 			if state, _, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil || state != welcome.Consumed {
@@ -187,7 +186,7 @@ func TestSilence(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(trace{welcome.Consumed, 1, 1, text("no bytes"), true, nil, false}, traceOf(t, db, convo)); diff != "" {
-			t.Errorf("reaped %t: after the late success (-want +got):\n%s", reaped, diff)
+			t.Errorf("swept %t: after the late success (-want +got):\n%s", swept, diff)
 		}
 	}
 	want := map[welcome.Outcome]int{welcome.Success: 2, welcome.Failure: 2, welcome.Unchanged: 4}

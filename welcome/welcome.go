@@ -16,7 +16,7 @@
 //
 // Every transition is an UPDATE of a locked row and raises the row's version. The database's clock
 // decides. Each transition stands in one place: openlease.sql, confirm.sql, endLeases (and in bulk
-// the Reaper), supersede and the Reaper's expiry.
+// a sweep), supersede and the sweep of old ones.
 package welcome
 
 import (

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -69,7 +70,7 @@ func (e *expect) endLease(onExpiry welcome.ExpiryPolicy) {
 	}
 }
 
-// TestMachineFollowsTheModel plays random fetches, confirmations, waits and reaper rounds against
+// TestMachineFollowsTheModel plays random fetches, confirmations, waits and sweeps against
 // the database and against the model, and compares after each step.
 func TestMachineFollowsTheModel(t *testing.T) {
 	t.Parallel()
@@ -87,7 +88,6 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 	add(rt, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: ref})
 	join(rt, db, convo, bob)
 	service := newService(db, policy, nil)
-	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
 	model := expect{state: welcome.Available}
 	var lease time.Time
 	rt.Repeat(map[string]func(*rapid.T){
@@ -136,10 +136,8 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 			lease = lease.Add(-d)
 			model.left -= d
 		},
-		"reap": func(rt *rapid.T) {
-			if _, err := reaper.RunOnce(ctx); err != nil {
-				rt.Fatal(err)
-			}
+		"sweep": func(rt *rapid.T) {
+			pgtest.Sweep(t, welcome.Sweeps(db, policy)...)
 			model.endLease(policy.OnExpiry)
 			var got expect
 			if err := db.QueryRow(ctx, `SELECT state, failures, silent FROM welcomes WHERE convo_id = $1`, convo).
@@ -147,7 +145,7 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 				rt.Fatal(err)
 			}
 			if got.state != model.state || got.failures != model.failures || got.silent != model.silent {
-				rt.Fatalf("after the reaper: %+v, want %+v", got, model)
+				rt.Fatalf("after the sweep: %+v, want %+v", got, model)
 			}
 		},
 	})
@@ -219,7 +217,7 @@ func TestRetention(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	policy := welcome.Policy{Grace: grace, OnExpiry: welcome.Release}
-	reaper := welcome.NewReaper(db, policy, func(welcome.Reaped) {})
+	sweeps := welcome.Sweeps(db, policy)
 	service, convo := newService(db, policy, nil), uuid.New()
 	join(t, db, convo, bob)
 	add(t, db, convo, 1, welcome.Recipient{DID: bob, DeviceID: "phone", Ref: mls.KeyPackageRef("one")},
@@ -230,18 +228,17 @@ func TestRetention(t *testing.T) {
 	if _, _, err := service.Confirm(t.Context(), convo, phone, true, ""); err != nil {
 		t.Fatal(err)
 	}
-	step := func(d time.Duration, want welcome.Reaped) {
+	step := func(d time.Duration, want map[string]int64) {
 		t.Helper()
 		pgtest.Age(t, db, "welcomes", d)
 		pgtest.Age(t, db, "welcome_bodies", d)
-		got, err := reaper.RunOnce(t.Context())
-		if err != nil || got != want {
-			t.Fatalf("%+v, %v; want %+v", got, err, want)
+		if diff := cmp.Diff(want, pgtest.Sweep(t, sweeps...)); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
 		}
 	}
-	step(25*time.Hour, welcome.Reaped{})                         // carol's is still to be fetched
-	step(89*24*time.Hour, welcome.Reaped{Expired: 1, Erased: 1}) // carol's has expired
-	step(time.Hour, welcome.Reaped{})
+	step(25*time.Hour, map[string]int64{})                                              // carol's is still to be fetched
+	step(89*24*time.Hour, map[string]int64{"welcomes_expired": 1, "welcome_bodies": 1}) // carol's has expired
+	step(time.Hour, map[string]int64{})
 	if _, err := service.Fetch(t.Context(), convo, phone); !errors.Is(err, welcome.ErrConsumed) {
 		t.Fatalf("a consumed Welcome without bytes: %v", err)
 	}

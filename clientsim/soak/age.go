@@ -18,16 +18,16 @@ import (
 
 // aged are the statements that make rows old. $1 is Config.Keep. A row is made old once.
 var aged = []string{
-	// The expirer deletes messages after MLSD_MESSAGE_RETENTION, 25 h.
+	// The sweep of messages deletes messages after MLSD_MESSAGE_RETENTION, 25 h.
 	`UPDATE messages SET created_at = created_at - interval '26 hours'
 	WHERE created_at < now() - $1::interval AND created_at > now() - interval '20 hours'`,
-	// The cleaner deletes records a day after their lifetime, which is a week at most.
+	// The sweep deletes records a day after their lifetime, which is a week at most.
 	`UPDATE idempotency_keys SET created_at = created_at - interval '9 days', started_at = started_at - interval '9 days',
 		completed_at = completed_at - interval '9 days', expires_at = expires_at - interval '9 days'
 	WHERE state = 'completed' AND created_at < now() - $1::interval AND created_at > now() - interval '8 days'`,
-	// The cleaner deletes lines of the audit log after 90 days.
+	// The sweep deletes lines of the audit log after 90 days.
 	`UPDATE audit_log SET at = at - interval '91 days' WHERE at < now() - $1::interval AND at > now() - interval '80 days'`,
-	// The reaper of Welcomes expires them after 90 days, and erases their bytes.
+	// The sweep of Welcomes expires them after 90 days, and erases their bytes.
 	`UPDATE welcomes SET created_at = created_at - interval '91 days', fetched_at = fetched_at - interval '91 days',
 		grace_expires_at = grace_expires_at - interval '91 days', confirmed_at = confirmed_at - interval '91 days'
 	WHERE created_at < now() - $1::interval AND created_at > now() - interval '80 days'`,

@@ -93,7 +93,7 @@ var nodeMetrics = map[string]string{
 	"process_cpu_seconds_total":                                   "cpu",
 	"mlsd_stream_lag_seconds_sum":                                 "lag-sum",
 	"mlsd_stream_lag_seconds_count":                               "lag-count",
-	"mlsd_messages_expired_total":                                 "expired",
+	`mlsd_swept_rows_total{rows="messages"}`:                      "expired",
 	`mlsd_subscriptions{kind="websocket"}`:                        "websockets",
 	`mlsd_subscriptions{kind="sse"}`:                              "event-streams",
 	`mlsd_push_attempts_total{kind="webhook",result="delivered"}`: "pushes",

@@ -25,7 +25,6 @@ import (
 	"mlsd/attachments/s3store"
 	"mlsd/consent"
 	"mlsd/convos"
-	"mlsd/disputes"
 	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
@@ -41,11 +40,9 @@ import (
 	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
 	"mlsd/internal/worker"
-	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/migrations"
 	"mlsd/push"
-	"mlsd/reports"
 	"mlsd/transparency"
 	"mlsd/welcome"
 )
@@ -83,14 +80,9 @@ type node struct {
 	usage             *usage.Counter
 	requests          *requests.Recorder
 	quotas            *quota.Counter
-	welcomes          *welcome.Reaper
-	keyPackages       *keypackages.Reaper
-	disputes          *disputes.Reaper
-	cleaner           *idem.Cleaner
+	sweep             func(context.Context) error
 	eraser            *erasure.Worker
 	remover           *convos.Remover      // finishes deletions of convos
-	reports           *reports.Sweeper     // of abuse
-	reaperFailed      func(reaper string)  // counts a failed round
 	expirer           *messages.Expirer    // nil if messages are kept for ever
 	relay             *relay.Follower      // nil unless Config.RelayURL
 	attachments       *attachments.Service // nil if there is no store
@@ -131,8 +123,9 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 	if err := n.assembleAttachments(cfg, writes, log); err != nil {
 		return nil, err
 	}
+	n.sweep = worker.Sweeper(metrics.Swept, n.sweeps(cfg)...)
 	n.operator = admin.New(admin.Config{
-		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake, Wake: n.sequencer.Wake,
+		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake,
 		Heads: n.heads,
 	})
 	if n.push, err = n.pushWorker(cfg, writes, metrics, log); err != nil {
@@ -156,7 +149,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		Answered:  n.requests.Add,
 		Gate:      n.gate,
 		Erasures:  erasures,
-		Erasing:   n.gate.Wake,
+		Erasing:   n.gate.Wake.Send,
 		Events:    n.hub,
 		Signals:   n.signals, EpochWindow: cfg.EpochWindow,
 		Heads:       n.heads,
@@ -213,16 +206,11 @@ func (n *node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metri
 	n.usage = usage.New(db, log, mlsapi.ErrIdempotencyConflict)
 	n.requests = requests.New(requests.Config{DB: db, Log: log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep})
 	n.stored.MustRegister(dbmetrics.New(db, log, scrapeInterval))
-	n.welcomes = welcome.NewReaper(db, cfg.Welcomes, metrics.Reaped)
-	n.keyPackages = keypackages.NewReaper(db, metrics.KeyPackagesReaped)
-	n.disputes = disputes.NewReaper(db)
 	n.checks = invariants.NewChecker(db)
-	n.cleaner = idem.NewCleaner(db, api.RetireKeys, metrics.RecordsCleaned)
 	n.remover = convos.NewRemover(db, n.faults)
-	n.reports = reports.NewSweeper(db, cfg.Quotas[quota.ReportBytes], time.Now)
-	n.reaperFailed = metrics.ReaperFailed
+	metrics.Swept("messages", 0) // the series is there without a retention too
 	if cfg.MessageRetention > 0 {
-		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, metrics.MessagesExpired, messages.AfterKeeping(n.heads.Keep))
+		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, func(n int64) { metrics.Swept("messages", n) }, messages.AfterKeeping(n.heads.Keep))
 	}
 }
 
@@ -293,7 +281,7 @@ func (n *node) assembleRelay(cfg Config, log *slog.Logger) (err error) {
 		return fmt.Errorf("MLSD_RELAY_URL: %w", err)
 	}
 	n.relay, err = relay.New(relay.Config{
-		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake, Metrics: metrics, Log: log,
+		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake.Send, Metrics: metrics, Log: log,
 	})
 	return err
 }
@@ -319,14 +307,14 @@ func (n *node) assembleAttachments(cfg Config, writes *idem.Store, log *slog.Log
 	n.attachments = attachments.New(attachments.Config{
 		DB: n.db.requests, Store: store, Writes: writes, ServiceDID: cfg.ServiceDID, MaxSize: cfg.Attachments.MaxSize, Life: operation.Life, Lease: operation.Lease, Log: log, Faults: n.faults,
 	})
-	n.attachmentSweeper = attachments.NewSweeper(n.db.maintenance, n.attachments, cfg.MessageRetention, log)
+	n.attachmentSweeper = attachments.NewSweeper(n.db.maintenance, n.attachments, log)
 	return nil
 }
 
 // attachmentDeleted makes the sweeper delete the objects of an attachment soon.
 func (n *node) attachmentDeleted() {
 	if n.attachmentSweeper != nil {
-		n.attachmentSweeper.Wake()
+		n.attachmentSweeper.Wake.Send()
 	}
 }
 
@@ -335,7 +323,7 @@ func (n *node) assembleEraser(log *slog.Logger) *erasure.Store {
 	jobs := erasure.NewStore(n.accounts)
 	n.eraser = erasure.NewWorker(erasure.Config{
 		DB: n.db.maintenance, Log: log, Jobs: jobs, Accounts: n.accounts, Remover: n.remover, Forget: n.identities.Forget,
-		EraseActions: admin.EraseActions, Changed: n.gate.Wake, Wake: n.sequencer.Wake, Faults: n.faults,
+		EraseActions: admin.EraseActions, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake, Faults: n.faults,
 	})
 	return jobs
 }

@@ -13,6 +13,7 @@ import (
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/standby"
+	"mlsd/internal/worker"
 )
 
 // reachTimeout is for the first connection to the operator's PostgreSQL. By default the driver
@@ -70,11 +71,7 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 			log.Warn("the database does not answer yet: waiting", "at_most", cfg.WaitForDatabase.String(), "error", err)
 			said = true
 		}
-		select {
-		case <-time.After(waitPoll):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		worker.Pause(ctx, waitPoll)
 	}
 }
 

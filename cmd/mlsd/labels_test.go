@@ -33,8 +33,14 @@ func labelValues() map[string][]string {
 		"source": words("standby primary"),
 		"kind":   words("websocket sse body answer drain account identity other info invalid oversized low last_resort orphaned apns webhook"),
 		"reason": words("client too_slow no_pong protocol replaced restart refused session error busy rate convo offline long behind failed"),
-		"action": words("released consumed expired erased orphaned deleted"), "removed": words("records audit"),
-		"reaper": words("welcomes key_packages records disputes"), "worker": words("welcomes key_packages records used_tokens tickets"),
+		"rows": words(`messages welcomes_consumed welcomes_released welcomes_expired welcome_bodies
+			key_packages_expired key_packages_orphaned key_packages_deleted key_package_signals idempotency_keys audit_log
+			accounts_erased accounts_limited abuse_reports abuse_reports_cleared disputes_ended used_tokens identity_keys sessions
+			subscription_tickets nodes push_jobs quota_counts requests erasure_confirmations attachments_unfinished attachments_expired`),
+		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch", "identity key sync",
+			"session reader", "session key rotation", "log key reader", "log head signer", "convo sweeper", "eraser of accounts",
+			"push backlog", "index of the stream", "account gate", "attachment sweeper", "message sweeper",
+			"reader of the list of admitted accounts"),
 		"entity": words("welcome key_package reservation push_job record dispute attachment"), "limit": words("address caller node time"),
 		"result": words("delivered gone refused retry passed failed"), "pool": words("requests reserved maintenance"),
 	}

@@ -29,7 +29,7 @@ func (n *node) registerNode() {
 		}
 		return 0
 	})
-	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build, ready,
+	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build, ready, n.rounds,
 		tracing.Metrics(n.tracer), dbmetrics.NewPools(map[string]*pgxpool.Pool{
 			"requests": n.db.requests, "reserved": n.db.reserved, "maintenance": n.db.maintenance,
 		}))

@@ -2,66 +2,65 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
 	"mlsd/accounts"
 	"mlsd/api"
 	"mlsd/attachments"
+	"mlsd/disputes"
 	"mlsd/erasure"
 	"mlsd/events"
+	"mlsd/idem"
+	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/worker"
+	"mlsd/keypackages"
+	"mlsd/push"
+	"mlsd/reports"
 	"mlsd/transparency"
+	"mlsd/welcome"
 )
 
 const (
-	reapInterval   = 30 * time.Second
-	sweepInterval  = time.Minute
-	usageInterval  = 10 * time.Second
-	pushInterval   = time.Second
-	listInterval   = 3 * time.Second
-	expiryInterval = 10 * time.Minute // of messages, whose retention is counted in days
+	sweepInterval   = 30 * time.Second
+	sweepTimeout    = 3 * time.Minute // of all sweeps
+	purgeInterval   = time.Minute
+	usageInterval   = 10 * time.Second
+	pushInterval    = time.Second
+	backlogInterval = time.Minute
+	listInterval    = 3 * time.Second
+	expiryInterval  = 10 * time.Minute // of messages, whose retention is counted in days
 )
 
 // workers returns the functions that run in the background from the server's start to its end. The
 // worker of presence ends earlier: see lifecycle.
 func (n *node) workers(log *slog.Logger) []func(context.Context) {
-	tokens, tickets := serviceauth.NewUsedTokens(n.db.maintenance), events.NewTickets(n.db.maintenance)
 	all := []func(context.Context){
 		n.rounds.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
-		n.rounds.Every("Welcome reaper", reapInterval, log, reaper(n, api.ReaperWelcomes, n.welcomes.RunOnce)).Run,
-		n.rounds.Every("KeyPackage reaper", reapInterval, log, reaper(n, api.ReaperKeyPackages, n.keyPackages.RunOnce)).Run,
-		n.rounds.Every("dispute reaper", reapInterval, log, reaper(n, api.ReaperDisputes, n.disputes.RunOnce)).Run,
-		n.rounds.Every("idempotency record cleaner", sweepInterval, log, reaper(n, api.ReaperRecords, n.cleaner.RunOnce)).Run,
-		n.rounds.Every("used token sweep", sweepInterval, log, sweepAll(tokens.Sweep)).Run,
+		n.rounds.Every("sweeper", sweepInterval, log, n.sweep, worker.Limit(sweepTimeout)).Run,
 		n.rounds.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync, worker.AtEnd(n.identities.Sync)).Run,
-		n.rounds.Every("identity key sweep", sweepInterval, log, sweepAll(n.identities.Sweep)).Run,
-		n.rounds.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Woken(), 0)).Run,
-		n.rounds.Every("session key rotation", sessions.SweepInterval, log, n.sessions.Rotate).Run,
-		n.rounds.Every("session sweep", sessions.SweepInterval, log, n.sessions.Sweep).Run,
+		n.rounds.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Wake, 0)).Run,
+		n.rounds.Every("session key rotation", sessions.RotateInterval, log, n.sessions.Rotate).Run,
 		n.rounds.Every("log key reader", transparency.KeysInterval, log, n.heads.ReadKeys).Run,
 		n.rounds.Every("log head signer", transparency.Interval, log, n.heads.RunOnce).Run,
-		n.rounds.Every("ticket sweep", sweepInterval, log, tickets.Sweep).Run,
-		n.rounds.Every("convo remover", sweepInterval, log, n.remover.RunOnce).Run,
+		n.rounds.Every("convo sweeper", purgeInterval, log, n.remover.RunOnce).Run,
 		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce, worker.Limit(erasure.RoundTimeout)).Run,
-		n.rounds.Every("sweep of reports", sweepInterval, log, n.reports.RunOnce).Run,
-		n.rounds.Every("push job sweep", sweepInterval, log, n.push.Sweep).Run,
+		n.rounds.Every("push backlog", backlogInterval, log, n.push.CountBacklog).Run,
 		func(ctx context.Context) { n.push.Run(ctx, pushInterval) },
 		func(ctx context.Context) { n.usage.Run(ctx, usageInterval) },
 		n.requests.Run,
-		n.rounds.Every("sweep of requests", sweepInterval, log, n.requests.Sweep).Run,
 		n.quotas.Run,
 		n.sequencer.Run,
 		n.rounds.Every("index of the stream", events.IndexInterval, log, events.NewIndex(n.db.maintenance).RunOnce).Run,
 		n.hub.Run,
 		n.db.reads.Run,
-		n.rounds.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Woken(), 0)).Run,
+		n.rounds.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Wake, 0)).Run,
 		func(ctx context.Context) { n.hub.Listen(ctx, n.sequencer) },
 		n.signals.Run,
 	}
@@ -73,10 +72,10 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 	}
 	if s := n.attachmentSweeper; s != nil {
 		all = append(all, n.rounds.Every("attachment sweeper", attachments.SweepInterval, log, s.RunOnce,
-			worker.Limit(attachments.SweepTimeout), worker.Wake(s.Woken(), attachments.WakeDelay)).Run)
+			worker.Limit(attachments.SweepTimeout), worker.Wake(s.Wake, attachments.WakeDelay)).Run)
 	}
 	if n.expirer != nil {
-		all = append(all, n.rounds.Every("message expirer", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)
+		all = append(all, n.rounds.Every("message sweeper", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)
 	}
 	return all
 }
@@ -97,7 +96,7 @@ func (n *node) followList(ctx context.Context, log *slog.Logger) {
 			}
 		}
 	}()
-	n.rounds.Every("reader of the list of admitted accounts", listInterval, log, list.RunOnce, worker.Wake(list.Woken(), 0)).Run(ctx)
+	n.rounds.Every("reader of the list of admitted accounts", listInterval, log, list.RunOnce, worker.Wake(list.Wake, 0)).Run(ctx)
 }
 
 func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context.Context) error {
@@ -107,26 +106,18 @@ func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context
 	}
 }
 
-// reaper is withoutResult that counts the rounds that fail. A round that the end of the server cuts
-// off does not count.
-func reaper[T any](n *node, name string, runOnce func(context.Context) (T, error)) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := runOnce(ctx)
-		if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-			n.reaperFailed(name)
-		}
-		return err
+// sweeps are what the sweeper does, in this order.
+func (n *node) sweeps(cfg Config) []worker.Sweep {
+	db := n.db.maintenance
+	all := slices.Concat(
+		welcome.Sweeps(db, cfg.Welcomes), keypackages.Sweeps(db), idem.Sweeps(db, api.RetireKeys), accounts.Sweeps(db),
+		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]),
+		[]worker.Sweep{
+			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db), events.SweepTickets(db),
+			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), n.requests.Sweep(), erasure.Sweep(db),
+		})
+	if n.attachments != nil {
+		all = append(all, attachments.Sweeps(db, cfg.MessageRetention)...)
 	}
-}
-
-// sweepAll calls sweep until it deletes less than a batch.
-func sweepAll(sweep func(context.Context) (int64, error)) func(context.Context) error {
-	return func(ctx context.Context) error {
-		for {
-			swept, err := sweep(ctx)
-			if err != nil || swept < serviceauth.SweepBatch {
-				return err
-			}
-		}
-	}
+	return all
 }

@@ -22,7 +22,9 @@ const module = "mlsd"
 // allowed says for every package of ours, except those that only tests use, which of our packages
 // it may import. A new entry changes the design: change the documentation of both packages with it.
 func allowed() map[string][]string {
-	domain := func(more ...string) []string { return append(more, "mls", "internal/nsid", "internal/pgpool") }
+	domain := func(more ...string) []string {
+		return append(more, "mls", "internal/nsid", "internal/pgpool", "internal/worker")
+	}
 	return map[string][]string{
 		"cmd/mlsd": {
 			"internal/nsid", "accounts", "admin", "attachments", "attachments/filestore", "attachments/s3store", "console", "erasure", "reports", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "consent", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
@@ -61,39 +63,39 @@ func allowed() map[string][]string {
 		"inspect":                  {"idem", "internal/quota"},
 		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push", "reports"},
 		"console/browser":          {"internal/localpg"}, // for console/check.sh
-		"accounts":                 {"internal/sessions", "internal/tombstone"},
+		"accounts":                 {"internal/sessions", "internal/tombstone", "internal/worker"},
 		"archive":                  {},
 		"erasure": {
 			"accounts", "attachments", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
-			"internal/sessions", "internal/tombstone", "internal/usage", "keypackages", "messages", "push", "reports", "transparency", "welcome",
+			"internal/sessions", "internal/tombstone", "internal/usage", "internal/worker", "keypackages", "messages", "push", "reports", "transparency", "welcome",
 		},
 		"internal/tombstone": {},
 		// The server and its clients compute leaves and heads with the same code. A client needs no more.
 		"transparency/verifier": {},
-		"transparency":          {"internal/ratelog", "internal/tombstone", "transparency/verifier"},
-		"internal/relay":        {"accounts"},
+		"transparency":          {"internal/pgpool", "internal/ratelog", "internal/tombstone", "transparency/verifier"},
+		"internal/relay":        {"accounts", "internal/pgpool", "internal/worker"},
 		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"push", "reports", "internal/batch", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "disputes", "transparency", "transparency/verifier", "attachments"),
-		"reports":               {"internal/pgpool", "internal/quota", "internal/tombstone", "messages"},
+		"reports":               {"internal/pgpool", "internal/quota", "internal/tombstone", "internal/worker", "messages"},
 		"consent":               {"internal/pgpool", "internal/tombstone"},
 		"convos":                domain("internal/tombstone", "internal/nsid", "consent", "disputes", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota", "transparency", "attachments"),
-		"disputes":              {"internal/tombstone", "messages", "outbox"},
+		"disputes":              {"internal/pgpool", "internal/tombstone", "internal/worker", "messages", "outbox"},
 		"messages":              domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
 		"welcome":               domain("internal/tombstone", "internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint", "internal/ratelog"),
 		"keypackages":           domain("internal/tombstone", "consent", "idem", "outbox"),
-		"events":                domain("internal/tombstone", "messages", "migrations", "outbox", "push", "internal/failpoint", "internal/standby", "internal/tracing", "internal/worker"),
+		"events":                domain("internal/tombstone", "messages", "migrations", "outbox", "push", "internal/failpoint", "internal/standby", "internal/tracing"),
 		"outbox":                {},
 		"push":                  {"internal/tombstone", "idem", "internal/failpoint", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/tracing", "internal/worker"},
-		"idem":                  {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool"},
+		"idem":                  {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool", "internal/worker"},
 		"mls":                   {},
-		"migrations":            {"internal/failpoint", "internal/pgpool"},
+		"migrations":            {"internal/failpoint", "internal/pgpool", "internal/worker"},
 		"api/mlsapi":            {"api/lexcodec", "internal/nsid"},
 		"api/errorlist":         {},
 		"api/lexcodec":          {},
 		"lexicons":              {},
 		"internal/duration":     {},
 		"internal/failpoint":    {},
-		"internal/usage":        {"internal/tombstone", "internal/worker"},
+		"internal/usage":        {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"internal/requests":     {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"internal/quota":        {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"internal/dbmetrics":    {},
@@ -107,12 +109,12 @@ func allowed() map[string][]string {
 		"internal/pgpool":       {"internal/tracing"},
 		"internal/batch":        {"internal/tracing"},
 		"internal/tracing":      {},
-		"internal/outage":       {"internal/pgpool"},
-		"internal/standby":      {"internal/pgpool", "internal/ratelog"},
+		"internal/outage":       {"internal/pgpool", "internal/worker"},
+		"internal/standby":      {"internal/pgpool", "internal/ratelog", "internal/worker"},
 		"internal/ratelog":      {},
 		"internal/k256":         {},
-		"internal/sessions":     {"internal/serviceauth", "internal/tombstone"},
-		"internal/serviceauth":  {"internal/tombstone", "internal/batch", "internal/k256", "internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing"},
+		"internal/sessions":     {"internal/serviceauth", "internal/tombstone", "internal/worker"},
+		"internal/serviceauth":  {"internal/tombstone", "internal/batch", "internal/k256", "internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing", "internal/worker"},
 		"attachments":           domain("internal/tombstone", "messages", "idem", "internal/failpoint"),
 		"attachments/filestore": {"attachments"},
 		"attachments/s3store":   {"attachments"},
@@ -123,7 +125,7 @@ func allowed() map[string][]string {
 func forTests() map[string][]string {
 	return map[string][]string{
 		"attachments/storetest":         {"attachments"},
-		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "internal/testdir", "migrations"},
+		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "internal/testdir", "internal/worker", "migrations"},
 		"internal/mlstest":              {"mls"},
 		"internal/promtest":             {},
 		"internal/testdir":              {},

@@ -57,8 +57,8 @@ var mutants = []mutant{
 		{"migrations/000001_baseline.up.sql", `CREATE UNIQUE INDEX messages_commit_idempotency_key`, `CREATE INDEX messages_commit_idempotency_key`}}},
 	{"a key is never free again", "TestKeyIsRetiredWithItsRecord", []edit{
 		{"idem.Store.claim", `err = s.retire(ctx, tx, []UsedKey{{Caller: req.Caller.String(), NSID: req.NSID, Scope: req.Scope, Key: req.Key}})`, ``}}},
-	{"the cleaner leaves keys in use", "TestKeyIsRetiredWithItsRecord", []edit{
-		{"idem.Cleaner.clean", `c.retire(ctx, tx, ended)`, `c.retire(ctx, tx, nil)`}}},
+	{"the sweep leaves keys in use", "TestKeyIsRetiredWithItsRecord", []edit{
+		{"idem.deleteExpired", `retire(ctx, tx, ended)`, `retire(ctx, tx, nil)`}}},
 	{"a taken key is the server's fault", "TestLostRecord", []edit{
 		{"idem.keyTaken", `refused.Code == "23505"`, `refused.Code == "23503"`}}},
 	{"check-then-run", "TestCheckThenRun", []edit{onlyLooks, recordsLast}},
@@ -247,8 +247,7 @@ var mutants = []mutant{
 	{"a line of the log for every failed join", "welcome.TestFailuresOfAStranger", []edit{
 		{"welcome.New", `log: ratelog.New(log)`, `log: func(*slog.Logger) *slog.Logger { return log }(ratelog.New(log))`}}},
 	{"the sweep of Welcome bytes begins anew each round", "welcome.TestEraseGoesOn", []edit{
-		{"welcome.Reaper.eraseBytes", `for range looksPerRound {`, `r.looked = place{}
-	for range looksPerRound {`}}},
+		{"welcome.bodySweep.batch", `s.looked, s.looks = last, s.looks+1`, `s.looks++`}}},
 	{"the sweep of Welcome bytes reads all Welcomes of an epoch", "welcome.TestEraseReadsFew", []edit{
 		{"migrations/000001_baseline.up.sql", `CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE`, `CREATE INDEX welcomes_live_of_epoch ON welcomes (version) WHERE`}}},
 	{"the Welcomes after the first batch keep the name of an erased person", "cmd/mlsd.TestErasureOfManyWelcomes", []edit{
@@ -990,9 +989,8 @@ var mutants = []mutant{
 		{"accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
 	{"an erased account is refused for ever", "accounts.TestErasing", []edit{
 		{"accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
-	{"a long erasure stops the sweeps", "erasure.TestSweepsBesideALongJob", []edit{
-		{"erasure.Worker.RunOnce", `errors.Join(w.sweep(ctx), w.beginDue(ctx))`, `w.beginDue(ctx)`},
-		{"erasure.Worker.RunOnce", `return failed`, `return errors.Join(failed, w.sweep(ctx))`}}},
+	{"a sweep that fails stops those behind it", "internal/worker.TestSweepsAreIndependent", []edit{
+		{"internal/worker.Sweeper", `if ctx.Err() != nil {`, `if failed != nil {`}}},
 	{"a batch begins at the end of its round", "erasure.TestNoBatchIsCutOff", []edit{
 		{"erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
 	{"an erasure that fails again and again comes soon", "erasure.TestPauseAfterAFailure", []edit{
@@ -1094,11 +1092,11 @@ var mutants = []mutant{
 	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{
 		{"internal/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
 	{"what closed reports reveal is kept", "TestClosedReportsAreCleared", []edit{
-		{"reports.Sweeper.RunOnce", `closed_at < $1 OR (`, `(closed_at < $1 AND `}}},
+		{"reports.Sweeps", `closed_at < now() - $2::interval OR (`, `(closed_at < now() - $2::interval AND `}}},
 	{"a deep report is printed", "reports.TestDeepReport", []edit{
 		{"reports.Printable", `nesting(document) > maxNesting`, `nesting(document) > 10000`}}},
 	{"open reports are kept for ever", "TestReportsEnd", []edit{
-		{"reports.Sweeper.RunOnce", `WHERE reported_at < $1`, `WHERE state = 'closed' AND reported_at < $1`}}},
+		{"reports.Sweeps", `WHERE reported_at <`, `WHERE state = 'closed' AND reported_at <`}}},
 	{"a report is bound to no reporter", "reports.TestSeal", []edit{
 		{"reports.Binding", `reporter.String()`, `reporter.Method()`}}},
 	{"a report commands the terminal", "reports.TestPrintable", []edit{
@@ -1226,15 +1224,12 @@ var mutants = []mutant{
 		{"api.handlers.DeleteAttachment", `!c.replayed`, `true`}}},
 	{"a round deletes one batch", "attachments.TestSweepDeletesAllAtOnce", []edit{
 		{"attachments.Sweeper.clear", `return more, s.forget(ctx, conn, ids, gone)`, `return false, s.forget(ctx, conn, ids, gone)`}}},
-	{"a round ends one batch of uploads", "attachments.TestSweepDeletesAllAtOnce", []edit{
-		{"attachments.Sweeper.endUnfinished", `tag.RowsAffected() == sweepRows`, `tag.RowsAffected() > sweepRows`}}},
+	{"a round ends one batch", "attachments.TestSweepDeletesAllAtOnce", []edit{
+		{"internal/worker.Statement", `n >= SweepRows`, `n > SweepRows`}}},
 	{"objects are deleted one after the other", "attachments.TestSweepDeletesInParallel", []edit{
 		{"attachments.Sweeper.deleteAll", `g.SetLimit(deletions)`, `g.SetLimit(1)`}}},
 	{"deletions take the time of the orphans", "attachments.TestSweepHasTimeForOrphans", []edit{
 		{"attachments.Sweeper.orphans", `s.shares.orphans`, `s.shares.clear`}}},
-	{"a step of the sweeper that fails ends the round", "attachments.TestSweepStepsAreIndependent", []edit{
-		{"attachments.Sweeper.RunOnce", `return errors.Join(repeat(ctx, s.shares.expire, func(time.Time) (bool, error) { return s.endUnfinished(ctx, conn.Conn()) }),`,
-			`if _, err := s.endUnfinished(ctx, conn.Conn()); err != nil { return err }; return errors.Join(`}}},
 	{"a listing of a directory keeps all names", "attachments/filestore.TestListIsBounded", []edit{
 		{"attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
 	{"a listing ends at directories without objects", "attachments/filestore.TestListIsBounded", []edit{

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 type Log struct {
 	*slog.Logger
 	next *slog.Logger
-	wake chan struct{}
+	wake worker.Signal
 
 	mu      sync.Mutex // guards what follows
 	running bool       // Run runs; else all records are written
@@ -41,7 +42,7 @@ type Log struct {
 
 // New returns a log that writes to next.
 func New(next *slog.Logger) *Log {
-	l := &Log{next: next, wake: make(chan struct{}, 1)}
+	l := &Log{next: next, wake: worker.NewSignal()}
 	l.Logger = slog.New(&handler{next.Handler(), l})
 	return l
 }
@@ -75,10 +76,8 @@ func (l *Log) outage(ctx context.Context, ping func(context.Context) error, err 
 	said := begun
 	l.next.ErrorContext(ctx, "the database cannot be reached", "error", err)
 	for err != nil {
-		select {
-		case <-ctx.Done():
+		if worker.Pause(ctx, again); ctx.Err() != nil {
 			return
-		case <-time.After(again):
 		}
 		err = try(ctx, ping)
 		if err != nil && time.Since(said) >= sayEvery {
@@ -87,10 +86,7 @@ func (l *Log) outage(ctx context.Context, ping func(context.Context) error, err 
 		}
 	}
 	took := time.Since(begun)
-	select { // for records of work that the outage has ended
-	case <-ctx.Done():
-	case <-time.After(again):
-	}
+	worker.Pause(ctx, again) // for records of work that the outage has ended
 	l.mu.Lock()
 	leftOut := l.leftOut
 	l.out, l.leftOut = false, 0
@@ -148,10 +144,7 @@ func (l *Log) takes(write func()) bool {
 		return true
 	}
 	l.held = append(l.held, write)
-	select {
-	case l.wake <- struct{}{}:
-	default: // Run has not read the last one yet
-	}
+	l.wake.Send()
 	return true
 }
 

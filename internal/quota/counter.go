@@ -14,6 +14,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/worker"
 )
 
 // subjectKind is whose quota it is.
@@ -128,10 +130,9 @@ type Counter struct {
 	shards  [shards]shard
 	most    int           // accounts in a shard
 	crowded atomic.Bool   // many accounts wait to be written
-	wake    chan struct{} // asks for a flush, when crowded
+	wake    worker.Signal // asks for a flush, when crowded
 
-	flushing sync.Mutex // held during a flush; guards trimmed
-	trimmed  time.Time  // when old days were deleted
+	flushing sync.Mutex // held during a flush
 }
 
 // Option changes a Counter.
@@ -157,7 +158,7 @@ func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *
 	c := &Counter{
 		db: db, log: log, now: time.Now, use: func(string, float64) {}, percent: func(syntax.DID) int { return 100 },
 		names: storedNames(), open: limits[OpenInvitations], reports: limits[ReportBytes],
-		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: make(chan struct{}, 1),
+		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: worker.NewSignal(),
 	}
 	for k := range c.limits {
 		for r := range c.limits[k] {
@@ -320,10 +321,7 @@ func (c *Counter) evict(sh *shard, spared []*account) bool {
 	}
 	if 2*unwritten > len(sh.accounts) {
 		c.crowded.Store(true)
-		select {
-		case c.wake <- struct{}{}:
-		default: // it is asked for already
-		}
+		c.wake.Send()
 	}
 	for _, who := range []*subject{active, usedUp} {
 		if who != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
@@ -24,9 +25,6 @@ const (
 	batchRows = 5000
 	// keepDays is how many days are kept, today included.
 	keepDays = 2
-	// trimInterval is how often old days are deleted, trimRows how many rows of them at once.
-	trimInterval = time.Minute
-	trimRows     = 10_000
 )
 
 // row names a row of one day.
@@ -79,11 +77,7 @@ func (c *Counter) flush(ctx context.Context, all bool) error {
 		}
 	}
 	c.settle(dayOf(now))
-	if now.Sub(c.trimmed) < trimInterval {
-		return nil
-	}
-	c.trimmed = now
-	return c.trim(ctx, dayOf(now))
+	return nil
 }
 
 // collect returns the counts to be written, in the order in which all nodes write them, and the
@@ -240,16 +234,10 @@ func (c *Counter) settle(today int64) {
 	}
 }
 
-// trim deletes days that are not kept.
-func (c *Counter) trim(ctx context.Context, today int64) error {
-	b := &pgx.Batch{}
-	b.Queue(asMaintenance)
-	b.Queue(`
+// Sweep deletes days that are not kept.
+func Sweep(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "quota_counts", `
 		DELETE FROM quota_counts WHERE (day, subject, quota) IN (
-			SELECT day, subject, quota FROM quota_counts WHERE day < $1 ORDER BY day LIMIT $2 FOR UPDATE SKIP LOCKED)`,
-		startOf(today-keepDays+1), trimRows)
-	if err := c.db.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("delete old days: %w", err)
-	}
-	return nil
+			SELECT day, subject, quota FROM quota_counts WHERE day <= (now() AT TIME ZONE 'UTC')::date - $2::integer
+			ORDER BY day LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepDays)
 }

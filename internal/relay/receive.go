@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"mlsd/internal/worker"
 )
 
 const (
@@ -51,7 +53,7 @@ func (f *Follower) receive(ctx context.Context, cursor int64, out chan<- message
 		}
 		delay := f.delay(attempt)
 		f.log.WarnContext(ctx, "the connection to the relay has ended", "error", err, "again_after", delay)
-		pause(ctx, delay)
+		worker.Pause(ctx, delay)
 	}
 }
 
@@ -134,7 +136,7 @@ func (f *Follower) next(ctx context.Context, ws *websocket.Conn, buffer *bytes.B
 // ping ends the connection by cancel if the relay does not answer pings.
 func ping(ctx context.Context, cancel func(), ws *websocket.Conn) {
 	for {
-		if pause(ctx, pingEvery); ctx.Err() != nil {
+		if worker.Pause(ctx, pingEvery); ctx.Err() != nil {
 			return
 		}
 		waiting, stop := context.WithTimeout(ctx, pongWithin)
@@ -155,15 +157,5 @@ func send(ctx context.Context, out chan<- message, m message) bool {
 		return true
 	case <-ctx.Done():
 		return false
-	}
-}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"mlsd/accounts"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -127,7 +128,7 @@ func (f *Follower) Run(ctx context.Context) {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "the relay is not followed", "error", err)
 		}
-		pause(ctx, f.electEvery)
+		worker.Pause(ctx, f.electEvery)
 	}
 }
 

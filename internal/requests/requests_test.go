@@ -221,9 +221,7 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t, pgtest.Database(t), 0)
 	ids := func() (ids []int64) {
-		if err := r.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Sweep(t, r.Sweep())
 		if err := r.db.QueryRow(t.Context(), `SELECT array_agg(id ORDER BY id) FROM requests`).Scan(&ids); err != nil {
 			t.Fatal(err)
 		}

@@ -5,49 +5,22 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
-const (
-	// maxRows bounds the table, whatever Config.Keep says: the newest are kept.
-	maxRows = 1_000_000
-	// sweepBatch is how many rows one transaction of Sweep deletes.
-	sweepBatch = 5000
-)
+// maxRows bounds the table, whatever Config.Keep says: the newest are kept.
+const maxRows = 1_000_000
 
-// Sweep deletes the rows that are too old, or too many. Each batch is a transaction.
-func (r *Recorder) Sweep(ctx context.Context) error {
-	for {
-		swept, err := r.sweep(ctx)
-		if err != nil {
-			return fmt.Errorf("delete old requests: %w", err)
-		}
-		if swept < sweepBatch {
-			return nil
-		}
-	}
-}
-
-// sweep deletes one batch. Ids are in the order of time, but for the interval of the writers. One node
-// at a time deletes.
-func (r *Recorder) sweep(ctx context.Context) (int64, error) {
-	var tag pgconn.CommandTag
-	err := pgx.BeginFunc(ctx, r.cfg.DB, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			SELECT set_config('mlsd.maintenance', 'on', true), pg_advisory_xact_lock(hashtextextended('mlsd.requests', 0))`)
-		if err != nil {
-			return err
-		}
-		tag, err = tx.Exec(ctx, `
-			DELETE FROM requests
-			WHERE id IN (SELECT id FROM requests ORDER BY id LIMIT $1)
-				AND (at < now() - $2::interval OR id <= (SELECT max(id) FROM requests) - $3)`, sweepBatch, r.cfg.Keep, maxRows)
-		return err
-	})
-	return tag.RowsAffected(), err
+// Sweep deletes the rows that are too old, or too many. Ids are in the order of time, but for the
+// interval of the writers.
+func (r *Recorder) Sweep() worker.Sweep {
+	return worker.Statement(r.cfg.DB, "requests", `
+		DELETE FROM requests
+		WHERE id IN (SELECT id FROM requests ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+			AND (at < now() - $2::interval OR id <= (SELECT max(id) FROM requests) - $3)`, r.cfg.Keep, maxRows)
 }
 
 // Erase deletes, in a part of the table, the requests of an account, and those of others whose row

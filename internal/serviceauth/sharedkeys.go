@@ -10,9 +10,11 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/batch"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -260,18 +262,10 @@ func (c *CachedDirectory) writePending(ctx context.Context) error {
 	return c.shared.write(ctx, c.now(), pending)
 }
 
-// Sweep deletes up to SweepBatch rows of each kind that no node needs any more, and returns how
-// many it deleted: marks after an hour, accounts 30 days after their last look-up, and the oldest
-// of more than a million.
-func (c *CachedDirectory) Sweep(ctx context.Context) (int64, error) {
-	if c.shared == nil {
-		return 0, nil
-	}
-	tag, err := c.shared.db.Exec(ctx, sweepKeys, keepIdentity, keepMark, SweepBatch, maxIdentities)
-	if err != nil {
-		return 0, fmt.Errorf("serviceauth: sweep identity_keys: %w", err)
-	}
-	return tag.RowsAffected(), nil
+// SweepKeys deletes rows that no node needs any more: marks after an hour, accounts 30 days after their
+// last look-up, and the oldest of more than a million.
+func SweepKeys(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "identity_keys", sweepKeys, keepIdentity, keepMark, maxIdentities)
 }
 
 // sweepKeys deletes rows that no node needs any more.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgtest"
+	"mlsd/internal/worker"
 )
 
 // documents is a directory whose answers the test sets.
@@ -286,11 +287,10 @@ func TestSweepKeys(t *testing.T) {
 		('new mark', 1, now(), NULL, now()),
 		('old mark', 1, now() - interval '2 hours', NULL, now() - interval '2 hours'),
 		('known, forgotten', 1, now() - interval '2 hours', now() - interval '2 hours', now() - interval '2 hours')`)
-	node := (&documents{}).node(db)
-	if n, err := node.Sweep(t.Context()); err != nil || n != 2 {
-		t.Errorf("Sweep = %d, %v; want 2", n, err)
+	if n := pgtest.Sweep(t, SweepKeys(db))["identity_keys"]; n != 2 {
+		t.Errorf("%d rows deleted, want 2", n)
 	}
-	if _, err := db.Exec(t.Context(), sweepKeys, keepIdentity, keepMark, SweepBatch, 2); err != nil {
+	if _, err := db.Exec(t.Context(), sweepKeys, worker.SweepRows, keepIdentity, keepMark, 2); err != nil {
 		t.Fatal(err)
 	}
 	var left string

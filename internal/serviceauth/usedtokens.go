@@ -7,13 +7,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/batch"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
-
-// SweepBatch is how many rows one Sweep deletes at most.
-const SweepBatch = 1000
 
 // Database is what UsedTokens asks of one: a *pgxpool.Pool is one.
 type Database interface {
@@ -106,20 +105,10 @@ func (u *UsedTokens) record(ctx context.Context, uses []use) ([]bool, error) {
 	return fresh, nil
 }
 
-// Sweep deletes up to SweepBatch rows of expired tokens and returns how many.
-// The worker that calls it calls again at once after a full batch. By the
-// database's clock, a minute late: a node whose clock is behind must not accept
-// a token again.
-func (u *UsedTokens) Sweep(ctx context.Context) (int64, error) {
-	tag, err := u.db.Exec(ctx, `
+// SweepTokens deletes expired tokens, a minute late: a node whose clock is behind must not accept a
+// token again.
+func SweepTokens(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "used_tokens", `
 		DELETE FROM used_tokens WHERE ctid IN (
-			SELECT ctid FROM used_tokens
-			WHERE expires_at < clock_timestamp() - interval '1 minute'
-			LIMIT $1
-			FOR UPDATE SKIP LOCKED)`,
-		SweepBatch)
-	if err != nil {
-		return 0, fmt.Errorf("sweeping used_tokens: %w", err)
-	}
-	return tag.RowsAffected(), nil
+			SELECT ctid FROM used_tokens WHERE expires_at < now() - interval '1 minute' LIMIT $1 FOR UPDATE SKIP LOCKED)`)
 }

@@ -12,6 +12,7 @@ import (
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
+	"mlsd/internal/worker"
 )
 
 // newUsedTokensDB returns a database with the table that UsedTokens documents.
@@ -103,14 +104,11 @@ func TestSweep(t *testing.T) {
 		SELECT gen_random_uuid(), clock_timestamp() - interval '61 seconds' FROM generate_series(1, $1) i
 		UNION ALL
 		SELECT gen_random_uuid(), clock_timestamp() - interval '10 seconds' FROM generate_series(1, 7) i`,
-		serviceauth.SweepBatch+5); err != nil {
+		worker.SweepRows+5); err != nil {
 		t.Fatal(err)
 	}
-	store := serviceauth.NewUsedTokens(db)
-	for _, want := range []int64{serviceauth.SweepBatch, 5, 0} {
-		if n, err := store.Sweep(t.Context()); err != nil || n != want {
-			t.Errorf("Sweep = %d, %v; want %d", n, err, want)
-		}
+	if n := pgtest.Sweep(t, serviceauth.SweepTokens(db))["used_tokens"]; n != worker.SweepRows+5 {
+		t.Errorf("%d rows deleted, want %d", n, worker.SweepRows+5)
 	}
 	var left int
 	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM used_tokens`).Scan(&left); err != nil || left != 7 {

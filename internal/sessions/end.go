@@ -8,8 +8,10 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
 // End ends all sessions of accounts, on every node within a second of the commit. It holds the lock
@@ -64,7 +66,7 @@ func (s *Service) Ended(session Session) {
 		s.ended[session.ID] = session.Expires.Add(bearerLife + keepExpired)
 	}
 	s.mu.Unlock()
-	s.Wake()
+	s.Wake.Send()
 }
 
 // endReplacedSQL ends sessions whose accounts have other keys.
@@ -96,20 +98,9 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 	return tag.RowsAffected(), nil
 }
 
-// Sweep deletes the rows of sessions whose last bearers have expired, in bounded batches, and forgets
-// their ends.
-func (s *Service) Sweep(ctx context.Context) error {
-	s.forgetExpired()
-	for {
-		tag, err := s.cfg.DB.Exec(ctx, `
-			DELETE FROM sessions WHERE id IN (
-				SELECT id FROM sessions WHERE expires_at < now() - $1::interval LIMIT $2 FOR UPDATE SKIP LOCKED)`,
-			keepExpired, sweepBatch)
-		if err != nil {
-			return fmt.Errorf("delete expired sessions: %w", err)
-		}
-		if tag.RowsAffected() < sweepBatch {
-			return nil
-		}
-	}
+// Sweep deletes the rows of sessions whose last bearers have expired.
+func Sweep(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "sessions", `
+		DELETE FROM sessions WHERE id IN (
+			SELECT id FROM sessions WHERE expires_at < now() - $2::interval LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepExpired)
 }

@@ -18,17 +18,6 @@ const (
 	firstLook = 2 * bearerLife
 )
 
-// Wake makes the next RunOnce begin at once. It does not block.
-func (s *Service) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // the last one has not been received yet
-	}
-}
-
-// Woken receives what Wake sends, for the worker that calls RunOnce.
-func (s *Service) Woken() <-chan struct{} { return s.wake }
-
 // Load reads the keys and which sessions have ended. The first node makes the first key. A later call
 // begins anew.
 func (s *Service) Load(ctx context.Context) error {

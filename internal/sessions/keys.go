@@ -113,8 +113,10 @@ func newKey() []byte {
 }
 
 // Rotate makes a new key if the newest is a day old or there is none, and deletes keys that sign
-// nothing that is still good. The nodes take turns.
+// nothing that is still good. The nodes take turns. It also forgets ended sessions whose bearers have
+// expired.
 func (s *Service) Rotate(ctx context.Context) error {
+	s.forgetExpired()
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM session_clock FOR UPDATE`)
 	// A statement of its own, so that it sees what the lock has waited for.

@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mlsd/internal/serviceauth"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -52,11 +53,10 @@ const (
 )
 
 const (
-	// SweepInterval is how often Sweep and Rotate are to be called.
-	SweepInterval = time.Minute
+	// RotateInterval is how often Rotate is to be called.
+	RotateInterval = time.Minute
 	// keepExpired is how long the row of a session is kept after its last bearer has expired.
 	keepExpired = 10 * time.Minute
-	sweepBatch  = 1000
 )
 
 // Execer is a pool, a connection or a transaction.
@@ -93,7 +93,7 @@ type Config struct {
 // Service makes, checks and ends sessions. Methods are safe for concurrent use.
 type Service struct {
 	cfg  Config
-	wake chan struct{}
+	Wake worker.Signal // makes the next RunOnce begin at once
 
 	mu      sync.RWMutex // guards what follows
 	keys    keys
@@ -114,7 +114,7 @@ func New(c Config) *Service {
 	if c.MaxEnded == 0 {
 		c.MaxEnded = maxEnded
 	}
-	return &Service{cfg: c, wake: make(chan struct{}, 1), watched: map[uuid.UUID]map[*watch]struct{}{}}
+	return &Service{cfg: c, Wake: worker.NewSignal(), watched: map[uuid.UUID]map[*watch]struct{}{}}
 }
 
 // Session is a bearer that was verified.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 // session is the time in which one standby follows one primary: a connection to each, which are
@@ -136,9 +137,9 @@ func (s *session) ask(ctx context.Context) (lag int64, err error) {
 		case took >= answerTime || ctx.Err() != nil:
 			return lag, nil
 		case took >= patience: // no read waits any more
-			pause(ctx, slowPace)
+			worker.Pause(ctx, slowPace)
 		default:
-			pause(ctx, pace)
+			worker.Pause(ctx, pace)
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/internal/ratelog"
+	"mlsd/internal/worker"
 )
 
 const (
@@ -62,7 +63,7 @@ type Reads struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
-	wake    chan struct{}
+	wake    worker.Signal
 
 	mu    sync.Mutex // guards what follows
 	state state
@@ -89,7 +90,7 @@ const (
 
 // New returns the Reads of a configuration. They use the standby while Run runs.
 func New(cfg Config) *Reads {
-	r := &Reads{cfg: cfg, metrics: newMetrics(), wake: make(chan struct{}, 1), state: none}
+	r := &Reads{cfg: cfg, metrics: newMetrics(), wake: worker.NewSignal(), state: none}
 	if cfg.Standby != nil {
 		r.log, r.state = ratelog.New(cfg.Log), unreachable
 	}
@@ -125,10 +126,7 @@ func (r *Reads) await(ctx context.Context) *session {
 	}
 	if r.next == nil {
 		r.next = &round{done: make(chan struct{})}
-		select {
-		case r.wake <- struct{}{}:
-		default: // follow has not taken the last one yet
-		}
+		r.wake.Send()
 	}
 	waiting := r.next
 	r.mu.Unlock()
@@ -163,9 +161,9 @@ func (r *Reads) Run(ctx context.Context) {
 			})
 		}
 		if errors.Is(err, ErrNoRights) {
-			pause(ctx, rightsEvery-lookEvery)
+			worker.Pause(ctx, rightsEvery-lookEvery)
 		}
-		pause(ctx, lookEvery)
+		worker.Pause(ctx, lookEvery)
 	}
 }
 
@@ -197,7 +195,7 @@ func (r *Reads) follow(ctx context.Context, s *session) error {
 		} else {
 			r.leave(ctx, behind, nil)
 		}
-		pause(ctx, min(time.Since(begun), pace))
+		worker.Pause(ctx, min(time.Since(begun), pace))
 		if lag == 0 && !inTime {
 			continue // it has caught up just now
 		}
@@ -254,14 +252,5 @@ func (w *round) end(use *session) {
 	if w != nil {
 		w.use = use
 		close(w.done)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Rounds remembers the last round of each worker of a node.
@@ -66,4 +68,25 @@ func (r *Rounds) List() (all []Round) {
 	}
 	slices.SortFunc(all, func(a, b Round) int { return strings.Compare(a.Worker, b.Worker) })
 	return all
+}
+
+var (
+	roundsDesc = prometheus.NewDesc("mlsd_worker_rounds_total",
+		"Rounds of the workers of this node, those that failed included.", []string{"worker"}, nil)
+	failuresDesc = prometheus.NewDesc("mlsd_worker_failures_total",
+		"Rounds of the workers of this node that failed.", []string{"worker"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (r *Rounds) Describe(descs chan<- *prometheus.Desc) {
+	descs <- roundsDesc
+	descs <- failuresDesc
+}
+
+// Collect implements prometheus.Collector.
+func (r *Rounds) Collect(metrics chan<- prometheus.Metric) {
+	for _, one := range r.List() {
+		metrics <- prometheus.MustNewConstMetric(roundsDesc, prometheus.CounterValue, float64(one.Rounds), one.Worker)
+		metrics <- prometheus.MustNewConstMetric(failuresDesc, prometheus.CounterValue, float64(one.Failures), one.Worker)
+	}
 }

@@ -24,10 +24,10 @@ type Worker struct {
 	log      *slog.Logger
 	runOnce  func(context.Context) error
 
-	limit time.Duration   // of a round
-	late  bool            // the first round begins after one interval
-	wake  <-chan struct{} // nil: none
-	delay time.Duration   // from a wake to the round
+	limit time.Duration // of a round
+	late  bool          // the first round begins after one interval
+	wake  Signal        // nil: none
+	delay time.Duration // from a wake to the round
 	atEnd func(context.Context) error
 }
 
@@ -41,10 +41,33 @@ func Limit(limit time.Duration) Option { return func(w *Worker) { w.limit = limi
 // AfterInterval delays the first round by one interval. Without it, the first round begins at once.
 func AfterInterval() Option { return func(w *Worker) { w.late = true } }
 
-// Wake makes a round begin after each value that wake receives, besides the rounds of the interval.
-// The round begins after delay, so that one round can serve several wakes. The ticks of the
-// interval do not move.
-func Wake(wake <-chan struct{}, delay time.Duration) Option {
+// Signal wakes who receives from it. Several that are sent before it is received are one.
+type Signal chan struct{}
+
+// NewSignal returns a signal that nobody has sent yet.
+func NewSignal() Signal { return make(Signal, 1) }
+
+// Send sends the signal. It does not block. Any goroutine can call it.
+func (s Signal) Send() {
+	select {
+	case s <- struct{}{}:
+	default: // the last one has not been received yet
+	}
+}
+
+// Pause waits for d or until ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Wake makes a round begin after each signal, besides the rounds of the interval. The round begins
+// after delay, so that one round can serve several signals. The ticks of the interval do not move.
+func Wake(wake Signal, delay time.Duration) Option {
 	return func(w *Worker) { w.wake, w.delay = wake, delay }
 }
 
@@ -95,12 +118,7 @@ func (w *Worker) pause(ctx context.Context, tick <-chan time.Time) bool {
 	case <-ctx.Done():
 	case <-tick:
 	case <-w.wake:
-		if w.delay > 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(w.delay):
-			}
-		}
+		Pause(ctx, w.delay)
 	}
 	return ctx.Err() == nil
 }

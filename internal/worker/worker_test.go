@@ -66,14 +66,14 @@ func TestRounds(t *testing.T) {
 func TestWake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		wake := make(chan struct{}, 1)
+		wake := worker.NewSignal()
 		go func() {
 			time.Sleep(3 * time.Second)
-			wake <- struct{}{}
+			wake.Send()
 			time.Sleep(time.Second)
-			wake <- struct{}{}
+			wake.Send()
 			time.Sleep(20 * time.Second)
-			wake <- struct{}{}
+			wake.Send()
 		}()
 		r := rounds{begin: time.Now()}
 		run(t, 35*time.Second, 10*time.Second, r.add, worker.Wake(wake, 2*time.Second))

@@ -27,20 +27,19 @@ func bodies(t *testing.T, db *pgxpool.Pool, convo uuid.UUID, n int, state welcom
 	}
 }
 
-// TestEraseGoesOn: bytes that can still be fetched do not keep the reaper from those behind them. A
+// TestEraseGoesOn: bytes that can still be fetched do not keep the sweep from those behind them. A
 // round looks at a bounded number, the next one goes on, and after the last it begins anew.
 func TestEraseGoesOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	reaper := welcome.NewReaper(db, welcome.Policy{Grace: grace, OnExpiry: welcome.Release}, func(welcome.Reaped) {})
+	sweeps := welcome.Sweeps(db, welcome.Policy{Grace: grace, OnExpiry: welcome.Release})
 	convo := uuid.New()
 	bodies(t, db, convo, welcome.LooksOfARound+10, welcome.Available, 10*24*time.Hour)
 	bodies(t, db, uuid.New(), 3, welcome.Superseded, 2*24*time.Hour) // newer than all of those
 	round := func(want int64) {
 		t.Helper()
-		done, err := reaper.RunOnce(t.Context())
-		if err != nil || done != (welcome.Reaped{Erased: want}) {
-			t.Fatalf("%+v, %v; want %d erased", done, err, want)
+		if done := pgtest.Sweep(t, sweeps...); len(done) != min(int(want), 1) || done["welcome_bodies"] != want {
+			t.Fatalf("%v; want %d erased", done, want)
 		}
 	}
 	round(0)

@@ -1,0 +1,81 @@
+package disputes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/worker"
+	"mlsd/messages"
+)
+
+// Sweep ends the disputes that are due, each in its own transaction. db is for maintenance.
+func Sweep(db *pgxpool.Pool) worker.Sweep {
+	return worker.Sweep{Rows: "disputes_ended", Batch: func(ctx context.Context) (ended int64, more bool, err error) {
+		type due struct {
+			Convo uuid.UUID
+			Epoch int64
+		}
+		rows, err := db.Query(ctx, `
+			SELECT convo_id, epoch FROM disputes WHERE state = 'open' AND ends_at <= now() ORDER BY ends_at LIMIT $1`, worker.SweepRows)
+		if err != nil {
+			return 0, false, fmt.Errorf("read the disputes: %w", err)
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[due])
+		if err != nil {
+			return 0, false, fmt.Errorf("read the disputes: %w", err)
+		}
+		for _, d := range all {
+			if err := endDue(ctx, db, d.Convo, d.Epoch); err != nil {
+				return ended, false, err
+			}
+			ended++
+		}
+		return ended, len(all) == worker.SweepRows, nil
+	}}
+}
+
+// endDue ends a dispute. One whose convo is gone is deleted.
+func endDue(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, epoch int64) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.reason', 'its time was over', true)`); err != nil {
+			return err
+		}
+		_, err := End(ctx, tx, convo, epoch)
+		if errors.Is(err, messages.ErrConvoNotFound) {
+			return Forget(ctx, tx, convo)
+		}
+		return err
+	})
+}
+
+// ErrNotFound says that the commit of an epoch was never in dispute.
+var ErrNotFound = errors.New("no commit of this epoch was in dispute")
+
+// End ends a dispute, and tells the members. changed is false if it has ended before. What members
+// report stays, and an epoch is disputed once: so the same dispute does not begin again. Errors:
+// messages.ErrConvoNotFound, ErrNotFound.
+func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64) (changed bool, err error) {
+	c, err := lock(ctx, tx, convo)
+	if err != nil {
+		return false, err
+	}
+	var open bool
+	var committer syntax.DID
+	err = tx.QueryRow(ctx, `SELECT state = 'open', committer FROM disputes WHERE convo_id = $1 AND epoch = $2`, convo, epoch).Scan(&open, &committer)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, ErrNotFound
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the dispute: %w", err)
+	}
+	if !open {
+		return false, nil
+	}
+	return true, c.end(ctx, tx, epoch, committer)
+}

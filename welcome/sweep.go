@@ -1,0 +1,85 @@
+package welcome
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/worker"
+)
+
+// Sweeps end leases whose grace is over, expire old Welcomes and erase bytes that are no longer
+// needed, in this order. If silence counts as success, the end of a lease consumes the Welcome.
+func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {
+	consume := policy.OnExpiry == Consume
+	bodies := &bodySweep{db: db}
+	return []worker.Sweep{
+		worker.Statement(db, "welcomes_consumed", `
+			UPDATE welcomes SET state = 'consumed', confirmed_at = clock_timestamp(), silent = true, version = version + 1
+			WHERE (convo_id, id) IN (
+				SELECT convo_id, id FROM welcomes
+				WHERE state = 'in_flight' AND grace_expires_at <= now() AND last_error IS NULL AND $2
+				ORDER BY grace_expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, consume),
+		worker.Statement(db, "welcomes_released", `
+			UPDATE welcomes SET state = 'available', version = version + 1
+			WHERE (convo_id, id) IN (
+				SELECT convo_id, id FROM welcomes
+				WHERE state = 'in_flight' AND grace_expires_at <= now() AND (last_error IS NOT NULL OR NOT $2)
+				ORDER BY grace_expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, consume),
+		worker.Statement(db, "welcomes_expired", `
+			UPDATE welcomes SET state = 'expired', version = version + 1
+			WHERE (convo_id, id) IN (
+				SELECT convo_id, id FROM welcomes
+				WHERE state IN ('available', 'in_flight') AND created_at <= now() - $2::interval
+				ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepUnfetched),
+		{Rows: "welcome_bodies", Batch: bodies.batch},
+	}
+}
+
+// looksPerRound bounds how many statements of a round look at Welcome bytes, each at
+// worker.SweepRows. Bytes stay for as long as a device can fetch them. So there can be many, and a
+// round goes on where the last one ended.
+const looksPerRound = 20
+
+// bodySweep goes through all Welcome bytes, in the order of their age, and then begins anew.
+type bodySweep struct {
+	db     *pgxpool.Pool
+	looked place // of the last bytes that it looked at
+	looks  int   // statements of this round
+}
+
+// place is where Welcome bytes are in the order of their age.
+type place struct {
+	createdAt time.Time
+	convo     uuid.UUID
+	epoch     int64
+}
+
+// eraseBytes looks at some Welcome bytes and erases those that are due.
+//
+//go:embed erasebytes.sql
+var eraseBytes string
+
+func (s *bodySweep) batch(ctx context.Context) (erased int64, more bool, err error) {
+	var looked int64
+	var last place
+	err = s.db.QueryRow(ctx, eraseBytes, worker.SweepRows, keepConsumedBytes, s.looked.createdAt, s.looked.convo, s.looked.epoch).
+		Scan(&looked, &erased, &last.createdAt, &last.convo, &last.epoch)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, err
+	}
+	s.looked, s.looks = last, s.looks+1
+	if looked < worker.SweepRows {
+		s.looked, s.looks = place{}, 0
+	}
+	if s.looks == looksPerRound {
+		s.looks = 0
+		return erased, false, nil
+	}
+	return erased, looked == worker.SweepRows, nil
+}
