@@ -72,7 +72,7 @@ typescript: ## test the TypeScript client with mlsd dev: needs node, npm
 	clients/typescript/check.sh
 
 console: ## visit the operator's console in a real browser: needs node, npm
-	console/check.sh
+	operator/console/check.sh
 
 bench: ## measure sending to many convos
 	go run ./cmd/clientsim bench send-spread

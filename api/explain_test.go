@@ -14,16 +14,16 @@ import (
 
 	"mlsd/accounts"
 	"mlsd/api/mlsapi"
-	"mlsd/inspect"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
+	"mlsd/operator"
 )
 
 // recording makes a world whose requests are recorded.
 func recording(w *world) { w.recording = true }
 
 // explained returns what inspect says of requests.
-func (w *world) explained(of inspect.RequestsOf) (all []inspect.Explanation) {
+func (w *world) explained(of operator.RequestsOf) (all []operator.Explanation) {
 	w.t.Helper()
 	if err := w.requests.Flush(w.t.Context()); err != nil {
 		w.t.Fatal(err)
@@ -32,7 +32,7 @@ func (w *world) explained(of inspect.RequestsOf) (all []inspect.Explanation) {
 		_, err = tx.Exec(w.t.Context(), `SELECT set_config('mlsd.maintenance', 'on', true)`)
 		if err == nil {
 			of.Rows = max(of.Rows, 20)
-			all, err = inspect.Explain(w.t.Context(), tx, of)
+			all, err = operator.Explain(w.t.Context(), tx, of)
 		}
 		return err
 	})
@@ -45,7 +45,7 @@ func (w *world) explained(of inspect.RequestsOf) (all []inspect.Explanation) {
 // why returns the sentences about an answer, with T for each time and D for each duration.
 func (w *world) why(a answer) string {
 	w.t.Helper()
-	all := w.explained(inspect.RequestsOf{Request: a.header.Get("X-Request-Id")})
+	all := w.explained(operator.RequestsOf{Request: a.header.Get("X-Request-Id")})
 	if len(all) != 1 {
 		w.t.Fatalf("%d requests have the id of the answer %d %s", len(all), a.status, a.body)
 	}
@@ -209,15 +209,15 @@ func TestRequestsAreFound(t *testing.T) {
 	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 8}, "early"), "X-Request-Id", "his").fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 	id := uuid.MustParse(c.id)
 	for name, tc := range map[string]struct {
-		of   inspect.RequestsOf
+		of   operator.RequestsOf
 		want []string
 	}{
-		"id":            {inspect.RequestsOf{Request: "mine"}, []string{"mine"}},
-		"key":           {inspect.RequestsOf{Key: *early.IdempotencyKey}, []string{"mine"}},
-		"caller":        {inspect.RequestsOf{Caller: alice.did().String(), Failed: true}, []string{"mine"}},
-		"convo":         {inspect.RequestsOf{Convo: &id, Error: mlsapi.ErrEpochMismatch}, []string{"his", "mine"}},
-		"nobody's":      {inspect.RequestsOf{Request: "theirs"}, nil},
-		"another's key": {inspect.RequestsOf{Caller: bob.did().String(), Key: *early.IdempotencyKey}, nil},
+		"id":            {operator.RequestsOf{Request: "mine"}, []string{"mine"}},
+		"key":           {operator.RequestsOf{Key: *early.IdempotencyKey}, []string{"mine"}},
+		"caller":        {operator.RequestsOf{Caller: alice.did().String(), Failed: true}, []string{"mine"}},
+		"convo":         {operator.RequestsOf{Convo: &id, Error: mlsapi.ErrEpochMismatch}, []string{"his", "mine"}},
+		"nobody's":      {operator.RequestsOf{Request: "theirs"}, nil},
+		"another's key": {operator.RequestsOf{Caller: bob.did().String(), Key: *early.IdempotencyKey}, nil},
 	} {
 		var got []string
 		for _, e := range w.explained(tc.of) {
@@ -227,7 +227,7 @@ func TestRequestsAreFound(t *testing.T) {
 			t.Errorf("by %s: %v, want %v", name, got, tc.want)
 		}
 	}
-	if alone := w.explained(inspect.RequestsOf{Request: "mine"})[0]; alone.Node != "node-a:8080" || alone.Caller != alice.did().String() ||
+	if alone := w.explained(operator.RequestsOf{Request: "mine"})[0]; alone.Node != "node-a:8080" || alone.Caller != alice.did().String() ||
 		alone.Method != mlsapi.NSIDSendMessage || *alone.Convo != id || alone.Key != *early.IdempotencyKey {
 		t.Errorf("the row is %+v", alone)
 	}
@@ -241,7 +241,7 @@ func TestStrangersLeaveNoRow(t *testing.T) {
 	w.anonymous("no.such.method")
 	alice := w.user()
 	w.do(http.MethodGet, mlsapi.NSIDGetEpoch, nil, nil, alice.authorization(mlsapi.NSIDSendMessage)).fails(http.StatusUnauthorized, "InvalidToken")
-	if all := w.explained(inspect.RequestsOf{}); len(all) != 0 {
+	if all := w.explained(operator.RequestsOf{}); len(all) != 0 {
 		t.Errorf("strangers have left %+v", all)
 	}
 }
@@ -259,10 +259,10 @@ func TestWhoLeavesNoRow(t *testing.T) {
 	}
 	alice.get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, "AccountInactive")
 	bob.get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, "Blocked")
-	all := w.explained(inspect.RequestsOf{Failed: true})
+	all := w.explained(operator.RequestsOf{Failed: true})
 	w.mode = accounts.ModeClosed
 	carol.on(w.boot()).get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
-	all = append(all, w.explained(inspect.RequestsOf{Caller: carol.did().String()})...)
+	all = append(all, w.explained(operator.RequestsOf{Caller: carol.did().String()})...)
 	if len(all) != 1 || all[0].Caller != bob.did().String() || all[0].Why != "The server answered Blocked: the operator of this service has blocked the account." {
 		t.Errorf("rows: %+v", all)
 	}

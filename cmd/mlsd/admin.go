@@ -8,26 +8,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"mlsd/admin"
-	"mlsd/console"
 	"mlsd/internal/failpoint"
+	"mlsd/operator"
+	"mlsd/operator/console"
 )
 
 // admin is the handler of the admin listener. access decides who may use it.
-func (n *node) admin(access *admin.Access, pages *console.Console, log *slog.Logger) http.Handler {
+func (n *node) admin(access *operator.Access, pages *console.Console, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
-	var handle admin.Handle = func(pattern string, level admin.Level, h http.Handler) { mux.Handle(pattern, access.Protect(level, h)) }
-	handle("GET /livez", admin.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
-	handle("GET /readyz", admin.Open, n.readiness(log))
-	handle("GET /metrics", admin.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
-	handle("GET /check", admin.Read, &checker{n.db.maintenance, log, n.checks})
-	handle("GET /check/clients", admin.Read, clientFaults(n.db.maintenance, log))
-	handle("GET /debug/pprof/", admin.Write, http.HandlerFunc(pprof.Index))
-	handle("GET /debug/pprof/profile", admin.Write, http.HandlerFunc(pprof.Profile))
-	handle("GET /debug/pprof/trace", admin.Write, http.HandlerFunc(pprof.Trace))
-	handle("GET /debug/pprof/symbol", admin.Write, http.HandlerFunc(pprof.Symbol))
+	var handle operator.Handle = func(pattern string, level operator.Level, h http.Handler) {
+		mux.Handle(pattern, access.Protect(level, h))
+	}
+	handle("GET /livez", operator.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
+	handle("GET /readyz", operator.Open, n.readiness(log))
+	handle("GET /metrics", operator.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	handle("GET /check", operator.Read, &checker{n.db.maintenance, log, n.checks})
+	handle("GET /check/clients", operator.Read, clientFaults(n.db.maintenance, log))
+	handle("GET /debug/pprof/", operator.Write, http.HandlerFunc(pprof.Index))
+	handle("GET /debug/pprof/profile", operator.Write, http.HandlerFunc(pprof.Profile))
+	handle("GET /debug/pprof/trace", operator.Write, http.HandlerFunc(pprof.Trace))
+	handle("GET /debug/pprof/symbol", operator.Write, http.HandlerFunc(pprof.Symbol))
 	if n.faults != nil {
-		handle("POST /failpoints", admin.Write, n.armFailpoint(log))
+		handle("POST /failpoints", operator.Write, n.armFailpoint(log))
 	}
 	n.operator.Handle(handle)
 	pages.Handle(handle)

@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/accounts"
-	"mlsd/admin"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/attachments"
@@ -42,6 +41,7 @@ import (
 	"mlsd/internal/worker"
 	"mlsd/messages"
 	"mlsd/migrations"
+	"mlsd/operator"
 	"mlsd/push"
 	"mlsd/transparency"
 	"mlsd/welcome"
@@ -60,7 +60,7 @@ type node struct {
 	schema            *schemaWatch
 	faults            *failpoint.Set // nil unless Config.Failpoints
 	api               *api.Server
-	operator          *admin.Service
+	operator          *operator.Service
 	checks            *invariants.Checker
 	rounds            *worker.Rounds
 	identities        *serviceauth.CachedDirectory
@@ -124,7 +124,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		return nil, err
 	}
 	n.sweep = worker.Sweeper(metrics.Swept, n.sweeps(cfg)...)
-	n.operator = admin.New(admin.Config{
+	n.operator = operator.New(operator.Config{
 		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake,
 		Heads: n.heads,
 	})
@@ -323,7 +323,7 @@ func (n *node) assembleEraser(log *slog.Logger) *erasure.Store {
 	jobs := erasure.NewStore(n.accounts)
 	n.eraser = erasure.NewWorker(erasure.Config{
 		DB: n.db.maintenance, Log: log, Jobs: jobs, Accounts: n.accounts, Remover: n.remover, Forget: n.identities.Forget,
-		EraseActions: admin.EraseActions, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake, Faults: n.faults,
+		EraseActions: operator.EraseActions, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake, Faults: n.faults,
 	})
 	return jobs
 }

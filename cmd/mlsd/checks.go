@@ -8,15 +8,15 @@ import (
 	"syscall"
 
 	"mlsd/accounts"
-	"mlsd/admin"
 	"mlsd/api"
+	"mlsd/operator"
 	"mlsd/push"
 )
 
 // check fails if settings cannot be used, or lack others, as far as that can be told without the
 // database and the network. It returns who may use the admin listener.
-func (c Config) check(log *slog.Logger) (*admin.Access, error) {
-	access, err := admin.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
+func (c Config) check(log *slog.Logger) (*operator.Access, error) {
+	access, err := operator.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
 	return access, errors.Join(
 		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAccounts(), c.checkAdmitFile(log), c.checkAPNs(), err)
 }

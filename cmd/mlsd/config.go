@@ -15,13 +15,13 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/accounts"
-	"mlsd/admin"
 	"mlsd/api"
 	"mlsd/attachments/s3store"
 	"mlsd/idem"
 	"mlsd/internal/localpg"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
+	"mlsd/operator"
 	"mlsd/push"
 	"mlsd/welcome"
 )
@@ -148,7 +148,7 @@ type RequestsConfig struct {
 
 // AdminConfig says who may use the admin listener, and where it is.
 type AdminConfig struct {
-	Tokens admin.Tokens
+	Tokens operator.Tokens
 	Hosts  []string // besides loopback and the listener's own address
 	URL    string   // for the command admin
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlsd/console"
+	"mlsd/operator/console"
 )
 
 // Every metric that the console reads exists.

@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/accounts"
-	"mlsd/admin"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
@@ -33,6 +32,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/tombstone"
+	"mlsd/operator"
 )
 
 // eraserEnv makes this test binary an eraser of the database that it names. It is killed after, or
@@ -51,7 +51,7 @@ func newEraser(db *pgxpool.Pool, faults *failpoint.Set, batch func()) (*erasure.
 	store := accounts.NewStore(0)
 	return erasure.NewWorker(erasure.Config{
 		DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store, Remover: convos.NewRemover(db, nil),
-		Forget: identities.Forget, EraseActions: admin.EraseActions, Wake: batch, Faults: faults, KeyRest: time.Millisecond,
+		Forget: identities.Forget, EraseActions: operator.EraseActions, Wake: batch, Faults: faults, KeyRest: time.Millisecond,
 	}), nil
 }
 
@@ -149,8 +149,8 @@ func newErased(t *testing.T) *erased {
 	alice.procedure(mlsapi.NSIDSendMessage, alice.message(e.bobs, "to be pushed")).must().ok()
 	alice.query(mlsapi.NSIDGetWelcome, "convoId", e.bobs.id).must().ok()
 	bob.query(mlsapi.NSIDGetWelcome, "convoId", e.known.id).must().ok()
-	done[admin.Account](w, "account", "show", bob.did().String())
-	done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another")
+	done[operator.Account](w, "account", "show", bob.did().String())
+	done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another")
 	// A node stores keys and counts some seconds after their requests, all at once. An erasure waits
 	// for a minute, but not in tests: the node may have none of bob's to store any more.
 	last := w.user()
@@ -320,8 +320,8 @@ func TestAdminAccountErase(t *testing.T) {
 			t.Errorf("the world has nothing of bob in %s", table)
 		}
 	}
-	begun := done[admin.Erasing](e.world, "account", "erase", did)
-	if again := done[admin.Erasing](e.world, "account", "erase", did); !begun.Begun || again.Begun || again.ID != begun.ID {
+	begun := done[operator.Erasing](e.world, "account", "erase", did)
+	if again := done[operator.Erasing](e.world, "account", "erase", did); !begun.Begun || again.Begun || again.ID != begun.ID {
 		t.Errorf("begun %+v, then %+v", begun, again)
 	}
 	look := e.bob.query(mlsapi.NSIDGetConvos)
@@ -380,7 +380,7 @@ func TestErasureOfManyWelcomes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	report := e.finish(done[admin.Erasing](e.world, "account", "erase", did.String()).ID, 2)
+	report := e.finish(done[operator.Erasing](e.world, "account", "erase", did.String()).ID, 2)
 	if len(report.Remains) > 0 || report.Failures > 0 || report.Pass != 1 || report.Counts["welcomes"] < n || report.Counts["members"] == 0 {
 		t.Errorf("report: %+v", report)
 	}
@@ -398,7 +398,7 @@ func TestErasureKilled(t *testing.T) {
 		t.Skip("starts processes")
 	}
 	e := newErased(t)
-	begun := done[admin.Erasing](e.world, "account", "erase", e.bob.did().String())
+	begun := done[operator.Erasing](e.world, "account", "erase", e.bob.did().String())
 	e.booted.stop() // its eraser would carry out batches between the kills; the stream goes on
 	stopped, sequence := context.WithCancel(t.Context())
 	var stream sync.WaitGroup
@@ -465,7 +465,7 @@ func TestErasureKilled(t *testing.T) {
 func TestAdminAccountExport(t *testing.T) {
 	t.Parallel()
 	e := newErased(t)
-	done[admin.Limited](e.world, "account", "limit", e.bob.did().String(), "50")
+	done[operator.Limited](e.world, "account", "limit", e.bob.did().String(), "50")
 	s := e.operate("account", "export", e.bob.did().String())
 	if err := s.wait(); err != nil {
 		t.Fatal(err)

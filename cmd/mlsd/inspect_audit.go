@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"mlsd/inspect"
+	"mlsd/operator"
 )
 
 type auditReport struct {
@@ -20,8 +20,8 @@ type transitionCount struct {
 }
 
 type auditTrail struct {
-	ID          string               `json:"id"`
-	Transitions []inspect.Transition `json:"transitions"`
+	ID          string                `json:"id"`
+	Transitions []operator.Transition `json:"transitions"`
 }
 
 // reportAudit lists the last transitions of one entity. Without an entity, it counts the
@@ -44,7 +44,7 @@ func (r auditReport) print(w io.Writer) {
 }
 
 func reportTrail(ctx context.Context, i inspection) (report, error) {
-	found, err := inspect.Trail(ctx, i.tx, i.entityID, i.rows)
+	found, err := operator.Trail(ctx, i.tx, i.entityID, i.rows)
 	for n := range found {
 		found[n].Actor, found[n].Details = i.did(found[n].Actor), i.text(found[n].Details)
 	}
@@ -52,7 +52,7 @@ func reportTrail(ctx context.Context, i inspection) (report, error) {
 }
 
 func (r auditTrail) print(w io.Writer) {
-	table(w, "at (UTC) | entity | from | to | version | actor | by | details", r.Transitions, func(t inspect.Transition) []any {
+	table(w, "at (UTC) | entity | from | to | version | actor | by | details", r.Transitions, func(t operator.Transition) []any {
 		return []any{clock(t.At), t.Entity, t.From, t.To, t.Version, t.Actor, t.Reason, t.Details}
 	})
 }

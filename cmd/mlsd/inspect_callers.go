@@ -5,12 +5,12 @@ import (
 	"io"
 	"time"
 
-	"mlsd/inspect"
+	"mlsd/operator"
 )
 
 type callersReport struct {
-	SinceSeconds float64             `json:"sinceSeconds"`
-	Callers      []inspect.CallerUse `json:"callers"`
+	SinceSeconds float64              `json:"sinceSeconds"`
+	Callers      []operator.CallerUse `json:"callers"`
 }
 
 // allOthers stands for the callers of an hour that were not among those with the most requests.
@@ -25,7 +25,7 @@ func (i inspection) caller(did string) string {
 }
 
 func reportCallers(ctx context.Context, i inspection) (report, error) {
-	found, err := inspect.Callers(ctx, i.tx, i.window(), i.rows)
+	found, err := operator.Callers(ctx, i.tx, i.window(), i.rows)
 	for n := range found {
 		found[n].Caller = i.caller(found[n].Caller)
 	}
@@ -34,7 +34,7 @@ func reportCallers(ctx context.Context, i inspection) (report, error) {
 
 func (r callersReport) print(w io.Writer) {
 	table(w, "caller | method | requests | first | replayed | expired | conflicts | in progress | wrong epoch | mean time | total time", r.Callers,
-		func(c inspect.CallerUse) []any {
+		func(c operator.CallerUse) []any {
 			return []any{c.Caller, c.Method, c.Requests, c.First, c.Replayed, c.Expired, c.Conflicts, c.InProgress, c.Epoch,
 				milliseconds(c.MeanSeconds), milliseconds(c.Seconds)}
 		})
@@ -46,12 +46,12 @@ func milliseconds(seconds float64) string {
 }
 
 type refusedReport struct {
-	SinceSeconds float64              `json:"sinceSeconds"`
-	Callers      []inspect.RefusedUse `json:"callers"`
+	SinceSeconds float64               `json:"sinceSeconds"`
+	Callers      []operator.RefusedUse `json:"callers"`
 }
 
 func reportRefused(ctx context.Context, i inspection) (report, error) {
-	found, err := inspect.Refused(ctx, i.tx, i.window(), i.rows)
+	found, err := operator.Refused(ctx, i.tx, i.window(), i.rows)
 	for n := range found {
 		found[n].Caller = i.caller(found[n].Caller)
 	}
@@ -59,7 +59,7 @@ func reportRefused(ctx context.Context, i inspection) (report, error) {
 }
 
 func (r refusedReport) print(w io.Writer) {
-	table(w, "caller | error | method | count | last hour (UTC)", r.Callers, func(c inspect.RefusedUse) []any {
+	table(w, "caller | error | method | count | last hour (UTC)", r.Callers, func(c operator.RefusedUse) []any {
 		return []any{c.Caller, c.Error, c.Method, c.Count, hour(c.LastHour)}
 	})
 }

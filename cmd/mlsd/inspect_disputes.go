@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"mlsd/inspect"
+	"mlsd/operator"
 )
 
 type disputesReport struct {
-	Disputes []inspect.Dispute `json:"disputes"`
+	Disputes []operator.Dispute `json:"disputes"`
 }
 
 func reportDisputes(ctx context.Context, i inspection) (report, error) {
@@ -23,7 +23,7 @@ func reportDisputes(ctx context.Context, i inspection) (report, error) {
 			return nil, fmt.Errorf("inspect disputes: %q is no id of a convo", i.entityID)
 		}
 	}
-	found, err := inspect.Disputes(ctx, i.tx, convo, i.rows)
+	found, err := operator.Disputes(ctx, i.tx, convo, i.rows)
 	for n := range found {
 		d := &found[n]
 		if d.Committer != "" {
@@ -37,7 +37,7 @@ func reportDisputes(ctx context.Context, i inspection) (report, error) {
 }
 
 func (r disputesReport) print(w io.Writer) {
-	table(w, "convo | epoch | state | committer | voices | reports | began | accounts | reasons", r.Disputes, func(d inspect.Dispute) []any {
+	table(w, "convo | epoch | state | committer | voices | reports | began | accounts | reasons", r.Disputes, func(d operator.Dispute) []any {
 		return []any{d.Convo, d.Epoch, d.State, d.Committer, d.Voices, d.Reports, d.At.UTC().Format("2006-01-02 15:04:05"),
 			strings.Join(d.Accounts, " "), strings.Join(d.Reasons, " ")}
 	})

@@ -7,13 +7,13 @@ import (
 	"math"
 	"time"
 
-	"mlsd/inspect"
+	"mlsd/operator"
 )
 
-type reservationsReport inspect.Reservations
+type reservationsReport operator.Reservations
 
 func reportReservations(ctx context.Context, i inspection) (report, error) {
-	r, err := inspect.ReadReservations(ctx, i.tx, i.rows)
+	r, err := operator.ReadReservations(ctx, i.tx, i.rows)
 	for n := range r.Reservations {
 		one := &r.Reservations[n]
 		one.Caller, one.Key, one.LastError = i.did(one.Caller), i.text(one.Key), i.text(one.LastError)
@@ -25,13 +25,13 @@ func (r reservationsReport) print(w io.Writer) {
 	line(w, "processing", r.Processing)
 	line(w, "stuck", r.Stuck)
 	line(w, "released", r.Released)
-	table(w, "method | scope | key | caller | age | fence | lease | last error", r.Reservations, func(o inspect.Reservation) []any {
+	table(w, "method | scope | key | caller | age | fence | lease | last error", r.Reservations, func(o operator.Reservation) []any {
 		return []any{o.Method, orDash(o.Scope), o.Key, o.Caller, seconds(o.AgeSeconds), o.Fence, lease(o), orDash(o.LastError)}
 	})
 }
 
 // lease says in words whether somebody has a lease.
-func lease(o inspect.Reservation) string {
+func lease(o operator.Reservation) string {
 	switch {
 	case o.State == "released":
 		return "released"
@@ -49,7 +49,7 @@ func orDash(text string) string {
 }
 
 type recordsReport struct {
-	Records []inspect.RecordCount `json:"records"`
+	Records []operator.RecordCount `json:"records"`
 }
 
 // reportRecords counts records, those that were made in the window if one is asked for.
@@ -61,22 +61,22 @@ func reportRecords(ctx context.Context, i inspection) (report, error) {
 	if i.since != 0 {
 		since = &i.since
 	}
-	found, err := inspect.Records(ctx, i.tx, since)
+	found, err := operator.Records(ctx, i.tx, since)
 	return recordsReport{found}, err
 }
 
 func (r recordsReport) print(w io.Writer) {
-	table(w, "method | state | outcome | records | oldest | expired | bytes", r.Records, func(c inspect.RecordCount) []any {
+	table(w, "method | state | outcome | records | oldest | expired | bytes", r.Records, func(c operator.RecordCount) []any {
 		return []any{c.Method, c.State, c.Outcome, c.Count, seconds(c.OldestSeconds), c.Expired, c.AnswerBytes}
 	})
 }
 
 type lifetimesReport struct {
-	Lifetimes []inspect.Lifetime `json:"lifetimes"`
+	Lifetimes []operator.Lifetime `json:"lifetimes"`
 }
 
 func reportLifetimes(ctx context.Context, i inspection) (report, error) {
-	found, err := inspect.Lifetimes(ctx, i.tx, i.lifetimes)
+	found, err := operator.Lifetimes(ctx, i.tx, i.lifetimes)
 	return lifetimesReport{found}, err
 }
 
@@ -87,14 +87,14 @@ func (r lifetimesReport) print(w io.Writer) {
 		}
 		return seconds(n)
 	}
-	table(w, "method | life | at least | lease | records | expired, kept | next expires in", r.Lifetimes, func(l inspect.Lifetime) []any {
+	table(w, "method | life | at least | lease | records | expired, kept | next expires in", r.Lifetimes, func(l operator.Lifetime) []any {
 		return []any{l.Method, seconds(l.LifeSeconds), span(l.LeastSeconds), span(l.LeaseSeconds), l.Records, l.Expired, age(l.NextSeconds)}
 	})
 }
 
 type conflictsReport struct {
-	Hours     int                `json:"hours"`
-	Conflicts []inspect.Conflict `json:"conflicts"`
+	Hours     int                 `json:"hours"`
+	Conflicts []operator.Conflict `json:"conflicts"`
 }
 
 // defaultSince is how far back requests are shown if the operator does not say.
@@ -107,12 +107,12 @@ func reportConflicts(ctx context.Context, i inspection) (report, error) {
 	if i.byCaller {
 		return reportRefused(ctx, i)
 	}
-	found, err := inspect.Conflicts(ctx, i.tx, i.window())
+	found, err := operator.Conflicts(ctx, i.tx, i.window())
 	return conflictsReport{int(math.Ceil(i.window().Hours())), found}, err
 }
 
 func (r conflictsReport) print(w io.Writer) {
-	table(w, "hour (UTC) | error | method | count", r.Conflicts, func(c inspect.Conflict) []any {
+	table(w, "hour (UTC) | error | method | count", r.Conflicts, func(c operator.Conflict) []any {
 		return []any{hour(c.Hour), c.Error, c.Method, c.Count}
 	})
 }

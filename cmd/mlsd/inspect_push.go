@@ -4,13 +4,13 @@ import (
 	"context"
 	"io"
 
-	"mlsd/inspect"
+	"mlsd/operator"
 )
 
 type pushReport struct {
-	Tables     bool                 `json:"tables"` // false: this database has no push tables
-	Jobs       []pushCount          `json:"jobs"`
-	LastErrors []inspect.ErrorCount `json:"lastErrors"` // of jobs that are not done
+	Tables     bool                  `json:"tables"` // false: this database has no push tables
+	Jobs       []pushCount           `json:"jobs"`
+	LastErrors []operator.ErrorCount `json:"lastErrors"` // of jobs that are not done
 }
 
 type pushCount struct {
@@ -23,7 +23,7 @@ type pushCount struct {
 
 // reportPush counts the jobs by state.
 func reportPush(ctx context.Context, i inspection) (report, error) {
-	r := pushReport{Jobs: []pushCount{}, LastErrors: []inspect.ErrorCount{}}
+	r := pushReport{Jobs: []pushCount{}, LastErrors: []operator.ErrorCount{}}
 	err := i.tx.QueryRow(ctx, `SELECT to_regclass('push_jobs') IS NOT NULL`).Scan(&r.Tables)
 	if err != nil || !r.Tables {
 		return r, err
@@ -35,7 +35,7 @@ func reportPush(ctx context.Context, i inspection) (report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.LastErrors, err = list[inspect.ErrorCount](ctx, i, `
+	r.LastErrors, err = list[operator.ErrorCount](ctx, i, `
 		SELECT left(last_error, 80), count(*) FROM push_jobs WHERE last_error IS NOT NULL AND state <> 'done'
 		GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $1`, i.rows)
 	for n := range r.LastErrors {
@@ -53,6 +53,6 @@ func (r pushReport) print(w io.Writer) {
 		return []any{c.State, c.Count, c.Due, seconds(c.OldestSeconds), c.Attempts}
 	})
 	if len(r.LastErrors) > 0 {
-		table(w, "count | last error", r.LastErrors, func(e inspect.ErrorCount) []any { return []any{e.Count, e.Error} })
+		table(w, "count | last error", r.LastErrors, func(e operator.ErrorCount) []any { return []any{e.Count, e.Error} })
 	}
 }

@@ -8,14 +8,14 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/inspect"
+	"mlsd/operator"
 )
 
 // quotasReport says who has used most of which quota today. A limit is that of this command's
 // settings.
 type quotasReport struct {
-	Day    string             `json:"day"`
-	Quotas []inspect.QuotaUse `json:"quotas"`
+	Day    string              `json:"day"`
+	Quotas []operator.QuotaUse `json:"quotas"`
 }
 
 func quotasFlags() []cli.Flag {
@@ -30,7 +30,7 @@ func reportQuotas(ctx context.Context, i inspection) (report, error) {
 	if i.top > 0 {
 		rows = i.top
 	}
-	found, err := inspect.Quotas(ctx, i.tx, i.quotas, i.subject, rows)
+	found, err := operator.Quotas(ctx, i.tx, i.quotas, i.subject, rows)
 	for n := range found {
 		if i.subject == "" {
 			found[n].Subject = i.did(found[n].Subject)
@@ -40,7 +40,7 @@ func reportQuotas(ctx context.Context, i inspection) (report, error) {
 }
 
 func (r quotasReport) print(w io.Writer) {
-	table(w, "subject | quota | used | limit | share", r.Quotas, func(q inspect.QuotaUse) []any {
+	table(w, "subject | quota | used | limit | share", r.Quotas, func(q operator.QuotaUse) []any {
 		if q.Limit == 0 {
 			return []any{q.Subject, q.Quota, q.Used, "-", "-"}
 		}

@@ -7,12 +7,12 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/inspect"
 	"mlsd/internal/redact"
+	"mlsd/operator"
 )
 
 type requestsReport struct {
-	Requests []inspect.Explanation `json:"requests"` // the newest first
+	Requests []operator.Explanation `json:"requests"` // the newest first
 }
 
 func requestFlags() []cli.Flag {
@@ -25,7 +25,7 @@ func requestFlags() []cli.Flag {
 
 // reportRequests explains requests, the newest first.
 func reportRequests(ctx context.Context, i inspection) (report, error) {
-	found, err := inspect.Explain(ctx, i.tx, inspect.RequestsOf{
+	found, err := operator.Explain(ctx, i.tx, operator.RequestsOf{
 		Request: i.entityID, Key: i.key, Caller: i.subject, Failed: i.refused, Rows: i.rows,
 	})
 	for n := range found {
@@ -35,10 +35,10 @@ func reportRequests(ctx context.Context, i inspection) (report, error) {
 }
 
 // shorten shows the DIDs of an explanation as the operator asked to see them.
-func (i inspection) shorten(e *inspect.Explanation) {
+func (i inspection) shorten(e *operator.Explanation) {
 	e.Caller, e.Message, e.Key, e.Request.Request = i.did(e.Caller), i.text(e.Message), i.text(e.Key), i.text(e.Request.Request)
 	e.Why = i.sentence(e.Why)
-	for _, entry := range []*inspect.LogEntry{e.Entry, e.Winner} {
+	for _, entry := range []*operator.LogEntry{e.Entry, e.Winner} {
 		if entry != nil {
 			entry.Sender = i.did(entry.Sender)
 		}
@@ -69,7 +69,7 @@ func (r requestsReport) print(w io.Writer) {
 	}
 }
 
-func printRequest(w io.Writer, e *inspect.Explanation) {
+func printRequest(w io.Writer, e *operator.Explanation) {
 	answer := fmt.Sprint(e.Status)
 	if e.Error != "" {
 		answer += " " + e.Error + ": " + e.Message
@@ -96,7 +96,7 @@ func printRequest(w io.Writer, e *inspect.Explanation) {
 }
 
 // recordText says what the record of a key is now.
-func recordText(r *inspect.Record) string {
+func recordText(r *operator.Record) string {
 	if r == nil {
 		return "none"
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
-	"mlsd/inspect"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
+	"mlsd/operator"
 )
 
 // lines returns what inspect prints, without the padding of its columns.
@@ -25,7 +25,7 @@ func lines(text string) []string {
 // wantCallers wants the counts of causeEverything by caller. Finding S3.
 func wantCallers(t *testing.T, database string, bob *user) {
 	t.Helper()
-	var got []inspect.CallerUse
+	var got []operator.CallerUse
 	for _, c := range lookJSON[callersReport](t, database, "records", "--by-caller", "--since", "1h", "--dids").Callers {
 		if c.MeanSeconds <= 0 || c.Seconds < c.MeanSeconds {
 			t.Errorf("times of %+v", c)
@@ -39,25 +39,25 @@ func wantCallers(t *testing.T, database string, bob *user) {
 			got = append(got, c)
 		}
 	}
-	want := []inspect.CallerUse{
+	want := []operator.CallerUse{
 		{Caller: "alice", Method: mlsapi.NSIDSendMessage, Requests: 4, First: 1, Replayed: 1, Conflicts: 1, Epoch: 1},
 		{Caller: "alice", Method: mlsapi.NSIDCreateConvo, Requests: 3, First: 2, InProgress: 1},
 		{Caller: bob.did().String(), Method: mlsapi.NSIDPublishKeyPackage, Requests: 4, First: 3, Expired: 1},
 	}
-	byMethod := func(a, b inspect.CallerUse) int { return strings.Compare(a.Method, b.Method) }
+	byMethod := func(a, b operator.CallerUse) int { return strings.Compare(a.Method, b.Method) }
 	slices.SortFunc(got, byMethod)
 	slices.SortFunc(want, byMethod)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("records by caller (-want +got):\n%s", diff)
 	}
-	var refused []inspect.RefusedUse
+	var refused []operator.RefusedUse
 	for _, c := range lookJSON[refusedReport](t, database, "conflicts", "--by-caller").Callers {
 		if !strings.HasSuffix(c.Caller, "…") {
 			t.Errorf("a caller in full: %s", c.Caller)
 		}
-		refused = append(refused, inspect.RefusedUse{Error: c.Error, Method: c.Method, Count: c.Count})
+		refused = append(refused, operator.RefusedUse{Error: c.Error, Method: c.Method, Count: c.Count})
 	}
-	if diff := cmp.Diff([]inspect.RefusedUse{
+	if diff := cmp.Diff([]operator.RefusedUse{
 		{Error: "EpochMismatch", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "IdempotencyConflict", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "RequestInProgress", Method: mlsapi.NSIDCreateConvo, Count: 1},
@@ -193,7 +193,7 @@ func TestInspectReservations(t *testing.T) {
 	for n := range r.Reservations {
 		r.Reservations[n].AgeSeconds, r.Reservations[n].LeaseSeconds = 0, 0
 	}
-	want := reservationsReport{Processing: 1, Released: 1, Reservations: []inspect.Reservation{
+	want := reservationsReport{Processing: 1, Released: 1, Reservations: []operator.Reservation{
 		{Method: "mlsd.push", Key: "k2", Caller: "mlsd", State: "processing", Fence: 1},
 		{Method: "work", Scope: "convo", Key: "k1", Caller: "did:plc:alic…", State: "released", Fence: 2, LastError: "no route to did:…"},
 	}}

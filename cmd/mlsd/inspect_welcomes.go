@@ -9,11 +9,11 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/inspect"
+	"mlsd/operator"
 	"mlsd/welcome"
 )
 
-type welcomesReport inspect.Welcomes
+type welcomesReport operator.Welcomes
 
 // welcomesFlags choose the Welcomes that are listed. --rows bounds the list.
 func welcomesFlags() []cli.Flag {
@@ -34,7 +34,7 @@ func reportWelcomes(ctx context.Context, i inspection) (report, error) {
 	if known := welcomeStates(); i.state != "" && !slices.Contains(known, i.state) {
 		return nil, fmt.Errorf("--state: %q is none of %s", i.state, strings.Join(known, ", "))
 	}
-	r, err := inspect.ReadWelcomes(ctx, i.tx, i.state, i.failed, i.rows)
+	r, err := operator.ReadWelcomes(ctx, i.tx, i.state, i.failed, i.rows)
 	for n := range r.LastErrors {
 		r.LastErrors[n].Error = i.text(r.LastErrors[n].Error)
 	}
@@ -45,7 +45,7 @@ func reportWelcomes(ctx context.Context, i inspection) (report, error) {
 }
 
 func (r welcomesReport) print(w io.Writer) {
-	table(w, "state | Welcomes | oldest | attempts", r.States, func(c inspect.WelcomeCount) []any {
+	table(w, "state | Welcomes | oldest | attempts", r.States, func(c operator.WelcomeCount) []any {
 		return []any{c.State, c.Count, seconds(c.OldestSeconds), c.Attempts}
 	})
 	line(w, "fetched, not confirmed", r.FetchedAndNotConfirmed)
@@ -54,11 +54,11 @@ func (r welcomesReport) print(w io.Writer) {
 	line(w, "grace over, not released", r.GraceOverAndNotReleased)
 	line(w, "failed joins", r.FailedJoins)
 	if len(r.LastErrors) > 0 {
-		table(w, "count | last error", r.LastErrors, func(e inspect.ErrorCount) []any { return []any{e.Count, e.Error} })
+		table(w, "count | last error", r.LastErrors, func(e operator.ErrorCount) []any { return []any{e.Count, e.Error} })
 	}
 	if len(r.Welcomes) > 0 {
 		const heading = "Welcome | convo | state | attempts | failures | age | fetched | failed | last error"
-		table(w, heading, r.Welcomes, func(l inspect.Welcome) []any {
+		table(w, heading, r.Welcomes, func(l operator.Welcome) []any {
 			return []any{
 				l.ID, l.Convo, l.State, l.Attempts, l.Failures, seconds(l.AgeSeconds), age(l.FetchedSeconds), age(l.FailedSeconds), l.LastError,
 			}

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"mlsd/admin"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
+	"mlsd/operator"
 	"mlsd/transparency"
 	"mlsd/transparency/verifier"
 )
@@ -28,7 +28,7 @@ func TestAdminLogKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	listed := func() []transparency.Key { return done[admin.LogKeyList](w, "log-key", "list").Keys }
+	listed := func() []transparency.Key { return done[operator.LogKeyList](w, "log-key", "list").Keys }
 	// signs reports whether the head of a node is signed with these keys and no other, and its DID
 	// document lists them.
 	signs := func(public string, keys ...transparency.Key) bool {
@@ -52,19 +52,19 @@ func TestAdminLogKeys(t *testing.T) {
 	id := strconv.Itoa(int(old.ID))
 	wantSigned("with one key", old)
 	w.operate("log-key", "retire", id).fails("log-key.retire", "LogKeyRefused", "add one first")
-	added := done[admin.LogKeyAdded](w, "log-key", "add").Key
+	added := done[operator.LogKeyAdded](w, "log-key", "add").Key
 	wantSigned("with both", old, added)
 	w.operate("log-key", "retire", "--now", id).fails("LogKeyRefused", "perhaps not every node")
 	pgtest.Age(t, db, "log_keys", time.Minute)
 	w.operate("log-key", "retire", id).fails("LogKeyRefused", "or with --now")
-	if got := done[admin.LogKeyRetired](w, "log-key", "retire", "--now", id); !got.Changed || !strings.Contains(got.Note, "has checked no head since") {
+	if got := done[operator.LogKeyRetired](w, "log-key", "retire", "--now", id); !got.Changed || !strings.Contains(got.Note, "has checked no head since") {
 		t.Errorf("retired: %+v", got)
 	}
-	if got := done[admin.LogKeyRetired](w, "log-key", "retire", id); got.Changed {
+	if got := done[operator.LogKeyRetired](w, "log-key", "retire", id); got.Changed {
 		t.Errorf("retired again: %+v", got)
 	}
 	wantSigned("with the new one", added)
-	if got := done[admin.LogKeyWithheld](w, "log-key", "withhold", id); !got.Changed {
+	if got := done[operator.LogKeyWithheld](w, "log-key", "withhold", id); !got.Changed {
 		t.Errorf("withheld: %+v", got)
 	}
 	if keys := listed(); len(keys) != 2 || keys[0].Signs || !keys[0].Withheld || keys[1].Text != added.Text || !keys[1].Signs {

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
-	"mlsd/inspect"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
+	"mlsd/operator"
 )
 
 // scrape returns the metrics of a server by name and labels, as written.
@@ -170,7 +170,7 @@ func TestEventsArePublished(t *testing.T) {
 	}
 
 	welcomes := lookJSON[welcomesReport](t, database, "welcomes")
-	if diff := cmp.Diff([]inspect.ErrorCount{{Error: "no such key of did:…", Count: 1}}, welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
+	if diff := cmp.Diff([]operator.ErrorCount{{Error: "no such key of did:…", Count: 1}}, welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
 		welcomes.OldestInFlightSeconds == nil || welcomes.GraceOverAndNotReleased != 0 || len(welcomes.States) != 2 {
 		t.Errorf("welcomes: %+v %s", welcomes, diff)
 	}
@@ -211,11 +211,11 @@ func TestEventsArePublished(t *testing.T) {
 
 	s.stop() // the server writes the last counts at its end
 	wantCallers(t, database, bob)
-	var written []inspect.Conflict
+	var written []operator.Conflict
 	for _, c := range lookJSON[conflictsReport](t, database, "conflicts").Conflicts {
-		written = append(written, inspect.Conflict{Error: c.Error, Method: c.Method, Count: c.Count})
+		written = append(written, operator.Conflict{Error: c.Error, Method: c.Method, Count: c.Count})
 	}
-	if diff := cmp.Diff([]inspect.Conflict{
+	if diff := cmp.Diff([]operator.Conflict{
 		{Error: "EpochMismatch", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "IdempotencyConflict", Method: mlsapi.NSIDSendMessage, Count: 1},
 		{Error: "RequestInProgress", Method: mlsapi.NSIDCreateConvo, Count: 1},

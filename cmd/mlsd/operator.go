@@ -15,7 +15,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/admin"
+	"mlsd/operator"
 )
 
 // adminCommand returns the command "admin". It has one command for each of the admin listener's
@@ -30,7 +30,7 @@ func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 		},
 		Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 	}
-	for _, m := range admin.Methods() {
+	for _, m := range operator.Methods() {
 		if m.Command {
 			continue
 		}
@@ -61,7 +61,7 @@ func variable(environ []string, name string) string {
 
 // methodCommand returns the command of a method. Its required parameters are arguments, the others
 // flags.
-func methodCommand(m admin.Method, stdout io.Writer) *cli.Command {
+func methodCommand(m operator.Method, stdout io.Writer) *cli.Command {
 	var arguments []string
 	var flags []cli.Flag
 	for _, p := range m.Params {
@@ -80,14 +80,14 @@ func methodCommand(m admin.Method, stdout io.Writer) *cli.Command {
 			if cmd.Args().Len() < len(arguments) {
 				return fmt.Errorf("%s: %s is missing", cmd.FullName(), arguments[cmd.Args().Len()])
 			}
-			c := admin.Call{Params: map[string]string{}, Operator: cmd.String("operator"), Reason: cmd.String("reason")}
+			c := operator.Call{Params: map[string]string{}, Operator: cmd.String("operator"), Reason: cmd.String("reason")}
 			for i, name := range arguments {
 				c.Params[name] = cmd.Args().Get(i)
 			}
 			for _, p := range m.Params {
 				switch {
 				case p.Flag && cmd.Bool(p.Name):
-					c.Params[p.Name] = admin.FlagSet
+					c.Params[p.Name] = operator.FlagSet
 				case !p.Flag && p.Optional && cmd.IsSet(p.Name):
 					c.Params[p.Name] = cmd.String(p.Name)
 				}
@@ -102,7 +102,7 @@ func methodCommand(m admin.Method, stdout io.Writer) *cli.Command {
 
 // callMethod calls a method and prints its result: as JSON, or one field a line. An archive is
 // printed as it comes.
-func callMethod(ctx context.Context, cfg Config, m admin.Method, c admin.Call, asJSON bool, stdout io.Writer) (err error) {
+func callMethod(ctx context.Context, cfg Config, m operator.Method, c operator.Call, asJSON bool, stdout io.Writer) (err error) {
 	base, err := cfg.adminURL()
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func callMethod(ctx context.Context, cfg Config, m admin.Method, c admin.Call, a
 		return fmt.Errorf("reach the admin listener (MLSD_ADMIN_URL): %w", err)
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
-	if resp.StatusCode == http.StatusOK && resp.Header.Get("Content-Type") == admin.ArchiveType {
+	if resp.StatusCode == http.StatusOK && resp.Header.Get("Content-Type") == operator.ArchiveType {
 		_, err := io.Copy(stdout, resp.Body)
 		return err
 	}
@@ -133,7 +133,7 @@ func callMethod(ctx context.Context, cfg Config, m admin.Method, c admin.Call, a
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		var refused admin.Error
+		var refused operator.Error
 		if err := json.Unmarshal(body, &refused); err != nil || refused.Name == "" {
 			return fmt.Errorf("%s: the admin listener answers %s", m.Name(), resp.Status)
 		}
@@ -169,7 +169,7 @@ func (c Config) adminURL() (string, error) {
 func writeFields(w io.Writer, object []byte) error {
 	var out strings.Builder
 	table := newTable(&out)
-	if err := admin.Fields(object, func(name, value string) { line(table, name, value) }); err != nil {
+	if err := operator.Fields(object, func(name, value string) { line(table, name, value) }); err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	if err := table.Flush(); err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 
-	"mlsd/admin"
 	"mlsd/api/mlsapi"
 	"mlsd/archive"
 	"mlsd/convos"
@@ -21,6 +20,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
+	"mlsd/operator"
 )
 
 // operate runs mlsd admin against the world's server.
@@ -95,8 +95,8 @@ func TestAdminAccountShow(t *testing.T) {
 	alice, bob := w.user(), w.user()
 	alice.create(bob)
 	bob.publication().must().ok()
-	got := done[admin.Account](w, "account", "show", bob.did().String())
-	want := admin.Account{DID: bob.did(), Status: "active", Counts: archive.Counts{
+	got := done[operator.Account](w, "account", "show", bob.did().String())
+	want := operator.Account{DID: bob.did(), Status: "active", Counts: archive.Counts{
 		Devices: 1, KeyPackages: 2, Available: 1, Convos: 1, PendingWelcomes: 1, Records: 2,
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(archive.Counts{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastRecord", "OldestMembership")); diff != "" {
@@ -105,7 +105,7 @@ func TestAdminAccountShow(t *testing.T) {
 	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastRecord == nil || got.OldestMembership == nil {
 		t.Errorf("bob: %+v", got)
 	}
-	if got := done[admin.Account](w, "account", "show", "did:web:nobody.example"); got != (admin.Account{DID: "did:web:nobody.example", Status: "active"}) {
+	if got := done[operator.Account](w, "account", "show", "did:web:nobody.example"); got != (operator.Account{DID: "did:web:nobody.example", Status: "active"}) {
 		t.Errorf("nobody: %+v", got)
 	}
 	text := launch(t, nil, "--admin-url", w.admin, "admin", "account", "show", bob.did().String())
@@ -123,19 +123,19 @@ func TestAdminAccountBlock(t *testing.T) {
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	did := bob.did().String()
-	if got := done[admin.Blocked](w, "account", "block", did); !got.Changed || !got.Blocked {
+	if got := done[operator.Blocked](w, "account", "block", did); !got.Changed || !got.Blocked {
 		t.Errorf("blocked: %+v", got)
 	}
-	if got := done[admin.Blocked](w, "account", "block", did); got.Changed {
+	if got := done[operator.Blocked](w, "account", "block", did); got.Changed {
 		t.Errorf("blocked again: %+v", got)
 	}
 	look := bob.query(mlsapi.NSIDGetConvo, "convoId", c.id)
 	eventually(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
 	alice.query(mlsapi.NSIDGetConvo, "convoId", c.id).must().ok()
-	if shown := done[admin.Account](w, "account", "show", did); shown.Block == nil || shown.Block.Operator != "olga" || shown.Block.Reason != "ticket 7" {
+	if shown := done[operator.Account](w, "account", "show", did); shown.Block == nil || shown.Block.Operator != "olga" || shown.Block.Reason != "ticket 7" {
 		t.Errorf("shown: %+v", shown)
 	}
-	if got := done[admin.Blocked](w, "account", "unblock", did); !got.Changed || got.Blocked {
+	if got := done[operator.Blocked](w, "account", "unblock", did); !got.Changed || got.Blocked {
 		t.Errorf("unblocked: %+v", got)
 	}
 	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
@@ -165,27 +165,27 @@ func TestAdminAccountLimit(t *testing.T) {
 	}
 	wantSize("400")
 	begun := time.Now()
-	got := done[admin.Limited](w, "account", "limit", did, "10", "--for", "7d")
+	got := done[operator.Limited](w, "account", "limit", did, "10", "--for", "7d")
 	if got.Percent != 10 || got.Until == nil || got.Until.Sub(begun).Round(time.Hour) != 7*24*time.Hour {
 		t.Errorf("limited: %+v", got)
 	}
 	wantSize("40")
-	shown := done[admin.Account](w, "account", "show", did).Limit
-	want := &admin.AccountLimit{Percent: 10, Until: got.Until, Operator: "olga", Reason: "ticket 7"}
-	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(admin.AccountLimit{}, "At")); diff != "" || shown.At.Before(begun.Add(-time.Minute)) {
+	shown := done[operator.Account](w, "account", "show", did).Limit
+	want := &operator.AccountLimit{Percent: 10, Until: got.Until, Operator: "olga", Reason: "ticket 7"}
+	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(operator.AccountLimit{}, "At")); diff != "" || shown.At.Before(begun.Add(-time.Minute)) {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
-	if got := done[admin.Limited](w, "account", "limit", did, "1000"); got.Percent != 1000 || got.Until != nil {
+	if got := done[operator.Limited](w, "account", "limit", did, "1000"); got.Percent != 1000 || got.Until != nil {
 		t.Errorf("limited without an end: %+v", got)
 	}
 	wantSize("4000")
 	for range 2 {
-		if got := done[admin.Limited](w, "account", "limit", did, "100"); got.Percent != 100 || got.Until != nil {
+		if got := done[operator.Limited](w, "account", "limit", did, "100"); got.Percent != 100 || got.Until != nil {
 			t.Errorf("taken back: %+v", got)
 		}
 	}
 	wantSize("400")
-	if l := done[admin.Account](w, "account", "show", did).Limit; l != nil {
+	if l := done[operator.Account](w, "account", "show", did).Limit; l != nil {
 		t.Errorf("still shown: %+v", l)
 	}
 	for _, refused := range [][]string{
@@ -212,14 +212,14 @@ func TestAdminKeyPackagesWithdraw(t *testing.T) {
 		bob.publication().must().ok()
 	}
 	device := bob.deviceID()
-	if got := done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another"); got.KeyPackages != 0 {
+	if got := done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another"); got.KeyPackages != 0 {
 		t.Errorf("another device: %+v", got)
 	}
-	if got := done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", device); got.KeyPackages != 2 {
+	if got := done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", device); got.KeyPackages != 2 {
 		t.Errorf("the device: %+v", got)
 	}
 	bob.publication().must().ok()
-	if got := done[admin.Withdrawn](w, "keypackages", "withdraw", bob.did().String()); got.KeyPackages != 1 {
+	if got := done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String()); got.KeyPackages != 1 {
 		t.Errorf("all: %+v", got)
 	}
 	if left := alice.claim(bob); len(left) != 0 {
@@ -249,16 +249,16 @@ func TestAdminDeviceRevoke(t *testing.T) {
 	*push.URL = "https://push.example.com/"
 	bob.procedure(mlsapi.NSIDRegisterPushTarget, push).must().ok()
 
-	got := done[admin.Revoked](w, "device", "revoke", bob.did().String(), device)
-	want := admin.Revoked{DID: bob.did(), DeviceID: device, KeyPackages: 1, Welcomes: 1, PushTarget: true}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(admin.Revoked{}, "Note")); diff != "" || !strings.Contains(got.Note, "a member has to remove it") {
+	got := done[operator.Revoked](w, "device", "revoke", bob.did().String(), device)
+	want := operator.Revoked{DID: bob.did(), DeviceID: device, KeyPackages: 1, Welcomes: 1, PushTarget: true}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(operator.Revoked{}, "Note")); diff != "" || !strings.Contains(got.Note, "a member has to remove it") {
 		t.Errorf("revoked (-want +got):\n%s\n%s", diff, got.Note)
 	}
 	if left := alice.claim(bob); len(left) != 0 {
 		t.Errorf("alice gets %v", left)
 	}
 	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id).must().fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
-	again := done[admin.Revoked](w, "device", "revoke", bob.did().String(), device)
+	again := done[operator.Revoked](w, "device", "revoke", bob.did().String(), device)
 	if again.KeyPackages != 0 || again.Welcomes != 0 || again.PushTarget {
 		t.Errorf("a second time: %+v", again)
 	}
@@ -288,12 +288,12 @@ func TestAdminDisputeEnd(t *testing.T) {
 	w.operate("dispute", "end", c.id, "2").fails("DisputeNotFound", "never in dispute")
 	w.operate("dispute", "end", c.id, "one").fails("InvalidRequest", "epoch must be a whole number")
 	w.operate("dispute", "end", unknown, "1").fails("ConvoNotFound")
-	got := done[admin.DisputeEnded](w, "dispute", "end", c.id, "1")
+	got := done[operator.DisputeEnded](w, "dispute", "end", c.id, "1")
 	if !got.Changed || got.Convo.String() != c.id || got.Epoch != 1 || !strings.Contains(got.Note, "not disputed again") {
 		t.Errorf("ended: %+v", got)
 	}
 	awaitLine(t, events, `"change":"ended"`)
-	if again := done[admin.DisputeEnded](w, "dispute", "end", c.id, "1"); again.Changed {
+	if again := done[operator.DisputeEnded](w, "dispute", "end", c.id, "1"); again.Changed {
 		t.Errorf("ended again: %+v", again)
 	}
 	if found := lookJSON[disputesReport](t, database, "disputes", c.id).Disputes; len(found) != 1 || found[0].State != "ended" {
@@ -318,15 +318,15 @@ func TestAdminConvoClose(t *testing.T) {
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello")).must().ok()
-	closed := done[admin.Closed](w, "convo", "close", c.id)
-	if again := done[admin.Closed](w, "convo", "close", c.id); !again.ClosedAt.Equal(closed.ClosedAt) {
+	closed := done[operator.Closed](w, "convo", "close", c.id)
+	if again := done[operator.Closed](w, "convo", "close", c.id); !again.ClosedAt.Equal(closed.ClosedAt) {
 		t.Errorf("closed at %s, and then at %s", closed.ClosedAt, again.ClosedAt)
 	}
 	bob.procedure(mlsapi.NSIDSendMessage, bob.message(c, "too late")).must().fails(http.StatusConflict, mlsapi.ErrConvoClosed)
 	if n := len(bob.log(c)); n != 1 {
 		t.Errorf("%d entries can be read", n)
 	}
-	shown := done[admin.Convo](w, "convo", "show", c.id)
+	shown := done[operator.Convo](w, "convo", "show", c.id)
 	if shown.ClosedAt == nil || shown.Entries != 1 || shown.EntryBytes == 0 || len(shown.Members) != 2 || shown.LastSeq != 1 || shown.WelcomeBytes == 0 {
 		t.Errorf("shown: %+v", shown)
 	}
@@ -390,11 +390,11 @@ func TestAdminConvoDelete(t *testing.T) {
 	carol.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: newKey()}).must().ok()
 	kept := alice.create(bob)
 
-	got := done[admin.Deleted](w, "convo", "delete", c.id)
+	got := done[operator.Deleted](w, "convo", "delete", c.id)
 	if got.Members != 2 || got.Entries != 1 {
 		t.Errorf("deleted: %+v", got)
 	}
-	if again := done[admin.Deleted](w, "convo", "delete", c.id); again.Members != 0 || again.Entries != 0 {
+	if again := done[operator.Deleted](w, "convo", "delete", c.id); again.Members != 0 || again.Entries != 0 {
 		t.Errorf("deleted again: %+v", again)
 	}
 	w.wantNever(c, alice, bob, carol, stranger)
@@ -457,12 +457,12 @@ func TestAdminConvoDeleteTwiceAtOnce(t *testing.T) {
 		alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, *newKey())).must().ok()
 	}
 	both := []*server{w.operate("convo", "delete", c.id), w.operate("convo", "delete", c.id)}
-	var sum admin.Deleted
+	var sum operator.Deleted
 	for _, s := range both {
 		if err := s.wait(); err != nil {
 			t.Fatal(err)
 		}
-		got := read[admin.Deleted](t, []byte(s.stdout.String()))
+		got := read[operator.Deleted](t, []byte(s.stdout.String()))
 		sum.Members += got.Members
 		sum.Entries += got.Entries
 	}
@@ -491,7 +491,7 @@ func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
 	w.wantSound()
 	w.wantNever(c, bob)
 	// The worker of the new server is at it too. Both end with nothing left.
-	done[admin.Deleted](w, "convo", "delete", c.id)
+	done[operator.Deleted](w, "convo", "delete", c.id)
 	w.wantNever(c, alice, bob)
 	database, err := localpg.Running(dir, localpg.Database)
 	if err != nil {
@@ -532,11 +532,11 @@ func TestAdminPush(t *testing.T) {
 		}
 		return state
 	}
-	retried := done[admin.PushRetried](w, "push", "retry", did, dead.String())
+	retried := done[operator.PushRetried](w, "push", "retry", did, dead.String())
 	if retried.Due == dead {
 		t.Errorf("%+v", retried)
 	}
-	done[admin.PushDropped](w, "push", "drop", did, waiting.String())
+	done[operator.PushDropped](w, "push", "drop", did, waiting.String())
 	// Neither device is registered, so a worker ends both jobs without a call.
 	eventually(t, "a worker ends the jobs", func() bool { return state(retried.Due) == "done" && state(waiting) == "done" })
 	w.operate("push", "drop", did, waiting.String()).fails("PushJobEnded")
@@ -547,7 +547,7 @@ func TestAdminPush(t *testing.T) {
 func TestAdminPage(t *testing.T) {
 	t.Parallel()
 	page := pages(t)["docs/ADMIN.md"]
-	for _, m := range admin.Methods() {
+	for _, m := range operator.Methods() {
 		command := "| `" + m.Noun + " " + m.Verb
 		if !m.Command && !strings.Contains(page, command+" ") && !strings.Contains(page, command+"`") {
 			t.Errorf("docs/ADMIN.md has no row %s", command)

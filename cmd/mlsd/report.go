@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/urfave/cli/v3"
 
-	"mlsd/admin"
+	"mlsd/operator"
 	"mlsd/reports"
 	"mlsd/transparency/verifier"
 )
@@ -107,11 +107,11 @@ func openReportCommand(stdout io.Writer) *cli.Command {
 				return err
 			}
 			var answer strings.Builder
-			call := admin.Call{Params: map[string]string{"id": cmd.Args().First()}}
-			if err := callMethod(ctx, cfg, admin.ReportFetch(), call, true, &answer); err != nil {
+			call := operator.Call{Params: map[string]string{"id": cmd.Args().First()}}
+			if err := callMethod(ctx, cfg, operator.ReportFetch(), call, true, &answer); err != nil {
 				return err
 			}
-			var fetched admin.FetchedReport
+			var fetched operator.FetchedReport
 			if err := json.Unmarshal([]byte(answer.String()), &fetched); err != nil {
 				return fmt.Errorf("read the answer: %w", err)
 			}
@@ -133,7 +133,7 @@ func readReportKey(path string) (reports.PrivateKey, error) {
 }
 
 // openReport prints what a sealed report reveals, with nothing in it that a terminal obeys.
-func openReport(key reports.PrivateKey, sealed admin.FetchedReport, stdout io.Writer) error {
+func openReport(key reports.PrivateKey, sealed operator.FetchedReport, stdout io.Writer) error {
 	if err := sealed.Check(); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ type openedReport struct {
 }
 
 // evidence says how much of a content is more than the reporter's word.
-func evidence(c reports.Content, sealed admin.FetchedReport) string {
+func evidence(c reports.Content, sealed operator.FetchedReport) string {
 	const word = "what they say is the reporter's word"
 	if c.Head == "" {
 		return fmt.Sprintf("%d messages, and no head of the log: all of it is the reporter's word", len(c.Messages))

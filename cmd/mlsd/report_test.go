@@ -15,10 +15,10 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
-	"mlsd/admin"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
+	"mlsd/operator"
 	"mlsd/reports"
 	"mlsd/transparency/verifier"
 )
@@ -52,13 +52,13 @@ func (u *user) sendsReport(c *convo, revealed reports.Content) string {
 }
 
 // closeReport closes a report for a reason.
-func (w *world) closeReport(id, reason string) (closed admin.ReportClosed) {
+func (w *world) closeReport(id, reason string) (closed operator.ReportClosed) {
 	w.t.Helper()
 	s := launch(w.t, nil, "--admin-url", w.admin, "admin", "--operator", "olga", "--reason", reason, "--json", "report", "close", id)
 	if err := s.wait(); err != nil {
 		w.t.Fatal(err)
 	}
-	return read[admin.ReportClosed](w.t, []byte(s.stdout.String()))
+	return read[operator.ReportClosed](w.t, []byte(s.stdout.String()))
 }
 
 // keyFile writes a private key for the command.
@@ -93,7 +93,7 @@ func TestAdminReports(t *testing.T) {
 	c := alice.create(bob)
 	said := reports.Message{Seq: 1, Sender: alice.did().String(), Plaintext: "I know \x1b[2J where\u202eyou live"}
 	first, second := bob.reports(c, "she threatens me", said), bob.reports(c, "again")
-	list := done[admin.ReportList](w, "report", "list")
+	list := done[operator.ReportList](w, "report", "list")
 	if len(list.Reports) != 2 || list.Reports[0].ID.String() != first || list.Reports[1].ID.String() != second || list.Next != "" {
 		t.Fatalf("the queue: %+v", list)
 	}
@@ -121,14 +121,14 @@ func TestAdminReports(t *testing.T) {
 	if again := w.closeReport(first, "another"); again.Changed {
 		t.Error("the report was closed twice")
 	}
-	past := done[admin.ReportList](w, "report", "list", "--state", "closed").Reports
+	past := done[operator.ReportList](w, "report", "list", "--state", "closed").Reports
 	if len(past) != 1 || past[0].ID.String() != first || past[0].Note != "ticket 7" || past[0].ClosedBy != "olga" {
 		t.Errorf("closed: %+v", past)
 	}
-	if open := done[admin.ReportList](w, "report", "list").Reports; len(open) != 1 || open[0].ID.String() != second {
+	if open := done[operator.ReportList](w, "report", "list").Reports; len(open) != 1 || open[0].ID.String() != second {
 		t.Errorf("open: %+v", open)
 	}
-	if rest := done[admin.ReportList](w, "report", "list", "--from", second).Reports; len(rest) != 0 {
+	if rest := done[operator.ReportList](w, "report", "list", "--from", second).Reports; len(rest) != 0 {
 		t.Errorf("behind the last one: %+v", rest)
 	}
 	wantActions(t, actions(t, database)[:1], operatorAction{Action: "report.close", Subject: first, Outcome: "done"})
@@ -245,7 +245,7 @@ func TestDeleteReports(t *testing.T) {
 		if err := s.wait(); err != nil {
 			t.Fatal(err)
 		}
-		if got := read[admin.ReportsDeleted](t, []byte(s.stdout.String())); got.Deleted != want {
+		if got := read[operator.ReportsDeleted](t, []byte(s.stdout.String())); got.Deleted != want {
 			t.Errorf("%s %s: %d deleted, want %d", verb, what, got.Deleted, want)
 		}
 	}
@@ -253,7 +253,7 @@ func TestDeleteReports(t *testing.T) {
 	deleted(0, "delete", wrong)
 	deleted(2, "clear", alice.did().String())
 	deleted(0, "clear", alice.did().String())
-	open, past := done[admin.ReportList](w, "report", "list").Reports, done[admin.ReportList](w, "report", "list", "--state", "closed").Reports
+	open, past := done[operator.ReportList](w, "report", "list").Reports, done[operator.ReportList](w, "report", "list", "--state", "closed").Reports
 	if len(open) != 1 || open[0].ID.String() != honest || len(past) != 1 || past[0].ID.String() != closed {
 		t.Errorf("left: open %+v, closed %+v", open, past)
 	}

@@ -5,8 +5,8 @@ package main
 import (
 	"log/slog"
 
-	"mlsd/admin"
 	"mlsd/api"
+	"mlsd/operator"
 )
 
 // sender is what sendMessage writes with. The server of the benchmark has another one:
@@ -14,4 +14,4 @@ import (
 func (n *node) sender() api.Sender { return n.messages }
 
 // benchRoutes adds what the benchmark needs to the admin listener, which is nothing in this build.
-func (n *node) benchRoutes(admin.Handle, *slog.Logger) {}
+func (n *node) benchRoutes(operator.Handle, *slog.Logger) {}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"mlsd/admin"
 	"mlsd/api"
 	"mlsd/messages"
+	"mlsd/operator"
 )
 
 // The ways of sending that the benchmark compares (POST /sends?mode=NAME).
@@ -55,8 +55,8 @@ func (s benchSender) Send(ctx context.Context, d messages.Draft) (messages.Recei
 	return s.log.Send(ctx, d)
 }
 
-func (n *node) benchRoutes(handle admin.Handle, log *slog.Logger) {
-	handle("POST /sends", admin.Write, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (n *node) benchRoutes(handle operator.Handle, log *slog.Logger) {
+	handle("POST /sends", operator.Write, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch mode := r.URL.Query().Get("mode"); mode {
 		case modeTogether, modeAlone, modeNowhere:
 			benchMode.Store(mode)

@@ -13,14 +13,14 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/admin"
-	"mlsd/console"
 	"mlsd/events"
 	"mlsd/internal/outage"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/migrations"
+	"mlsd/operator"
+	"mlsd/operator/console"
 )
 
 const (
@@ -42,7 +42,7 @@ type lifecycle struct {
 	databaseEnded             <-chan struct{} // closed when the private PostgreSQL ends; nil if the operator runs the database
 	db                        pools
 	publicListen, adminListen net.Listener
-	access                    *admin.Access
+	access                    *operator.Access
 	node                      *node
 	console                   *console.Console
 	stopPresence              func()

@@ -27,7 +27,7 @@ func allowed() map[string][]string {
 	}
 	return map[string][]string{
 		"cmd/mlsd": {
-			"internal/nsid", "accounts", "admin", "attachments", "attachments/filestore", "attachments/s3store", "console", "erasure", "reports", "inspect", "internal/relay", "api", "api/errorlist", "api/mlsapi", "consent", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
+			"internal/nsid", "accounts", "attachments", "attachments/filestore", "attachments/s3store", "erasure", "reports", "operator", "operator/console", "internal/relay", "api", "api/errorlist", "api/mlsapi", "consent", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
 			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
 			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "devserver", "transparency", "transparency/verifier",
 		},
@@ -59,10 +59,9 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"deploy/sbom":              {},
-		"admin":                    domain("accounts", "archive", "convos", "disputes", "erasure", "internal/duration", "messages", "reports", "transparency", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome"),
-		"inspect":                  {"idem", "internal/quota"},
-		"console":                  {"admin", "events", "idem", "inspect", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push", "reports"},
-		"console/browser":          {"internal/localpg"}, // for console/check.sh
+		"operator":                 domain("accounts", "archive", "convos", "disputes", "erasure", "internal/duration", "messages", "reports", "transparency", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome", "idem", "internal/quota"),
+		"operator/console":         {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push", "reports"},
+		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
 		"accounts":                 {"internal/sessions", "internal/tombstone", "internal/worker"},
 		"archive":                  {},
 		"erasure": {
@@ -148,7 +147,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"admin", "api", "api/errorlist", "cmd/mlsd", "console", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
+			"api", "api/errorlist", "cmd/mlsd", "operator", "operator/console", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "internal/tracing", "push",
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},

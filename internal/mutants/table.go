@@ -813,8 +813,8 @@ var mutants = []mutant{
 		{"attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
 	{"an erasure that ends at once is not found", "erasure.TestBegunWhileOneEnds", []edit{
 		{"erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
-	{"a browser that hangs up ends an action", "admin.TestHangUpEndsNoAction", []edit{
-		{"admin.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
+	{"a browser that hangs up ends an action", "operator.TestHangUpEndsNoAction", []edit{
+		{"operator.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
 	{"a full disk is a damaged tree", "transparency.TestKeepFailsWithTheDatabase", []edit{
 		{"transparency.Service.keep", `errors.As(err, &refused)`, `errors.As(err, &refused) && false`}}},
 	{"the fan-out does not end", "push.TestFanOutEnds", []edit{
@@ -934,28 +934,28 @@ var mutants = []mutant{
 
 	// The operator's methods
 	{"DNS rebinding (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
-		{"admin.Access.allow", `case !a.knows(r):`, `case r.Host == "":`}}},
+		{"operator.Access.allow", `case !a.knows(r):`, `case r.Host == "":`}}},
 	{"pages of other sites (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
-		{"admin.Access.allow", `case crossSite(r):`, `case crossSite(r) && r.Host == "":`}}},
+		{"operator.Access.allow", `case crossSite(r):`, `case crossSite(r) && r.Host == "":`}}},
 	{"the read token writes (H11)", "cmd/mlsd.TestAdminTokens", []edit{
-		{"admin.Access.allow", `case allowed < level:`, `case allowed < Read:`}}},
-	{"a browser's session has no end", "admin.TestSession", []edit{
-		{"admin.Access.session", `time.Now().Unix() >= expiry`, `expiry == 0`}}},
-	{"a browser's session is not signed", "admin.TestForgedSessions", []edit{
-		{"admin.Access.session", `hmac.Equal([]byte(mac), []byte(a.mac(level, text)))`, `mac != "" || text == ""`}}},
-	{"wrong tokens cost no time", "admin.TestWrongTokensAreSlowed", []edit{
-		{"admin.Access.Login", `time.AfterFunc(wrongPause, func() { <-a.attempts })`, `<-a.attempts`}}},
-	{"the console tells DIDs", "console.TestNoPageTellsDIDs", []edit{
-		{"console.Request.DID", `if r.Full || len(parts) < 3`, `if !r.Full || len(parts) < 3`}}},
-	{"DIDs in full leave no record", "console.TestDIDsInFullAreRecorded", []edit{
-		{"console.Console.reveal", `if err := c.Operator.RecordShown(r.Context(), req.subject(), operator, reason); err != nil {`,
+		{"operator.Access.allow", `case allowed < level:`, `case allowed < Read:`}}},
+	{"a browser's session has no end", "operator.TestSession", []edit{
+		{"operator.Access.session", `time.Now().Unix() >= expiry`, `expiry == 0`}}},
+	{"a browser's session is not signed", "operator.TestForgedSessions", []edit{
+		{"operator.Access.session", `hmac.Equal([]byte(mac), []byte(a.mac(level, text)))`, `mac != "" || text == ""`}}},
+	{"wrong tokens cost no time", "operator.TestWrongTokensAreSlowed", []edit{
+		{"operator.Access.Login", `time.AfterFunc(wrongPause, func() { <-a.attempts })`, `<-a.attempts`}}},
+	{"the console tells DIDs", "operator/console.TestNoPageTellsDIDs", []edit{
+		{"operator/console.Request.DID", `if r.Full || len(parts) < 3`, `if !r.Full || len(parts) < 3`}}},
+	{"DIDs in full leave no record", "operator/console.TestDIDsInFullAreRecorded", []edit{
+		{"operator/console.Console.reveal", `if err := c.Operator.RecordShown(r.Context(), req.subject(), operator, reason); err != nil {`,
 			`if err := r.Context().Err(); err != nil || operator+reason == "" {`}}},
-	{"the read token acts in the console", "console.TestActions", []edit{
-		{"console.readOrder", `if o.Write && !req.Write {`, `if o.Write && req.Path == "" {`}}},
+	{"the read token acts in the console", "operator/console.TestActions", []edit{
+		{"operator/console.readOrder", `if o.Write && !req.Write {`, `if o.Write && req.Path == "" {`}}},
 	{"a dropped push job is called", "push.TestDropAndRetryDead", []edit{
 		{"push.Drop", `greatest(attempts, $3)`, `least(attempts, $3)`}}},
 	{"an open admin listener (H11)", "cmd/mlsd.TestOpenAdminListenerNeedsAToken", []edit{
-		{"admin.NewAccess", `if t.Write == "" && !addr.IP.IsLoopback() {`, `if t.Write == "" && addr.IP.IsMulticast() {`}}},
+		{"operator.NewAccess", `if t.Write == "" && !addr.IP.IsLoopback() {`, `if t.Write == "" && addr.IP.IsMulticast() {`}}},
 	{"a claim survives the withdrawal", "TestWithdrawKeyPackages", []edit{
 		{"keypackages.Withdraw", `state IN ('available', 'claimed', 'orphaned')`, `state = 'available'`}}},
 	{"a deleted group comes back", "cmd/mlsd.TestAdminConvoDelete", []edit{

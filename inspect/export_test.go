@@ -1,4 +1,0 @@
-package inspect
-
-// ReadEpochs is the statement of Epochs.
-var ReadEpochs = readEpochs

@@ -1,0 +1,228 @@
+package operator
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Level is what a request to the admin listener needs.
+type Level int
+
+const (
+	// Open is for health checks: they need no token, and any Host is good. They tell nothing.
+	Open Level = iota
+	// Login is for the page that asks for the token, and its files. It needs none.
+	Login
+	// Read is for what changes nothing. It needs one of the tokens, if tokens are set.
+	Read
+	// Write is for what changes something, and for what can stop a node (profiles, failpoints). It
+	// needs Tokens.Write, if tokens are set.
+	Write
+)
+
+// leastToken is the shortest token, in characters.
+const leastToken = 16
+
+// Tokens are the secrets of the admin listener. "": none.
+type Tokens struct {
+	Write string // for everything
+	Read  string // for Read only
+}
+
+// check returns an error unless the tokens can be used.
+func (t Tokens) check() error {
+	switch {
+	case t.Read != "" && t.Write == "":
+		return errors.New("MLSD_ADMIN_READ_TOKEN is set and MLSD_ADMIN_TOKEN is not: without it nobody could write, so set both")
+	case t.Read != "" && t.Read == t.Write:
+		return errors.New("MLSD_ADMIN_READ_TOKEN and MLSD_ADMIN_TOKEN must differ")
+	}
+	for name, token := range map[string]string{"MLSD_ADMIN_TOKEN": t.Write, "MLSD_ADMIN_READ_TOKEN": t.Read} {
+		if token == "" {
+			continue
+		}
+		if len(token) < leastToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return fmt.Errorf("%s must have at least %d characters, printable ASCII without spaces: openssl rand -hex 32 makes one", name, leastToken)
+		}
+	}
+	return nil
+}
+
+// Access decides which requests the admin listener answers. It refuses
+//
+//   - requests whose Host is not an address or name of the listener. A page of a foreign name that
+//     resolves to the listener (DNS rebinding) sends its own name.
+//   - requests that a page of another site makes.
+//   - requests without the token that they need.
+type Access struct {
+	hosts       []string // lower case, without ports
+	write, read *[sha256.Size]byte
+	attempts    chan struct{} // to log in; a wrong one stays in it for wrongPause
+	log         *slog.Logger
+}
+
+// NewAccess returns the rules of a listener on the address listen (host:port). hosts are further
+// names and addresses under which clients reach it. Error: the listener can be reached from other
+// machines and there is no token, or a token cannot be used.
+func NewAccess(listen string, hosts []string, t Tokens, log *slog.Logger) (*Access, error) {
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	addr, err := net.ResolveTCPAddr("tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("resolve the admin listener's address: %w", err)
+	}
+	if t.Write == "" && !addr.IP.IsLoopback() {
+		return nil, fmt.Errorf("the admin listener %s can be reached from other machines: set MLSD_ADMIN_TOKEN or "+
+			"MLSD_ADMIN_TOKEN_FILE, or listen on 127.0.0.1", listen)
+	}
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return nil, fmt.Errorf("read the admin listener's address: %w", err)
+	}
+	a := &Access{hosts: []string{"localhost"}, write: hashed(t.Write), read: hashed(t.Read), log: log,
+		attempts: make(chan struct{}, wrongAtOnce)}
+	for _, h := range append(slices.Clip(hosts), host) {
+		if h != "" {
+			a.hosts = append(a.hosts, strings.ToLower(h))
+		}
+	}
+	return a, nil
+}
+
+func hashed(token string) *[sha256.Size]byte {
+	if token == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(token))
+	return &sum
+}
+
+// Protect returns h for requests that are allowed at a level. LevelOf tells h what the caller may do.
+func (a *Access) Protect(level Level, h http.Handler) http.Handler {
+	if level == Open {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		allowed, err := a.allow(level, r)
+		if err == nil {
+			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), levelKey{}, allowed)))
+			return
+		}
+		a.log.Debug("a request to the admin listener was refused", "path", r.URL.Path, "from", r.RemoteAddr, "error", err.Message)
+		if err.Status == http.StatusUnauthorized {
+			if strings.Contains(r.Header.Get("Accept"), "text/html") { // a person with a browser
+				http.Redirect(w, r, LoginPath(r), http.StatusSeeOther)
+				return
+			}
+			w.Header().Set("WWW-Authenticate", `Bearer realm="mlsd admin"`)
+		}
+		writeJSON(w, a.log, err.Status, err)
+	})
+}
+
+// allow returns what the caller of a request may do, or why the request is refused.
+//
+// It protects forms against requests that other sites' pages make (CSRF): crossSite refuses them,
+// and no browser sends them the cookie, which is SameSite=Strict. So forms carry no token of their
+// own.
+func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
+	switch {
+	case !a.knows(r):
+		return 0, &Error{http.StatusForbidden, "UnknownHost", "the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
+	case crossSite(r):
+		return 0, &Error{http.StatusForbidden, "CrossSite", "the admin listener answers no page of another site"}
+	case a.write == nil:
+		return Write, nil // the listener is on loopback
+	}
+	allowed, err := a.caller(r)
+	switch {
+	case level == Login:
+		return max(allowed, Login), nil
+	case err != nil:
+		return 0, err
+	case allowed < level:
+		return 0, &Error{http.StatusForbidden, "ReadOnly", "this token is for reading only"}
+	}
+	return allowed, nil
+}
+
+// caller returns what the token or the session of a request allows.
+func (a *Access) caller(r *http.Request) (Level, *Error) {
+	given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !found {
+		if level, valid := a.session(r); valid {
+			return level, nil
+		}
+		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "the admin listener needs Authorization: Bearer, with its token"}
+	}
+	level, known := a.levelOf(given)
+	if !known {
+		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "the token is not the admin listener's"}
+	}
+	return level, nil
+}
+
+// levelOf returns what a token allows.
+func (a *Access) levelOf(token string) (Level, bool) {
+	sum := sha256.Sum256([]byte(token))
+	switch {
+	case a.write != nil && subtle.ConstantTimeCompare(sum[:], a.write[:]) == 1:
+		return Write, true
+	case a.read != nil && subtle.ConstantTimeCompare(sum[:], a.read[:]) == 1:
+		return Read, true
+	}
+	return 0, false
+}
+
+// knows reports whether the Host of a request is the listener's: a name or address of this machine
+// itself, the address that the connection was made to, or one that the operator has named.
+func (a *Access) knows(r *http.Request) bool {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if slices.Contains(a.hosts, host) {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	if ip.Unmap().IsLoopback() {
+		return true
+	}
+	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !known {
+		return false
+	}
+	at, err := netip.ParseAddrPort(local.String())
+	return err == nil && at.Addr().Unmap() == ip.Unmap()
+}
+
+// crossSite reports whether a page of another origin has caused the request. Programs that are no
+// browsers send neither header.
+func crossSite(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+	default:
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || !strings.EqualFold(u.Host, r.Host)
+}

@@ -1,0 +1,86 @@
+package operator
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// CallerUse is what became of a caller's requests of one method.
+type CallerUse struct {
+	Caller      string  `json:"caller"` // "": those that are not counted by name
+	Method      string  `json:"method"`
+	Requests    int64   `json:"requests"`
+	First       int64   `json:"first"`
+	Replayed    int64   `json:"replayed"`
+	Expired     int64   `json:"expired"`
+	Conflicts   int64   `json:"conflicts"`
+	InProgress  int64   `json:"inProgress"`
+	Epoch       int64   `json:"epochMismatches"`
+	Seconds     float64 `json:"seconds"` // that all these requests took
+	MeanSeconds float64 `json:"meanSeconds"`
+}
+
+// Callers lists the callers and methods with the most requests. A node writes its counts every 10
+// seconds. The first hour is the one in which the window begins.
+func Callers(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]CallerUse, error) {
+	return list[CallerUse](ctx, tx, `
+		SELECT caller_did, nsid, sum(n)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'), 0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'IdempotencyConflict'), 0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'EpochMismatch'), 0)::bigint,
+			sum(seconds), sum(seconds) / sum(n)
+		FROM caller_counts WHERE hour > now() - $1::interval - interval '1 hour'
+		GROUP BY caller_did, nsid ORDER BY sum(n) DESC, caller_did, nsid LIMIT $2`, since, rows)
+}
+
+// RefusedUse are a caller's requests of one method that were refused because of another request.
+type RefusedUse struct {
+	Caller   string    `json:"caller"` // "": those that are not counted by name
+	Error    string    `json:"error"`
+	Method   string    `json:"method"`
+	Count    int64     `json:"count"`
+	LastHour time.Time `json:"lastHour"`
+}
+
+// Refused lists the callers and methods with the most refused requests.
+func Refused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]RefusedUse, error) {
+	return list[RefusedUse](ctx, tx, `
+		SELECT caller_did, kind, nsid, sum(n)::bigint, max(hour)
+		FROM caller_counts
+		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress', 'EpochMismatch')
+		GROUP BY caller_did, kind, nsid ORDER BY sum(n) DESC, caller_did, kind, nsid LIMIT $2`, since, rows)
+}
+
+// KeyUse is what became of the requests of a method that have an idempotency key, on all nodes.
+type KeyUse struct {
+	Method     string
+	First      int64 // under a new key
+	Replayed   int64
+	Expired    int64 // the key was used anew
+	Conflicts  int64
+	InProgress int64
+}
+
+// HitRate is the share of requests with a used key whose answer was the first one. 0: there were no
+// requests.
+func (k KeyUse) HitRate() float64 {
+	all := k.First + k.Replayed + k.Expired + k.Conflicts + k.InProgress
+	if all == 0 {
+		return 0
+	}
+	return float64(k.Replayed) / float64(all)
+}
+
+// Keys lists what became of requests with keys, by method.
+func Keys(ctx context.Context, tx pgx.Tx, since time.Duration) ([]KeyUse, error) {
+	return list[KeyUse](ctx, tx, `
+		SELECT nsid,
+			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'), 0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'IdempotencyConflict'), 0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint
+		FROM caller_counts
+		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('first', 'replay', 'expired', 'IdempotencyConflict', 'RequestInProgress')
+		GROUP BY nsid ORDER BY sum(n) DESC, nsid`, since)
+}

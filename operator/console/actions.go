@@ -1,0 +1,142 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/operator"
+)
+
+// actionsPage is what the page Actions shows.
+type actionsPage struct {
+	Methods []operator.Method
+	Actions []operator.Action
+	Next    string // the query of the next rows; "": there are none
+}
+
+// actions shows the forms of the admin methods, and what operators have done.
+func (c *Console) actions(ctx context.Context, r *Request) (any, error) {
+	before, _ := strconv.ParseInt(r.Query.Get("before"), 10, 64) // 0: the newest
+	p := actionsPage{Methods: slices.DeleteFunc(operator.Methods(), func(m operator.Method) bool { return m.Command })}
+	err := c.read(ctx, func(tx pgx.Tx) (err error) {
+		p.Actions, err = operator.Actions(ctx, tx, before, pageRows)
+		return err
+	})
+	if n := len(p.Actions); n == pageRows {
+		p.Next = "?before=" + strconv.FormatInt(p.Actions[n-1].ID, 10)
+	}
+	return p, err
+}
+
+// order is a method with its parameters, as a form has sent them.
+type order struct {
+	operator.Method
+	Fields []orderField
+	Result []field // of the call; nil before it
+}
+
+// orderField is a parameter of an order.
+type orderField struct {
+	operator.Param
+	Sent  string // as the form has it: a DID or its reference
+	Value string // what it means
+}
+
+// confirmPage asks before a method changes something, or gives a file with DIDs in full. resultPage
+// shows what a method has answered.
+var (
+	confirmPage = page{Path: "/actions/confirm", Title: "Confirm", name: "confirm"}
+	resultPage  = page{Path: "/actions/call", Title: "Result", name: "result"}
+)
+
+// confirm shows what an order would do, and asks who gives it, and why.
+func (c *Console) confirm(w http.ResponseWriter, r *http.Request) {
+	req := c.request(r)
+	o, err := readOrder(w, r, req)
+	c.show(w, r, view{Request: req, Page: confirmPage, Data: o}, err)
+}
+
+// call carries an order out, and shows the result.
+func (c *Console) call(w http.ResponseWriter, r *http.Request) {
+	req := c.request(r)
+	answer := func(o order, err error) { c.show(w, r, view{Request: req, Page: resultPage, Data: o}, err) }
+	o, err := readOrder(w, r, req)
+	if err != nil {
+		answer(o, err)
+		return
+	}
+	operator, reason := r.PostFormValue("operator"), r.PostFormValue("reason")
+	call, err := o.newCall(operator, reason)
+	if err == nil && o.Archive {
+		err = c.Operator.RecordShown(r.Context(), o.Name()+" "+call.Params["did"], operator, reason)
+		w.Header().Set("Content-Disposition", `attachment; filename="account.jsonl"`)
+	}
+	if err != nil {
+		w.Header().Del("Content-Disposition")
+		answer(o, err)
+		return
+	}
+	c.Operator.Answer(w, r, o.Method, call, func(out any, err error) {
+		if err == nil {
+			o.Result, err = fieldsOf(out)
+		}
+		answer(o, err)
+	})
+}
+
+// newCall makes the call of an order.
+func (o order) newCall(operator, reason string) (operator.Call, error) {
+	given := map[string]string{}
+	for _, f := range o.Fields {
+		given[f.Name] = f.Value
+	}
+	if o.Write {
+		given["operator"], given["reason"] = operator, reason
+	}
+	return o.NewCall(given)
+}
+
+// readOrder reads the form of a method. Error: there is no such method, or the caller may not call
+// it.
+func readOrder(w http.ResponseWriter, r *http.Request, req *Request) (o order, err error) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	name := r.PostFormValue("method")
+	methods := operator.Methods()
+	at := slices.IndexFunc(methods, func(m operator.Method) bool { return m.Name() == name && !m.Command })
+	if at < 0 {
+		return o, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "there is no such method"}
+	}
+	o.Method = methods[at]
+	if o.Write && !req.Write {
+		return o, &operator.Error{Status: http.StatusForbidden, Name: "ReadOnly", Message: "your token is for reading only: log in with the other one to change something"}
+	}
+	for _, p := range o.Params {
+		f := orderField{Param: p, Sent: strings.TrimSpace(r.PostFormValue("param-" + p.Name))}
+		f.Value = f.Sent
+		if did, err := req.readDID(f.Sent); p.Name == "did" && err == nil {
+			f.Value = did.String()
+		}
+		o.Fields = append(o.Fields, f)
+	}
+	return o, nil
+}
+
+// field is one field of a result.
+type field struct{ Name, Value string }
+
+// fieldsOf writes a result as a list of fields, as mlsd admin does.
+func fieldsOf(out any) ([]field, error) {
+	text, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	var all []field
+	err = operator.Fields(text, func(name, value string) { all = append(all, field{name, value}) })
+	return all, err
+}

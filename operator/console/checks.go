@@ -1,0 +1,79 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"mlsd/internal/invariants"
+	"mlsd/operator"
+)
+
+// checksPage is what the page Checks shows.
+type checksPage struct {
+	Progress invariants.Progress
+	Last     string // when the newest result began
+	Results  []invariants.Result
+	Convo    string // that was asked for; "": none
+	Asked    bool   // whether Found and Faults say something
+	Found    []string
+	Faults   []string // what clients have done wrong
+}
+
+// checks shows the checks of the whole database, and checks one convo if the query names it.
+func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
+	p := checksPage{Progress: c.Checks.State(), Results: c.Checks.Results(), Convo: strings.TrimSpace(r.Query.Get("convo"))}
+	p.Last = lastCheck(p.Results)
+	if !r.Query.Has("convo") {
+		return p, nil
+	}
+	p.Asked = true
+	var convo *uuid.UUID
+	if p.Convo != "" {
+		id, err := uuid.Parse(p.Convo)
+		if err != nil {
+			return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "This is not the id of a convo. It is a UUID."}
+		}
+		if p.Found, err = invariants.CheckConvo(ctx, c.DB, id); err != nil {
+			return nil, err
+		}
+		convo = &id
+	}
+	var err error
+	p.Faults, err = invariants.ClientFaults(ctx, c.DB, convo)
+	return p, err
+}
+
+// lastCheck says when the newest result began. The page loads itself again when that changes.
+func lastCheck(results []invariants.Result) string {
+	if len(results) == 0 {
+		return "none has ended yet"
+	}
+	return "the last one that has ended began at " + results[0].At.UTC().Format("15:04:05.000")
+}
+
+// beginCheck begins a check of the whole database, unless one runs.
+func (c *Console) beginCheck(w http.ResponseWriter, r *http.Request) {
+	select {
+	case c.begin <- struct{}{}:
+	default:
+	}
+	setHeaders(w.Header())
+	http.Redirect(w, r, "/checks", http.StatusSeeOther)
+}
+
+// runChecks makes the checks that somebody has begun, until ctx ends.
+func (c *Console) runChecks(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.begin:
+		}
+		if _, err := c.Checks.Check(ctx); err != nil {
+			c.Log.ErrorContext(ctx, "the check failed", "error", err)
+		}
+	}
+}

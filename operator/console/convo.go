@@ -1,0 +1,116 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/operator"
+)
+
+// convoPage is what the page Convo shows.
+type convoPage struct {
+	Asked  string // the id in the form
+	Convo  *operator.ConvoState
+	Epochs []operator.Epoch
+	// Disputes are forks too.
+	Disputes []operator.Dispute
+	Bars     []epochBar
+	Next     string // the query of earlier epochs; "": there are none
+}
+
+// shownEpochs is how many epochs a page shows.
+const shownEpochs = 20
+
+// convo shows a convo's log as a timeline of epochs, without what people say.
+func (c *Console) convo(ctx context.Context, r *Request) (any, error) {
+	p := convoPage{Asked: strings.TrimSpace(r.Query.Get("id"))}
+	if p.Asked == "" {
+		return p, nil
+	}
+	id, err := uuid.Parse(p.Asked)
+	if err != nil {
+		return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest",
+			Message: "this is no id of a convo; one looks like 0192f3a4-0000-7000-8000-000000000000"}
+	}
+	before, err := strconv.ParseInt(r.Query.Get("before"), 10, 64)
+	if err != nil {
+		before = math.MaxInt64
+	}
+	err = c.read(ctx, func(tx pgx.Tx) (err error) {
+		if p.Convo, err = operator.ReadConvo(ctx, tx, id); err != nil {
+			return err
+		}
+		if p.Convo == nil {
+			return &operator.Error{Status: http.StatusNotFound, Name: "ConvoNotFound", Message: "there is no convo with this id"}
+		}
+		if p.Disputes, err = operator.Disputes(ctx, tx, id, shownEpochs); err != nil {
+			return err
+		}
+		p.Epochs, err = operator.Epochs(ctx, tx, p.Convo, before, shownEpochs)
+		return err
+	})
+	p.Bars = epochBars(p.Epochs)
+	if n := len(p.Epochs); n == shownEpochs {
+		p.Next = fmt.Sprintf("?id=%s&before=%d", id, p.Epochs[n-1].Epoch)
+	}
+	return p, err
+}
+
+// epochBar is the bar of an epoch in the drawing of the log.
+type epochBar struct {
+	X, Y, Width, H int
+	Epoch          int64
+	Messages       int64
+	Lost           bool // somebody lost the race for it
+}
+
+// The drawing of the log.
+const (
+	logLeft, logWidth = 4, 352
+	logTop, logBottom = 10, 60
+	logGap, logWidest = 2, 14 // between bars; of a bar
+)
+
+// epochBars draws how many messages each epoch has, the oldest first.
+func epochBars(epochs []operator.Epoch) []epochBar {
+	if len(epochs) < 2 {
+		return nil
+	}
+	most := int64(1)
+	for _, e := range epochs {
+		most = max(most, e.Messages)
+	}
+	width := min(logWidth/len(epochs)-logGap, logWidest)
+	bars := make([]epochBar, len(epochs))
+	for i := range epochs {
+		e := epochs[len(epochs)-1-i]
+		h := max(int(float64(logBottom-logTop)*float64(e.Messages)/float64(most)), 1)
+		bars[i] = epochBar{X: logLeft + i*(width+logGap), Y: logBottom - h, Width: width, H: h, Epoch: e.Epoch, Messages: e.Messages, Lost: len(e.Losers) > 0}
+	}
+	return bars
+}
+
+// Spoken is the drawing in words.
+func (p convoPage) Spoken() string {
+	var most operator.Epoch
+	for _, e := range p.Epochs {
+		if e.Messages >= most.Messages {
+			most = e
+		}
+	}
+	return fmt.Sprintf("Epochs %d to %d. Epoch %d has the most messages: %s.",
+		p.Epochs[len(p.Epochs)-1].Epoch, p.Epochs[0].Epoch, most.Epoch, number(most.Messages))
+}
+
+// First and Last are the epochs at the ends of the drawing.
+func (p convoPage) First() int64 { return p.Epochs[len(p.Epochs)-1].Epoch }
+
+// Last is the newest epoch of the drawing.
+func (p convoPage) Last() int64 { return p.Epochs[0].Epoch }

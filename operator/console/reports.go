@@ -1,0 +1,81 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/operator"
+	"mlsd/reports"
+)
+
+// reportsPage is what the page Reports shows: the queue, or one report.
+type reportsPage struct {
+	Report  *reports.Listed      // nil: the queue
+	Convo   *operator.ConvoState // of the report; nil: it was deleted
+	Members []operator.ConvoMember
+
+	Open, Closed         []reports.Listed
+	NextOpen, NextClosed string // the query of the next rows; "": there are none
+}
+
+// reports shows the reports of abuse. The console never shows what is revealed: it is sealed, and
+// the server has no key.
+func (c *Console) reports(ctx context.Context, r *Request) (any, error) {
+	if asked := strings.TrimSpace(r.Query.Get("id")); asked != "" {
+		return c.report(ctx, asked)
+	}
+	var p reportsPage
+	err := c.read(ctx, func(tx pgx.Tx) (err error) {
+		if p.Open, err = reports.Queue(ctx, tx, idOr(r.Query.Get("after"), uuid.Nil), pageRows); err != nil {
+			return err
+		}
+		p.Closed, err = reports.Past(ctx, tx, idOr(r.Query.Get("before"), uuid.Max), pageRows)
+		return err
+	})
+	if n := len(p.Open); n == pageRows {
+		p.NextOpen = "?after=" + p.Open[n-1].ID.String()
+	}
+	if n := len(p.Closed); n == pageRows {
+		p.NextClosed = "?before=" + p.Closed[n-1].ID.String()
+	}
+	return p, err
+}
+
+// report shows one report, and whom an operator can act on.
+func (c *Console) report(ctx context.Context, asked string) (any, error) {
+	id, err := uuid.Parse(asked)
+	if err != nil {
+		return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "this is no id of a report"}
+	}
+	var p reportsPage
+	err = c.read(ctx, func(tx pgx.Tx) error {
+		report, err := reports.Get(ctx, tx, id)
+		if errors.Is(err, reports.ErrNotFound) {
+			return &operator.Error{Status: http.StatusNotFound, Name: "ReportNotFound", Message: "there is no report with this id"}
+		}
+		if err != nil {
+			return err
+		}
+		p.Report = &report
+		if p.Convo, err = operator.ReadConvo(ctx, tx, report.Convo); err != nil {
+			return err
+		}
+		p.Members, err = operator.Members(ctx, tx, report.Convo, pageRows)
+		return err
+	})
+	return p, err
+}
+
+// idOr reads an id, or returns another if the text is none.
+func idOr(text string, other uuid.UUID) uuid.UUID {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return other
+	}
+	return id
+}

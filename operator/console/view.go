@@ -1,0 +1,143 @@
+package console
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strings"
+
+	"mlsd/operator"
+)
+
+//go:embed views
+var views embed.FS
+
+// view is what the templates of all pages get.
+type view struct {
+	*Request
+	Page       page
+	Pages      []page
+	Files      map[string]string // the path of each file, by its name
+	Version    string
+	NeedsToken bool
+	Bare       bool   // without navigation
+	Status     int    // of the answer; 0: 200
+	Failure    string // why there is no Data
+	Data       any
+}
+
+// plain are the pages that are not in the navigation.
+var plain = []string{"login", "message", "confirm", "result"}
+
+// parseViews reads the template of each page.
+func parseViews(pages []page) (map[string]*template.Template, error) {
+	layout, err := template.New("layout").Funcs(template.FuncMap{
+		"number": number, "span": Span, "seconds": seconds, "sentence": sentence, "size": size, "share": share, "method": method, "short": short,
+	}).ParseFS(views, "views/layout.html", "views/shared.html")
+	if err != nil {
+		return nil, err
+	}
+	names := plain
+	for _, p := range pages {
+		names = append(names, p.name)
+	}
+	all := map[string]*template.Template{}
+	for _, name := range names {
+		copied, err := layout.Clone()
+		if err != nil {
+			return nil, err
+		}
+		if all[name], err = copied.ParseFS(views, "views/"+name+".html"); err != nil {
+			return nil, fmt.Errorf("the page %s: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+// sentence makes a sentence of an error's message.
+func sentence(message string) string {
+	if message == "" {
+		return ""
+	}
+	return strings.ToUpper(message[:1]) + strings.TrimSuffix(message[1:], ".") + "."
+}
+
+// number writes a whole number with separators: 12,345.
+func number(n any) string {
+	digits := fmt.Sprint(n)
+	for at := len(digits) - 3; at > 0 && digits[at-1] != '-'; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
+}
+
+// policy lets pages use nothing but files of this listener. There is no inline script and no inline
+// style.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// setHeaders sets the headers of every page. With the policy no-referrer browsers would send forms
+// with "Origin: null", which Access refuses.
+func setHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+// serve returns the handler of a page.
+func (c *Console) serve(p page) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.load(w, r, p, c.request(r)) })
+}
+
+// load loads a page and writes it.
+func (c *Console) load(w http.ResponseWriter, r *http.Request, p page, req *Request) {
+	data, err := p.load(r.Context(), req)
+	c.show(w, r, view{Request: req, Page: p, Data: data}, err)
+}
+
+// show writes a page, or why there is none.
+func (c *Console) show(w http.ResponseWriter, r *http.Request, v view, err error) {
+	status := cmp.Or(v.Status, http.StatusOK)
+	if err != nil {
+		refusal := c.explain(r.Context(), v.Page, err)
+		status, v.Failure, v.Data = refusal.Status, sentence(refusal.Message), nil
+	}
+	v.Pages, v.Version, v.NeedsToken = c.pages(), c.Version, c.Access.NeedsToken()
+	v.Files = map[string]string{}
+	for path, f := range c.files {
+		v.Files[f.name] = path
+	}
+	var out bytes.Buffer
+	name := v.Page.name
+	if v.Failure != "" {
+		name = "message"
+	}
+	if err := c.templates[name].ExecuteTemplate(&out, "layout", v); err != nil {
+		c.Log.ErrorContext(r.Context(), "a page of the console could not be made", "page", v.Page.Path, "error", err)
+		http.Error(w, "The page could not be made: the server's log says why.", http.StatusInternalServerError)
+		return
+	}
+	setHeaders(w.Header())
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	if _, err := out.WriteTo(w); err != nil {
+		c.Log.Debug("a page could not be written", "error", err)
+	}
+}
+
+// explain returns an error as the page shows it. The text of an error that is not ours stays in the
+// log.
+func (c *Console) explain(ctx context.Context, p page, err error) *operator.Error {
+	var refusal *operator.Error
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	c.Log.ErrorContext(ctx, "a page of the console could not be read", "page", p.Path, "error", err)
+	return &operator.Error{Status: http.StatusInternalServerError, Name: "InternalServerError", Message: "The page could not be read: the server's log says why."}
+}

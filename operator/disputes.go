@@ -1,0 +1,38 @@
+package operator
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Dispute is a fork or a dispute of a convo.
+type Dispute struct {
+	Convo     uuid.UUID  `json:"convo"`
+	Epoch     int64      `json:"epoch"`
+	State     string     `json:"state"`     // forked, open or ended
+	Committer string     `json:"committer"` // of the epoch's commit; "" for a fork
+	Voices    int        `json:"voices"`    // that could have reported the commit; 0 for a fork
+	Reports   int        `json:"reports"`   // of a dispute: voices that had; of a fork: authenticators that differ
+	At        time.Time  `json:"at"`
+	EndedAt   *time.Time `json:"endedAt,omitempty"`
+	Accounts  []string   `json:"accounts"` // that report the commit, or an authenticator
+	Reasons   []string   `json:"reasons"`  // that they gave, each once
+}
+
+// Disputes returns up to rows forks and disputes, of one convo or of all (uuid.Nil), the newest first.
+func Disputes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, rows int) ([]Dispute, error) {
+	return list[Dispute](ctx, tx, `
+		SELECT d.convo_id, d.epoch, d.state, d.committer, d.voices, d.reports, d.began_at AS at, d.ended_at,
+			(SELECT coalesce(array_agg(did ORDER BY reported_at), '{}') FROM commit_reports r WHERE (r.convo_id, r.epoch) = (d.convo_id, d.epoch)),
+			(SELECT coalesce(array_agg(DISTINCT reason), '{}') FROM commit_reports r WHERE (r.convo_id, r.epoch) = (d.convo_id, d.epoch))
+		FROM disputes d WHERE $1 = d.convo_id OR $1 = $3
+		UNION ALL
+		SELECT f.convo_id, f.epoch, 'forked', '', 0,
+			(SELECT count(DISTINCT hash)::integer FROM epoch_reports r WHERE (r.convo_id, r.epoch) = (f.convo_id, f.epoch)), f.forked_at, NULL,
+			(SELECT coalesce(array_agg(did ORDER BY hash, did), '{}') FROM epoch_reports r WHERE (r.convo_id, r.epoch) = (f.convo_id, f.epoch)), '{}'
+		FROM forked_epochs f WHERE $1 = f.convo_id OR $1 = $3
+		ORDER BY at DESC LIMIT $2`, convo, rows, uuid.Nil)
+}

@@ -1,0 +1,169 @@
+package operator
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Explanation is a request, why it got its answer, and what there is of it now.
+type Explanation struct {
+	Request
+	Why     string       `json:"why"`
+	Record  *Record      `json:"record,omitempty"`  // of the caller's key
+	Entry   *LogEntry    `json:"entry,omitempty"`   // of the log, under the caller's key
+	Winner  *LogEntry    `json:"winner,omitempty"`  // the commit that ended the object's epoch
+	Changes []Transition `json:"changes,omitempty"` // what the audit log has of a success, in about its time
+
+	convo   *convoState
+	welcome *welcomeUse
+}
+
+// Record is the idempotency record of a key.
+type Record struct {
+	State          string     `json:"state"`
+	Outcome        string     `json:"outcome"`
+	FirstUsedAt    time.Time  `json:"firstUsedAt"`
+	StartedAt      *time.Time `json:"startedAt,omitempty"` // of work outside the database
+	LeaseExpiresAt *time.Time `json:"leaseExpiresAt,omitempty"`
+	CompletedAt    *time.Time `json:"completedAt,omitempty"`
+	ExpiresAt      time.Time  `json:"expiresAt"`
+	Fence          int64      `json:"fence"`
+	LastError      string     `json:"lastError,omitempty"`
+}
+
+// LogEntry is an entry of a convo's log, without its content.
+type LogEntry struct {
+	Seq    int64     `json:"seq"`
+	Kind   int16     `json:"kind"` // 1 application message, 2 proposal, 3 commit
+	Epoch  int64     `json:"epoch"`
+	Sender string    `json:"sender"`
+	Key    string    `json:"-"`
+	At     time.Time `json:"at"`
+}
+
+// convoState is what a convo is now.
+type convoState struct {
+	Epoch     int64
+	ClosedAt  *time.Time
+	Successor string // group_id of the group that replaces it, in hex
+}
+
+// welcomeUse is the newest Welcome of a caller in a convo that is used up.
+type welcomeUse struct {
+	Epoch       int64
+	Device      string
+	ConfirmedAt *time.Time
+	Silent      bool // its grace was over
+}
+
+// Explain returns why requests got their answers, the newest first. It is what "why did this
+// request get 409?" asks, by request id, key or caller.
+func Explain(ctx context.Context, tx pgx.Tx, of RequestsOf) ([]Explanation, error) {
+	found, err := Requests(ctx, tx, of)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Explanation, len(found))
+	for i := range found {
+		all[i] = Explanation{Request: found[i]}
+		if err := all[i].read(ctx, tx); err != nil {
+			return nil, err
+		}
+		all[i].Why = all[i].why()
+	}
+	return all, nil
+}
+
+// read looks up what the sentence needs.
+func (e *Explanation) read(ctx context.Context, tx pgx.Tx) error {
+	for _, look := range []func(context.Context, pgx.Tx) error{e.readRecord, e.readEntry, e.readConvo, e.readWinner, e.readWelcome, e.readChanges} {
+		if err := look(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Explanation) readRecord(ctx context.Context, tx pgx.Tx) (err error) {
+	if e.Key == "" {
+		return nil
+	}
+	scope := ""
+	if e.Convo != nil {
+		scope = e.Convo.String()
+	}
+	e.Record, err = first[Record](ctx, tx, `
+		SELECT state, outcome, created_at, started_at, lease_expires_at, completed_at, expires_at, fence, coalesce(last_error, '')
+		FROM idempotency_keys WHERE (caller_did, nsid, key) = ($1, $2, $3) AND scope IN ('', $4) ORDER BY scope DESC LIMIT 1`,
+		e.Caller, e.Method, e.Key, scope)
+	return err
+}
+
+// readEntry finds the message or commit that has the caller's key.
+func (e *Explanation) readEntry(ctx context.Context, tx pgx.Tx) (err error) {
+	if e.Key == "" || e.Convo == nil {
+		return nil
+	}
+	e.Entry, err = first[LogEntry](ctx, tx, `
+		SELECT seq, kind, epoch, sender_did, idempotency_key, created_at FROM messages
+		WHERE convo_id = $1 AND sender_did = $2 AND kind <> 3 AND idempotency_key = $3 AND $4 = 'sendMessage'
+		UNION ALL
+		SELECT seq, kind, epoch, sender_did, idempotency_key, created_at FROM messages
+		WHERE convo_id = $1 AND sender_did = $2 AND kind = 3 AND NOT key_retired AND idempotency_key = $4 || ':' || $3
+		LIMIT 1`, *e.Convo, e.Caller, e.Key, e.method())
+	return err
+}
+
+// method is the method's own name.
+func (e *Explanation) method() string { return e.Method[strings.LastIndexByte(e.Method, '.')+1:] }
+
+func (e *Explanation) readConvo(ctx context.Context, tx pgx.Tx) (err error) {
+	if e.Convo == nil || e.Error != "EpochMismatch" && e.Error != "ConvoClosed" {
+		return nil
+	}
+	e.convo, err = first[convoState](ctx, tx, `
+		SELECT epoch, closed_at, coalesce(encode(successor_group_id, 'hex'), '') FROM convos WHERE id = $1`, *e.Convo)
+	return err
+}
+
+func (e *Explanation) readWinner(ctx context.Context, tx pgx.Tx) (err error) {
+	epoch, stale := e.staleEpoch()
+	if e.Convo == nil || !stale {
+		return nil
+	}
+	e.Winner, err = first[LogEntry](ctx, tx, `
+		SELECT seq, kind, epoch, sender_did, idempotency_key, created_at FROM messages
+		WHERE convo_id = $1 AND kind = 3 AND epoch = $2 + 1`, *e.Convo, epoch)
+	return err
+}
+
+func (e *Explanation) readWelcome(ctx context.Context, tx pgx.Tx) (err error) {
+	if e.Convo == nil || e.Error != "WelcomeConsumed" {
+		return nil
+	}
+	e.welcome, err = first[welcomeUse](ctx, tx, `
+		SELECT epoch, device_id, confirmed_at, silent FROM welcomes
+		WHERE convo_id = $1 AND recipient_did = $2 AND state = 'consumed' ORDER BY epoch DESC, confirmed_at DESC LIMIT 1`, *e.Convo, e.Caller)
+	return err
+}
+
+// maxChanges bounds the changes that a request lists.
+const maxChanges = 20
+
+// readChanges finds what the caller changed with the method while the request ran. Another request
+// of the same caller and method in that time cannot be told apart.
+func (e *Explanation) readChanges(ctx context.Context, tx pgx.Tx) (err error) {
+	if e.Error != "" || e.Replayed {
+		return nil
+	}
+	e.Changes, err = list[Transition](ctx, tx, `
+		SELECT at, entity, entity_id, from_state, to_state, version, actor, reason, coalesce(details, '')
+		FROM audit_log
+		WHERE at BETWEEN $1::timestamptz - ($2::float8 + 1) * interval '1 second' AND $1::timestamptz + interval '1 second'
+			AND actor = $3 AND reason = $4
+		ORDER BY at, id LIMIT $5`, e.At, e.Seconds, e.Caller, e.method(), maxChanges)
+	return err
+}

@@ -1,0 +1,4 @@
+package operator
+
+// ReadEpochs is the statement of Epochs.
+var ReadEpochs = readEpochs

@@ -1,0 +1,42 @@
+package operator
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// list runs a query and scans each row into a T, column by column.
+func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+// first is the first row of list, nil if there is none.
+func first[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (*T, error) {
+	found, err := list[T](ctx, tx, sql, args...)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+// sampledRows is how many rows of a table a page reads, about. Of a larger table it reads a random
+// part, and its figures are estimates.
+const sampledRows = 200_000
+
+// sampled returns how much of a table to read, in per cent.
+func sampled(ctx context.Context, tx pgx.Tx, table string) (percent float64, err error) {
+	var rows float64
+	if err := tx.QueryRow(ctx, `SELECT greatest(reltuples, 1)::float8 FROM pg_class WHERE oid = $1::regclass`, table).Scan(&rows); err != nil {
+		return 0, err
+	}
+	return min(100, 100*sampledRows/rows), nil
+}
+
+// moment formats a time as sentences have it.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }

@@ -1,0 +1,118 @@
+package operator
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// SessionLife is how long a browser stays logged in.
+	SessionLife = 12 * time.Hour
+	// sessionCookie is the name of the cookie that a browser sends instead of a token.
+	sessionCookie = "mlsd_admin"
+	// wrongAtOnce wrong tokens are answered in each wrongPause. Further attempts are refused unread.
+	wrongAtOnce = 4
+	wrongPause  = time.Second
+)
+
+// Login returns the cookie that a browser sends instead of a token, because it cannot send
+// Authorization. Error: the token is wrong, or too many wrong ones came in the last second.
+//
+// The cookie holds the level and the end of the session, with a MAC. Its key is the token's hash. So
+// all nodes with the same token accept it, a new token ends it, and no node stores anything. Logging
+// out takes the cookie from the browser only.
+func (a *Access) Login(r *http.Request, token string) (*http.Cookie, error) {
+	select {
+	case a.attempts <- struct{}{}:
+	default:
+		return nil, &Error{http.StatusTooManyRequests, "TooManyAttempts", "too many wrong tokens: wait a second, then try again"}
+	}
+	level, known := a.levelOf(token)
+	if !known {
+		time.AfterFunc(wrongPause, func() { <-a.attempts })
+		return nil, &Error{http.StatusUnauthorized, "AuthenticationRequired", "this is not the admin listener's token"}
+	}
+	<-a.attempts
+	text := fmt.Sprintf("%d.%d", level, time.Now().Add(SessionLife).Unix())
+	c := a.cookie(r)
+	c.Value, c.MaxAge = text+"."+a.mac(level, text), int(SessionLife/time.Second)
+	return c, nil
+}
+
+// Logout returns the cookie that takes Login's from the browser.
+func (a *Access) Logout(r *http.Request) *http.Cookie {
+	c := a.cookie(r)
+	c.MaxAge = -1
+	return c
+}
+
+// cookie returns the cookie of sessions without its value. A proxy's word that the browser has used
+// TLS is enough: a false one only keeps the browser from sending the cookie.
+func (a *Access) cookie(r *http.Request) *http.Cookie {
+	secure := r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+	return &http.Cookie{Name: sessionCookie, Path: "/", HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode}
+}
+
+// LoginPath is where a browser without a session goes. A page that it asked for follows the log-in.
+func LoginPath(r *http.Request) string {
+	if r.Method != http.MethodGet {
+		return "/login"
+	}
+	return "/login?next=" + url.QueryEscape(r.URL.RequestURI())
+}
+
+// NeedsToken reports whether the listener has a token.
+func (a *Access) NeedsToken() bool { return a.write != nil }
+
+// mac signs the text of a session with the token of its level.
+func (a *Access) mac(level Level, text string) string {
+	key := a.write
+	if level == Read {
+		key = a.read
+	}
+	h := hmac.New(sha256.New, key[:])
+	h.Write([]byte("mlsd admin session " + text))
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// session returns the level of the session that a request's cookie names.
+func (a *Access) session(r *http.Request) (Level, bool) {
+	c, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return 0, false
+	}
+	at := strings.LastIndexByte(c.Value, '.')
+	if at < 0 {
+		return 0, false
+	}
+	text, mac := c.Value[:at], c.Value[at+1:]
+	number, end, _ := strings.Cut(text, ".")
+	expiry, err := strconv.ParseInt(end, 10, 64)
+	if err != nil || time.Now().Unix() >= expiry {
+		return 0, false
+	}
+	for _, level := range []Level{Read, Write} {
+		if number == strconv.Itoa(int(level)) && (level == Write || a.read != nil) {
+			return level, hmac.Equal([]byte(mac), []byte(a.mac(level, text)))
+		}
+	}
+	return 0, false
+}
+
+// levelKey is the key of the level in a request's context.
+type levelKey struct{}
+
+// LevelOf returns what the caller of a request to the admin listener may do: Read or Write, or Login
+// if it has shown no token.
+func LevelOf(ctx context.Context) Level {
+	level, _ := ctx.Value(levelKey{}).(Level)
+	return level
+}
