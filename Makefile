@@ -81,8 +81,8 @@ torture: ## let connections, servers and PostgreSQL fail for ten minutes, and ch
 	cmd/mlsd/pgbouncer.sh go run ./cmd/clientsim torture --for 10m --clocks
 
 soak ?= 8h
-soak: ## run everything for a night, or soak=2h, and look for what grows: soak.html
-	go run ./cmd/clientsim soak --for $(soak) --report soak.html
+soak: ## run everything for a night, or soak=2h, and look for what grows
+	go run ./cmd/clientsim soak --for $(soak)
 
 dev: ## serve for development: made-up people, faults, resets (docs/clients/DEV.md)
 	go run ./cmd/mlsd dev

@@ -56,8 +56,6 @@ func measure(out, progress io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "pprof", Usage: "`FILE` for a processor profile of the server"},
 			&cli.StringFlag{Name: "json", Usage: "`FILE` for the report as JSON; -: print it instead of the table"},
 			&cli.StringFlag{Name: "markdown", Usage: "`FILE` for the tables of scale and scale-idle"},
-			&cli.StringFlag{Name: "picture", Usage: "`FILE` for the plots of scale and scale-idle, as SVG"},
-			&cli.StringFlag{Name: "html", Usage: "`FILE` for the report as a page"},
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -117,13 +115,7 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	if err != nil {
 		return err
 	}
-	err = writeReport(r, c.String("json"), c.String("html"), out)
-	for name, write := range map[string]func(io.Writer) error{c.String("markdown"): r.WriteScale, c.String("picture"): r.WriteScaleSVG} {
-		if name != "" {
-			err = errors.Join(err, writeFile(name, write))
-		}
-	}
-	if err != nil {
+	if err := writeReport(r, c.String("json"), c.String("markdown"), out); err != nil {
 		return err
 	}
 	if !r.Verdict.Kept() {
@@ -150,7 +142,7 @@ func commandLine(c *cli.Command, seed uint64) string {
 	words := []string{"clientsim", "bench", c.Args().First()}
 	for _, name := range slices.Sorted(slices.Values(c.LocalFlagNames())) {
 		switch name {
-		case "seed", "json", "html", "pprof", "markdown", "picture":
+		case "seed", "json", "pprof", "markdown":
 		case "database":
 			words = append(words, "--database URL")
 		case "mlsd":
@@ -165,7 +157,7 @@ func commandLine(c *cli.Command, seed uint64) string {
 }
 
 // writeReport writes the requested files, and the table unless the JSON is printed.
-func writeReport(r *report.Report, jsonFile, htmlFile string, out io.Writer) error {
+func writeReport(r *report.Report, jsonFile, markdownFile string, out io.Writer) error {
 	var errs []error
 	if jsonFile == "-" {
 		errs = append(errs, r.WriteJSON(out))
@@ -175,8 +167,8 @@ func writeReport(r *report.Report, jsonFile, htmlFile string, out io.Writer) err
 			errs = append(errs, writeFile(jsonFile, r.WriteJSON))
 		}
 	}
-	if htmlFile != "" {
-		errs = append(errs, writeFile(htmlFile, r.WriteHTML))
+	if markdownFile != "" {
+		errs = append(errs, writeFile(markdownFile, r.WriteScale))
 	}
 	return errors.Join(errs...)
 }

@@ -55,13 +55,12 @@ func TestBenchmark(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a server")
 	}
-	dir := t.TempDir()
-	jsonFile, htmlFile := filepath.Join(dir, "report.json"), filepath.Join(dir, "report.html")
+	jsonFile := filepath.Join(t.TempDir(), "report.json")
 	binary := testbedtest.Binary(t)
 	var out, progress bytes.Buffer
 	err := run(t.Context(), []string{
 		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--curve", "p256", "--turns", "1", "--for", "300ms", "--warm-up", "50ms", "--variants", "batched", "--in-flight", "8",
-		"--senders", "4", "--seed", "7", "--json", jsonFile, "--html", htmlFile,
+		"--senders", "4", "--seed", "7", "--json", jsonFile,
 	}, &out, &progress)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, progress.String())
@@ -83,7 +82,7 @@ func TestBenchmark(t *testing.T) {
 	if r.Command != want || r.Seed != 7 || r.Verdict.Sent == 0 || !r.Verdict.Kept() {
 		t.Errorf("%+v, want the command %q", r, want)
 	}
-	if page, err := os.ReadFile(htmlFile); err != nil || len(page) == 0 || out.Len() == 0 {
-		t.Errorf("%d bytes of HTML, %d of a table: %v", len(page), out.Len(), err)
+	if out.Len() == 0 {
+		t.Error("no table was written")
 	}
 }

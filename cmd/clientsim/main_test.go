@@ -34,7 +34,7 @@ func TestBadArguments(t *testing.T) {
 		`unexpected argument "extra"`: {"extra"},
 		`unexpected argument "more"`:  {"torture", "more"},
 		`unexpected argument "much"`:  {"soak", "much"},
-		"no/such/samples":             {"soak", "--plot", "--samples", "/no/such/samples"},
+		"no/such/samples":             {"soak", "--judge", "--samples", "/no/such/samples"},
 		"nonsense":                    {"--nonsense"},
 		"seed":                        {"--seed", "many"},
 		"/no/such/mlsd":               {"--mlsd", "/no/such/mlsd"},

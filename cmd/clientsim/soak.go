@@ -29,17 +29,14 @@ func soaks(out, progress io.Writer) *cli.Command {
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one, which is printed"},
 			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
 			&cli.StringFlag{Name: "samples", Value: "soak.jsonl", Usage: "`FILE` that each sample is appended to"},
-			&cli.StringFlag{Name: "report", Usage: "`FILE` for the report as a page"},
-			&cli.StringFlag{Name: "picture", Usage: "`FILE` for the report's pictures as one SVG"},
-			&cli.StringFlag{Name: "figures", Usage: "`FILE` of the documentation in which the figures are replaced"},
-			&cli.BoolFlag{Name: "plot", Usage: "run nothing; report what is in --samples"},
+			&cli.BoolFlag{Name: "judge", Usage: "run nothing; report what is in --samples"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return fmt.Errorf("unexpected argument %q", c.Args().First())
 			}
 			var err error
-			if !c.Bool("plot") {
+			if !c.Bool("judge") {
 				err = runSoak(ctx, c, progress)
 			}
 			return errors.Join(err, reportSoak(c, out))
@@ -66,7 +63,7 @@ func runSoak(ctx context.Context, c *cli.Command, progress io.Writer) error {
 	return err
 }
 
-// reportSoak prints what the samples say, and writes the requested files.
+// reportSoak prints what the samples say, in Markdown.
 func reportSoak(c *cli.Command, out io.Writer) error {
 	file, err := os.Open(c.String("samples"))
 	if err != nil {
@@ -76,32 +73,12 @@ func reportSoak(c *cli.Command, out io.Writer) error {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	errs := []error{run.WriteMarkdown(out)}
-	if name := c.String("report"); name != "" {
-		errs = append(errs, writeFile(name, run.WriteHTML))
-	}
-	if name := c.String("picture"); name != "" {
-		errs = append(errs, writeFile(name, run.WriteSVG))
-	}
-	if name := c.String("figures"); name != "" {
-		errs = append(errs, replaceFigures(name, run))
-	}
+	err = run.WriteMarkdown(out)
 	switch {
 	case run.End != nil && len(run.End.Broken) > 0:
-		errs = append(errs, errBroken)
+		err = errors.Join(err, errBroken)
 	case !run.Kept():
-		errs = append(errs, errGrew)
+		err = errors.Join(err, errGrew)
 	}
-	return errors.Join(errs...)
-}
-
-func replaceFigures(name string, run *report.Soak) error {
-	page, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	if page, err = run.ReplaceFigures(page); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return os.WriteFile(name, page, 0o644)
+	return err
 }

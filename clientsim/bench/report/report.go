@@ -1,5 +1,5 @@
-// Package report is what a benchmark has measured, and how it is shown: a table and a live view for
-// a terminal, JSON for programs, and one HTML page with plots.
+// Package report is what a benchmark or a soak run has measured, and how it is shown: a table for a
+// terminal, JSON for programs, and Markdown for documents.
 //
 // Variants take turns, so that what the machine does meanwhile meets all of them alike: a figure is
 // the median over the turns, and two variants are compared turn by turn before the median is taken.

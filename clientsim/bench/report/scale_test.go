@@ -102,29 +102,11 @@ func TestIdleTable(t *testing.T) {
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("the table does not say %q:\n%s", want, out.String())
 	}
-	checkPicture(t, r, "Memory of one server", "10,240")
 }
 
-func TestScalePicture(t *testing.T) {
+func TestNothingScaled(t *testing.T) {
 	t.Parallel()
-	checkPicture(t, plausibleScale(), "Messages a second", "Pages a second", "Time to an event, at half the rate", "with a standby", "p99, alone")
-	for _, write := range []func(io.Writer) error{(&Report{}).WriteScale, (&Report{}).WriteScaleSVG} {
-		if err := write(io.Discard); err == nil {
-			t.Error("nothing was measured, and it is written")
-		}
+	if err := new(Report).WriteScale(io.Discard); err == nil {
+		t.Error("nothing was measured, and it is written")
 	}
-}
-
-func checkPicture(t *testing.T, r *Report, want ...string) {
-	t.Helper()
-	var out bytes.Buffer
-	if err := r.WriteScaleSVG(&out); err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range append(want, "<style>", "<path") {
-		if !strings.Contains(out.String(), text) {
-			t.Errorf("the picture does not have %q", text)
-		}
-	}
-	wellFormed(t, out.String())
 }

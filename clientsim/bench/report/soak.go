@@ -92,6 +92,9 @@ func (s *Soak) length() time.Duration {
 	return time.Duration(s.Samples[len(s.Samples)-1].At * float64(time.Second))
 }
 
+// point is the value of a measure at a time, in seconds.
+type point struct{ x, y float64 }
+
 // measure is something that each sample says. ok is false if the sample does not say it. before is
 // the sample before, or nil.
 type measure func(now, before *Sample) (value float64, ok bool)

@@ -84,120 +84,52 @@ func TestReadSoak(t *testing.T) {
 	}
 }
 
-func TestSoakPage(t *testing.T) {
+// markdown is the report of the run.
+func (s *Soak) markdown(t *testing.T) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := s.WriteMarkdown(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestSoakMarkdown(t *testing.T) {
 	t.Parallel()
-	_, visible := checkPage(t, plausibleSoak(2*time.Hour).WriteHTML)
+	text := plausibleSoak(2 * time.Hour).markdown(t)
 	for _, want := range []string{
-		"0 of 19 measures grew; every promise kept", "2026-09-14 09:30:00 UTC, 2h0m0s, seed 7", "MLSD_EVENT_RETENTION=1h", "12 connections",
-		"Resident memory, MiB", "node2", "1:30 h", "Time to an event", "p99", "database", "events, bytes a row", "250 B", "steady",
+		"0 of 19 measures grew; every promise kept", "2026-09-14 09:30:00 UTC, 2h0m0s, 20 messages a second, seed 7", "12 connections",
+		"events, bytes a row", "250 B", "steady", "| goroutines, node1 | ", "- 240 rounds of scenarios\n",
 	} {
-		if !strings.Contains(visible, want) {
-			t.Errorf("the page does not say %q", want)
+		if !strings.Contains(text, want) {
+			t.Errorf("the report does not say %q", want)
 		}
 	}
 }
 
-// A run that has just begun, or lacks most values, has a page too.
-func TestSoakPageOfLittle(t *testing.T) {
+// A run that has just begun, or lacks most values, has a report too.
+func TestSoakOfLittle(t *testing.T) {
 	t.Parallel()
 	s := plausibleSoak(time.Minute)
 	s.End, s.Samples = nil, s.Samples[:1]
-	if _, visible := checkPage(t, s.WriteHTML); !strings.Contains(visible, "the run has no end yet") || !strings.Contains(visible, "too short") {
-		t.Error("the page does not say that the run has just begun")
+	if text := s.markdown(t); !strings.Contains(text, "the run has no end yet") || !strings.Contains(text, "too short") {
+		t.Errorf("the report does not say that the run has just begun:\n%s", text)
 	}
 	s.Samples = nil
-	checkPage(t, s.WriteHTML)
+	s.markdown(t)
 }
 
-func TestSoakPageOfABrokenRun(t *testing.T) {
+func TestSoakOfABrokenRun(t *testing.T) {
 	t.Parallel()
 	s := leaky(map[string]func(time.Duration) float64{"goroutines/node1": func(at time.Duration) float64 { return 60 + 100*at.Hours() }})
-	s.End.Broken = []string{`round 3: <b>"lost"</b>`}
-	text, visible := checkPage(t, s.WriteHTML)
-	for _, want := range []string{"1 of 19 measures grew; 1 promise broken", "GREW", s.End.Broken[0]} {
-		if !strings.Contains(visible, want) {
-			t.Errorf("the page does not say %q", want)
-		}
-	}
-	if s.Kept() || !strings.Contains(text, `class="verdict broken"`) {
-		t.Error("the page looks as if all was well")
-	}
-}
-
-func TestSoakPicture(t *testing.T) {
-	t.Parallel()
-	s := plausibleSoak(8 * time.Hour)
-	var out bytes.Buffer
-	if err := s.WriteSVG(&out); err != nil {
-		t.Fatal(err)
-	}
-	wellFormed(t, out.String())
-	if n := out.Len(); n > 200<<10 {
-		t.Errorf("the picture of a night has %d bytes", n)
-	}
-	for _, p := range s.smalls() {
-		if !strings.Contains(out.String(), ">"+joined(p.title, p.unit)+"<") {
-			t.Errorf("the picture has no %q", p.title)
-		}
-	}
-}
-
-func TestReplaceFigures(t *testing.T) {
-	t.Parallel()
-	s := plausibleSoak(2 * time.Hour)
-	page, err := s.ReplaceFigures([]byte("before\n" + figuresBegin + "old figures\n" + figuresEnd + "after\n"))
-	text := string(page)
-	if err != nil || strings.Contains(text, "old figures") || !strings.HasPrefix(text, "before\n") || !strings.HasSuffix(text, "after\n") {
-		t.Fatalf("%s, %v", text, err)
-	}
-	for _, want := range []string{"**0 of 19 measures grew; every promise kept.**", "| goroutines, node1 | ", "- 12 connections\n", "- 240 rounds of scenarios\n"} {
+	s.End.Broken = []string{"round 3: lost"}
+	text := s.markdown(t)
+	for _, want := range []string{"1 of 19 measures grew; 1 promise broken", "GREW", "- broken: " + s.End.Broken[0]} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the page does not say %q:\n%s", want, text)
+			t.Errorf("the report does not say %q:\n%s", want, text)
 		}
 	}
-	again, err := s.ReplaceFigures(page)
-	if err != nil || !bytes.Equal(again, page) {
-		t.Errorf("replaced twice: %s, %v", again, err)
-	}
-	if _, err := s.ReplaceFigures([]byte("no place")); err == nil {
-		t.Error("a page without a place was taken")
-	}
-}
-
-// Thinning keeps the level of noise, and of errors the peaks.
-func TestThinned(t *testing.T) {
-	t.Parallel()
-	points := seriesOver(8*time.Hour, func(at time.Duration, random *rand.Rand) float64 {
-		if at == 4*time.Hour {
-			return 1000
-		}
-		return 10 + random.NormFloat64()
-	})
-	for _, peaks := range []bool{false, true} {
-		greatest := 0.0
-		thin := thinned(points, 8*time.Hour, peaks)
-		for _, p := range thin {
-			greatest = max(greatest, p.y)
-		}
-		if len(thin) > mostPoints+1 || (greatest == 1000) != peaks {
-			t.Errorf("peaks %v: %d points up to %v", peaks, len(thin), greatest)
-		}
-	}
-}
-
-// The names of curves stay within their picture, in as many rows as they need.
-func TestLegendWraps(t *testing.T) {
-	names := []string{"p50, some nodes", "p50, other nodes", "p99, some nodes", "p99, other nodes"}
-	places := legendPlaces(names)
-	for i, at := range places {
-		if end := at.x + 21 + 6.8*float64(len(names[i])); end > smallWidth {
-			t.Errorf("%q ends at %v", names[i], end)
-		}
-	}
-	if places[0] != (point{}) || places[2].y != 0 || places[3].x != 0 || places[3].y == 0 {
-		t.Errorf("places: %v", places)
-	}
-	if one := legendPlaces(names[:1]); len(one) != 1 || one[0] != (point{}) {
-		t.Errorf("a single name: %v", one)
+	if s.Kept() {
+		t.Error("the run counts as kept")
 	}
 }
