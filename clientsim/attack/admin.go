@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
 )
@@ -156,10 +158,10 @@ func logFlood(ctx context.Context, t *Target) (*Prepared, error) {
 	id := strings.Repeat("x", 4000)
 	return &Prepared{
 		Run: func(ctx context.Context) error {
-			var all group
-			all.run(func() error { return prepared.Run(ctx) })
-			all.run(func() error { return strangers.Run(ctx) })
-			all.run(func() error {
+			var all errgroup.Group
+			all.Go(func() error { return prepared.Run(ctx) })
+			all.Go(func() error { return strangers.Run(ctx) })
+			all.Go(func() error {
 				pace(ctx, 100, 64, func(ctx context.Context, _ int) {
 					token, err := forge(strangeDID(), t.Audience, mlsapi.NSIDGetConvos)
 					if err != nil {
@@ -169,7 +171,7 @@ func logFlood(ctx context.Context, t *Target) (*Prepared, error) {
 				})
 				return nil
 			})
-			return all.wait()
+			return all.Wait()
 		},
 		Judge: func(_ context.Context, e Effects) []Claim {
 			return []Claim{

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Attack is one program that attacks a server.
@@ -47,6 +49,13 @@ type Claim struct {
 // Kept reports whether the value is within its limit.
 func (c Claim) Kept() bool { return c.Value <= c.Limit }
 
+// Attacks returns all attacks in the order of their findings.
+func Attacks() []Attack {
+	return slices.Concat(
+		costly(), pages(), bodies(), forgedTokens(), openings(), webhooks(), claims(), failedLookups(), fills(), answersAndLogs(), timings(),
+	)
+}
+
 // Selection returns the attacks that name means: one attack, all of a finding, or "all".
 func Selection(name string) ([]Attack, error) {
 	if name == "all" {
@@ -83,16 +92,16 @@ func together(all []Attack) Attack {
 				ready = append(ready, p)
 			}
 			return &Prepared{Run: func(ctx context.Context) error {
-				var runs group
+				var runs errgroup.Group
 				for i, p := range ready {
-					runs.run(func() error {
+					runs.Go(func() error {
 						if err := p.Run(ctx); err != nil {
 							return fmt.Errorf("%s: %w", all[i].Name, err)
 						}
 						return nil
 					})
 				}
-				return runs.wait()
+				return runs.Wait()
 			}}, nil
 		},
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
 	"mlsd/mls"
 )
 
@@ -18,9 +19,8 @@ func TestConfigurationsThatCannotRun(t *testing.T) {
 		"no attack is named":   func(c *Config) { c.Names = nil },
 		`no attack "nonsense"`: func(c *Config) { c.Names = []string{"nonsense"} },
 		"must be positive":     func(c *Config) { c.Spans.Attack = 0 },
-		"no server is named":   func(*Config) {},
-		"NAME=PATH":            func(c *Config) { c.Binaries = []Binary{{"a", "/x"}, {"", "/y"}} },
-		"comes twice":          func(c *Config) { c.Binaries = []Binary{{"a", "/x"}, {"a", "/y"}} },
+		"NAME=PATH":            func(c *Config) { c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"}, {Name: "", Path: "/y"}} },
+		"comes twice":          func(c *Config) { c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"}, {Name: "a", Path: "/y"}} },
 	} {
 		c := Default()
 		c.Names = []string{"bodies"}
@@ -35,7 +35,7 @@ func TestConfigurationsThatCannotRun(t *testing.T) {
 // end.
 func TestCostlyGroupInfo(t *testing.T) {
 	t.Parallel()
-	people := crowd("did:plc:attacker", 100)
+	people := leafOwners("did:plc:attacker", 100)
 	if len(people) != 3 {
 		t.Errorf("%d people for 100 leaves, want 3", len(people))
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
@@ -81,9 +82,9 @@ func slowHeaders(_ context.Context, t *Target) (*Prepared, error) {
 // hold keeps n connections with a request that does not end. next returns the address to come from,
 // the beginning of the request, and what follows each second.
 func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int, head, drop string, err error)) error {
-	var lanes group
+	var lanes errgroup.Group
 	for i := range n {
-		lanes.run(func() error {
+		lanes.Go(func() error {
 			for ctx.Err() == nil {
 				address, head, drop, err := next(i)
 				if err != nil {
@@ -96,7 +97,7 @@ func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int,
 			return nil
 		})
 	}
-	return lanes.wait()
+	return lanes.Wait()
 }
 
 // holdOne makes one request that does not end, until the server answers or closes the connection.

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -122,15 +123,15 @@ func claimAll(dids, addresses int) func(context.Context, *Target) (*Prepared, er
 			return nil, err
 		}
 		h := t.honest
-		victim, err := h.account(p256)
+		victim, err := h.env.Account(p256)
 		if err != nil {
 			return nil, err
 		}
-		if err := publish(ctx, h.client, victim, victimPackages, true); err != nil {
+		if _, err := testbed.Publish(ctx, h.client, victim, victimPackages, true); err != nil {
 			return nil, err
 		}
 		friend := h.people[0]
-		id, group, err := newConvo(ctx, h.client, friend, []syntax.DID{victim.DID})
+		id, group, err := testbed.NewConvo(ctx, h.client, friend, []syntax.DID{victim.DID}, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -15,9 +15,11 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"golang.org/x/crypto/cryptobyte"
+	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 	"mlsd/mls"
 )
@@ -164,8 +166,8 @@ func vector(b *cryptobyte.Builder, content []byte) {
 	b.AddBytes(content)
 }
 
-// crowd returns the attacker and as many accounts as the leaves need. Nobody looks them up.
-func crowd(creator syntax.DID, leaves int) []syntax.DID {
+// leafOwners returns the attacker and as many accounts as the leaves need. Nobody looks them up.
+func leafOwners(creator syntax.DID, leaves int) []syntax.DID {
 	people := []syntax.DID{creator}
 	for len(people) < min((leaves+leavesPerPerson-1)/leavesPerPerson, mostPeople) {
 		people = append(people, strangeDID())
@@ -187,7 +189,7 @@ func costlyCreate(s infoSuite, dids, addresses int) func(context.Context, *Targe
 		bodies := make([][]byte, dids)
 		for i, who := range accounts {
 			leaves := max(1, int(float64(t.Leaves)*s.share))
-			people, group := crowd(who.DID, leaves), mlsclient.RandomBytes(16)
+			people, group := leafOwners(who.DID, leaves), mlsclient.RandomBytes(16)
 			info, err := costlyInfo(s, group, 1, people, leaves, false)
 			if err != nil {
 				return nil, err
@@ -213,8 +215,8 @@ func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
 		return nil, err
 	}
 	who := accounts[0]
-	people := crowd(who.DID, t.Leaves)
-	id, group, err := newConvo(ctx, t.client(0), who, people[1:])
+	people := leafOwners(who.DID, t.Leaves)
+	id, group, err := testbed.NewConvo(ctx, t.client(0), who, people[1:], nil)
 	if err != nil {
 		return nil, err
 	}
@@ -241,10 +243,10 @@ func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
 // repeat lets every account call a procedure again and again, requestsAtOnce at a time, each with
 // another idempotency key.
 func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses int, next func(account, n int) (method string, body []byte)) error {
-	var lanes group
+	var lanes errgroup.Group
 	for i := range len(accounts) * requestsAtOnce {
 		web := t.web(i % addresses)
-		lanes.run(func() error {
+		lanes.Go(func() error {
 			for n := 0; ctx.Err() == nil; n++ {
 				account := i % len(accounts)
 				method, body := next(account, n)
@@ -260,7 +262,7 @@ func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses
 			return nil
 		})
 	}
-	return lanes.wait()
+	return lanes.Wait()
 }
 
 // refusedPause is how long a lane of the attacker waits after a refusal, so that the attacker does

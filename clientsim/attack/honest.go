@@ -15,6 +15,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/coder/websocket"
+	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
@@ -45,7 +46,7 @@ const pushLimit = 15 * time.Second
 // honest are the honest users. All come from one address, as the users of one PDS do.
 type honest struct {
 	client *xrpc.Client
-	dir    *testbed.Directory
+	env    *testbed.Environment
 	people []*xrpc.Account
 	convos []honestConvo
 	page   honestConvo // whose log is large
@@ -66,7 +67,7 @@ var honestAddress = net.IPv4(127, 0, 0, 1)
 func newHonest(t *Target, rate float64) (*honest, error) {
 	transport := transportFrom(honestAddress)
 	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
-	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), dir: t.dir, hooks: &hooks{waiting: map[string][]chan struct{}{}}}
+	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env, hooks: &hooks{waiting: map[string][]chan struct{}{}}}
 	h.web = h.client.HTTP
 	site, err := serve(honestAddress, h.hooks.serve)
 	if err != nil {
@@ -75,7 +76,7 @@ func newHonest(t *Target, rate float64) (*honest, error) {
 	h.hooks.base = site.url
 	t.atEnd(site.close)
 	for i := range max(leastPeople, int(rate)/sendsPerPerson) {
-		a, err := h.account(i)
+		a, err := h.env.Account(i)
 		if err != nil {
 			return nil, err
 		}
@@ -84,46 +85,36 @@ func newHonest(t *Target, rate float64) (*honest, error) {
 	return h, nil
 }
 
-func (h *honest) account(serial int) (*xrpc.Account, error) {
-	a, err := xrpc.NewAccount(serial)
-	if err != nil {
-		return nil, err
+// preparing is how many requests run at once while the honest users prepare.
+const preparing = 4
+
+// each calls do for every person, some at once.
+func (h *honest) each(do func(i int) error) error {
+	var all errgroup.Group
+	all.SetLimit(preparing)
+	for i := range h.people {
+		all.Go(func() error { return do(i) })
 	}
-	return a, h.dir.Register(a)
+	return all.Wait()
 }
 
-// settlingLanes is how many requests run at once while the honest users settle.
-const settlingLanes = 4
-
-// settle makes the convos, KeyPackages and push targets.
-func (h *honest) settle(ctx context.Context) error {
-	var making group
-	for lane := range settlingLanes {
-		making.run(func() error {
-			for i := lane; i < len(h.people); i += settlingLanes {
-				if err := h.publish(ctx, h.people[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if err := making.wait(); err != nil {
+// prepare makes the convos, KeyPackages and push targets.
+func (h *honest) prepare(ctx context.Context) error {
+	err := h.each(func(i int) error {
+		_, err := testbed.Publish(ctx, h.client, h.people[i], packagesEach, true)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	h.convos = make([]honestConvo, len(h.people))
-	for lane := range settlingLanes {
-		making.run(func() (err error) {
-			for i := lane; i < len(h.people) && err == nil; i += settlingLanes {
-				h.convos[i], err = h.convo(ctx, i)
-			}
-			return err
-		})
-	}
-	if err := making.wait(); err != nil {
+	err = h.each(func(i int) (err error) {
+		h.convos[i], err = h.convo(ctx, i)
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	var err error
 	if h.page, err = h.convo(ctx, 0); err != nil {
 		return err
 	}
@@ -141,48 +132,14 @@ func (h *honest) settle(ctx context.Context) error {
 	return nil
 }
 
-// publish publishes KeyPackages of a new device, and one of last resort.
-func (h *honest) publish(ctx context.Context, who *xrpc.Account) error {
-	return publish(ctx, h.client, who, packagesEach, true)
-}
-
-// publish publishes n KeyPackages of a new device, and one of last resort if wished.
-func publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int, lastResort bool) error {
-	device, err := mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519)
-	if err != nil {
-		return err
-	}
-	var packages []mlsclient.KeyPackage
-	for range n {
-		kp, err := device.KeyPackage()
-		if err != nil {
-			return err
-		}
-		packages = append(packages, kp)
-	}
-	if lastResort {
-		kp, err := device.LastResort()
-		if err != nil {
-			return err
-		}
-		packages = append(packages, kp)
-	}
-	_, err = c.Do(ctx, who, xrpc.PublishManyCall(packages, mlsclient.SuiteX25519, xrpc.NewKey()))
-	return err
-}
-
 // convo makes the i-th convo. Every member sends a message, as people do who accept an invitation.
 func (h *honest) convo(ctx context.Context, i int) (honestConvo, error) {
 	c := honestConvo{}
-	var others []syntax.DID
 	for k := range membersOfConvo {
 		c.members = append(c.members, h.people[(i+k)%len(h.people)])
-		if k > 0 {
-			others = append(others, c.members[k].DID)
-		}
 	}
 	var err error
-	if c.id, c.group, err = newConvo(ctx, h.client, c.members[0], others); err != nil {
+	if c.id, c.group, err = testbed.NewConvo(ctx, h.client, c.members[0], testbed.DIDsOf(c.members[1:]), nil); err != nil {
 		return c, err
 	}
 	for k := range c.members {
@@ -241,7 +198,7 @@ func (h *honest) operations(rate float64) []Operation {
 		{"WebSocket", 3, h.openSocket},
 		{"event stream", 3, h.openEventStream},
 		{"newcomer", 2, func(context.Context, int) (time.Duration, error) {
-			a, err := h.account(int(h.nth.Add(1)))
+			a, err := h.env.Account(int(h.nth.Add(1)))
 			if err != nil {
 				return 0, err
 			}
@@ -257,7 +214,7 @@ func (h *honest) operations(rate float64) []Operation {
 
 // claim makes a new account that claims KeyPackages of a person, and returns how many it got.
 func (h *honest) claim(of syntax.DID) (int, error) {
-	a, err := h.account(int(h.nth.Add(1)))
+	a, err := h.env.Account(int(h.nth.Add(1)))
 	if err != nil {
 		return 0, err
 	}

@@ -3,12 +3,13 @@ package attack
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
-	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -36,142 +37,102 @@ type Figures struct {
 	Success  float64 `json:"success"` // share, 0…1
 	Limited  float64 `json:"limited"` // share of 429
 	Busy     float64 `json:"busy"`    // share of 503
-	P50      float64 `json:"p50"`     // milliseconds, of successes
+	P50      float64 `json:"p50"`     // milliseconds, of successes. Of fewer than 100, p99 is the greatest
 	P99      float64 `json:"p99"`
 	Max      float64 `json:"max"`
 	FirstErr string  `json:"firstError,omitempty"`
 }
 
-// meter records what honest users notice. It is safe for concurrent use.
+// meter counts what honest users notice, by phase. An operation belongs to the phase in which it was
+// due.
 type meter struct {
-	mu      sync.Mutex // guards what follows
-	phase   int
-	samples map[string]*[phases]samples
+	phase    atomic.Int64
+	counters [phases]*load.Counter
 }
 
-type samples struct {
-	took          []time.Duration
-	limited, busy int
-	failed        int // in any way
-	firstErr      string
+func newMeter() *meter {
+	m := &meter{}
+	for i := range m.counters {
+		m.counters[i] = load.NewCounter()
+	}
+	m.enter(warming)
+	return m
 }
 
-func newMeter() *meter { return &meter{phase: warming, samples: map[string]*[phases]samples{}} }
+// enter begins a phase.
+func (m *meter) enter(phase int) { m.phase.Store(int64(phase)) }
 
-// enter begins a phase. An operation belongs to the phase in which it was due.
-func (m *meter) enter(phase int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.phase = phase
-}
-
-func (m *meter) current() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.phase
-}
-
-// add records the outcome of one operation.
-func (m *meter) add(name string, phase int, took time.Duration, err error) {
-	if phase == warming {
-		return
+// counter is where operations of the present phase count.
+func (m *meter) counter(time.Time) *load.Counter {
+	if phase := m.phase.Load(); phase != warming {
+		return m.counters[phase]
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.samples[name] == nil {
-		m.samples[name] = &[phases]samples{}
-	}
-	s := &m.samples[name][phase]
-	if err == nil {
-		s.took = append(s.took, took)
-		return
-	}
-	s.failed++
-	if s.firstErr == "" {
-		s.firstErr = err.Error()
-	}
-	var named *xrpc.CallError
-	if errors.As(err, &named) {
-		switch named.Status {
-		case http.StatusTooManyRequests:
-			s.limited++
-		case http.StatusServiceUnavailable:
-			s.busy++
-		}
-	}
+	return nil
 }
 
 // figures returns the results by operation and phase.
 func (m *meter) figures() map[string][phases]Figures {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	all := map[string][phases]Figures{}
-	for name, byPhase := range m.samples {
-		var f [phases]Figures
-		for i := range byPhase {
-			f[i] = byPhase[i].figures()
+	for phase, counter := range m.counters {
+		for name, op := range counter.Operations() {
+			f := all[name]
+			f[phase] = figuresOf(op)
+			all[name] = f
 		}
-		all[name] = f
 	}
 	return all
 }
 
-func (s *samples) figures() Figures {
-	f := Figures{Count: len(s.took) + s.failed, FirstErr: s.firstErr}
-	if f.Count == 0 {
-		return f
+func figuresOf(op *load.Operation) Figures {
+	count := op.Done + op.Failures()
+	share := func(n int64) float64 { return float64(n) / float64(count) }
+	quantile := func(q float64) float64 { return float64(op.Latency.ValueAtQuantile(q)) / 1e3 }
+	return Figures{
+		Count: int(count), Success: share(op.Done), Limited: share(op.Failed[tooMany]), Busy: share(op.Failed[unavailable]),
+		P50: quantile(50), P99: quantile(99), Max: quantile(100), FirstErr: op.First,
 	}
-	n := float64(f.Count)
-	f.Success, f.Limited, f.Busy = float64(len(s.took))/n, float64(s.limited)/n, float64(s.busy)/n
-	sorted := slices.Sorted(slices.Values(s.took))
-	f.P50, f.P99, f.Max = percentile(sorted, 0.50), percentile(sorted, 0.99), percentile(sorted, 1)
-	return f
 }
 
-// percentile returns the value in milliseconds that a share p of the sorted values does not exceed
-// (nearest rank). Of fewer than 100 values, p99 is the greatest.
-func percentile(sorted []time.Duration, p float64) float64 {
-	if len(sorted) == 0 {
-		return 0
+// Names of failures. Any other is "".
+var tooMany, unavailable = strconv.Itoa(http.StatusTooManyRequests), strconv.Itoa(http.StatusServiceUnavailable)
+
+// failureOf names a failure by the status of the server's refusal.
+func failureOf(err error) string {
+	var named *xrpc.CallError
+	if errors.As(err, &named) {
+		return strconv.Itoa(named.Status)
 	}
-	rank := int(math.Ceil(p * float64(len(sorted))))
-	return float64(sorted[max(rank, 1)-1]) / float64(time.Millisecond)
+	return ""
 }
 
 // honestLanes is how many of one operation's calls are unanswered at most. Calls beyond count as
 // failed.
 const honestLanes = 2048
 
-var errTooMany = errors.New("too many calls are unanswered")
-
 // keep does an operation at its rate until ctx ends, and waits for the last answers.
 func (m *meter) keep(ctx context.Context, op Operation) {
-	free := make(chan struct{}, honestLanes)
-	var running sync.WaitGroup
-	defer running.Wait()
 	calls := context.WithoutCancel(ctx) // a call that was due is answered
-	began := time.Now()
-	for i := 0; ; i++ {
-		due := began.Add(time.Duration(float64(i) / op.Rate * float64(time.Second)))
-		if !sleepUntil(ctx, due) {
-			return
-		}
-		phase := m.current()
-		select {
-		case free <- struct{}{}:
+	d := load.Driver{Rate: op.Rate, Lanes: honestLanes, Count: m.counter, Full: func(r load.Request) {
+		r.Count.Fail(op.Name, "", "too many calls are unanswered")
+	}}
+	d.Run(ctx, func(r load.Request) {
+		took, err := op.Do(calls, r.I)
+		switch {
+		case err != nil:
+			r.Count.Fail(op.Name, failureOf(err), err.Error())
+		case took == 0:
+			r.Count.Done(op.Name, time.Since(r.Due))
 		default:
-			m.add(op.Name, phase, 0, errTooMany)
-			continue
+			r.Count.Done(op.Name, took)
 		}
-		running.Go(func() {
-			defer func() { <-free }()
-			took, err := op.Do(calls, i)
-			if took == 0 {
-				took = time.Since(due)
-			}
-			m.add(op.Name, phase, took, err)
-		})
-	}
+	})
+}
+
+// pace calls do rate times a second until ctx ends. At most lanes calls run at once; when all are
+// busy, calls are left out. It returns when the last call has returned.
+func pace(ctx context.Context, rate float64, lanes int, do func(ctx context.Context, i int)) {
+	d := load.Driver{Rate: rate, Lanes: lanes, Full: load.Leave}
+	d.Run(ctx, func(r load.Request) { do(ctx, r.I) })
 }
 
 // Spans are the lengths of the phases.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"time"
 
@@ -15,9 +14,9 @@ import (
 
 // Config says which attacks run against which servers.
 type Config struct {
-	Names    []string // of attacks, findings, "all", or "together"
-	Command  string   // for the report
-	Binaries []Binary // none: one is found or built
+	Names    []string         // of attacks, findings, "all", or "together"
+	Command  string           // for the report
+	Binaries []testbed.Binary // none: one is found or built
 	Spans    Spans
 	Rate     float64 // small messages of honest users per second; 0: usualRate, or togetherRate
 	Leaves   int     // of a costly GroupInfo
@@ -26,9 +25,6 @@ type Config struct {
 	Progress func(string)
 	Done     func(*Result) error // gets each result
 }
-
-// Binary is a mlsd to attack. Its name is in the report.
-type Binary struct{ Name, Path string }
 
 const (
 	usualRate    = 20
@@ -56,20 +52,19 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	binaries, err := c.binaries()
+	e, err := testbed.NewEnvironment(ctx, "127.0.0.1:0", c.Binaries...)
 	if err != nil {
 		return nil, err
 	}
-	e, err := newEnvironment(ctx, binaries[0].Path)
-	defer func() { err = errors.Join(err, e.close(ctx)) }()
-	if err != nil {
+	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	if err := e.StartPostgres(ctx, nil); err != nil {
 		return nil, err
 	}
 	report := &Report{Command: c.Command, Bounds: c.Bounds}
 	for _, a := range attacks {
-		for _, binary := range binaries {
+		for _, binary := range e.Binaries {
 			c.say("%s (%s) %s", a.Name, a.Finding, binary.Name)
-			result, err := c.one(ctx, e, a, binary)
+			result, err := c.one(ctx, e, a, binary, fmt.Sprintf("attack%d", len(report.Results)+1))
 			if ctx.Err() != nil {
 				return report, errors.Join(context.Cause(ctx), err)
 			}
@@ -90,12 +85,8 @@ func (c *Config) Check() error {
 	if c.Spans.Calm <= 0 || c.Spans.Attack <= 0 || c.Spans.Warm < 0 || c.Spans.After < 0 || c.Rate < 0 || c.Leaves < 1 || c.Fill < 0 {
 		return errors.New("times, rate and leaves must be positive")
 	}
-	names := map[string]bool{}
-	for _, binary := range c.Binaries {
-		if len(c.Binaries) > 1 && binary.Name == "" || names[binary.Name] {
-			return fmt.Errorf("several servers need a NAME=PATH each, and %q is none, or its name comes twice", binary.Path)
-		}
-		names[binary.Name] = true
+	if err := testbed.CheckBinaries(c.Binaries); err != nil {
+		return err
 	}
 	_, err := c.attacks()
 	return err
@@ -125,30 +116,9 @@ func (c *Config) attacks() (all []Attack, err error) {
 	return all, nil
 }
 
-// binaries returns the servers with their full paths.
-func (c *Config) binaries() (found []Binary, err error) {
-	if len(c.Binaries) == 0 {
-		return nil, errors.New("no server is named")
-	}
-	for _, binary := range c.Binaries {
-		path, err := exec.LookPath(binary.Path)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, Binary{binary.Name, path})
-	}
-	return found, nil
-}
-
-// FindServer returns the server beside this program, or builds one into dir.
-func FindServer(ctx context.Context, dir string) (Binary, error) {
-	path, err := testbed.FindServer(ctx, "", dir)
-	return Binary{Path: path}, err
-}
-
-// one runs one attack on one server.
-func (c *Config) one(ctx context.Context, e *environment, a Attack, binary Binary) (result *Result, err error) {
-	s, err := e.start(ctx, binary.Path)
+// one runs one attack on one server, whose database gets a name.
+func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, binary testbed.Binary, name string) (result *Result, err error) {
+	s, err := start(ctx, e, binary.Path, name)
 	if err != nil {
 		return nil, err
 	}
@@ -171,13 +141,13 @@ func (c *Config) one(ctx context.Context, e *environment, a Attack, binary Binar
 	}
 	t := &Target{
 		Base: s.URL(), Addr: s.URL()[len("http://"):], Admin: s.AdminURL(), Audience: xrpc.DefaultServiceDID, Leaves: c.Leaves, Fill: c.Fill,
-		dir: e.dir, answers: &answers{byStatus: map[string]int64{}}, closers: &closers,
+		env: e, answers: &answers{byStatus: map[string]int64{}}, closers: &closers,
 	}
 	h, err := newHonest(t, rate)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.settle(ctx); err != nil {
+	if err := h.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("honest users: %w", err)
 	}
 	t.honest = h

@@ -18,7 +18,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
-	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -37,7 +36,7 @@ type Target struct {
 	Leaves     int   // of a costly GroupInfo
 	Fill       int64 // bytes that an attack on the disk sends before the calm phase
 
-	dir     *testbed.Directory
+	env     *testbed.Environment
 	honest  *honest
 	slot    int // the second byte of the attacker's addresses
 	answers *answers
@@ -119,10 +118,7 @@ func (t *Target) accounts(n int) ([]*xrpc.Account, error) {
 	all := make([]*xrpc.Account, n)
 	for i := range all {
 		var err error
-		if all[i], err = xrpc.NewAccount(p256); err != nil {
-			return nil, err
-		}
-		if err := t.dir.Register(all[i]); err != nil {
+		if all[i], err = t.env.Account(p256); err != nil {
 			return nil, err
 		}
 	}
@@ -206,26 +202,7 @@ func strangeDID() syntax.DID {
 
 // convo makes a convo of the attacker's accounts. The first creates it.
 func (t *Target) convo(ctx context.Context, c *xrpc.Client, members []*xrpc.Account) (id string, group []byte, err error) {
-	dids := make([]syntax.DID, 0, len(members))
-	for _, m := range members[1:] {
-		dids = append(dids, m.DID)
-	}
-	return newConvo(ctx, c, members[0], dids)
-}
-
-// newConvo makes a convo in epoch 1 with a group that nobody has.
-func newConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others []syntax.DID) (id string, group []byte, err error) {
-	group = mlsclient.RandomBytes(16)
-	call := createCall(group, others)
-	answer, err := c.Do(ctx, creator, call)
-	if err != nil {
-		return "", nil, err
-	}
-	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
-	if err != nil {
-		return "", nil, err
-	}
-	return out.ID, group, nil
+	return testbed.NewConvo(ctx, c, members[0], testbed.DIDsOf(members[1:]), nil)
 }
 
 func createCall(group []byte, others []syntax.DID) xrpc.Call {

@@ -8,13 +8,12 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/bench/report"
@@ -35,11 +34,9 @@ type Config struct {
 	Warm     time.Duration // before each turn, not counted
 	// WarmStart is the shortest Warm of a server that has just started with empty caches.
 	WarmStart time.Duration
-	Variants  []string // of batched, alone, ceiling; only some scenarios compare these
-	// Auth is how senders say who they are: service, session or both. Only the scenarios that compare
-	// ways to write messages know sessions. With both, each variant is measured with each.
+	// Auth is how senders say who they are: service, session or both. Only some scenarios know
+	// sessions. With both, each server is measured with each.
 	Auth     []string
-	LogHeads bool  // senders ask for signed heads of the log
 	Messages int64 // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: no such limit
 
 	Convos      int // 0: the scenario's default
@@ -69,34 +66,22 @@ type Config struct {
 	// Database is the URL of a PostgreSQL. With "" the benchmark starts its own.
 	Database string
 	// Binaries are the mlsd to start. Without one, the benchmark finds or builds one. Binaries with
-	// names take turns as variants. Then all write as usual, and Variants is not used.
-	Binaries []Binary
+	// names take turns as variants.
+	Binaries []testbed.Binary
 	// Profile is the file for a processor profile of the first server, or "".
 	Profile string
-	// Watch gets the progress. It may be nil.
-	Watch Watch
-
-	modes bool // the servers must know several ways to write messages
+	// Progress gets lines about what is going on. It may be nil.
+	Progress func(string)
 }
 
 // compares reports whether binaries take turns.
 func (c *Config) compares() bool { return len(c.Binaries) > 0 && c.Binaries[0].Name != "" }
 
-// Binary is a mlsd to measure. A name makes it a variant of the report.
-type Binary struct{ Name, Path string }
-
-// Watch gets every phase and second under load, and other progress lines.
-type Watch interface {
-	Begin(run string, of time.Duration)
-	Second(s report.Second)
-	Line(text string)
-}
-
 // Default returns the default configuration.
 func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, WarmStart: 2 * time.Second,
-		Variants: []string{batched, alone, ceiling}, Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
+		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
 		Shares: Shares{Database: 0.4, Node: 0.1, Load: 0.5}, Standby: []bool{false},
 		Idle: []int{0, 10_000, 25_000, 50_000},
 	}
@@ -107,15 +92,6 @@ const (
 	AuthService = "service" // a new service-auth token for each request
 	AuthSession = "session" // one session each, which a service-auth token has bought
 )
-
-// The variants that are ways to write messages.
-const (
-	batched = "batched" // many in one transaction
-	alone   = "alone"   // each in one of its own
-	ceiling = "ceiling" // not at all: what the rest of a request costs
-)
-
-var modes = map[string]testbed.SendsMode{batched: testbed.SendsTogether, alone: testbed.SendsAlone, ceiling: testbed.SendsNowhere}
 
 // Upper and lower bounds. More would only exhaust the machine.
 const (
@@ -149,8 +125,6 @@ func (c *Config) check() error {
 		return errors.New("for, warm, rate and messages must not be negative")
 	case c.Curve != "k256" && c.Curve != "p256" && c.Curve != "mixed":
 		return fmt.Errorf("curve is %q, and has to be k256, p256 or mixed", c.Curve)
-	case len(c.Variants) == 0:
-		return errors.New("no variant is to be measured")
 	case len(c.Auth) == 0:
 		return errors.New("auth must be service, session or both")
 	}
@@ -159,36 +133,23 @@ func (c *Config) check() error {
 			return fmt.Errorf("auth is %q, and has to be of %s and %s", a, AuthService, AuthSession)
 		}
 	}
-	names := map[string]bool{}
-	for _, binary := range c.Binaries {
-		if len(c.Binaries) > 1 && binary.Name == "" || names[binary.Name] {
-			return fmt.Errorf("several servers need a NAME=PATH each, and %q is none, or its name comes twice", binary.Path)
-		}
-		names[binary.Name] = true
-	}
-	for _, v := range c.Variants {
-		if modes[v] == "" {
-			return fmt.Errorf("no variant %q: there are %s, %s and %s", v, batched, alone, ceiling)
-		}
-	}
-	return nil
+	return testbed.CheckBinaries(c.Binaries)
 }
 
 // bench is one running benchmark.
 type bench struct {
-	c            *Config
-	env          *environment
-	meter        *meter
-	report       *report.Report
-	senders      []*xrpc.Account
-	sendTokens   []*tokens // of the senders
-	cursorTokens []*tokens // the same, for updateCursor
-	readers      []string  // the same, for getMessages
-	convos       []*convo
-	convoSets    []*convoSet
-	sessions     []string // of the senders; nil: they have none yet
-	workers      []*worker
-	rates        map[string]float64 // sends a second, by variant, in the last phase
+	c          *Config
+	env        *environment
+	meter      *meter
+	report     *report.Report
+	senders    []*xrpc.Account
+	sendTokens []*tokens // of the senders
+	readers    []string  // the same, for getMessages
+	convos     []*convo
+	convoSets  []*convoSet
+	sessions   []string // of the senders; nil: they have none yet
+	workers    []*worker
+	rates      map[string]float64 // sends a second, by variant, in the last phase
 
 	acknowledged atomic.Int64  // messages
 	violated     []string      // promises of the event stream
@@ -206,17 +167,14 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(scenarios(), func(s Scenario) bool { return s.Name == c.Scenario })
+	i := slices.IndexFunc(Scenarios(), func(s Scenario) bool { return s.Name == c.Scenario })
 	if i < 0 {
 		return nil, fmt.Errorf("no scenario %q; --list names them", c.Scenario)
 	}
-	scenario := scenarios()[i]
+	scenario := Scenarios()[i]
 	scenario.usual(&c)
 	if len(c.Binaries) > 1 && !scenario.binaries {
 		return nil, fmt.Errorf("%s measures one server, and %d are given", c.Scenario, len(c.Binaries))
-	}
-	if c.compares() {
-		c.Variants = []string{batched}
 	}
 	if scenario.shares {
 		if err := c.checkShares(); err != nil {
@@ -224,11 +182,10 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 		}
 	} else {
 		c.Shares = Shares{}
-		if slices.Contains(c.Auth, AuthSession) && (!scenario.modes || scenario.Name == "mixed") {
+		if slices.Contains(c.Auth, AuthSession) && !scenario.sessions {
 			return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
 		}
 	}
-	c.modes = scenario.modes && slices.ContainsFunc(c.Variants, func(v string) bool { return v != batched })
 	if c.Members > 0 && c.Members < 2 {
 		return nil, errors.New("a convo has two members at least")
 	}
@@ -278,17 +235,10 @@ func (b *bench) begin(ctx context.Context) error {
 		return err
 	}
 	for _, account := range b.senders {
-		of := func(method string) *tokens {
-			return &tokens{account: account, audience: b.env.audience, method: syntax.NSID(method)}
-		}
-		b.sendTokens, b.cursorTokens = append(b.sendTokens, of(mlsapi.NSIDSendMessage)), append(b.cursorTokens, of(mlsapi.NSIDUpdateCursor))
-		reader, err := of(mlsapi.NSIDGetMessages).take()
-		if err != nil {
-			return err
-		}
-		b.readers = append(b.readers, reader)
+		b.sendTokens = append(b.sendTokens, &tokens{account: account})
 	}
-	return nil
+	b.readers, err = signAll(b.senders, mlsapi.NSIDGetMessages)
+	return err
 }
 
 // prepare makes the workers, jobs and tokens of a phase.
@@ -309,12 +259,12 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 		for k := i % len(active); k < len(active); k += len(workers) {
 			mine = append(mine, active[k])
 		}
-		w.faults, w.keeps, w.order = b.c.Faults, s.mode != testbed.SendsNowhere, s.order
-		w.jobs, w.at, w.last = w.jobs[:0], 0, receipt{}
+		w.faults, w.pages = b.c.Faults, s.pages
+		w.jobs, w.at = w.jobs[:0], 0
 		for _, sender := range mine {
 			share[sender] += 1 / float64(len(mine)*len(workers))
 			for _, d := range s.convos.drafts[sender] {
-				w.jobs = append(w.jobs, job{draft: d, sendTokens: b.sendTokens[sender], cursorTokens: b.cursorTokens[sender], reader: b.readers[sender]})
+				w.jobs = append(w.jobs, job{draft: d, tokens: b.sendTokens[sender], reader: b.readers[sender]})
 			}
 		}
 		w.rng.Shuffle(len(w.jobs), func(i, j int) { w.jobs[i], w.jobs[j] = w.jobs[j], w.jobs[i] })
@@ -326,15 +276,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 		return nil
 	}
 	n := b.expect(s)
-	return each(len(b.senders), func(i int) error {
-		mine := int(n*share[i]) + 20
-		if slices.Contains(s.order, opCursor) {
-			if err := b.cursorTokens[i].sign(mine / 4); err != nil {
-				return err
-			}
-		}
-		return b.sendTokens[i].sign(mine)
-	})
+	return eachOf(runtime.GOMAXPROCS(0), len(b.senders), func(i int) error { return b.sendTokens[i].sign(int(n*share[i]) + 20) })
 }
 
 // expect returns how many tokens a phase may need.
@@ -360,7 +302,7 @@ func (b *bench) expect(s *phase) float64 {
 
 // learn remembers how fast a variant was.
 func (b *bench) learn(s *phase, r *report.Run) {
-	if op := r.Operations[opSend.String()]; op != nil && r.Took > 0 {
+	if op := r.Operations[opSend]; op != nil && r.Took > 0 {
 		b.rates[s.variant] = max(float64(op.Done)/r.Took.Seconds(), 1)
 	}
 }
@@ -397,9 +339,9 @@ func (b *bench) turns(ctx context.Context, phases ...phase) error {
 // profileFor is how many seconds the profile of a server takes.
 const profileFor = 3
 
-// profile takes a profile in the middle of the first phase that writes as usual.
+// profile takes a profile in the middle of the first phase.
 func (b *bench) profile(ctx context.Context, s *phase) (stop func() error) {
-	if b.c.Profile == "" || s.mode != testbed.SendsTogether && s.mode != "" || b.profiled.Swap(true) {
+	if b.c.Profile == "" || b.profiled.Swap(true) {
 		return func() error { return nil }
 	}
 	done := make(chan error, 1)
@@ -446,8 +388,8 @@ func (b *bench) version(ctx context.Context) (string, error) {
 
 // say passes a progress line on.
 func (b *bench) say(format string, args ...any) {
-	if b.c.Watch != nil {
-		b.c.Watch.Line(fmt.Sprintf(format, args...))
+	if b.c.Progress != nil {
+		b.c.Progress(fmt.Sprintf(format, args...))
 	}
 }
 

@@ -36,7 +36,7 @@ func small(t *testing.T, scenario string) Config {
 // smallest returns a small configuration that starts a PostgreSQL of its own.
 func smallest(t *testing.T, scenario string) Config {
 	c := Default()
-	c.Binaries = []Binary{{Path: testbedtest.Binary(t)}}
+	c.Binaries = []testbed.Binary{{Path: testbedtest.Binary(t)}}
 	c.Scenario, c.Seed, c.InFlight, c.Turns, c.Senders, c.Convos, c.Members = scenario, 1, 8, 1, 4, 4, 3
 	c.For, c.Warm, c.WarmStart = 500*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
 	c.Joins, c.Subscribers, c.Curve = 10, 8, "p256"
@@ -51,7 +51,7 @@ func TestFaults(t *testing.T) {
 		t.Skip("boots servers")
 	}
 	c := small(t, "send-hot")
-	c.Convos, c.Members, c.Servers, c.Variants, c.Curve = 1, 8, 2, []string{batched}, "mixed"
+	c.Convos, c.Members, c.Servers, c.Curve = 1, 8, 2, "mixed"
 	c.Faults, c.For, c.KillEvery = true, 1500*time.Millisecond, 700*time.Millisecond
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -76,13 +76,13 @@ func TestServersTakeTurns(t *testing.T) {
 		turns    int
 		variants string
 	}{
-		"send-hot":      {2, "old new old new"},
+		"send-hot":      {2, "service, old service, new service, old service, new"},
 		"welcome-storm": {1, "calm, old storm, old calm, new storm, new"},
 	} {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			c := small(t, scenario)
-			c.Rate, c.Turns, c.Binaries = 100, want.turns, []Binary{{"old", c.Binaries[0].Path}, {"new", c.Binaries[0].Path}}
+			c.Rate, c.Turns, c.Binaries = 100, want.turns, []testbed.Binary{{Name: "old", Path: c.Binaries[0].Path}, {Name: "new", Path: c.Binaries[0].Path}}
 			r, err := Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
@@ -113,7 +113,7 @@ func TestEnough(t *testing.T) {
 		t.Skip("boots a server")
 	}
 	c := small(t, "send-hot")
-	c.Messages, c.Variants, c.For = 5, []string{batched}, time.Minute
+	c.Messages, c.For = 5, time.Minute
 	r, err := Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -133,8 +133,7 @@ func TestScenarios(t *testing.T) {
 		variants   string
 		operations []string // in the last run
 	}{
-		"send-spread":     {"batched alone ceiling", []string{"sendMessage"}},
-		"mixed":           {"batched alone", []string{"sendMessage", "getMessages", "updateCursor"}},
+		"send-spread":     {"service", []string{"sendMessage"}},
 		"welcome-storm":   {"calm storm", []string{"sendMessage", "getWelcome", "confirmWelcome"}},
 		"claim-storm":     {"calm storm", []string{"sendMessage", "getKeyPackages"}},
 		"reconnect-storm": {"calm storm", []string{"sendMessage", "subscribeConvoEvents"}},
@@ -208,11 +207,11 @@ func TestScale(t *testing.T) {
 			}
 		}
 		for name, op := range run.Operations {
-			if op.Done == 0 || len(op.Failed) > 0 || name == opPage.String() != strings.HasPrefix(run.Variant, scaleRead) {
+			if op.Done == 0 || len(op.Failed) > 0 || name == opPage != strings.HasPrefix(run.Variant, scaleRead) {
 				t.Errorf("%s: %s: %+v", run.Variant, name, op)
 			}
 		}
-		if name := opSend.String(); run.Operations[name] != nil && (run.Scale.WAL == 0 || run.Scale.Batch < 1 || run.Scale.Events.Done == 0) {
+		if run.Operations[opSend] != nil && (run.Scale.WAL == 0 || run.Scale.Batch < 1 || run.Scale.Events.Done == 0) {
 			t.Errorf("%s: %+v", run.Variant, run.Scale)
 		}
 	}
@@ -290,7 +289,7 @@ func TestBadShares(t *testing.T) {
 		"each need a value":            func(c *Config) { c.Standby = nil },
 		"one number of nodes":          func(c *Config) { c.Scenario = "scale-idle" },
 		"a PostgreSQL of its own":      func(c *Config) { c.Database = "postgres:///x" },
-		"one server without a name":    func(c *Config) { c.Binaries = []Binary{{"a", "/x"}} },
+		"one server without a name":    func(c *Config) { c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"}} },
 		"no faults, and one auth":      func(c *Config) { c.Auth = []string{AuthService, AuthSession} },
 		"and 1000.00 are left for the": func(c *Config) { c.Shares.Load = 1000 },
 	} {
@@ -307,7 +306,7 @@ func TestBadConfigs(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){
 		`no scenario "nonsense"`: func(c *Config) { c.Scenario = "nonsense" },
-		`no variant "nonsense"`:  func(c *Config) { c.Variants = []string{"nonsense"} },
+		`auth is "nonsense"`:     func(c *Config) { c.Auth = []string{"nonsense"} },
 		"curve":                  func(c *Config) { c.Curve = "ed25519" },
 		"body is 10":             func(c *Config) { c.Body = 10 },
 		"in-flight is 0":         func(c *Config) { c.InFlight = 0 },

@@ -46,7 +46,6 @@ func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Ac
 	if p.senders > 0 {
 		sending = min(sending, p.senders)
 	}
-	first := len(b.convos) // so that each convo of a benchmark has its own index
 	err := eachOf(setupLanes, p.convos, func(i int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -56,7 +55,7 @@ func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Ac
 			at[k] = (i + k*(1+i/len(senders)%(len(senders)/sending))) % len(senders)
 			accounts[k] = senders[at[k]]
 		}
-		c, err := b.env.newConvo(ctx, first+i, accounts, p.members)
+		c, err := b.env.newConvo(ctx, accounts, p.members)
 		if err != nil {
 			return err
 		}
@@ -73,7 +72,7 @@ func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Ac
 			s.drafts[d.sender] = append(s.drafts[d.sender], d)
 		}
 	}
-	rng := rand.New(rand.NewPCG(b.c.Seed, uint64(first)))
+	rng := rand.New(rand.NewPCG(b.c.Seed, uint64(len(b.convos))))
 	for _, drafts := range s.drafts {
 		rng.Shuffle(len(drafts), func(i, j int) { drafts[i], drafts[j] = drafts[j], drafts[i] })
 	}

@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+
+	"mlsd/api/mlsapi"
 )
 
 // idlers are subscribers that get no event. They listen in processes of their own: a process has only
@@ -69,7 +71,7 @@ func (l *idlers) open(ctx context.Context, n int) error {
 	for _, server := range b.env.servers {
 		do.Servers = append(do.Servers, server.URL())
 	}
-	if do.Tokens, err = b.streamTokens(accounts); err != nil {
+	if do.Tokens, err = signAll(accounts, mlsapi.NSIDSubscribeConvoEvents); err != nil {
 		return err
 	}
 	self, err := os.Executable()

@@ -10,119 +10,47 @@ import (
 	"time"
 
 	"mlsd/clientsim/bench/report"
-	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/xrpc"
 )
 
 // phase is one piece of load that is measured.
 type phase struct {
 	variant  string
+	against  string // the variant that it is compared with
 	turn     int
-	binary   int               // index of the binary that the servers run
-	mode     testbed.SendsMode // how they write
-	auth     string            // how senders say who they are; "": by service-auth tokens
+	binary   int    // index of the binary that the servers run
+	auth     string // how senders say who they are; "": by service-auth tokens
 	convos   *convoSet
-	rate     float64 // open loop; 0: closed
+	rate     float64 // requests begun per second; 0: as many as possible
 	inFlight int     // unanswered requests at any time; 0: as configured
 	span     time.Duration
 	warm     time.Duration // before it, not counted; 0: as configured
-	order    []operation   // nil: only sends
+	pages    bool          // workers read, and do not send
 	// storm runs meanwhile, and the phase lasts until it ends. It counts its own operations.
-	storm       func(context.Context, *counter) error
+	storm       func(context.Context, *load.Counter) error
 	subscribers int
-	quiet       bool     // no live view
 	limited     bool     // everybody gets no more than its share of the processors
 	streams     *streams // whose events count; nil: none
-	// stalled, unless nil, gets the sends of the phase and the stalls of the machine meanwhile.
-	stalled func(r *report.Run, requests []timed, stalls []stall)
 }
 
-// window is the time that counts, in ns since the phase began. 0 means not yet.
+// window is the time in which what is due counts.
 type window struct {
-	began         time.Time
-	opens, closes atomic.Int64
+	counter       *load.Counter
+	opens, closes atomic.Pointer[time.Time] // nil: not yet
 }
 
-func (w *window) now() int64 { return int64(time.Since(w.began)) }
-
-// holds reports whether a time is inside the window.
-func (w *window) holds(at int64) bool {
+// count returns the counter for what is due at a time; nil: it does not count.
+func (w *window) count(due time.Time) *load.Counter {
 	opens, closes := w.opens.Load(), w.closes.Load()
-	return opens != 0 && at >= opens && (closes == 0 || at < closes)
-}
-
-// over reports whether the window is closed.
-func (w *window) over() bool { return w.closes.Load() != 0 }
-
-// currentSecond collects the latencies of the present second.
-type currentSecond struct {
-	mu      sync.Mutex // guards latency
-	latency *report.Latency
-}
-
-func (p *currentSecond) add(micros int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_ = p.latency.RecordValue(micros) // a value beyond the histogram is in no second
-}
-
-// next ends the second.
-func (p *currentSecond) next(at time.Duration) report.Second {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	l := p.latency
-	s := report.Second{
-		At: at, Done: l.TotalCount(), P50: time.Duration(l.ValueAtQuantile(50)) * time.Microsecond,
-		P99: time.Duration(l.ValueAtQuantile(99)) * time.Microsecond,
+	if opens == nil || due.Before(*opens) || closes != nil && !due.Before(*closes) {
+		return nil
 	}
-	l.Reset()
-	return s
+	return w.counter
 }
-
-// counter counts the operations of many goroutines. They are few enough to share a lock.
-type counter struct {
-	mu         sync.Mutex // guards operations
-	operations map[string]*report.Operation
-}
-
-func newCounter() *counter { return &counter{operations: map[string]*report.Operation{}} }
-
-// add counts one operation. An empty failure means success.
-func (c *counter) add(name string, took time.Duration, failure string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	op := c.operations[name]
-	if op == nil {
-		op = &report.Operation{Failed: map[string]int64{}, Latency: report.NewLatency()}
-		c.operations[name] = op
-	}
-	if failure != "" {
-		op.Failed[failure]++
-		return
-	}
-	op.Done++
-	_ = op.Latency.RecordValue(micros(int64(took)))
-}
-
-// latency returns a copy of the latencies of an operation so far.
-func (c *counter) latency(name string) *report.Latency {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	found := report.NewLatency()
-	if op := c.operations[name]; op != nil {
-		found.Merge(op.Latency.Histogram)
-	}
-	return found
-}
-
-// micros converts a latency from ns to µs, within the histogram's range.
-func micros(ns int64) int64 { return min(max(ns/1000, 1), (10 * time.Minute).Microseconds()) }
 
 // run runs a phase and adds its result to the report.
 func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
-	if s.mode == "" {
-		s.mode = testbed.SendsTogether
-	}
 	if s.span == 0 {
 		s.span = b.c.For
 	}
@@ -144,7 +72,7 @@ func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
 	}
 	if s.rate == 0 && s.auth != AuthSession && b.rates[s.variant] == 0 { // to know how many tokens it will need
 		probe := s
-		probe.span, probe.quiet = probeFor, true
+		probe.span = probeFor
 		r, err := b.play(ctx, probe)
 		if err != nil {
 			return nil, err
@@ -160,7 +88,8 @@ func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
 		return r, nil
 	}
 	b.report.Runs = append(b.report.Runs, *r)
-	if late, sent := b.late(), r.Operations[opSend.String()]; sent != nil && late > sent.Done/50 {
+	b.say("%s, turn %d: %s", s.variant, s.turn+1, r.Text())
+	if late, sent := b.late(), r.Operations[opSend]; sent != nil && late > sent.Done/50 {
 		b.note("%s, turn %d: %d tokens were signed under load", s.variant, s.turn, late)
 	}
 	return r, nil
@@ -174,9 +103,6 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 	if err := b.prepare(ctx, &s); err != nil {
 		return nil, err
 	}
-	if err := b.env.setMode(ctx, s.mode); err != nil {
-		return nil, err
-	}
 	if s.limited {
 		if err := b.env.shares.limit(); err != nil {
 			return nil, err
@@ -184,119 +110,50 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 		defer func() { err = errors.Join(err, b.env.shares.lift()) }()
 	}
 	runtime.GC() // now, so that it does not run during the measurement
-	win, beat := &window{began: time.Now()}, &currentSecond{latency: report.NewLatency()}
-	r := &report.Run{Variant: s.variant, Turn: s.turn, Load: report.Load{
+	win := &window{counter: load.NewCounter()}
+	r := &report.Run{Variant: s.variant, Against: s.against, Turn: s.turn, Load: report.Load{
 		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(s.convos.convos), Members: s.convos.members,
 		BodyBytes: s.convos.body, Faults: b.c.Faults, Senders: len(s.convos.senders), Subscribers: s.subscribers,
 	}}
-	workers := b.workers[:s.inFlight]
-	var all sync.WaitGroup
-	var p *pacer
-	if s.rate > 0 {
-		p = newPacer(s.rate)
-		all.Go(func() { p.run(win) })
-		for _, w := range workers {
-			all.Go(func() { w.open(ctx, win, beat, p.due) })
-		}
-	} else {
-		for _, w := range workers {
-			all.Go(func() { w.closed(ctx, win, beat) })
-		}
-	}
-	var probe *stallProbe
-	if s.stalled != nil {
-		var err error
-		if probe, err = probeStalls(b.env.home, win); err != nil {
-			return nil, err
-		}
-	}
-	other, err := b.watch(ctx, &s, win, beat, r)
-	all.Wait()
-	var stalls []stall
-	if probe != nil {
-		var probeErr error
-		stalls, probeErr = probe.close()
-		err = errors.Join(err, probeErr)
-	}
+	driving, stop := context.WithCancel(ctx)
+	var driver sync.WaitGroup
+	driver.Go(func() {
+		d := load.Driver{Rate: s.rate, Lanes: s.inFlight, Exact: true, Count: win.count}
+		d.Run(driving, func(one load.Request) { b.workers[one.Lane].do(ctx, one) })
+	})
+	err = b.watch(ctx, &s, win, r)
+	stop()
+	driver.Wait()
 	if err = errors.Join(err, context.Cause(ctx)); err != nil {
 		return nil, err
 	}
-	if p != nil {
-		r.Backlog = p.backlog
-	}
-	r.Operations = other.operations
-	var requests []timed
-	for _, w := range workers {
-		w.give(r.Operations)
-		requests, w.timed = append(requests, w.timed...), w.timed[:0]
-	}
-	if s.stalled != nil && r.Operations[opSend.String()] != nil {
-		s.stalled(r, requests, stalls)
-	}
+	r.Operations = win.counter.Operations()
 	return r, nil
 }
 
 // watch opens the window after the warm-up, and closes it at the end.
-func (b *bench) watch(ctx context.Context, s *phase, win *window, beat *currentSecond, r *report.Run) (*counter, error) {
-	other := newCounter()
+func (b *bench) watch(ctx context.Context, s *phase, win *window, r *report.Run) error {
 	xrpc.Sleep(ctx, s.warm)
-	beat.next(0)
-	if b.c.Watch != nil {
-		b.c.Watch.Begin(fmt.Sprintf("%s, turn %d", s.variant, s.turn+1), s.span)
-	}
 	var seen *observation
 	if s.limited {
 		var err error
 		if seen, err = b.observe(ctx, s); err != nil {
-			win.opens.Store(1)
-			win.closes.Store(1)
-			return other, err
+			return err
 		}
 	}
 	before := b.meter.read()
 	opened := time.Now()
-	win.opens.Store(max(win.now(), 1))
-	ended := make(chan error, 1)
+	win.opens.Store(&opened)
+	storm := make(chan error, 1)
 	if s.storm == nil {
-		ended <- nil
+		storm <- nil
 	} else {
-		go func() { ended <- s.storm(ctx, other) }()
+		go func() { storm <- s.storm(ctx, win.counter) }()
 	}
-	var err error
-	storming, tick, kill := true, time.NewTicker(time.Second), b.killTimer(s)
-	defer tick.Stop()
-	defer kill.Stop()
-	closing := time.NewTimer(s.span)
-	defer closing.Stop()
-	for late := false; storming || !late; {
-		select {
-		case <-ctx.Done():
-			late = true
-			if storming {
-				storming, err = false, <-ended
-			}
-		case <-closing.C:
-			late = true
-		case <-b.enough:
-			late = true
-			if storming {
-				storming, err = false, <-ended
-			}
-		case err = <-ended:
-			ended, storming = nil, false
-			late = late || err != nil
-		case <-tick.C:
-			b.second(s, r, beat.next(time.Since(opened)))
-		case <-kill.C:
-			killErr := b.kill(ctx)
-			if err = errors.Join(err, killErr); killErr != nil {
-				late = true
-			}
-			kill.Reset(b.c.KillEvery)
-		}
-	}
-	r.Took = time.Since(opened)
-	win.closes.Store(max(win.now(), 1))
+	err := b.await(ctx, s, storm)
+	closed := time.Now()
+	win.closes.Store(&closed)
+	r.Took = closed.Sub(opened)
 	after := b.meter.read()
 	r.Spent = report.Spent{
 		Server: after.Server - before.Server, Database: after.Database - before.Database, Load: after.Load - before.Load,
@@ -306,23 +163,35 @@ func (b *bench) watch(ctx context.Context, s *phase, win *window, beat *currentS
 		r.Scale, seenErr = seen.end(ctx)
 		err = errors.Join(err, seenErr)
 	}
-	if rest := r.Took % time.Second; rest > 100*time.Millisecond {
-		b.second(s, r, beat.next(r.Took))
-	}
 	b.sinceKill += r.Took
-	return other, err
+	return err
 }
 
-func (b *bench) second(s *phase, r *report.Run, second report.Second) {
-	r.Seconds = append(r.Seconds, second)
-	if b.c.Watch != nil && !s.quiet {
-		b.c.Watch.Second(second)
+// await waits until a phase is over and its storm has ended, and kills servers meanwhile.
+func (b *bench) await(ctx context.Context, s *phase, storm <-chan error) error {
+	closing, kill := time.NewTimer(s.span), b.killTimer()
+	defer closing.Stop()
+	defer kill.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return <-storm
+		case <-b.enough:
+			return <-storm
+		case <-closing.C:
+			return <-storm
+		case <-kill.C:
+			if err := b.kill(ctx); err != nil {
+				return errors.Join(err, <-storm)
+			}
+			kill.Reset(b.c.KillEvery)
+		}
 	}
 }
 
 // killTimer fires when the next server is to be killed. Only time under load counts.
-func (b *bench) killTimer(s *phase) *time.Timer {
-	if !b.c.Faults || b.c.KillEvery <= 0 || s.mode != testbed.SendsTogether {
+func (b *bench) killTimer() *time.Timer {
+	if !b.c.Faults || b.c.KillEvery <= 0 {
 		t := time.NewTimer(time.Hour)
 		t.Stop()
 		return t
@@ -341,63 +210,4 @@ func (b *bench) kill(ctx context.Context) error {
 	b.sinceKill = 0
 	b.say("server %d killed and started again", node+1)
 	return nil
-}
-
-// closed does one operation after the other until the window closes.
-func (w *worker) closed(ctx context.Context, win *window, beat *currentSecond) {
-	for !win.over() && ctx.Err() == nil {
-		start := win.now()
-		d, ok := w.do(ctx)
-		end := win.now()
-		if ok && win.holds(end) {
-			w.took(d, end-start, beat)
-		}
-	}
-}
-
-// open does what is due. A request counts if it was due in the window. Its latency counts from when
-// it was due.
-func (w *worker) open(ctx context.Context, win *window, beat *currentSecond, due <-chan int64) {
-	for at := range due {
-		if ctx.Err() != nil {
-			continue
-		}
-		if d, ok := w.do(ctx); ok && win.holds(at) {
-			done := win.now()
-			w.took(d, done-at, beat)
-			w.timed = append(w.timed, timed{at, done})
-		}
-	}
-}
-
-func (w *worker) took(d operation, ns int64, beat *currentSecond) {
-	op := w.count(d)
-	op.Done++
-	_ = op.Latency.RecordValue(micros(ns))
-	if d == opSend {
-		beat.add(micros(ns))
-	}
-}
-
-// give adds a worker's counts of the phase to a result and resets them.
-func (w *worker) give(to map[string]*report.Operation) {
-	for d, op := range w.counted {
-		if op == nil || op.Done == 0 && len(op.Failed) == 0 {
-			continue
-		}
-		name := operation(d).String()
-		sum := to[name]
-		if sum == nil {
-			sum = &report.Operation{Latency: report.NewLatency(), Failed: map[string]int64{}}
-			to[name] = sum
-		}
-		sum.Done += op.Done
-		sum.Latency.Merge(op.Latency.Histogram)
-		for failure, n := range op.Failed {
-			sum.Failed[failure] += n
-		}
-		op.Done = 0
-		op.Latency.Reset()
-		clear(op.Failed)
-	}
 }

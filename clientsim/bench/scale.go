@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -20,7 +19,7 @@ import (
 // scaled sets the defaults of scale. Every account listens, so that events can be counted.
 func scaled(c *Config) {
 	sized(1000, 2)(c)
-	c.Servers, c.Variants = 1, []string{batched}
+	c.Servers = 1
 	if len(c.Nodes) == 0 {
 		c.Nodes = []int{1, 2, 4, 8}
 	}
@@ -29,7 +28,7 @@ func scaled(c *Config) {
 // scaledIdle sets the defaults of scale-idle.
 func scaledIdle(c *Config) {
 	sized(100, 2)(c)
-	c.Standby, c.Servers, c.Variants = []bool{false}, 1, []string{batched}
+	c.Standby, c.Servers = []bool{false}, 1
 	if len(c.Nodes) == 0 {
 		c.Nodes = []int{3}
 	}
@@ -59,7 +58,7 @@ const (
 // scale measures each arrangement, by turns. Half of a rate is measured when all rates are known.
 func scale(ctx context.Context, b *bench) error {
 	c := b.c
-	s, err := b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+	s, err := b.usualConvos(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func scale(ctx context.Context, b *bench) error {
 			return err
 		}
 		rates[a] = append(rates[a], b.rates[p.variant])
-		p.variant, p.order = scaleRead+a.String(), onlyPages
+		p.variant, p.pages = scaleRead+a.String(), true
 		_, err := b.run(ctx, p)
 		return err
 	})
@@ -97,7 +96,7 @@ func (b *bench) fill(ctx context.Context, s *convoSet) error {
 	for b.acknowledged.Load() < int64(pageOfFill*len(s.convos)) {
 		before := b.acknowledged.Load()
 		if _, err := b.play(ctx, phase{
-			variant: "fill", mode: testbed.SendsTogether, auth: b.c.Auth[0], convos: s, span: b.c.For, inFlight: b.c.InFlight, quiet: true,
+			variant: "fill", auth: b.c.Auth[0], convos: s, span: b.c.For, inFlight: b.c.InFlight,
 		}); err != nil {
 			return err
 		}
@@ -198,10 +197,7 @@ func (b *bench) checkEvents(ctx context.Context, s *streams, since written) erro
 func scaleIdle(ctx context.Context, b *bench) error {
 	c := b.c
 	nodes := c.Nodes[0]
-	if err := checkFiles(uint64(slices.Max(c.Idle)/nodes + spareFiles)); err != nil {
-		return err
-	}
-	s, err := b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+	s, err := b.usualConvos(ctx)
 	if err != nil {
 		return err
 	}

@@ -5,41 +5,28 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"mlsd/clientsim/bench/report"
-	"mlsd/clientsim/testbed"
 )
 
 // Scenario is one benchmark.
 type Scenario struct {
 	Name, About string
-	// modes is set if the scenario compares the ways to write messages, binaries if it can compare
-	// servers.
-	modes, binaries bool
-	shares          bool          // everybody has a share of the processors
-	usual           func(*Config) // sets the scenario's defaults
-	run             func(context.Context, *bench) error
+	sessions    bool          // senders can have sessions
+	binaries    bool          // it can compare servers
+	shares      bool          // everybody has a share of the processors
+	usual       func(*Config) // sets the scenario's defaults
+	run         func(context.Context, *bench) error
 }
 
 // Scenarios returns all scenarios.
-func Scenarios() []Scenario { return scenarios() }
-
-func scenarios() []Scenario {
+func Scenarios() []Scenario {
 	return []Scenario{
 		{"send-hot", "all accounts send to one convo", true, true, false, sized(1, 64), sendBy},
 		{"send-spread", "all accounts send to many convos", true, true, false, sized(1000, 2), sendBy},
-		{"ceiling", "send-spread with a server that does everything but write messages", true, false, false, func(c *Config) {
-			sized(1000, 2)(c)
-			c.Variants = []string{ceiling}
-		}, sendBy},
-		{"mixed", "6 sends, 3 pages and a cursor in turn, while subscribers listen", true, false, false, listened(64), mixed},
 		{"welcome-storm", "1,000 devices join at once during sends", false, true, false, sized(1000, 2), welcomeStorm},
 		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, false, sized(1000, 2), claimStorm},
 		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000), reconnectStorm},
-		{"signals", "signals to 1,000 members who are connected: alone, and as many sends as possible with and without them", false, false, false, listened(mostMembers), measureSignals},
 		{"half", "as fast as possible, and then at half that rate", false, false, false, sized(1000, 2), half},
 		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
-		{"growth-body", "ciphertexts of 256 bytes to 1 MiB", false, false, false, sized(100, 2), growBody},
 		{"scale", "1, 2, 4 and 8 servers, each with a share of the processors, and a database with one", false, false, true, scaled, scale},
 		{"scale-idle", "10,000 to 50,000 idle subscribers of a server with a share of the processors", false, false, true, scaledIdle, scaleIdle},
 	}
@@ -74,65 +61,66 @@ func (c *Config) pool(convos, members, body int) int {
 	return max(1, min(all, most/body)/devices)
 }
 
-// sendBy compares the ways to write messages, or servers.
-func sendBy(ctx context.Context, b *bench) error {
+// usualConvos makes the convos that the configuration asks for.
+func (b *bench) usualConvos(ctx context.Context) (*convoSet, error) {
 	c := b.c
-	s, err := b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+	return b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+}
+
+// sendBy compares servers, or what senders say who they are by.
+func sendBy(ctx context.Context, b *bench) error {
+	s, err := b.usualConvos(ctx)
 	if err != nil {
 		return err
 	}
 	var all []phase
-	add := func(p phase) {
-		name := p.variant
-		for _, auth := range c.Auth {
-			if p.auth, p.variant = auth, name; auth == AuthSession {
-				p.variant += ", session"
-			}
-			all = append(all, p)
+	for i, server := range b.c.servers() {
+		for _, auth := range b.c.Auth {
+			all = append(all, phase{
+				variant: join(auth, server), against: join(auth, b.c.servers()[0]), binary: i, auth: auth, convos: s, rate: b.c.Rate,
+			})
 		}
-	}
-	if c.compares() {
-		for i, binary := range c.Binaries {
-			add(phase{variant: binary.Name, binary: i, convos: s, rate: c.Rate})
-		}
-		return b.turns(ctx, all...)
-	}
-	for _, v := range c.Variants {
-		add(phase{variant: v, mode: modes[v], convos: s, rate: c.Rate})
 	}
 	return b.turns(ctx, all...)
+}
+
+// servers are the names of the servers that take turns. A single one needs no name.
+func (c *Config) servers() []string {
+	if !c.compares() {
+		return []string{""}
+	}
+	var names []string
+	for _, binary := range c.Binaries {
+		names = append(names, binary.Name)
+	}
+	return names
+}
+
+// join is the name of a variant at a server.
+func join(variant, server string) string {
+	if server == "" {
+		return variant
+	}
+	return variant + ", " + server
 }
 
 // half finds the greatest rate, and then measures at half of it. The two do not take turns, because
 // then each turn would have its own rate.
 func half(ctx context.Context, b *bench) error {
-	c := b.c
-	s, err := b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+	s, err := b.usualConvos(ctx)
 	if err != nil {
 		return err
 	}
-	const most, at = "maximum", "half"
+	const most = "maximum"
 	var rates []float64
-	for turn := range c.Turns {
+	for turn := range b.c.Turns {
 		if _, err := b.run(ctx, phase{variant: most, turn: turn, convos: s}); err != nil {
 			return err
 		}
 		rates = append(rates, b.rates[most])
 	}
 	slices.Sort(rates)
-	rate := math.Round(rates[len(rates)/2] / 2)
-	var tails []tail
-	for turn := range c.Turns {
-		p := phase{variant: at, turn: turn, convos: s, rate: rate}
-		p.stalled = func(r *report.Run, requests []timed, stalls []stall) {
-			tails = append(tails, b.tailOf(r, requests, stalls))
-		}
-		if _, err := b.run(ctx, p); err != nil {
-			return err
-		}
-	}
-	b.noteTails(tails)
-	return nil
+	return b.turns(ctx, phase{variant: "half", against: most, convos: s, rate: math.Round(rates[len(rates)/2] / 2)})
 }
 
 // growMembers compares convos of different sizes. The same two accounts send to each.
@@ -144,37 +132,11 @@ func growMembers(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, phase{variant: fmt.Sprintf("%d members", members), convos: s, rate: c.Rate, mode: testbed.SendsTogether})
-	}
-	return b.turns(ctx, all...)
-}
-
-// bytesInFlight is how many bytes of ciphertext are sent at once. A server refuses requests for
-// which it has no memory.
-const bytesInFlight = 16 << 20
-
-// growBody compares ciphertexts of different sizes.
-func growBody(ctx context.Context, b *bench) error {
-	c := b.c
-	var all []phase
-	for _, body := range []int{256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20} {
-		s, err := b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: body, pool: c.pool(c.Convos, c.Members, body)})
-		if err != nil {
-			return err
+		p := phase{variant: fmt.Sprintf("%d members", members), convos: s, rate: c.Rate}
+		if len(all) > 0 {
+			p.against = all[0].variant
 		}
-		all = append(all, phase{
-			variant: bytesText(body), convos: s, rate: c.Rate, mode: testbed.SendsTogether, inFlight: max(min(c.InFlight, bytesInFlight/body), 1),
-		})
+		all = append(all, p)
 	}
 	return b.turns(ctx, all...)
-}
-
-func bytesText(n int) string {
-	switch {
-	case n >= 1<<20:
-		return fmt.Sprintf("%d MiB", n>>20)
-	case n >= 1<<10:
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d B", n)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/testbed"
 )
 
@@ -199,7 +200,7 @@ type observation struct {
 	wal, events            int64
 	messages, transactions float64
 	busy, machine          time.Duration
-	ages                   *counter
+	ages                   *load.Counter
 }
 
 // observe begins an observation, after everything that costs processor time.
@@ -215,7 +216,7 @@ func (b *bench) observe(ctx context.Context, s *phase) (o *observation, err erro
 	if o.wal, err = o.readWAL(ctx); err != nil {
 		return nil, errors.Join(err, o.db.Close(ctx))
 	}
-	o.ages = newCounter()
+	o.ages = load.NewCounter()
 	if o.streams != nil {
 		o.streams.ages.Store(o.ages)
 		o.events = o.streams.events.Load()
@@ -248,7 +249,10 @@ func (o *observation) end(ctx context.Context) (*report.Scale, error) {
 	if o.streams != nil {
 		events := o.streams.events.Load() - o.events
 		o.streams.ages.Store(nil)
-		o.found.Events = &report.Operation{Done: events, Latency: o.ages.latency(eventAge)}
+		o.found.Events = &load.Operation{Done: events, Latency: load.NewLatency()}
+		if ages := o.ages.Operations()[eventAge]; ages != nil {
+			o.found.Events.Latency = ages.Latency
+		}
 	}
 	wal, err := o.readWAL(ctx)
 	if err != nil {

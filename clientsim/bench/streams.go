@@ -14,10 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/coder/websocket"
 
 	"mlsd/api/mlsapi"
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -27,8 +27,7 @@ type streams struct {
 	b      *bench
 	all    []*stream
 	events atomic.Int64
-	ages   atomic.Pointer[counter] // gets the age of one event in sampleAge on its arrival; nil: nobody asks
-	heard  atomic.Pointer[counter] // gets the age of each signal on its arrival; nil: nobody asks
+	ages   atomic.Pointer[load.Counter] // gets the age of one event in sampleAge on its arrival; nil: nobody asks
 
 	mu   sync.Mutex // guards drop
 	drop context.CancelFunc
@@ -78,7 +77,7 @@ func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
 func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int) (*streams, error) {
 	b.say("opening %d streams", n)
 	s := &streams{b: b}
-	tokens, err := b.streamTokens(accounts)
+	tokens, err := signAll(accounts, mlsapi.NSIDSubscribeConvoEvents)
 	if err != nil {
 		return nil, err
 	}
@@ -117,21 +116,12 @@ func streamClient(d dialer) *http.Client {
 	}}
 }
 
-// streamTokens returns a token of each account for its streams.
-func (b *bench) streamTokens(accounts []*xrpc.Account) ([]string, error) {
-	tokens := make([]string, len(accounts))
-	return tokens, each(len(tokens), func(i int) (err error) {
-		tokens[i], err = accounts[i].TokenFor(b.env.audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents), tokenLife)
-		return err
-	})
-}
-
 // open opens all streams. After an error there is none.
 func (s *streams) open(ctx context.Context) error {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
 	err := eachOf(openingLanes, len(s.all), func(i int) error {
-		return s.insist(ctx, listening, s.all[i], func() {}) // a server looks up only so many unknown accounts a second
+		return s.insist(ctx, listening, s.all[i], func(error) {}) // a server looks up only so many unknown accounts a second
 	})
 	if err != nil {
 		drop()
@@ -141,11 +131,11 @@ func (s *streams) open(ctx context.Context) error {
 }
 
 // insist connects, and retries as a client would. It calls failed for each failure.
-func (s *streams) insist(ctx, listening context.Context, one *stream, failed func()) error {
+func (s *streams) insist(ctx, listening context.Context, one *stream, failed func(error)) error {
 	began := time.Now()
 	err := s.connect(ctx, listening, one)
 	for wait := 50 * time.Millisecond; err != nil && ctx.Err() == nil && time.Since(began) < patience; wait = min(2*wait, time.Second) {
-		failed()
+		failed(err)
 		xrpc.Sleep(ctx, wait)
 		err = s.connect(ctx, listening, one)
 	}
@@ -179,9 +169,6 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 			if err != nil {
 				break
 			}
-			if s.hears(next.Bytes()) {
-				continue // it has no cursor
-			}
 			last, next = next, last
 			if n := s.events.Add(1); n%sampleAge == 0 {
 				s.age(last.Bytes())
@@ -204,13 +191,13 @@ func (s *streams) age(frame []byte) {
 		return
 	}
 	if e, err := xrpc.ReadFrame(frame); err == nil { // else it is the last frame of a stream that the server ends
-		count.add(eventAge, arrived.Sub(e.At), "")
+		count.Done(eventAge, arrived.Sub(e.At))
 	}
 }
 
 // reconnect drops all connections at once. All connect again as fast as they can. Each counts with
 // the time from the drop until it was open.
-func (s *streams) reconnect(ctx context.Context, count *counter) error {
+func (s *streams) reconnect(ctx context.Context, count *load.Counter) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	began := time.Now()
@@ -219,9 +206,9 @@ func (s *streams) reconnect(ctx context.Context, count *counter) error {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
 	err := eachOf(len(s.all), len(s.all), func(i int) error {
-		err := s.insist(ctx, listening, s.all[i], func() { count.add(reconnection, 0, "connection") })
+		err := s.insist(ctx, listening, s.all[i], func(err error) { count.Fail(reconnection, "connection", err.Error()) })
 		if err == nil {
-			count.add(reconnection, time.Since(began), "")
+			count.Done(reconnection, time.Since(began))
 		}
 		return err
 	})

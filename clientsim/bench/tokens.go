@@ -1,26 +1,32 @@
 package bench
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
 )
 
 // tokenLife is how long the tokens of the load are valid. A server accepts an hour at most.
 const tokenLife = 55 * time.Minute
 
-// tokens are service-auth tokens of one account for one procedure. Each is used once. They are
-// signed before the load begins. If that is not enough, take signs more.
-type tokens struct {
-	account  *xrpc.Account
-	audience string
-	method   syntax.NSID
+// tokenOf signs a token of the load.
+func tokenOf(who *xrpc.Account, method string) (string, error) {
+	return who.TokenFor(xrpc.DefaultServiceDID, syntax.NSID(method), tokenLife)
+}
 
+// tokens are service-auth tokens of one account for sendMessage. Each is used once. They are signed
+// before the load begins. If that is not enough, take signs more.
+type tokens struct {
+	account *xrpc.Account
 	session string // if not "", it is sent in the place of each token
 	signed  []string
 	next    atomic.Int64 // of signed
@@ -36,7 +42,7 @@ func (t *tokens) take() (string, error) {
 		return t.signed[i], nil
 	}
 	t.late.Add(1)
-	return t.account.TokenFor(t.audience, t.method, tokenLife)
+	return tokenOf(t.account, mlsapi.NSIDSendMessage)
 }
 
 // sign adds tokens until n are ready. take must not run meanwhile.
@@ -45,7 +51,7 @@ func (t *tokens) sign(n int) error {
 	t.signed = append(make([]string, 0, max(n, len(left))), left...)
 	t.next.Store(0)
 	for len(t.signed) < n {
-		token, err := t.account.TokenFor(t.audience, t.method, tokenLife)
+		token, err := tokenOf(t.account, mlsapi.NSIDSendMessage)
 		if err != nil {
 			return err
 		}
@@ -54,30 +60,48 @@ func (t *tokens) sign(n int) error {
 	return nil
 }
 
-// each calls do for 0 … n-1, on all processors, until one fails.
-func each(n int, do func(i int) error) error { return eachOf(runtime.GOMAXPROCS(0), n, do) }
+// signAll signs a token of each account for a method.
+func signAll(accounts []*xrpc.Account, method string) ([]string, error) {
+	signed := make([]string, len(accounts))
+	return signed, eachOf(runtime.GOMAXPROCS(0), len(accounts), func(i int) (err error) {
+		signed[i], err = tokenOf(accounts[i], method)
+		return err
+	})
+}
 
-// eachOf is each with a given number of goroutines.
-func eachOf(lanes, n int, do func(i int) error) error {
-	var next atomic.Int64
-	var all sync.WaitGroup
-	var once sync.Once
-	var failed error
-	for range min(lanes, n) {
-		all.Go(func() {
-			for {
-				i := int(next.Add(1) - 1)
-				if i >= n {
-					return
-				}
-				if err := do(i); err != nil {
-					once.Do(func() { failed = err })
-					next.Store(int64(n))
-					return
-				}
-			}
+// useSessions makes the senders send sessions in the place of tokens, or no longer. Each buys one the
+// first time.
+func (b *bench) useSessions(ctx context.Context, use bool) error {
+	if use && b.sessions == nil {
+		bought := make([]string, len(b.senders))
+		err := eachOf(setupLanes, len(bought), func(i int) (err error) {
+			bought[i], err = b.buySession(ctx, i)
+			return err
 		})
+		if err != nil {
+			return err
+		}
+		b.sessions = bought
 	}
-	all.Wait()
-	return failed
+	for i, t := range b.sendTokens {
+		t.session = ""
+		if use {
+			t.session = b.sessions[i]
+		}
+	}
+	return nil
+}
+
+// buySession buys a session of a sender. Its device is made up: no request of the load names one.
+func (b *bench) buySession(ctx context.Context, sender int) (string, error) {
+	device := sha256.Sum256([]byte(b.senders[sender].DID))
+	body, err := b.env.call(ctx, b.senders[sender], mlsapi.NSIDCreateSession, &mlsapi.CreateSessionInput{DeviceID: hex.EncodeToString(device[:])})
+	if err != nil {
+		return "", fmt.Errorf("buy a session: %w", err)
+	}
+	out, err := xrpc.Decode[mlsapi.CreateSessionOutput](body)
+	if err != nil {
+		return "", fmt.Errorf("buy a session: %w", err)
+	}
+	return out.Session, nil
 }

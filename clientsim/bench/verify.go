@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
-
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/xrpc"
@@ -98,7 +96,7 @@ const everything = "messageType=all&type=all"
 
 // read reads a convo's whole log.
 func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
-	token, err := a.convo.reader.TokenFor(b.env.audience, syntax.NSID(mlsapi.NSIDGetMessages), tokenLife)
+	token, err := tokenOf(a.convo.reader, mlsapi.NSIDGetMessages)
 	if err != nil {
 		return err
 	}

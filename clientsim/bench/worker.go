@@ -15,28 +15,14 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/xrpc"
 )
 
-// operation is one kind of request of a worker.
-type operation int
-
+// What workers count.
 const (
-	opSend operation = iota
-	opPage
-	opCursor
-	opCount
-)
-
-func (d operation) String() string {
-	return [opCount]string{opSend: "sendMessage", opPage: "getMessages", opCursor: "updateCursor"}[d]
-}
-
-// Orders of operations: of a mixed load, and of one that reads what is there.
-var (
-	mixedOperations = []operation{opSend, opPage, opSend, opSend, opPage, opSend, opCursor, opSend, opPage, opSend}
-	onlyPages       = []operation{opPage}
+	opSend = "sendMessage"
+	opPage = "getMessages"
 )
 
 // worker does one request at a time, on its own connection. It remembers what it sent until
@@ -48,19 +34,13 @@ type worker struct {
 	second *wire // for a request that is sent twice at once
 	rng    *rand.Rand
 	bytes  []byte // of the request
-	turn   int
 
 	// Of the present phase.
-	heads   bool // its sends ask for heads of the log
-	faults  bool
-	keeps   bool        // its messages are stored, so they can be verified
-	order   []operation // one after the other; none: only sends
-	jobs    []job
-	at      int
-	counted [opCount]*report.Operation
-	timed   []timed // requests of an open loop
+	faults bool
+	pages  bool // it reads, and does not send
+	jobs   []job
+	at     int
 
-	last    receipt // the newest of them
 	outcome outcome
 }
 
@@ -74,14 +54,13 @@ type outcome struct {
 
 // job is a draft with the tokens of its sender.
 type job struct {
-	draft        *draft
-	sendTokens   *tokens
-	cursorTokens *tokens // for updateCursor; nil if unused
-	reader       string  // a token for getMessages, which may be used several times
+	draft  *draft
+	tokens *tokens
+	reader string // a token for getMessages, which may be used several times
 }
 
 func newWorker(b *bench, index int) *worker {
-	w := &worker{b: b, rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), turn: index, heads: b.c.LogHeads}
+	w := &worker{b: b, rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index)))}
 	w.aim(b.env.addr(index))
 	return w
 }
@@ -94,26 +73,19 @@ func (w *worker) close() {
 	w.second.close()
 }
 
-// do does the next operation.
-func (w *worker) do(ctx context.Context) (d operation, done bool) {
-	if len(w.order) > 0 {
-		d = w.order[w.turn%len(w.order)]
-		w.turn++
-	}
+// do makes the next request.
+func (w *worker) do(ctx context.Context, r load.Request) {
 	l := &w.jobs[w.at]
-	if d != opSend && w.last.draft == nil {
-		d = opSend // there is nothing to read yet
+	w.at = (w.at + 1) % len(w.jobs)
+	operation, done := opSend, false
+	if w.pages {
+		operation, done = opPage, w.page(ctx, r, l)
+	} else {
+		done = w.send(ctx, r, l)
 	}
-	switch d {
-	case opPage:
-		return d, w.page(ctx, l)
-	case opCursor:
-		return d, w.mark(ctx, l)
+	if done {
+		r.Count.Done(operation, time.Since(r.Due))
 	}
-	if w.at++; w.at == len(w.jobs) {
-		w.at = 0
-	}
-	return d, w.send(ctx, l)
 }
 
 // patience is how long a request is retried before its outcome stays unknown.
@@ -127,7 +99,7 @@ const (
 
 // send sends a message by the retry rule: the same bytes and key with a new token, until there is
 // an answer.
-func (w *worker) send(ctx context.Context, l *job) bool {
+func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 	var key [keySize]byte
 	w.newKey(&key)
 	var drop, twice bool
@@ -158,7 +130,7 @@ func (w *worker) send(ctx context.Context, l *job) bool {
 		if err == nil && a.status == http.StatusOK {
 			return w.accept(l.draft, a)
 		}
-		if !w.again(opSend, a, err) {
+		if !w.again(r, opSend, a, err) {
 			return false
 		}
 		if ctx.Err() != nil || time.Since(began) > patience {
@@ -173,15 +145,14 @@ func (w *worker) send(ctx context.Context, l *job) bool {
 
 // compose writes a request with a new token into w.bytes.
 func (w *worker) compose(l *job, key *[keySize]byte) error {
-	token, err := l.sendTokens.take()
+	token, err := l.tokens.take()
 	if err != nil {
 		return err
 	}
 	w.head(http.MethodPost, mlsapi.NSIDSendMessage, "", token)
-	if w.heads {
-		w.bytes = append(w.bytes, "X-Log-Head: 1\r\n"...)
-	}
-	w.length(l.draft.bodySize())
+	w.bytes = append(w.bytes, "Content-Type: application/json\r\nContent-Length: "...)
+	w.bytes = strconv.AppendInt(w.bytes, int64(l.draft.bodySize()), 10)
+	w.bytes = append(w.bytes, "\r\n\r\n"...)
 	w.bytes = append(w.bytes, l.draft.before...)
 	w.bytes = append(w.bytes, key[:]...)
 	w.bytes = append(w.bytes, l.draft.after...)
@@ -198,12 +169,6 @@ func (w *worker) head(verb, method, query, token string) {
 	b = append(b, "\r\nAuthorization: Bearer "...)
 	b = append(b, token...)
 	w.bytes = append(b, "\r\n"...)
-}
-
-func (w *worker) length(n int) {
-	w.bytes = append(w.bytes, "Content-Type: application/json\r\nContent-Length: "...)
-	w.bytes = strconv.AppendInt(w.bytes, int64(n), 10)
-	w.bytes = append(w.bytes, "\r\n\r\n"...)
 }
 
 // drop sends the request and drops its answer, in half of the cases before it has come.
@@ -257,23 +222,20 @@ func (w *worker) accept(d *draft, a answer) bool {
 		w.violate("sendMessage: messageId %q: %v", out.MessageID, err)
 		return false
 	}
-	w.last = receipt{id: id, draft: d, seq: *out.Seq}
-	if w.keeps {
-		w.outcome.receipts = append(w.outcome.receipts, w.last)
-		if w.b.acknowledged.Add(1) == w.b.c.Messages {
-			close(w.b.enough)
-		}
+	w.outcome.receipts = append(w.outcome.receipts, receipt{id: id, draft: d, seq: *out.Seq})
+	if w.b.acknowledged.Add(1) == w.b.c.Messages {
+		close(w.b.enough)
 	}
 	return true
 }
 
 // again counts a failure, and reports whether to retry.
-func (w *worker) again(d operation, a answer, err error) bool {
+func (w *worker) again(r load.Request, d string, a answer, err error) bool {
 	if err != nil {
 		if errors.Is(err, errAnswer) {
 			w.violate("%s: %v", d, err)
 		}
-		w.count(d).Failed["connection"]++
+		r.Count.Fail(d, "connection", err.Error())
 		return true
 	}
 	var named struct{ Error, Message string }
@@ -281,7 +243,7 @@ func (w *worker) again(d operation, a answer, err error) bool {
 		w.violate("%s: %d %.200q is no XRPC error", d, a.status, a.body)
 		named.Error = strconv.Itoa(a.status)
 	}
-	w.count(d).Failed[named.Error]++
+	r.Count.Fail(d, named.Error, named.Message)
 	switch {
 	case named.Error == mlsapi.ErrRequestInProgress, a.status == http.StatusTooManyRequests, a.status >= 500:
 		return true
@@ -290,56 +252,16 @@ func (w *worker) again(d operation, a answer, err error) bool {
 	return false
 }
 
-// page reads the newest messages of the convo that this worker sent to last.
-func (w *worker) page(ctx context.Context, l *job) bool {
-	l = w.of(l)
-	w.bytes = w.bytes[:0]
-	query := "?limit=50&convoId=" + l.draft.convo.id + "&sinceSeq=" + strconv.FormatInt(max(w.last.seq-50, 0), 10)
-	w.head(http.MethodGet, mlsapi.NSIDGetMessages, query, l.reader)
+// page reads the first messages of a convo.
+func (w *worker) page(ctx context.Context, r load.Request, l *job) bool {
+	w.head(http.MethodGet, mlsapi.NSIDGetMessages, "?limit=50&convoId="+l.draft.convo.id, l.reader)
 	w.bytes = append(w.bytes, "\r\n"...)
-	return w.once(ctx, opPage)
-}
-
-// mark reports how far the sender of the last message has read.
-func (w *worker) mark(ctx context.Context, l *job) bool {
-	l = w.of(l)
-	token, err := l.cursorTokens.take()
-	if err != nil {
-		w.violate("%s: %v", opCursor, err)
-		return false
-	}
-	in := mlsapi.UpdateCursorInput{ConvoID: l.draft.convo.id, Seq: w.last.seq}
-	body := xrpc.Encode(in)
-	w.head(http.MethodPost, mlsapi.NSIDUpdateCursor, "", token)
-	w.length(len(body))
-	w.bytes = append(w.bytes, body...)
-	return w.once(ctx, opCursor)
-}
-
-// of returns the job whose draft was sent last.
-func (w *worker) of(l *job) *job {
-	if before := w.at - 1; before >= 0 && w.jobs[before].draft == w.last.draft {
-		return &w.jobs[before]
-	}
-	return &job{draft: w.last.draft, cursorTokens: w.b.cursorTokens[w.last.draft.sender], reader: w.b.readers[w.last.draft.sender]}
-}
-
-// once sends a request without a retry.
-func (w *worker) once(ctx context.Context, d operation) bool {
 	a, err := w.wire.do(ctx, w.bytes)
 	if err == nil && a.status == http.StatusOK {
 		return true
 	}
-	w.again(d, a, err)
+	w.again(r, opPage, a, err)
 	return false
-}
-
-// count returns the counts of an operation in the present phase.
-func (w *worker) count(d operation) *report.Operation {
-	if w.counted[d] == nil {
-		w.counted[d] = &report.Operation{Failed: map[string]int64{}, Latency: report.NewLatency()}
-	}
-	return w.counted[d]
 }
 
 func (w *worker) violate(format string, args ...any) {

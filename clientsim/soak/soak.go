@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -55,36 +53,20 @@ func settings() map[string]string {
 // Run runs the load until Config.For is over or stop ends, and then judges it. ctx ends everything
 // at once. What was broken is in the last line of the samples.
 func Run(ctx, stop context.Context, c Config) (err error) {
-	home, err := os.MkdirTemp("", "mlsd-soak-")
+	e, err := testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
-	// A server started by root runs its database as another user, who needs access to the data
-	// directory.
-	if err := os.Chmod(home, 0o755); err != nil {
-		return err
-	}
-	if c.Binary, err = testbed.FindServer(ctx, c.Binary, home); err != nil {
-		return err
-	}
-	dir, err := testbed.NewDirectory("127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dir.Close(context.WithoutCancel(ctx))) }()
-	server := testbed.NewProc(c.Binary, filepath.Join(home, "data"), dir.URL(), xrpc.DefaultServiceDID)
+	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	server := e.Server("data")
 	server.UseDefaults()
 	if err := server.Start(ctx, nil); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
 	watch := newWatch(testbed.FastTransport())
-	w := testbed.NewWorld(testbed.Target{
-		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: watch, Server: server, Dir: dir,
-	}, c.options(), 0x50a4, c.Progress)
+	w := e.World(server, watch, c.options(), 0x50a4, c.Progress)
 	return w.WithClusterOf(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch}, func(f *testbed.Cluster) error {
-		s := &soak{c: &c, w: w, cluster: f, dir: dir, watch: watch, began: time.Now()}
+		s := &soak{c: &c, w: w, cluster: f, dir: e.Dir, watch: watch, began: time.Now()}
 		return s.run(ctx, stop)
 	})
 }

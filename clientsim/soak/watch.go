@@ -8,9 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"mlsd/api/mlsapi"
+	"mlsd/clientsim/load"
 )
 
 // watch is the transport of all clients. It times messages and counts answers. It also collects the
@@ -18,19 +17,15 @@ import (
 type watch struct {
 	wire *http.Transport
 
-	mu      sync.Mutex              // guards what follows
-	sends   *hdrhistogram.Histogram // µs until an answer, since the last take
-	events  *hdrhistogram.Histogram // µs from createdAt until arrival, since the last take
-	answers map[string]float64      // since the start, by class of status; "none": no answer
-	sent    float64                 // messages that were answered with success, since the start
+	mu      sync.Mutex         // guards what follows
+	sends   *load.Latency      // µs until an answer, since the last take
+	events  *load.Latency      // µs from createdAt until arrival, since the last take
+	answers map[string]float64 // since the start, by class of status; "none": no answer
+	sent    float64            // messages that were answered with success, since the start
 }
 
 func newWatch(wire *http.Transport) *watch {
-	return &watch{wire: wire, sends: newHistogram(), events: newHistogram(), answers: map[string]float64{}}
-}
-
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, time.Minute.Microseconds(), 3)
+	return &watch{wire: wire, sends: load.NewLatency(), events: load.NewLatency(), answers: map[string]float64{}}
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -50,7 +45,7 @@ func (w *watch) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if path.Base(req.URL.Path) == mlsapi.NSIDSendMessage && resp.StatusCode/100 == 2 {
 		w.sent++
-		record(w.sends, took)
+		w.sends.Record(took)
 	}
 	return resp, nil
 }
@@ -62,11 +57,7 @@ func (w *watch) CloseIdleConnections() { w.wire.CloseIdleConnections() }
 func (w *watch) event(age time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	record(w.events, age)
-}
-
-func record(h *hdrhistogram.Histogram, d time.Duration) {
-	_ = h.RecordValue(min(max(d.Microseconds(), 1), h.HighestTrackableValue())) // it is within the bounds
+	w.events.Record(age)
 }
 
 // take adds the counts, and the latencies in seconds since the last take, to a sample's values.
@@ -77,7 +68,7 @@ func (w *watch) take(values map[string]float64) {
 	for _, class := range []string{"2xx", "4xx", "5xx", "429", "503", "none"} {
 		values["answers/"+class] = w.answers[class]
 	}
-	for name, h := range map[string]*hdrhistogram.Histogram{"send": w.sends, "event": w.events} {
+	for name, h := range map[string]*load.Latency{"send": w.sends, "event": w.events} {
 		values[name+"/count"] = float64(h.TotalCount())
 		if h.TotalCount() > 0 {
 			values[name+"/p50"] = float64(h.ValueAtQuantile(50)) / 1e6

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // FindServer returns the path of a mlsd binary: the given one, else the one beside this executable,
@@ -27,14 +26,9 @@ func FindServer(ctx context.Context, given, dir string) (string, error) {
 	return BuildServer(ctx, dir)
 }
 
-// BuildServer builds mlsd into dir, from the module of the working directory, with the given build
-// tags.
-func BuildServer(ctx context.Context, dir string, tags ...string) (string, error) {
-	return build(ctx, dir, "-tags", strings.Join(tags, ","))
-}
-
-// build builds mlsd into dir, with the given flags.
-func build(ctx context.Context, dir string, flags ...string) (string, error) {
+// BuildServer builds mlsd into dir, from the module of the working directory, with the given flags of
+// go build.
+func BuildServer(ctx context.Context, dir string, flags ...string) (string, error) {
 	root, err := moduleRoot(ctx)
 	if err != nil {
 		return "", fmt.Errorf("no mlsd to run: name one with --mlsd, or run inside its module: %w", err)

@@ -37,7 +37,7 @@ func BuildMovable(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("build a server with a movable clock: %w", err)
 	}
-	return build(ctx, dir, "-tags", clockTag, "-overlay", overlay)
+	return BuildServer(ctx, dir, "-tags", clockTag, "-overlay", overlay)
 }
 
 // clockOverlay writes what go build's -overlay needs for another package time into dir.

@@ -58,12 +58,3 @@ func TestDatabaseCheckIsCounted(t *testing.T) {
 		})
 	}
 }
-
-// A server that does not know /sends answers 404. The error says how to build one that does.
-func TestSetSendsNamesTheBuildTag(t *testing.T) {
-	t.Parallel()
-	p := adminServer(t, 200, "[]")
-	if err := p.SetSends(t.Context(), SendsAlone); err == nil || !strings.Contains(err.Error(), "-tags mlsdbench") {
-		t.Errorf("SetSends: %v, want the build tag", err)
-	}
-}

@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -33,32 +32,6 @@ func (p *Proc) Arm(ctx context.Context, point string, method syntax.NSID, action
 	return p.postAdmin(ctx, "/failpoints", url.Values{"point": {point}, "method": {method.String()}, "action": {action}})
 }
 
-// BenchTag is the build tag of a server that lets the benchmark choose how it writes messages.
-const BenchTag = "mlsdbench"
-
-// SendsMode is how a server writes messages. Only a server that is built with BenchTag knows more
-// than SendsTogether.
-type SendsMode string
-
-// The ways to write messages.
-const (
-	SendsTogether SendsMode = "together" // many messages in one transaction, as every server does
-	SendsAlone    SendsMode = "alone"    // each message, and the use of its token, in a transaction of its own
-	SendsNowhere  SendsMode = "nowhere"  // not at all
-)
-
-// SetSends changes how the server writes messages.
-func (p *Proc) SetSends(ctx context.Context, mode SendsMode) error {
-	err := p.postAdmin(ctx, "/sends", url.Values{"mode": {string(mode)}})
-	if errors.Is(err, errNotFound) {
-		return fmt.Errorf("%w: build the server with -tags %s", err, BenchTag)
-	}
-	return err
-}
-
-// errNotFound says that the admin listener does not know a path.
-var errNotFound = errors.New("404 Not Found")
-
 // postAdmin posts to the admin listener.
 func (p *Proc) postAdmin(ctx context.Context, path string, values url.Values) error {
 	p.mu.Lock()
@@ -74,9 +47,6 @@ func (p *Proc) postAdmin(ctx context.Context, path string, values url.Values) er
 	}
 	if err := xrpc.Drain(resp); err != nil {
 		return fmt.Errorf("server: %s: %w", path, err)
-	}
-	if resp.StatusCode == http.StatusNotFound {
-		return fmt.Errorf("server: %s?%s: %w", path, values.Encode(), errNotFound)
 	}
 	if resp.StatusCode/100 != 2 {
 		return fmt.Errorf("server: %s?%s: %s", path, values.Encode(), resp.Status)

@@ -3,18 +3,15 @@ package torture
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/torture/pgwire"
-	"mlsd/clientsim/xrpc"
 )
 
 // equipment is what faults need besides the cluster.
 type equipment struct {
-	home    string
+	*testbed.Environment
 	proxies []*pgwire.Proxy // of the nodes, in their order
 	disk    *testbed.SmallDisk
 	bouncer *testbed.PgBouncer
@@ -23,7 +20,7 @@ type equipment struct {
 }
 
 // prepare makes what does not need the cluster.
-func (c *Config) prepare() (_ *equipment, err error) {
+func (c *Config) prepare(ctx context.Context) (_ *equipment, err error) {
 	e := &equipment{skipped: map[Kind]string{}}
 	if e.clocks, err = testbed.HasMovableClock(c.Binary); err != nil {
 		return nil, err
@@ -34,39 +31,35 @@ func (c *Config) prepare() (_ *equipment, err error) {
 	if c.PgBouncer == "" {
 		e.skipped[KillPgBouncer] = "--pgbouncer names none"
 	}
-	if e.home, err = os.MkdirTemp("", "mlsd-torture-"); err != nil {
+	if e.Environment, err = testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary}); err != nil {
 		return nil, err
 	}
-	if e.disk, err = testbed.NewSmallDisk(e.home); err != nil {
+	if e.disk, err = testbed.NewSmallDisk(e.Home); err != nil {
 		e.skipped[FillDisk] = err.Error()
-	}
-	// A server started by root runs its database as another user, who needs access to the data
-	// directory.
-	if err := os.Chmod(e.home, 0o755); err != nil {
-		return nil, errors.Join(err, e.close())
 	}
 	return e, nil
 }
 
 // close ends what prepare and connect made.
-func (e *equipment) close() (err error) {
+func (e *equipment) close(ctx context.Context) (err error) {
 	for _, p := range e.proxies {
 		err = errors.Join(err, p.Close())
 	}
 	if e.bouncer != nil {
 		err = errors.Join(err, e.bouncer.Kill())
 	}
+	err = errors.Join(err, e.Stop())
 	if e.disk != nil {
 		err = errors.Join(err, e.disk.Close())
 	}
-	return errors.Join(err, os.RemoveAll(e.home))
+	return errors.Join(err, e.Close(ctx))
 }
 
 // connect returns the URL by which the next node of the cluster reaches the database: through a
 // proxy, and the last node's proxy through PgBouncer.
 func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, databaseURL string) (_ string, err error) {
 	if c.PgBouncer != "" && len(f.Nodes) == c.Nodes-1 {
-		if e.bouncer, err = testbed.StartPgBouncer(ctx, c.PgBouncer, "session", databaseURL, e.home); err != nil {
+		if e.bouncer, err = testbed.StartPgBouncer(ctx, c.PgBouncer, "session", databaseURL, e.Home); err != nil {
 			return "", err
 		}
 		databaseURL = e.bouncer.URL()
@@ -82,32 +75,24 @@ func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, 
 // play plays a plan, on a PostgreSQL and servers of its own. It leaves out the faults that cannot
 // happen on this machine.
 func (c *Config) play(ctx context.Context, report *Report) (err error) {
-	e, err := c.prepare()
+	e, err := c.prepare(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.close(ctx)) }()
 	report.Plan = slices.DeleteFunc(report.Plan, func(s Step) bool { return e.skipped[s.Kind] != "" })
 	report.Skipped = e.skipped
-	dir, err := testbed.NewDirectory("127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dir.Close(context.WithoutCancel(ctx))) }()
 	settings, err := testbed.Unlimited(ctx, c.Binary)
 	if err != nil {
 		return err
 	}
-	server := testbed.NewProc(c.Binary, filepath.Join(e.home, "data"), dir.URL(), xrpc.DefaultServiceDID)
+	server := e.Server("data")
 	if err := server.Start(ctx, settings); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
 	transport := testbed.Unrepeated{Transport: testbed.FastTransport()}
 	defer transport.CloseIdleConnections()
-	w := testbed.NewWorld(testbed.Target{
-		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: dir,
-	}, testbed.Options{Seed: c.Seed, For: report.For}, 0x70, c.Progress)
+	w := e.World(server, transport, testbed.Options{Seed: c.Seed, For: report.For}, 0x70, c.Progress)
 	err = w.WithClusterOf(ctx, testbed.ClusterOptions{
 		Nodes: c.Nodes, Settings: settings, Transport: transport, Clocks: e.clocks,
 		Through: func(f *testbed.Cluster, databaseURL string) (string, error) { return c.connect(ctx, e, f, databaseURL) },

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -64,24 +63,7 @@ func runAttacks(ctx context.Context, c *cli.Command, out, progress io.Writer) (e
 	config.Bounds.Times, config.Bounds.Floor, config.Bounds.Memory = c.Float("times"), c.Float("floor"), c.Int64("memory")<<20
 	config.Progress = func(line string) { _, _ = fmt.Fprintln(progress, line) }
 	config.Done = func(r *attack.Result) error { return r.Write(out) }
-	for _, binary := range binaries(c.StringSlice("mlsd")) {
-		config.Binaries = append(config.Binaries, attack.Binary(binary))
-	}
-	if err := config.Check(); err != nil {
-		return err
-	}
-	if len(config.Binaries) == 0 {
-		dir, err := os.MkdirTemp("", "mlsd-attack-")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(dir) }() // it holds at most a binary
-		binary, err := attack.FindServer(ctx, dir)
-		if err != nil {
-			return err
-		}
-		config.Binaries = append(config.Binaries, binary)
-	}
+	config.Binaries = binaries(c.StringSlice("mlsd"))
 	report, err := attack.Run(ctx, config)
 	if report != nil {
 		err = errors.Join(err, report.WriteSummary(out))

@@ -14,6 +14,8 @@ import (
 
 	"mlsd/clientsim/bench"
 	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/scenario"
+	"mlsd/clientsim/testbed"
 )
 
 // measure is the subcommand bench.
@@ -30,15 +32,11 @@ func measure(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "turns", Value: usual.Turns, Usage: "turns of each variant"},
 			&cli.DurationFlag{Name: "for", Value: usual.For, Usage: "length of a turn"},
 			&cli.DurationFlag{Name: "warm-up", Value: usual.Warm, Usage: "load before each turn, not counted"},
-			&cli.StringFlag{Name: "variants", Value: strings.Join(usual.Variants, ","), Usage: "`NAME[,NAME]` of the ways to write messages to compare"},
 			&cli.StringFlag{Name: "auth", Value: strings.Join(usual.Auth, ","), Usage: "`NAME[,NAME]` of how senders say who they are: service (a token for each request), session, or both by turns"},
-			&cli.BoolFlag{Name: "log-heads", Usage: "senders ask for signed heads of the log"},
 			&cli.Int64Flag{Name: "messages", Usage: "end after this many acknowledged messages, instead of after the turns"},
 			&cli.IntFlag{Name: "convos", Usage: "convos; default: by scenario"},
 			&cli.IntFlag{Name: "members", Usage: "members of each convo; default: by scenario"},
 			&cli.IntFlag{Name: "senders", Value: usual.Senders, Usage: "accounts that send"},
-			&cli.IntFlag{Name: "subscribers", Usage: "open streams; default: by scenario"},
-			&cli.IntFlag{Name: "joins", Value: usual.Joins, Usage: "joining devices, or claimed KeyPackages, in a storm"},
 			&cli.IntFlag{Name: "servers", Value: usual.Servers, Usage: "mlsd processes on one database"},
 			&cli.IntFlag{Name: "body", Value: usual.Body, Usage: "bytes of a ciphertext"},
 			&cli.StringFlag{Name: "curve", Value: usual.Curve, Usage: "`CURVE` of the accounts' keys: k256, p256 or mixed"},
@@ -80,19 +78,16 @@ func listBenchmarks(out io.Writer) error {
 }
 
 func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
-	live := report.NewLive(progress)
-	defer live.Close()
+	lines := scenario.NewProgress(progress)
 	config := bench.Config{
 		Scenario: c.Args().First(), Seed: c.Uint64("seed"),
 		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"), Warm: c.Duration("warm-up"),
-		WarmStart: bench.Default().WarmStart,
-		Variants:  strings.Split(c.String("variants"), ","), Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"), LogHeads: c.Bool("log-heads"),
-		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Subscribers: c.Int("subscribers"),
-		Joins: c.Int("joins"), Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
+		WarmStart: bench.Default().WarmStart, Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"),
+		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Joins: bench.Default().Joins, Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
 		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),
 		Shares: bench.Shares{Database: c.Float("share-database"), Node: c.Float("share-node"), Load: c.Float("share-load")},
 		Nodes:  c.IntSlice("nodes"), Idle: c.IntSlice("idle"),
-		Profile: c.String("pprof"), Watch: live,
+		Profile: c.String("pprof"), Progress: func(line string) { lines.Line("%s", line) },
 	}
 	for _, standby := range strings.Split(c.String("standby"), ",") {
 		if standby != "on" && standby != "off" {
@@ -103,15 +98,8 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	if !c.IsSet("seed") {
 		config.Seed = uint64(rand.Uint32())
 	}
-	if c.IsSet("variants") && len(config.Binaries) > 0 && config.Binaries[0].Name != "" {
-		return errors.New("servers with names are the variants: leave --variants out")
-	}
-	if config.Messages > 0 && !c.IsSet("variants") {
-		config.Variants = config.Variants[:1]
-	}
 	config.Command = commandLine(c, config.Seed)
 	r, err := bench.Run(ctx, config)
-	live.Close()
 	if err != nil {
 		return err
 	}
@@ -125,11 +113,11 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 }
 
 // binaries reads PATH or NAME=PATH.
-func binaries(flags []string) (found []bench.Binary) {
+func binaries(flags []string) (found []testbed.Binary) {
 	for _, flag := range flags {
-		binary := bench.Binary{Path: flag}
+		binary := testbed.Binary{Path: flag}
 		if name, path, ok := strings.Cut(flag, "="); ok {
-			binary = bench.Binary{Name: name, Path: path}
+			binary = testbed.Binary{Name: name, Path: path}
 		}
 		found = append(found, binary)
 	}

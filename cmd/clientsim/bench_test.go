@@ -32,15 +32,14 @@ func TestBenchmarkRefuses(t *testing.T) {
 		"one scenario":           {},
 		`no scenario "nonsense"`: {"nonsense"},
 		"takes one":              {"send-hot", "send-spread"},
-		`no variant "x"`:         {"send-hot", "--variants", "x"},
+		`auth is "x"`:            {"send-hot", "--auth", "x"},
 		"nonsense":               {"send-hot", "--nonsense"},
 		"/no/such/mlsd":          {"send-hot", "--mlsd", "/no/such/mlsd"},
 		"NAME=PATH":              {"send-hot", "--mlsd", "a=/x,/y"},
 		"comes twice":            {"send-hot", "--mlsd", "a=/x,a=/y"},
-		"leave --variants out":   {"send-hot", "--mlsd", "a=/x,b=/y", "--variants", "batched"},
 		"of on and off":          {"scale", "--standby", "maybe"},
 		"mean nothing":           {"scale", "--share-database", "1000"},
-		"measures one server":    {"mixed", "--mlsd", "a=/x", "--mlsd", "b=/y"},
+		"measures one server":    {"half", "--mlsd", "a=/x", "--mlsd", "b=/y"},
 	} {
 		err := run(t.Context(), append([]string{"clientsim", "bench"}, args...), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -59,7 +58,7 @@ func TestBenchmark(t *testing.T) {
 	binary := testbedtest.Binary(t)
 	var out, progress bytes.Buffer
 	err := run(t.Context(), []string{
-		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--curve", "p256", "--turns", "1", "--for", "300ms", "--warm-up", "50ms", "--variants", "batched", "--in-flight", "8",
+		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--curve", "p256", "--turns", "1", "--for", "300ms", "--warm-up", "50ms", "--in-flight", "8",
 		"--senders", "4", "--seed", "7", "--json", jsonFile,
 	}, &out, &progress)
 	if err != nil {
@@ -78,7 +77,7 @@ func TestBenchmark(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "clientsim bench send-hot --curve=p256 --database URL --for=300ms --in-flight=8 --mlsd=" + binary +
-		" --senders=4 --turns=1 --variants=batched --warm-up=50ms --seed=7"
+		" --senders=4 --turns=1 --warm-up=50ms --seed=7"
 	if r.Command != want || r.Seed != 7 || r.Verdict.Sent == 0 || !r.Verdict.Kept() {
 		t.Errorf("%+v, want the command %q", r, want)
 	}

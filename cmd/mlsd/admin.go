@@ -33,7 +33,6 @@ func (n *node) admin(access *operator.Access, pages *console.Console, log *slog.
 	}
 	n.operator.Handle(handle)
 	pages.Handle(handle)
-	n.benchRoutes(handle, log)
 	return mux
 }
 

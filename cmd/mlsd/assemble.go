@@ -155,7 +155,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		Heads:       n.heads,
 		Tickets:     events.NewTickets(db.requests),
 		Push:        push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback, Targets: cfg.PushTargets},
-		Messages:    n.sender(),
+		Messages:    n.messages,
 		Attachments: n.attachments, AttachmentDeleted: n.attachmentDeleted,
 		Cursors:    n.cursors,
 		Welcomes:   n.deliveries,

@@ -11,7 +11,7 @@ package report
 import (
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"mlsd/clientsim/load"
 )
 
 // Report is one benchmark.
@@ -45,16 +45,14 @@ type Database struct {
 
 // Run is one turn of one variant under load.
 type Run struct {
-	Variant string        `json:"variant"` // batched, alone, ceiling, …
-	Turn    int           `json:"turn"`    // from 0: the variants of one turn follow each other
+	Variant string        `json:"variant"`
+	Against string        `json:"against,omitempty"` // the variant that it is compared with
+	Turn    int           `json:"turn"`              // from 0: the variants of one turn follow each other
 	Load    Load          `json:"load"`
 	Took    time.Duration `json:"took"`
 	// Operations by name, such as sendMessage.
-	Operations map[string]*Operation `json:"operations"`
-	Seconds    []Second              `json:"seconds"`
-	Spent      Spent                 `json:"spent"`
-	// Backlog is, in an open loop, the largest number of due requests that had not begun.
-	Backlog int64 `json:"backlog,omitempty"`
+	Operations map[string]*load.Operation `json:"operations"`
+	Spent      Spent                      `json:"spent"`
 	// Scale is set if servers and database had shares of the processors.
 	Scale *Scale `json:"scale,omitempty"`
 }
@@ -71,32 +69,6 @@ type Load struct {
 	// Senders are the accounts that send; Subscribers the streams that are open.
 	Senders     int `json:"senders,omitempty"`
 	Subscribers int `json:"subscribers,omitempty"`
-}
-
-// Operation is one kind of request.
-type Operation struct {
-	Done   int64            `json:"done"`
-	Failed map[string]int64 `json:"failed,omitempty"` // by error name
-	// Latency is in microseconds. In an open loop it counts from when the request was due.
-	Latency *Latency `json:"latency"`
-}
-
-// Latency is a histogram that keeps three significant digits from 1 µs to 10 minutes.
-type Latency struct {
-	*hdrhistogram.Histogram
-}
-
-// NewLatency returns an empty histogram.
-func NewLatency() *Latency {
-	return &Latency{hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)}
-}
-
-// Second is one second of a run, for plots and the live view.
-type Second struct {
-	At   time.Duration `json:"at"` // its end, from the beginning of the run
-	Done int64         `json:"done"`
-	P50  time.Duration `json:"p50"`
-	P99  time.Duration `json:"p99"`
 }
 
 // Spent is processor time.

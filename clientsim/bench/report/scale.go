@@ -8,18 +8,20 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"mlsd/clientsim/load"
 )
 
 // Scale is what a run says whose servers and database had shares of the processors.
 type Scale struct {
 	Standby bool `json:"standby,omitempty"` // servers read from one
 	// Shares are those of the database first, then of its standby, then of each server that ran.
-	Shares   []Share    `json:"shares"`
-	Events   *Operation `json:"events,omitempty"`   // that subscribers got; the latency is from createdAt to the arrival of some
-	WAL      int64      `json:"wal"`                // bytes
-	Batch    float64    `json:"batch"`              // messages of one transaction, on average
-	Idle     float64    `json:"idle"`               // part of all processor time that nobody used
-	Resident int64      `json:"resident,omitempty"` // memory of the first server before the run, in bytes
+	Shares   []Share         `json:"shares"`
+	Events   *load.Operation `json:"events,omitempty"`   // that subscribers got; the latency is from createdAt to the arrival of some
+	WAL      int64           `json:"wal"`                // bytes
+	Batch    float64         `json:"batch"`              // messages of one transaction, on average
+	Idle     float64         `json:"idle"`               // part of all processor time that nobody used
+	Resident int64           `json:"resident,omitempty"` // memory of the first server before the run, in bytes
 }
 
 // Share is a share of the processors, and how much of it was used.
@@ -43,7 +45,6 @@ const leastIdle = 0.05
 // arranged is what was measured of one arrangement: its runs by what they do.
 type arranged struct {
 	name  string // such as 4 nodes
-	line  string // what sets it apart besides the number of nodes
 	nodes int
 	idle  int // subscribers, if these vary and not the nodes
 	runs  map[string][]*Run
@@ -63,14 +64,13 @@ func (r *Report) arrangements() (all []*arranged) {
 		if run.Scale == nil {
 			continue
 		}
-		does, name, ok := strings.Cut(run.Variant, ofServer)
+		does, name, ok := strings.Cut(run.Variant, ", ")
 		if !ok {
 			does, name = halfs, run.Variant
 		}
 		at := slices.IndexFunc(all, func(s *arranged) bool { return s.name == name })
 		if at < 0 {
 			s := &arranged{name: name, nodes: run.Load.Servers, runs: map[string][]*Run{}}
-			s.line = map[bool]string{true: "with a standby", false: "alone"}[run.Scale.Standby]
 			if !ok {
 				s.idle = run.Load.Subscribers
 			}
@@ -102,12 +102,12 @@ func (s *arranged) events(does string) float64 {
 }
 
 // answers are the latencies of all requests, and arrivals those of events.
-func (s *arranged) answers(does string) *Latency {
+func (s *arranged) answers(does string) *load.Latency {
 	return (&group{runs: s.runs[does]}).latency(all)
 }
 
-func (s *arranged) arrivals(does string) *Latency {
-	merged := NewLatency()
+func (s *arranged) arrivals(does string) *load.Latency {
+	merged := load.NewLatency()
 	for _, run := range s.runs[does] {
 		if run.Scale.Events != nil {
 			merged.Merge(run.Scale.Events.Latency.Histogram)
@@ -186,8 +186,7 @@ func (r *Report) WriteScale(w io.Writer) error {
 		return errors.New("nothing was measured with shares of the processors")
 	}
 	var text strings.Builder
-	durable, _ := r.Database.durable()
-	fmt.Fprintf(&text, "%s, %s; PostgreSQL %s, %s; %s.\n\n", r.Machine.text(), r.Began.UTC().Format(time.DateOnly), r.Database.Version, durable, r.loadText())
+	fmt.Fprintf(&text, "%s, %s; PostgreSQL %s, %s; %s.\n\n", r.Machine.text(), r.Began.UTC().Format(time.DateOnly), r.Database.Version, r.Database.durable(), r.loadText())
 	if all[0].runs[sends] == nil {
 		writeIdle(&text, all)
 	} else {
@@ -212,7 +211,7 @@ func writeNodes(w io.Writer, all []*arranged) {
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s, %s | %s, %s |\n", s.name,
 			significant(s.rate(sends)), significant(s.rate(sends)/all[0].rate(sends)), significant(s.events(sends)),
 			significant(s.rate(reads)), significant(s.rate(reads)/all[0].rate(reads)),
-			answers.text(50), answers.text(99), arrivals.text(50), arrivals.text(99))
+			quantile(answers, 50), quantile(answers, 99), quantile(arrivals, 50), quantile(arrivals, 99))
 	}
 	fmt.Fprint(w, "\n| messages as fast as possible | database: of its share, throttled | servers: of their shares, throttled | database, servers: µs per message "+
 		"| messages per transaction | WAL per message |\n|---|---|---|---|---|---|\n")
@@ -242,6 +241,6 @@ func writeIdle(w io.Writer, all []*arranged) {
 		answers, arrivals := s.answers(halfs), s.arrivals(halfs)
 		fmt.Fprintf(w, "| %s | %s MiB | %s | %s | %s | %s, %s | %s, %s |\n", thousands(int64(s.idle)), significant(s.of(halfs, residentOf)), each,
 			percentText(s.share(halfs, isNode).cores), percentText(s.share(halfs, isDatabase).cores),
-			answers.text(50), answers.text(99), arrivals.text(50), arrivals.text(99))
+			quantile(answers, 50), quantile(answers, 99), quantile(arrivals, 50), quantile(arrivals, 99))
 	}
 }

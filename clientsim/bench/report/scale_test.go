@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mlsd/clientsim/load"
 )
 
 // latencies is a histogram of n times the same latency, in µs.
-func latencies(us int64, n int64) *Latency {
-	l := NewLatency()
+func latencies(us int64, n int64) *load.Latency {
+	l := load.NewLatency()
 	if err := l.RecordValues(us, n); err != nil {
 		panic(err)
 	}
@@ -34,11 +36,11 @@ func scaleRun(does string, nodes int, standby bool, rate int64) Run {
 		shares = append(shares, Share{Name: fmt.Sprintf("node %d", i+1), Cores: 0.1, Used: time.Second, Periods: 500, Throttled: 450})
 	}
 	return Run{
-		Variant: does + ofServer + name, Took: took, Load: Load{Servers: nodes},
-		Operations: map[string]*Operation{"sendMessage": {Done: 10 * rate, Latency: latencies(7000, 10*rate)}},
+		Variant: does + ", " + name, Took: took, Load: Load{Servers: nodes},
+		Operations: map[string]*load.Operation{"sendMessage": {Done: 10 * rate, Latency: latencies(7000, 10*rate)}},
 		Scale: &Scale{
 			Standby: standby, Shares: shares, WAL: 23_000 * rate, Batch: 12, Idle: 0.3,
-			Events: &Operation{Done: 20 * rate, Latency: latencies(900, 20*rate)},
+			Events: &load.Operation{Done: 20 * rate, Latency: latencies(900, 20*rate)},
 		},
 	}
 }

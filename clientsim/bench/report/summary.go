@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"mlsd/clientsim/load"
 )
 
-// group is every turn of one variant under one load.
+// group is every turn of one variant.
 type group struct {
 	variant string
-	load    Load
 	runs    []*Run
 }
 
@@ -20,10 +21,10 @@ type group struct {
 func (r *Report) groups() (found []*group) {
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		at := slices.IndexFunc(found, func(g *group) bool { return g.variant == run.Variant && g.load == run.Load })
+		at := slices.IndexFunc(found, func(g *group) bool { return g.variant == run.Variant })
 		if at < 0 {
 			at = len(found)
-			found = append(found, &group{variant: run.Variant, load: run.Load})
+			found = append(found, &group{variant: run.Variant})
 		}
 		found[at].runs = append(found[at].runs, run)
 	}
@@ -47,7 +48,7 @@ func operations(groups ...*group) []string {
 }
 
 // pick returns the named operation of a run, or all of them.
-func (r *Run) pick(name string) (picked []*Operation) {
+func (r *Run) pick(name string) (picked []*load.Operation) {
 	for _, key := range slices.Sorted(maps.Keys(r.Operations)) {
 		if op := r.Operations[key]; op != nil && (name == all || name == key) {
 			picked = append(picked, op)
@@ -69,14 +70,20 @@ func (r *Run) rate(name string) float64 {
 }
 
 // latency merges the latencies of an operation, in microseconds.
-func (r *Run) latency(name string) *Latency {
-	merged := NewLatency()
+func (r *Run) latency(name string) *load.Latency {
+	merged := load.NewLatency()
 	for _, op := range r.pick(name) {
 		if op.Latency != nil && op.Latency.Histogram != nil {
 			merged.Merge(op.Latency.Histogram)
 		}
 	}
 	return merged
+}
+
+// Text is the run in a line.
+func (r *Run) Text() string {
+	latency := r.latency(all)
+	return fmt.Sprintf("%s/s for %s, p50 %s, p99 %s", significant(r.rate(all)), r.Took.Round(time.Millisecond), quantile(latency, 50), quantile(latency, 99))
 }
 
 // rates returns the rates of the turns that have the operation.
@@ -89,15 +96,15 @@ func (g *group) rates(name string) (rates []float64) {
 	return rates
 }
 
-func (g *group) latency(name string) *Latency {
-	merged := NewLatency()
+func (g *group) latency(name string) *load.Latency {
+	merged := load.NewLatency()
 	for _, run := range g.runs {
 		merged.Merge(run.latency(name).Histogram)
 	}
 	return merged
 }
 
-// failures lists the failures by name, the most frequent first. It is empty without failures.
+// failures lists the failures by name. It is empty without failures.
 func (g *group) failures(name string) string {
 	count := map[string]int64{}
 	for _, run := range g.runs {
@@ -107,19 +114,11 @@ func (g *group) failures(name string) string {
 			}
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
-		if count[a] != count[b] {
-			return int(max(-1, min(1, count[b]-count[a])))
-		}
-		return strings.Compare(a, b)
-	})
-	var said []string
-	for _, failure := range names {
-		if count[failure] > 0 {
-			said = append(said, failure+" "+thousands(count[failure]))
-		}
+	var texts []string
+	for _, failure := range slices.Sorted(maps.Keys(count)) {
+		texts = append(texts, failure+" "+thousands(count[failure]))
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(texts, ", ")
 }
 
 // cost is processor time of a request, in microseconds.
@@ -127,8 +126,8 @@ type cost struct{ server, database, load float64 }
 
 func (c cost) total() float64 { return c.server + c.database + c.load }
 
-// costOf divides all processor time of some runs by their successful requests. Failures make these
-// dearer.
+// costOf divides all processor time of some runs by their successful requests. So failures make
+// these more expensive.
 func costOf(runs ...*Run) cost {
 	var spent Spent
 	var done int64
@@ -152,137 +151,31 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// panel is a set of groups that can be compared: their loads differ only in what a variant decides
-// itself.
-type panel struct {
-	load   string // what sets it apart from the other panels; empty if there is but one
-	groups []*group
-}
-
-// panels divides the groups. If each variant has one load only, all are compared, however they
-// differ.
-func panels(groups []*group) (found []panel) {
-	loads := map[string]int{}
-	for _, g := range groups {
-		loads[g.variant]++
-	}
-	if len(loads) == len(groups) {
-		if len(groups) == 0 {
-			return nil
-		}
-		return []panel{{groups: groups}}
-	}
-	var keys []Load
-	for _, g := range groups {
-		key := g.load
-		key.Servers, key.Members, key.Faults = 0, 0, false // a variant may decide these; ceiling has no servers
-		at := slices.Index(keys, key)
-		if at < 0 {
-			at = len(keys)
-			keys, found = append(keys, key), append(found, panel{})
-		}
-		found[at].groups = append(found[at].groups, g)
-	}
-	vary := varying(keys)
-	for i := range found {
-		found[i].load = keys[i].say(vary)
-	}
-	return found
-}
-
-// ratio is one variant divided by another. Each figure is the median of the turns' own ratios.
+// ratio is one variant divided by the one that it is measured against. Each figure is the median of
+// the turns' own ratios.
 type ratio struct {
 	over, under          string // variants
-	load                 string // of the panel
 	turns                int
 	rate, least, most    float64 // least and most of a turn
 	p50, p99, processors float64
 }
 
-// pairs are the usual comparisons. A variant in none of them is divided by the first of its panel.
-var pairs = [][2]string{{"batched", "alone"}, {"batched", "ceiling"}, {"alone", "ceiling"}, {"storm", "calm"}}
-
-// Variant names a variant of one of several servers. Variants of one name are compared server by
-// server.
-func Variant(name, server string) string {
-	if server == "" {
-		return name
-	}
-	return name + ofServer + server
-}
-
-const ofServer = ", "
-
 func (r *Report) ratios() (found []ratio) {
-	for _, p := range panels(r.groups()) {
-		var variants []string
-		for _, g := range p.groups {
-			if !slices.Contains(variants, g.variant) {
-				variants = append(variants, g.variant)
-			}
-		}
-		for _, pair := range comparable(variants) {
-			for _, over := range p.groups {
-				if over.variant != pair[0] {
-					continue
-				}
-				if ratio := compare(over, p.counterpart(over, pair[1])); ratio.turns > 0 {
-					ratio.load = p.load
-					found = append(found, ratio)
-				}
-			}
-		}
-	}
-	return found
-}
-
-// comparable returns the pairs whose variants exist, and a pair for each other variant.
-func comparable(variants []string) (found [][2]string) {
-	known := map[string]bool{}
-	for _, pair := range pairs {
-		if slices.Contains(variants, pair[0]) && slices.Contains(variants, pair[1]) {
-			found = append(found, pair)
-			known[pair[0]], known[pair[1]] = true, true
-		}
-	}
-	for i, v := range variants[1:] {
-		if known[v] {
+	groups := r.groups()
+	for _, over := range groups {
+		at := slices.IndexFunc(groups, func(g *group) bool { return g != over && g.variant == over.runs[0].Against })
+		if at < 0 {
 			continue
 		}
-		under := variants[0]
-		if name, _, ok := strings.Cut(v, ofServer); ok {
-			same := slices.IndexFunc(variants, func(w string) bool { return strings.HasPrefix(w, name+ofServer) })
-			if same > i {
-				continue // v is the first of its name
-			}
-			under = variants[same]
-		}
-		found = append(found, [2]string{v, under})
-	}
-	return found
-}
-
-// counterpart is the group of another variant under the same load, or else the
-// first one.
-func (p panel) counterpart(g *group, variant string) (found *group) {
-	for _, other := range p.groups {
-		if other.variant == variant && (found == nil || other.load == g.load) {
-			found = other
+		if one := compare(over, groups[at]); one.turns > 0 {
+			found = append(found, one)
 		}
 	}
 	return found
 }
 
-// shared returns the operation to compare two runs by: all, or the one that both a storm and a calm
-// have.
-func shared(a, b *Run) string {
-	for name := range b.Operations {
-		if len(b.Operations) == 1 && len(a.Operations) > 1 && a.Operations[name] != nil {
-			return name
-		}
-	}
-	return all
-}
+// compared is the operation by which runs are compared. A storm has others.
+const compared = "sendMessage"
 
 func compare(over, under *group) ratio {
 	var rates, p50s, p99s, processors []float64
@@ -297,102 +190,49 @@ func compare(over, under *group) ratio {
 			continue
 		}
 		b := under.runs[i]
-		name := shared(a, b)
-		add(&rates, a.rate(name), b.rate(name))
-		la, lb := a.latency(name), b.latency(name)
+		add(&rates, a.rate(compared), b.rate(compared))
+		la, lb := a.latency(compared), b.latency(compared)
 		add(&p50s, float64(la.ValueAtQuantile(50)), float64(lb.ValueAtQuantile(50)))
 		add(&p99s, float64(la.ValueAtQuantile(99)), float64(lb.ValueAtQuantile(99)))
 		add(&processors, costOf(a).total(), costOf(b).total())
 	}
-	found := ratio{over: over.variant, under: under.variant, turns: len(rates), rate: median(rates),
-		p50: median(p50s), p99: median(p99s), processors: median(processors)}
+	found := ratio{
+		over: over.variant, under: under.variant, turns: len(rates), rate: median(rates),
+		p50: median(p50s), p99: median(p99s), processors: median(processors),
+	}
 	if len(rates) > 0 {
 		found.least, found.most = slices.Min(rates), slices.Max(rates)
 	}
 	return found
 }
 
-// terms describes a load, one term per field. A term that does not apply is empty.
-func (l Load) terms() [7]string {
-	var terms [7]string
-	if l.InFlight > 0 {
-		terms[0] = thousands(int64(l.InFlight)) + " in flight"
+// text describes a load. What does not apply is left out.
+func (l Load) text() string {
+	var terms []string
+	term := func(n int, format string, text ...any) {
+		if n > 0 {
+			terms = append(terms, fmt.Sprintf(format, text...))
+		}
 	}
+	term(l.InFlight, "%s in flight", thousands(int64(l.InFlight)))
 	if l.Rate > 0 {
-		terms[1] = significant(l.Rate) + "/s offered"
+		terms = append(terms, significant(l.Rate)+"/s offered")
 	}
-	if l.Servers > 0 {
-		terms[2] = plural(l.Servers, "server")
-	}
-	if l.Convos > 0 {
-		terms[3] = plural(l.Convos, "convo")
-	}
-	if l.Members > 0 {
-		terms[4] = plural(l.Members, "member") + " each"
-	}
-	if l.BodyBytes > 0 {
-		terms[5] = bytesOf(uint64(l.BodyBytes)) + " bodies"
-	}
+	term(l.Servers, "%s", plural(l.Servers, "server"))
+	term(l.Convos, "%s", plural(l.Convos, "convo"))
+	term(l.Members, "%s each", plural(l.Members, "member"))
+	term(l.BodyBytes, "%s bodies", bytesOf(uint64(l.BodyBytes)))
 	if l.Faults {
-		terms[6] = "with faults"
+		terms = append(terms, "with faults")
 	}
-	return terms
+	return strings.Join(terms, ", ")
 }
 
-// varying reports which terms differ between loads. A missing term is no difference, except for
-// faults.
-func varying(loads []Load) (vary [7]bool) {
-	var first [7]string
-	for _, l := range loads {
-		for i, term := range l.terms() {
-			if first[i] == "" {
-				first[i] = term
-			}
-			vary[i] = vary[i] || term != "" && term != first[i]
-		}
-		vary[6] = vary[6] || l.Faults != loads[0].Faults
-	}
-	return vary
-}
-
-// say joins the chosen terms.
-func (l Load) say(chosen [7]bool) string {
-	terms := l.terms()
-	for i := range terms {
-		if !chosen[i] {
-			terms[i] = ""
-		}
-	}
-	return joined(terms[:]...)
-}
-
-// loads returns what all groups have in common, and what is special about each.
-func loads(groups []*group) (common string, apart []string) {
-	all := make([]Load, len(groups))
-	for i, g := range groups {
-		all[i] = g.load
-	}
-	vary := varying(all)
-	var shared [7]string
-	for _, l := range all {
-		apart = append(apart, l.say(vary))
-		for i, term := range l.terms() {
-			if !vary[i] && shared[i] == "" {
-				shared[i] = term
-			}
-		}
-	}
-	return joined(shared[:]...), apart
-}
-
-// loadText describes what all runs have in common: operations, load, number of turns and their
-// length.
+// loadText describes operations, the load of the first run, number of turns and their length.
 func (r *Report) loadText() string {
 	if len(r.Runs) == 0 {
 		return "no run"
 	}
-	groups := r.groups()
-	common, _ := loads(groups)
 	turns := 0
 	var took []float64
 	for _, run := range r.Runs {
@@ -400,5 +240,5 @@ func (r *Report) loadText() string {
 		took = append(took, run.Took.Seconds())
 	}
 	each := significant(math.Round(10*median(took)) / 10)
-	return joined(strings.Join(operations(groups...), " and "), common, fmt.Sprintf("%s of %s s", plural(turns, "turn"), each))
+	return joined(strings.Join(operations(r.groups()...), " and "), r.Runs[0].Load.text(), fmt.Sprintf("%s of %s s", plural(turns, "turn"), each))
 }

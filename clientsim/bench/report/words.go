@@ -52,8 +52,6 @@ func latencyText(us float64) string {
 	return significant(us/1e6) + " s"
 }
 
-func durationText(d time.Duration) string { return latencyText(micros(d)) }
-
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 func bytesOf(n uint64) string {
@@ -75,18 +73,18 @@ func plural(n int, of string) string {
 	return thousands(int64(n)) + " " + of + "s"
 }
 
-// durable says what a COMMIT means, and whether its data is on the disk after it.
-func (d Database) durable() (text string, is bool) {
+// durable says what a COMMIT means: whether its data is on the disk after it.
+func (d Database) durable() string {
 	fsync, commit := d.Settings["fsync"], d.Settings["synchronous_commit"]
 	switch {
 	case fsync == "" || commit == "":
-		return "not known whether durable: fsync and synchronous_commit were not asked for", false
+		return "not known whether durable: fsync and synchronous_commit were not asked for"
 	case fsync != "on":
-		return fmt.Sprintf("NOT durable: fsync %s: nothing is flushed, a crash can lose everything", fsync), false
+		return fmt.Sprintf("NOT durable: fsync %s: nothing is flushed, a crash can lose everything", fsync)
 	case commit == "off":
-		return "NOT durable: synchronous_commit off: COMMIT does not wait for the disk, a crash loses the last ones", false
+		return "NOT durable: synchronous_commit off: COMMIT does not wait for the disk, a crash loses the last ones"
 	}
-	return fmt.Sprintf("durable: each COMMIT waits for the disk (fsync %s, synchronous_commit %s)", fsync, commit), true
+	return fmt.Sprintf("durable: each COMMIT waits for the disk (fsync %s, synchronous_commit %s)", fsync, commit)
 }
 
 // text is the machine in one line.

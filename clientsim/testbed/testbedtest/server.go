@@ -16,9 +16,8 @@ import (
 	"mlsd/internal/testdir"
 )
 
-// BuildServer builds mlsd with testbed.BenchTag into dir, which has to be in the directory of temporary
-// files. The linked binary is kept beside dir for the other packages, because linking takes longer than
-// most tests.
+// BuildServer builds mlsd into dir, which has to be in the directory of temporary files. The linked
+// binary is kept beside dir for the other packages, because linking takes longer than most tests.
 func BuildServer(ctx context.Context, dir string) (binary string, err error) {
 	kept, err := testdir.OfUser(filepath.Join(os.TempDir(), "mlsd-testbed-"+strconv.Itoa(os.Geteuid())), 0o700)
 	if err != nil {
@@ -32,7 +31,7 @@ func BuildServer(ctx context.Context, dir string) (binary string, err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
-	built, err := testbed.BuildServer(ctx, kept, testbed.BenchTag)
+	built, err := testbed.BuildServer(ctx, kept)
 	if err != nil {
 		return "", err
 	}

@@ -1,7 +1,6 @@
-package bench
+package load
 
 import (
-	"os"
 	"syscall"
 	"time"
 )
@@ -11,6 +10,3 @@ func kernelSleep(d time.Duration) {
 	t := syscall.NsecToTimespec(int64(d))
 	_ = syscall.Nanosleep(&t, nil)
 }
-
-// flush is what PostgreSQL does at each COMMIT.
-func flush(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }

@@ -1,0 +1,111 @@
+// Package load drives requests, at a rate or as many as possible, and counts and times them.
+package load
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Driver makes requests until a context ends.
+type Driver struct {
+	// Rate is how many requests begin per second, answered or not. 0: as many as possible.
+	Rate float64
+	// Lanes is how many requests are unanswered at most.
+	Lanes int
+	// Full, unless nil, gets each request for which no lane was free. It is left out. Else it waits
+	// for a lane, and its latency counts from when it was due.
+	Full func(r Request)
+	// Exact makes requests begin within 50 µs of when they are due. Go's timers may be a millisecond
+	// late on an idle machine, which is more than some requests take.
+	Exact bool
+	// Count returns where a request counts that was due at a time. It may be nil.
+	Count func(due time.Time) *Counter
+}
+
+// Request is one request of a Driver.
+type Request struct {
+	I    int // from 0
+	Lane int // from 0; a lane has one request at a time
+	Due  time.Time
+	// Count counts what becomes of it. nil: it does not count.
+	Count *Counter
+}
+
+// request makes a request that is due at a time.
+func (d *Driver) request(i, lane int, due time.Time) Request {
+	r := Request{I: i, Lane: lane, Due: due}
+	if d.Count != nil {
+		r.Count = d.Count(due)
+	}
+	return r
+}
+
+// Run calls do for each request until ctx ends, and returns when the last call has returned.
+func (d *Driver) Run(ctx context.Context, do func(Request)) {
+	if d.Rate > 0 {
+		d.atRate(ctx, do)
+		return
+	}
+	var next atomic.Int64
+	var running sync.WaitGroup
+	for lane := range d.Lanes {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				do(d.request(int(next.Add(1)-1), lane, time.Now()))
+			}
+		})
+	}
+	running.Wait()
+}
+
+// atRate begins requests at the rate. Those that were due before ctx ended are all made.
+func (d *Driver) atRate(ctx context.Context, do func(Request)) {
+	sleep := time.Sleep
+	if d.Exact {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		sleep = kernelSleep
+	}
+	free := make(chan int, d.Lanes)
+	for lane := range d.Lanes {
+		free <- lane
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	began := time.Now()
+	ending := make(chan time.Time, 1)
+	defer context.AfterFunc(ctx, func() { ending <- time.Now() })()
+	var ended time.Time // 0: ctx lasts
+	for i := 0; ; i++ {
+		due := began.Add(time.Duration(float64(i) / d.Rate * float64(time.Second)))
+		for wait := time.Until(due); wait > 0 && ctx.Err() == nil; wait = time.Until(due) {
+			sleep(min(wait, 10*time.Millisecond))
+		}
+		if ctx.Err() != nil && ended.IsZero() {
+			ended = <-ending
+		}
+		if !ended.IsZero() && !due.Before(ended) {
+			return
+		}
+		r := d.request(i, 0, due)
+		select {
+		case r.Lane = <-free:
+		default:
+			if d.Full != nil {
+				d.Full(r)
+				continue
+			}
+			r.Lane = <-free
+		}
+		running.Go(func() {
+			defer func() { free <- r.Lane }()
+			do(r)
+		})
+	}
+}
+
+// Leave is a Full that does nothing.
+func Leave(Request) {}

@@ -1,0 +1,211 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// Binary is a server to start. Its name tells it from those that it is compared with.
+type Binary struct{ Name, Path string }
+
+// CheckBinaries refuses several servers that their names do not tell apart.
+func CheckBinaries(all []Binary) error {
+	names := map[string]bool{}
+	for _, one := range all {
+		if len(all) > 1 && one.Name == "" || names[one.Name] {
+			return fmt.Errorf("several servers need a NAME=PATH each, and %q is none, or its name comes twice", one.Path)
+		}
+		names[one.Name] = true
+	}
+	return nil
+}
+
+// findBinaries finds the programs, or builds one into dir if there is none.
+func findBinaries(ctx context.Context, all []Binary, dir string) ([]Binary, error) {
+	if len(all) == 0 {
+		all = []Binary{{}}
+	}
+	found := slices.Clone(all)
+	for i := range found {
+		var err error
+		if found[i].Path, err = FindServer(ctx, found[i].Path, dir); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// Environment is what servers of ours need: a directory for their files, one that they look accounts
+// up in, and a PostgreSQL. Everything is on this machine.
+type Environment struct {
+	Home     string // every account of this machine can enter it
+	Dir      *Directory
+	Binaries []Binary    // one at least
+	Postgres *Postmaster // nil until StartPostgres
+	servers  []*Proc
+}
+
+// NewEnvironment makes an environment without a PostgreSQL. binaries are the servers to start; none:
+// one is found or built. The directory of accounts listens at plcListen.
+func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (_ *Environment, err error) {
+	e := &Environment{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.Close(ctx))
+		}
+	}()
+	if e.Dir, err = NewDirectory(plcListen); err != nil {
+		return nil, err
+	}
+	if e.Home, err = os.MkdirTemp("", "clientsim-"); err != nil {
+		return nil, err
+	}
+	// A server started by root runs its database as another user, who needs access to the data
+	// directory.
+	if err := os.Chmod(e.Home, 0o755); err != nil {
+		return nil, err
+	}
+	if e.Binaries, err = findBinaries(ctx, binaries, e.Home); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Server prepares a server that is not started yet, with files and, by default, a PostgreSQL of its
+// own. Close stops it.
+func (e *Environment) Server(name string) *Proc {
+	p := NewProc(e.Binaries[0].Path, filepath.Join(e.Home, name), e.Dir.URL(), xrpc.DefaultServiceDID)
+	e.servers = append(e.servers, p)
+	return p
+}
+
+// StartPostgres starts a PostgreSQL for several servers. One server makes and migrates it. Then it
+// runs alone, so that servers can be killed. prepare, unless nil, gets it before it starts.
+func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaster)) error {
+	owner := e.Server("data")
+	if err := owner.Start(ctx, nil); err != nil {
+		return err
+	}
+	postgres, err := owner.Detach(ctx)
+	if err != nil {
+		return err
+	}
+	if prepare != nil {
+		prepare(postgres)
+	}
+	if err := postgres.Start(ctx); err != nil {
+		return err
+	}
+	e.Postgres = postgres
+	return nil
+}
+
+// Execute runs a statement in the PostgreSQL.
+func (e *Environment) Execute(ctx context.Context, statement string) error {
+	db, err := pgx.Connect(ctx, e.Postgres.URL())
+	if err != nil {
+		return fmt.Errorf("PostgreSQL: %w", err)
+	}
+	_, err = db.Exec(ctx, statement)
+	return errors.Join(err, db.Close(ctx))
+}
+
+// World makes a world whose server is one of the environment's.
+func (e *Environment) World(server *Proc, transport http.RoundTripper, o Options, salt uint64, progress func(string)) *World {
+	return NewWorld(Target{
+		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: e.Dir,
+	}, o, salt, progress)
+}
+
+// Account makes an account that the servers can look up. Even serials have a K-256 key, odd ones a
+// P-256 key.
+func (e *Environment) Account(serial int) (*xrpc.Account, error) {
+	a, err := xrpc.NewAccount(serial)
+	if err != nil {
+		return nil, err
+	}
+	return a, e.Dir.Register(a)
+}
+
+// Stop stops the servers and the PostgreSQL.
+func (e *Environment) Stop() error {
+	var errs []error
+	for _, p := range e.servers {
+		errs = append(errs, p.Stop())
+	}
+	if e.Postgres != nil {
+		errs = append(errs, e.Postgres.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// Close stops everything and removes all files.
+func (e *Environment) Close(ctx context.Context) error {
+	errs := []error{e.Stop()}
+	if e.Dir != nil {
+		errs = append(errs, e.Dir.Close(context.WithoutCancel(ctx)))
+	}
+	if e.Home != "" {
+		errs = append(errs, os.RemoveAll(e.Home))
+	}
+	return errors.Join(errs...)
+}
+
+// Publish publishes KeyPackages of a new device, as PublishOf does.
+func Publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int, lastResort bool) ([]mlsclient.KeyPackage, error) {
+	device, err := mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519)
+	if err != nil {
+		return nil, err
+	}
+	return PublishOf(ctx, c, who, device, n, lastResort)
+}
+
+// PublishOf publishes n KeyPackages of a device, and one of last resort if wished. It returns them.
+func PublishOf(
+	ctx context.Context, c *xrpc.Client, who *xrpc.Account, device mlsclient.Device, n int, lastResort bool,
+) ([]mlsclient.KeyPackage, error) {
+	var packages []mlsclient.KeyPackage
+	for range n {
+		kp, err := device.KeyPackage()
+		if err != nil {
+			return nil, err
+		}
+		packages = append(packages, kp)
+	}
+	if lastResort {
+		kp, err := device.LastResort()
+		if err != nil {
+			return nil, err
+		}
+		packages = append(packages, kp)
+	}
+	_, err := c.Do(ctx, who, xrpc.PublishManyCall(packages, mlsclient.SuiteX25519, xrpc.NewKey()))
+	return packages, err
+}
+
+// NewConvo makes a convo in epoch 1, of a group that nobody has. welcome may be nil.
+func NewConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others []syntax.DID, welcome []byte) (id string, group []byte, err error) {
+	group = mlsclient.RandomBytes(16)
+	founded := &mlsclient.Staged{Epoch: 1, Welcome: welcome}
+	answer, err := c.Do(ctx, creator, xrpc.CreateCall(group, mlsclient.SuiteX25519, others, founded, xrpc.NewKey()))
+	if err != nil {
+		return "", nil, err
+	}
+	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
+	if err != nil {
+		return "", nil, err
+	}
+	return out.ID, group, nil
+}
