@@ -128,7 +128,7 @@ func (s *Server) download(cl *call) error {
 	complete := sent == d.length
 	evicted := cl.reserved.end(complete)
 	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
-	s.byDID.charge(cl.caller.String(), int(sent/unitBytes)) // too late for the headers that say what is left
+	s.handlers.rates.charge(cl.caller, int(sent/unitBytes)) // too late for the headers that say what is left
 	if !complete {
 		s.strangers.Warn("an attachment was not read to its end", "evicted", evicted, "error", err)
 		return nil // net/http closes the connection, so that the client notices

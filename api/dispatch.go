@@ -109,7 +109,7 @@ func (s *Server) serve(c echo.Context) error {
 
 // handle takes a request through all checks to its handler.
 func (s *Server) handle(cl *call) error {
-	if err := s.byIP.check(cl.http, cl.address); err != nil {
+	if err := s.handlers.rates.checkAddress(cl.http, cl.address); err != nil {
 		return err
 	}
 	verified, err := s.admit(cl)
@@ -119,7 +119,7 @@ func (s *Server) handle(cl *call) error {
 	}
 	if err != nil {
 		if cl.caller == "" && !verified && chargesAddress(err) {
-			s.byIP.charge(cl.address, 1)
+			s.handlers.rates.chargeAddress(cl.address)
 		}
 		return err
 	}
@@ -216,7 +216,7 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 // a caller who is refused cannot send more requests than others.
 func (h *handlers) mayCall(c *call, did syntax.DID) (err error) {
 	defer func() { c.identity.set(did, err, c.standing) }()
-	if err := h.byDID.take(c.http, did.String(), c.route.cost); err != nil {
+	if err := h.rates.take(c.http, did, c.route.cost); err != nil {
 		return err
 	}
 	err = h.gate.Check(c.ctx, did)
@@ -331,7 +331,7 @@ func (s *Server) call(cl *call, body []byte) error {
 		cl.http.Response().Header().Set(headerExpired, "true")
 	}
 	if errors.Is(err, serviceauth.ErrReplayed) {
-		s.byIP.charge(cl.address, 1)
+		s.handlers.rates.chargeAddress(cl.address)
 	}
 	if err != nil {
 		return s.declared(cl.route, err)

@@ -50,8 +50,7 @@ type handlers struct {
 	// The handler of a subscription authenticates its caller itself.
 	auth     *serviceauth.Validator
 	sessions *sessions.Service
-	byIP     *limiter
-	byDID    *limiter
+	rates    *limiter
 	openings *openings
 	gate     Gate
 	// places are taken by requests that verify signatures outside a transaction, by large pages and by

@@ -8,17 +8,15 @@ import (
 	"strconv"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/labstack/echo/v4"
-	"golang.org/x/time/rate"
+
+	"mlsd/internal/limit"
 )
 
-// Rate is a token bucket: PerSecond units on average, Burst at once. A request costs one unit or
-// more: the column cost in methods.go, and what [call.spend] adds.
-type Rate struct {
-	PerSecond float64
-	Burst     int
-}
+// Rate is that of a token bucket. A request costs one unit or more: the column cost in methods.go,
+// and what [call.spend] adds.
+type Rate = limit.Rate
 
 // Rates are the limits of the public listener. All users of a PDS share its address, so a person is
 // limited by DID. An address is limited only by requests without a verified caller.
@@ -27,66 +25,72 @@ type Rates struct {
 	IP  Rate
 }
 
-// maxBuckets bounds the callers that one limiter remembers. A forgotten caller starts with a full
-// bucket.
+func (r Rates) check() error {
+	for _, of := range []Rate{r.DID, r.IP} {
+		if of.PerSecond <= 0 || of.Burst <= 0 {
+			return fmt.Errorf("a rate limit must be positive, not %g/s with a burst of %d", of.PerSecond, of.Burst)
+		}
+	}
+	return nil
+}
+
+// maxBuckets bounds the callers, and the addresses, that are remembered.
 const maxBuckets = 100_000
 
-// limiter holds a token bucket per caller.
+// limiter bounds the requests of callers and of addresses.
 type limiter struct {
-	rate     Rate
-	bucketOf func(caller string) string // callers with the same result share a bucket
-	percent  func(caller string) int    // of rate that the caller has
-	buckets  *lru.Cache[string, *bucket]
+	rates   Rates
+	percent func(did syntax.DID) int // of the rate that an account has
+	dids    *limit.Buckets[syntax.DID]
+	ips     *limit.Buckets[string] // by call.address
 }
 
-// bucket is the token bucket of a caller.
-type bucket struct {
-	*rate.Limiter
-	percent int    // of the limiter's rate
-	size    int    // in units
-	limit   string // the size, as the header has it
-}
-
-func newLimiter(r Rate, bucketOf func(string) string, percent func(string) int) (*limiter, error) {
-	if r.PerSecond <= 0 || r.Burst <= 0 {
-		return nil, fmt.Errorf("a rate limit must be positive, not %g/s with a burst of %d", r.PerSecond, r.Burst)
+func newLimiter(rates Rates, percent func(syntax.DID) int) *limiter {
+	return &limiter{
+		rates: rates, percent: percent,
+		dids: limit.NewBuckets[syntax.DID](maxBuckets, time.Now), ips: limit.NewBuckets[string](maxBuckets, time.Now),
 	}
-	buckets, err := lru.New[string, *bucket](maxBuckets)
-	if err != nil {
-		return nil, fmt.Errorf("make a rate limiter: %w", err)
-	}
-	return &limiter{rate: r, bucketOf: bucketOf, percent: percent, buckets: buckets}, nil
 }
 
-// take takes the units of one request from the caller's bucket, or all if the bucket is smaller. The
-// answer's headers say what is left.
-func (l *limiter) take(c echo.Context, caller string, units int) error {
-	b := l.bucket(caller)
-	units = min(units, b.size)
-	allowed := b.AllowN(time.Now(), units)
-	left := b.Tokens()
-	b.describe(c, left)
-	if allowed {
+// rateOf is the rate of an account.
+func (l *limiter) rateOf(did syntax.DID) Rate {
+	percent := l.percent(did)
+	return Rate{PerSecond: l.rates.DID.PerSecond * float64(percent) / 100, Burst: max(l.rates.DID.Burst*percent/100, 1)}
+}
+
+// take takes the units of one request from an account. The answer's headers say what is left.
+func (l *limiter) take(c echo.Context, did syntax.DID, units int) error {
+	level, ok := l.dids.Take(did, l.rateOf(did), units)
+	describe(c, level)
+	if !ok {
+		return limited{after: level.Wait(min(units, level.Burst))}
+	}
+	return nil
+}
+
+// charge takes units from an account even if it has fewer, and returns what is left.
+func (l *limiter) charge(did syntax.DID, units int) limit.Level {
+	return l.dids.Charge(did, l.rateOf(did), units)
+}
+
+// checkAddress refuses an address that has nothing left.
+func (l *limiter) checkAddress(c echo.Context, address string) error {
+	level := l.ips.Level(address, l.rates.IP)
+	if level.Left >= 1 {
 		return nil
 	}
-	return limited{after: b.wait(left, units)}
+	describe(c, level)
+	return limited{after: level.Wait(1)}
 }
 
-// check refuses a caller whose bucket is empty. It takes nothing.
-func (l *limiter) check(c echo.Context, caller string) error {
-	b := l.bucket(caller)
-	left := b.Tokens()
-	if left >= 1 {
-		return nil
-	}
-	b.describe(c, left)
-	return limited{after: b.wait(left, 1)}
-}
+// chargeAddress charges an address for one request without a verified caller.
+func (l *limiter) chargeAddress(address string) { l.ips.Charge(address, l.rates.IP, 1) }
 
-// describe sets the headers of an answer. left are the units in the bucket.
-func (b *bucket) describe(c echo.Context, left float64) {
-	left = max(0, left)
-	values := []string{b.limit, strconv.Itoa(int(left)), strconv.Itoa(seconds((float64(b.size) - left) / float64(b.Limit())))}
+// describe sets the headers of an answer.
+func describe(c echo.Context, level limit.Level) {
+	left := max(0, level.Left)
+	full := (float64(level.Burst) - left) / level.PerSecond
+	values := []string{strconv.Itoa(level.Burst), strconv.Itoa(int(left)), strconv.Itoa(seconds(full))}
 	h := c.Response().Header()
 	for i, name := range limitHeaders {
 		h[name] = values[i : i+1 : i+1]
@@ -96,46 +100,6 @@ func (b *bucket) describe(c echo.Context, left float64) {
 // limitHeaders are the size of the bucket, the units that are left in it, and the seconds until
 // it is full. They have net/http's canonical form, so they can be set without conversion.
 var limitHeaders = [...]string{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"}
-
-// charge takes units from the caller's bucket, even if it has fewer. It returns the bucket, and how
-// many are left. A caller's debt is at most a whole bucket.
-func (l *limiter) charge(caller string, units int) (b *bucket, left float64) {
-	b, now := l.bucket(caller), time.Now()
-	for left = b.TokensAt(now); units > 0 && left > -float64(b.size); left = b.TokensAt(now) {
-		n := min(units, b.size)
-		b.ReserveN(now, n)
-		units -= n
-	}
-	return b, left
-}
-
-// bucket returns the caller's bucket. When an operator changes the caller's percentage, it gets a full
-// one of the new size.
-func (l *limiter) bucket(caller string) *bucket {
-	caller, percent := l.bucketOf(caller), l.percent(caller)
-	known, ok := l.buckets.Get(caller)
-	if ok && known.percent == percent {
-		return known
-	}
-	size := max(l.rate.Burst*percent/100, 1)
-	fresh := &bucket{
-		Limiter: rate.NewLimiter(rate.Limit(l.rate.PerSecond*float64(percent)/100), size),
-		percent: percent, size: size, limit: strconv.Itoa(size),
-	}
-	if ok {
-		l.buckets.Add(caller, fresh)
-		return fresh
-	}
-	if other, raced, _ := l.buckets.PeekOrAdd(caller, fresh); raced {
-		return other
-	}
-	return fresh
-}
-
-// wait is the time until a bucket that has left has units.
-func (b *bucket) wait(left float64, units int) time.Duration {
-	return time.Duration(float64(time.Second) * (float64(units) - left) / float64(b.Limit()))
-}
 
 // unitBytes is how many bytes of a body or an answer cost a unit.
 const unitBytes = mib
@@ -150,8 +114,7 @@ func (s *Server) charge(cl *call) {
 	if cl.caller == "" || units == 0 {
 		return
 	}
-	bucket, left := s.byDID.charge(cl.caller.String(), units)
-	bucket.describe(cl.http, left)
+	describe(cl.http, s.handlers.rates.charge(cl.caller, units))
 }
 
 // seconds rounds up to whole seconds.

@@ -153,8 +153,6 @@ type Server struct {
 	cfg      Config
 	routes   map[string]*route
 	handlers handlers
-	byIP     *limiter
-	byDID    *limiter
 	memory   memory
 	// admission lets the dear methods' requests run a few at a time.
 	admission *admission
@@ -193,6 +191,9 @@ func New(cfg Config) (*Server, error) {
 		cfg.Signals = noSignals{}
 	}
 	strangers := ratelog.New(cfg.Log)
+	if err := cfg.Rates.check(); err != nil {
+		return nil, err
+	}
 	s := &Server{
 		cfg:    cfg,
 		routes: routes(cfg.Lifetimes),
@@ -210,14 +211,7 @@ func New(cfg Config) (*Server, error) {
 		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.RidingOn
 	}
 	var err error
-	if s.byIP, err = newLimiter(cfg.Rates.IP, network, func(string) int { return accounts.Whole }); err != nil {
-		return nil, err
-	}
-	percent := func(did string) int { return cfg.Gate.Percent(syntax.DID(did)) }
-	if s.byDID, err = newLimiter(cfg.Rates.DID, func(did string) string { return did }, percent); err != nil {
-		return nil, err
-	}
-	s.handlers.byIP, s.handlers.byDID, s.handlers.openings = s.byIP, s.byDID, newOpenings()
+	s.handlers.rates, s.handlers.openings = newLimiter(cfg.Rates, cfg.Gate.Percent), newOpenings()
 	s.handlers.attachments, s.handlers.attachmentDeleted = cfg.Attachments, cfg.AttachmentDeleted
 	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
 	s.admission = newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics)

@@ -33,7 +33,7 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	if errors.Is(err, events.ErrInvalidTicket) {
 		// The address is charged before the refusal is sent, because the client could try the next
 		// ticket meanwhile.
-		h.byIP.charge(c.address, 1)
+		h.rates.chargeAddress(c.address)
 		return h.streams.refuse(c.http, err)
 	}
 	if err != nil {

@@ -2,17 +2,16 @@ package events
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/time/rate"
 
+	"mlsd/internal/limit"
 	"mlsd/internal/worker"
 )
 
@@ -23,10 +22,6 @@ const signalsChannel = "mlsd_signals"
 const (
 	signalsOfNode   = 200    // ciphertexts a second that a node takes from its callers
 	signalsBurst    = 100    // at once
-	signalsOfConvo  = 10     // ciphertexts a second that a node takes for one convo
-	burstOfConvo    = 20     // at once
-	signalsOfCaller = 20     // ciphertexts a second that a node takes from one caller
-	burstOfCaller   = 40     // at once
 	limitsKept      = 10_000 // callers whose rate a node remembers, and convos
 	offersOfNode    = 20_000 // signals a second that a node offers to subscriptions, counted for each of them
 	lookUpsWaiting  = 100    // signals with cursors that wait for a look-up of who sees them
@@ -39,6 +34,12 @@ const (
 	signalsOfMoves  = 100              // signals with cursors that are passed on at once
 	signalTimeout   = 2 * time.Second
 	signalReconnect = time.Second
+)
+
+// Ciphertexts that a node takes for one convo, and from one caller.
+var (
+	signalsOfConvo  = limit.Rate{PerSecond: 10, Burst: 20}
+	signalsOfCaller = limit.Rate{PerSecond: 20, Burst: 40}
 )
 
 // Reasons why a signal is dropped, or a subscription does not get it.
@@ -94,8 +95,8 @@ type Signals struct {
 	now      func() time.Time
 	taken    *rate.Limiter // ciphertexts from callers
 	offers   *rate.Limiter // to subscriptions
-	ofConvo  *lru.Cache[uuid.UUID, *rate.Limiter]
-	ofCaller *lru.Cache[syntax.DID, *rate.Limiter]
+	ofConvo  *limit.Buckets[uuid.UUID]
+	ofCaller *limit.Buckets[syntax.DID]
 	lookUps  chan lookUp // of moved cursors: the listener must not wait for the database
 
 	mu        sync.Mutex // guards what follows
@@ -107,7 +108,7 @@ type Signals struct {
 }
 
 // NewSignals returns Signals.
-func NewSignals(c SignalsConfig) (*Signals, error) {
+func NewSignals(c SignalsConfig) *Signals {
 	s := &Signals{
 		db: c.DB, hub: c.Hub, log: c.Log, metrics: c.Metrics, viewers: c.Viewers, busy: c.Busy, now: c.Now,
 		taken: rate.NewLimiter(signalsOfNode, signalsBurst), offers: rate.NewLimiter(offersOfNode, offersOfNode),
@@ -116,14 +117,8 @@ func NewSignals(c SignalsConfig) (*Signals, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	var err error
-	if s.ofCaller, err = lru.New[syntax.DID, *rate.Limiter](limitsKept); err != nil {
-		return nil, fmt.Errorf("make the limits of signals: %w", err)
-	}
-	if s.ofConvo, err = lru.New[uuid.UUID, *rate.Limiter](limitsKept); err != nil {
-		return nil, fmt.Errorf("make the limits of signals: %w", err)
-	}
-	return s, nil
+	s.ofCaller, s.ofConvo = limit.NewBuckets[syntax.DID](limitsKept, s.now), limit.NewBuckets[uuid.UUID](limitsKept, s.now)
+	return s
 }
 
 // Run listens for signals of all nodes and passes on those of this one, until ctx ends.

@@ -5,8 +5,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/time/rate"
 )
 
 // Busy reports whether the node drops signals now, and counts one as dropped then. A caller asks
@@ -31,14 +29,13 @@ func (s *Signals) Send(signal Signal) bool {
 
 // take queues a ciphertext, or says why it is dropped.
 func (s *Signals) take(signal *Signal) (reason string) {
-	now := s.now()
-	if !limitOf(s.ofCaller, signal.Sender, signalsOfCaller, burstOfCaller).AllowN(now, 1) {
+	if _, ok := s.ofCaller.Take(signal.Sender, signalsOfCaller, 1); !ok {
 		return DroppedRate
 	}
-	if !limitOf(s.ofConvo, signal.ConvoID, signalsOfConvo, burstOfConvo).AllowN(now, 1) {
+	if _, ok := s.ofConvo.Take(signal.ConvoID, signalsOfConvo, 1); !ok {
 		return DroppedConvo
 	}
-	if !s.taken.AllowN(now, 1) {
+	if !s.taken.AllowN(s.now(), 1) {
 		return DroppedRate
 	}
 	s.mu.Lock()
@@ -55,18 +52,6 @@ func (s *Signals) take(signal *Signal) (reason string) {
 	}
 	s.waiting = append(s.waiting, signal)
 	return ""
-}
-
-// limitOf returns the limit of one convo or caller.
-func limitOf[K comparable](all *lru.Cache[K, *rate.Limiter], one K, perSecond rate.Limit, burst int) *rate.Limiter {
-	if l, ok := all.Get(one); ok {
-		return l
-	}
-	fresh := rate.NewLimiter(perSecond, burst)
-	if other, raced, _ := all.PeekOrAdd(one, fresh); raced {
-		return other
-	}
-	return fresh
 }
 
 // Moved passes on that a cursor has moved, which other members may see. Moves of one cursor become

@@ -77,10 +77,7 @@ func (w *world) signalNode(t *testing.T, viewers events.Viewers, more ...func(*e
 	for _, set := range more {
 		set(&cfg)
 	}
-	var err error
-	if n.Signals, err = events.NewSignals(cfg); err != nil {
-		t.Fatal(err)
-	}
+	n.Signals = events.NewSignals(cfg)
 	return n
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/publicsuffix"
-	"golang.org/x/time/rate"
+
+	"mlsd/internal/limit"
 )
 
 const (
@@ -38,17 +39,16 @@ const (
 // answer, and at one that has. Anybody can name any host, so the second is what a host suffers that
 // wants nothing of this server.
 var (
-	challengesOfDID   = budget{every: time.Minute, burst: 20, wait: time.Minute}
-	challengesUnknown = budget{every: time.Second, burst: 10, wait: 10 * time.Second}
-	challengesKnown   = budget{every: 50 * time.Millisecond, burst: 100, wait: 10 * time.Second}
+	challengesOfDID   = limit.Rate{PerSecond: 1.0 / 60, Burst: 20}
+	challengesUnknown = limit.Rate{PerSecond: 1, Burst: 10}
+	challengesKnown   = limit.Rate{PerSecond: 20, Burst: 100}
 )
 
-// budget is a rate. Calls above it wait.
-type budget struct {
-	every time.Duration
-	burst int
-	wait  time.Duration
-}
+// How long a challenge waits that is one too many for its DID, or for its host.
+const (
+	waitOfDID  = time.Minute
+	waitOfHost = 10 * time.Second
+)
 
 // pool is a kind of work that has places of its own, so that it never waits for the others.
 type pool string
@@ -103,7 +103,7 @@ type limits struct {
 	hosts      map[string]int     // only those with calls
 	unproven   int
 	circuits   *lru.Cache[circuitKey, circuit]
-	challenges *lru.Cache[string, *rate.Limiter] // by DID and by host
+	challenges *limit.Buckets[string] // by DID and by host
 }
 
 // circuitKey names a circuit. Challenges have their own: a host that refuses them can still get
@@ -126,12 +126,9 @@ func newLimits(now func() time.Time) *limits {
 	if err != nil {
 		panic(err) // only for a size that is not positive
 	}
-	challenges, err := lru.New[string, *rate.Limiter](maxRemembered)
-	if err != nil {
-		panic(err) // as above
-	}
 	return &limits{
-		now: now, pools: map[pool]int{}, dids: map[syntax.DID]int{}, hosts: map[string]int{}, circuits: circuits, challenges: challenges,
+		now: now, pools: map[pool]int{}, dids: map[syntax.DID]int{}, hosts: map[string]int{}, circuits: circuits,
+		challenges: limit.NewBuckets[string](maxRemembered, now),
 	}
 }
 
@@ -181,29 +178,18 @@ func (l *limits) openFor(c circuit) time.Duration {
 	return max(0, c.until.Sub(l.now()))
 }
 
-// chargeChallenge takes a challenge from the budgets of its DID and its host. If one of them is
-// empty, it returns how long to wait. The caller holds l.mu.
+// chargeChallenge counts a challenge for its DID and its host. If one of them has had too many, it
+// returns how long to wait.
 func (l *limits) chargeChallenge(p place, known bool) time.Duration {
+	if _, ok := l.challenges.Take(p.did.String(), challengesOfDID, 1); !ok {
+		return waitOfDID
+	}
 	ofHost := challengesUnknown
 	if known {
 		ofHost = challengesKnown
 	}
-	for _, b := range []struct {
-		budget
-		key string
-	}{{challengesOfDID, p.did.String()}, {ofHost, "host " + p.host}} {
-		left, ok := l.challenges.Get(b.key)
-		if !ok {
-			left = rate.NewLimiter(rate.Every(b.every), b.burst)
-			l.challenges.Add(b.key, left)
-		}
-		if left.Limit() != rate.Every(b.every) {
-			left.SetLimitAt(l.now(), rate.Every(b.every))
-			left.SetBurstAt(l.now(), b.burst)
-		}
-		if !left.AllowN(l.now(), 1) {
-			return b.wait
-		}
+	if _, ok := l.challenges.Take("host "+p.host, ofHost, 1); !ok {
+		return waitOfHost
 	}
 	return 0
 }

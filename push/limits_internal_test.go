@@ -48,7 +48,7 @@ func TestPlaces(t *testing.T) {
 }
 
 // H6: the challenges at one host that has not agreed, and those of one account, are bounded.
-func TestChallengeBudgets(t *testing.T) {
+func TestChallengeRates(t *testing.T) {
 	t.Parallel()
 	c := &clock{time.Now()}
 	l := newLimits(c.now)
@@ -59,14 +59,14 @@ func TestChallengeBudgets(t *testing.T) {
 			l.release(p)
 		}
 	}
-	for i := range challengesUnknown.burst {
+	for i := range challengesUnknown.Burst {
 		challenge(fmt.Sprintf("did:plc:a%d", i), "m.example", admitted)
 	}
 	challenge("did:plc:another", "m.example", limited)
-	c.at = c.at.Add(challengesUnknown.every)
+	c.at = c.at.Add(time.Second)
 	challenge("did:plc:another", "m.example", admitted)
 	challenge("did:plc:another", "m.example", limited)
-	for i := range challengesOfDID.burst {
+	for i := range challengesOfDID.Burst {
 		challenge("did:plc:mallory", fmt.Sprintf("m%d.example", i), admitted)
 	}
 	challenge("did:plc:mallory", "last.example", limited)

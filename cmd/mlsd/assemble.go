@@ -112,9 +112,7 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 	n.assembleMaintenance(cfg, addr, metrics, log)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
-	if err := n.assembleEvents(cfg, log); err != nil {
-		return nil, err
-	}
+	n.assembleEvents(cfg, log)
 	if err := errors.Join(n.assembleGate(cfg, log), n.assembleRelay(cfg, log)); err != nil {
 		return nil, err
 	}
@@ -227,17 +225,16 @@ func nodeName(addr net.Addr) string {
 }
 
 // assembleEvents makes the parts that deliver events to subscribers.
-func (n *node) assembleEvents(cfg Config, log *slog.Logger) (err error) {
+func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
 	n.presence = events.NewPresence(db, log, events.Runs(events.Release{Build: version(), Schema: migrations.Newest()}))
 	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: db, Log: log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
 	})
-	n.signals, err = events.NewSignals(events.SignalsConfig{
+	n.signals = events.NewSignals(events.SignalsConfig{
 		DB: db, Hub: n.hub, Log: log, Metrics: api.NewSignalMetrics(n.reg), Busy: n.sendsMuch, Viewers: n.viewers,
 	})
-	return err
 }
 
 // sendsMuch reports whether so many messages are being sent that signals have to stand back.

@@ -468,9 +468,9 @@ var mutants = []mutant{
 	{"signals that were taken are lost silently", "events.TestSignalsThatCannotBePassedOn", []edit{
 		{"events.Signals.pass", `s.metrics.SignalsDropped(DroppedOffline, lost)`, `_ = lost`}}},
 	{"one caller takes all signals", "events.TestOneCallerCannotTakeAllSignals", []edit{
-		{"events.Signals.take", `limitOf(s.ofCaller, signal.Sender, `, `limitOf(s.ofCaller, syntax.DID(signal.ConvoID.String()), `}}},
+		{"events.Signals.take", `s.ofCaller.Take(signal.Sender, `, `s.ofCaller.Take(syntax.DID(signal.ConvoID.String()), `}}},
 	{"one convo takes all signals", "events.TestLimitsOfSignals", []edit{
-		{"events.Signals.take", `limitOf(s.ofConvo, signal.ConvoID, `, `limitOf(s.ofConvo, uuid.New(), `}}},
+		{"events.Signals.take", `s.ofConvo.Take(signal.ConvoID, `, `s.ofConvo.Take(uuid.New(), `}}},
 	{"a former member signals", "TestRefusedSignals", []edit{
 		{"messages.AuthoriseSignal", `case left:`, `case left && closed:`}}},
 	{"a signal of another group", "TestRefusedSignals", []edit{
@@ -586,10 +586,10 @@ var mutants = []mutant{
 	{"messages wait for other tokens", "internal/serviceauth.TestUrgent", []edit{
 		{"internal/serviceauth.Validator.verify", `tok.claims.lxm == v.urgent.String()`, `tok == nil`}}},
 	{"a forger uses up all look-ups", "internal/serviceauth.TestForgerLeavesLookups", []edit{
-		{"internal/serviceauth.addressLimits.admit", `if !l.take(a) {`, `if !l.take(a) && a == nil {`},
-		{"internal/serviceauth.addressLimits.admit", `if !left {`, `if !left && a == nil {`}}},
+		{"internal/serviceauth.addressLimits.admit", `lookupsOfAddress, 1); !ok {`, `lookupsOfAddress, 1); !ok && from == "" {`},
+		{"internal/serviceauth.addressLimits.admit", `l.slots.UsedBy(from) == 0 {`, `l.slots.UsedBy(from) < 0 {`}}},
 	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
-		{"internal/serviceauth.addressLimits.giveBack", `a.left+1`, `a.left`}}},
+		{"internal/serviceauth.addressLimits.admit", `if giveBack {`, `if giveBack && from == "" {`}}},
 	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{
 		{"internal/serviceauth.Validator.verifyWithKeyOfIssuer", `if charge.admit(ctx) != nil {`, `if charge == nil {`}}},
 	{"a stale key while the server is busy", "internal/serviceauth.TestStaleKeyWhileBusy", []edit{
@@ -615,7 +615,7 @@ var mutants = []mutant{
 	{"a token outlives its key", "internal/serviceauth.TestForgetEndsVerifiedTokens", []edit{
 		{"internal/serviceauth.Validator.remembered", `key != nil && key.Equal(t.key)`, `key != nil || ok`}}},
 	{"tarpits hold all slots", "internal/serviceauth.TestTarpitsHoldFewSlots", []edit{
-		{"internal/serviceauth.source.admit", `if slots == nil {`, `if slots == nil || slots == inDomain {`}}},
+		{"internal/limit.Queue.fits", `l.used+units <= q.Share`, `units <= q.Share`}}},
 	{"a failing host costs its caller nothing", "api.TestFailedLookupsAreCharged", []edit{
 		{"api.chargesAddress", `errors.Is(err, serviceauth.ErrHost), `, ``}}},
 	{"an outage is charged to callers", "api.TestFailedLookupsAreCharged", []edit{
@@ -799,8 +799,8 @@ var mutants = []mutant{
 		{"push.Webhooks.challenge", `strings.TrimSpace(string(answer)) != text`, `!strings.Contains(string(answer), text)`}}},
 	{"a call that was missed is forgotten", "push.TestChallenge", []edit{
 		{"push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
-	{"challenges without end", "push.TestChallengeBudgets", []edit{
-		{"push.limits.chargeChallenge", `!left.AllowN(l.now(), 1)`, `left == nil`}}},
+	{"challenges without end", "push.TestChallengeRates", []edit{
+		{"push.limits.chargeChallenge", `l.challenges.Take("host "+p.host, ofHost, 1); !ok`, `l.challenges.Take("host "+p.host, ofHost, 1); !ok && p.host == ""`}}},
 	{"the fan-out takes any number of devices", "push.TestFanOutIsBoundedInDevices", []edit{
 		{"push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
 	{"a page of events without entries loads each alone", "events.TestCatchUpOfADeletedConvo", []edit{
@@ -892,7 +892,7 @@ var mutants = []mutant{
 	{"a node does not follow limits", "accounts.TestLimitOfTwoNodes", []edit{
 		{"accounts.Gate.apply", `g.version, g.limited = version, limited`, `g.version = version`}}},
 	{"a changed limit leaves the bucket as it is", "TestLimitedAccount", []edit{
-		{"api.limiter.bucket", `if ok && known.percent == percent {`, `if ok {`}}},
+		{"internal/limit.Buckets.change", `!ok || k.rate != r`, `!ok`}}},
 	{"a limited account holds back counts of others' size", "internal/quota.TestScaledLimitHoldsBackLess", []edit{
 		{"internal/quota.Counter.many", `c.limit(k, a, Resource(r))`, `c.limits[k][r]`}}},
 	{"an empty list admits nobody", "accounts.TestBrokenAllowlist", []edit{

@@ -86,7 +86,7 @@ func newCachedDirectory(now func() time.Time, fetch fetchKey, db Database) *Cach
 		verified: newLRU[syntax.DID, cachedKey](verifiedKeys),
 		others:   newLRU[syntax.DID, cachedKey](otherKeys),
 		failures: newLRU[syntax.DID, cachedFailure](cachedFailures),
-		asked:    newCurrentLimit(),
+		asked:    newCurrentLimit(now),
 		loading:  map[syntax.DID]*load{},
 		pending:  map[syntax.DID]cachedKey{},
 	}
@@ -149,7 +149,7 @@ type Identity struct {
 // second.
 // Errors: those of [Validator.Validate] without ErrMissing, and [ErrOften].
 func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID) (Identity, error) {
-	if err := c.asked.admit(did, c.now()); err != nil {
+	if err := c.asked.admit(did); err != nil {
 		return Identity{}, err
 	}
 	found, err := c.lookup(ctx, did, true)
@@ -333,4 +333,13 @@ func (c *CachedDirectory) drop(did syntax.DID) {
 		l.void = true
 		delete(c.loading, did)
 	}
+}
+
+// newLRU returns a map of the size last used entries. It is not safe for concurrent use.
+func newLRU[K comparable, V any](size int) *simplelru.LRU[K, V] {
+	l, err := simplelru.NewLRU[K, V](size, nil)
+	if err != nil {
+		panic(err) // size is a positive constant
+	}
+	return l
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"mlsd/internal/limit"
 	"mlsd/internal/ssrf"
 )
 
@@ -36,10 +37,17 @@ var errDown = errors.New("the PLC directory fails")
 type lookups struct {
 	perSecond rate.Limit // of accounts none of whose tokens has verified; of the others as many again
 	burst     int        // at once, before perSecond applies
-	inFlight  int
-	strangers int // of inFlight, for accounts none of whose tokens has verified
-	domain    domainLimits
+	inFlight  int64
+	strangers int64 // of inFlight, for accounts none of whose tokens has verified
+	// ofDomain are those of inFlight for the did:web accounts of one registered domain, and domain is
+	// the rate of those of them none of whose tokens has verified: anybody can name accounts of a
+	// domain that do not exist. Zero: there are no domains.
+	ofDomain int64
+	domain   limit.Rate
 }
+
+// domainsKept are how many registered domains are remembered.
+const domainsKept = 16_384
 
 // plcLookups are the limits for the PLC directory.
 func plcLookups() lookups {
@@ -51,7 +59,7 @@ func webLookups() lookups {
 	return lookups{
 		perSecond: 20, burst: 200, inFlight: 32, strangers: 24,
 		// Above the rate of one address, so that a forger does not use up a domain of others.
-		domain: domainLimits{perSecond: 2 * addressRate, burst: 2 * addressBurst, inFlight: 4},
+		ofDomain: 4, domain: limit.Rate{PerSecond: 2 * lookupsOfAddress.PerSecond, Burst: 2 * lookupsOfAddress.Burst},
 	}
 }
 
@@ -66,15 +74,17 @@ type lookup struct {
 //
 // Anybody can name any number of accounts, and answer slowly for accounts of their own. Accounts
 // that verified before therefore have a rate of their own, and slots that no other account takes.
-// The accounts of one registered domain share few slots.
+// The accounts of one registered domain share few slots. Who registered it has any number of
+// accounts in it, and decides how slowly their documents come.
 type source struct {
-	client    *http.Client
-	known     *rate.Limiter
-	unknown   *rate.Limiter
-	domains   *domains
-	strangers chan struct{}
-	slots     chan struct{}
-	failed    atomic.Int32 // requests in a row that failed
+	client   *http.Client
+	known    *rate.Limiter
+	unknown  *rate.Limiter
+	domain   limit.Rate
+	ofDomain *limit.Buckets[string]
+	// The slots, by registered domain.
+	domains, strangers, slots *limit.Queue
+	failed                    atomic.Int32 // requests in a row that failed
 }
 
 func newSource(client *http.Client, l lookups) *source {
@@ -82,9 +92,11 @@ func newSource(client *http.Client, l lookups) *source {
 		client:    client,
 		known:     rate.NewLimiter(l.perSecond, l.burst),
 		unknown:   rate.NewLimiter(l.perSecond, l.burst),
-		domains:   newDomains(l.domain),
-		strangers: make(chan struct{}, l.strangers),
-		slots:     make(chan struct{}, l.inFlight),
+		domain:    l.domain,
+		ofDomain:  limit.NewBuckets[string](domainsKept, time.Now),
+		domains:   &limit.Queue{Share: l.ofDomain},
+		strangers: &limit.Queue{Size: l.strangers},
+		slots:     &limit.Queue{Size: l.inFlight},
 	}
 }
 
@@ -113,7 +125,7 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 
 // down reports whether the source fails as a whole. Only the PLC directory can: hosts of did:web
 // accounts fail for reasons of their own.
-func (s *source) down() bool { return s.domains.inFlight == 0 && s.failed.Load() >= failuresOfOutage }
+func (s *source) down() bool { return s.domains.Share == 0 && s.failed.Load() >= failuresOfOutage }
 
 // busy is the error of a look-up for which there is no place. While the source is down, requests
 // that run out of time keep the places, and known keys stay in use.
@@ -127,36 +139,33 @@ func (s *source) busy() error {
 // admit waits for the slots that l needs. A slot that all need is taken last, so that nobody keeps
 // it while waiting for another.
 func (s *source) admit(ctx context.Context, l lookup) (release func(), err error) {
-	var held []chan struct{}
-	release = func() {
-		for _, slots := range held {
-			<-slots
-		}
-		s.domains.release(l.domain)
-	}
-	inDomain, err := s.domains.acquire(l.domain, l.known)
-	if err != nil {
-		return nil, err
-	}
-	limiter, needed := s.unknown, []chan struct{}{inDomain, s.strangers, s.slots}
+	limiter, needed := s.unknown, []*limit.Queue{s.domains, s.strangers, s.slots}
 	if l.known {
-		limiter, needed = s.known, []chan struct{}{inDomain, s.slots}
+		limiter, needed = s.known, []*limit.Queue{s.domains, s.slots}
+	}
+	if l.domain != "" && !l.known {
+		if _, ok := s.ofDomain.Take(l.domain, s.domain, 1); !ok {
+			return nil, ErrBusy
+		}
 	}
 	if !limiter.Allow() {
-		release()
 		return nil, s.busy()
 	}
-	for _, slots := range needed {
-		if slots == nil { // no domain
-			continue
+	for n, slots := range needed {
+		if slots.Acquire(ctx, l.domain, 1) != nil {
+			needed = needed[:n]
+			err = s.busy()
+			break
 		}
-		select {
-		case slots <- struct{}{}:
-			held = append(held, slots)
-		case <-ctx.Done():
-			release()
-			return nil, s.busy()
+	}
+	release = func() {
+		for _, slots := range needed {
+			slots.Release(l.domain, 1)
 		}
+	}
+	if err != nil {
+		release()
+		return nil, err
 	}
 	return release, nil
 }

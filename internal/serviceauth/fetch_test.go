@@ -145,8 +145,8 @@ func TestTarpitsHoldFewSlots(t *testing.T) {
 		}
 		honest := lookup{url: "https://honest.example", domain: "honest.example"}
 		ask("tarpit.example", 32)
-		if got := int(held.Load()); got != s.domains.inFlight {
-			t.Errorf("%d requests at once in one domain, want %d", got, s.domains.inFlight)
+		if got := int(held.Load()); int64(got) != s.domains.Share {
+			t.Errorf("%d requests at once in one domain, want %d", got, s.domains.Share)
 		}
 		if _, err := s.get(t.Context(), honest); err != nil {
 			t.Errorf("beside the tarpits of one domain: %v", err)
@@ -154,8 +154,8 @@ func TestTarpitsHoldFewSlots(t *testing.T) {
 		for i := range 8 {
 			ask(fmt.Sprintf("tarpit%d.example", i), 4)
 		}
-		if got := len(s.slots); got != cap(s.strangers) {
-			t.Errorf("strangers have %d slots, want %d", got, cap(s.strangers))
+		if got, _ := s.slots.Used(); got != s.strangers.Size {
+			t.Errorf("strangers have %d slots, want %d", got, s.strangers.Size)
 		}
 		honest.known = true
 		if _, err := s.get(t.Context(), honest); err != nil {

@@ -12,8 +12,8 @@
 //	                                               per DID        per DID and min   (procedures)
 //
 // A token that is expired, or meant for another service or method, costs no look-up. A look-up that
-// leads to no verified caller is charged to the address that the request came from (budget.go), so
-// that a forger spends its own budget and nobody else's. If a signature
+// leads to no verified caller is charged to the address that the request came from (limits.go), so
+// that a forger uses up its own look-ups and nobody else's. If a signature
 // does not verify, the caller may have rotated its key. The key is then looked up again, at most
 // once a minute per DID and within a limit for all DIDs together. The jti is used up last, so that
 // only the owner of a token can use up its jti. A message uses its jti up in its own transaction.
@@ -40,6 +40,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"mlsd/internal/k256"
+	"mlsd/internal/limit"
 )
 
 const (
@@ -50,16 +51,16 @@ const (
 )
 
 const (
-	// refreshEvery is the least time between two refreshes of one DID's key because of bad
-	// signatures. If strangers keep forging a caller's tokens, a caller that just rotated its key
-	// waits this long at most.
-	refreshEvery = time.Minute
 	// refreshRate and refreshBurst limit the refreshes of all DIDs together, per second and at
 	// once.
 	refreshRate, refreshBurst = 10, 100
 	// refreshedDIDs is for how many DIDs the time of the last refresh is remembered.
 	refreshedDIDs = 16_384
 )
+
+// refreshOfDID is how often one DID's key is refreshed because of bad signatures. If others keep
+// forging a caller's tokens, a caller that just rotated its key waits a minute at most.
+var refreshOfDID = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
 
 // Directory finds the #atproto signing key of a DID. Its error is [ErrIssuer] if the DID certainly
 // has no key, [ErrBusy] if the limit of look-ups is reached, and any other if the directory could
@@ -123,7 +124,8 @@ type Validator struct {
 	// tokens of queries only, because a procedure's token comes once.
 	verified   *lru.Cache[[sha256.Size]byte, verifiedToken]
 	addresses  *addressLimits
-	refresh    *refreshLimit
+	refreshed  *limit.Buckets[syntax.DID]
+	refreshes  *rate.Limiter      // of all DIDs together
 	refreshing singleflight.Group // by DID
 	keys       *k256.Keys
 	urgent     syntax.NSID
@@ -152,23 +154,20 @@ func New(cfg Config) (*Validator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
-	refresh, err := newRefreshLimit()
-	if err != nil {
-		return nil, fmt.Errorf("serviceauth: %w", err)
-	}
 	keys, err := k256.NewKeys(keysWithMultiples)
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
 	v := &Validator{
 		audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now,
-		verified: verified, refresh: refresh, keys: keys,
+		verified: verified, refreshes: rate.NewLimiter(refreshRate, refreshBurst), keys: keys,
 		urgent: cfg.Urgent, checking: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	if v.now == nil {
 		v.now = time.Now
 	}
 	v.addresses = newAddressLimits(v.now)
+	v.refreshed = limit.NewBuckets[syntax.DID](refreshedDIDs, v.now)
 	return v, nil
 }
 
@@ -181,8 +180,8 @@ type verifiedToken struct {
 // Validate checks the token of a request for the method nsid and returns it verified. authorization
 // is the whole Authorization header.
 //
-// from is the client's address, or its network. Requests with the same from share a budget of
-// look-ups that lead to no verified caller.
+// from is the client's address, or its network. Requests with the same from share the look-ups that
+// lead to no verified caller.
 //
 // once is true for procedures (POST). The request must then have no effect before the token is used
 // up, by [Verified.Use] or in the transaction of its effect. Without once, the claims are
@@ -258,7 +257,7 @@ func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 }
 
 // checkSignature checks the signature with the key of iss, and returns the key. If a look-up is
-// needed, the budget of the address decides whether there is one. Accounts that verified before are
+// needed, the limit of the address decides whether there is one. Accounts that verified before are
 // looked up without it: there are few of them, once an hour each.
 func (v *Validator) checkSignature(ctx context.Context, from string, tok *token) (atcrypto.PublicKey, error) {
 	charge := &lookupCharge{limits: v.addresses, from: from}
@@ -354,7 +353,7 @@ func (v *Validator) verify(ctx context.Context, tok *token, key atcrypto.PublicK
 // requests find the new key in the directory.
 func (v *Validator) newerKey(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
 	return shareFetch(ctx, &v.refreshing, did.String(), func(ctx context.Context) (atcrypto.PublicKey, error) {
-		if !v.refresh.allow(did, v.now()) {
+		if !v.mayRefresh(did) {
 			return v.dir.Resolve(ctx, did)
 		}
 		return v.dir.Refresh(ctx, did)
@@ -372,30 +371,16 @@ func lookupError(err error) error {
 	return fmt.Errorf("%w: looking up its issuer: %w", ErrUnavailable, err)
 }
 
-// refreshLimit limits the look-ups that bad signatures cause. Without it, N forged tokens would
-// cost N look-ups at the PLC directory, or at a host of the forger's choice.
-type refreshLimit struct {
-	last *lru.Cache[syntax.DID, time.Time] // time of a DID's last refresh
-	all  *rate.Limiter
-}
-
-func newRefreshLimit() (*refreshLimit, error) {
-	last, err := lru.New[syntax.DID, time.Time](refreshedDIDs)
-	if err != nil {
-		return nil, err
-	}
-	return &refreshLimit{last: last, all: rate.NewLimiter(refreshRate, refreshBurst)}, nil
-}
-
-// allow reports whether did's key may be refreshed at now, and counts the refresh. It must not run
-// twice at the same time for one DID.
-func (l *refreshLimit) allow(did syntax.DID, now time.Time) bool {
-	if last, ok := l.last.Get(did); ok && now.Sub(last) < refreshEvery {
+// mayRefresh reports whether the key of did may be refreshed, and counts the refresh. Without this
+// limit, N forged tokens would cost N look-ups at the PLC directory, or at a host of the forger's
+// choice.
+func (v *Validator) mayRefresh(did syntax.DID) bool {
+	if _, ok := v.refreshed.Take(did, refreshOfDID, 1); !ok {
 		return false
 	}
-	if !l.all.AllowN(now, 1) {
+	if !v.refreshes.AllowN(v.now(), 1) {
+		v.refreshed.Give(did, refreshOfDID, 1)
 		return false
 	}
-	l.last.Add(did, now)
 	return true
 }
